@@ -1,0 +1,142 @@
+"""What the decentralized answer is compared with: central, local and neighborhood kernel PCA.
+
+Each returns node models, so that whatever works on the one works on the other. They see all data they are given; nothing here is
+decentralized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+import scipy.linalg
+from scipy.sparse.linalg import eigsh
+
+from .core.centering import center_blocks, center_rows
+from .core.spectrum import CUTOFF, flip_signs
+from .kernels import Kernel, make_kernel
+from .network import Network
+from .node_model import Function, NodeModel
+
+Array = Any
+
+ARPACK_ROWS = 2000  # from here on a few eigenvectors are found faster by ARPACK than by LAPACK
+
+
+def central(
+    X_or_parts: Array | Sequence[Array],
+    n_components: int = 2,
+    kernel: str | Callable[..., Any] = "rbf",
+    gamma: float | str | None = None,
+    degree: float = 3,
+    coef0: float = 1.0,
+    kernel_params: Mapping[str, Any] | None = None,
+    normalize: bool = False,
+) -> NodeModel:
+    """Kernel PCA of all the data in one place: what every node should end with.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dekpca
+    >>> X = np.random.default_rng(0).normal(size=(50, 3))
+    >>> dekpca.baselines.central(X, 2, gamma=0.1).transform(X).shape
+    (50, 2)
+    """
+    X = _together(X_or_parts)
+    k = _settled(X, kernel, gamma, degree, coef0, kernel_params, normalize)
+    return _one("central", X, n_components, k)
+
+
+def local(
+    parts: Sequence[Array],
+    n_components: int = 2,
+    kernel: str | Callable[..., Any] = "rbf",
+    gamma: float | str | None = None,
+    degree: float = 3,
+    coef0: float = 1.0,
+    kernel_params: Mapping[str, Any] | None = None,
+    normalize: bool = False,
+) -> list[NodeModel]:
+    """Kernel PCA of each node's own data: what a node has before it talks to anybody."""
+    k = _settled(_together(parts), kernel, gamma, degree, coef0, kernel_params, normalize)
+    return [_one(str(j), _samples(part), n_components, k) for j, part in enumerate(parts)]
+
+
+def neighborhood(
+    parts: Sequence[Array],
+    network: Network,
+    n_components: int = 2,
+    kernel: str | Callable[..., Any] = "rbf",
+    gamma: float | str | None = None,
+    degree: float = 3,
+    coef0: float = 1.0,
+    kernel_params: Mapping[str, Any] | None = None,
+    normalize: bool = False,
+) -> list[NodeModel]:
+    """The best functions over each node's own samples for the data of its neighborhood, every node centred by its own mean."""
+    parts = [_samples(part) for part in parts]
+    if len(parts) != len(network):
+        raise ValueError(f"{len(parts)} parts for a network of {len(network)} nodes; give one for each node")
+    k = _settled(_together(parts), kernel, gamma, degree, coef0, kernel_params, normalize)
+    models = []
+    for j, own in enumerate(parts):
+        gram = _centered(k, own, own)
+        cross = np.concatenate([gram] + [_centered(k, own, parts[q]) for q in network.neighbors(j)], axis=1)
+        lam, basis = scipy.linalg.eigh(gram)
+        keep = lam > CUTOFF * max(lam[-1], 0)
+        white = basis[:, keep] / np.sqrt(lam[keep])  # unit functions of the node
+        seen = white.T @ cross
+        values, vectors = scipy.linalg.eigh(seen @ seen.T)
+        found = min(n_components, len(values))
+        coefficients = white @ vectors[:, ::-1][:, :found]
+        models.append(_model(network.names[j], own, k, coefficients, values[::-1][:found], n_components))
+    return models
+
+
+def _samples(part: Array) -> np.ndarray:
+    """Baselines run on NumPy."""
+    part = np.asarray(part)
+    return part if part.dtype in (np.float32, np.float64) else part.astype(np.float64)
+
+
+def _together(X_or_parts: Array | Sequence[Array]) -> np.ndarray:
+    if aac.is_array_api_obj(X_or_parts):
+        return _samples(X_or_parts)
+    return np.concatenate([_samples(part) for part in X_or_parts])
+
+
+def _settled(X: np.ndarray, kernel: Any, gamma: Any, degree: Any, coef0: Any, params: Any, normalize: bool) -> Kernel:
+    if gamma == "scale":
+        gamma = 1.0 / (X.shape[1] * X.var())
+    return make_kernel(kernel, gamma, degree, coef0, params, normalize, X.shape[1])
+
+
+def _centered(kernel: Kernel, A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    return center_blocks(kernel.gram(A, B), np.ones(len(A)), np.ones(len(B)))
+
+
+def _one(name: str, X: np.ndarray, n_components: int, kernel: Kernel) -> NodeModel:
+    n = len(X)
+    found = min(n_components, n)
+    gram = _centered(kernel, X, X)
+    if n >= ARPACK_ROWS and found < n // 10:
+        values, vectors = eigsh(gram, found, which="LA", v0=np.random.default_rng(0).uniform(-1, 1, n))
+    else:
+        values, vectors = scipy.linalg.eigh(gram, subset_by_index=[n - found, n - 1])
+    values, vectors = values[::-1], flip_signs(vectors[:, ::-1])
+    positive = values > CUTOFF * max(values[0], 0)
+    scale = np.where(positive, 1.0 / np.sqrt(np.where(positive, values, 1.0)), 0.0)
+    return _model(name, X, kernel, vectors * scale, np.maximum(values, 0.0), n_components)
+
+
+def _model(name: str, X: np.ndarray, kernel: Kernel, coefficients: np.ndarray, values: np.ndarray, n_components: int) -> NodeModel:
+    """Functions over X, centred by its mean; columns of zeros for components that the data does not have."""
+    missing = n_components - coefficients.shape[1]
+    coefficients = np.pad(center_rows(coefficients, np.ones(len(X))), [(0, 0), (0, missing)])
+    values = np.pad(values, (0, missing))
+    raw = Function((X,), (coefficients,), np.zeros(n_components, dtype=X.dtype))
+    function = Function((X,), (coefficients,), raw(kernel, X).mean(axis=0))
+    return NodeModel(name, kernel, {"node": function}, "node", values, "local")

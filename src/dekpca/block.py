@@ -1,0 +1,175 @@
+"""Blocks: nodes that one process works on together, padded to one shape.
+
+A block holds nodes with the same number of neighbors and about the same number of samples. A peer is a block of one. Here is
+what the block's program may know: the samples of its nodes, and the topology (names, tree, sizes). Index arithmetic is
+NumPy on the host; the samples may live on any device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from .messages import Edges
+from .network import Network
+
+Array = Any
+
+SIZE_RATIO = 1.5  # nodes whose sizes differ by less share a block: at worst a padded Gram block is 1.5^2 times too large
+
+
+@dataclass(eq=False)
+class Block:
+    """B nodes with d slots each (slot 0 is the node itself, then its neighbors by name)."""
+
+    network: Network
+    sizes: np.ndarray  # samples of every node of the network
+    nodes: np.ndarray  # (B,) numbers of the hosted nodes
+    slots: np.ndarray  # (B, d) node numbers
+    samples: Array  # (B, n, M), zeros below a node's own rows
+    n_near: int  # most samples in a slot
+
+    @property
+    def names(self) -> list[str]:
+        return [self.network.names[j] for j in self.nodes]
+
+    @property
+    def n_nodes(self) -> int:
+        return int(self.slots.shape[0])
+
+    @property
+    def n_slots(self) -> int:
+        return int(self.slots.shape[1])
+
+    @cached_property
+    def own_sizes(self) -> np.ndarray:
+        """(B,) samples of each hosted node."""
+        return self.sizes[self.nodes]
+
+    @cached_property
+    def near_sizes(self) -> np.ndarray:
+        """(B, d) samples behind each slot."""
+        return self.sizes[self.slots]
+
+    @cached_property
+    def everywhere(self) -> Edges:
+        """All slots of all nodes, in the order in which a (B, d, ...) array holds them."""
+        rows, slots = np.divmod(np.arange(self.slots.size), self.n_slots)
+        return Edges(rows, slots)
+
+    @cached_property
+    def mask(self) -> Array:
+        """(B, n): 1 for a sample, 0 for padding."""
+        return self.array(np.arange(self.samples.shape[1]) < self.own_sizes[:, None])
+
+    def array(self, values: Any) -> Array:
+        """Host numbers as an array beside the samples, in their dtype."""
+        xp = aac.array_namespace(self.samples)
+        host = np.asarray(values, dtype=np.float64)
+        return xp.asarray(host, dtype=self.samples.dtype, device=aac.device(self.samples))
+
+    @cached_property
+    def tree(self) -> Tree:
+        return Tree(self)
+
+
+class Tree:
+    """The block's part of the spanning tree, level by level from the root (level 0).
+
+    `rows[level]` are the block's nodes there, those with most children first, so that "all that have a c-th child" is a prefix.
+    `up[level]` goes from them to their parents; `from_children[level]` is where their children are heard, all first children, then
+    all second ones, ..., `child_counts[level]` how many of each. `down` and `from_parent` are the way back.
+    """
+
+    def __init__(self, block: Block):
+        network = block.network
+        self.depth = network.depth
+        self.hosts_root = network.root in block.nodes
+        self.rows: list[np.ndarray] = []
+        self.up: list[Edges] = []
+        self.down: list[Edges] = []
+        self.from_parent: list[Edges] = []
+        self.from_children: list[Edges] = []
+        self.child_counts: list[list[int]] = []
+        slot_of = [{int(q): s for s, q in enumerate(row)} for row in block.slots]
+        levels = network.levels[block.nodes]
+        for level in range(self.depth + 1):
+            rows = np.flatnonzero(levels == level)
+            n_children = np.array([len(network.children[block.nodes[b]]) for b in rows], dtype=np.int64)
+            rows = rows[np.argsort(-n_children, kind="stable")]
+            self.rows.append(rows)
+            parents = [slot_of[b][int(network.parents[block.nodes[b]])] for b in rows] if level else []
+            upward = _edges(zip(rows, parents, strict=False))
+            self.up.append(upward)
+            self.from_parent.append(upward)
+            ranked = [
+                [(b, slot_of[b][int(network.children[block.nodes[b]][c])]) for b in rows if len(network.children[block.nodes[b]]) > c]
+                for c in range(int(n_children.max(initial=0)))
+            ]
+            downward = _edges(edge for rank in ranked for edge in rank)
+            self.down.append(downward)
+            self.from_children.append(downward)
+            self.child_counts.append([len(rank) for rank in ranked])
+
+
+def _edges(pairs: Any) -> Edges:
+    table = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
+    return Edges(table[:, 0], table[:, 1])
+
+
+def make_blocks(parts: Sequence[Array], network: Network, nodes: Sequence[int] | None = None, sizes: Any = None) -> list[Block]:
+    """Sort the hosted nodes into blocks.
+
+    `parts` are the samples (n_j, M) of the nodes numbered `nodes` (default: of all nodes, in order), all of one dtype on one
+    device. `sizes` are the sample counts of all nodes of the network (default: those of `parts`).
+    """
+    hosted = np.arange(len(parts)) if nodes is None else np.asarray(nodes, dtype=np.int64)
+    sizes = np.array([p.shape[0] for p in parts] if sizes is None else sizes, dtype=np.int64)
+    slots = [np.concatenate([[j], network.neighbors(j)]) for j in hosted]
+    most = [int(sizes[s].max()) for s in slots]
+    alike: dict[tuple[int, int, int], list[int]] = {}
+    for i, j in enumerate(hosted):
+        key = (len(slots[i]), _size_class(int(sizes[j])), _size_class(most[i]))
+        alike.setdefault(key, []).append(i)
+    return [
+        Block(
+            network=network,
+            sizes=sizes,
+            nodes=hosted[members],
+            slots=np.stack([slots[i] for i in members]),
+            samples=_stack([parts[i] for i in members]),
+            n_near=max(most[i] for i in members),
+        )
+        for members in alike.values()
+    ]
+
+
+def _size_class(n: int) -> int:
+    return int(np.ceil(np.log(n) / np.log(SIZE_RATIO)))
+
+
+def _stack(parts: Sequence[Array]) -> Array:
+    xp = aac.array_namespace(*parts)
+    longest = max(p.shape[0] for p in parts)
+    return xp.stack([pad_rows(p, longest) for p in parts])
+
+
+def pad_rows(x: Array, rows: int, axis: int = 0) -> Array:
+    """x with zeros below, or cut, so that `axis` has `rows` entries."""
+    have = x.shape[axis]
+    if have >= rows:
+        return x[(slice(None),) * axis + (slice(0, rows), ...)]
+    xp = aac.array_namespace(x)
+    gap = (*x.shape[:axis], rows - have, *x.shape[axis + 1 :])
+    return xp.concat([x, xp.zeros(gap, dtype=x.dtype, device=aac.device(x))], axis=axis)
+
+
+def take(x: Array, index: np.ndarray) -> Array:
+    """x[index] along the first axis, `index` being host numbers."""
+    xp = aac.array_namespace(x)
+    return xp.take(x, xp.asarray(index, device=aac.device(x)), axis=0)

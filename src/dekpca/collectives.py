@@ -1,0 +1,106 @@
+"""What all nodes come to know together, made of nothing but messages to neighbors.
+
+Generators to be used with `yield from` inside a node's program. All go along the spanning tree: partial results up, the whole
+down, in an order fixed by the names of the nodes, so that every node gets the same bits on every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from .block import Block, pad_rows, take
+from .messages import Edges, Say
+
+Array = Any
+
+
+def network_sum(
+    block: Block, kind: str, values: Array, finish: Callable[[Array], Array] | None = None, size: int | None = None
+) -> Generator[Say, Any, Array]:
+    """The sum over all nodes of the network of `values` (B, length), known to everybody: an array (length,).
+
+    With `finish` the root alone turns the sum into what goes down instead, an array (size,): one answer for all, where each
+    node's own might differ in signs or rounding.
+    """
+    xp = aac.array_namespace(values)
+    tree, length = block.tree, values.shape[1]
+    below: Array = None
+    total: Array | None = None
+    for level in range(tree.depth, -1, -1):
+        here = take(values, tree.rows[level])
+        start = 0
+        for count in tree.child_counts[level]:  # own value, then the children by name
+            added = here[:count, :] + below[start : start + count, :]
+            here = xp.concat([added, here[count:, :]]) if count < here.shape[0] else added
+            start += count
+        if level:
+            below = yield Say(kind, here, tree.up[level], tree.from_children[level - 1], (length,))
+        elif tree.hosts_root:
+            total = here[0, :]
+    if finish is not None and total is not None:
+        total = finish(total)
+    return (yield from pass_down(block, kind, total, (length if size is None else size,)))
+
+
+def pass_down(block: Block, kind: str, value: Array | None, shape: tuple[int, ...]) -> Generator[Say, Any, Array]:
+    """The root's `value` (None elsewhere), known to everybody."""
+    tree = block.tree
+    for level in range(tree.depth):
+        arrived = yield Say(kind, value, tree.down[level], tree.from_parent[level + 1], shape, common=True)
+        if value is None:
+            value = arrived
+    return value
+
+
+def collect_rows(block: Block, kind: str, rows: list[Array], counts: np.ndarray) -> Generator[Say, Any, Array]:
+    """Rows from many nodes, known to everybody: `rows[b]` are those of node b of the block, `counts` how many each node gives.
+
+    The result is ordered by the names of the nodes. A node whose subtree gives nothing is silent on the way up.
+    """
+    network, tree = block.network, block.tree
+    below = counts.copy()  # rows in each node's subtree
+    for node in network.by_name[np.argsort(-network.levels[network.by_name], kind="stable")]:
+        if network.parents[node] >= 0:
+            below[network.parents[node]] += below[node]
+    xp = aac.array_namespace(block.samples)
+    width = block.samples.shape[2]
+    held = {int(j): [rows[b]] for b, j in enumerate(block.nodes)}
+    for level in range(tree.depth, 0, -1):
+        to = _where(tree.up[level], lambda b, s: below[block.nodes[b]] > 0)
+        hear = _where(tree.from_children[level - 1], lambda b, s: below[block.slots[b, s]] > 0)
+        longest = int(max((below[block.slots[b, s]] for b, s in zip(hear.rows, hear.slots, strict=True)), default=0))
+        spoken = [xp.concat(held[int(block.nodes[b])]) for b in to.rows]
+        most = max((s.shape[0] for s in spoken), default=0)
+        payload = xp.stack([pad_rows(s, most) for s in spoken]) if spoken else None
+        lengths = np.array([s.shape[0] for s in spoken], dtype=np.int64)
+        arrived = yield Say(kind, payload, to, hear, (longest, width), lengths)
+        order = sorted(range(len(hear)), key=lambda i: (hear.rows[i], hear.slots[i]))  # slots are in order of names
+        for i in order:
+            child = block.slots[hear.rows[i], hear.slots[i]]
+            held[int(block.nodes[hear.rows[i]])].append(arrived[i, : int(below[child]), :])
+    everything = None
+    if tree.hosts_root:
+        gathered = xp.concat(held[network.root])
+        everything = take(gathered, _name_order(block, counts))
+    return (yield from pass_down(block, kind, everything, (int(counts.sum()), width)))
+
+
+def _where(edges: Edges, wanted: Callable[[int, int], bool]) -> Edges:
+    keep = np.array([bool(wanted(b, s)) for b, s in zip(edges.rows, edges.slots, strict=True)], dtype=bool)
+    return Edges(edges.rows[keep], edges.slots[keep])
+
+
+def _name_order(block: Block, counts: np.ndarray) -> np.ndarray:
+    """Positions of the rows by name of their node, in what the root gathers: each node's own rows before its children's."""
+    network = block.network
+    stack, start, at = [network.root], {}, 0
+    while stack:
+        node = stack.pop()
+        start[node] = at
+        at += int(counts[node])
+        stack.extend(int(c) for c in network.children[node][::-1])
+    return np.concatenate([start[int(j)] + np.arange(counts[j]) for j in network.by_name]).astype(np.int64)

@@ -1,0 +1,111 @@
+"""Landmarks: a small set of points that all nodes know, and the coordinates they give to every sample.
+
+psi(x) = K_LL^-1/2 k(L, x) are the coordinates of phi(x) in the span of the landmarks, the same map at every node. What is left of
+the kernel, rest(x, y) = k(x, y) - psi(x)'psi(y), is positive semi-definite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from ..kernels import Kernel
+from . import spectrum
+
+Array = Any
+
+
+def node_random(seed: int, name: str, purpose: str) -> np.random.Generator:
+    """A node's own random numbers: they depend on its name, not on its number or on who else is hosted beside it."""
+    digest = blake2b(f"{seed}\0{purpose}\0{name}".encode(), digest_size=16).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little"))
+
+
+def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> np.ndarray:
+    """How many landmarks each node gives: exactly `count` in all, each node its share of the samples rounded up or down.
+
+    Which way is drawn without bias (systematic sampling in a random order of the names), so that small nodes get their turn
+    and neighbors in the numbering are not preferred.
+    """
+    count = min(count, int(sizes.sum()))
+    order = np.array(sorted(range(len(names)), key=lambda j: blake2b(f"{seed}\0allot\0{names[j]}".encode(), digest_size=16).digest()))
+    start = node_random(seed, "", "allot").random()
+    cumulative = np.concatenate([[0], np.cumsum(sizes[order])])
+    # whole-number arithmetic keeps the total exact: the i-th tick lies at (i + start) N / count
+    ticks = np.floor(cumulative * (count / int(sizes.sum())) + (1 - start)).astype(np.int64)
+    ticks[-1] = ticks[0] + count
+    given = np.empty(len(names), dtype=np.int64)
+    given[order] = np.diff(ticks)
+    return given
+
+
+def draw(seed: int, name: str, size: int, count: int) -> np.ndarray:
+    """Which of its rows a node gives as landmarks."""
+    return np.sort(node_random(seed, name, "landmarks").permutation(size)[:count])
+
+
+@dataclass(frozen=True, eq=False)
+class Landmarks:
+    """The points (m, M) and K_LL^-1/2 (m, m)."""
+
+    points: Array
+    root: Array
+
+    @classmethod
+    def of(cls, points: Array, kernel: Kernel) -> Landmarks:
+        xp = aac.array_namespace(points)
+        scale = xp.max(kernel.diagonal(points))[None]
+        size = xp.full((1,), float(points.shape[0]), dtype=points.dtype, device=aac.device(points))
+        whole = spectrum.factor(kernel.gram(points, points)[None, ...], size, scale)
+        check_psd(whole, np.array([points.shape[0]]), scale, ["the landmarks"], kernel)
+        return cls(points, spectrum.inverse_root(whole)[0, ...])
+
+    def coordinates(self, kernel: Kernel, samples: Array) -> Array:
+        """psi of each sample, not centred: (..., n, m)."""
+        xp = aac.array_namespace(samples)
+        flat = xp.reshape(samples, (-1, samples.shape[-1]))
+        psi = kernel.gram(flat, self.points) @ self.root
+        return xp.reshape(psi, (*samples.shape[:-1], self.root.shape[0]))
+
+
+def principal_directions(triangle: Array, m: int, n_columns: int) -> tuple[Array, Array]:
+    """The leading eigenvalues and eigenvectors of the covariance in landmark coordinates, given its upper triangle."""
+    xp = aac.array_namespace(triangle)
+    covariance = unpack_triangle(triangle, m)
+    values, basis = xp.linalg.eigh(covariance)
+    keep = min(m, n_columns)
+    return xp.flip(values)[:keep], spectrum.flip_signs(xp.flip(basis, axis=1)[:, :keep])
+
+
+def pack_triangle(matrices: Array) -> Array:
+    """Upper triangles of symmetric matrices (B, m, m) as vectors (B, m (m + 1) / 2)."""
+    xp = aac.array_namespace(matrices)
+    m = matrices.shape[-1]
+    rows, columns = np.triu_indices(m)
+    flat = xp.reshape(matrices, (matrices.shape[0], m * m))
+    return xp.take(flat, xp.asarray(rows * m + columns, device=aac.device(matrices)), axis=1)
+
+
+def unpack_triangle(triangle: Array, m: int) -> Array:
+    """The symmetric matrix (m, m) of an upper triangle."""
+    xp = aac.array_namespace(triangle)
+    rows, columns = np.triu_indices(m)
+    place = np.empty((m, m), dtype=np.int64)
+    place[rows, columns] = place[columns, rows] = np.arange(len(rows))
+    return xp.reshape(xp.take(triangle, xp.asarray(place.ravel(), device=aac.device(triangle)), axis=0), (m, m))
+
+
+def check_psd(whole: spectrum.Factor, sizes: np.ndarray, scale: Array, owners: list[str], kernel: Kernel) -> None:
+    """Refuse a kernel with an eigenvalue that is negative beyond rounding."""
+    found = spectrum.first_negative(whole.lowest, whole.top, sizes, scale)
+    if found is None:
+        return
+    place, low, high = found
+    raise ValueError(
+        f"{owners[place]}: kernel {kernel.label} is not positive semi-definite: smallest eigenvalue {low:.3g} of a Gram matrix whose "
+        f"largest is {high:.3g}; allowed is {-spectrum.NEGATIVE:g} times the largest; change the kernel or its parameters"
+    )

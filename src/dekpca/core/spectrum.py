@@ -1,0 +1,107 @@
+"""Spectra of small symmetric matrices in stacks: factors, pseudo-inverses, what counts as zero.
+
+The one module of core that may dispatch to a library for what the array API standard lacks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+import scipy.linalg
+
+Array = Any
+
+CUTOFF = 1e-8  # relative; below it an inverse amplifies rounding
+NEGATIVE = 1e-6  # relative; an eigenvalue below minus this is no rounding: the kernel is not positive semi-definite
+
+
+def transposed(x: Array) -> Array:
+    return aac.array_namespace(x).matrix_transpose(x)
+
+
+def eps(x: Array) -> float:
+    return float(aac.array_namespace(x).finfo(x.dtype).eps)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """V diag(values) V' of a stack of positive semi-definite matrices; `inverse` is 1 / values, 0 for what was dropped."""
+
+    basis: Array
+    values: Array
+    inverse: Array
+    lowest: Array  # the smallest eigenvalue as it came, to judge whether the matrix was positive semi-definite
+
+    @property
+    def top(self) -> Array:
+        """The largest eigenvalue of each."""
+        return self.values[..., -1]
+
+    def solve(self, x: Array) -> Array:
+        """The pseudo-inverse times x."""
+        return self.basis @ (self.inverse[..., None] * (transposed(self.basis) @ x))
+
+    def solve_shifted(self, r: Array, x: Array) -> Array:
+        """(r - 2 A)^-1 x, `r` one number for each matrix."""
+        return self.basis @ ((transposed(self.basis) @ x) / (r[..., None] - 2.0 * self.values)[..., None])
+
+
+def factor(gram: Array, sizes: Array, scale: Array) -> Factor:
+    """Eigendecompose a stack of Gram matrices (B, n, n).
+
+    `sizes` (B,) are the real rows of each (the others are zero padding), `scale` (B,) the largest k(x, x), uncentred: what is
+    below 10 n eps of it is rounding even where the centred matrix is tiny.
+    """
+    xp = aac.array_namespace(gram)
+    values, basis = xp.linalg.eigh(gram)
+    return Factor(basis, xp.clip(values, min=0.0), _inverse(values, sizes, scale), values[..., 0])
+
+
+def _inverse(values: Array, sizes: Array, scale: Array) -> Array:
+    xp = aac.array_namespace(values)
+    floor = xp.maximum(CUTOFF * values[..., -1], 10.0 * eps(values) * sizes * scale)[..., None]
+    keep = values > floor
+    return xp.where(keep, 1.0 / xp.where(keep, values, xp.ones_like(values)), xp.zeros_like(values))
+
+
+def inverse_root(whole: Factor) -> Array:
+    """The symmetric A^-1/2, tiny eigenvalues dropped."""
+    xp = aac.array_namespace(whole.basis)
+    return (whole.basis * xp.sqrt(whole.inverse)[..., None, :]) @ transposed(whole.basis)
+
+
+def first_negative(lowest: Array, top: Array, sizes: np.ndarray, scale: Array) -> tuple[int, float, float] | None:
+    """The first matrix of a stack with an eigenvalue that no rounding explains: its place, that eigenvalue, the largest."""
+    low, high, scales = to_numpy(lowest), to_numpy(top), to_numpy(scale)
+    found = np.flatnonzero(low < -(NEGATIVE * np.abs(high) + 10 * sizes * eps(lowest) * scales))
+    return (int(found[0]), float(low[found[0]]), float(high[found[0]])) if len(found) else None
+
+
+def leading(gram: Array, k: int) -> tuple[Array, Array]:
+    """The k largest eigenvalues, falling, and eigenvectors of one symmetric matrix."""
+    n = gram.shape[0]
+    if aac.is_numpy_array(gram):
+        values, basis = scipy.linalg.eigh(gram, subset_by_index=[n - k, n - 1])
+        return values[::-1], basis[:, ::-1]
+    xp = aac.array_namespace(gram)
+    values, basis = xp.linalg.eigh(gram)
+    return xp.flip(values)[:k], xp.flip(basis, axis=1)[:, :k]
+
+
+def flip_signs(basis: Array) -> Array:
+    """Columns with the entry of largest size positive, so that the sign does not depend on the eigensolver."""
+    xp = aac.array_namespace(basis)
+    high, low = xp.max(basis, axis=-2, keepdims=True), -xp.min(basis, axis=-2, keepdims=True)
+    return xp.where(low > high, -basis, basis)
+
+
+def to_numpy(x: Array) -> np.ndarray:
+    """A copy on the host."""
+    if aac.is_torch_array(x):
+        return x.detach().cpu().numpy()
+    if aac.is_cupy_array(x):
+        return x.get()
+    return np.asarray(x)

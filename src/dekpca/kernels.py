@@ -1,0 +1,230 @@
+"""Kernels as Gram blocks: k(A, B) for stacks of sample blocks, on any array library.
+
+Everything here is a pure function of its arrays. No centring (core/centering.py) and no landmarks (core/landmarks.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+from scipy.spatial.distance import cdist
+
+Array = Any
+
+# One tile of a Gram matrix: large enough for GEMM speed, small enough to stay out of main memory's way. It also keeps
+# clear of the OpenBLAS in NumPy 2.4, which crashes on one product of 16,000 x 784 with its own transpose.
+TILE_ROWS = 4096
+TILE_BYTES = 64 * 2**20
+
+
+def _linear(kernel: Kernel, A: Array, B: Array) -> Array:
+    return A @ _transposed(B)
+
+
+def _poly(kernel: Kernel, A: Array, B: Array) -> Array:
+    return (kernel.gamma * (A @ _transposed(B)) + kernel.coef0) ** kernel.degree
+
+
+def _sigmoid(kernel: Kernel, A: Array, B: Array) -> Array:
+    xp = aac.array_namespace(A)
+    return xp.tanh(kernel.gamma * (A @ _transposed(B)) + kernel.coef0)
+
+
+def _rbf(kernel: Kernel, A: Array, B: Array) -> Array:
+    xp = aac.array_namespace(A)
+    out = A @ _transposed(B)
+    out *= -2.0
+    out += xp.sum(A * A, axis=-1)[..., :, None]
+    out += xp.sum(B * B, axis=-1)[..., None, :]
+    out = xp.clip(out, min=0.0)  # rounding may leave a tiny negative distance
+    out *= -kernel.gamma
+    return xp.exp(out)
+
+
+def _laplacian(kernel: Kernel, A: Array, B: Array) -> Array:
+    xp = aac.array_namespace(A)
+    if aac.is_numpy_array(A):
+        stacked = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+        A, B = (np.broadcast_to(x, stacked + x.shape[-2:]) for x in (A, B))
+        out = np.empty((*A.shape[:-1], B.shape[-2]), dtype=A.dtype)
+        for at in np.ndindex(*stacked):
+            out[at] = cdist(A[at], B[at], "cityblock")
+    else:
+        out = xp.zeros((*A.shape[:-1], B.shape[-2]), dtype=A.dtype, device=aac.device(A))
+        for i in range(A.shape[-1]):  # one column at a time: never an array of n x n x features
+            out = out + xp.abs(A[..., :, None, i] - B[..., None, :, i])
+    return xp.exp(-kernel.gamma * out)
+
+
+def _cosine(kernel: Kernel, A: Array, B: Array) -> Array:
+    return _unit_rows(A) @ _transposed(_unit_rows(B))
+
+
+KERNELS: Mapping[str, Callable[[Kernel, Array, Array], Array]] = {
+    "linear": _linear,
+    "poly": _poly,
+    "rbf": _rbf,
+    "laplacian": _laplacian,
+    "sigmoid": _sigmoid,
+    "cosine": _cosine,
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel with its numbers settled.
+
+    Parameters
+    ----------
+    name : str or callable
+        One of `KERNELS`, or a function of two sample matrices (a, M) and (b, M) that returns the (a, b) matrix of k.
+    gamma, degree, coef0 : float
+        As in `sklearn.metrics.pairwise`.
+    params : mapping
+        Keyword arguments for a callable.
+    normalize : bool
+        Divide by sqrt(k(x, x) k(y, y)), so that k(x, x) = 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dekpca.kernels import Kernel
+    >>> Kernel("rbf", gamma=0.5).gram(np.array([[0.0], [2.0]]), np.array([[0.0]])).round(4)
+    array([[1.    ],
+           [0.1353]])
+    """
+
+    name: str | Callable[..., Any]
+    gamma: float = 1.0
+    degree: float = 3
+    coef0: float = 1.0
+    params: Mapping[str, Any] = field(default_factory=dict)
+    normalize: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.name if isinstance(self.name, str) else getattr(self.name, "__name__", repr(self.name))
+
+    def gram(self, A: Array, B: Array) -> Array:
+        """k of all rows of A (..., a, M) with all rows of B (..., b, M): (..., a, b), computed in tiles."""
+        rows, columns = A.shape[-2], B.shape[-2]
+        batch = int(np.prod(A.shape[:-2]))
+        if rows <= TILE_ROWS and columns <= TILE_ROWS and batch * rows * columns * 8 <= TILE_BYTES:
+            return self._tile(A, B)
+        xp = aac.array_namespace(A)
+        if batch > 1 and len(A.shape) == 3 and len(B.shape) == 3:
+            out = xp.empty((batch, rows, columns), dtype=A.dtype, device=aac.device(A))
+            step = max(1, TILE_BYTES // (8 * max(1, rows * columns)))
+            for a in range(0, batch, step):
+                out[a : a + step, ...] = (self.gram if step == 1 else self._tile)(A[a : a + step, ...], B[a : a + step, ...])
+            return out
+        out = xp.empty((*A.shape[:-1], columns), dtype=A.dtype, device=aac.device(A))
+        for i in row_tiles(rows):
+            for j in row_tiles(columns):
+                out[..., i, j] = self._tile(A[..., i, :], B[..., j, :])
+        return out
+
+    def diagonal(self, A: Array) -> Array:
+        """k(x, x) for each row of A (..., a, M): (..., a)."""
+        xp = aac.array_namespace(A)
+        if self.normalize or self.name in ("rbf", "laplacian"):
+            ones = xp.ones(A.shape[:-1], dtype=A.dtype, device=aac.device(A))
+            return ones if self.name in ("rbf", "laplacian") else xp.where(self._raw_diagonal(A) > 0, ones, xp.zeros_like(ones))
+        return self._raw_diagonal(A)
+
+    def _tile(self, A: Array, B: Array) -> Array:
+        gram = self._raw(A, B)
+        if self.normalize and self.name not in ("rbf", "laplacian", "cosine"):  # those have k(x, x) = 1 already
+            gram = gram * _inverse_root(self._raw_diagonal(A))[..., :, None]
+            gram = gram * _inverse_root(self._raw_diagonal(B))[..., None, :]
+        return gram
+
+    def _raw(self, A: Array, B: Array) -> Array:
+        if isinstance(self.name, str):
+            return KERNELS[self.name](self, A, B)
+        if len(A.shape) == 2 and len(B.shape) == 2:
+            return self._call(A, B)
+        xp = aac.array_namespace(A)
+        stacked = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+        A = xp.reshape(xp.broadcast_to(A, stacked + A.shape[-2:]), (-1, *A.shape[-2:]))
+        B = xp.reshape(xp.broadcast_to(B, stacked + B.shape[-2:]), (-1, *B.shape[-2:]))
+        blocks = [self._call(A[i, ...], B[i, ...]) for i in range(A.shape[0])]
+        return xp.reshape(xp.stack(blocks), (*stacked, A.shape[-2], B.shape[-2]))
+
+    def _call(self, A: Array, B: Array) -> Array:
+        xp = aac.array_namespace(A)
+        gram = self.name(A, B, **self.params)  # type: ignore[operator]
+        label = self.label
+        expected = (A.shape[0], B.shape[0])
+        if getattr(gram, "shape", None) != expected:
+            raise ValueError(
+                f"kernel {label}: returned shape {getattr(gram, 'shape', type(gram).__name__)} for {A.shape[0]} and {B.shape[0]} "
+                f"samples, expected {expected}; a callable kernel maps two sample matrices to the matrix of k(a, b)"
+            )
+        gram = xp.asarray(gram, dtype=A.dtype)
+        if not bool(xp.all(xp.isfinite(gram))):
+            raise ValueError(f"kernel {label}: returned NaN or infinity for finite samples")
+        return gram
+
+    def _raw_diagonal(self, A: Array) -> Array:
+        xp = aac.array_namespace(A)
+        squares = xp.sum(A * A, axis=-1)
+        if self.name == "linear":
+            return squares
+        if self.name == "poly":
+            return (self.gamma * squares + self.coef0) ** self.degree
+        if self.name == "sigmoid":
+            return xp.tanh(self.gamma * squares + self.coef0)
+        if self.name == "cosine":
+            return xp.astype(squares > 0, A.dtype)
+        if isinstance(self.name, str):
+            return xp.ones(A.shape[:-1], dtype=A.dtype, device=aac.device(A))
+        flat = xp.reshape(A, (-1, A.shape[-1]))
+        step = 64  # a callable gives only whole matrices: small ones waste little
+        pieces = [xp.linalg.diagonal(self._call(flat[i : i + step, :], flat[i : i + step, :])) for i in range(0, flat.shape[0], step)]
+        return xp.reshape(xp.concat(pieces), A.shape[:-1])
+
+
+def make_kernel(
+    kernel: str | Callable[..., Any],
+    gamma: float | str | None,
+    degree: float,
+    coef0: float,
+    kernel_params: Mapping[str, Any] | None,
+    normalize: bool,
+    n_features: int,
+) -> Kernel:
+    """A kernel from the parameters a user gives; gamma="scale" is left at 1 / n_features for the caller to settle."""
+    if isinstance(kernel, str) and kernel not in KERNELS:
+        raise ValueError(f"kernel={kernel!r} is unknown; known are {', '.join(sorted(KERNELS))}, or a callable")
+    if isinstance(kernel, str) and kernel_params:
+        raise ValueError(f"kernel_params is for a callable kernel, but kernel={kernel!r}; use gamma, degree and coef0")
+    number = 1.0 / n_features if gamma is None or gamma == "scale" else float(gamma)
+    return Kernel(kernel, number, degree, coef0, dict(kernel_params or {}), normalize)
+
+
+def row_tiles(rows: int, size: int = TILE_ROWS) -> Iterator[slice]:
+    """Slices that cover `rows` rows in nearly equal tiles of at most `size`."""
+    tiles = max(1, -(-rows // size))
+    bounds = [rows * i // tiles for i in range(tiles + 1)]
+    return (slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False))
+
+
+def _transposed(X: Array) -> Array:
+    return aac.array_namespace(X).matrix_transpose(X)
+
+
+def _inverse_root(squares: Array) -> Array:
+    """1 / sqrt(k(x, x)), and 0 where k(x, x) = 0: such a sample is the origin of the feature space."""
+    xp = aac.array_namespace(squares)
+    positive = squares > 0
+    return xp.where(positive, 1.0 / xp.sqrt(xp.where(positive, squares, xp.ones_like(squares))), xp.zeros_like(squares))
+
+
+def _unit_rows(A: Array) -> Array:
+    xp = aac.array_namespace(A)
+    return A * _inverse_root(xp.sum(A * A, axis=-1))[..., None]

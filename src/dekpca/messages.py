@@ -1,0 +1,82 @@
+"""What a node's program yields to its engine, and what comes back.
+
+The program speaks for a block of nodes at once (block.py). An engine carries messages between neighbors and nothing
+else: these few types are all that passes between the two.
+
+    Say          a message of its own for each neighbor spoken to    -> the messages that arrive, stacked
+    Say(common)  one array that all nodes hold alike, passed on      -> the array, or None if none arrives
+    Tell         the same message to every neighbor                  -> Heard: the neighbors' messages, each held once
+    Checkpoint   all that is needed to go on from here               -> True if somebody asked this node to stop
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Directed edges seen from a block: `rows` are nodes of the block, `slots` their neighbors (slot 0: the node itself).
+
+    Compared by identity, so that an engine can remember the route of edges it has seen before.
+    """
+
+    rows: np.ndarray
+    slots: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Say:
+    """Along each edge of `to` goes one array of `payload`; along each edge of `hear` one of `shape` arrives.
+
+    `payload` has one leading axis for the edges, then the rows of the message. Only the first `lengths` rows of each are
+    real, the others padding that need not travel; what arrives is padded with zeros, or cut, to `shape`. Messages to slot 0
+    stay at home and cost nothing. An edge not in `to` is silent.
+    """
+
+    kind: str
+    payload: Array | None
+    to: Edges
+    hear: Edges
+    shape: tuple[int, ...]
+    lengths: np.ndarray | None = None
+    common: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Tell:
+    """Each node of the block tells all its neighbors the same: `payload` (B, rows, ...), the first `lengths` rows real."""
+
+    kind: str
+    payload: Array
+    lengths: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """What the neighbors told: a few pools of distinct messages, and for each node and slot where to look.
+
+    Slot s of node b heard `pools[pool[b, s]][row[b, s]]`; slot 0 is what the node told itself. A message that many nodes
+    heard is held once.
+    """
+
+    pools: tuple[Array, ...]
+    pool: np.ndarray
+    row: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The state after an iteration. `known` came from others during set-up, `state` is the iterate; `progress` is for people."""
+
+    known: Any
+    state: Any
+    progress: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,185 @@
+"""How good the nodes' answers are, measured by an omniscient observer who holds all data and the central answer.
+
+    similarity   |cos| in feature space between a node's own function w_j and the central component: the paper's measure
+    oracle       the same for the projection of the central component on what the node can express: no w_j does better
+    agreement    |correlation| over given points of the values a node assigns with the central ones: what a user cares about
+    angles       principal angles between the span of a node's functions and that of the central components
+
+`model` is a fitted DecentralizedKernelPCA or a list of node models (a baseline's, say); `central` is `baselines.central` of all the data.
+All return arrays (nodes, components), on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .core.centering import center_blocks, center_rows
+from .core.spectrum import CUTOFF, to_numpy
+from .kernels import TILE_ROWS, Kernel, row_tiles
+from .node_model import Function, NodeModel
+
+Array = Any
+
+
+def similarity(model: Any, central: NodeModel) -> np.ndarray:
+    """|cos(w_j, u_i)| for each node j and component i.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dekpca
+    >>> X = np.random.default_rng(0).normal(size=(90, 3))
+    >>> model = dekpca.DecentralizedKernelPCA(2, gamma=0.1, network=3, random_state=0).fit(X)
+    >>> central = dekpca.baselines.central(X, 2, gamma=0.1)
+    >>> dekpca.metrics.similarity(model, central).shape
+    (3, 2)
+    """
+    nodes = _nodes(model)
+    u = _hosted(central.own_function())
+    u_norm = np.sqrt(_squared_norms(central.kernel, u))
+    at = _Raw(central.kernel, u)
+    out = []
+    for node in nodes:
+        w = _hosted(node.own_function())
+        k = min(w.offset.shape[0], u.offset.shape[0])
+        inner = sum((c * at(p))[:, :k].sum(axis=0) for p, c in _pairs(w, k))
+        out.append(_ratio(np.abs(inner), np.sqrt(_squared_norms(node.kernel, w))[:k] * u_norm[:k]))
+    return np.array(out)
+
+
+def oracle(model: Any, central: NodeModel) -> np.ndarray:
+    """The similarity of P_j u_i, the best that node j could express."""
+    u = _hosted(central.own_function())
+    u_norm = np.sqrt(_squared_norms(central.kernel, u))
+    at = _Raw(central.kernel, u)
+    out = []
+    for node in _nodes(model):
+        sets = _hosted(node.own_function()).points
+        values, gram = np.concatenate([at(p) for p in sets]), _gram(node.kernel, sets)
+        if node.centering == "local":  # only differences from the own mean can be expressed over own samples
+            start = sum(len(p) for p in sets[:-1])
+            mask = np.ones(len(values) - start)
+            values[start:] = center_rows(values[start:], mask)
+            gram[start:, start:] = center_blocks(gram[start:, start:], mask, mask)
+            gram[:start, start:] = center_rows(gram[:start, start:].T, mask).T
+            gram[start:, :start] = gram[:start, start:].T
+        lam, basis = np.linalg.eigh(gram)
+        keep = lam > CUTOFF * max(lam[-1], 0)
+        inside = (basis[:, keep].T @ values) / np.sqrt(lam[keep])[:, None]
+        out.append(_ratio(np.sqrt((inside**2).sum(axis=0)), u_norm))
+    return np.array(out)
+
+
+def agreement(model: Any, central: NodeModel, X: Array, expansion: str | None = None) -> np.ndarray:
+    """|correlation| over the rows of X of each node's component values with the central ones."""
+    nodes = _nodes(model)
+    X = to_numpy(X)
+    truth = central.transform(X)
+    functions = [_hosted(node.function(expansion)) for node in nodes]
+    values = _evaluate(nodes[0].kernel, functions, X)
+    k = min(values.shape[2], truth.shape[1])
+    values, truth = values[..., :k] - values[..., :k].mean(axis=1, keepdims=True), truth[:, :k] - truth[:, :k].mean(axis=0)
+    inner = np.abs((values * truth).sum(axis=1))
+    return _ratio(inner, np.sqrt((values**2).sum(axis=1) * (truth**2).sum(axis=0)))
+
+
+def angles(model: Any, central: NodeModel) -> np.ndarray:
+    """Principal angles (radians, rising) between the span of each node's functions and that of the central components."""
+    u = _hosted(central.own_function())
+    at = _Raw(central.kernel, u)
+    u_basis = _orthonormal(_inner(central.kernel, u))
+    out = []
+    for node in _nodes(model):
+        w = _hosted(node.own_function())
+        cross = sum(c.T @ at(p) for p, c in zip(w.points, w.coefficients, strict=True))
+        cosines = np.linalg.svd(_orthonormal(_inner(node.kernel, w)).T @ cross @ u_basis, compute_uv=False)
+        out.append(np.arccos(np.clip(cosines, 0.0, 1.0)))
+    return np.array(out)
+
+
+class _Raw:
+    """<phi(x), u_i> for sets of points; a set that several nodes hold (the landmarks) is evaluated once."""
+
+    def __init__(self, kernel: Kernel, u: Function):
+        self._kernel, self._u = kernel, Function(u.points, u.coefficients, np.zeros_like(u.offset))
+        self._seen: dict[tuple[int, int], tuple[Array, np.ndarray]] = {}  # holds the points too, so that an address is not used again
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        key = _identity(points)
+        if key not in self._seen:
+            self._seen[key] = (points, self._u(self._kernel, points))
+        return self._seen[key][1]
+
+
+def _identity(points: np.ndarray) -> tuple[int, int]:
+    """Views of the same rows are the same set of points."""
+    return points.__array_interface__["data"][0], points.shape[0]
+
+
+def _nodes(model: Any) -> Sequence[NodeModel]:
+    nodes = getattr(model, "node_models_", model)
+    if isinstance(nodes, NodeModel):
+        return [nodes]
+    if len(nodes) == 0:
+        raise ValueError("no node models to measure")
+    return nodes
+
+
+def _hosted(function: Function) -> Function:
+    """The function with NumPy arrays (the same objects where they are NumPy already)."""
+    return Function(tuple(map(to_numpy, function.points)), tuple(map(to_numpy, function.coefficients)), to_numpy(function.offset))
+
+
+def _pairs(w: Function, k: int) -> Any:
+    return ((p, c[:, :k]) for p, c in zip(w.points, w.coefficients, strict=True))
+
+
+def _gram(kernel: Kernel, sets: Sequence[np.ndarray]) -> np.ndarray:
+    points = np.concatenate(sets)
+    return kernel.gram(points, points)
+
+
+def _inner(kernel: Kernel, w: Function) -> np.ndarray:
+    """Inner products of a function's columns in feature space."""
+    raw = Function(w.points, w.coefficients, np.zeros_like(w.offset))
+    return sum(c.T @ raw(kernel, p) for p, c in zip(w.points, w.coefficients, strict=True))
+
+
+def _squared_norms(kernel: Kernel, w: Function) -> np.ndarray:
+    return np.maximum(np.diagonal(_inner(kernel, w)), 0.0)
+
+
+def _orthonormal(inner: np.ndarray) -> np.ndarray:
+    """Columns that turn functions with these inner products into an orthonormal basis of their span."""
+    lam, basis = np.linalg.eigh(0.5 * (inner + inner.T))
+    keep = lam > CUTOFF * max(lam[-1], 0)
+    return basis[:, keep] / np.sqrt(lam[keep])
+
+
+def _ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    """top / bottom, and 0 where a node has no such component."""
+    return np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), 0.0)
+
+
+def _evaluate(kernel: Kernel, functions: Sequence[Function], X: np.ndarray) -> np.ndarray:
+    """Values of many nodes' functions (J, rows, k); k(X, points) is computed once for points that several nodes hold."""
+    holders: dict[tuple[int, int], list[tuple[int, np.ndarray]]] = {}
+    sets: dict[tuple[int, int], np.ndarray] = {}
+    for j, function in enumerate(functions):
+        for points, coefficients in zip(function.points, function.coefficients, strict=True):
+            key = _identity(points)
+            sets[key] = points
+            holders.setdefault(key, []).append((j, coefficients))
+    k = functions[0].offset.shape[0]
+    values = np.empty((len(functions), len(X), k))
+    for rows in row_tiles(len(X), TILE_ROWS):
+        values[:, rows] = -np.array([f.offset for f in functions])[:, None, :]
+        for key, points in sets.items():
+            gram = kernel.gram(X[rows], points)
+            wide = gram @ np.concatenate([c for _, c in holders[key]], axis=1)
+            for i, (j, _) in enumerate(holders[key]):
+                values[j, rows] += wide[:, i * k : (i + 1) * k]
+    return values

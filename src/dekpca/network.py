@@ -1,0 +1,393 @@
+"""Who talks to whom: the graph of the nodes, its checks, its spanning tree.
+
+A `Network` knows names and edges and nothing of data, kernels or messages. Nodes have a name (a string) and a
+number (their place in `names`). Everything that must not depend on the numbering, such as the tree and the order of
+a node's neighbors, goes by the names in natural order ("2" before "10").
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components, shortest_path
+
+FILE_FORMAT = "dekpca-network"
+FILE_VERSION = 1
+RESAMPLES = 1000  # draws of a random graph before we say that its parameters leave it disconnected
+LISTED = 8  # names an error message lists before it says "and N more"
+
+
+class NetworkError(ValueError):
+    """The graph cannot carry the algorithm; the message names the nodes and the remedy."""
+
+
+def natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """Sort key under which "node2" comes before "node10"."""
+    pieces = re.findall(r"\d+|\D+", name)
+    return (*((not p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in pieces),)
+
+
+def listing(names: Iterable[object]) -> str:
+    """Names for an error message, cut after a few."""
+    shown = [str(n) for n in names]
+    more = f" and {len(shown) - LISTED} more" if len(shown) > LISTED else ""
+    return ", ".join(shown[:LISTED]) + more
+
+
+class Network:
+    """A connected, undirected network of named nodes.
+
+    Parameters
+    ----------
+    neighbors : mapping of name to names
+        For each node the nodes it talks to (not itself). Must be symmetric and connected.
+
+    Examples
+    --------
+    >>> from dekpca import Network
+    >>> net = Network({"paris": ["rome"], "rome": ["paris", "oslo"], "oslo": ["rome"]})
+    >>> net.names, net.n_edges, net.diameter
+    (('paris', 'rome', 'oslo'), 2, 2)
+    >>> Network.ring(20, neighbors=4)
+    Network(20 nodes, 40 edges, 4 neighbors a node)
+    """
+
+    def __init__(self, neighbors: Mapping[Any, Iterable[Any]]):
+        names = _unique_names(neighbors)
+        number = {name: j for j, name in enumerate(names)}
+        pairs = []
+        for name, around in zip(names, neighbors.values(), strict=True):
+            for other in map(str, around):
+                if other not in number:
+                    raise NetworkError(f"node {name} lists neighbor {other}, which is not a node of the network")
+                if other == name:
+                    raise NetworkError(f"node {name} lists itself as a neighbor; leave it out")
+                pairs.append((number[name], number[other]))
+        directed = set(pairs)
+        one_way = [f"{names[a]} -> {names[b]}" for a, b in pairs if (b, a) not in directed]
+        if one_way:
+            raise NetworkError(
+                f"asymmetric network: {listing(one_way)} without the way back; list each edge at both of its ends"
+            )
+        self._set_up(names, np.array(sorted(p for p in directed if p[0] < p[1]), dtype=np.int64).reshape(-1, 2))
+
+    @classmethod
+    def _from_pairs(cls, names: Iterable[Any], pairs: Any) -> Network:
+        """From undirected pairs of node numbers; repeated and reversed pairs count once."""
+        network = cls.__new__(cls)
+        pairs = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+        network._set_up(_unique_names(names), np.unique(np.sort(pairs, axis=1), axis=0))
+        return network
+
+    def _set_up(self, names: tuple[str, ...], pairs: np.ndarray) -> None:
+        self.names = names
+        self._pairs = pairs
+        loops = pairs[pairs[:, 0] == pairs[:, 1]]
+        if len(loops):
+            raise NetworkError(f"node {names[loops[0, 0]]} is joined to itself; leave such edges out")
+        if not names:
+            raise NetworkError("a network needs at least one node")
+        if len(names) > 1:
+            lonely = np.flatnonzero(self.degrees == 0)
+            if len(lonely):
+                raise NetworkError(f"isolated nodes: {listing(names[j] for j in lonely)}; join each to a neighbor")
+        count, part = connected_components(self._adjacency, directed=False)
+        if count > 1:
+            small = np.argmin(np.bincount(part))
+            inside = [names[j] for j in np.flatnonzero(part == small)]
+            raise NetworkError(
+                f"disconnected network: {count} parts; {listing(inside)} cannot reach the rest; add an edge between the parts"
+            )
+
+    # ------------------------------------------------------------------ topologies
+    @classmethod
+    def ring(cls, n_nodes: int, neighbors: int = 2) -> Network:
+        """Each node is joined to the `neighbors` nearest ones, half of them on either side."""
+        _check_count(n_nodes, 3)
+        if neighbors % 2 or not 2 <= neighbors < n_nodes:
+            raise NetworkError(
+                f"ring of {n_nodes} nodes: neighbors={neighbors}, but it must be even, at least 2 and below {n_nodes}"
+            )
+        start = np.arange(n_nodes)
+        hops = [np.stack([start, (start + h) % n_nodes], axis=1) for h in range(1, neighbors // 2 + 1)]
+        return cls._from_pairs(range(n_nodes), np.concatenate(hops))
+
+    @classmethod
+    def path(cls, n_nodes: int) -> Network:
+        """A line of nodes."""
+        _check_count(n_nodes, 1)
+        return cls._from_pairs(range(n_nodes), [(j, j + 1) for j in range(n_nodes - 1)])
+
+    @classmethod
+    def star(cls, n_nodes: int) -> Network:
+        """Node 0 in the middle, everybody else joined to it alone."""
+        _check_count(n_nodes, 1)
+        return cls._from_pairs(range(n_nodes), [(0, j) for j in range(1, n_nodes)])
+
+    @classmethod
+    def grid(cls, rows: int, columns: int) -> Network:
+        """A rectangle of nodes, numbered row by row, each joined to the ones beside, above and below it."""
+        _check_count(rows, 1)
+        _check_count(columns, 1)
+        at = np.arange(rows * columns).reshape(rows, columns)
+        across = np.stack([at[:, :-1].ravel(), at[:, 1:].ravel()], axis=1)
+        down = np.stack([at[:-1].ravel(), at[1:].ravel()], axis=1)
+        return cls._from_pairs(range(rows * columns), np.concatenate([across, down]))
+
+    @classmethod
+    def complete(cls, n_nodes: int) -> Network:
+        """Everybody talks to everybody."""
+        _check_count(n_nodes, 1)
+        return cls._from_pairs(range(n_nodes), np.stack(np.triu_indices(n_nodes, 1), axis=1))
+
+    @classmethod
+    def random(
+        cls,
+        n_nodes: int,
+        probability: float | None = None,
+        *,
+        degree: int | None = None,
+        radius: float | None = None,
+        seed: int = 0,
+    ) -> Network:
+        """A random network, drawn again until it is connected.
+
+        Give one of `probability` (of each edge: Erdos-Renyi), `degree` (the same for all nodes: regular) and
+        `radius` (nodes at random in the unit square, joined when nearer than this: geometric).
+
+        Examples
+        --------
+        >>> Network.random(10, degree=3, seed=1)
+        Network(10 nodes, 15 edges, 3 neighbors a node)
+        """
+        _check_count(n_nodes, 1)
+        given = {"probability": probability, "degree": degree, "radius": radius}
+        chosen = [key for key, value in given.items() if value is not None]
+        if len(chosen) != 1:
+            raise NetworkError(f"a random network needs one of probability, degree and radius; got {chosen or 'none'}")
+        draw: Callable[[np.random.RandomState], nx.Graph]
+        if probability is not None:
+            if not 0 < probability <= 1:
+                raise NetworkError(f"probability={probability}, but it must be above 0 and at most 1")
+            draw = lambda rng: nx.fast_gnp_random_graph(n_nodes, probability, seed=rng)  # noqa: E731
+        elif degree is not None:
+            if not 2 <= degree < n_nodes or (degree * n_nodes) % 2:
+                raise NetworkError(
+                    f"degree={degree} with {n_nodes} nodes: it must be at least 2 and below {n_nodes}, and degree times nodes even"
+                )
+            draw = lambda rng: nx.random_regular_graph(degree, n_nodes, seed=rng)  # noqa: E731
+        else:
+            if radius is None or radius <= 0:
+                raise NetworkError(f"radius={radius}, but it must be above 0")
+            draw = lambda rng: nx.random_geometric_graph(n_nodes, radius, seed=rng)  # noqa: E731
+        rng = np.random.RandomState(seed)
+        for _ in range(RESAMPLES):
+            graph = draw(rng)
+            if n_nodes == 1 or nx.is_connected(graph):
+                return cls._from_pairs(range(n_nodes), list(graph.edges))
+        raise NetworkError(
+            f"{chosen[0]}={given[chosen[0]]}: none of {RESAMPLES} random networks of {n_nodes} nodes was connected; raise it"
+        )
+
+    @classmethod
+    def from_edges(cls, edges: Iterable[tuple[Any, Any]]) -> Network:
+        """From pairs of names; nodes are numbered in natural order of their names.
+
+        Examples
+        --------
+        >>> Network.from_edges([("b", "a"), ("b", "c")]).names
+        ('a', 'b', 'c')
+        """
+        edges = list(edges)
+        for edge in edges:
+            if isinstance(edge, str) or len(edge) != 2:
+                raise NetworkError(f"an edge is a pair of names, got {edge!r}")
+        labels = {label for edge in edges for label in edge}
+        names = sorted(_unique_names(sorted(labels, key=str)), key=natural_key)
+        number = {name: j for j, name in enumerate(names)}
+        return cls._from_pairs(names, [(number[str(a)], number[str(b)]) for a, b in edges])
+
+    @classmethod
+    def from_networkx(cls, graph: nx.Graph) -> Network:
+        """From a networkx graph; a directed one must have each edge both ways."""
+        return cls({node: [o for o in graph.adj[node] if o != node] for node in graph.nodes})
+
+    def to_networkx(self) -> nx.Graph:
+        """The same network as a networkx graph over the names."""
+        graph = nx.Graph()
+        graph.add_nodes_from(self.names)
+        graph.add_edges_from(self.edges)
+        return graph
+
+    @classmethod
+    def read(cls, path: str | PathLike[str]) -> Network:
+        """From a file written by `write`."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise NetworkError(f"{path}: not a network file: {error}") from error
+        if not isinstance(content, dict) or content.get("format") != FILE_FORMAT:
+            raise NetworkError(f'{path}: not a network file; expected {{"format": "{FILE_FORMAT}", ...}} as Network.write makes it')
+        if content.get("version") != FILE_VERSION:
+            raise NetworkError(f"{path}: version {content.get('version')}, this dekpca reads version {FILE_VERSION}; update it")
+        names = _unique_names(content.get("nodes", ()))
+        number = {name: j for j, name in enumerate(names)}
+        pairs = []
+        for edge in content.get("edges", ()):
+            if not isinstance(edge, list) or len(edge) != 2 or any(end not in number for end in edge):
+                raise NetworkError(f"{path}: edge {edge!r} is not a pair of names listed under nodes")
+            pairs.append((number[edge[0]], number[edge[1]]))
+        return cls._from_pairs(names, pairs)
+
+    def write(self, path: str | PathLike[str]) -> None:
+        """To a small JSON file."""
+        content = {"format": FILE_FORMAT, "version": FILE_VERSION, "nodes": self.names, "edges": self.edges}
+        Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    # ------------------------------------------------------------------ what it says of itself
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Network):
+            return NotImplemented
+        return set(self.names) == set(other.names) and {frozenset(e) for e in self.edges} == {frozenset(e) for e in other.edges}
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self.names), frozenset(frozenset(e) for e in self.edges)))
+
+    def __repr__(self) -> str:
+        low, high = self.degrees.min(), self.degrees.max()
+        around = f"{low}" if low == high else f"{low} to {high}"
+        plural = "" if len(self) == 1 else "s"
+        return f"Network({len(self)} node{plural}, {self.n_edges} edges, {around} neighbors a node)"
+
+    @property
+    def n_edges(self) -> int:
+        return len(self._pairs)
+
+    @cached_property
+    def edges(self) -> tuple[tuple[str, str], ...]:
+        """The undirected edges as pairs of names."""
+        return tuple((self.names[a], self.names[b]) for a, b in self._pairs)
+
+    @cached_property
+    def degrees(self) -> np.ndarray:
+        """How many neighbors each node has (itself not counted)."""
+        return np.bincount(self._pairs.ravel(), minlength=len(self.names))
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """Name to number."""
+        return {name: j for j, name in enumerate(self.names)}
+
+    @cached_property
+    def by_name(self) -> np.ndarray:
+        """Node numbers in natural order of their names."""
+        return np.array(sorted(range(len(self.names)), key=lambda j: natural_key(self.names[j])), dtype=np.int64)
+
+    def neighbors(self, node: int) -> np.ndarray:
+        """The numbers of a node's neighbors, in natural order of their names."""
+        start, stop = self._starts[node : node + 2]
+        return self._around[start:stop]
+
+    @cached_property
+    def _adjacency(self) -> csr_array:
+        both = np.concatenate([self._pairs, self._pairs[:, ::-1]])
+        shape = (len(self.names), len(self.names))
+        return csr_array((np.ones(len(both)), (both[:, 0], both[:, 1])), shape=shape)
+
+    @cached_property
+    def directed_edges(self) -> np.ndarray:
+        """Directed edges (from, to), sorted by the number of `from`, then by the name of `to`."""
+        rank = np.empty(len(self.names), dtype=np.int64)
+        rank[self.by_name] = np.arange(len(self.names))
+        both = np.concatenate([self._pairs, self._pairs[:, ::-1]])
+        return both[np.lexsort((rank[both[:, 1]], both[:, 0]))]
+
+    @cached_property
+    def _around(self) -> np.ndarray:
+        return np.ascontiguousarray(self.directed_edges[:, 1])
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.degrees)])
+
+    # ------------------------------------------------------------------ tree
+    @cached_property
+    def parents(self) -> np.ndarray:
+        """Spanning tree, breadth first from the smallest name: each node's parent, -1 at the root."""
+        order, parents = self._search
+        return parents
+
+    @cached_property
+    def _search(self) -> tuple[np.ndarray, np.ndarray]:
+        """Breadth-first order and parents, by names and not by numbers."""
+        by_name = self.by_name
+        rank = np.empty_like(by_name)
+        rank[by_name] = np.arange(len(by_name))
+        renamed = self._adjacency[by_name][:, by_name].tocsr()
+        renamed.sort_indices()
+        order, before = breadth_first_order(renamed, 0, directed=False)
+        parents = np.full(len(by_name), -1, dtype=np.int64)
+        parents[by_name[order[1:]]] = by_name[before[order[1:]]]
+        return by_name[order], parents
+
+    @property
+    def root(self) -> int:
+        """The number of the node with the smallest name."""
+        return int(self.by_name[0])
+
+    @cached_property
+    def levels(self) -> np.ndarray:
+        """Each node's distance from the root along the tree."""
+        order, parents = self._search
+        levels = np.zeros(len(order), dtype=np.int64)
+        for node in order[1:]:
+            levels[node] = levels[parents[node]] + 1
+        return levels
+
+    @property
+    def depth(self) -> int:
+        """Length of the longest way from the root of the tree."""
+        return int(self.levels.max())
+
+    @cached_property
+    def children(self) -> tuple[np.ndarray, ...]:
+        """For each node its children in the tree, in natural order of their names."""
+        found: list[list[int]] = [[] for _ in self.names]
+        for node in self.by_name:
+            if self.parents[node] >= 0:
+                found[self.parents[node]].append(int(node))
+        return tuple(np.array(c, dtype=np.int64) for c in found)
+
+    @cached_property
+    def diameter(self) -> int:
+        """The longest of the shortest ways between two nodes."""
+        chunks = np.array_split(np.arange(len(self)), max(1, len(self) // 256))
+        return int(max(shortest_path(self._adjacency, unweighted=True, indices=chunk).max() for chunk in chunks))
+
+
+def _unique_names(labels: Iterable[Any]) -> tuple[str, ...]:
+    names = tuple(str(label) for label in labels)
+    seen: set[str] = set()
+    twice = [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+    if twice:
+        raise NetworkError(f"node names must be unique as text; given twice: {listing(sorted(set(twice)))}")
+    if "" in seen:
+        raise NetworkError("a node has an empty name")
+    return names
+
+
+def _check_count(n_nodes: int, least: int) -> None:
+    if not isinstance(n_nodes, (int, np.integer)) or n_nodes < least:
+        raise NetworkError(f"number of nodes {n_nodes!r}, but it must be a whole number of at least {least}")

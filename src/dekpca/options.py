@@ -1,0 +1,185 @@
+"""The settings of a run as the program sees them: complete, checked against the data's sizes, the same at every node.
+
+What a user may leave open ("auto", None) is settled here, from sizes alone; the estimator checks each parameter by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from .kernels import Kernel
+from .network import Network, listing
+
+Schedule = Callable[[int, bool], float]
+
+CHECK_EVERY = 5  # iterations between two checks of the stop rule: a check costs two ways through the tree
+MAX_AUTO_LANDMARKS = 200
+AUTO_LANDMARK_SHARE = 10  # at most one sample in ten becomes a landmark by default: only a small part of the data is shown to all
+
+# The paper's settings (He et al. 2025, and the authors' scripts): from iteration t on, penalty on the own and on a neighbor's constraint.
+PAPER: dict[str, Any] = {
+    "update": "paper",
+    "centering": "local",
+    "rho": ((0, 100.0, 10.0), (5, 100.0, 50.0), (10, 100.0, 100.0)),
+    "init": "local",
+    "normalize": True,
+    "n_landmarks": 0,
+    "n_oversamples": 0,
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that all nodes must agree on."""
+
+    n_components: int
+    n_oversamples: int
+    kernel: Kernel
+    gamma_by_variance: bool  # gamma="scale": a network sum settles it
+    solver: Literal["projection", "landmarks"]
+    update: Literal["proximal", "paper"]
+    centering: Literal["global", "local"] | None
+    init: Literal["landmarks", "random", "local"]
+    rho: Any
+    n_landmarks: int
+    exchange_noise: float | str
+    max_iter: int
+    tol: float
+    seed: int
+    diagnostics: bool = False
+
+    @property
+    def n_columns(self) -> int:
+        return self.n_components + self.n_oversamples
+
+    @property
+    def anchored(self) -> bool:
+        """Whether z moves from where it was (the proximal update) or is made anew (the paper's)."""
+        return self.update == "proximal"
+
+
+def settle(options: Options, network: Network, sizes: np.ndarray, n_landmarks: int | str, n_oversamples: int | str) -> Options:
+    """Fill in what depends on the sizes of the nodes, and refuse what cannot work with them."""
+    total = int(sizes.sum())
+    k = options.n_components
+    alone = len(network) == 1 and options.solver == "projection"
+    if n_landmarks == "auto":
+        automatic = min(MAX_AUTO_LANDMARKS, max(1, total // AUTO_LANDMARK_SHARE))
+        if options.solver == "landmarks":  # they are all that the answer is made of
+            automatic = max(automatic, min(total, k))
+        n_landmarks = automatic
+    m = 0 if alone else min(int(n_landmarks), total)
+    if not alone:
+        _check_landmarks(options, m)
+    centering = options.centering
+    if alone and centering == "global":
+        centering = "local"  # a node that holds everything has the exact mean
+    if options.update == "paper" and m and k > 1:
+        raise ValueError(
+            f"update='paper' with n_components={k} and landmarks: the paper's deflation works on samples only; set n_landmarks=0 or n_components=1"
+        )
+    limit, why = _most_columns(options.solver, centering, network, sizes, m)
+    if k > limit:
+        raise ValueError(f"n_components={k}, but {why} allow at most {limit}; lower n_components{_remedy(options.solver, m)}")
+    if options.update == "paper":
+        if n_oversamples not in ("auto", 0):
+            raise ValueError(
+                f"n_oversamples={n_oversamples} with update='paper', which computes one component after the other; set it to 0 or use update='proximal'"
+            )
+        extra = 0
+    elif n_oversamples == "auto":
+        extra = min(max(4, k), limit - k)
+    else:
+        extra = int(n_oversamples)
+        if k + extra > limit:
+            raise ValueError(
+                f"n_components={k} and n_oversamples={extra} make {k + extra} columns, but {why} allow at most {limit}; lower n_oversamples"
+            )
+    return replace(options, n_landmarks=m, centering=centering, n_oversamples=extra)
+
+
+def _remedy(solver: str, m: int) -> str:
+    return " or raise n_landmarks" if solver == "landmarks" or m else ", give the nodes more samples, or use landmarks"
+
+
+def _check_landmarks(options: Options, m: int) -> None:
+    if m:
+        return
+    if options.solver == "landmarks":
+        raise ValueError("solver='landmarks' with n_landmarks=0: it has nothing to work with; set n_landmarks above 0")
+    if options.centering == "global":
+        raise ValueError(
+            "centering='global' with n_landmarks=0: the landmarks carry the network's mean; set n_landmarks above 0, or centering to 'local' or None"
+        )
+    if options.init == "landmarks":
+        raise ValueError("init='landmarks' with n_landmarks=0: there is nothing to start from; set init to 'local' or 'random'")
+
+
+def _most_columns(solver: str, centering: str | None, network: Network, sizes: np.ndarray, m: int) -> tuple[int, str]:
+    """How many independent functions the poorest node can hold, and why."""
+    if solver == "landmarks":
+        return m, f"{m} landmarks"
+    lost = 1 if centering == "local" and m == 0 and len(network) > 1 else 0  # a centred node of n samples spans n - 1 dimensions
+    room = [int((sizes[network.neighbors(j)] - lost).sum() + sizes[j] - lost) for j in range(len(network))]
+    poorest = int(np.argmin(room))
+    what = f"the {room[poorest]} dimensions of the neighborhood of node {network.names[poorest]}"
+    return m + room[poorest], what + (f" and the {m} landmarks" if m else "")
+
+
+def penalties(rho: Any, sizes_top: np.ndarray, cubes: np.ndarray, n_slots: int) -> np.ndarray | None:
+    """Node penalties (B,) for the rules that depend on a node's own spectrum; None for those that do not.
+
+    `sizes_top` is lam_1 of each K_j and `cubes` the sum of its lam^3.
+    """
+    if rho == "auto":
+        return sizes_top * (1 + np.sqrt(1 + 8 * n_slots)) / n_slots
+    if rho == "paper-bound":  # the paper's Assumption 2
+        return (sizes_top**2 + np.sqrt(sizes_top**4 + 8 * n_slots * sizes_top * cubes)) / (n_slots * sizes_top)
+    return None
+
+
+def schedule(rho: Any) -> Schedule:
+    """A number, a callable or steps (from iteration, own, neighbors) as a function of (iteration, own constraint or not)."""
+    if callable(rho):
+        return rho
+    if isinstance(rho, Sequence):
+        return lambda t, own: next(step[1 if own else 2] for step in reversed(rho) if t >= step[0])
+    return lambda t, own: rho
+
+
+def check_rho(rho: Any) -> None:
+    """Refuse penalties that are not positive numbers."""
+    if callable(rho) or rho in ("auto", "paper-bound"):
+        return
+    if isinstance(rho, str):
+        raise ValueError(f"rho={rho!r}: known are 'auto', 'paper-bound', a positive number, and a schedule")
+    if isinstance(rho, Sequence):
+        steps = [tuple(step) for step in rho]
+        if not steps or any(len(step) != 3 for step in steps):
+            raise ValueError(f"rho={rho!r}: a schedule is a list of (from iteration, penalty of the node itself, penalty of its neighbors)")
+        starts = [step[0] for step in steps]
+        if starts[0] != 0 or starts != sorted(set(starts)):
+            raise ValueError(f"rho={rho!r}: a schedule starts at iteration 0 and its iterations rise; they are {listing(starts)}")
+        numbers: list[Any] = [value for step in steps for value in step[1:]]
+    else:
+        numbers = [rho]
+    for value in numbers:
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not np.isfinite(value) or value <= 0:
+            raise ValueError(f"rho={rho!r}: {value!r} is not a positive number; penalties must be above 0")
+
+
+def noise_level(exchange_noise: float | str) -> tuple[float | None, float | None]:
+    """(standard deviation, None) or (None, signal to noise ratio in dB)."""
+    if isinstance(exchange_noise, str):
+        match = re.fullmatch(r"\s*([-+]?\d+(?:\.\d*)?)\s*dB\s*", exchange_noise, re.IGNORECASE)
+        if not match:
+            raise ValueError(f"exchange_noise={exchange_noise!r}: give a standard deviation such as 0.1, or a signal to noise ratio such as '20dB'")
+        return None, float(match[1])
+    if not np.isfinite(exchange_noise) or exchange_noise < 0:
+        raise ValueError(f"exchange_noise={exchange_noise!r}: a standard deviation is a number of at least 0")
+    return float(exchange_noise), None

@@ -1,0 +1,515 @@
+"""The script of a node: say, listen, compute, repeat.
+
+Written once, for a block of nodes (block.py), as a generator: it yields messages (messages.py) and an engine sends back what the neighbors
+said. It opens no file, socket or clock. Read top to bottom, `program` is the algorithm of docs/algorithm.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from .block import Block, pad_rows, take
+from .collectives import collect_rows, network_sum
+from .core import consensus, landmarks, ritz, spectrum, stopping
+from .core.centering import center_rows
+from .core.consensus import Estimate, OwnSpace
+from .core.landmarks import Landmarks, node_random
+from .core.pairs import NeighborhoodGram, Pool, neighborhood_gram
+from .core.spectrum import to_numpy, transposed
+from .kernels import Kernel
+from .messages import Checkpoint, Heard, Say, Tell
+from .options import CHECK_EVERY, Options, noise_level, penalties, schedule
+
+Array = Any
+Script = Generator[Say | Tell | Checkpoint, Any, Any]
+
+HISTORY = ("residual", "change", "objective", "lagrangian")
+
+
+@dataclass(eq=False)
+class Known:
+    """What the block learned from others during set-up; with it and the own samples everything else can be recomputed."""
+
+    kernel: Kernel
+    points: Array | None = None  # the landmarks (m, M)
+    mean: Array | None = None  # of psi over the network (m,)
+    directions: Array | None = None  # where to start: principal directions in landmark coordinates (m, <= k)
+    landmark_values: Array | None = None  # and their eigenvalues
+    near: Heard | None = None  # samples, as each node and its neighbors sent them
+    rho_near: Array | None = None  # (B, d) penalties that the neighbors put on this node's z
+    removed: list[Heard] = field(default_factory=list)  # directions removed by deflation, one for each finished component
+
+
+@dataclass(eq=False)
+class State:
+    """The iterate. `finished` are the components that deflation has done with, as (w, z)."""
+
+    iteration: int
+    w: Array
+    dual: Array
+    shares: Array
+    z: Estimate
+    at_check: Array
+    rotation: Array
+    history: dict[str, list[Array]]
+    finished: list[tuple[Array, Estimate]]
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """The block's feature space, computed from samples and what is known."""
+
+    own: OwnSpace
+    near: NeighborhoodGram
+    trace: Array  # (B,) of K_j
+    rho: Array | None  # (B,) for penalties from the node's spectrum
+
+
+@dataclass(eq=False)
+class Answer:
+    """What the nodes of a block end with. Components in the last axis, scaled to unit directions of the central problem."""
+
+    block: Block
+    known: Known
+    kernel: Kernel
+    w: Array  # (B, m + n, k)
+    z: Estimate | None
+    eigenvalues: Array  # (k,)
+    trace: Array  # of the whole network's centred kernel
+    n_iter: int
+    converged: bool
+    history: dict[str, Array]  # (iterations, B)
+    root: Array | None  # K_LL^-1/2 (m, m)
+
+
+def program(block: Block, options: Options, resume: tuple[Known, State] | None = None) -> Script:
+    """Decentralized kernel PCA at the nodes of a block; returns their `Answer`."""
+    if resume:
+        known, state = resume
+    else:
+        known = yield from meet(block, options)
+    marks = Landmarks.of(known.points, known.kernel) if known.points is not None else None
+    psi = own_coordinates(block, options, known, marks)
+    if options.solver == "landmarks":
+        return (yield from landmark_answer(block, options, known, marks, psi))
+    space = build_space(block, options, known, marks, psi)
+    if len(block.network) == 1:
+        return whole_answer(block, options, known, space)
+    if known.rho_near is None:
+        known.rho_near = yield from exchange_penalties(block, space)
+    if not resume:
+        state = start(block, options, known, space.own)
+
+    deflated = space
+    for removed in known.removed:
+        deflated = deflate(block, deflated, removed)
+    sequential = options.n_components if options.update == "paper" else 1
+    while True:
+        rotation, converged = yield from iterate(block, options, known, deflated, state)
+        state.finished.append((state.w @ rotation, Estimate(state.z.shared @ rotation, state.z.near @ rotation)))
+        if len(state.finished) == sequential:
+            break
+        known.removed.append((yield from tell_direction(block, known, deflated.own, state.w)))
+        deflated = deflate(block, deflated, known.removed[-1])
+        state = replace(start(block, options, known, deflated.own), history=state.history, finished=state.finished)
+    w, z = reassemble(block, options, known, space, state)
+    return (yield from scaled_answer(block, options, known, marks, space, state, w, z, converged))
+
+
+# ---------------------------------------------------------------------- set-up: what the nodes tell each other once
+def meet(block: Block, options: Options) -> Script:
+    """Agree on gamma, landmarks, mean and start, and exchange samples."""
+    kernel = options.kernel
+    if options.gamma_by_variance:
+        kernel = replace(kernel, gamma=(yield from variance_gamma(block)))
+    known = Known(kernel)
+    sent = with_noise(block, options)
+    if options.n_landmarks:
+        counts = landmarks.allot(block.sizes, block.network.names, options.n_landmarks, options.seed)
+        rows = [
+            take(sent[b, ...], landmarks.draw(options.seed, name, int(size), int(count)))
+            for b, (name, size, count) in enumerate(zip(block.names, block.own_sizes, counts[block.nodes], strict=True))
+        ]
+        known.points = yield from collect_rows(block, "landmarks", rows, counts)
+        yield from learn_coordinates(block, options, known)
+    if options.solver == "projection" and len(block.network) > 1:
+        known.near = yield Tell("data", sent, block.own_sizes)
+    return known
+
+
+def with_noise(block: Block, options: Options) -> Array:
+    """The samples as others get to see them."""
+    deviation, decibel = noise_level(options.exchange_noise)
+    if deviation == 0:
+        return block.samples
+    noise = np.zeros(block.samples.shape)
+    for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True)):
+        noise[b, :size] = node_random(options.seed, name, "noise").standard_normal((size, noise.shape[2]))
+    if decibel is None:
+        return block.samples + deviation * block.array(noise)
+    xp = aac.array_namespace(block.samples)
+    entries = block.array(block.own_sizes * noise.shape[2])
+    power = xp.sum(block.samples * block.samples, axis=(1, 2)) / entries
+    return block.samples + xp.sqrt(power * 10 ** (-decibel / 10))[:, None, None] * block.array(noise)
+
+
+def variance_gamma(block: Block) -> Script:
+    """gamma="scale": 1 / (columns times the variance of all entries), as scikit-learn has it; two sums, for the accuracy of the second."""
+    xp = aac.array_namespace(block.samples)
+    entries = int(block.sizes.sum()) * block.samples.shape[2]
+    total = yield from network_sum(block, "scale", xp.sum(block.samples, axis=(1, 2))[:, None])
+    spread = (block.samples - total[0] / entries) * block.mask[..., None]
+    squares = yield from network_sum(block, "scale", xp.sum(spread * spread, axis=(1, 2))[:, None])
+    variance = float(squares[0]) / entries
+    if variance <= 0:
+        raise ValueError("gamma='scale' needs data that varies, but all entries of all nodes are equal; give gamma as a number")
+    return 1.0 / (block.samples.shape[2] * variance)
+
+
+def learn_coordinates(block: Block, options: Options, known: Known) -> Script:
+    """The network's mean in landmark coordinates, then the principal directions of all the data there."""
+    xp = aac.array_namespace(block.samples)
+    marks = Landmarks.of(known.points, known.kernel)
+    m = marks.root.shape[0]
+    if options.centering == "global":
+        psi = own_coordinates(block, options, known, marks)
+        known.mean = (yield from network_sum(block, "mean", xp.sum(psi, axis=1))) / float(block.sizes.sum())
+    if options.solver == "landmarks" or options.init == "landmarks":
+        psi = own_coordinates(block, options, known, marks)
+        keep = min(m, options.n_columns)
+
+        def directions(triangle: Array) -> Array:
+            values, basis = landmarks.principal_directions(triangle, m, keep)
+            return xp.concat([values, xp.reshape(basis, (-1,))])
+
+        triangles = landmarks.pack_triangle(transposed(psi) @ psi)
+        found = yield from network_sum(block, "covariance", triangles, directions, keep * (1 + m))
+        known.landmark_values, known.directions = found[:keep], xp.reshape(found[keep:], (m, keep))
+
+
+def exchange_penalties(block: Block, space: Space) -> Script:
+    """(B, d): what each neighbor's penalty on this node's z is; rules that all know need no message."""
+    if space.rho is None:
+        return None
+    xp = aac.array_namespace(block.samples)
+    said = xp.broadcast_to(space.rho[:, None, None], (block.n_nodes, block.n_slots, 1))
+    heard = yield Say("rho", xp.reshape(said, (-1, 1)), block.everywhere, block.everywhere, (1,))
+    return xp.reshape(heard, (block.n_nodes, block.n_slots))
+
+
+# ---------------------------------------------------------------------- the feature space of the block
+def own_coordinates(block: Block, options: Options, known: Known, marks: Landmarks | None) -> Array:
+    """psi of the own samples (B, n, m), centred as far as the mean is known; padding is zero."""
+    xp = aac.array_namespace(block.samples)
+    if marks is None:
+        return xp.zeros((*block.samples.shape[:2], 0), dtype=block.samples.dtype, device=aac.device(block.samples))
+    psi = marks.coordinates(known.kernel, block.samples) * block.mask[..., None]
+    if options.centering == "local":
+        return center_rows(psi, block.mask)
+    if known.mean is not None:
+        psi = (psi - known.mean) * block.mask[..., None]
+    return psi
+
+
+def build_space(block: Block, options: Options, known: Known, marks: Landmarks | None, psi: Array) -> Space:
+    """Gram blocks of all neighborhoods, factors of the own ones, penalties."""
+    xp = aac.array_namespace(block.samples)
+    kernel = known.kernel
+    known.near = _with_clean_own(block, options, known.near)
+    pools = [_pool(block, p, samples, known, marks) for p, samples in enumerate(known.near.pools)]
+    near = neighborhood_gram(pools, known.near.pool, known.near.row, block.n_near, kernel, options.centering == "local")
+    rest = near.own(block.samples.shape[1])
+    sizes = block.array(block.own_sizes)
+    scale = xp.max(kernel.diagonal(block.samples) * block.mask, axis=1)
+    gram = psi @ transposed(psi) + rest if marks is not None else rest
+    gram_factor = spectrum.factor(gram, sizes, scale)
+    landmarks.check_psd(gram_factor, block.own_sizes, scale, [f"node {name}" for name in block.names], kernel)
+    rest_factor = spectrum.factor(rest, sizes, scale) if marks is not None else gram_factor
+    own = OwnSpace(psi, rest, rest_factor, gram_factor)
+    rho = _penalties(options, block.n_slots, gram_factor, sizes, scale)
+    return Space(own, near, xp.sum(gram_factor.values, axis=1), None if rho is None else block.array(rho))
+
+
+def _penalties(options: Options, n_slots: int, gram: spectrum.Factor, sizes: Array, scale: Array) -> np.ndarray | None:
+    top, n, unit = (to_numpy(x).astype(np.float64) for x in (gram.top, sizes, scale))
+    # a node whose K_j is zero follows its neighbors; any positive penalty will do, k(x, x) has the right unit
+    top = np.where(top > 10 * n * spectrum.eps(gram.top) * unit, top, np.where(unit > 0, unit, 1.0))
+    cubes = to_numpy(gram.values).astype(np.float64) ** 3
+    return penalties(options.rho, top, np.maximum(cubes.sum(axis=1), top**3), n_slots)
+
+
+def _with_clean_own(block: Block, options: Options, near: Heard | None) -> Heard:
+    """Where the samples of each slot are: what the neighbors sent, and for slot 0 the node's own without noise."""
+    if near is not None and noise_level(options.exchange_noise)[0] == 0:
+        return near
+    own_row = np.arange(block.n_nodes)[:, None]
+    if near is None:  # a network of one node
+        return Heard((block.samples,), np.zeros((block.n_nodes, 1), dtype=np.int64), own_row)
+    if any(p is block.samples for p in near.pools):
+        return near
+    pool, row = near.pool.copy(), near.row.copy()
+    pool[:, :1], row[:, :1] = len(near.pools), own_row
+    return Heard((*near.pools, block.samples), pool, row)
+
+
+def _pool(block: Block, number: int, samples: Array, known: Known, marks: Landmarks | None) -> Pool:
+    """Sites of one pool; rows that no slot of this block looks at count as padding."""
+    xp = aac.array_namespace(samples)
+    assert known.near is not None
+    size = np.zeros(samples.shape[0], dtype=np.int64)
+    here = known.near.pool == number
+    size[known.near.row[here]] = block.near_sizes[here]
+    samples = samples[:, : block.n_near, :]
+    mask = block.array(np.arange(samples.shape[1]) < size[:, None])
+    if marks is None:
+        psi = xp.zeros((*samples.shape[:2], 0), dtype=samples.dtype, device=aac.device(samples))
+    else:
+        psi = marks.coordinates(known.kernel, samples)
+    return Pool(samples, psi, mask)
+
+
+# ---------------------------------------------------------------------- the iteration
+def start(block: Block, options: Options, known: Known, own: OwnSpace) -> State:
+    """The first w, by `init`; multipliers and z are zero."""
+    xp = aac.array_namespace(block.samples)
+    B, n = block.samples.shape[:2]
+    k = 1 if options.update == "paper" else options.n_columns
+    like = {"dtype": block.samples.dtype, "device": aac.device(block.samples)}
+    if options.init == "local":
+        w = consensus.local_start(own, k)
+    elif options.init == "landmarks":
+        kept = known.directions[:, :k]
+        on_marks = xp.broadcast_to(kept[None, ...], (B, *kept.shape))
+        w = xp.concat([on_marks, xp.zeros((B, n, kept.shape[1]), **like)], axis=1)
+        if kept.shape[1] < k:  # fewer landmarks than columns
+            w = xp.concat([w, _random_start(block, options, own, k - kept.shape[1])], axis=2)
+    else:
+        w = _random_start(block, options, own, k)
+    rho = _rho(block, options, known, 0)[0]
+    zeros = xp.zeros((B, block.n_slots, own.m + n, k), **like)
+    z = Estimate(xp.zeros((B, own.m, k), **like), xp.zeros((B, block.n_slots, block.n_near, k), **like))
+    eye = xp.eye(k, min(k, options.n_components), **like)
+    shares = rho * w[:, None, ...] + zeros
+    return State(0, w, zeros, shares, z, w, eye, {name: [] for name in HISTORY}, [])
+
+
+def _random_start(block: Block, options: Options, own: OwnSpace, k: int) -> Array:
+    noise = np.zeros((*block.samples.shape[:2], k))
+    for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True)):
+        noise[b, :size] = node_random(options.seed, name, "start").standard_normal((size, k))
+    return consensus.random_start(own, block.array(noise), block.array(block.own_sizes))
+
+
+def _rho(block: Block, options: Options, known: Known, t: int) -> tuple[Array, Array]:
+    """Penalties of this iteration: (B, d, 1, 1) that the node puts on its neighbors' z, (B,) the sum of those put on its own."""
+    xp = aac.array_namespace(block.samples)
+    if known.rho_near is not None:  # the same for all slots of a node: slot 0 is its own
+        own = known.rho_near[:, :1]
+        return xp.broadcast_to(own, known.rho_near.shape)[..., None, None], xp.sum(known.rho_near, axis=1)
+    rule = schedule(options.rho)
+    row = [float(rule(t, s == 0)) for s in range(block.n_slots)]
+    if not all(np.isfinite(row)) or min(row) <= 0:
+        raise ValueError(f"rho: the schedule gives {min(row)!r} in iteration {t}; penalties must be above 0")
+    table = block.array(np.tile(row, (block.n_nodes, 1)))
+    return table[..., None, None], xp.sum(table, axis=1)
+
+
+def iterate(block: Block, options: Options, known: Known, space: Space, state: State) -> Script:
+    """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`; returns the rotation."""
+    xp = aac.array_namespace(block.samples)
+    B, d, n = block.n_nodes, block.n_slots, block.samples.shape[1]
+    own, m, k = space.own, space.own.m, state.w.shape[2]
+    sent, received = (m + n, k), (m + block.n_near, k)
+    own_rows, near_rows = np.repeat(m + block.own_sizes, d), (m + block.near_sizes).ravel()
+    rotation, verdict = state.rotation, 0.0
+    while True:
+        t = state.iteration
+        asked = yield Checkpoint(known, state, {"iteration": t, "component": len(state.finished)})
+        if t >= options.max_iter or verdict:
+            return rotation, verdict == DONE
+        rho, total = _rho(block, options, known, t)
+        next_rho = _rho(block, options, known, t + 1)[0]
+
+        said = xp.reshape(state.shares, (B * d, *sent))
+        shares = yield Say("share", said, block.everywhere, block.everywhere, received, own_rows)
+        z, views = consensus.z_step(space.near, state.z, xp.reshape(shares, (B, d, *received)), total, options.anchored)
+        said = xp.reshape(views, (B * d, *received))
+        views = yield Say("view", said, block.everywhere, block.everywhere, sent, near_rows)
+        views = xp.reshape(views, (B, d, *sent))
+
+        seen = own.project(views)
+        if options.update == "paper":
+            signs = consensus.view_signs(own, seen)
+            seen, views = signs * seen, signs * views
+        target = xp.sum(rho * seen - state.dual, axis=1)
+        w = consensus.w_step(own, target, xp.sum(rho, axis=(1, 2, 3)))
+        dual = state.dual if options.diagnostics else None
+        progress = stopping.measure(own, w, seen, views, state.w, state.at_check, state.rotation, dual, rho)
+        state.dual, state.shares = consensus.dual_step(w, seen, state.dual, rho, next_rho, options.anchored)
+        state.w, state.z, state.iteration = w, z, t + 1
+        for name in HISTORY:
+            if (numbers := getattr(progress, name)) is not None:
+                state.history[name].append(numbers)
+
+        if state.iteration % CHECK_EVERY == 0 or state.iteration == options.max_iter:
+            verdict, rotation = yield from check(block, options, own, w, progress, bool(asked))
+            state.rotation = rotation[:, : options.n_components]
+            state.at_check = w
+
+
+DONE, ASKED = 1.0, 2.0  # why a run stops: all nodes are done; somebody asked
+
+
+def check(block: Block, options: Options, own: OwnSpace, w: Array, progress: stopping.Progress, asked: bool) -> Script:
+    """One network sum decides for all nodes alike whether to stop, and how to separate the columns."""
+    xp = aac.array_namespace(w)
+    k = w.shape[2]
+    values = own.values(w)
+    busy = (progress.residual > options.tol) | (progress.since_check > options.tol)
+    asking = xp.full((block.n_nodes, 1), float(asked), dtype=w.dtype, device=aac.device(w))
+    moments = xp.reshape(transposed(values) @ values, (block.n_nodes, k * k))
+    mine = xp.concat([xp.astype(busy, w.dtype)[:, None], asking, moments], axis=1)
+
+    def decide(total: Array) -> Array:
+        verdict = xp.where(total[1:2] > 0, xp.full_like(total[1:2], ASKED), xp.zeros_like(total[1:2]))
+        verdict = xp.where(total[:1] == 0, xp.full_like(verdict, DONE), verdict)
+        return xp.concat([verdict, xp.reshape(ritz.rotation(xp.reshape(total[2:], (k, k))), (-1,))])
+
+    decided = yield from network_sum(block, "check", mine, decide, 1 + k * k)
+    return float(decided[0]), xp.reshape(decided[1:], (k, k))
+
+
+# ---------------------------------------------------------------------- deflation: the paper's way to more components
+def tell_direction(block: Block, known: Known, own: OwnSpace, w: Array) -> Script:
+    """Tell the neighbors the component just found, as a unit function over the own samples."""
+    xp = aac.array_namespace(w)
+    square = xp.sum(w * own.dual_vector(w), axis=1, keepdims=True)
+    unit = xp.where(square > 0, w / xp.sqrt(xp.where(square > 0, square, xp.ones_like(square))), xp.zeros_like(w))
+    told = yield Tell("deflate", unit, block.own_sizes)
+    assert known.near is not None
+    own_apart = (unit,) if len(known.near.pools) > len(told.pools) else ()  # the pool that _with_clean_own added
+    return Heard((*told.pools, *own_apart), known.near.pool, known.near.row)
+
+
+def deflate(block: Block, space: Space, removed: Heard) -> Space:
+    """Every node takes its own component out of its samples."""
+    near = space.near.deflated(removed.pools)
+    rest = near.own(block.samples.shape[1])
+    sizes = block.array(block.own_sizes)
+    # what was rounding before is rounding still: the scale is the undeflated matrix's
+    whole = spectrum.factor(rest, sizes, space.own.gram_factor.top)
+    return replace(space, own=replace(space.own, rest=rest, rest_factor=whole, gram_factor=whole), near=near)
+
+
+def reassemble(block: Block, options: Options, known: Known, space: Space, state: State) -> tuple[Array, Estimate]:
+    """All components over the samples themselves: what deflation removed is put back, the last removed first."""
+    xp = aac.array_namespace(block.samples)
+    if len(state.finished) == 1:
+        w, z = state.finished[0]
+        k = options.n_components
+        return w[..., :k], Estimate(z.shared[..., :k], z.near[..., :k])
+    spaces = [space]
+    for removed in known.removed:
+        spaces.append(deflate(block, spaces[-1], removed))
+    w_columns, z_columns = [], []
+    for i, (w, z) in enumerate(state.finished):
+        near = z.near
+        for before, removed in zip(reversed(spaces[:i]), reversed(known.removed[:i]), strict=True):
+            directions = _dense(block, removed)  # (B, d, n_near, 1)
+            values = before.near.apply_within(directions)
+            near = near - directions @ (transposed(values) @ near)
+            mine, at_own = directions[:, 0, ...], values[:, 0, ...]
+            mine, at_own = (pad_rows(x, w.shape[1], axis=1) for x in (mine, at_own))
+            w = w - mine @ (transposed(at_own) @ w)
+        w_columns.append(w)
+        z_columns.append(near)
+    shared = xp.zeros((block.n_nodes, 0, len(w_columns)), dtype=block.samples.dtype, device=aac.device(block.samples))
+    return xp.concat(w_columns, axis=2), Estimate(shared, xp.concat(z_columns, axis=3))
+
+
+def _dense(block: Block, heard: Heard) -> Array:
+    """What was heard, one array for each slot: (B, d, n_near, ...)."""
+    xp = aac.array_namespace(block.samples)
+    starts = np.concatenate([[0], np.cumsum([p.shape[0] for p in heard.pools])])
+    together = xp.concat([pad_rows(p, block.n_near, axis=1) for p in heard.pools])
+    found = take(together, (starts[heard.pool] + heard.row).ravel())
+    return xp.reshape(found, (block.n_nodes, block.n_slots, *found.shape[1:]))
+
+
+# ---------------------------------------------------------------------- answers
+def scaled_answer(
+    block: Block,
+    options: Options,
+    known: Known,
+    marks: Landmarks | None,
+    space: Space,
+    state: State,
+    w: Array,
+    z: Estimate,
+    converged: bool,
+) -> Script:
+    """Eigenvalues by one more exchange of values and one network sum; then components as values of unit directions."""
+    xp = aac.array_namespace(w)
+    B, d, m, k = block.n_nodes, block.n_slots, space.own.m, w.shape[2]
+    values = space.own.values(w)  # (B, n, k)
+    said = xp.reshape(xp.broadcast_to(values[:, None, ...], (B, d, *values.shape[1:])), (B * d, *values.shape[1:]))
+    shape = (block.n_near, k)
+    heard = yield Say("values", said, block.everywhere, block.everywhere, shape, np.repeat(block.own_sizes, d))
+    around = space.near.apply(xp.reshape(heard, (B, d, *shape)))[:, 0, ...]
+    within = xp.sum(values * (space.own.rest @ values), axis=1)
+    across = xp.sum(pad_rows(values, block.n_near, axis=1) * around, axis=1) - within
+    shared = xp.reshape(transposed(space.own.psi) @ values, (B, m * k))
+    mine = xp.concat([xp.sum(values * values, axis=1), within, across, space.trace[:, None], shared], axis=1)
+    total = yield from network_sum(block, "spectrum", mine)
+    size, trace = total[:k], total[3 * k]
+    near_pairs, far_pairs = pair_counts(block)
+    found = ritz.eigenvalues(size, xp.reshape(total[3 * k + 1 :], (m, k)), total[k : 2 * k], total[2 * k : 3 * k], near_pairs, far_pairs)
+    order = xp.argsort(found, descending=True)
+    unit = xp.sqrt(xp.where(size > 0, found / xp.where(size > 0, size, xp.ones_like(size)), xp.ones_like(size)))
+    w, shared_z, near_z = (xp.take(x * unit, order, axis=-1) for x in (w, z.shared, z.near))
+    found = xp.take(found, order)
+    history = {name: xp.stack(rows) for name, rows in state.history.items() if rows}
+    root = None if marks is None else marks.root
+    z = Estimate(shared_z, near_z)
+    n_iter = len(state.history["residual"])
+    return Answer(block, known, known.kernel, w, z, found, trace, n_iter, converged, history, root)
+
+
+def pair_counts(block: Block) -> tuple[float, float]:
+    """Ordered pairs of samples at two nodes that talk, and at two that do not."""
+    sizes = block.sizes.astype(np.float64)
+    ends = block.network.directed_edges
+    near = float((sizes[ends[:, 0]] * sizes[ends[:, 1]]).sum())
+    return near, float(sizes.sum() ** 2 - (sizes**2).sum() - near)
+
+
+def landmark_answer(block: Block, options: Options, known: Known, marks: Landmarks | None, psi: Array) -> Script:
+    """One shot: the principal directions in landmark coordinates are the answer, and nothing more is said but the trace."""
+    assert marks is not None and known.directions is not None and known.landmark_values is not None
+    xp = aac.array_namespace(psi)
+    k = options.n_components
+    raw = marks.coordinates(known.kernel, block.samples) * block.mask[..., None]
+    left = known.kernel.diagonal(block.samples) * block.mask - xp.sum(raw * raw, axis=2)
+    mine = xp.sum(xp.clip(left, min=0.0), axis=1) + xp.sum(psi * psi, axis=(1, 2))
+    trace = yield from network_sum(block, "spectrum", mine[:, None])
+    directions = xp.broadcast_to(known.directions[None, :, :k], (block.n_nodes, marks.root.shape[0], k))
+    values = xp.clip(known.landmark_values[:k], min=0.0)
+    return Answer(block, known, known.kernel, directions, None, values, trace[0], 1, True, {}, marks.root)
+
+
+def whole_answer(block: Block, options: Options, known: Known, space: Space) -> Answer:
+    """A network of one node: central kernel PCA, without iterations."""
+    xp = aac.array_namespace(block.samples)
+    k = options.n_components
+    factor = space.own.gram_factor
+    values = xp.flip(factor.values[0, :])[:k]
+    basis = spectrum.flip_signs(xp.flip(factor.basis[0, ...], axis=1)[:, :k])
+    scale = xp.sqrt(xp.flip(factor.inverse[0, :])[:k])
+    w = (basis * scale)[None, ...]
+    z = Estimate(w[:, :0, :], w[:, None, ...])
+    return Answer(block, known, known.kernel, w, z, values, space.trace[0], 1, True, {}, None)

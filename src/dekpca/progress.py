@@ -1,0 +1,34 @@
+"""Progress of a fit for people: a bar on a terminal, silence elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .core.spectrum import to_numpy
+from .options import Options
+
+
+@contextmanager
+def watch(shown: bool, n_nodes: int, options: Options) -> Iterator[Callable[..., None] | None]:
+    """An observer for an engine that draws the progress of the iterations on standard error."""
+    console = Console(stderr=True)
+    if not shown or options.solver == "landmarks" or n_nodes == 1:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(f"{n_nodes} nodes, iteration", total=options.max_iter, note="setting up")
+
+        def observe(blocks: list[Any], checkpoints: list[Any]) -> None:
+            state = checkpoints[0].state
+            recorded = [c.state.history["residual"] for c in checkpoints]
+            note = f"residual {max(float(np.max(to_numpy(r[-1]))) for r in recorded):.1e}" if recorded[0] else ""
+            bar.update(task, completed=state.iteration, note=note)
+
+        yield observe
