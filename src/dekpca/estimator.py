@@ -75,9 +75,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     exchange_noise : float or str, default=0
         Gaussian noise on samples before they leave a node (to neighbors or as landmarks): a standard deviation, or a signal to noise ratio such as "20dB".
     max_iter : int, default=100
-    tol : float, default=3e-3
-        All nodes stop together when for each the disagreement with its neighbors and the change in five iterations are below this, relative
-        to the size of the leading components.
+    tol : float, default=1e-3
+        All nodes stop together when each is done: the square of its disagreement with its neighbors, and that of its change in five
+        iterations, both relative to the size of the components, are below this. Functions that differ by a relative square of 1e-3 correlate to
+        0.9995; 0 runs all of max_iter.
     network : Network, int or None, default=None
         A number of nodes, or None for about 200 rows a node: a seeded random 4-regular network (complete up to 5 nodes).
     engine : {"local"}, default="local"
@@ -168,7 +169,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         expansion="neighborhood",
         exchange_noise=0.0,
         max_iter=100,
-        tol=3e-3,
+        tol=1e-3,
         network=None,
         engine="local",
         dtype=None,
@@ -286,7 +287,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             advice += ", or n_oversamples, in case eigenvalues lie close together"
         warnings.warn(
             f"not converged after {self.n_iter_} iterations: relative residual {residual:.2g} (node {self.network_.names[last]}), "
-            f"change {change:.2g} in the last iteration, tol={self.tol:g}; the last iterate is kept; {advice}",
+            f"change {change:.2g} in the last iteration, where tol={self.tol:g} allows {self.tol**0.5:.2g}; the last iterate is kept; {advice}",
             ConvergenceWarning,
             stacklevel=4,
         )

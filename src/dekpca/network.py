@@ -17,7 +17,7 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, shortest_path
 
 FILE_FORMAT = "dekpca-network"
@@ -321,6 +321,12 @@ class Network:
     @cached_property
     def _starts(self) -> np.ndarray:
         return np.concatenate([[0], np.cumsum(self.degrees)])
+
+    @cached_property
+    def watchers(self) -> csr_array:
+        """Sparse (J, J): how many nodes have both of two nodes in their neighborhood (themselves included)."""
+        closed = self._adjacency + csr_array(eye_array(len(self.names)))
+        return (closed @ closed).tocsr()
 
     # ------------------------------------------------------------------ tree
     @cached_property

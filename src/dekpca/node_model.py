@@ -246,7 +246,7 @@ def _make(answer: Answer, b: int, expansion: str, centering: str | None) -> Node
                 coefficients.append(answer.z.near[b, s, :rows, :])
             functions["neighborhood"] = _fold(answer, centering, own, answer.z.shared[b, ...], points, coefficients)
     held = expansion if expansion in functions else "landmarks"
-    return NodeModel(block.names[b], answer.kernel, functions, held, answer.eigenvalues, centering)
+    return NodeModel(block.names[b], answer.known.kernel, functions, held, answer.eigenvalues, centering)
 
 
 def _fold(answer: Answer, centering: str | None, own: Array, shared: Array, points: list[Array], coefficients: list[Array]) -> Function:
@@ -259,9 +259,9 @@ def _fold(answer: Answer, centering: str | None, own: Array, shared: Array, poin
         if answer.known.mean is not None:  # it lies in the span of the landmarks: only the shared part of a function meets it
             offset = answer.known.mean @ shared
         for p, c in zip(points, coefficients, strict=True):
-            shared = shared - transposed(marks.coordinates(answer.kernel, p)) @ c
+            shared = shared - transposed(marks.coordinates(answer.known.kernel, p)) @ c
         points, coefficients = [marks.points, *points], [marks.root @ shared, *coefficients]
     function = Function(tuple(points), tuple(coefficients), offset)
     if centering == "local":  # a new point is centred by the mean of this node
-        function = Function(function.points, function.coefficients, xp.mean(function(answer.kernel, own), axis=0))
+        function = Function(function.points, function.coefficients, xp.mean(function(answer.known.kernel, own), axis=0))
     return function

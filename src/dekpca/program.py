@@ -76,7 +76,6 @@ class Answer:
 
     block: Block
     known: Known
-    kernel: Kernel
     w: Array  # (B, m + n, k)
     z: Estimate | None
     eigenvalues: Array  # (k,)
@@ -118,7 +117,7 @@ def program(block: Block, options: Options, resume: tuple[Known, State] | None =
         deflated = deflate(block, deflated, known.removed[-1])
         state = replace(start(block, options, known, deflated.own), history=state.history, finished=state.finished)
     w, z = reassemble(block, options, known, space, state)
-    return (yield from scaled_answer(block, options, known, marks, space, state, w, z, converged))
+    return (yield from separated_answer(block, options, known, marks, space, state, w, z, converged))
 
 
 # ---------------------------------------------------------------------- set-up: what the nodes tell each other once
@@ -370,7 +369,7 @@ def check(block: Block, options: Options, own: OwnSpace, w: Array, progress: sto
     xp = aac.array_namespace(w)
     k = w.shape[2]
     values = own.values(w)
-    busy = (progress.residual > options.tol) | (progress.since_check > options.tol)
+    busy = stopping.unfinished(progress, options.tol)
     asking = xp.full((block.n_nodes, 1), float(asked), dtype=w.dtype, device=aac.device(w))
     moments = xp.reshape(transposed(values) @ values, (block.n_nodes, k * k))
     mine = xp.concat([xp.astype(busy, w.dtype)[:, None], asking, moments], axis=1)
@@ -410,9 +409,7 @@ def reassemble(block: Block, options: Options, known: Known, space: Space, state
     """All components over the samples themselves: what deflation removed is put back, the last removed first."""
     xp = aac.array_namespace(block.samples)
     if len(state.finished) == 1:
-        w, z = state.finished[0]
-        k = options.n_components
-        return w[..., :k], Estimate(z.shared[..., :k], z.near[..., :k])
+        return state.finished[0]
     spaces = [space]
     for removed in known.removed:
         spaces.append(deflate(block, spaces[-1], removed))
@@ -442,7 +439,7 @@ def _dense(block: Block, heard: Heard) -> Array:
 
 
 # ---------------------------------------------------------------------- answers
-def scaled_answer(
+def separated_answer(
     block: Block,
     options: Options,
     known: Known,
@@ -453,39 +450,82 @@ def scaled_answer(
     z: Estimate,
     converged: bool,
 ) -> Script:
-    """Eigenvalues by one more exchange of values and one network sum; then components as values of unit directions."""
+    """Components and eigenvalues, by one more exchange of values and one network sum."""
+    q, k = w.shape[2], options.n_components
+    values = space.own.values(w)
+    mine = yield from what_is_seen(block, space, values)
+
+    def separate(total: Array) -> Array:
+        return ritz.separate(total, q, k, *pair_counts(block), mix=options.update != "paper")
+
+    found = yield from network_sum(block, "spectrum", mine.pack(), separate, 1 + k + q * k)
     xp = aac.array_namespace(w)
-    B, d, m, k = block.n_nodes, block.n_slots, space.own.m, w.shape[2]
-    values = space.own.values(w)  # (B, n, k)
-    said = xp.reshape(xp.broadcast_to(values[:, None, ...], (B, d, *values.shape[1:])), (B * d, *values.shape[1:]))
-    shape = (block.n_near, k)
-    heard = yield Say("values", said, block.everywhere, block.everywhere, shape, np.repeat(block.own_sizes, d))
-    around = space.near.apply(xp.reshape(heard, (B, d, *shape)))[:, 0, ...]
-    within = xp.sum(values * (space.own.rest @ values), axis=1)
-    across = xp.sum(pad_rows(values, block.n_near, axis=1) * around, axis=1) - within
-    shared = xp.reshape(transposed(space.own.psi) @ values, (B, m * k))
-    mine = xp.concat([xp.sum(values * values, axis=1), within, across, space.trace[:, None], shared], axis=1)
-    total = yield from network_sum(block, "spectrum", mine)
-    size, trace = total[:k], total[3 * k]
-    near_pairs, far_pairs = pair_counts(block)
-    found = ritz.eigenvalues(size, xp.reshape(total[3 * k + 1 :], (m, k)), total[k : 2 * k], total[2 * k : 3 * k], near_pairs, far_pairs)
-    order = xp.argsort(found, descending=True)
-    unit = xp.sqrt(xp.where(size > 0, found / xp.where(size > 0, size, xp.ones_like(size)), xp.ones_like(size)))
-    w, shared_z, near_z = (xp.take(x * unit, order, axis=-1) for x in (w, z.shared, z.near))
-    found = xp.take(found, order)
-    history = {name: xp.stack(rows) for name, rows in state.history.items() if rows}
-    root = None if marks is None else marks.root
-    z = Estimate(shared_z, near_z)
-    n_iter = len(state.history["residual"])
-    return Answer(block, known, known.kernel, w, z, found, trace, n_iter, converged, history, root)
+    turn = xp.reshape(found[1 + k :], (q, k))
+    return Answer(
+        block=block,
+        known=known,
+        w=w @ turn,
+        z=Estimate(z.shared @ turn, z.near @ turn),
+        eigenvalues=found[1 : 1 + k],
+        trace=found[0],
+        n_iter=len(state.history["residual"]),
+        converged=converged,
+        history={name: xp.stack(rows) for name, rows in state.history.items() if rows},
+        root=None if marks is None else marks.root,
+    )
+
+
+def what_is_seen(block: Block, space: Space, values: Array) -> Script:
+    """Exchange values with the neighbors, and multiply all pairs in the neighborhood through the kernel."""
+    xp = aac.array_namespace(values)
+    B, d, n, q = block.n_nodes, block.n_slots, values.shape[1], values.shape[2]
+    psi, rest, m = space.own.psi, space.own.rest, space.own.m
+    marks = transposed(psi) @ values
+    mine = xp.concat([marks, values], axis=1)
+    said = xp.reshape(xp.broadcast_to(mine[:, None, ...], (B, d, m + n, q)), (B * d, m + n, q))
+    shape = (m + block.n_near, q)
+    heard = yield Say("values", said, block.everywhere, block.everywhere, shape, np.repeat(m + block.own_sizes, d))
+    heard = xp.reshape(heard, (B, d, *shape))
+    shares = block.array(pair_shares(block))
+    through = space.near.apply(heard[:, :, m:, :], shares)
+    around = transposed(_joined(heard[:, :, m:, :])) @ _joined(through)
+    flat_marks = xp.reshape(heard[:, :, :m, :], (B, d, m * q))
+    other_marks = xp.reshape(shares @ flat_marks, (B, d, m, q))
+
+    alone = xp.linalg.diagonal(rest)[..., None] * values
+    alone_marks = xp.sum(psi * psi, axis=2)[..., None] * values * values
+    rest_alone = transposed(values) @ alone
+    return ritz.Seen(
+        trace=space.trace,
+        squares=transposed(values) @ values,
+        rest_alone=rest_alone,
+        rest_pairs=transposed(values) @ (rest @ values) - rest_alone + around,
+        marks_alone=xp.sum(alone_marks, axis=1),
+        marks_pairs=xp.sum(marks * marks, axis=1) - xp.sum(alone_marks, axis=1) + xp.sum(heard[:, :, :m, :] * other_marks, axis=(1, 2)),
+        marks=marks,
+    )
+
+
+def _joined(x: Array) -> Array:
+    """The slots of each node one below the other."""
+    B, d, n, k = x.shape
+    return aac.array_namespace(x).reshape(x, (B, d * n, k))
+
+
+def pair_shares(block: Block) -> np.ndarray:
+    """(B, d, d): each pair of different nodes is seen by all nodes that have both around; each of them takes its share of it."""
+    watchers = block.network.watchers
+    shares = np.stack([1.0 / watchers[slots][:, slots].toarray() for slots in block.slots])
+    shares[:, np.arange(block.n_slots), np.arange(block.n_slots)] = 0.0
+    return shares
 
 
 def pair_counts(block: Block) -> tuple[float, float]:
-    """Ordered pairs of samples at two nodes that talk, and at two that do not."""
+    """Ordered pairs of different samples that somebody sees together, and that nobody does."""
     sizes = block.sizes.astype(np.float64)
-    ends = block.network.directed_edges
-    near = float((sizes[ends[:, 0]] * sizes[ends[:, 1]]).sum())
-    return near, float(sizes.sum() ** 2 - (sizes**2).sum() - near)
+    a, b = block.network.watchers.nonzero()
+    seen = float((sizes[a] * sizes[b]).sum() - sizes.sum())
+    return seen, float(sizes.sum() ** 2 - sizes.sum() - seen)
 
 
 def landmark_answer(block: Block, options: Options, known: Known, marks: Landmarks | None, psi: Array) -> Script:
@@ -499,7 +539,7 @@ def landmark_answer(block: Block, options: Options, known: Known, marks: Landmar
     trace = yield from network_sum(block, "spectrum", mine[:, None])
     directions = xp.broadcast_to(known.directions[None, :, :k], (block.n_nodes, marks.root.shape[0], k))
     values = xp.clip(known.landmark_values[:k], min=0.0)
-    return Answer(block, known, known.kernel, directions, None, values, trace[0], 1, True, {}, marks.root)
+    return Answer(block, known, directions, None, values, trace[0], 1, True, {}, marks.root)
 
 
 def whole_answer(block: Block, options: Options, known: Known, space: Space) -> Answer:
@@ -512,4 +552,4 @@ def whole_answer(block: Block, options: Options, known: Known, space: Space) -> 
     scale = xp.sqrt(xp.flip(factor.inverse[0, :])[:k])
     w = (basis * scale)[None, ...]
     z = Estimate(w[:, :0, :], w[:, None, ...])
-    return Answer(block, known, known.kernel, w, z, values, space.trace[0], 1, True, {}, None)
+    return Answer(block, known, w, z, values, space.trace[0], 1, True, {}, None)

@@ -75,14 +75,18 @@ class NeighborhoodGram:
     n_slots: int
     n_rows: int
 
-    def apply(self, c: Array) -> Array:
-        """The values of the functions with coefficients c on the samples of their neighborhoods: (B, d, n, k)."""
+    def apply(self, c: Array, weights: Array | None = None) -> Array:
+        """The values of the functions with coefficients c on the samples of their neighborhoods: (B, d, n, k).
+
+        `weights` (B, d, d) scale what each slot (last axis) adds to the values at another.
+        """
         xp = aac.array_namespace(c)
         B, d, n, k = c.shape
         flat = xp.reshape(c, (B * d, n, k))
         parts = [part for group in self.groups for part in group.apply(flat, n)]
         ordered = xp.take(xp.concat(parts) if len(parts) > 1 else parts[0], self.order, axis=0)
-        return xp.sum(xp.reshape(ordered, (B, d, d, n, k)), axis=2)
+        ordered = xp.reshape(ordered, (B, d, d, n, k))
+        return xp.sum(ordered if weights is None else ordered * weights[..., None, None], axis=2)
 
     def apply_within(self, c: Array) -> Array:
         """As `apply`, but each slot by itself: the values on a node's samples of the function over those samples alone."""

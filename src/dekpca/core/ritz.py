@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat as aac
+import numpy as np
 
-from .spectrum import flip_signs
+from .spectrum import eps, flip_signs
 
 Array = Any
 
@@ -21,18 +23,81 @@ def rotation(moments: Array) -> Array:
     return flip_signs(xp.flip(basis, axis=-1))
 
 
-def eigenvalues(size: Array, shared: Array, own: Array, near: Array, near_pairs: float, far_pairs: float) -> Array:
-    """Rayleigh quotients g'Kg / g'g over all the data, of which each node saw a part.
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a node adds to the network sum that `separate` reads; q columns, m shared coordinates, leading axis nodes.
 
-    With g the component's values on all samples, K = psi psi' + rest: the landmark part |sum_j psi_j' g_j|^2 is known exactly, and so is
-    the rest within nodes (`own`) and between neighbors (`near`, from `near_pairs` pairs of samples). The rest between nodes that do
-    not talk (`far_pairs`) is taken to be, a pair, what it is between those that do. All sums are (k,), `shared` (m, k).
-
-    The quotient is of second order in the error of g, and does not depend on its scale: the Ritz values g'g alone are too large by
-    what lies between the neighborhoods, and the landmarks' own eigenvalues too small by what they cannot express.
+    G are the values of the columns on samples, P_p = psi_p' G_p their landmark part. The kernel matrix of all the data has the parts
+    psi psi' and rest. Of either the node sees the pairs of samples within itself, and its share of those between two nodes of its neighborhood.
     """
-    xp = aac.array_namespace(size)
-    far = near * (far_pairs / near_pairs) if near_pairs else xp.zeros_like(near)
-    quotient = xp.sum(shared * shared, axis=0) + own + near + far
-    safe = xp.where(size > 0, size, xp.ones_like(size))
-    return xp.clip(xp.where(size > 0, quotient / safe, xp.zeros_like(size)), min=0.0)
+
+    trace: Array  # (B,)
+    squares: Array  # (B, q, q): G'G
+    rest_alone: Array  # (B, q, q): G' rest G over each sample with itself
+    rest_pairs: Array  # (B, q, q): over the pairs of different samples that are seen
+    marks_alone: Array  # (B, q): diagonal of G' psi psi' G over each sample with itself
+    marks_pairs: Array  # (B, q): over the pairs that are seen
+    marks: Array  # (B, m, q): P; summed over all nodes it gives psi psi' over all pairs
+
+    def pack(self) -> Array:
+        """As vectors (B, ...)."""
+        xp = aac.array_namespace(self.squares)
+        parts = (self.trace, self.squares, self.rest_alone, self.rest_pairs, self.marks_alone, self.marks_pairs, self.marks)
+        return xp.concat([xp.reshape(x, (x.shape[0], -1)) for x in parts], axis=1)
+
+    @classmethod
+    def unpack(cls, total: Array, q: int) -> Seen:
+        """The sum over all nodes, as a `Seen` without the leading axis."""
+        xp = aac.array_namespace(total)
+        at, parts = 1, [total[0]]
+        for shape in ((q, q), (q, q), (q, q), (q,), (q,)):
+            size = int(np.prod(shape))
+            parts.append(xp.reshape(total[at : at + size], shape))
+            at += size
+        return cls(*parts, xp.reshape(total[at:], (-1, q)))
+
+
+def separate(total: Array, q: int, k: int, seen_pairs: float, far_pairs: float, mix: bool) -> Array:
+    """Rayleigh-Ritz with the kernel matrix K of all the data: trace, k eigenvalues and a (q, k) matrix, as one vector.
+
+    The eigenvalues of G'K G against G'G are second-order accurate in the error of the span of G and do not depend on its scale. (The Ritz values
+    G'G alone are too large by what lies between the neighborhoods, the landmarks' own eigenvalues too small by what they
+    cannot express.) The landmark part of K is known exactly for all pairs; the rest, for pairs that somebody sees. For the others it is taken to
+    grow as the landmark part does from the pairs seen to those not seen; without landmarks, as the number of pairs.
+
+    The columns times the matrix are components whose squared values sum to their eigenvalue. Without `mix` the columns stay apart (deflation has
+    separated them) and are only scaled and put in order.
+    """
+    xp = aac.array_namespace(total)
+    seen = Seen.unpack(total, q)
+    shared = xp.matrix_transpose(seen.marks) @ seen.marks
+    known = seen.marks_pairs > 0
+    far = xp.linalg.diagonal(shared) - seen.marks_alone - seen.marks_pairs
+    count = xp.full_like(far, far_pairs / seen_pairs if seen_pairs else 0.0)
+    growth = xp.where(known, xp.clip(far, min=0.0) / xp.where(known, seen.marks_pairs, xp.ones_like(far)), count)
+    root = xp.sqrt(growth) if far_pairs else xp.zeros_like(growth)
+    moments = shared + seen.rest_alone + seen.rest_pairs * (1.0 + root[:, None] * root[None, :])
+    squares = seen.squares
+    if not mix:
+        eye = xp.eye(q, dtype=total.dtype, device=aac.device(total))
+        squares, moments = squares * eye, moments * eye
+    white = _whitener(0.5 * (squares + xp.matrix_transpose(squares)))
+    inner = xp.matrix_transpose(white) @ moments @ white
+    values, basis = xp.linalg.eigh(0.5 * (inner + xp.matrix_transpose(inner)))
+    values = xp.clip(xp.flip(values)[:k], min=0.0)
+    components = (white @ xp.flip(basis, axis=-1)[:, :k]) * xp.sqrt(values)
+    size = xp.sqrt(xp.clip(xp.linalg.diagonal(squares), min=0.0))  # columns differ in scale; the sign goes by what they contribute
+    turned = xp.max(components * size[:, None], axis=0) < -xp.min(components * size[:, None], axis=0)
+    components = xp.where(turned, -components, components)
+    return xp.concat([total[:1], values, xp.reshape(components, (-1,))])
+
+
+def _whitener(square: Array) -> Array:
+    """W (q, q) with W' square W = 1, columns of zeros for directions that are not there."""
+    xp = aac.array_namespace(square)
+    size = xp.sqrt(xp.clip(xp.linalg.diagonal(square), min=0.0))
+    unit = xp.where(size > 0, 1.0 / xp.where(size > 0, size, xp.ones_like(size)), xp.zeros_like(size))
+    values, basis = xp.linalg.eigh(square * unit[:, None] * unit[None, :])
+    keep = values > square.shape[0] * 10 * eps(square)
+    root = xp.where(keep, 1.0 / xp.sqrt(xp.where(keep, values, xp.ones_like(values))), xp.zeros_like(values))
+    return unit[:, None] * basis * root[None, :]

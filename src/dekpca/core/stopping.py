@@ -19,7 +19,7 @@ TINY = 1e-300  # keeps 0 / 0 of a node that expresses nothing at 0
 class Progress:
     """One number for each node of the block, (B,)."""
 
-    residual: Array  # max over neighbors q and leading columns of |w_j - P_j z_q| / |w_j|
+    residual: Array  # |w_j - P_j z_q| / |w_j|, root mean square over the neighborhood, of the worst leading column
     change: Array  # the same for the change of w_j since the last iteration
     since_check: Array  # and since the last check
     objective: Array  # |values of w_j on X_j|^2, summed over the leading columns
@@ -38,7 +38,7 @@ def measure(
     length = _lengths(w, gw, rotation)
     gap, g_gap = w[:, None, ...] - seen, gw[:, None, ...] - views
     between = transposed(gap) @ g_gap  # (B, d, k, k)
-    residual = xp.max(_column_norms(between, rotation) / length[:, None, :], axis=(1, 2))
+    residual = xp.max(_column_norms(xp.mean(between, axis=1), rotation) / length, axis=1)
     values = own.values(w) @ rotation
     lagrangian = None
     if dual is not None:
@@ -53,6 +53,14 @@ def measure(
         objective=xp.sum(values * values, axis=(1, 2)),
         lagrangian=lagrangian,
     )
+
+
+def unfinished(progress: Progress, tol: float) -> Array:
+    """(B,) bool: nodes that disagree with their neighbors, or still move, by more than tol.
+
+    Squares are compared: functions that differ by e, relative to their size, correlate to 1 - e^2 / 2, so tol speaks of digits of correlations.
+    """
+    return (progress.residual**2 > tol) | (progress.since_check**2 > tol)
 
 
 def _relative_change(own: OwnSpace, w: Array, before: Array, rotation: Array, length: Array) -> Array:

@@ -1,0 +1,67 @@
+"""Ways to deal labelled rows to nodes, from even to one class a node. Each returns a list of row numbers for each node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def evenly(y: Any, sizes: Any, seed: int = 0) -> list[np.ndarray]:
+    """Every node gets its share of every class (the paper's split); `sizes` are the numbers of rows of the nodes.
+
+    Examples
+    --------
+    >>> from dekpca.experiments.splits import evenly
+    >>> [len(rows) for rows in evenly([0, 1] * 30, [20, 10])]
+    [20, 10]
+    """
+    y, sizes = np.asarray(y), np.asarray(sizes)
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(len(y))
+    shuffled = shuffled[np.argsort(y[shuffled], kind="stable")]
+    _check(len(y), sizes)
+    # spread each class evenly over the order, then cut: every stretch of the order has every class in its share
+    within = np.concatenate([(np.arange(n) + rng.random()) / n for n in np.unique(y, return_counts=True)[1]])
+    order = shuffled[np.argsort(within, kind="stable")]
+    return np.split(order[: sizes.sum()], np.cumsum(sizes)[:-1])
+
+
+def one_class_a_node(y: Any, sizes: Any, seed: int = 0) -> list[np.ndarray]:
+    """The hardest heterogeneity: each node sees one class only; classes alternate from node to node."""
+    y, sizes = np.asarray(y), np.asarray(sizes)
+    classes = np.unique(y)
+    return _from_pools(y, [{classes[j % len(classes)]: int(size)} for j, size in enumerate(sizes)], seed)
+
+
+def mostly_one_class(y: Any, sizes: Any, share: float = 0.8, seed: int = 0) -> list[np.ndarray]:
+    """Each node has one main class, which makes up `share` of its rows; the others come from all classes."""
+    y, sizes = np.asarray(y), np.asarray(sizes)
+    classes = np.unique(y)
+    rng = np.random.default_rng(seed)
+    wanted = []
+    for j, size in enumerate(sizes):
+        others = rng.choice(classes, int(round(size * (1 - share))))
+        wanted.append({c: int((others == c).sum()) + (int(size) - len(others)) * (c == classes[j % len(classes)]) for c in classes})
+    return _from_pools(y, wanted, seed)
+
+
+def _from_pools(y: np.ndarray, wanted: list[dict[Any, int]], seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    pools = {c: rng.permutation(np.flatnonzero(y == c)) for c in np.unique(y)}
+    used = dict.fromkeys(pools, 0)
+    hands = []
+    for counts in wanted:
+        hand = []
+        for c, count in counts.items():
+            if used[c] + count > len(pools[c]):
+                raise ValueError(f"class {c} has {len(pools[c])} rows, fewer than the nodes need; use smaller nodes")
+            hand.append(pools[c][used[c] : used[c] + count])
+            used[c] += count
+        hands.append(np.concatenate(hand))
+    return hands
+
+
+def _check(rows: int, sizes: np.ndarray) -> None:
+    if sizes.sum() > rows:
+        raise ValueError(f"{sizes.sum()} rows wanted for {len(sizes)} nodes, but there are {rows}")
