@@ -43,6 +43,7 @@ class Known:
     near: Heard | None = None  # samples, as each node and its neighbors sent them
     rho_near: Array | None = None  # (B, d) penalties that the neighbors put on this node's z
     removed: list[Heard] = field(default_factory=list)  # directions removed by deflation, one for each finished component
+    coordinates: tuple[Landmarks, Array] | None = None  # remembered, not learned: psi of the own samples
 
 
 @dataclass(eq=False)
@@ -92,11 +93,11 @@ def program(block: Block, options: Options, resume: tuple[Known, State] | None =
         known, state = resume
     else:
         known = yield from meet(block, options)
-    marks = Landmarks.of(known.points, known.kernel) if known.points is not None else None
-    psi = own_coordinates(block, options, known, marks)
+    marks, raw = coordinates(block, known)
+    psi = centered(block, options, known, raw)
     if options.solver == "landmarks":
-        return (yield from landmark_answer(block, options, known, marks, psi))
-    space = build_space(block, options, known, marks, psi)
+        return (yield from landmark_answer(block, options, known, marks, raw, psi))
+    space = build_space(block, options, known, marks, raw, psi)
     if len(block.network) == 1:
         return whole_answer(block, options, known, space)
     if known.rho_near is None:
@@ -173,13 +174,12 @@ def variance_gamma(block: Block) -> Script:
 def learn_coordinates(block: Block, options: Options, known: Known) -> Script:
     """The network's mean in landmark coordinates, then the principal directions of all the data there."""
     xp = aac.array_namespace(block.samples)
-    marks = Landmarks.of(known.points, known.kernel)
-    m = marks.root.shape[0]
+    marks, raw = coordinates(block, known)
+    m = raw.shape[2]
     if options.centering == "global":
-        psi = own_coordinates(block, options, known, marks)
-        known.mean = (yield from network_sum(block, "mean", xp.sum(psi, axis=1))) / float(block.sizes.sum())
+        known.mean = (yield from network_sum(block, "mean", xp.sum(raw, axis=1))) / float(block.sizes.sum())
     if options.solver == "landmarks" or options.init == "landmarks":
-        psi = own_coordinates(block, options, known, marks)
+        psi = centered(block, options, known, raw)
         keep = min(m, options.n_columns)
 
         def directions(triangle: Array) -> Array:
@@ -202,25 +202,30 @@ def exchange_penalties(block: Block, space: Space) -> Script:
 
 
 # ---------------------------------------------------------------------- the feature space of the block
-def own_coordinates(block: Block, options: Options, known: Known, marks: Landmarks | None) -> Array:
-    """psi of the own samples (B, n, m), centred as far as the mean is known; padding is zero."""
+def coordinates(block: Block, known: Known) -> tuple[Landmarks | None, Array]:
+    """The landmarks, and psi of the own samples (B, n, m), not centred; padding is zero."""
     xp = aac.array_namespace(block.samples)
-    if marks is None:
-        return xp.zeros((*block.samples.shape[:2], 0), dtype=block.samples.dtype, device=aac.device(block.samples))
-    psi = marks.coordinates(known.kernel, block.samples) * block.mask[..., None]
+    if known.points is None:
+        return None, xp.zeros((*block.samples.shape[:2], 0), dtype=block.samples.dtype, device=aac.device(block.samples))
+    if known.coordinates is None:
+        marks = Landmarks.of(known.points, known.kernel)
+        known.coordinates = marks, marks.coordinates(known.kernel, block.samples) * block.mask[..., None]
+    return known.coordinates
+
+
+def centered(block: Block, options: Options, known: Known, raw: Array) -> Array:
+    """psi with the network's mean, or the node's own, subtracted."""
     if options.centering == "local":
-        return center_rows(psi, block.mask)
-    if known.mean is not None:
-        psi = (psi - known.mean) * block.mask[..., None]
-    return psi
+        return center_rows(raw, block.mask)
+    return raw if known.mean is None else (raw - known.mean) * block.mask[..., None]
 
 
-def build_space(block: Block, options: Options, known: Known, marks: Landmarks | None, psi: Array) -> Space:
+def build_space(block: Block, options: Options, known: Known, marks: Landmarks | None, raw: Array, psi: Array) -> Space:
     """Gram blocks of all neighborhoods, factors of the own ones, penalties."""
     xp = aac.array_namespace(block.samples)
     kernel = known.kernel
     known.near = _with_clean_own(block, options, known.near)
-    pools = [_pool(block, p, samples, known, marks) for p, samples in enumerate(known.near.pools)]
+    pools = [_pool(block, p, samples, known, marks, raw) for p, samples in enumerate(known.near.pools)]
     near = neighborhood_gram(pools, known.near.pool, known.near.row, block.n_near, kernel, options.centering == "local")
     rest = near.own(block.samples.shape[1])
     sizes = block.array(block.own_sizes)
@@ -256,20 +261,22 @@ def _with_clean_own(block: Block, options: Options, near: Heard | None) -> Heard
     return Heard((*near.pools, block.samples), pool, row)
 
 
-def _pool(block: Block, number: int, samples: Array, known: Known, marks: Landmarks | None) -> Pool:
+def _pool(block: Block, number: int, samples: Array, known: Known, marks: Landmarks | None, raw: Array) -> Pool:
     """Sites of one pool; rows that no slot of this block looks at count as padding."""
     xp = aac.array_namespace(samples)
     assert known.near is not None
     size = np.zeros(samples.shape[0], dtype=np.int64)
     here = known.near.pool == number
     size[known.near.row[here]] = block.near_sizes[here]
-    samples = samples[:, : block.n_near, :]
-    mask = block.array(np.arange(samples.shape[1]) < size[:, None])
-    if marks is None:
-        psi = xp.zeros((*samples.shape[:2], 0), dtype=samples.dtype, device=aac.device(samples))
+    rows = min(samples.shape[1], block.n_near)
+    mask = block.array(np.arange(rows) < size[:, None])
+    if samples is block.samples:
+        psi = raw[:, :rows, :]
+    elif marks is not None:
+        psi = marks.coordinates(known.kernel, samples[:, :rows, :])
     else:
-        psi = marks.coordinates(known.kernel, samples)
-    return Pool(samples, psi, mask)
+        psi = xp.zeros((samples.shape[0], rows, 0), dtype=samples.dtype, device=aac.device(samples))
+    return Pool(samples[:, :rows, :], psi, mask)
 
 
 # ---------------------------------------------------------------------- the iteration
@@ -326,6 +333,7 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
     sent, received = (m + n, k), (m + block.n_near, k)
     own_rows, near_rows = np.repeat(m + block.own_sizes, d), (m + block.near_sizes).ravel()
     rotation, verdict = state.rotation, 0.0
+    before, at_check = stopping.Measured.of(own, state.w), stopping.Measured.of(own, state.at_check)
     while True:
         t = state.iteration
         asked = yield Checkpoint(known, state, {"iteration": t, "component": len(state.finished)})
@@ -347,28 +355,30 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
             seen, views = signs * seen, signs * views
         target = xp.sum(rho * seen - state.dual, axis=1)
         w = consensus.w_step(own, target, xp.sum(rho, axis=(1, 2, 3)))
+        gap = w[:, None, ...] - seen
+        new = stopping.Measured.of(own, w)
         dual = state.dual if options.diagnostics else None
-        progress = stopping.measure(own, w, seen, views, state.w, state.at_check, state.rotation, dual, rho)
-        state.dual, state.shares = consensus.dual_step(w, seen, state.dual, rho, next_rho, options.anchored)
-        state.w, state.z, state.iteration = w, z, t + 1
+        progress = stopping.measure(new, gap, views, before, at_check, state.rotation, dual, rho)
+        state.dual, state.shares = consensus.dual_step(w, gap, state.dual, rho, next_rho, options.anchored)
+        state.w, state.z, state.iteration, before = w, z, t + 1, new
         for name in HISTORY:
             if (numbers := getattr(progress, name)) is not None:
                 state.history[name].append(numbers)
 
         if state.iteration % CHECK_EVERY == 0 or state.iteration == options.max_iter:
-            verdict, rotation = yield from check(block, options, own, w, progress, bool(asked))
+            verdict, rotation = yield from check(block, options, new, progress, bool(asked))
             state.rotation = rotation[:, : options.n_components]
-            state.at_check = w
+            state.at_check, at_check = w, new
 
 
 DONE, ASKED = 1.0, 2.0  # why a run stops: all nodes are done; somebody asked
 
 
-def check(block: Block, options: Options, own: OwnSpace, w: Array, progress: stopping.Progress, asked: bool) -> Script:
+def check(block: Block, options: Options, new: stopping.Measured, progress: stopping.Progress, asked: bool) -> Script:
     """One network sum decides for all nodes alike whether to stop, and how to separate the columns."""
+    w, values = new.w, new.values
     xp = aac.array_namespace(w)
     k = w.shape[2]
-    values = own.values(w)
     busy = stopping.unfinished(progress, options.tol)
     asking = xp.full((block.n_nodes, 1), float(asked), dtype=w.dtype, device=aac.device(w))
     moments = xp.reshape(transposed(values) @ values, (block.n_nodes, k * k))
@@ -528,12 +538,11 @@ def pair_counts(block: Block) -> tuple[float, float]:
     return seen, float(sizes.sum() ** 2 - sizes.sum() - seen)
 
 
-def landmark_answer(block: Block, options: Options, known: Known, marks: Landmarks | None, psi: Array) -> Script:
+def landmark_answer(block: Block, options: Options, known: Known, marks: Landmarks | None, raw: Array, psi: Array) -> Script:
     """One shot: the principal directions in landmark coordinates are the answer, and nothing more is said but the trace."""
     assert marks is not None and known.directions is not None and known.landmark_values is not None
     xp = aac.array_namespace(psi)
     k = options.n_components
-    raw = marks.coordinates(known.kernel, block.samples) * block.mask[..., None]
     left = known.kernel.diagonal(block.samples) * block.mask - xp.sum(raw * raw, axis=2)
     mine = xp.sum(xp.clip(left, min=0.0), axis=1) + xp.sum(psi * psi, axis=(1, 2))
     trace = yield from network_sum(block, "spectrum", mine[:, None])

@@ -40,6 +40,10 @@ class OwnSpace:
         """The values of functions on the node's own samples."""
         return self.psi @ w[:, : self.m, :] + self.rest @ w[:, self.m :, :]
 
+    def values_of_dual(self, gw: Array) -> Array:
+        """The same, from dual_vector(w)."""
+        return self.psi @ gw[:, : self.m, :] + gw[:, self.m :, :]
+
     def spread(self, h: Array) -> Array:
         """The function sum_i h_i phi(x_i) over the own samples: Phi(X_j) h."""
         xp = aac.array_namespace(h)
@@ -99,15 +103,10 @@ def w_step(own: OwnSpace, target: Array, r: Array) -> Array:
     return (target + own.spread(h)) / r[:, None, None]
 
 
-def dual_step(w: Array, seen: Array, dual: Array, rho: Array, next_rho: Array, anchored: bool) -> tuple[Array, Array]:
-    """The new multipliers, and the shares for the next iteration, in which the penalties are `next_rho`."""
-    gap = w[:, None, :, :] - seen
+def dual_step(w: Array, gap: Array, dual: Array, rho: Array, next_rho: Array, anchored: bool) -> tuple[Array, Array]:
+    """The new multipliers, and the shares for the next iteration, in which the penalties are `next_rho`; `gap` = w - seen."""
     dual = dual + rho * gap
-    if not anchored:
-        return dual, dual + next_rho * w[:, None, :, :]
-    gap *= next_rho
-    gap += dual
-    return dual, gap
+    return dual, dual + next_rho * (gap if anchored else w[:, None, :, :])
 
 
 def view_signs(own: OwnSpace, seen: Array) -> Array:

@@ -43,26 +43,24 @@ class Group:
     second: Array | None  # None: pairs of a site with itself
     sites: tuple[tuple[int, Array], tuple[int, Array]]  # (pool, rows) of either side
 
-    def apply(self, flat: Array, rows: int) -> list[Array]:
-        """What the pairs add to the values at `first` and at `second`, each (P * u, rows, k)."""
+    def apply(self, flat: Array) -> list[Array]:
+        """What the pairs add to the values at `first` and at `second`, each (P * u, k, n); `flat` (B * d, k, n) are coefficients.
+
+        Samples are the last axis here, so that the columns of all u neighborhoods lie below each other: one wide product reads a pair's block once.
+        """
         other = self.first if self.second is None else self.second
-        out = [self._product(self.blocks, flat, other, rows)]
+        out = [self._product(flat, other, transposed(self.blocks))]
         if self.second is not None:
-            out.append(self._product(transposed(self.blocks), flat, self.first, rows))
+            out.append(self._product(flat, self.first, self.blocks))
         return out
 
-    def _product(self, blocks: Array, flat: Array, source: Array, rows: int) -> Array:
+    def _product(self, flat: Array, source: Array, blocks: Array) -> Array:
         xp = aac.array_namespace(flat)
-        P, a, b = blocks.shape
-        k = flat.shape[-1]
-        x = xp.take(flat[:, :b, :], source, axis=0)
-        if self.n_uses == 1:
-            y = blocks @ x
-        else:  # one wide product a pair, so that the block is read once
-            x = xp.reshape(xp.permute_dims(xp.reshape(x, (P, self.n_uses, b, k)), (0, 2, 1, 3)), (P, b, self.n_uses * k))
-            y = xp.permute_dims(xp.reshape(blocks @ x, (P, a, self.n_uses, k)), (0, 2, 1, 3))
-            y = xp.reshape(y, (P * self.n_uses, a, k))
-        return _pad(y, rows)
+        P, b, a = blocks.shape
+        k, rows = flat.shape[1:]
+        x = xp.reshape(xp.take(flat[..., :b] if b < rows else flat, source, axis=0), (P, self.n_uses * k, b))
+        y = xp.reshape(x @ blocks, (P * self.n_uses, k, a))
+        return y if a == rows else transposed(_pad(transposed(y), rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,21 +80,23 @@ class NeighborhoodGram:
         """
         xp = aac.array_namespace(c)
         B, d, n, k = c.shape
-        flat = xp.reshape(c, (B * d, n, k))
-        parts = [part for group in self.groups for part in group.apply(flat, n)]
+        flat = _samples_last(c)
+        parts = [part for group in self.groups for part in group.apply(flat)]
         ordered = xp.take(xp.concat(parts) if len(parts) > 1 else parts[0], self.order, axis=0)
-        ordered = xp.reshape(ordered, (B, d, d, n, k))
-        return xp.sum(ordered if weights is None else ordered * weights[..., None, None], axis=2)
+        ordered = xp.reshape(ordered, (B, d, d, k, n))
+        summed = xp.sum(ordered if weights is None else ordered * weights[..., None, None], axis=2)
+        return xp.permute_dims(summed, (0, 1, 3, 2))
 
     def apply_within(self, c: Array) -> Array:
         """As `apply`, but each slot by itself: the values on a node's samples of the function over those samples alone."""
         xp = aac.array_namespace(c)
         B, d, n, k = c.shape
-        flat = xp.reshape(c, (B * d, n, k))
+        flat = _samples_last(c)
         groups = [group for group in self.groups if group.second is None]
         order = np.argsort(np.concatenate([to_numpy(group.first) for group in groups]))
-        parts = xp.concat([part for group in groups for part in group.apply(flat, n)])
-        return xp.reshape(xp.take(parts, xp.asarray(order, device=aac.device(c)), axis=0), (B, d, n, k))
+        parts = xp.concat([part for group in groups for part in group.apply(flat)])
+        values = xp.reshape(xp.take(parts, xp.asarray(order, device=aac.device(c)), axis=0), (B, d, k, n))
+        return xp.permute_dims(values, (0, 1, 3, 2))
 
     def own(self, n: int) -> Array:
         """The blocks of slot 0 with itself: (B, n, n)."""
@@ -146,6 +146,13 @@ class NeighborhoodGram:
             half = group.blocks - g_p @ (transposed(v_p) @ group.blocks)
             groups.append(replace(group, blocks=half - (half @ v_q) @ transposed(g_q)))
         return replace(self, groups=tuple(groups))
+
+
+def _samples_last(c: Array) -> Array:
+    """(B, d, n, k) as (B * d, k, n)."""
+    xp = aac.array_namespace(c)
+    B, d, n, k = c.shape
+    return xp.reshape(xp.permute_dims(c, (0, 1, 3, 2)), (B * d, k, n))
 
 
 def _pad(blocks: Array, rows: int) -> Array:

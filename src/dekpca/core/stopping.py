@@ -26,31 +26,40 @@ class Progress:
     lagrangian: Array | None = None
 
 
-def measure(
-    own: OwnSpace, w: Array, seen: Array, views: Array, before: Array, at_check: Array, rotation: Array, dual: Array | None, rho: Array
-) -> Progress:
-    """Compare the new w with what the neighbors think of it and with earlier ones; `rotation` (k, kept) selects the leading columns.
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A w with the metric applied and its values on the own samples: what comparing functions needs."""
+
+    w: Array
+    gw: Array
+    values: Array
+
+    @classmethod
+    def of(cls, own: OwnSpace, w: Array) -> Measured:
+        gw = own.dual_vector(w)
+        return cls(w, gw, own.values_of_dual(gw))
+
+
+def measure(new: Measured, gap: Array, views: Array, before: Measured, at_check: Measured, rotation: Array, dual: Array | None, rho: Array) -> Progress:
+    """Compare the new w with what the neighbors think of it (`gap` = w - seen) and with earlier ones; `rotation` (k, kept) selects the leading columns.
 
     Only with diagnostics is `dual` (before this iteration's dual step) given; then the node's part of the augmented Lagrangian is computed.
     """
-    xp = aac.array_namespace(w)
-    gw = own.dual_vector(w)
-    length = _lengths(w, gw, rotation)
-    gap, g_gap = w[:, None, ...] - seen, gw[:, None, ...] - views
-    between = transposed(gap) @ g_gap  # (B, d, k, k)
-    residual = xp.max(_column_norms(xp.mean(between, axis=1), rotation) / length, axis=1)
-    values = own.values(w) @ rotation
+    xp = aac.array_namespace(gap)
+    B, d, rows, k = gap.shape
+    g_gap = new.gw[:, None, ...] - views
+    length = _lengths(new.w, new.gw, rotation)
+    between = transposed(xp.reshape(gap, (B, d * rows, k))) @ xp.reshape(g_gap, (B, d * rows, k)) / d
+    leading = new.values @ rotation
     lagrangian = None
     if dual is not None:
-        everything = own.values(w)
-        penalty = 0.5 * rho[..., 0, 0] * xp.linalg.trace(between)
-        pull = xp.sum(dual * g_gap, axis=(-2, -1))
-        lagrangian = xp.sum(penalty + pull, axis=1) - xp.sum(everything * everything, axis=(1, 2))
+        pull = xp.sum((dual + 0.5 * rho * gap) * g_gap, axis=(1, 2, 3))
+        lagrangian = pull - xp.sum(new.values * new.values, axis=(1, 2))
     return Progress(
-        residual=residual,
-        change=_relative_change(own, w, before, rotation, length),
-        since_check=_relative_change(own, w, at_check, rotation, length),
-        objective=xp.sum(values * values, axis=(1, 2)),
+        residual=xp.max(_column_norms(between, rotation) / length, axis=1),
+        change=xp.max(_lengths(new.w - before.w, new.gw - before.gw, rotation) / length, axis=1),
+        since_check=xp.max(_lengths(new.w - at_check.w, new.gw - at_check.gw, rotation) / length, axis=1),
+        objective=xp.sum(leading * leading, axis=(1, 2)),
         lagrangian=lagrangian,
     )
 
@@ -61,12 +70,6 @@ def unfinished(progress: Progress, tol: float) -> Array:
     Squares are compared: functions that differ by e, relative to their size, correlate to 1 - e^2 / 2, so tol speaks of digits of correlations.
     """
     return (progress.residual**2 > tol) | (progress.since_check**2 > tol)
-
-
-def _relative_change(own: OwnSpace, w: Array, before: Array, rotation: Array, length: Array) -> Array:
-    xp = aac.array_namespace(w)
-    step = w - before
-    return xp.max(_lengths(step, own.dual_vector(step), rotation) / length, axis=1)
 
 
 def _lengths(w: Array, gw: Array, rotation: Array) -> Array:
