@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from common import GAMMA, Floors, arguments, console, load, numbers, table
 from sklearn.decomposition import KernelPCA
 
+from common import GAMMA, Floors, arguments, console, load, numbers, table
 from dekpca import DecentralizedKernelPCA, Network, baselines, metrics
 from dekpca.experiments import splits
 

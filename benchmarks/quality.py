@@ -12,9 +12,9 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-from common import GAMMA, Floors, arguments, console, load, numbers, table
 from rich.progress import track
 
+from common import GAMMA, Floors, arguments, console, load, numbers, table
 from dekpca import DecentralizedKernelPCA, Network, baselines, metrics
 from dekpca.experiments import splits
 

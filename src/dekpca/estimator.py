@@ -73,7 +73,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Through what a node evaluates new points, and what its model therefore holds: the samples of its neighborhood, its own, or the
         landmarks alone (which are part of the others too). With solver="landmarks" it is always the landmarks.
     exchange_noise : float or str, default=0
-        Gaussian noise on samples before they leave a node (to neighbors or as landmarks): a standard deviation, or a signal to noise ratio such as "20dB".
+        Gaussian noise on samples before they leave a node (to neighbors or as landmarks), drawn once: a standard deviation, or a signal to
+        noise ratio such as "20dB". Node models then hold noisy samples only; the components are still those of the samples without noise.
     max_iter : int, default=100
     tol : float, default=1e-3
         All nodes stop together when each is done: the square of its disagreement with its neighbors, and that of its change in five
@@ -256,6 +257,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     def _fit(self, parts: list[Array], network: Network, seed: int) -> Self:
         sizes = np.array([part.shape[0] for part in parts])
+        if self.expansion == "landmarks" and self.n_landmarks == 0:
+            raise ValueError("expansion='landmarks' with n_landmarks=0: there is nothing to expand in; use 'node' or 'neighborhood'")
         options = settle(self._options(parts[0].shape[1], seed), network, sizes, self.n_landmarks, self.n_oversamples)
         run = engines.get(self.engine)
         with progress.watch(bool(self.verbose), len(network), options) as watcher:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import array_api_compat as aac
@@ -211,7 +212,7 @@ def row_tiles(rows: int, size: int = TILE_ROWS) -> Iterator[slice]:
     """Slices that cover `rows` rows in nearly equal tiles of at most `size`."""
     tiles = max(1, -(-rows // size))
     bounds = [rows * i // tiles for i in range(tiles + 1)]
-    return (slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False))
+    return (slice(a, b) for a, b in pairwise(bounds))
 
 
 def _transposed(X: Array) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from os import PathLike
 from typing import Any, overload
 
@@ -74,9 +75,7 @@ class NodeModel:
     ('1', (5, 2))
     """
 
-    def __init__(
-        self, name: str, kernel: Kernel, functions: Mapping[str, Function], expansion: str, eigenvalues: Array, centering: str | None
-    ):
+    def __init__(self, name: str, kernel: Kernel, functions: Mapping[str, Function], expansion: str, eigenvalues: Array, centering: str | None):
         self.name = name
         self.kernel = kernel
         self.expansion = expansion
@@ -147,7 +146,7 @@ class NodeModel:
             arrays[f"{name}_coefficients"] = np.concatenate([to_numpy(c) for c in self.functions[name].coefficients])
             arrays[f"{name}_offset"] = to_numpy(self.functions[name].offset)
         with open(path, "wb") as file:  # a file object: numpy would add .npz to a name without it
-            np.savez(file, header=np.array(json.dumps(header)), **arrays)
+            np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
 
     @classmethod
     def load(cls, path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[str, Any] | None = None) -> NodeModel:
@@ -186,7 +185,7 @@ def _read_function(path: Any, name: str, content: Mapping[str, np.ndarray], sets
     whole = used < len(ends) and ends[used] == len(coefficients) and ends[-1] == len(points)
     if not whole or coefficients.shape[1:] != (k,) or offset.shape != (k,):
         raise ValueError(f"{path}: {len(points)} points, {coefficients.shape} coefficients and sets of {sets} do not fit; the file is damaged")
-    slices = [slice(a, b) for a, b in zip(ends[:used], ends[1 : used + 1], strict=True)]
+    slices = [slice(a, b) for a, b in pairwise(ends[: used + 1])]
     return Function(tuple(points[s] for s in slices), tuple(coefficients[s] for s in slices), offset)
 
 
@@ -234,16 +233,13 @@ def _make(answer: Answer, b: int, expansion: str, centering: str | None) -> Node
     functions: dict[str, Function] = {}
     if m:
         functions["landmarks"] = _fold(answer, centering, own, w[:m, :], [], [])
-    if answer.z is not None and expansion != "landmarks":
-        functions["node"] = _fold(answer, centering, own, w[:m, :], [own], [w[m : m + size, :]])
+    if answer.sites is not None and answer.z is not None and expansion != "landmarks":
+        sites = answer.sites
+        rows = block.near_sizes[b]
+        points = [sites.pools[sites.pool[b, s]][int(sites.row[b, s]), : int(rows[s]), :] for s in range(block.n_slots)]
+        functions["node"] = _fold(answer, centering, own, w[:m, :], points[:1], [w[m : m + size, :]])
         if expansion == "neighborhood":
-            near = answer.known.near
-            assert near is not None
-            points, coefficients = [own], [answer.z.near[b, 0, :size, :]]
-            for s in range(1, block.n_slots):
-                rows = int(block.near_sizes[b, s])
-                points.append(near.pools[near.pool[b, s]][int(near.row[b, s]), :rows, :])
-                coefficients.append(answer.z.near[b, s, :rows, :])
+            coefficients = [answer.z.near[b, s, : int(rows[s]), :] for s in range(block.n_slots)]
             functions["neighborhood"] = _fold(answer, centering, own, answer.z.shared[b, ...], points, coefficients)
     held = expansion if expansion in functions else "landmarks"
     return NodeModel(block.names[b], answer.known.kernel, functions, held, answer.eigenvalues, centering)

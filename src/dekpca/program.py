@@ -16,7 +16,7 @@ import numpy as np
 from .block import Block, pad_rows, take
 from .collectives import collect_rows, network_sum
 from .core import consensus, landmarks, ritz, spectrum, stopping
-from .core.centering import center_rows
+from .core.centering import center_blocks, center_rows
 from .core.consensus import Estimate, OwnSpace
 from .core.landmarks import Landmarks, node_random
 from .core.pairs import NeighborhoodGram, Pool, neighborhood_gram
@@ -55,10 +55,12 @@ class State:
     dual: Array
     shares: Array
     z: Estimate
-    at_check: Array
-    rotation: Array
+    at_check: Array  # w at the last check
+    rotation: Array  # (k, k) from the last check: turns the columns into components
+    verdict: float  # of the last check: 0, DONE or ASKED
     history: dict[str, list[Array]]
     finished: list[tuple[Array, Estimate]]
+    converged: bool  # all finished components
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,7 @@ class Space:
 
     own: OwnSpace
     near: NeighborhoodGram
+    sites: Heard  # where the samples behind each slot are
     trace: Array  # (B,) of K_j
     rho: Array | None  # (B,) for penalties from the node's spectrum
 
@@ -77,6 +80,7 @@ class Answer:
 
     block: Block
     known: Known
+    sites: Heard | None  # samples behind each slot; None where no sample was exchanged
     w: Array  # (B, m + n, k)
     z: Estimate | None
     eigenvalues: Array  # (k,)
@@ -110,15 +114,17 @@ def program(block: Block, options: Options, resume: tuple[Known, State] | None =
         deflated = deflate(block, deflated, removed)
     sequential = options.n_components if options.update == "paper" else 1
     while True:
-        rotation, converged = yield from iterate(block, options, known, deflated, state)
-        state.finished.append((state.w @ rotation, Estimate(state.z.shared @ rotation, state.z.near @ rotation)))
+        yield from iterate(block, options, known, deflated, state)
+        turn = state.rotation
+        state.finished.append((state.w @ turn, Estimate(state.z.shared @ turn, state.z.near @ turn)))
         if len(state.finished) == sequential:
             break
-        known.removed.append((yield from tell_direction(block, known, deflated.own, state.w)))
+        known.removed.append((yield from tell_direction(block, deflated, state.w)))
         deflated = deflate(block, deflated, known.removed[-1])
-        state = replace(start(block, options, known, deflated.own), history=state.history, finished=state.finished)
+        converged = state.converged and state.verdict == DONE
+        state = replace(start(block, options, known, deflated.own), history=state.history, finished=state.finished, converged=converged)
     w, z = reassemble(block, options, known, space, state)
-    return (yield from separated_answer(block, options, known, marks, space, state, w, z, converged))
+    return (yield from separated_answer(block, options, known, marks, space, state, w, z))
 
 
 # ---------------------------------------------------------------------- set-up: what the nodes tell each other once
@@ -174,7 +180,7 @@ def variance_gamma(block: Block) -> Script:
 def learn_coordinates(block: Block, options: Options, known: Known) -> Script:
     """The network's mean in landmark coordinates, then the principal directions of all the data there."""
     xp = aac.array_namespace(block.samples)
-    marks, raw = coordinates(block, known)
+    _, raw = coordinates(block, known)
     m = raw.shape[2]
     if options.centering == "global":
         known.mean = (yield from network_sum(block, "mean", xp.sum(raw, axis=1))) / float(block.sizes.sum())
@@ -183,7 +189,8 @@ def learn_coordinates(block: Block, options: Options, known: Known) -> Script:
         keep = min(m, options.n_columns)
 
         def directions(triangle: Array) -> Array:
-            values, basis = landmarks.principal_directions(triangle, m, keep)
+            scale = float(block.sizes.sum()) * xp.max(known.kernel.diagonal(known.points))
+            values, basis = landmarks.principal_directions(triangle, m, keep, scale)
             return xp.concat([values, xp.reshape(basis, (-1,))])
 
         triangles = landmarks.pack_triangle(transposed(psi) @ psi)
@@ -224,19 +231,39 @@ def build_space(block: Block, options: Options, known: Known, marks: Landmarks |
     """Gram blocks of all neighborhoods, factors of the own ones, penalties."""
     xp = aac.array_namespace(block.samples)
     kernel = known.kernel
-    known.near = _with_clean_own(block, options, known.near)
-    pools = [_pool(block, p, samples, known, marks, raw) for p, samples in enumerate(known.near.pools)]
-    near = neighborhood_gram(pools, known.near.pool, known.near.row, block.n_near, kernel, options.centering == "local")
+    # a network of one node hears nobody, and looks at its own samples
+    sites = known.near or Heard((block.samples,), *np.zeros((2, block.n_nodes, 1), dtype=np.int64))
+    pools = [_pool(block, sites, p, known, marks, raw) for p in range(len(sites.pools))]
+    near = neighborhood_gram(pools, sites.pool, sites.row, block.n_near, kernel, options.centering == "local")
     rest = near.own(block.samples.shape[1])
-    sizes = block.array(block.own_sizes)
     scale = xp.max(kernel.diagonal(block.samples) * block.mask, axis=1)
-    gram = psi @ transposed(psi) + rest if marks is not None else rest
-    gram_factor = spectrum.factor(gram, sizes, scale)
-    landmarks.check_psd(gram_factor, block.own_sizes, scale, [f"node {name}" for name in block.names], kernel)
-    rest_factor = spectrum.factor(rest, sizes, scale) if marks is not None else gram_factor
-    own = OwnSpace(psi, rest, rest_factor, gram_factor)
-    rho = _penalties(options, block.n_slots, gram_factor, sizes, scale)
-    return Space(own, near, xp.sum(gram_factor.values, axis=1), None if rho is None else block.array(rho))
+    reach = reach_of_noisy(block, options, known, marks, raw)
+    own = own_space(block, psi, rest, reach, scale)
+    landmarks.check_psd(own.gram_factor, block.own_sizes, scale, [f"node {name}" for name in block.names], kernel)
+    rho = _penalties(options, block.n_slots, own.gram_factor, block.array(block.own_sizes), scale)
+    return Space(own, near, sites, xp.sum(own.gram_factor.values, axis=1), None if rho is None else block.array(rho))
+
+
+def own_space(block: Block, psi: Array, rest: Array, reach: Array | None, scale: Array) -> OwnSpace:
+    """Factor the own Gram matrices."""
+    sizes = block.array(block.own_sizes)
+    rest_factor = spectrum.factor(rest, sizes, scale)
+    if reach is None and not psi.shape[2]:
+        return OwnSpace(psi, rest, rest_factor, rest_factor)
+    seen = rest if reach is None else reach @ rest_factor.solve(transposed(reach))
+    return OwnSpace(psi, rest, rest_factor, spectrum.factor(psi @ transposed(psi) + seen, sizes, scale), reach)
+
+
+def reach_of_noisy(block: Block, options: Options, known: Known, marks: Landmarks | None, raw: Array) -> Array | None:
+    """The rest of the kernel between a node's samples and what it sent of them; None where they are the same."""
+    sent = with_noise(block, options)
+    if sent is block.samples or known.near is None:
+        return None
+    reach = known.kernel.gram(block.samples, sent)
+    if marks is not None:
+        reach -= raw @ transposed(marks.coordinates(known.kernel, sent))
+    reach = reach * block.mask[:, :, None] * block.mask[:, None, :]
+    return center_blocks(reach, block.mask, block.mask) if options.centering == "local" else reach
 
 
 def _penalties(options: Options, n_slots: int, gram: spectrum.Factor, sizes: Array, scale: Array) -> np.ndarray | None:
@@ -247,27 +274,13 @@ def _penalties(options: Options, n_slots: int, gram: spectrum.Factor, sizes: Arr
     return penalties(options.rho, top, np.maximum(cubes.sum(axis=1), top**3), n_slots)
 
 
-def _with_clean_own(block: Block, options: Options, near: Heard | None) -> Heard:
-    """Where the samples of each slot are: what the neighbors sent, and for slot 0 the node's own without noise."""
-    if near is not None and noise_level(options.exchange_noise)[0] == 0:
-        return near
-    own_row = np.arange(block.n_nodes)[:, None]
-    if near is None:  # a network of one node
-        return Heard((block.samples,), np.zeros((block.n_nodes, 1), dtype=np.int64), own_row)
-    if any(p is block.samples for p in near.pools):
-        return near
-    pool, row = near.pool.copy(), near.row.copy()
-    pool[:, :1], row[:, :1] = len(near.pools), own_row
-    return Heard((*near.pools, block.samples), pool, row)
-
-
-def _pool(block: Block, number: int, samples: Array, known: Known, marks: Landmarks | None, raw: Array) -> Pool:
+def _pool(block: Block, sites: Heard, number: int, known: Known, marks: Landmarks | None, raw: Array) -> Pool:
     """Sites of one pool; rows that no slot of this block looks at count as padding."""
+    samples = sites.pools[number]
     xp = aac.array_namespace(samples)
-    assert known.near is not None
     size = np.zeros(samples.shape[0], dtype=np.int64)
-    here = known.near.pool == number
-    size[known.near.row[here]] = block.near_sizes[here]
+    here = sites.pool == number
+    size[sites.row[here]] = block.near_sizes[here]
     rows = min(samples.shape[1], block.n_near)
     mask = block.array(np.arange(rows) < size[:, None])
     if samples is block.samples:
@@ -289,19 +302,19 @@ def start(block: Block, options: Options, known: Known, own: OwnSpace) -> State:
     if options.init == "local":
         w = consensus.local_start(own, k)
     elif options.init == "landmarks":
-        kept = known.directions[:, :k]
-        on_marks = xp.broadcast_to(kept[None, ...], (B, *kept.shape))
-        w = xp.concat([on_marks, xp.zeros((B, n, kept.shape[1]), **like)], axis=1)
-        if kept.shape[1] < k:  # fewer landmarks than columns
-            w = xp.concat([w, _random_start(block, options, own, k - kept.shape[1])], axis=2)
+        assert known.directions is not None
+        on_marks = consensus.pad_columns(known.directions[:, :k], k)
+        w = xp.concat([xp.broadcast_to(on_marks[None, ...], (B, own.m, k)), xp.zeros((B, n, k), **like)], axis=1)
+        empty = xp.all(on_marks == 0, axis=0)  # more columns than the landmarks have directions
+        if bool(xp.any(empty)):
+            w = xp.where(empty, _random_start(block, options, own, k), w)
     else:
         w = _random_start(block, options, own, k)
     rho = _rho(block, options, known, 0)[0]
     zeros = xp.zeros((B, block.n_slots, own.m + n, k), **like)
     z = Estimate(xp.zeros((B, own.m, k), **like), xp.zeros((B, block.n_slots, block.n_near, k), **like))
-    eye = xp.eye(k, min(k, options.n_components), **like)
     shares = rho * w[:, None, ...] + zeros
-    return State(0, w, zeros, shares, z, w, eye, {name: [] for name in HISTORY}, [])
+    return State(0, w, zeros, shares, z, w, xp.eye(k, **like), 0.0, {name: [] for name in HISTORY}, [], True)
 
 
 def _random_start(block: Block, options: Options, own: OwnSpace, k: int) -> Array:
@@ -326,19 +339,18 @@ def _rho(block: Block, options: Options, known: Known, t: int) -> tuple[Array, A
 
 
 def iterate(block: Block, options: Options, known: Known, space: Space, state: State) -> Script:
-    """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`; returns the rotation."""
+    """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`."""
     xp = aac.array_namespace(block.samples)
     B, d, n = block.n_nodes, block.n_slots, block.samples.shape[1]
     own, m, k = space.own, space.own.m, state.w.shape[2]
     sent, received = (m + n, k), (m + block.n_near, k)
     own_rows, near_rows = np.repeat(m + block.own_sizes, d), (m + block.near_sizes).ravel()
-    rotation, verdict = state.rotation, 0.0
     before, at_check = stopping.Measured.of(own, state.w), stopping.Measured.of(own, state.at_check)
     while True:
         t = state.iteration
         asked = yield Checkpoint(known, state, {"iteration": t, "component": len(state.finished)})
-        if t >= options.max_iter or verdict:
-            return rotation, verdict == DONE
+        if t >= options.max_iter or state.verdict:
+            return
         rho, total = _rho(block, options, known, t)
         next_rho = _rho(block, options, known, t + 1)[0]
 
@@ -357,17 +369,16 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         w = consensus.w_step(own, target, xp.sum(rho, axis=(1, 2, 3)))
         gap = w[:, None, ...] - seen
         new = stopping.Measured.of(own, w)
-        dual = state.dual if options.diagnostics else None
-        progress = stopping.measure(new, gap, views, before, at_check, state.rotation, dual, rho)
         state.dual, state.shares = consensus.dual_step(w, gap, state.dual, rho, next_rho, options.anchored)
+        leading = state.rotation[:, : options.n_components]
+        progress = stopping.measure(new, gap, views, before, at_check, leading, state.dual if options.diagnostics else None, rho)
         state.w, state.z, state.iteration, before = w, z, t + 1, new
         for name in HISTORY:
             if (numbers := getattr(progress, name)) is not None:
                 state.history[name].append(numbers)
 
         if state.iteration % CHECK_EVERY == 0 or state.iteration == options.max_iter:
-            verdict, rotation = yield from check(block, options, new, progress, bool(asked))
-            state.rotation = rotation[:, : options.n_components]
+            state.verdict, state.rotation = yield from check(block, options, new, progress, bool(asked))
             state.at_check, at_check = w, new
 
 
@@ -394,25 +405,24 @@ def check(block: Block, options: Options, new: stopping.Measured, progress: stop
 
 
 # ---------------------------------------------------------------------- deflation: the paper's way to more components
-def tell_direction(block: Block, known: Known, own: OwnSpace, w: Array) -> Script:
+def tell_direction(block: Block, space: Space, w: Array) -> Script:
     """Tell the neighbors the component just found, as a unit function over the own samples."""
     xp = aac.array_namespace(w)
-    square = xp.sum(w * own.dual_vector(w), axis=1, keepdims=True)
+    square = xp.sum(w * space.own.dual_vector(w), axis=1, keepdims=True)
     unit = xp.where(square > 0, w / xp.sqrt(xp.where(square > 0, square, xp.ones_like(square))), xp.zeros_like(w))
-    told = yield Tell("deflate", unit, block.own_sizes)
-    assert known.near is not None
-    own_apart = (unit,) if len(known.near.pools) > len(told.pools) else ()  # the pool that _with_clean_own added
-    return Heard((*told.pools, *own_apart), known.near.pool, known.near.row)
+    return (yield Tell("deflate", unit, block.own_sizes))
 
 
 def deflate(block: Block, space: Space, removed: Heard) -> Space:
     """Every node takes its own component out of its samples."""
     near = space.near.deflated(removed.pools)
-    rest = near.own(block.samples.shape[1])
-    sizes = block.array(block.own_sizes)
+    reach = space.own.reach
+    if reach is not None:
+        mine = pad_rows(_dense(block, removed)[:, 0, ...], block.samples.shape[1], axis=1)
+        reach = reach - (reach @ mine) @ transposed(space.own.rest @ mine)
     # what was rounding before is rounding still: the scale is the undeflated matrix's
-    whole = spectrum.factor(rest, sizes, space.own.gram_factor.top)
-    return replace(space, own=replace(space.own, rest=rest, rest_factor=whole, gram_factor=whole), near=near)
+    own = own_space(block, space.own.psi, near.own(block.samples.shape[1]), reach, space.own.gram_factor.top)
+    return replace(space, own=own, near=near)
 
 
 def reassemble(block: Block, options: Options, known: Known, space: Space, state: State) -> tuple[Array, Estimate]:
@@ -458,7 +468,6 @@ def separated_answer(
     state: State,
     w: Array,
     z: Estimate,
-    converged: bool,
 ) -> Script:
     """Components and eigenvalues, by one more exchange of values and one network sum."""
     q, k = w.shape[2], options.n_components
@@ -474,12 +483,13 @@ def separated_answer(
     return Answer(
         block=block,
         known=known,
+        sites=space.sites,
         w=w @ turn,
         z=Estimate(z.shared @ turn, z.near @ turn),
         eigenvalues=found[1 : 1 + k],
         trace=found[0],
         n_iter=len(state.history["residual"]),
-        converged=converged,
+        converged=state.converged and state.verdict == DONE,
         history={name: xp.stack(rows) for name, rows in state.history.items() if rows},
         root=None if marks is None else marks.root,
     )
@@ -540,7 +550,9 @@ def pair_counts(block: Block) -> tuple[float, float]:
 
 def landmark_answer(block: Block, options: Options, known: Known, marks: Landmarks | None, raw: Array, psi: Array) -> Script:
     """One shot: the principal directions in landmark coordinates are the answer, and nothing more is said but the trace."""
-    assert marks is not None and known.directions is not None and known.landmark_values is not None
+    assert marks is not None
+    assert known.directions is not None
+    assert known.landmark_values is not None
     xp = aac.array_namespace(psi)
     k = options.n_components
     left = known.kernel.diagonal(block.samples) * block.mask - xp.sum(raw * raw, axis=2)
@@ -548,7 +560,7 @@ def landmark_answer(block: Block, options: Options, known: Known, marks: Landmar
     trace = yield from network_sum(block, "spectrum", mine[:, None])
     directions = xp.broadcast_to(known.directions[None, :, :k], (block.n_nodes, marks.root.shape[0], k))
     values = xp.clip(known.landmark_values[:k], min=0.0)
-    return Answer(block, known, directions, None, values, trace[0], 1, True, {}, marks.root)
+    return Answer(block, known, None, directions, None, values, trace[0], 1, True, {}, marks.root)
 
 
 def whole_answer(block: Block, options: Options, known: Known, space: Space) -> Answer:
@@ -561,4 +573,4 @@ def whole_answer(block: Block, options: Options, known: Known, space: Space) -> 
     scale = xp.sqrt(xp.flip(factor.inverse[0, :])[:k])
     w = (basis * scale)[None, ...]
     z = Estimate(w[:, :0, :], w[:, None, ...])
-    return Answer(block, known, w, z, values, space.trace[0], 1, True, {}, None)
+    return Answer(block, known, space.sites, w, z, values, space.trace[0], 1, True, {}, None)

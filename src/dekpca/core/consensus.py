@@ -25,12 +25,17 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class OwnSpace:
-    """What a node can express and how: psi (B, n, m) centred coordinates, rest (B, n, n), and the factors of rest and of K_j."""
+    """What a node can express and how: psi (B, n, m) centred coordinates, rest (B, n, n), and the factors of rest and of K_j.
+
+    The samples that a node expresses functions over are those its neighbors know. With exchange noise they are not quite those whose values
+    count: then `reach` (B, n, n) is the rest between the latter and the former, and K_j is that of their projections.
+    """
 
     psi: Array
     rest: Array
     rest_factor: Factor
     gram_factor: Factor  # of K_j = psi psi' + rest
+    reach: Array | None = None  # None: rest
 
     @property
     def m(self) -> int:
@@ -38,16 +43,13 @@ class OwnSpace:
 
     def values(self, w: Array) -> Array:
         """The values of functions on the node's own samples."""
-        return self.psi @ w[:, : self.m, :] + self.rest @ w[:, self.m :, :]
-
-    def values_of_dual(self, gw: Array) -> Array:
-        """The same, from dual_vector(w)."""
-        return self.psi @ gw[:, : self.m, :] + gw[:, self.m :, :]
+        return self.psi @ w[:, : self.m, :] + (self.rest if self.reach is None else self.reach) @ w[:, self.m :, :]
 
     def spread(self, h: Array) -> Array:
-        """The function sum_i h_i phi(x_i) over the own samples: Phi(X_j) h."""
+        """The function sum_i h_i phi(x_i) over the own samples, Phi(X_j) h, as far as the node can express it."""
         xp = aac.array_namespace(h)
-        return xp.concat([transposed(self.psi) @ h, h], axis=1)
+        own = h if self.reach is None else self.rest_factor.solve(transposed(self.reach) @ h)
+        return xp.concat([transposed(self.psi) @ h, own], axis=1)
 
     def project(self, views: Array) -> Array:
         """seen = P_j z_q, from the values of z_q that arrived in each slot (B, d, m + n, k)."""

@@ -72,13 +72,19 @@ class Landmarks:
         return xp.reshape(psi, (*samples.shape[:-1], self.root.shape[0]))
 
 
-def principal_directions(triangle: Array, m: int, n_columns: int) -> tuple[Array, Array]:
-    """The leading eigenvalues and eigenvectors of the covariance in landmark coordinates, given its upper triangle."""
+def principal_directions(triangle: Array, m: int, n_columns: int, scale: Array) -> tuple[Array, Array]:
+    """The leading eigenvalues and eigenvectors of the covariance in landmark coordinates, given its upper triangle.
+
+    Directions in which no data lies (landmarks that repeat each other leave some) come as zeros: what is tiny beside the first, or beside
+    `scale`, the number of samples times the largest k(x, x).
+    """
     xp = aac.array_namespace(triangle)
-    covariance = unpack_triangle(triangle, m)
-    values, basis = xp.linalg.eigh(covariance)
-    keep = min(m, n_columns)
-    return xp.flip(values)[:keep], spectrum.flip_signs(xp.flip(basis, axis=1)[:, :keep])
+    values, basis = xp.linalg.eigh(unpack_triangle(triangle, m))
+    values, basis = xp.flip(values)[:n_columns], spectrum.flip_signs(xp.flip(basis, axis=1)[:, :n_columns])
+    rounding = 10.0 * m * spectrum.eps(triangle)
+    floor = xp.maximum(max(spectrum.CUTOFF, rounding) * values[:1], rounding * scale)
+    real = values > floor
+    return xp.where(real, values, xp.zeros_like(values)), xp.where(real, basis, xp.zeros_like(basis))
 
 
 def pack_triangle(matrices: Array) -> Array:

@@ -49,12 +49,10 @@ class Seen:
     def unpack(cls, total: Array, q: int) -> Seen:
         """The sum over all nodes, as a `Seen` without the leading axis."""
         xp = aac.array_namespace(total)
-        at, parts = 1, [total[0]]
-        for shape in ((q, q), (q, q), (q, q), (q,), (q,)):
-            size = int(np.prod(shape))
-            parts.append(xp.reshape(total[at : at + size], shape))
-            at += size
-        return cls(*parts, xp.reshape(total[at:], (-1, q)))
+        shapes: list[tuple[int, ...]] = [(q, q), (q, q), (q, q), (q,), (q,), (-1, q)]
+        ends = np.cumsum([1, q * q, q * q, q * q, q, q])
+        pieces = [total[a:b] for a, b in zip(ends, [*ends[1:], total.shape[0]], strict=True)]
+        return cls(total[0], *(xp.reshape(piece, shape) for piece, shape in zip(pieces, shapes, strict=True)))
 
 
 def separate(total: Array, q: int, k: int, seen_pairs: float, far_pairs: float, mix: bool) -> Array:

@@ -12,7 +12,7 @@ from .spectrum import transposed
 
 Array = Any
 
-TINY = 1e-300  # keeps 0 / 0 of a node that expresses nothing at 0
+NOTHING = {64: 1e-12, 32: 1e-6}  # by bits of the dtype: functions are of about unit size; what is smaller than this is no function, and done
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,18 +37,21 @@ class Measured:
     @classmethod
     def of(cls, own: OwnSpace, w: Array) -> Measured:
         gw = own.dual_vector(w)
-        return cls(w, gw, own.values_of_dual(gw))
+        values = own.psi @ gw[:, : own.m, :] + gw[:, own.m :, :] if own.reach is None else own.values(w)
+        return cls(w, gw, values)
 
 
-def measure(new: Measured, gap: Array, views: Array, before: Measured, at_check: Measured, rotation: Array, dual: Array | None, rho: Array) -> Progress:
+def measure(
+    new: Measured, gap: Array, views: Array, before: Measured, at_check: Measured, rotation: Array, dual: Array | None, rho: Array
+) -> Progress:
     """Compare the new w with what the neighbors think of it (`gap` = w - seen) and with earlier ones; `rotation` (k, kept) selects the leading columns.
 
-    Only with diagnostics is `dual` (before this iteration's dual step) given; then the node's part of the augmented Lagrangian is computed.
+    Only with diagnostics is `dual` (the new one) given; then the node's part of the augmented Lagrangian is computed.
     """
     xp = aac.array_namespace(gap)
     B, d, rows, k = gap.shape
     g_gap = new.gw[:, None, ...] - views
-    length = _lengths(new.w, new.gw, rotation)
+    length = xp.clip(_norms(new.w, new.gw, rotation), min=NOTHING[xp.finfo(new.w.dtype).bits])
     between = transposed(xp.reshape(gap, (B, d * rows, k))) @ xp.reshape(g_gap, (B, d * rows, k)) / d
     leading = new.values @ rotation
     lagrangian = None
@@ -57,8 +60,8 @@ def measure(new: Measured, gap: Array, views: Array, before: Measured, at_check:
         lagrangian = pull - xp.sum(new.values * new.values, axis=(1, 2))
     return Progress(
         residual=xp.max(_column_norms(between, rotation) / length, axis=1),
-        change=xp.max(_lengths(new.w - before.w, new.gw - before.gw, rotation) / length, axis=1),
-        since_check=xp.max(_lengths(new.w - at_check.w, new.gw - at_check.gw, rotation) / length, axis=1),
+        change=xp.max(_norms(new.w - before.w, new.gw - before.gw, rotation) / length, axis=1),
+        since_check=xp.max(_norms(new.w - at_check.w, new.gw - at_check.gw, rotation) / length, axis=1),
         objective=xp.sum(leading * leading, axis=(1, 2)),
         lagrangian=lagrangian,
     )
@@ -72,10 +75,9 @@ def unfinished(progress: Progress, tol: float) -> Array:
     return (progress.residual**2 > tol) | (progress.since_check**2 > tol)
 
 
-def _lengths(w: Array, gw: Array, rotation: Array) -> Array:
+def _norms(w: Array, gw: Array, rotation: Array) -> Array:
     """Norms of the leading columns, (B, kept)."""
-    xp = aac.array_namespace(w)
-    return xp.clip(_column_norms(transposed(w) @ gw, rotation), min=TINY if w.dtype == xp.float64 else 1e-30)
+    return _column_norms(transposed(w) @ gw, rotation)
 
 
 def _column_norms(square: Array, rotation: Array) -> Array:

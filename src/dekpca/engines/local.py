@@ -16,7 +16,7 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from ..block import Block, make_blocks, pad_rows, take
+from ..block import Block, make_blocks, pad_rows
 from ..messages import Checkpoint, Edges, Heard, Say, Tell
 from ..network import Network
 from ..options import Options
@@ -121,7 +121,7 @@ class Post:
                 silent = int(np.flatnonzero(key[found] != wanted)[0]) if len(key) else 0
                 names = self.network.names
                 raise RuntimeError(f"node {names[b[silent]]} waits for node {names[a[silent]]}, which says nothing in this round")
-            sources = np.unique(block_of[found]) if len(wanted) else []
+            sources = np.unique(block_of[found]) if len(wanted) else np.empty(0, dtype=np.int64)
             at = [np.flatnonzero(block_of[found] == i) for i in sources]
             device = self.blocks[0].samples
             pieces.append([(int(i), _index(device, place[found[x]])) for i, x in zip(sources, at, strict=True)])
@@ -145,7 +145,7 @@ class Post:
     def _pass_on(self, says: Sequence[Say], route: Route) -> list[Array | None]:
         sizes = np.zeros(len(self.network), dtype=np.int64)
         for s, senders in zip(says, route.senders, strict=True):
-            if len(senders):
+            if s.payload is not None and len(senders):
                 np.add.at(sizes, senders, s.payload.size * _item_bytes(s.payload))
         self.traffic.add(says[0].kind, route.messages, sizes)
         return [says[pieces[0][0]].payload if pieces else None for pieces in route.pieces]

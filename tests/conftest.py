@@ -1,0 +1,35 @@
+"""Small data for the tests: seeded, heterogeneous, ragged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dekpca import Network
+from dekpca.kernels import Kernel
+from dekpca.options import Options, settle
+
+
+def clusters(sizes, seed=0, columns=6, n_clusters=4):
+    """One cluster a node, so that nodes really differ; sizes may be ragged."""
+    rng = np.random.default_rng(seed)
+    centers = rng.normal(scale=1.5, size=(n_clusters, columns))
+    spread = np.geomspace(2.0, 0.3, columns)  # no two directions alike: the leading eigenvalues are well apart
+    return [centers[j % n_clusters] + spread * rng.normal(size=(n, columns)) for j, n in enumerate(sizes)]
+
+
+def make_options(parts, network, n_landmarks="auto", n_oversamples="auto", **changes):
+    """Settled options for the engine, as the estimator would make them."""
+    given = {
+        "n_components": 3, "n_oversamples": 0, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
+        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "n_landmarks": 0, "exchange_noise": 0.0,
+        "max_iter": 10, "tol": 0.0, "seed": 0,
+    } | changes  # fmt: skip
+    return settle(Options(**given), network, np.array([len(p) for p in parts]), n_landmarks, n_oversamples)
+
+
+@pytest.fixture
+def ragged():
+    """Six nodes on an irregular network, 1 to 40 samples each."""
+    network = Network.from_edges([(0, 1), (1, 2), (2, 3), (3, 0), (3, 4), (4, 5)])
+    return clusters([40, 25, 1, 33, 2, 18]), network

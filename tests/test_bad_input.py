@@ -1,0 +1,105 @@
+"""Every bad input has its own error, before the first iteration, that says who, what, the limit and the remedy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conftest import clusters
+from dekpca import DecentralizedKernelPCA, Network
+from dekpca.core import consensus
+
+
+@pytest.fixture(autouse=True)
+def no_iteration(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("an iteration was begun")
+
+    monkeypatch.setattr(consensus, "z_step", refuse)
+
+
+def broken(j, row, value):
+    parts = clusters([20, 20, 20])
+    parts[j][row, 2] = value
+    return parts
+
+
+def fit(parts, **params):
+    return DecentralizedKernelPCA(2, **{"gamma": 0.05, "random_state": 0, **params}).fit_parts(parts)
+
+
+PARTS = clusters([20, 20, 20])
+
+
+def indefinite(A, B):
+    return np.abs(A[:, :1] - B[:, :1].T)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: fit(broken(1, 7, np.nan)), "node 1: NaN or infinity in row 7"),
+        (lambda: fit(broken(2, 3, np.inf)), "node 2: NaN or infinity in row 3"),
+        (lambda: DecentralizedKernelPCA(network=3).fit(np.concatenate(broken(1, 7, np.nan))), "NaN or infinity in row 27, which belongs to node"),
+        (lambda: fit([*PARTS[:2], PARTS[2][:, :4]]), "node 2: 4 features, but node 0 has 6"),
+        (lambda: fit([*PARTS[:2], PARTS[2][:0]]), "node 2: no samples"),
+        (lambda: fit([p[:, :0] for p in PARTS]), "node 0: no columns"),
+        (lambda: fit([*PARTS[:2], PARTS[2].astype(np.float32)]), "node 2: dtype float32"),
+        (lambda: fit([*PARTS[:2], np.array([["a", "b"]])]), "node 2: .*(numeric|convert)"),
+        (lambda: fit([*PARTS[:2], np.ones(5)]), "node 2: "),
+        (lambda: fit([]), "at least one part"),
+        (lambda: fit(PARTS, network=4), "3 parts for a network of 4 nodes"),
+        (lambda: DecentralizedKernelPCA(network=20).fit(np.ones((12, 2))), "12 rows for 20 nodes"),
+        (lambda: DecentralizedKernelPCA(network=3).fit(np.ones((9, 2)), nodes=[0, 1] * 4), "8 labels for 9 rows"),
+        (lambda: DecentralizedKernelPCA(network=Network.path(3)).fit(np.ones((9, 2)), nodes=[0, 1, 7] * 3), "7 not in the network.* 0, 1, 2"),
+        (lambda: DecentralizedKernelPCA(network=Network.path(3)).fit(np.ones((9, 2)), nodes=[0, 1, 1] * 3), "no row for node 2"),
+        (lambda: DecentralizedKernelPCA(network=2).fit(np.ones((9, 2)), nodes=[0, 1, 2] * 3), "network=2 nodes, but nodes names 3"),
+        (lambda: DecentralizedKernelPCA(67).fit_parts(PARTS), "n_components=67, but .* allow at most"),
+        (lambda: DecentralizedKernelPCA(2, n_oversamples=80).fit_parts(PARTS), "82 columns, but .* allow at most"),
+        (lambda: DecentralizedKernelPCA(9, solver="landmarks", n_landmarks=8).fit_parts(PARTS), "8 landmarks allow at most 8"),
+        (lambda: fit(PARTS, kernel="gauss"), "'kernel' parameter .*'rbf'"),
+        (lambda: fit(PARTS, update="admm"), "'update' parameter .*'paper', 'proximal'|'proximal', 'paper'"),
+        (lambda: fit(PARTS, centering="mean"), "'centering' parameter .*'global'"),
+        (lambda: fit(PARTS, solver="magic"), "'solver' parameter .*'landmarks'"),
+        (lambda: fit(PARTS, init="zero"), "'init' parameter"),
+        (lambda: fit(PARTS, expansion="all"), "'expansion' parameter"),
+        (lambda: fit(PARTS, engine="cloud"), "'engine' parameter .*'local'"),
+        (lambda: fit(PARTS, dtype="int8"), "dtype='int8'"),
+        (lambda: fit(PARTS, gamma=-1.0), "'gamma' parameter"),
+        (lambda: fit(PARTS, kernel="linear", kernel_params={"a": 1}), "kernel_params is for a callable"),
+        (lambda: fit(PARTS, n_landmarks=0), "centering='global' with n_landmarks=0"),
+        (lambda: fit(PARTS, n_landmarks=0, centering="local"), "init='landmarks' with n_landmarks=0"),
+        (lambda: fit(PARTS, n_landmarks=0, solver="landmarks", centering=None), "solver='landmarks' with n_landmarks=0"),
+        (lambda: fit(PARTS, solver="landmarks", update="paper"), "does not iterate"),
+        (lambda: fit(PARTS, update="paper"), "set n_landmarks=0 or n_components=1"),
+        (lambda: fit(PARTS, update="paper", n_landmarks=0, init="local", centering="local", n_oversamples=3), "n_oversamples=3 with update='paper'"),
+        (lambda: fit(PARTS, n_landmarks=0, init="local", centering="local", expansion="landmarks"), "expansion='landmarks' with n_landmarks=0"),
+        (lambda: fit(PARTS, rho=0), "above 0"),
+        (lambda: fit(PARTS, rho=-3.0), "above 0"),
+        (lambda: fit(PARTS, rho="big"), "'auto', 'paper-bound'"),
+        (lambda: fit(PARTS, rho=[(0, 1.0)]), "a schedule is a list"),
+        (lambda: fit(PARTS, rho=[(5, 1.0, 1.0)]), "starts at iteration 0"),
+        (lambda: fit(PARTS, rho=[(0, 1.0, -1.0)]), "above 0"),
+        (lambda: fit(PARTS, rho=lambda t, own: -1.0), "gives -1.0 in iteration 0"),
+        (lambda: fit(PARTS, exchange_noise=-1.0), "'exchange_noise' parameter"),
+        (lambda: fit(PARTS, exchange_noise="loud"), "such as '20dB'"),
+        (lambda: fit(PARTS, kernel=indefinite), "kernel indefinite is not positive semi-definite: smallest eigenvalue -"),
+        (lambda: fit(PARTS, kernel="sigmoid", gamma=1.0, coef0=-1.0), "not positive semi-definite"),
+        (lambda: fit(PARTS, kernel=indefinite, n_landmarks=0, centering="local", init="local"), "node 0: kernel indefinite"),
+        (lambda: fit(PARTS, kernel=lambda A, B: np.ones((2, 2))), "returned shape"),
+        (lambda: fit([np.ones((5, 2))] * 3, gamma="scale"), "needs data that varies"),
+    ],
+)
+def test_says_what_is_wrong(call, says):
+    with pytest.raises((ValueError, TypeError), match=says):
+        call()
+
+
+def test_transform_checks_its_input():
+    model = DecentralizedKernelPCA(2, gamma=0.05, network=1).fit(PARTS[0])
+    with pytest.raises(ValueError, match="4 features"):
+        model.transform(np.ones((2, 4)))
+    with pytest.raises(ValueError, match="expected rows of 6 columns"):
+        model.node_models_[0].transform(np.ones((2, 4)))
+    with pytest.raises(ValueError, match="NaN"):
+        model.transform(np.full((2, 6), np.nan))

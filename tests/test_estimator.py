@@ -1,0 +1,304 @@
+"""The scikit-learn contract and the public contract."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import dekpca
+from conftest import clusters
+from dekpca import PAPER, DecentralizedKernelPCA, Network, baselines, metrics
+
+X = np.concatenate(clusters([40] * 6))
+
+
+@parametrize_with_checks([DecentralizedKernelPCA(), DecentralizedKernelPCA(network=3)])
+def test_scikit_learn_checks(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        check(estimator)
+
+
+def test_public_contract():
+    net = dekpca.Network.ring(6, neighbors=4)
+    model = dekpca.DecentralizedKernelPCA(n_components=4, kernel="rbf", gamma=0.05, network=net, random_state=0)
+    parts = clusters([40] * 6)
+    assert model.fit(X) is model
+    assert model.fit(X, nodes=np.repeat(np.arange(6), 40)) is model
+    assert model.fit_parts(parts) is model
+    assert model.transform(X[:7]).shape == (7, 4)
+    assert model.node_models_[3].transform(X[:7]).shape == (7, 4)
+    assert len(model.node_models_) == 6
+    assert [n.name for n in model.node_models_[2:4]] == ["2", "3"]
+    assert model.network_ is net
+    assert model.eigenvalues_.shape == (4,)
+    assert (np.diff(model.eigenvalues_) <= 0).all()
+    assert 0 < model.explained_variance_ratio_.sum() < 1
+    assert model.n_iter_ == len(model.history_["residual"]) == len(model.history_["change"]) == len(model.history_["objective"])
+    assert set(model.history_["bytes"]) == set(model.history_["messages"])
+    assert "lagrangian" not in model.history_
+    central = dekpca.baselines.central(parts, 4, gamma=0.05)
+    for metric in (dekpca.metrics.similarity, dekpca.metrics.oracle, dekpca.metrics.angles):
+        assert metric(model, central).shape == (6, 4)
+    assert dekpca.metrics.agreement(model, central, X).shape == (6, 4)
+    assert len(dekpca.baselines.local(parts, 4, gamma=0.05)) == len(dekpca.baselines.neighborhood(parts, net, 4, gamma=0.05)) == 6
+    model.set_params(**dekpca.PAPER)
+
+
+def test_default_matches_central_on_digits_split_by_class():
+    data = load_digits()
+    order = np.argsort(data.target, kind="stable")
+    parts = np.array_split(data.data[order], 12)  # each node sees one or two digits
+    model = DecentralizedKernelPCA(3, gamma=1e-3, network=Network.ring(12, 4), random_state=0).fit_parts(parts)
+    central = baselines.central(parts, 3, gamma=1e-3)
+    assert model.converged_
+    assert model.n_iter_ <= 30
+    assert metrics.agreement(model, central, data.data).min() > 0.998
+    np.testing.assert_allclose(model.eigenvalues_, central.eigenvalues_, rtol=0.02)
+    trace = (central.kernel.diagonal(data.data)).sum() - central.kernel.gram(data.data, data.data).mean() * len(data.data)
+    np.testing.assert_allclose(model.eigenvalues_ / model.explained_variance_ratio_, trace, rtol=0.02)  # the mean is the landmarks' projection
+    local = metrics.agreement(baselines.local(parts, 3, gamma=1e-3), central, data.data)
+    assert local.min() < 0.5  # the problem is not trivial
+
+
+def test_eigenvalue_is_the_sum_of_squared_values_over_the_nodes_own_samples():
+    parts = clusters([40, 20, 35, 9])
+    model = DecentralizedKernelPCA(3, gamma=0.05, random_state=0).fit_parts(parts)
+    values = np.concatenate([node.transform(part, "node") for node, part in zip(model.node_models_, parts, strict=True)])
+    np.testing.assert_allclose((values**2).sum(axis=0), model.eigenvalues_, rtol=1e-8)
+
+
+def test_fit_deals_all_rows_and_is_seeded():
+    one, two, other = (DecentralizedKernelPCA(2, gamma=0.05, network=5, random_state=s).fit(X) for s in (0, 0, 1))
+    np.testing.assert_array_equal(one.transform(X), two.transform(X))
+    assert not np.allclose(one.transform(X), other.transform(X), atol=1e-12)
+    held = np.concatenate([node.function("node").points[-1] for node in one.node_models_])
+    np.testing.assert_array_equal(held[np.lexsort(held.T)], X[np.lexsort(X.T)])
+
+
+def test_default_network():
+    sizes = {300: 2, 900: 4, 1500: 8}  # about 200 rows a node
+    for rows, nodes in sizes.items():
+        model = DecentralizedKernelPCA(1, gamma=0.05, random_state=0).fit(np.random.default_rng(0).normal(size=(rows, 3)))
+        assert len(model.network_) == nodes
+        assert set(model.network_.degrees) == {4 if nodes > 5 else nodes - 1}
+
+
+def test_node_labels_name_the_nodes():
+    owner = np.array(["oslo", "rome", "bonn"])[np.arange(len(X)) % 3]
+    model = DecentralizedKernelPCA(2, gamma=0.05, random_state=0).fit(X, nodes=owner)
+    assert model.network_.names == ("bonn", "oslo", "rome")
+    np.testing.assert_array_equal(model.node_models_[2].function("node").points[-1], X[owner == "rome"])
+
+
+def test_the_best_informed_node_answers():
+    parts = clusters([10, 50, 10, 20, 10])
+    model = DecentralizedKernelPCA(2, gamma=0.05, network=Network.path(5), random_state=0).fit_parts(parts)
+    assert model.answering_node_ == 2  # 50 + 10 + 20 samples around
+    np.testing.assert_array_equal(model.transform(X), model.node_models_[2].transform(X))
+
+
+def test_pipeline_clone_grid_search_pandas_joblib(tmp_path):
+    data = load_digits()
+    rows, y = data.data[:400], data.target[:400]
+    pipeline = make_pipeline(DecentralizedKernelPCA(8, gamma=1e-3, network=4, random_state=0), LogisticRegression(max_iter=2000))
+    search = GridSearchCV(pipeline, {"decentralizedkernelpca__gamma": [1e-4, 1e-3]}, cv=2)
+    assert search.fit(rows, y).best_score_ > 0.7
+    model = clone(search.best_estimator_[0]).set_output(transform="pandas").fit(rows)
+    frame = model.transform(rows)
+    assert list(frame.columns) == list(model.get_feature_names_out()) == [f"decentralizedkernelpca{i}" for i in range(8)]
+    joblib.dump(model, tmp_path / "model.joblib")
+    again = joblib.load(tmp_path / "model.joblib")
+    np.testing.assert_array_equal(again.transform(rows), frame)
+    np.testing.assert_array_equal(again.node_models_[1].transform(rows), model.node_models_[1].transform(rows))
+
+
+def test_float32_stays_and_agrees():
+    single = DecentralizedKernelPCA(2, gamma=0.05, network=5, random_state=0).fit(X.astype(np.float32))
+    double = DecentralizedKernelPCA(2, gamma=0.05, network=5, random_state=0).fit(X)
+    forced = DecentralizedKernelPCA(2, gamma=0.05, network=5, random_state=0, dtype="float32").fit(X)
+    for model in (single, forced):
+        assert model.eigenvalues_.dtype == model.transform(X[:3]).dtype == np.float32 or model is single
+        assert model.transform(X[:3].astype(np.float32)).dtype == np.float32
+        np.testing.assert_allclose(model.eigenvalues_, double.eigenvalues_, rtol=1e-3)
+        for one, two in zip(model.transform(X).T, double.transform(X).T, strict=True):
+            assert abs(np.corrcoef(one, two)[0, 1]) > 0.9999
+
+
+@pytest.mark.parametrize("factor", [1e6, 1e-6])
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+def test_scaled_columns_give_the_same_answer(factor, kernel):
+    parts = clusters([30] * 4)
+    usual = DecentralizedKernelPCA(2, kernel=kernel, gamma=0.05, network=4, random_state=0, normalize=False).fit_parts(parts)
+    scaled = DecentralizedKernelPCA(2, kernel=kernel, gamma=0.05 / factor**2, network=4, random_state=0).fit_parts([p * factor for p in parts])
+    unit = factor if kernel == "linear" else 1.0
+    np.testing.assert_allclose(scaled.eigenvalues_, usual.eigenvalues_ * unit**2, rtol=1e-6)
+    np.testing.assert_allclose(scaled.transform(X * factor), usual.transform(X) * unit, atol=1e-5 * unit * np.abs(usual.transform(X)).max())
+
+
+AWKWARD = {
+    "a node with one sample": lambda: clusters([30, 1, 25, 12]),
+    "two nodes": lambda: clusters([30, 20]),
+    "duplicate samples": lambda: [np.repeat(p, 3, axis=0) for p in clusters([10, 8, 12])],
+    "the same sample everywhere but once": lambda: [np.vstack([np.zeros((9, 6)), np.ones((1, 6))]), np.zeros((10, 6)), np.zeros((5, 6))],
+    "a constant column": lambda: [np.column_stack([p, np.full(len(p), 7.0)]) for p in clusters([20, 20, 20])],
+    "a rank-deficient node": lambda: [np.outer(np.arange(12.0), np.ones(6)) / 12, *clusters([20, 20])],
+    "more columns than samples": lambda: [p / 4 for p in clusters([4, 5, 6], columns=50)],
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+def test_awkward_data_works(name, kernel):
+    parts = AWKWARD[name]()
+    together = np.concatenate(parts)
+    model = DecentralizedKernelPCA(1, kernel=kernel, gamma=0.05, random_state=0, n_landmarks=max(2, len(together) // 4)).fit_parts(parts)
+    central = baselines.central(parts, 1, kernel=kernel, gamma=0.05)
+    assert np.isfinite(model.transform(together)).all()
+    assert model.converged_
+    assert metrics.agreement(model, central, together).min() > 0.99
+
+
+def test_constant_data_has_no_components():
+    model = DecentralizedKernelPCA(2, gamma=0.1, network=3, random_state=0).fit(np.ones((30, 4)))
+    assert model.converged_
+    np.testing.assert_allclose(model.eigenvalues_, 0, atol=1e-10)
+    np.testing.assert_allclose(model.transform(np.ones((2, 4))), 0, atol=1e-6)
+    assert (model.explained_variance_ratio_ <= 1).all()
+
+
+@pytest.mark.parametrize("solver", ["projection", "landmarks"])
+@pytest.mark.parametrize("centering", ["global", "local", None])
+def test_solvers_and_centerings(solver, centering):
+    parts = clusters([40] * 5, n_clusters=1)  # alike nodes: local means are good too
+    together = np.concatenate(parts)
+    model = DecentralizedKernelPCA(2, gamma=0.05, solver=solver, centering=centering, n_landmarks=60, random_state=0).fit_parts(parts)
+    central = baselines.central(parts, 2, gamma=0.05)
+    if centering is None:
+        vectors = np.linalg.eigh(central.kernel.gram(together, together))[1][:, ::-1][:, :2]
+        values = np.array([node.transform(together) for node in model.node_models_])
+        cosines = np.abs((values * vectors).sum(axis=1)) / np.linalg.norm(values, axis=1)
+    else:
+        cosines = metrics.agreement(model, central, together)
+    assert cosines.min() > 0.98
+    if solver == "landmarks":
+        assert (model.n_iter_, model.converged_) == (1, True)
+        assert (model.eigenvalues_ <= central.eigenvalues_ * (1 + 1e-8)).all() or centering != "global"
+
+
+@pytest.mark.parametrize("rho", ["auto", "paper-bound", 200.0, [(0, 300.0, 100.0), (3, 200.0, 200.0)], lambda t, own: 250.0 if own else 200.0])
+@pytest.mark.parametrize("init", ["landmarks", "random", "local"])
+def test_penalties_and_starts_agree_in_the_end(rho, init):
+    parts = clusters([30] * 5)
+    settings = {"gamma": 0.05, "network": Network.ring(5), "random_state": 0, "tol": 1e-8, "max_iter": 2000, "n_landmarks": 30}
+    usual = DecentralizedKernelPCA(2, **settings).fit_parts(parts)
+    model = DecentralizedKernelPCA(2, rho=rho, init=init, **settings).fit_parts(parts)
+    assert model.converged_
+    np.testing.assert_allclose(model.eigenvalues_, usual.eigenvalues_, rtol=1e-3)
+    for one, two in zip(model.transform(X).T, usual.transform(X).T, strict=True):
+        assert abs(np.corrcoef(one, two)[0, 1]) > 0.9999
+
+
+def test_gamma_scale_is_scikit_learns():
+    parts = clusters([30, 12, 40])
+    model = DecentralizedKernelPCA(2, gamma="scale", random_state=0).fit_parts(parts)
+    together = np.concatenate(parts)
+    np.testing.assert_allclose(model.node_models_[0].kernel.gamma, 1 / (6 * together.var()), rtol=1e-12)
+
+
+@pytest.mark.parametrize("noise", [0.05, "30dB", "30 db"])
+def test_exchange_noise_touches_what_leaves_and_nothing_else(noise):
+    parts = clusters([40, 30, 35])
+    model = DecentralizedKernelPCA(2, gamma=0.05, exchange_noise=noise, random_state=0).fit_parts(parts)
+    clean = {row.tobytes() for p in parts for row in p}
+    sent = {}
+    for j, node in enumerate(model.node_models_):
+        marks, *sets = node.function("neighborhood").points
+        for q, points in zip([j, *(q for q in range(3) if q != j)], sets, strict=True):
+            wanted = 0.05 if noise == 0.05 else np.sqrt((parts[q] ** 2).mean() * 10**-3)
+            assert 0.8 * wanted < (points - parts[q]).std() < 1.2 * wanted
+            np.testing.assert_array_equal(sent.setdefault(q, points), points)  # everybody got the same
+        assert not any(row.tobytes() in clean for row in marks)
+    assert model.converged_
+    assert metrics.agreement(model, baselines.central(parts, 2, gamma=0.05), np.concatenate(parts)).min() > 0.99
+
+
+def test_paper_mode_with_deflation():
+    parts = clusters([60] * 5, n_clusters=1, columns=3)
+    model = DecentralizedKernelPCA(3, gamma=0.1, network=Network.ring(5, 4), random_state=0, max_iter=30, tol=0).set_params(**PAPER)
+    with pytest.warns(ConvergenceWarning, match="use update='proximal'"):
+        model.fit_parts(parts)
+    central = baselines.central(parts, 3, gamma=0.1)
+    assert model.n_iter_ == 3 * 30
+    similar = metrics.similarity(model, central).mean(axis=0)
+    assert (similar > metrics.similarity(baselines.local(parts, 3, gamma=0.1), central).mean(axis=0)).all()
+    assert similar.min() > 0.9
+    own = [node.own_function() for node in model.node_models_]
+    gram = [f.coefficients[0].T @ central.kernel.gram(f.points[0], f.points[0]) @ f.coefficients[0] for f in own]
+    for square in gram:  # deflation: each node's components are orthogonal
+        scale = np.sqrt(np.diag(square))
+        np.testing.assert_allclose(square / scale / scale[:, None], np.eye(3), atol=1e-6)
+
+
+def test_not_converged_says_what_to_try():
+    with pytest.warns(ConvergenceWarning, match=r"after 3 iterations: relative residual .* \(node \d\).*raise max_iter or tol"):
+        model = DecentralizedKernelPCA(2, gamma=0.05, network=6, max_iter=3, random_state=0).fit(X)
+    assert not model.converged_
+    assert model.n_iter_ == 3
+
+
+def test_ctrl_c_keeps_the_last_iterate():
+    def kernel(A, B):
+        return A @ B.T
+
+    from dekpca.engines import local
+
+    iterations = []
+    run = local.run
+
+    def interrupted(parts, network, options, observer=None):
+        def press(blocks, checkpoints):
+            iterations.append(checkpoints[0].state.iteration)
+            if iterations[-1] == 12:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return run(parts, network, options, press)
+
+    local.run = interrupted
+    try:
+        with pytest.warns(ConvergenceWarning, match="last iterate is kept"):
+            model = DecentralizedKernelPCA(2, kernel=kernel, network=5, max_iter=10_000, tol=0, random_state=0).fit(X)
+    finally:
+        local.run = run
+    assert model.n_iter_ == 15  # the next check
+    assert not model.converged_
+    assert np.isfinite(model.transform(X)).all()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_before_the_first_iteration_interrupts():
+    def kernel(A, B):
+        os.kill(os.getpid(), signal.SIGINT)
+        return A @ B.T
+
+    with pytest.raises(KeyboardInterrupt):
+        DecentralizedKernelPCA(2, kernel=kernel, network=5, random_state=0).fit(X)
+
+
+def test_verbose_is_quiet_off_a_terminal(capsys):
+    DecentralizedKernelPCA(2, gamma=0.05, network=5, random_state=0, verbose=True).fit(X)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.strip() == ""
