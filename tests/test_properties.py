@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import clusters, make_options
-from dekpca import PAPER, DecentralizedKernelPCA, Network, baselines, metrics
+from dekpca import PAPER, DecentralizedKernelPCA, Network, baselines, metrics, testing
 from dekpca.block import Block, make_blocks
 from dekpca.collectives import network_sum
 from dekpca.engines import local
@@ -18,14 +18,7 @@ from dekpca.messages import Say, Tell
 
 
 def by_node(outcome):
-    """Each node's function without padding, and the eigenvalues."""
-    found = {}
-    for answer in outcome.answers:
-        m = 0 if answer.known.points is None else len(answer.known.points)
-        for b, name in enumerate(answer.block.names):
-            rows = 0 if answer.z is None else int(answer.block.own_sizes[b])
-            found[name] = answer.w[b, : m + rows], answer.eigenvalues
-    return found
+    return {name: (w, answer.eigenvalues) for name, (answer, w) in testing.by_node(outcome).items()}
 
 
 def compare(one, two, tolerance=1e-8):
@@ -49,8 +42,6 @@ def options_for(mode, parts, network, **more):
     return make_options(parts, network, changes.pop("n_landmarks", 15), changes.pop("n_oversamples", "auto"), **changes)
 
 
-# samples that are landmarks have rest(x, x) = 0 and their coefficients are noise over it: with distinct data compare coefficients anyway,
-# since both runs make the same choices; a difference here would be a difference of the algorithm
 @pytest.mark.parametrize("mode", MODES)
 def test_padding_and_blocking_do_not_matter(mode, ragged):
     parts, network = ragged

@@ -120,8 +120,8 @@ class Kernel:
         if batch > 1 and len(A.shape) == 3 and len(B.shape) == 3:
             out = xp.empty((batch, rows, columns), dtype=A.dtype, device=aac.device(A))
             step = max(1, TILE_BYTES // (8 * max(1, rows * columns)))
-            for a in range(0, batch, step):
-                out[a : a + step, ...] = (self.gram if step == 1 else self._tile)(A[a : a + step, ...], B[a : a + step, ...])
+            for i in row_tiles(batch, step):
+                out[i, ...] = (self.gram if step == 1 else self._tile)(A[i, ...], B[i, ...])
             return out
         out = xp.empty((*A.shape[:-1], columns), dtype=A.dtype, device=aac.device(A))
         for i in row_tiles(rows):
@@ -185,8 +185,8 @@ class Kernel:
         if isinstance(self.name, str):
             return xp.ones(A.shape[:-1], dtype=A.dtype, device=aac.device(A))
         flat = xp.reshape(A, (-1, A.shape[-1]))
-        step = 64  # a callable gives only whole matrices: small ones waste little
-        pieces = [xp.linalg.diagonal(self._call(flat[i : i + step, :], flat[i : i + step, :])) for i in range(0, flat.shape[0], step)]
+        # a callable gives only whole matrices: small ones waste little
+        pieces = [xp.linalg.diagonal(self._call(flat[i, :], flat[i, :])) for i in row_tiles(flat.shape[0], 64)]
         return xp.reshape(xp.concat(pieces), A.shape[:-1])
 
 

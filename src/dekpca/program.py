@@ -303,7 +303,7 @@ def start(block: Block, options: Options, known: Known, own: OwnSpace) -> State:
         w = consensus.local_start(own, k)
     elif options.init == "landmarks":
         assert known.directions is not None
-        on_marks = consensus.pad_columns(known.directions[:, :k], k)
+        on_marks = consensus.pad_columns(known.directions[:, : min(k, known.directions.shape[1])], k)
         w = xp.concat([xp.broadcast_to(on_marks[None, ...], (B, own.m, k)), xp.zeros((B, n, k), **like)], axis=1)
         empty = xp.all(on_marks == 0, axis=0)  # more columns than the landmarks have directions
         if bool(xp.any(empty)):
@@ -370,7 +370,7 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         gap = w[:, None, ...] - seen
         new = stopping.Measured.of(own, w)
         state.dual, state.shares = consensus.dual_step(w, gap, state.dual, rho, next_rho, options.anchored)
-        leading = state.rotation[:, : options.n_components]
+        leading = state.rotation[:, : min(k, options.n_components)]
         progress = stopping.measure(new, gap, views, before, at_check, leading, state.dual if options.diagnostics else None, rho)
         state.w, state.z, state.iteration, before = w, z, t + 1, new
         for name in HISTORY:

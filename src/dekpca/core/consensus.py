@@ -122,8 +122,9 @@ def view_signs(own: OwnSpace, seen: Array) -> Array:
 def local_start(own: OwnSpace, n_columns: int) -> Array:
     """The local solution: unit functions along the leading eigenvectors of K_j; zero where K_j has no more."""
     xp = aac.array_namespace(own.rest)
-    basis = xp.flip(own.gram_factor.basis, axis=-1)[..., :n_columns]
-    inverse = xp.flip(own.gram_factor.inverse, axis=-1)[..., :n_columns]
+    found = min(n_columns, own.rest.shape[-1])
+    basis = xp.flip(own.gram_factor.basis, axis=-1)[..., :found]
+    inverse = xp.flip(own.gram_factor.inverse, axis=-1)[..., :found]
     w = own.spread(flip_signs(basis) * xp.sqrt(inverse)[:, None, :])
     return pad_columns(w, n_columns)
 

@@ -15,7 +15,7 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from ..kernels import Kernel
+from ..kernels import Kernel, row_tiles
 from .centering import center_blocks
 from .spectrum import to_numpy, transposed
 
@@ -224,8 +224,8 @@ def _blocks(p: Pool, p_rows: Array, q: Pool, q_rows: Array, n_rows: int, kernel:
     count = p_rows.shape[0]
     out = xp.empty((count, a, b), dtype=p.samples.dtype, device=aac.device(p.samples))
     step = max(1, CHUNK_BYTES // (8 * (a + b) * max(1, p.samples.shape[2])))
-    for i in range(0, count, step):
-        at_p, at_q = p_rows[i : i + step], q_rows[i : i + step]
+    for chunk in row_tiles(count, step):
+        at_p, at_q = p_rows[chunk], q_rows[chunk]
         block = kernel.gram(*(xp.take(x, at, axis=0)[:, :n, :] for x, at, n in ((p.samples, at_p, a), (q.samples, at_q, b))))
         if p.psi.shape[2]:
             psi_p, psi_q = (xp.take(x, at, axis=0)[:, :n, :] for x, at, n in ((p.psi, at_p, a), (q.psi, at_q, b)))
@@ -233,5 +233,5 @@ def _blocks(p: Pool, p_rows: Array, q: Pool, q_rows: Array, n_rows: int, kernel:
         mask_p, mask_q = (xp.take(x, at, axis=0)[:, :n] for x, at, n in ((p.mask, at_p, a), (q.mask, at_q, b)))
         block *= mask_p[:, :, None]
         block *= mask_q[:, None, :]
-        out[i : i + step, ...] = center_blocks(block, mask_p, mask_q) if local_means else block
+        out[chunk, ...] = center_blocks(block, mask_p, mask_q) if local_means else block
     return out

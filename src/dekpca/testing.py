@@ -1,0 +1,96 @@
+"""The conformance suite for engines: the same problems as the local engine, and the same answers.
+
+For those who write an engine. `check_engine(run)` takes a function with the signature of `dekpca.engines.local.run` and raises an
+AssertionError where its answers differ from the local engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .engines import local
+from .kernels import Kernel
+from .network import Network
+from .options import PAPER, Options, settle
+
+EIGENVALUE_TOLERANCE = 1e-10  # relative: other blocks mean other BLAS calls, so the last digits may differ
+VALUE_TOLERANCE = 1e-8  # of component values, relative to the largest
+
+
+def problems() -> Iterator[tuple[str, list[np.ndarray], Network, Options]]:
+    """Small problems that between them use every kind of message: name, parts, network, options."""
+    rng = np.random.default_rng(0)
+    centers = 2 * rng.normal(size=(3, 5))
+    spread = np.geomspace(2.0, 0.3, 5)
+
+    def parts(sizes: list[int]) -> list[np.ndarray]:
+        return [centers[j % 3] + spread * rng.normal(size=(n, 5)) for j, n in enumerate(sizes)]
+
+    def options(own: list[np.ndarray], network: Network, n_landmarks: int = 12, **changes: Any) -> Options:
+        plain = Options(
+            n_components=2,
+            n_oversamples=0,
+            kernel=Kernel("rbf", gamma=0.05),
+            gamma_by_variance=False,
+            solver="projection",
+            update="proximal",
+            centering="global",
+            init="landmarks",
+            rho="auto",
+            n_landmarks=0,
+            exchange_noise=0.0,
+            max_iter=60,
+            tol=1e-3,
+            seed=0,
+        )
+        return settle(replace(plain, **changes), network, np.array([len(p) for p in own]), n_landmarks, "auto")
+
+    ring, star, path = Network.ring(6, 4), Network.star(5), Network.path(4)
+    for name, sizes, network, changes in (
+        ("equal nodes on a ring", [20] * 6, ring, {}),
+        ("unequal nodes on a star", [30, 1, 12, 25, 7], star, {}),
+        ("gamma by a network sum, random start", [15, 20, 9, 14], path, {"gamma_by_variance": True, "init": "random"}),
+        ("landmarks only", [15, 20, 9, 14], path, {"solver": "landmarks"}),
+        ("noise", [20] * 6, ring, {"exchange_noise": 0.01}),
+        ("the paper's settings", [20] * 6, ring, {key: PAPER[key] for key in ("update", "centering", "rho", "init")} | {"n_landmarks": 0, "max_iter": 12}),
+    ):
+        own = parts(sizes)
+        yield name, own, network, options(own, network, **changes)
+
+
+def check_engine(run: Callable[..., Any]) -> None:
+    """Assert that an engine gives the local engine's answers.
+
+    Examples
+    --------
+    >>> from dekpca.engines import local
+    >>> from dekpca.testing import check_engine
+    >>> check_engine(local.run)
+    """
+    for name, parts, network, options in problems():
+        expected, got = (by_node(engine(parts, network, options)) for engine in (local.run, run))
+        assert got.keys() == expected.keys(), f"{name}: answers for nodes {sorted(got)}, expected {sorted(expected)}"
+        bits = {answer.known.mean.tobytes() for answer, _ in got.values() if answer.known.mean is not None}
+        assert len(bits) <= 1, f"{name}: a network sum differs between nodes"
+        for node, (answer, w) in got.items():
+            truth, w_truth = expected[node]
+            assert answer.n_iter == truth.n_iter, f"{name}, node {node}: {answer.n_iter} iterations, expected {truth.n_iter}"
+            if truth.known.mean is not None:
+                assert (answer.known.mean == truth.known.mean).all(), f"{name}, node {node}: network sum not bit-equal"
+            np.testing.assert_allclose(answer.eigenvalues, truth.eigenvalues, rtol=EIGENVALUE_TOLERANCE, err_msg=f"{name}, node {node}: eigenvalues")
+            np.testing.assert_allclose(w, w_truth, rtol=0, atol=VALUE_TOLERANCE * np.abs(w_truth).max(), err_msg=f"{name}, node {node}: function")
+
+
+def by_node(outcome: Any) -> dict[str, tuple[Any, np.ndarray]]:
+    """Each hosted node's answer, and its function without padding."""
+    found = {}
+    for answer in outcome.answers:
+        m = 0 if answer.root is None else answer.root.shape[0]
+        for b, name in enumerate(answer.block.names):
+            rows = 0 if answer.z is None else int(answer.block.own_sizes[b])
+            found[name] = answer, answer.w[b, : m + rows, :]
+    return found

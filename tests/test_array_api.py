@@ -1,0 +1,70 @@
+"""The same code on another array library: array-api-strict implements the standard and nothing more."""
+
+from __future__ import annotations
+
+import array_api_strict as xps
+import numpy as np
+import pytest
+from conftest import clusters, make_options
+
+from dekpca import PAPER, DecentralizedKernelPCA, Network
+from dekpca.core.spectrum import to_numpy
+from dekpca.engines import local
+from dekpca.testing import by_node
+
+PAPERS = {k: PAPER[k] for k in ("update", "centering", "rho", "init")} | {"n_components": 2, "n_landmarks": 0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"centering": "local", "init": "random", "diagnostics": True},
+        {"solver": "landmarks", "gamma_by_variance": True},
+        {"exchange_noise": "20dB"},
+        PAPERS,
+        PAPERS | {"exchange_noise": 0.01},
+    ],
+    ids=str,
+)
+def test_strict_arrays_give_numpys_answer(changes, ragged):
+    parts, network = ragged
+    n_landmarks = changes.get("n_landmarks", 20)
+    options = make_options(parts, network, n_landmarks, **{k: v for k, v in changes.items() if k != "n_landmarks"})
+    usual = by_node(local.run(parts, network, options))
+    strict = by_node(local.run([xps.asarray(p) for p in parts], network, options))
+    for name, (answer, w) in usual.items():
+        other, v = strict[name]
+        assert "array_api_strict" in type(v).__module__
+        np.testing.assert_allclose(to_numpy(v), w, atol=1e-9 * np.abs(w).max())
+        np.testing.assert_allclose(to_numpy(other.eigenvalues), answer.eigenvalues, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear", "poly", "laplacian", "cosine"])
+def test_the_estimator_answers_in_kind(kernel):
+    X = np.concatenate(clusters([40] * 4))
+    settings = {"kernel": kernel, "gamma": 0.05, "network": Network.ring(4), "random_state": 0}
+    usual, strict = DecentralizedKernelPCA(2, **settings).fit(X), DecentralizedKernelPCA(2, **settings).fit(xps.asarray(X))
+    values = strict.transform(xps.asarray(X[:9]))
+    assert type(values) is type(xps.asarray(X))
+    np.testing.assert_allclose(to_numpy(values), usual.transform(X[:9]), atol=1e-7)
+    np.testing.assert_allclose(to_numpy(strict.eigenvalues_), usual.eigenvalues_, rtol=1e-9)
+    np.testing.assert_allclose(to_numpy(strict.transform(X[:9])), usual.transform(X[:9]), atol=1e-7)  # lists and NumPy are welcome too
+
+
+def test_float32_and_integers():
+    X = np.concatenate(clusters([40] * 4))
+    single = DecentralizedKernelPCA(2, gamma=0.05, network=4, random_state=0).fit(xps.asarray(X, dtype=xps.float32))
+    assert single.eigenvalues_.dtype == xps.float32
+    whole = DecentralizedKernelPCA(2, gamma=0.05, network=4, random_state=0).fit(xps.asarray(np.round(X).astype(np.int64)))
+    assert whole.eigenvalues_.dtype == xps.float64
+
+
+def test_bad_arrays():
+    X = np.concatenate(clusters([40] * 2))
+    with pytest.raises(ValueError, match="row 3"):
+        DecentralizedKernelPCA(network=2).fit(xps.asarray(np.where(np.arange(len(X))[:, None] == 3, np.nan, X)))
+    with pytest.raises(ValueError, match="not numeric"):
+        DecentralizedKernelPCA(network=2).fit(xps.asarray(X + 1j))
+    with pytest.raises(ValueError, match="another array library"):
+        DecentralizedKernelPCA().fit_parts([X, xps.asarray(X)])

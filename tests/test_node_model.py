@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+from conftest import clusters
+
+from dekpca import DecentralizedKernelPCA, Network, NodeModel
+from dekpca.node_model import EXPANSIONS
+
+PARTS = clusters([30, 12, 25, 1, 20])
+NEW = clusters([17], seed=9)[0]
+
+
+def fitted(**params):
+    settings = {"gamma": 0.05, "network": Network.ring(5), "random_state": 0, **params}
+    return DecentralizedKernelPCA(3, **settings).fit_parts(PARTS)
+
+
+@pytest.mark.parametrize("expansion", EXPANSIONS)
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"centering": "local"}, {"centering": None}, {"kernel": "poly", "degree": 2, "normalize": True}, {"solver": "landmarks", "n_landmarks": 20}],
+    ids=str,
+)
+def test_round_trip(tmp_path, expansion, params):
+    model = fitted(expansion=expansion, **params)
+    for node in (model.node_models_[0], model.node_models_[3]):
+        node.save(tmp_path / "node.npz")
+        again = NodeModel.load(tmp_path / "node.npz")
+        assert (again.name, again.expansion, again.centering) == (node.name, node.expansion, node.centering)
+        np.testing.assert_array_equal(again.eigenvalues_, node.eigenvalues_)
+        for held in node.functions:
+            np.testing.assert_allclose(again.transform(NEW, held), node.transform(NEW, held), rtol=1e-12, atol=1e-14)
+
+
+def test_expansions_hold_only_what_they_need():
+    sizes = {"landmarks": 8, "node": 8 + 25, "neighborhood": 8 + 25 + 12 + 1}
+    for expansion, points in sizes.items():
+        node = fitted(expansion=expansion).node_models_[2]
+        assert sum(len(p) for p in node.functions[expansion].points) == points
+        assert set(node.functions) == {e for e in sizes if sizes[e] <= points}
+        with pytest.raises(ValueError, match="is not in this model"):
+            fitted(expansion="landmarks").node_models_[2].transform(NEW, "node")
+
+
+def test_values_on_own_samples_are_those_of_the_algorithm():
+    """Folding landmark coordinates and means into coefficients changes nothing: P_j u has u's values on X_j."""
+    for params in ({}, {"centering": "local"}, {"centering": None, "n_landmarks": 0, "init": "random"}):
+        model = fitted(tol=1e-7, max_iter=3000, **params)
+        assert model.converged_
+        for node, part in zip(model.node_models_, PARTS, strict=True):
+            through_node, through_neighborhood = (node.transform(part, e) for e in ("node", "neighborhood"))
+            np.testing.assert_allclose(through_node, through_neighborhood, atol=1e-2 * np.sqrt(model.eigenvalues_[0]))
+
+
+def test_transform_in_tiles_is_transform(monkeypatch):
+    from dekpca import node_model
+
+    node = fitted().node_models_[0]
+    many = np.tile(NEW, (40, 1))
+    whole = node.transform(many)
+    monkeypatch.setattr(node_model, "TILE_BYTES", 1)
+    np.testing.assert_allclose(node.transform(many), whole, rtol=1e-12, atol=1e-14)
+
+
+def test_callable_kernels_are_named_not_stored(tmp_path):
+    def dot(A, B, c):
+        return A @ B.T + c
+
+    node = fitted(kernel=dot, kernel_params={"c": 1.0}).node_models_[0]
+    node.save(tmp_path / "node.npz")
+    with pytest.raises(ValueError, match="Python function dot"):
+        NodeModel.load(tmp_path / "node.npz")
+    again = NodeModel.load(tmp_path / "node.npz", kernel=dot, kernel_params={"c": 1.0})
+    np.testing.assert_allclose(again.transform(NEW), node.transform(NEW))
+
+
+def test_files_hold_no_pickle_and_damage_is_noticed(tmp_path):
+    path = tmp_path / "node.npz"
+    fitted().node_models_[0].save(path)
+    with np.load(path, allow_pickle=False) as file:
+        content = {key: file[key] for key in file.files}
+    with pytest.raises(FileNotFoundError):
+        NodeModel.load(tmp_path / "none.npz")
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(ValueError, match="not a node model"):
+        NodeModel.load(path)
+    np.savez(path, **{k: v for k, v in content.items() if k != "header"})
+    with pytest.raises(ValueError, match="not a node model"):
+        NodeModel.load(path)
+    for change, says in (
+        ({"header": np.array(str(content["header"]).replace('"version": 1', '"version": 2'))}, "version 2"),
+        ({"header": np.array(str(content["header"]).replace('"rbf"', '"gauss"'))}, "unknown kernel"),
+        ({"points": content["points"][:-1]}, "do not fit"),
+        ({"node_offset": np.zeros(9)}, "do not fit"),
+    ):
+        np.savez(path, **(content | change))
+        with pytest.raises(ValueError, match=says):
+            NodeModel.load(path)
+    np.savez(path, **{k: v for k, v in content.items() if k != "node_offset"})
+    with pytest.raises(ValueError, match="without 'node_offset'"):
+        NodeModel.load(path)
+
+
+def test_a_pickle_in_disguise_is_refused(tmp_path):
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with zipfile.ZipFile(tmp_path / "evil.npz", "w") as archive:
+        archive.writestr("header.npy", buffer.getvalue())
+    with pytest.raises(ValueError, match="not a node model"):
+        NodeModel.load(tmp_path / "evil.npz")
+
+
+def test_repr_and_lists():
+    node = fitted().node_models_[1]
+    assert repr(node) == "NodeModel('1', 3 components over 75 points, expansion 'neighborhood')"
+    np.testing.assert_allclose(node.transform(NEW.tolist()), node.transform(NEW))
