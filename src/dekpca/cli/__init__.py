@@ -1,0 +1,35 @@
+"""The command line: `dekpca VERB`. One file a verb; here they are put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from .demo import demo
+
+app = typer.Typer(
+    help="Decentralized kernel PCA: data stays on its node, nodes talk to their neighbors only, everybody gets the answer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dekpca {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+    pass
+
+
+app.command()(demo)
+
+
+def main() -> None:
+    app()

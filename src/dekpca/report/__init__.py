@@ -1,0 +1,1 @@
+"""Pictures of fits and experiments. Needs matplotlib: pip install 'dekpca[plot]'."""
