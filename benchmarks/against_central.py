@@ -2,8 +2,8 @@
 
     python benchmarks/against_central.py --data mnist-0358.npz
 
-J = 80 nodes of 100 rows on a ring with 4 neighbors, default settings, both methods timed in turn; the floors of quality.py for this network must hold in
-the same run.
+J = 80 nodes of 100 rows on a ring with 4 neighbors, default settings, both methods timed in turn; the floors of
+quality.py for this network must hold in the same run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def main() -> None:
         floors.require(agree[:2].min() >= 0.998 and agree[2:].min() >= 0.99, f"{label}: agreement {numbers(agree)}")
         floors.require(model.converged_ and model.n_iter_ <= 30, f"{label}: {model.n_iter_} iterations")
         floors.require(ratio <= 1.0, f"{label}: takes {ratio:.2f} times as long as central")
-        shown.add_row(label, f"{min(ours):.2f}", f"{min(theirs):.2f}", f"{ratio:.2f}", numbers(agree, 5), str(model.n_iter_))
+        shown.add_row(
+            label, f"{min(ours):.2f}", f"{min(theirs):.2f}", f"{ratio:.2f}", numbers(agree, 5), str(model.n_iter_)
+        )
     console.print(shown)
     floors.finish()
 

@@ -17,7 +17,12 @@ console = Console(width=None if sys.stdout.isatty() else 200)
 
 def arguments(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--data", type=Path, required=True, help="npz file with X (rows x pixels) and y, such as MNIST's digits 0, 3, 5, 8")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        help="npz file with X (rows x pixels) and y, such as MNIST's digits 0, 3, 5, 8",
+    )
     return parser
 
 

@@ -2,8 +2,9 @@
 
     python benchmarks/paper_mode.py --data mnist-0358.npz
 
-Ring with 4 neighbors, 100 images a node, first component. Similarity to the central component (mean over nodes) after 20 iterations (median over seeds, and
-spread), then up to 200 iterations of the paper's update beside the proximal one on the same local kernels, and one class a node.
+Ring with 4 neighbors, 100 images a node, first component. Similarity to the central component (mean over nodes) after
+20 iterations (median over seeds, and spread), then up to 200 iterations of the paper's update beside the proximal one
+on the same local kernels, and one class a node.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-from common import GAMMA, Floors, arguments, console, load, table
 from rich.progress import track
 
+from common import GAMMA, Floors, arguments, console, load, table
 from dekpca import PAPER, DecentralizedKernelPCA, Network, baselines, metrics
 from dekpca.experiments import splits
 
@@ -21,7 +22,9 @@ CHECKPOINTS = (20, 50, 100, 200)
 
 
 def similarity(parts, network, central, iterations, seed, **settings):
-    model = DecentralizedKernelPCA(1, gamma=GAMMA, network=network, max_iter=iterations, tol=0, random_state=seed).set_params(**PAPER)
+    model = DecentralizedKernelPCA(
+        1, gamma=GAMMA, network=network, max_iter=iterations, tol=0, random_state=seed
+    ).set_params(**PAPER)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tol=0 never converges
         model.set_params(**settings).fit_parts(parts)
@@ -34,7 +37,9 @@ def main() -> None:
     a = parser.parse_args()
     X, y = load(a.data)
     floors = Floors()
-    short = table(f"PAPER after 20 iterations, {a.seeds} seeds", "J", "median", "lowest", "highest", "local kernel PCA (median)")
+    short = table(
+        f"PAPER after 20 iterations, {a.seeds} seeds", "J", "median", "lowest", "highest", "local kernel PCA (median)"
+    )
     long = table("mean similarity by iteration, seed 0", "J", "update", *(str(t) for t in CHECKPOINTS))
     apart = table("one class a node, seed 0, similarity", "J", "local", "PAPER, 20 iterations", "default settings")
     for J in track((10, 20, 40, 60, 80), console=console, transient=True, disable=not console.is_terminal):
@@ -51,9 +56,15 @@ def main() -> None:
                     trace = [similarity(parts, network, central, t, seed, **settings) for t in CHECKPOINTS]
                     long.add_row(str(J), name, *(f"{v:.4f}" for v in trace))
                     if name == "proximal":
-                        floors.require(trace[-1] >= trace[1] - 1e-3, f"J = {J}: the proximal update loses between 50 and 200 iterations")
+                        floors.require(
+                            trace[-1] >= trace[1] - 1e-3,
+                            f"J = {J}: the proximal update loses between 50 and 200 iterations",
+                        )
                     elif J == 80:
-                        floors.require(trace[-1] < trace[0] - 0.1, f"J = {J}: the paper's update no longer diverges by 200 iterations")
+                        floors.require(
+                            trace[-1] < trace[0] - 0.1,
+                            f"J = {J}: the paper's update no longer diverges by 200 iterations",
+                        )
         median = np.median(found)
         floors.require(median >= 0.94, f"J = {J}: median similarity {median:.4f}, floor 0.94")
         short.add_row(str(J), f"{median:.4f}", f"{min(found):.4f}", f"{max(found):.4f}", f"{np.median(local):.4f}")
@@ -63,7 +74,9 @@ def main() -> None:
             default = DecentralizedKernelPCA(1, gamma=GAMMA, network=network, random_state=0).fit_parts(parts)
             alone = metrics.similarity(baselines.local(parts, 1, gamma=GAMMA), central).mean()
             theirs, mine = similarity(parts, network, central, 20, 0), metrics.similarity(default, central).mean()
-            floors.require(theirs < 0.5 < 0.9 < mine, f"J = {J}, one class a node: paper {theirs:.4f}, default {mine:.4f}")
+            floors.require(
+                theirs < 0.5 < 0.9 < mine, f"J = {J}, one class a node: paper {theirs:.4f}, default {mine:.4f}"
+            )
             apart.add_row(str(J), f"{alone:.4f}", f"{theirs:.4f}", f"{mine:.4f}")
     for shown in (short, long, apart):
         console.print(shown)

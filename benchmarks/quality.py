@@ -2,9 +2,9 @@
 
     python benchmarks/quality.py --data mnist-0358.npz
 
-For each case the mean similarity over the oracle's, the agreement with central kernel PCA of the worst node (through its neighborhood,
-as `transform` answers, and through its own samples), the eigenvalues over the central ones, iterations and bytes. Then 500 iterations
-with tol=0: nothing may diverge.
+For each case the mean similarity over the oracle's, the agreement with central kernel PCA of the worst node (through
+its neighborhood, as `transform` answers, and through its own samples), the eigenvalues over the central ones,
+iterations and bytes. Then 500 iterations with tol=0: nothing may diverge.
 """
 
 from __future__ import annotations
@@ -50,9 +50,19 @@ def main() -> None:
         f"Default settings, n = 100, {K} components, worst of {a.seeds} seeds (similarity: mean)",
         "network", "split", "similarity / oracle", "agreement, worst node", "same, own samples only", "eigenvalues / central", "iterations", "MB a node",
     )  # fmt: skip
-    longer = table(f"tol=0, {a.long} iterations", "network", "split", "agreement, worst node", "residual at 100", f"at {a.long}", "|z| <= 1")
+    longer = table(
+        f"tol=0, {a.long} iterations",
+        "network",
+        "split",
+        "agreement, worst node",
+        "residual at 100",
+        f"at {a.long}",
+        "|z| <= 1",
+    )
     todo = [(case, split) for case in cases() for split in (splits.evenly, splits.one_class_a_node)]
-    for (name, network, sizes, (first, second), wide), split in track(todo, console=console, transient=True, disable=not console.is_terminal):
+    for (name, network, sizes, (first, second), wide), split in track(
+        todo, console=console, transient=True, disable=not console.is_terminal
+    ):
         rows = []
         for seed in range(a.seeds):
             parts = [X[r] for r in split(y, sizes(seed), seed)]
@@ -74,15 +84,30 @@ def main() -> None:
         label = {"evenly": "i.i.d.", "one_class_a_node": "one class a node"}[split.__name__]
         case = f"{name}, {label}"
         for kind, got in (("neighborhood", agree), ("own samples", own)):
-            floors.require(got[:2].min() >= first, f"{case}: agreement of components 1, 2 ({kind}) {numbers(got[:2])}, floor {first}")
-            floors.require(got[2:].min() >= second, f"{case}: agreement of components 3, 4 ({kind}) {numbers(got[2:])}, floor {second}")
+            floors.require(
+                got[:2].min() >= first,
+                f"{case}: agreement of components 1, 2 ({kind}) {numbers(got[:2])}, floor {first}",
+            )
+            floors.require(
+                got[2:].min() >= second,
+                f"{case}: agreement of components 3, 4 ({kind}) {numbers(got[2:])}, floor {second}",
+            )
         if name == "ring-4":
             floors.require(ratio.min() >= 0.997, f"{case}: similarity over oracle {numbers(ratio)}, floor 0.997")
         floors.require(max(iterations) <= 30, f"{case}: {iterations} iterations, at most 30")
         floors.require(all(r[6] for r in rows), f"{case}: not converged")
         floors.require(np.abs(off - 1).max() <= wide, f"{case}: eigenvalues {numbers(off)} of central, within {wide}")
         sent = np.mean([r[5] for r in rows])
-        shown.add_row(name, label, numbers(ratio), numbers(agree, 5), numbers(own), numbers(off), " ".join(map(str, iterations)), f"{sent:.1f}")
+        shown.add_row(
+            name,
+            label,
+            numbers(ratio),
+            numbers(agree, 5),
+            numbers(own),
+            numbers(off),
+            " ".join(map(str, iterations)),
+            f"{sent:.1f}",
+        )
         if a.long:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # tol=0 never converges
@@ -90,8 +115,14 @@ def main() -> None:
             agree = metrics.agreement(model, central, together).min(axis=0)
             norms = max(np.sqrt(_squared_z(model)).max(), 0)
             residual = model.history_["residual"]
-            floors.require(np.isfinite(agree).all() and agree.min() >= 0.9, f"{case}: agreement {numbers(agree)} after {a.long} iterations")
-            floors.require(residual[-1] <= max(residual[99], 1e-3), f"{case}: residual grows from {residual[99]:.1e} to {residual[-1]:.1e}")
+            floors.require(
+                np.isfinite(agree).all() and agree.min() >= 0.9,
+                f"{case}: agreement {numbers(agree)} after {a.long} iterations",
+            )
+            floors.require(
+                residual[-1] <= max(residual[99], 1e-3),
+                f"{case}: residual grows from {residual[99]:.1e} to {residual[-1]:.1e}",
+            )
             longer.add_row(name, label, numbers(agree, 5), f"{residual[99]:.1e}", f"{residual[-1]:.1e}", f"{norms:.6f}")
     console.print(shown)
     if a.long:
@@ -106,7 +137,9 @@ def _squared_z(model) -> np.ndarray:
     for node in list(model.node_models_)[:3]:
         f = node.function("neighborhood")
         points, c = np.concatenate(f.points), np.concatenate(f.coefficients)
-        scaled.append((c * (node.kernel.gram(points, points) @ c)).sum(axis=0).sum() * ritz / model.eigenvalues_.sum() / K)
+        scaled.append(
+            (c * (node.kernel.gram(points, points) @ c)).sum(axis=0).sum() * ritz / model.eigenvalues_.sum() / K
+        )
     return np.array(scaled)
 
 

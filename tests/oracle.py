@@ -88,7 +88,9 @@ def iterate(dense, around, w, rho, n_iter, update):
             r = sum(rho(j, q, t) for q in around[j])
             target = sum(rho(j, q, t) * seen[j, q] - dual[j, q] for q in around[j])
             psi = dense.psi[dense.own[j]]
-            h = 2 * np.linalg.solve(r * np.eye(n[j]) - 2 * dense.gram(j), psi @ target[:m] + dense.block(j, j) @ target[m:])
+            h = 2 * np.linalg.solve(
+                r * np.eye(n[j]) - 2 * dense.gram(j), psi @ target[:m] + dense.block(j, j) @ target[m:]
+            )
             w[j] = (target + np.vstack([psi.T @ h, h])) / r
             for q in around[j]:
                 dual[j, q] = dual[j, q] + rho(j, q, t) * (w[j] - seen[j, q])

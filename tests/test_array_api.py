@@ -5,8 +5,8 @@ from __future__ import annotations
 import array_api_strict as xps
 import numpy as np
 import pytest
-from conftest import clusters, make_options
 
+from conftest import clusters, make_options
 from dekpca import PAPER, DecentralizedKernelPCA, Network
 from dekpca.core.spectrum import to_numpy
 from dekpca.engines import local
@@ -44,19 +44,26 @@ def test_strict_arrays_give_numpys_answer(changes, ragged):
 def test_the_estimator_answers_in_kind(kernel):
     X = np.concatenate(clusters([40] * 4))
     settings = {"kernel": kernel, "gamma": 0.05, "network": Network.ring(4), "random_state": 0}
-    usual, strict = DecentralizedKernelPCA(2, **settings).fit(X), DecentralizedKernelPCA(2, **settings).fit(xps.asarray(X))
+    usual, strict = (
+        DecentralizedKernelPCA(2, **settings).fit(X),
+        DecentralizedKernelPCA(2, **settings).fit(xps.asarray(X)),
+    )
     values = strict.transform(xps.asarray(X[:9]))
     assert type(values) is type(xps.asarray(X))
     np.testing.assert_allclose(to_numpy(values), usual.transform(X[:9]), atol=1e-7)
     np.testing.assert_allclose(to_numpy(strict.eigenvalues_), usual.eigenvalues_, rtol=1e-9)
-    np.testing.assert_allclose(to_numpy(strict.transform(X[:9])), usual.transform(X[:9]), atol=1e-7)  # lists and NumPy are welcome too
+    np.testing.assert_allclose(
+        to_numpy(strict.transform(X[:9])), usual.transform(X[:9]), atol=1e-7
+    )  # lists and NumPy are welcome too
 
 
 def test_float32_and_integers():
     X = np.concatenate(clusters([40] * 4))
     single = DecentralizedKernelPCA(2, gamma=0.05, network=4, random_state=0).fit(xps.asarray(X, dtype=xps.float32))
     assert single.eigenvalues_.dtype == xps.float32
-    whole = DecentralizedKernelPCA(2, gamma=0.05, network=4, random_state=0).fit(xps.asarray(np.round(X).astype(np.int64)))
+    whole = DecentralizedKernelPCA(2, gamma=0.05, network=4, random_state=0).fit(
+        xps.asarray(np.round(X).astype(np.int64))
+    )
     assert whole.eigenvalues_.dtype == xps.float64
 
 

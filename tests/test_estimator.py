@@ -46,14 +46,23 @@ def test_public_contract():
     assert model.eigenvalues_.shape == (4,)
     assert (np.diff(model.eigenvalues_) <= 0).all()
     assert 0 < model.explained_variance_ratio_.sum() < 1
-    assert model.n_iter_ == len(model.history_["residual"]) == len(model.history_["change"]) == len(model.history_["objective"])
+    assert (
+        model.n_iter_
+        == len(model.history_["residual"])
+        == len(model.history_["change"])
+        == len(model.history_["objective"])
+    )
     assert set(model.history_["bytes"]) == set(model.history_["messages"])
     assert "lagrangian" not in model.history_
     central = dekpca.baselines.central(parts, 4, gamma=0.05)
     for metric in (dekpca.metrics.similarity, dekpca.metrics.oracle, dekpca.metrics.angles):
         assert metric(model, central).shape == (6, 4)
     assert dekpca.metrics.agreement(model, central, X).shape == (6, 4)
-    assert len(dekpca.baselines.local(parts, 4, gamma=0.05)) == len(dekpca.baselines.neighborhood(parts, net, 4, gamma=0.05)) == 6
+    assert (
+        len(dekpca.baselines.local(parts, 4, gamma=0.05))
+        == len(dekpca.baselines.neighborhood(parts, net, 4, gamma=0.05))
+        == 6
+    )
     model.set_params(**dekpca.PAPER)
 
 
@@ -67,8 +76,12 @@ def test_default_matches_central_on_digits_split_by_class():
     assert model.n_iter_ <= 30
     assert metrics.agreement(model, central, data.data).min() > 0.998
     np.testing.assert_allclose(model.eigenvalues_, central.eigenvalues_, rtol=0.02)
-    trace = (central.kernel.diagonal(data.data)).sum() - central.kernel.gram(data.data, data.data).mean() * len(data.data)
-    np.testing.assert_allclose(model.eigenvalues_ / model.explained_variance_ratio_, trace, rtol=0.02)  # the mean is the landmarks' projection
+    trace = (central.kernel.diagonal(data.data)).sum() - central.kernel.gram(data.data, data.data).mean() * len(
+        data.data
+    )
+    np.testing.assert_allclose(
+        model.eigenvalues_ / model.explained_variance_ratio_, trace, rtol=0.02
+    )  # the mean is the landmarks' projection
     local = metrics.agreement(baselines.local(parts, 3, gamma=1e-3), central, data.data)
     assert local.min() < 0.5  # the problem is not trivial
 
@@ -76,7 +89,9 @@ def test_default_matches_central_on_digits_split_by_class():
 def test_eigenvalue_is_the_sum_of_squared_values_over_the_nodes_own_samples():
     parts = clusters([40, 20, 35, 9])
     model = DecentralizedKernelPCA(3, gamma=0.05, random_state=0).fit_parts(parts)
-    values = np.concatenate([node.transform(part, "node") for node, part in zip(model.node_models_, parts, strict=True)])
+    values = np.concatenate(
+        [node.transform(part, "node") for node, part in zip(model.node_models_, parts, strict=True)]
+    )
     np.testing.assert_allclose((values**2).sum(axis=0), model.eigenvalues_, rtol=1e-8)
 
 
@@ -91,7 +106,9 @@ def test_fit_deals_all_rows_and_is_seeded():
 def test_default_network():
     sizes = {300: 2, 900: 4, 1500: 8}  # about 200 rows a node
     for rows, nodes in sizes.items():
-        model = DecentralizedKernelPCA(1, gamma=0.05, random_state=0).fit(np.random.default_rng(0).normal(size=(rows, 3)))
+        model = DecentralizedKernelPCA(1, gamma=0.05, random_state=0).fit(
+            np.random.default_rng(0).normal(size=(rows, 3))
+        )
         assert len(model.network_) == nodes
         assert set(model.network_.degrees) == {4 if nodes > 5 else nodes - 1}
 
@@ -113,12 +130,16 @@ def test_the_best_informed_node_answers():
 def test_pipeline_clone_grid_search_pandas_joblib(tmp_path):
     data = load_digits()
     rows, y = data.data[:400], data.target[:400]
-    pipeline = make_pipeline(DecentralizedKernelPCA(8, gamma=1e-3, network=4, random_state=0), LogisticRegression(max_iter=2000))
+    pipeline = make_pipeline(
+        DecentralizedKernelPCA(8, gamma=1e-3, network=4, random_state=0), LogisticRegression(max_iter=2000)
+    )
     search = GridSearchCV(pipeline, {"decentralizedkernelpca__gamma": [1e-4, 1e-3]}, cv=2)
     assert search.fit(rows, y).best_score_ > 0.7
     model = clone(search.best_estimator_[0]).set_output(transform="pandas").fit(rows)
     frame = model.transform(rows)
-    assert list(frame.columns) == list(model.get_feature_names_out()) == [f"decentralizedkernelpca{i}" for i in range(8)]
+    assert (
+        list(frame.columns) == list(model.get_feature_names_out()) == [f"decentralizedkernelpca{i}" for i in range(8)]
+    )
     joblib.dump(model, tmp_path / "model.joblib")
     again = joblib.load(tmp_path / "model.joblib")
     np.testing.assert_array_equal(again.transform(rows), frame)
@@ -141,18 +162,28 @@ def test_float32_stays_and_agrees():
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
 def test_scaled_columns_give_the_same_answer(factor, kernel):
     parts = clusters([30] * 4)
-    usual = DecentralizedKernelPCA(2, kernel=kernel, gamma=0.05, network=4, random_state=0, normalize=False).fit_parts(parts)
-    scaled = DecentralizedKernelPCA(2, kernel=kernel, gamma=0.05 / factor**2, network=4, random_state=0).fit_parts([p * factor for p in parts])
+    usual = DecentralizedKernelPCA(2, kernel=kernel, gamma=0.05, network=4, random_state=0, normalize=False).fit_parts(
+        parts
+    )
+    scaled = DecentralizedKernelPCA(2, kernel=kernel, gamma=0.05 / factor**2, network=4, random_state=0).fit_parts(
+        [p * factor for p in parts]
+    )
     unit = factor if kernel == "linear" else 1.0
     np.testing.assert_allclose(scaled.eigenvalues_, usual.eigenvalues_ * unit**2, rtol=1e-6)
-    np.testing.assert_allclose(scaled.transform(X * factor), usual.transform(X) * unit, atol=1e-5 * unit * np.abs(usual.transform(X)).max())
+    np.testing.assert_allclose(
+        scaled.transform(X * factor), usual.transform(X) * unit, atol=1e-5 * unit * np.abs(usual.transform(X)).max()
+    )
 
 
 AWKWARD = {
     "a node with one sample": lambda: clusters([30, 1, 25, 12]),
     "two nodes": lambda: clusters([30, 20]),
     "duplicate samples": lambda: [np.repeat(p, 3, axis=0) for p in clusters([10, 8, 12])],
-    "the same sample everywhere but once": lambda: [np.vstack([np.zeros((9, 6)), np.ones((1, 6))]), np.zeros((10, 6)), np.zeros((5, 6))],
+    "the same sample everywhere but once": lambda: [
+        np.vstack([np.zeros((9, 6)), np.ones((1, 6))]),
+        np.zeros((10, 6)),
+        np.zeros((5, 6)),
+    ],
     "a constant column": lambda: [np.column_stack([p, np.full(len(p), 7.0)]) for p in clusters([20, 20, 20])],
     "a rank-deficient node": lambda: [np.outer(np.arange(12.0), np.ones(6)) / 12, *clusters([20, 20])],
     "more columns than samples": lambda: [p / 4 for p in clusters([4, 5, 6], columns=50)],
@@ -164,7 +195,9 @@ AWKWARD = {
 def test_awkward_data_works(name, kernel):
     parts = AWKWARD[name]()
     together = np.concatenate(parts)
-    model = DecentralizedKernelPCA(1, kernel=kernel, gamma=0.05, random_state=0, n_landmarks=max(2, len(together) // 4)).fit_parts(parts)
+    model = DecentralizedKernelPCA(
+        1, kernel=kernel, gamma=0.05, random_state=0, n_landmarks=max(2, len(together) // 4)
+    ).fit_parts(parts)
     central = baselines.central(parts, 1, kernel=kernel, gamma=0.05)
     assert np.isfinite(model.transform(together)).all()
     assert model.converged_
@@ -184,7 +217,9 @@ def test_constant_data_has_no_components():
 def test_solvers_and_centerings(solver, centering):
     parts = clusters([40] * 5, n_clusters=1)  # alike nodes: local means are good too
     together = np.concatenate(parts)
-    model = DecentralizedKernelPCA(2, gamma=0.05, solver=solver, centering=centering, n_landmarks=60, random_state=0).fit_parts(parts)
+    model = DecentralizedKernelPCA(
+        2, gamma=0.05, solver=solver, centering=centering, n_landmarks=60, random_state=0
+    ).fit_parts(parts)
     central = baselines.central(parts, 2, gamma=0.05)
     if centering is None:
         vectors = np.linalg.eigh(central.kernel.gram(together, together))[1][:, ::-1][:, :2]
@@ -198,11 +233,21 @@ def test_solvers_and_centerings(solver, centering):
         assert (model.eigenvalues_ <= central.eigenvalues_ * (1 + 1e-8)).all() or centering != "global"
 
 
-@pytest.mark.parametrize("rho", ["auto", "paper-bound", 200.0, [(0, 300.0, 100.0), (3, 200.0, 200.0)], lambda t, own: 250.0 if own else 200.0])
+@pytest.mark.parametrize(
+    "rho",
+    ["auto", "paper-bound", 200.0, [(0, 300.0, 100.0), (3, 200.0, 200.0)], lambda t, own: 250.0 if own else 200.0],
+)
 @pytest.mark.parametrize("init", ["landmarks", "random", "local"])
 def test_penalties_and_starts_agree_in_the_end(rho, init):
     parts = clusters([30] * 5)
-    settings = {"gamma": 0.05, "network": Network.ring(5), "random_state": 0, "tol": 1e-8, "max_iter": 2000, "n_landmarks": 30}
+    settings = {
+        "gamma": 0.05,
+        "network": Network.ring(5),
+        "random_state": 0,
+        "tol": 1e-8,
+        "max_iter": 2000,
+        "n_landmarks": 30,
+    }
     usual = DecentralizedKernelPCA(2, **settings).fit_parts(parts)
     model = DecentralizedKernelPCA(2, rho=rho, init=init, **settings).fit_parts(parts)
     assert model.converged_
@@ -237,7 +282,9 @@ def test_exchange_noise_touches_what_leaves_and_nothing_else(noise):
 
 def test_paper_mode_with_deflation():
     parts = clusters([60] * 5, n_clusters=1, columns=3)
-    model = DecentralizedKernelPCA(3, gamma=0.1, network=Network.ring(5, 4), random_state=0, max_iter=30, tol=0).set_params(**PAPER)
+    model = DecentralizedKernelPCA(
+        3, gamma=0.1, network=Network.ring(5, 4), random_state=0, max_iter=30, tol=0
+    ).set_params(**PAPER)
     with pytest.warns(ConvergenceWarning, match="use update='proximal'"):
         model.fit_parts(parts)
     central = baselines.central(parts, 3, gamma=0.1)
@@ -253,7 +300,9 @@ def test_paper_mode_with_deflation():
 
 
 def test_not_converged_says_what_to_try():
-    with pytest.warns(ConvergenceWarning, match=r"after 3 iterations: relative residual .* \(node \d\).*raise max_iter or tol"):
+    with pytest.warns(
+        ConvergenceWarning, match=r"after 3 iterations: relative residual .* \(node \d\).*raise max_iter or tol"
+    ):
         model = DecentralizedKernelPCA(2, gamma=0.05, network=6, max_iter=3, random_state=0).fit(X)
     assert not model.converged_
     assert model.n_iter_ == 3

@@ -13,8 +13,15 @@ SETTINGS = {"gamma": 0.3, "degree": 3, "coef0": 0.7}
 
 
 def theirs(name, A, B):
-    used = {"poly": SETTINGS, "rbf": {"gamma": 0.3}, "laplacian": {"gamma": 0.3}, "sigmoid": {"gamma": 0.3, "coef0": 0.7}}
-    return getattr(pairwise, {"poly": "polynomial"}.get(name, name) + ("_kernel" if name != "cosine" else "_similarity"))(A, B, **used.get(name, {}))
+    used = {
+        "poly": SETTINGS,
+        "rbf": {"gamma": 0.3},
+        "laplacian": {"gamma": 0.3},
+        "sigmoid": {"gamma": 0.3, "coef0": 0.7},
+    }
+    return getattr(
+        pairwise, {"poly": "polynomial"}.get(name, name) + ("_kernel" if name != "cosine" else "_similarity")
+    )(A, B, **used.get(name, {}))
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS))

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
-from conftest import clusters, make_options
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import clusters, make_options
 from dekpca import Network
 from dekpca.core.landmarks import allot, draw, pack_triangle, unpack_triangle
 from dekpca.engines import local

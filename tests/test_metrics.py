@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import clusters
 
+from conftest import clusters
 from dekpca import DecentralizedKernelPCA, Network, baselines, metrics
 
 PARTS = clusters([30, 22, 25, 18])
@@ -66,9 +66,14 @@ def test_angles_do_not_care_about_rotations(model):
 
 
 def test_neighborhood_is_between_local_and_central():
-    values = [metrics.similarity(m, CENTRAL)[:, 0].mean() for m in (baselines.local(PARTS, 1, gamma=0.05), baselines.neighborhood(PARTS, NETWORK, 1, gamma=0.05))]
+    values = [
+        metrics.similarity(m, CENTRAL)[:, 0].mean()
+        for m in (baselines.local(PARTS, 1, gamma=0.05), baselines.neighborhood(PARTS, NETWORK, 1, gamma=0.05))
+    ]
     assert values[0] < values[1] < 1
-    everybody = baselines.neighborhood([p[:] for p in clusters([40] * 3, n_clusters=1)], Network.complete(3), 1, gamma=0.05)
+    everybody = baselines.neighborhood(
+        [p[:] for p in clusters([40] * 3, n_clusters=1)], Network.complete(3), 1, gamma=0.05
+    )
     assert len(everybody) == 3
 
 

@@ -5,8 +5,8 @@ import zipfile
 
 import numpy as np
 import pytest
-from conftest import clusters
 
+from conftest import clusters
 from dekpca import DecentralizedKernelPCA, Network, NodeModel
 from dekpca.node_model import EXPANSIONS
 
@@ -22,7 +22,13 @@ def fitted(**params):
 @pytest.mark.parametrize("expansion", EXPANSIONS)
 @pytest.mark.parametrize(
     "params",
-    [{}, {"centering": "local"}, {"centering": None}, {"kernel": "poly", "degree": 2, "normalize": True}, {"solver": "landmarks", "n_landmarks": 20}],
+    [
+        {},
+        {"centering": "local"},
+        {"centering": None},
+        {"kernel": "poly", "degree": 2, "normalize": True},
+        {"solver": "landmarks", "n_landmarks": 20},
+    ],
     ids=str,
 )
 def test_round_trip(tmp_path, expansion, params):

@@ -47,7 +47,9 @@ def test_padding_and_blocking_do_not_matter(mode, ragged):
     parts, network = ragged
     options = options_for(mode, parts, network)
     usual = local.run(parts, network, options)
-    alone = local.drive([b for j in range(len(parts)) for b in make_blocks([parts[j]], network, [j], [len(p) for p in parts])], options)
+    alone = local.drive(
+        [b for j in range(len(parts)) for b in make_blocks([parts[j]], network, [j], [len(p) for p in parts])], options
+    )
     wide = local.drive([padded(b) for b in make_blocks(parts, network)], options)
     assert len({id(a.block) for a in alone.answers}) == len(parts)
     compare(by_node(usual), by_node(alone))
@@ -82,7 +84,9 @@ def test_one_node_is_central(kernel):
     model = DecentralizedKernelPCA(3, network=1, **settings).fit(X)
     central = baselines.central(X, 3, **settings)
     np.testing.assert_allclose(model.eigenvalues_, central.eigenvalues_, rtol=1e-10)
-    np.testing.assert_allclose(np.abs(model.transform(X)), np.abs(central.transform(X)), atol=1e-8 * np.abs(central.transform(X)).max())
+    np.testing.assert_allclose(
+        np.abs(model.transform(X)), np.abs(central.transform(X)), atol=1e-8 * np.abs(central.transform(X)).max()
+    )
     assert model.converged_
 
 
@@ -100,7 +104,9 @@ def test_scikit_learn_is_central():
 @pytest.mark.parametrize("n_nodes", [2, 6])
 def test_complete_graph_reaches_the_oracle(n_nodes):
     parts = clusters([40] * n_nodes)
-    model = DecentralizedKernelPCA(2, gamma=0.05, network=Network.complete(n_nodes), tol=1e-10, max_iter=400, n_landmarks=40, random_state=0)
+    model = DecentralizedKernelPCA(
+        2, gamma=0.05, network=Network.complete(n_nodes), tol=1e-10, max_iter=400, n_landmarks=40, random_state=0
+    )
     model.fit_parts(parts)
     central = baselines.central(parts, 2, gamma=0.05)
     ratio = metrics.similarity(model, central) / metrics.oracle(model, central)
@@ -127,7 +133,9 @@ def test_a_network_sum_is_the_sum_with_the_same_bits_everywhere(seed, n_nodes):
         assert all((r == results[label][0]).all() for r in results[label])
         assert post.traffic.messages["test"].sum() == 2 * (n_nodes - 1)  # every tree edge, up and down
     assert (results["together"][0] == results["apart"][0]).all()
-    np.testing.assert_allclose(results["apart"][0], given_values.sum(0), rtol=1e-9, atol=1e-9 * np.abs(given_values).max())
+    np.testing.assert_allclose(
+        results["apart"][0], given_values.sum(0), rtol=1e-9, atol=1e-9 * np.abs(given_values).max()
+    )
 
 
 def drive(scripts, post):
@@ -161,7 +169,9 @@ def watched_run(parts, network, options, monkeypatch):
     def log_tell(post, tells):
         for block, t in zip(post.blocks, tells, strict=True):
             for row in range(block.n_nodes):
-                sent.extend((t.kind, block.nodes[row], q, t.lengths[row], *t.payload.shape[2:]) for q in block.slots[row, 1:])
+                sent.extend(
+                    (t.kind, block.nodes[row], q, t.lengths[row], *t.payload.shape[2:]) for q in block.slots[row, 1:]
+                )
         return tell(post, tells)
 
     monkeypatch.setattr(local.Post, "say", log_say)
@@ -211,7 +221,9 @@ def test_all_nodes_stop_in_the_same_iteration(ragged):
     parts, network = ragged
     options = options_for("default", parts, network, tol=1e-3, max_iter=200)
     seen = []
-    outcome = local.run(parts, network, options, lambda blocks, checkpoints: seen.append({c.state.iteration for c in checkpoints}))
+    outcome = local.run(
+        parts, network, options, lambda blocks, checkpoints: seen.append({c.state.iteration for c in checkpoints})
+    )
     assert all(len(s) == 1 for s in seen)
     assert len({a.n_iter for a in outcome.answers}) == 1
     assert all(a.converged for a in outcome.answers)
@@ -252,7 +264,9 @@ def test_the_lagrangian_tends_to_minus_the_objective():
     """At a consensus the constraints cost nothing; on the way it may rise now and then, so that is not asserted."""
     rng = np.random.default_rng(3)
     parts = [rng.normal(size=(30, 4)) for _ in range(6)]
-    model = DecentralizedKernelPCA(2, gamma=0.1, network=Network.ring(6), tol=0, max_iter=200, diagnostics=True, random_state=1, n_oversamples=0)
+    model = DecentralizedKernelPCA(
+        2, gamma=0.1, network=Network.ring(6), tol=0, max_iter=200, diagnostics=True, random_state=1, n_oversamples=0
+    )
     with pytest.warns(UserWarning, match="not converged"):
         model.fit_parts(parts)
     lagrangian, objective = (model.history_[name] for name in ("lagrangian", "objective"))
@@ -260,7 +274,9 @@ def test_the_lagrangian_tends_to_minus_the_objective():
     assert abs(lagrangian[-1] + objective[-1]) < 1e-3 * objective[-1]
 
 
-@pytest.mark.parametrize("network", [Network.ring(8, 2), Network.path(8), Network.star(8), Network.grid(2, 4), Network.complete(8)], ids=repr)
+@pytest.mark.parametrize(
+    "network", [Network.ring(8, 2), Network.path(8), Network.star(8), Network.grid(2, 4), Network.complete(8)], ids=repr
+)
 def test_five_hundred_iterations_diverge_nowhere(network):
     parts = clusters([15, 30, 8, 22, 1, 19, 40, 12], seed=7)
     model = DecentralizedKernelPCA(2, gamma=0.05, network=network, tol=0, max_iter=500, random_state=0)
@@ -277,7 +293,9 @@ def test_resuming_from_any_checkpoint_gives_the_same_bits(mode, ragged):
     parts, network = ragged
     options = options_for(mode, parts, network, max_iter=8)
     kept = []
-    whole = local.run(parts, network, options, lambda _, checkpoints: kept.append(deepcopy([(c.known, c.state) for c in checkpoints])))
+    whole = local.run(
+        parts, network, options, lambda _, checkpoints: kept.append(deepcopy([(c.known, c.state) for c in checkpoints]))
+    )
     for at in (0, 3, 8, len(kept) - 2):
         again = local.run(parts, network, options, resume=deepcopy(kept[at]))
         for one, two in zip(whole.answers, again.answers, strict=True):

@@ -65,13 +65,16 @@ def test_ten_iterations_equal_the_oracle(name, sizes):
     w, z = oracle.iterate(dense, around, [start[j][0] for j in range(6)], rho, options.max_iter, options.update)
     for j in range(6):
         got, estimate, block, b = end[j]
-        # coefficients of samples that the landmarks express entirely are not determined: compare functions, on all samples
+        # coefficients of samples that the landmarks express entirely are not determined: compare functions, on all
+        # samples
         mine, theirs = (evaluate(dense, j, x) for x in (got, w[j]))
         assert np.abs(mine - theirs).max() <= 1e-8 * np.abs(theirs).max()
         z_mine = dense.psi @ estimate.shared[b] + sum(
             dense.rest[:, dense.own[l]] @ estimate.near[b, s, : len(parts[l])] for s, l in enumerate(block.slots[b])
         )
-        z_theirs = dense.psi @ z[j][0] + sum(dense.rest[:, dense.own[l]] @ c for l, c in zip(around[j], z[j][1], strict=True))
+        z_theirs = dense.psi @ z[j][0] + sum(
+            dense.rest[:, dense.own[l]] @ c for l, c in zip(around[j], z[j][1], strict=True)
+        )
         assert np.abs(z_mine - z_theirs).max() <= 1e-8 * np.abs(z_theirs).max()
 
 

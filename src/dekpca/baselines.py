@@ -1,7 +1,7 @@
 """What the decentralized answer is compared with: central, local and neighborhood kernel PCA.
 
-Each returns node models, so that whatever works on the one works on the other. They see all data they are given; nothing here is
-decentralized.
+Each returns node models, so that whatever works on the one works on the other. They see all data they are given;
+nothing here is decentralized.
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ def _one(name: str, X: np.ndarray, n_components: int, kernel: Kernel) -> NodeMod
     return _model(name, X, kernel, vectors * scale, np.maximum(values, 0.0), n_components)
 
 
-def _model(name: str, X: np.ndarray, kernel: Kernel, coefficients: np.ndarray, values: np.ndarray, n_components: int) -> NodeModel:
+def _model(
+    name: str, X: np.ndarray, kernel: Kernel, coefficients: np.ndarray, values: np.ndarray, n_components: int
+) -> NodeModel:
     """Functions over X, centred by its mean; columns of zeros for components that the data does not have."""
     missing = n_components - coefficients.shape[1]
     coefficients = np.pad(center_rows(coefficients, np.ones(len(X))), [(0, 0), (0, missing)])

@@ -1,8 +1,8 @@
 """Blocks: nodes that one process works on together, padded to one shape.
 
-A block holds nodes with the same number of neighbors and about the same number of samples. A peer is a block of one. Here is
-what the block's program may know: the samples of its nodes, and the topology (names, tree, sizes). Index arithmetic is
-NumPy on the host; the samples may live on any device.
+A block holds nodes with the same number of neighbors and about the same number of samples. A peer is a block of one.
+Here is what the block's program may know: the samples of its nodes, and the topology (names, tree, sizes). Index
+arithmetic is NumPy on the host; the samples may live on any device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from .network import Network
 
 Array = Any
 
-SIZE_RATIO = 1.5  # nodes whose sizes differ by less share a block: at worst a padded Gram block is 1.5^2 times too large
+SIZE_RATIO = (
+    1.5  # nodes whose sizes differ by less share a block: at worst a padded Gram block is 1.5^2 times too large
+)
 
 
 @dataclass(eq=False)
@@ -81,9 +83,10 @@ class Block:
 class Tree:
     """The block's part of the spanning tree, level by level from the root (level 0).
 
-    `rows[level]` are the block's nodes there, those with most children first, so that "all that have a c-th child" is a prefix.
-    `up[level]` goes from them to their parents; `from_children[level]` is where their children are heard, all first children, then
-    all second ones, ..., `child_counts[level]` how many of each. `down` and `from_parent` are the way back.
+    `rows[level]` are the block's nodes there, those with most children first, so that "all that have a c-th child" is a
+    prefix. `up[level]` goes from them to their parents; `from_children[level]` is where their children are heard, all
+    first children, then all second ones, ..., `child_counts[level]` how many of each. `down` and `from_parent` are the
+    way back.
     """
 
     def __init__(self, block: Block):
@@ -108,7 +111,11 @@ class Tree:
             self.up.append(upward)
             self.from_parent.append(upward)
             ranked = [
-                [(b, slot_of[b][int(network.children[block.nodes[b]][c])]) for b in rows if len(network.children[block.nodes[b]]) > c]
+                [
+                    (b, slot_of[b][int(network.children[block.nodes[b]][c])])
+                    for b in rows
+                    if len(network.children[block.nodes[b]]) > c
+                ]
                 for c in range(int(n_children.max(initial=0)))
             ]
             downward = _edges(edge for rank in ranked for edge in rank)
@@ -122,11 +129,13 @@ def _edges(pairs: Any) -> Edges:
     return Edges(table[:, 0], table[:, 1])
 
 
-def make_blocks(parts: Sequence[Array], network: Network, nodes: Sequence[int] | None = None, sizes: Any = None) -> list[Block]:
+def make_blocks(
+    parts: Sequence[Array], network: Network, nodes: Sequence[int] | None = None, sizes: Any = None
+) -> list[Block]:
     """Sort the hosted nodes into blocks.
 
-    `parts` are the samples (n_j, M) of the nodes numbered `nodes` (default: of all nodes, in order), all of one dtype on one
-    device. `sizes` are the sample counts of all nodes of the network (default: those of `parts`).
+    `parts` are the samples (n_j, M) of the nodes numbered `nodes` (default: of all nodes, in order), all of one dtype
+    on one device. `sizes` are the sample counts of all nodes of the network (default: those of `parts`).
     """
     hosted = np.arange(len(parts)) if nodes is None else np.asarray(nodes, dtype=np.int64)
     sizes = np.array([p.shape[0] for p in parts] if sizes is None else sizes, dtype=np.int64)

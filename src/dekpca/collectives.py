@@ -1,7 +1,7 @@
 """What all nodes come to know together, made of nothing but messages to neighbors.
 
-Generators to be used with `yield from` inside a node's program. All go along the spanning tree: partial results up, the whole
-down, in an order fixed by the names of the nodes, so that every node gets the same bits on every engine.
+Generators to be used with `yield from` inside a node's program. All go along the spanning tree: partial results up, the
+whole down, in an order fixed by the names of the nodes, so that every node gets the same bits on every engine.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def network_sum(
 ) -> Generator[Say, Any, Array]:
     """The sum over all nodes of the network of `values` (B, length), known to everybody: an array (length,).
 
-    With `finish` the root alone turns the sum into what goes down instead, an array (size,): one answer for all, where each
-    node's own might differ in signs or rounding.
+    With `finish` the root alone turns the sum into what goes down instead, an array (size,): one answer for all, where
+    each node's own might differ in signs or rounding.
     """
     xp = aac.array_namespace(values)
     tree, length = block.tree, values.shape[1]

@@ -45,7 +45,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     kernel : {"rbf", "linear", "poly", "laplacian", "sigmoid", "cosine"} or callable, default="rbf"
         A callable maps two sample matrices to the matrix of k(a, b). It must be positive semi-definite.
     gamma : float, "scale" or None, default=None
-        Of rbf, laplacian, poly and sigmoid. None is 1 / n_features; "scale" is 1 / (n_features * variance of all data), by a network sum.
+        Of rbf, laplacian, poly and sigmoid. None is 1 / n_features; "scale" is 1 / (n_features * variance of all data),
+        by a network sum.
     degree, coef0 : float
         Of poly (and coef0 of sigmoid).
     kernel_params : dict or None
@@ -53,8 +54,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     normalize : bool, default=False
         Use k(x, y) / sqrt(k(x, x) k(y, y)).
     solver : {"projection", "landmarks"}, default="projection"
-        "projection" is the iterative algorithm: samples go to neighbors. "landmarks" is one shot, in the span of the landmarks: no sample
-        leaves its node unless it is a landmark.
+        "projection" is the iterative algorithm: samples go to neighbors. "landmarks" is one shot, in the span of the
+        landmarks: no sample leaves its node unless it is a landmark.
     update : {"proximal", "paper"}, default="proximal"
         The step for z. The paper's can diverge; it is here to reproduce the paper (see `dekpca.PAPER`).
     centering : {"global", "local"} or None, default="global"
@@ -62,31 +63,38 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     init : {"landmarks", "random", "local"}, default="landmarks"
         Where to start.
     rho : "auto", "paper-bound", float, sequence or callable, default="auto"
-        Penalty. A sequence of (from iteration, penalty of the node itself, of its neighbors) or a callable (iteration, itself) -> penalty is a schedule.
+        Penalty. A sequence of (from iteration, penalty of the node itself, of its neighbors) or a callable (iteration,
+        itself) -> penalty is a schedule.
     n_oversamples : "auto" or int, default="auto"
-        Extra columns; "auto" is max(4, n_components), or what fits. Without them the last component may converge slowly.
+        Extra columns; "auto" is max(4, n_components), or what fits. Without them the last component may converge
+        slowly.
     n_landmarks : "auto" or int, default="auto"
         "auto" is min(200, N // 10). 0 is the paper's world and needs centering "local" or None.
     landmarks : {"samples"}, default="samples"
-        Where landmarks come from: samples drawn from the nodes in proportion to their sizes. They are shown to all nodes.
+        Where landmarks come from: samples drawn from the nodes in proportion to their sizes. They are shown to all
+        nodes.
     expansion : {"neighborhood", "node", "landmarks"}, default="neighborhood"
-        Through what a node evaluates new points, and what its model therefore holds: the samples of its neighborhood, its own, or the
-        landmarks alone (which are part of the others too). With solver="landmarks" it is always the landmarks.
+        Through what a node evaluates new points, and what its model therefore holds: the samples of its neighborhood,
+        its own, or the landmarks alone (which are part of the others too). With solver="landmarks" it is always the
+        landmarks.
     exchange_noise : float or str, default=0
-        Gaussian noise on samples before they leave a node (to neighbors or as landmarks), drawn once: a standard deviation, or a signal to
-        noise ratio such as "20dB". Node models then hold noisy samples only; the components are still those of the samples without noise.
+        Gaussian noise on samples before they leave a node (to neighbors or as landmarks), drawn once: a standard
+        deviation, or a signal to noise ratio such as "20dB". Node models then hold noisy samples only; the components
+        are still those of the samples without noise.
     max_iter : int, default=100
     tol : float, default=1e-3
-        All nodes stop together when each is done: the square of its disagreement with its neighbors, and that of its change in five
-        iterations, both relative to the size of the components, are below this. Functions that differ by a relative square of 1e-3 correlate to
-        0.9995; 0 runs all of max_iter.
+        All nodes stop together when each is done: the square of its disagreement with its neighbors, and that of its
+        change in five iterations, both relative to the size of the components, are below this. Functions that differ by
+        a relative square of 1e-3 correlate to 0.9995; 0 runs all of max_iter.
     network : Network, int or None, default=None
-        A number of nodes, or None for about 200 rows a node: a seeded random 4-regular network (complete up to 5 nodes).
+        A number of nodes, or None for about 200 rows a node: a seeded random 4-regular network (complete up to 5
+        nodes).
     engine : {"local"}, default="local"
     dtype : "float32", "float64" or None, default=None
         To compute in; None is that of the data.
     random_state : int, RandomState or None
-        Deals the rows and draws network, landmarks, noise and random starts; at each node by its name, whatever its number.
+        Deals the rows and draws network, landmarks, noise and random starts; at each node by its name, whatever its
+        number.
     diagnostics : bool, default=False
         Record the augmented Lagrangian too.
     verbose : bool, default=False
@@ -101,8 +109,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Iterations in all; 1 where none were needed.
     converged_ : bool
     history_ : dict
-        "residual", "change", "objective" (and "lagrangian"): arrays (iterations,), "residual_by_node" (iterations, nodes); "messages" and "bytes": for each phase
-        what each node sent.
+        "residual", "change", "objective" (and "lagrangian"): arrays (iterations,), "residual_by_node" (iterations,
+        nodes); "messages" and "bytes": for each phase what each node sent.
     node_models_ : sequence of NodeModel
     network_ : Network
     answering_node_ : int
@@ -213,7 +221,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         X : array (rows, columns)
             NumPy, or any array of the array API standard; the answers come in kind.
         nodes : sequence of labels, optional
-            `nodes[i]` is the node (its name or number) of row i. By default a seeded permutation of the rows is dealt evenly.
+            `nodes[i]` is the node (its name or number) of row i. By default a seeded permutation of the rows is dealt
+            evenly.
         """
         self._check_parameters()
         X = self._check_samples(X)
@@ -221,7 +230,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         if nodes is None:
             network = self._make_network(max(1, round(X.shape[0] / ROWS_A_NODE)), seed)
             if X.shape[0] < len(network):
-                raise ValueError(f"n_samples={X.shape[0]} rows for {len(network)} nodes; each node needs at least one: use fewer nodes")
+                raise ValueError(
+                    f"n_samples={X.shape[0]} rows for {len(network)} nodes; each node needs at least one: use fewer nodes"
+                )
             rows = np.array_split(np.random.default_rng(seed).permutation(X.shape[0]), len(network))
         else:
             network, rows = self._rows_by_label(nodes, X.shape[0], seed)
@@ -258,7 +269,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def _fit(self, parts: list[Array], network: Network, seed: int) -> Self:
         sizes = np.array([part.shape[0] for part in parts])
         if self.expansion == "landmarks" and self.n_landmarks == 0:
-            raise ValueError("expansion='landmarks' with n_landmarks=0: there is nothing to expand in; use 'node' or 'neighborhood'")
+            raise ValueError(
+                "expansion='landmarks' with n_landmarks=0: there is nothing to expand in; use 'node' or 'neighborhood'"
+            )
         options = settle(self._options(parts[0].shape[1], seed), network, sizes, self.n_landmarks, self.n_oversamples)
         run = engines.get(self.engine)
         with progress.watch(bool(self.verbose), len(network), options) as watcher:
@@ -267,7 +280,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         first = answers[0]
         self.network_ = network
         self.eigenvalues_ = first.eigenvalues
-        self.explained_variance_ratio_ = first.eigenvalues / first.trace if float(first.trace) > 0 else first.eigenvalues * 0
+        self.explained_variance_ratio_ = (
+            first.eigenvalues / first.trace if float(first.trace) > 0 else first.eigenvalues * 0
+        )
         self.n_iter_ = first.n_iter
         self.converged_ = first.converged
         self.node_models_ = NodeModels(answers, self.expansion, options.centering)
@@ -303,7 +318,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         if self.dtype is not None and str(np.dtype(self.dtype)) not in ("float32", "float64"):
             raise ValueError(f"dtype={self.dtype!r}: known are 'float32', 'float64' and None")
         if self.solver == "landmarks" and self.update == "paper":
-            raise ValueError("solver='landmarks' does not iterate, so update='paper' means nothing; leave it at 'proximal'")
+            raise ValueError(
+                "solver='landmarks' does not iterate, so update='paper' means nothing; leave it at 'proximal'"
+            )
 
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral):
@@ -329,12 +346,19 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         else:
             try:
                 part = check_array(
-                    part, dtype=self._float_types(), ensure_min_samples=0, ensure_min_features=0, ensure_all_finite=False, input_name=who
+                    part,
+                    dtype=self._float_types(),
+                    ensure_min_samples=0,
+                    ensure_min_features=0,
+                    ensure_all_finite=False,
+                    input_name=who,
                 )
             except (ValueError, TypeError) as error:
                 raise type(error)(f"{who}: {error}") from error
         if part.shape[0] == 0:
-            raise ValueError(f"{who}: no samples; every node needs at least one: give it some or leave it out of the network")
+            raise ValueError(
+                f"{who}: no samples; every node needs at least one: give it some or leave it out of the network"
+            )
         if part.shape[1] == 0:
             raise ValueError(f"{who}: no columns; samples need at least one feature")
         return part
@@ -358,7 +382,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         else:
             network = self._make_network(len(given), seed)
             if len(network) != len(given):
-                raise ValueError(f"network={self.network} nodes, but nodes names {len(given)}: {listing(given)}; make them equal")
+                raise ValueError(
+                    f"network={self.network} nodes, but nodes names {len(given)}: {listing(given)}; make them equal"
+                )
             if self.network is None:  # take the names from the labels
                 names = sorted(given, key=natural_key)
                 edges = [(names[network.number[a]], names[network.number[b]]) for a, b in network.edges]
@@ -368,13 +394,17 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             raise ValueError(f"nodes: {listing(unknown)} not in the network, whose nodes are {listing(network.names)}")
         empty = [name for name in network.names if name not in set(given)]
         if empty:
-            raise ValueError(f"nodes: no row for node {listing(empty)}; every node needs at least one: leave it out of the network")
+            raise ValueError(
+                f"nodes: no row for node {listing(empty)}; every node needs at least one: leave it out of the network"
+            )
         number = np.array([network.number[label] for label in given])[owner]
         order = np.argsort(number, kind="stable")
         return network, np.split(order, np.cumsum(np.bincount(number, minlength=len(network)))[:-1])
 
     def _options(self, n_features: int, seed: int) -> Options:
-        kernel = make_kernel(self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params, self.normalize, n_features)
+        kernel = make_kernel(
+            self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params, self.normalize, n_features
+        )
         return Options(
             n_components=int(self.n_components),
             n_oversamples=0,
@@ -397,8 +427,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def transform(self, X: Array) -> Array:
         """Component values of new points.
 
-        The answer is that of one node, `answering_node_`: the one with the most samples in its neighborhood (of equals, the first by
-        name), since its function is made of the most. Any other node's is `node_models_[j].transform`.
+        The answer is that of one node, `answering_node_`: the one with the most samples in its neighborhood (of equals,
+        the first by name), since its function is made of the most. Any other node's is `node_models_[j].transform`.
         """
         check_is_fitted(self)
         model = self.node_models_[self.answering_node_]
@@ -417,7 +447,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
 
 def _best_informed(network: Network, sizes: np.ndarray) -> int:
-    around = sizes + np.bincount(network.directed_edges[:, 0], weights=sizes[network.directed_edges[:, 1]], minlength=len(sizes))
+    around = sizes + np.bincount(
+        network.directed_edges[:, 0], weights=sizes[network.directed_edges[:, 1]], minlength=len(sizes)
+    )
     return int(network.by_name[np.argmax(around[network.by_name])])
 
 
@@ -464,18 +496,26 @@ def _check_finite(X: Array, who: str, rows: Sequence[np.ndarray], network: Netwo
         return
     row = int(np.flatnonzero(~np.isfinite(to_numpy(X)).all(axis=1))[0])
     node = next(network.names[j] for j, own in enumerate(rows) if row in own)
-    raise ValueError(f"Input {who} contains NaN or infinity in row {row}, which belongs to node {node}; remove or impute such rows")
+    raise ValueError(
+        f"Input {who} contains NaN or infinity in row {row}, which belongs to node {node}; remove or impute such rows"
+    )
 
 
 def _check_alike(parts: Sequence[Array], network: Network) -> None:
     first, name = parts[0], network.names[0]
     for part, other in zip(parts, network.names, strict=True):
         if type(part) is not type(first) or aac.device(part) != aac.device(first):
-            raise ValueError(f"node {other}: samples of another array library or device than node {name}'s; use one for all")
+            raise ValueError(
+                f"node {other}: samples of another array library or device than node {name}'s; use one for all"
+            )
         if part.shape[1] != first.shape[1]:
-            raise ValueError(f"node {other}: {part.shape[1]} features, but node {name} has {first.shape[1]}; all nodes need the same columns")
+            raise ValueError(
+                f"node {other}: {part.shape[1]} features, but node {name} has {first.shape[1]}; all nodes need the same columns"
+            )
         if part.dtype != first.dtype:
-            raise ValueError(f"node {other}: dtype {part.dtype}, but node {name} has {first.dtype}; set dtype, or give all nodes the same")
+            raise ValueError(
+                f"node {other}: dtype {part.dtype}, but node {name} has {first.dtype}; set dtype, or give all nodes the same"
+            )
         xp = aac.array_namespace(part)
         if not bool(xp.all(xp.isfinite(part))):
             row = int(np.flatnonzero(~np.isfinite(to_numpy(part)).all(axis=1))[0])

@@ -134,7 +134,11 @@ class Kernel:
         xp = aac.array_namespace(A)
         if self.normalize or self.name in ("rbf", "laplacian"):
             ones = xp.ones(A.shape[:-1], dtype=A.dtype, device=aac.device(A))
-            return ones if self.name in ("rbf", "laplacian") else xp.where(self._raw_diagonal(A) > 0, ones, xp.zeros_like(ones))
+            return (
+                ones
+                if self.name in ("rbf", "laplacian")
+                else xp.where(self._raw_diagonal(A) > 0, ones, xp.zeros_like(ones))
+            )
         return self._raw_diagonal(A)
 
     def _tile(self, A: Array, B: Array) -> Array:

@@ -37,9 +37,9 @@ class Edges:
 class Say:
     """Along each edge of `to` goes one array of `payload`; along each edge of `hear` one of `shape` arrives.
 
-    `payload` has one leading axis for the edges, then the rows of the message. Only the first `lengths` rows of each are
-    real, the others padding that need not travel; what arrives is padded with zeros, or cut, to `shape`. Messages to slot 0
-    stay at home and cost nothing. An edge not in `to` is silent.
+    `payload` has one leading axis for the edges, then the rows of the message. Only the first `lengths` rows of each
+    are real, the others padding that need not travel; what arrives is padded with zeros, or cut, to `shape`. Messages
+    to slot 0 stay at home and cost nothing. An edge not in `to` is silent.
     """
 
     kind: str
@@ -64,8 +64,8 @@ class Tell:
 class Heard:
     """What the neighbors told: a few pools of distinct messages, and for each node and slot where to look.
 
-    Slot s of node b heard `pools[pool[b, s]][row[b, s]]`; slot 0 is what the node told itself. A message that many nodes
-    heard is held once.
+    Slot s of node b heard `pools[pool[b, s]][row[b, s]]`; slot 0 is what the node told itself. A message that many
+    nodes heard is held once.
     """
 
     pools: tuple[Array, ...]

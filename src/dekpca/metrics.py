@@ -2,11 +2,11 @@
 
     similarity   |cos| in feature space between a node's own function w_j and the central component: the paper's measure
     oracle       the same for the projection of the central component on what the node can express: no w_j does better
-    agreement    |correlation| over given points of the values a node assigns with the central ones: what a user cares about
-    angles       principal angles between the span of a node's functions and that of the central components
+    agreement    |correlation| over given points of the values a node assigns with the central ones: what a user cares
+    about angles       principal angles between the span of a node's functions and that of the central components
 
-`model` is a fitted DecentralizedKernelPCA or a list of node models (a baseline's, say); `central` is `baselines.central` of all the data.
-All return arrays (nodes, components), on the host.
+`model` is a fitted DecentralizedKernelPCA or a list of node models (a baseline's, say); `central` is
+`baselines.central` of all the data. All return arrays (nodes, components), on the host.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ def agreement(model: Any, central: NodeModel, X: Array, expansion: str | None = 
     functions = [_hosted(node.function(expansion)) for node in nodes]
     values = _evaluate(nodes[0].kernel, functions, X)
     k = min(values.shape[2], truth.shape[1])
-    values, truth = values[..., :k] - values[..., :k].mean(axis=1, keepdims=True), truth[:, :k] - truth[:, :k].mean(axis=0)
+    values, truth = (
+        values[..., :k] - values[..., :k].mean(axis=1, keepdims=True),
+        truth[:, :k] - truth[:, :k].mean(axis=0),
+    )
     inner = np.abs((values * truth).sum(axis=1))
     return _ratio(inner, np.sqrt((values**2).sum(axis=1) * (truth**2).sum(axis=0)))
 
@@ -105,7 +108,9 @@ class _Raw:
 
     def __init__(self, kernel: Kernel, u: Function):
         self._kernel, self._u = kernel, Function(u.points, u.coefficients, np.zeros_like(u.offset))
-        self._seen: dict[tuple[int, int], tuple[Array, np.ndarray]] = {}  # holds the points too, so that an address is not used again
+        self._seen: dict[
+            tuple[int, int], tuple[Array, np.ndarray]
+        ] = {}  # holds the points too, so that an address is not used again
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
         key = _identity(points)
@@ -130,7 +135,9 @@ def _nodes(model: Any) -> Sequence[NodeModel]:
 
 def _hosted(function: Function) -> Function:
     """The function with NumPy arrays (the same objects where they are NumPy already)."""
-    return Function(tuple(map(to_numpy, function.points)), tuple(map(to_numpy, function.coefficients)), to_numpy(function.offset))
+    return Function(
+        tuple(map(to_numpy, function.points)), tuple(map(to_numpy, function.coefficients)), to_numpy(function.offset)
+    )
 
 
 def _pairs(w: Function, k: int) -> Any:

@@ -75,7 +75,9 @@ class Network:
         directed = set(pairs)
         one_way = [f"{names[a]} -> {names[b]}" for a, b in pairs if (b, a) not in directed]
         if one_way:
-            raise NetworkError(f"asymmetric network: {listing(one_way)} without the way back; list each edge at both of its ends")
+            raise NetworkError(
+                f"asymmetric network: {listing(one_way)} without the way back; list each edge at both of its ends"
+            )
         self._set_up(names, np.array(sorted(p for p in directed if p[0] < p[1]), dtype=np.int64).reshape(-1, 2))
 
     @classmethod
@@ -102,7 +104,9 @@ class Network:
         if count > 1:
             small = np.argmin(np.bincount(part))
             inside = [names[j] for j in np.flatnonzero(part == small)]
-            raise NetworkError(f"disconnected network: {count} parts; {listing(inside)} cannot reach the rest; add an edge between the parts")
+            raise NetworkError(
+                f"disconnected network: {count} parts; {listing(inside)} cannot reach the rest; add an edge between the parts"
+            )
 
     # ------------------------------------------------------------------ topologies
     @classmethod
@@ -110,7 +114,9 @@ class Network:
         """Each node is joined to the `neighbors` nearest ones, half of them on either side."""
         _check_count(n_nodes, 3)
         if neighbors % 2 or not 2 <= neighbors < n_nodes:
-            raise NetworkError(f"ring of {n_nodes} nodes: neighbors={neighbors}, but it must be even, at least 2 and below {n_nodes}")
+            raise NetworkError(
+                f"ring of {n_nodes} nodes: neighbors={neighbors}, but it must be even, at least 2 and below {n_nodes}"
+            )
         start = np.arange(n_nodes)
         hops = [np.stack([start, (start + h) % n_nodes], axis=1) for h in range(1, neighbors // 2 + 1)]
         return cls._from_pairs(range(n_nodes), np.concatenate(hops))
@@ -175,7 +181,9 @@ class Network:
             draw = lambda rng: nx.fast_gnp_random_graph(n_nodes, probability, seed=rng)  # noqa: E731
         elif degree is not None:
             if not 2 <= degree < n_nodes or (degree * n_nodes) % 2:
-                raise NetworkError(f"degree={degree} with {n_nodes} nodes: it must be at least 2 and below {n_nodes}, and degree times nodes even")
+                raise NetworkError(
+                    f"degree={degree} with {n_nodes} nodes: it must be at least 2 and below {n_nodes}, and degree times nodes even"
+                )
             draw = lambda rng: nx.random_regular_graph(degree, n_nodes, seed=rng)  # noqa: E731
         else:
             if radius is None or radius <= 0:
@@ -186,7 +194,9 @@ class Network:
             graph = draw(rng)
             if n_nodes == 1 or nx.is_connected(graph):
                 return cls._from_pairs(range(n_nodes), list(graph.edges))
-        raise NetworkError(f"{chosen[0]}={given[chosen[0]]}: none of {RESAMPLES} random networks of {n_nodes} nodes was connected; raise it")
+        raise NetworkError(
+            f"{chosen[0]}={given[chosen[0]]}: none of {RESAMPLES} random networks of {n_nodes} nodes was connected; raise it"
+        )
 
     @classmethod
     def from_edges(cls, edges: Iterable[tuple[Any, Any]]) -> Network:
@@ -226,9 +236,13 @@ class Network:
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise NetworkError(f"{path}: not a network file: {error}") from error
         if not isinstance(content, dict) or content.get("format") != FILE_FORMAT:
-            raise NetworkError(f'{path}: not a network file; expected {{"format": "{FILE_FORMAT}", ...}} as Network.write makes it')
+            raise NetworkError(
+                f'{path}: not a network file; expected {{"format": "{FILE_FORMAT}", ...}} as Network.write makes it'
+            )
         if content.get("version") != FILE_VERSION:
-            raise NetworkError(f"{path}: version {content.get('version')}, this dekpca reads version {FILE_VERSION}; update it")
+            raise NetworkError(
+                f"{path}: version {content.get('version')}, this dekpca reads version {FILE_VERSION}; update it"
+            )
         names = _unique_names(content.get("nodes", ()))
         number = {name: j for j, name in enumerate(names)}
         pairs = []
@@ -250,7 +264,9 @@ class Network:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Network):
             return NotImplemented
-        return set(self.names) == set(other.names) and {frozenset(e) for e in self.edges} == {frozenset(e) for e in other.edges}
+        return set(self.names) == set(other.names) and {frozenset(e) for e in self.edges} == {
+            frozenset(e) for e in other.edges
+        }
 
     def __hash__(self) -> int:
         return hash((frozenset(self.names), frozenset(frozenset(e) for e in self.edges)))

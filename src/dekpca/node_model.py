@@ -1,7 +1,7 @@
 """What a node ends with: functions it can evaluate anywhere, in a file without pickle.
 
-A component is a function f(x) = sum_p k(x, p) c_p - offset over points p: the landmarks, the node's own samples, its neighbors'. All that
-the algorithm does with means and landmark coordinates folds into the coefficients and the offset.
+A component is a function f(x) = sum_p k(x, p) c_p - offset over points p: the landmarks, the node's own samples, its
+neighbors'. All that the algorithm does with means and landmark coordinates folds into the coefficients and the offset.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class NodeModel:
     name : str
         Of the node.
     expansion : {"neighborhood", "node", "landmarks"}
-        Through what `transform` answers by default: the samples of the node and its neighbors, the node's own, or the landmarks alone
-        (the first two include the landmarks). Expansions smaller than this one are available too.
+        Through what `transform` answers by default: the samples of the node and its neighbors, the node's own, or the
+        landmarks alone (the first two include the landmarks). Expansions smaller than this one are available too.
     eigenvalues_ : array (n_components,)
         Estimates of the eigenvalues of the whole network's centred kernel matrix.
 
@@ -75,7 +75,15 @@ class NodeModel:
     ('1', (5, 2))
     """
 
-    def __init__(self, name: str, kernel: Kernel, functions: Mapping[str, Function], expansion: str, eigenvalues: Array, centering: str | None):
+    def __init__(
+        self,
+        name: str,
+        kernel: Kernel,
+        functions: Mapping[str, Function],
+        expansion: str,
+        eigenvalues: Array,
+        centering: str | None,
+    ):
         self.name = name
         self.kernel = kernel
         self.expansion = expansion
@@ -93,7 +101,9 @@ class NodeModel:
 
     def __repr__(self) -> str:
         held = sum(p.shape[0] for p in self.functions[self.expansion].points)
-        return f"NodeModel({self.name!r}, {self.n_components} components over {held} points, expansion {self.expansion!r})"
+        return (
+            f"NodeModel({self.name!r}, {self.n_components} components over {held} points, expansion {self.expansion!r})"
+        )
 
     def transform(self, X: Array, expansion: str | None = None) -> Array:
         """Component values at the rows of X: (rows, n_components)."""
@@ -101,7 +111,9 @@ class NodeModel:
         if isinstance(X, (list, tuple)):
             X = np.asarray(X, dtype=np.float64)
         if len(X.shape) != 2 or X.shape[1] != self.n_features_in_:
-            raise ValueError(f"node {self.name}: X has shape {tuple(X.shape)}, expected rows of {self.n_features_in_} columns")
+            raise ValueError(
+                f"node {self.name}: X has shape {tuple(X.shape)}, expected rows of {self.n_features_in_} columns"
+            )
         xp = aac.array_namespace(X)
         return function(self.kernel, xp.astype(X, function.offset.dtype, copy=False))
 
@@ -141,7 +153,10 @@ class NodeModel:
             },
             "sets": [int(p.shape[0]) for p in largest.points],
         }
-        arrays = {"points": np.concatenate([to_numpy(p) for p in largest.points]), "eigenvalues": to_numpy(self.eigenvalues_)}
+        arrays = {
+            "points": np.concatenate([to_numpy(p) for p in largest.points]),
+            "eigenvalues": to_numpy(self.eigenvalues_),
+        }
         for name in names:
             arrays[f"{name}_coefficients"] = np.concatenate([to_numpy(c) for c in self.functions[name].coefficients])
             arrays[f"{name}_offset"] = to_numpy(self.functions[name].offset)
@@ -149,7 +164,9 @@ class NodeModel:
             np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[str, Any] | None = None) -> NodeModel:
+    def load(
+        cls, path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[str, Any] | None = None
+    ) -> NodeModel:
         """From a file written by `save`. A model fitted with a callable kernel needs the same function here."""
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -162,16 +179,27 @@ class NodeModel:
         except Exception as error:
             raise ValueError(f"{path}: not a node model: {error}; expected a file that NodeModel.save wrote") from error
         if header["version"] != FILE_VERSION:
-            raise ValueError(f"{path}: version {header['version']}, this dekpca reads version {FILE_VERSION}; update it")
+            raise ValueError(
+                f"{path}: version {header['version']}, this dekpca reads version {FILE_VERSION}; update it"
+            )
         settings = dict(header["kernel"])
         if settings.pop("callable"):
             if not callable(kernel):
-                raise ValueError(f"{path}: its kernel is the Python function {settings['name']}, which a file cannot hold; pass kernel=")
+                raise ValueError(
+                    f"{path}: its kernel is the Python function {settings['name']}, which a file cannot hold; pass kernel="
+                )
             settings.update(name=kernel, params=dict(kernel_params or {}))
         elif settings["name"] not in KERNELS:
             raise ValueError(f"{path}: unknown kernel {settings['name']!r}; known are {', '.join(sorted(KERNELS))}")
         functions = {name: _read_function(path, name, content, header["sets"]) for name in header["expansions"]}
-        return cls(header["name"], Kernel(**settings), functions, header["expansion"], content["eigenvalues"], header["centering"])
+        return cls(
+            header["name"],
+            Kernel(**settings),
+            functions,
+            header["expansion"],
+            content["eigenvalues"],
+            header["centering"],
+        )
 
 
 def _read_function(path: Any, name: str, content: Mapping[str, np.ndarray], sets: Sequence[int]) -> Function:
@@ -184,7 +212,9 @@ def _read_function(path: Any, name: str, content: Mapping[str, np.ndarray], sets
     used = int(np.searchsorted(ends, len(coefficients)))  # a smaller expansion uses the first few sets
     whole = used < len(ends) and ends[used] == len(coefficients) and ends[-1] == len(points)
     if not whole or coefficients.shape[1:] != (k,) or offset.shape != (k,):
-        raise ValueError(f"{path}: {len(points)} points, {coefficients.shape} coefficients and sets of {sets} do not fit; the file is damaged")
+        raise ValueError(
+            f"{path}: {len(points)} points, {coefficients.shape} coefficients and sets of {sets} do not fit; the file is damaged"
+        )
     slices = [slice(a, b) for a, b in pairwise(ends[: used + 1])]
     return Function(tuple(points[s] for s in slices), tuple(coefficients[s] for s in slices), offset)
 
@@ -245,14 +275,18 @@ def _make(answer: Answer, b: int, expansion: str, centering: str | None) -> Node
     return NodeModel(block.names[b], answer.known.kernel, functions, held, answer.eigenvalues, centering)
 
 
-def _fold(answer: Answer, centering: str | None, own: Array, shared: Array, points: list[Array], coefficients: list[Array]) -> Function:
+def _fold(
+    answer: Answer, centering: str | None, own: Array, shared: Array, points: list[Array], coefficients: list[Array]
+) -> Function:
     xp = aac.array_namespace(own)
     if centering == "local":  # every set of samples is centred by its own mean
         coefficients = [c - xp.mean(c, axis=0, keepdims=True) for c in coefficients]
     offset = xp.zeros((answer.eigenvalues.shape[0],), dtype=own.dtype, device=aac.device(own))
     if answer.root is not None:
         marks = Landmarks(answer.known.points, answer.root)
-        if answer.known.mean is not None:  # it lies in the span of the landmarks: only the shared part of a function meets it
+        if (
+            answer.known.mean is not None
+        ):  # it lies in the span of the landmarks: only the shared part of a function meets it
             offset = answer.known.mean @ shared
         for p, c in zip(points, coefficients, strict=True):
             shared = shared - transposed(marks.coordinates(answer.known.kernel, p)) @ c

@@ -1,6 +1,7 @@
 """The settings of a run as the program sees them: complete, checked against the data's sizes, the same at every node.
 
-What a user may leave open ("auto", None) is settled here, from sizes alone; the estimator checks each parameter by itself.
+What a user may leave open ("auto", None) is settled here, from sizes alone; the estimator checks each parameter by
+itself.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ Schedule = Callable[[int, bool], float]
 
 CHECK_EVERY = 5  # iterations between two checks of the stop rule: a check costs two ways through the tree
 MAX_AUTO_LANDMARKS = 200
-AUTO_LANDMARK_SHARE = 10  # at most one sample in ten becomes a landmark by default: only a small part of the data is shown to all
+AUTO_LANDMARK_SHARE = (
+    10  # at most one sample in ten becomes a landmark by default: only a small part of the data is shown to all
+)
 
-# The paper's settings (He et al. 2025, and the authors' scripts): from iteration t on, penalty on the own and on a neighbor's constraint.
+# The paper's settings (He et al. 2025, and the authors' scripts): from iteration t on, penalty on the own and on a
+# neighbor's constraint.
 PAPER: dict[str, Any] = {
     "update": "paper",
     "centering": "local",
@@ -63,7 +67,9 @@ class Options:
         return self.update == "proximal"
 
 
-def settle(options: Options, network: Network, sizes: np.ndarray, n_landmarks: int | str, n_oversamples: int | str) -> Options:
+def settle(
+    options: Options, network: Network, sizes: np.ndarray, n_landmarks: int | str, n_oversamples: int | str
+) -> Options:
     """Fill in what depends on the sizes of the nodes, and refuse what cannot work with them."""
     total = int(sizes.sum())
     k = options.n_components
@@ -85,7 +91,9 @@ def settle(options: Options, network: Network, sizes: np.ndarray, n_landmarks: i
         )
     limit, why = _most_columns(options.solver, centering, network, sizes, m)
     if k > limit:
-        raise ValueError(f"n_components={k}, but {why} allow at most {limit}; lower n_components{_remedy(options.solver, m)}")
+        raise ValueError(
+            f"n_components={k}, but {why} allow at most {limit}; lower n_components{_remedy(options.solver, m)}"
+        )
     if options.update == "paper":
         if n_oversamples not in ("auto", 0):
             raise ValueError(
@@ -117,14 +125,18 @@ def _check_landmarks(options: Options, m: int) -> None:
             "centering='global' with n_landmarks=0: the landmarks carry the network's mean; set n_landmarks above 0, or centering to 'local' or None"
         )
     if options.init == "landmarks":
-        raise ValueError("init='landmarks' with n_landmarks=0: there is nothing to start from; set init to 'local' or 'random'")
+        raise ValueError(
+            "init='landmarks' with n_landmarks=0: there is nothing to start from; set init to 'local' or 'random'"
+        )
 
 
 def _most_columns(solver: str, centering: str | None, network: Network, sizes: np.ndarray, m: int) -> tuple[int, str]:
     """How many independent functions the poorest node can hold, and why."""
     if solver == "landmarks":
         return m, f"{m} landmarks"
-    lost = 1 if centering == "local" and m == 0 and len(network) > 1 else 0  # a centred node of n samples spans n - 1 dimensions
+    lost = (
+        1 if centering == "local" and m == 0 and len(network) > 1 else 0
+    )  # a centred node of n samples spans n - 1 dimensions
     room = [int((sizes[network.neighbors(j)] - lost).sum() + sizes[j] - lost) for j in range(len(network))]
     poorest = int(np.argmin(room))
     what = f"the {room[poorest]} dimensions of the neighborhood of node {network.names[poorest]}"
@@ -161,15 +173,24 @@ def check_rho(rho: Any) -> None:
     if isinstance(rho, Sequence):
         steps = [tuple(step) for step in rho]
         if not steps or any(len(step) != 3 for step in steps):
-            raise ValueError(f"rho={rho!r}: a schedule is a list of (from iteration, penalty of the node itself, penalty of its neighbors)")
+            raise ValueError(
+                f"rho={rho!r}: a schedule is a list of (from iteration, penalty of the node itself, penalty of its neighbors)"
+            )
         starts = [step[0] for step in steps]
         if starts[0] != 0 or starts != sorted(set(starts)):
-            raise ValueError(f"rho={rho!r}: a schedule starts at iteration 0 and its iterations rise; they are {listing(starts)}")
+            raise ValueError(
+                f"rho={rho!r}: a schedule starts at iteration 0 and its iterations rise; they are {listing(starts)}"
+            )
         numbers: list[Any] = [value for step in steps for value in step[1:]]
     else:
         numbers = [rho]
     for value in numbers:
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not np.isfinite(value) or value <= 0:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float, np.number))
+            or not np.isfinite(value)
+            or value <= 0
+        ):
             raise ValueError(f"rho={rho!r}: {value!r} is not a positive number; penalties must be above 0")
 
 
@@ -178,7 +199,9 @@ def noise_level(exchange_noise: float | str) -> tuple[float | None, float | None
     if isinstance(exchange_noise, str):
         match = re.fullmatch(r"\s*([-+]?\d+(?:\.\d*)?)\s*dB\s*", exchange_noise, re.IGNORECASE)
         if not match:
-            raise ValueError(f"exchange_noise={exchange_noise!r}: give a standard deviation such as 0.1, or a signal to noise ratio such as '20dB'")
+            raise ValueError(
+                f"exchange_noise={exchange_noise!r}: give a standard deviation such as 0.1, or a signal to noise ratio such as '20dB'"
+            )
         return None, float(match[1])
     if not np.isfinite(exchange_noise) or exchange_noise < 0:
         raise ValueError(f"exchange_noise={exchange_noise!r}: a standard deviation is a number of at least 0")

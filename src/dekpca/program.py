@@ -1,7 +1,8 @@
 """The script of a node: say, listen, compute, repeat.
 
-Written once, for a block of nodes (block.py), as a generator: it yields messages (messages.py) and an engine sends back what the neighbors
-said. It opens no file, socket or clock. Read top to bottom, `program` is the algorithm of docs/algorithm.md.
+Written once, for a block of nodes (block.py), as a generator: it yields messages (messages.py) and an engine sends back
+what the neighbors said. It opens no file, socket or clock. Read top to bottom, `program` is the algorithm of
+docs/algorithm.md.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Known:
     landmark_values: Array | None = None  # and their eigenvalues
     near: Heard | None = None  # samples, as each node and its neighbors sent them
     rho_near: Array | None = None  # (B, d) penalties that the neighbors put on this node's z
-    removed: list[Heard] = field(default_factory=list)  # directions removed by deflation, one for each finished component
+    removed: list[Heard] = field(
+        default_factory=list
+    )  # directions removed by deflation, one for each finished component
     coordinates: tuple[Landmarks, Array] | None = None  # remembered, not learned: psi of the own samples
 
 
@@ -122,7 +125,12 @@ def program(block: Block, options: Options, resume: tuple[Known, State] | None =
         known.removed.append((yield from tell_direction(block, deflated, state.w)))
         deflated = deflate(block, deflated, known.removed[-1])
         converged = state.converged and state.verdict == DONE
-        state = replace(start(block, options, known, deflated.own), history=state.history, finished=state.finished, converged=converged)
+        state = replace(
+            start(block, options, known, deflated.own),
+            history=state.history,
+            finished=state.finished,
+            converged=converged,
+        )
     w, z = reassemble(block, options, known, space, state)
     return (yield from separated_answer(block, options, known, marks, space, state, w, z))
 
@@ -173,7 +181,9 @@ def variance_gamma(block: Block) -> Script:
     squares = yield from network_sum(block, "scale", xp.sum(spread * spread, axis=(1, 2))[:, None])
     variance = float(squares[0]) / entries
     if variance <= 0:
-        raise ValueError("gamma='scale' needs data that varies, but all entries of all nodes are equal; give gamma as a number")
+        raise ValueError(
+            "gamma='scale' needs data that varies, but all entries of all nodes are equal; give gamma as a number"
+        )
     return 1.0 / (block.samples.shape[2] * variance)
 
 
@@ -213,7 +223,9 @@ def coordinates(block: Block, known: Known) -> tuple[Landmarks | None, Array]:
     """The landmarks, and psi of the own samples (B, n, m), not centred; padding is zero."""
     xp = aac.array_namespace(block.samples)
     if known.points is None:
-        return None, xp.zeros((*block.samples.shape[:2], 0), dtype=block.samples.dtype, device=aac.device(block.samples))
+        return None, xp.zeros(
+            (*block.samples.shape[:2], 0), dtype=block.samples.dtype, device=aac.device(block.samples)
+        )
     if known.coordinates is None:
         marks = Landmarks.of(known.points, known.kernel)
         known.coordinates = marks, marks.coordinates(known.kernel, block.samples) * block.mask[..., None]
@@ -371,7 +383,9 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         new = stopping.Measured.of(own, w)
         state.dual, state.shares = consensus.dual_step(w, gap, state.dual, rho, next_rho, options.anchored)
         leading = state.rotation[:, : min(k, options.n_components)]
-        progress = stopping.measure(new, gap, views, before, at_check, leading, state.dual if options.diagnostics else None, rho)
+        progress = stopping.measure(
+            new, gap, views, before, at_check, leading, state.dual if options.diagnostics else None, rho
+        )
         state.w, state.z, state.iteration, before = w, z, t + 1, new
         for name in HISTORY:
             if (numbers := getattr(progress, name)) is not None:
@@ -521,7 +535,9 @@ def what_is_seen(block: Block, space: Space, values: Array) -> Script:
         rest_alone=rest_alone,
         rest_pairs=transposed(values) @ (rest @ values) - rest_alone + around,
         marks_alone=xp.sum(alone_marks, axis=1),
-        marks_pairs=xp.sum(marks * marks, axis=1) - xp.sum(alone_marks, axis=1) + xp.sum(heard[:, :, :m, :] * other_marks, axis=(1, 2)),
+        marks_pairs=xp.sum(marks * marks, axis=1)
+        - xp.sum(alone_marks, axis=1)
+        + xp.sum(heard[:, :, :m, :] * other_marks, axis=(1, 2)),
         marks=marks,
     )
 
@@ -548,7 +564,9 @@ def pair_counts(block: Block) -> tuple[float, float]:
     return seen, float(sizes.sum() ** 2 - sizes.sum() - seen)
 
 
-def landmark_answer(block: Block, options: Options, known: Known, marks: Landmarks | None, raw: Array, psi: Array) -> Script:
+def landmark_answer(
+    block: Block, options: Options, known: Known, marks: Landmarks | None, raw: Array, psi: Array
+) -> Script:
     """One shot: the principal directions in landmark coordinates are the answer, and nothing more is said but the trace."""
     assert marks is not None
     assert known.directions is not None

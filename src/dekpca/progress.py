@@ -21,7 +21,13 @@ def watch(shown: bool, n_nodes: int, options: Options) -> Iterator[Callable[...,
     if not shown or options.solver == "landmarks" or n_nodes == 1:
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(f"{n_nodes} nodes, iteration", total=options.max_iter, note="setting up")
 

@@ -1,7 +1,7 @@
 """The conformance suite for engines: the same problems as the local engine, and the same answers.
 
-For those who write an engine. `check_engine(run)` takes a function with the signature of `dekpca.engines.local.run` and raises an
-AssertionError where its answers differ from the local engine's.
+For those who write an engine. `check_engine(run)` takes a function with the signature of `dekpca.engines.local.run` and
+raises an AssertionError where its answers differ from the local engine's.
 """
 
 from __future__ import annotations
@@ -56,7 +56,12 @@ def problems() -> Iterator[tuple[str, list[np.ndarray], Network, Options]]:
         ("gamma by a network sum, random start", [15, 20, 9, 14], path, {"gamma_by_variance": True, "init": "random"}),
         ("landmarks only", [15, 20, 9, 14], path, {"solver": "landmarks"}),
         ("noise", [20] * 6, ring, {"exchange_noise": 0.01}),
-        ("the paper's settings", [20] * 6, ring, {key: PAPER[key] for key in ("update", "centering", "rho", "init")} | {"n_landmarks": 0, "max_iter": 12}),
+        (
+            "the paper's settings",
+            [20] * 6,
+            ring,
+            {key: PAPER[key] for key in ("update", "centering", "rho", "init")} | {"n_landmarks": 0, "max_iter": 12},
+        ),
     ):
         own = parts(sizes)
         yield name, own, network, options(own, network, **changes)
@@ -78,11 +83,24 @@ def check_engine(run: Callable[..., Any]) -> None:
         assert len(bits) <= 1, f"{name}: a network sum differs between nodes"
         for node, (answer, w) in got.items():
             truth, w_truth = expected[node]
-            assert answer.n_iter == truth.n_iter, f"{name}, node {node}: {answer.n_iter} iterations, expected {truth.n_iter}"
+            assert answer.n_iter == truth.n_iter, (
+                f"{name}, node {node}: {answer.n_iter} iterations, expected {truth.n_iter}"
+            )
             if truth.known.mean is not None:
                 assert (answer.known.mean == truth.known.mean).all(), f"{name}, node {node}: network sum not bit-equal"
-            np.testing.assert_allclose(answer.eigenvalues, truth.eigenvalues, rtol=EIGENVALUE_TOLERANCE, err_msg=f"{name}, node {node}: eigenvalues")
-            np.testing.assert_allclose(w, w_truth, rtol=0, atol=VALUE_TOLERANCE * np.abs(w_truth).max(), err_msg=f"{name}, node {node}: function")
+            np.testing.assert_allclose(
+                answer.eigenvalues,
+                truth.eigenvalues,
+                rtol=EIGENVALUE_TOLERANCE,
+                err_msg=f"{name}, node {node}: eigenvalues",
+            )
+            np.testing.assert_allclose(
+                w,
+                w_truth,
+                rtol=0,
+                atol=VALUE_TOLERANCE * np.abs(w_truth).max(),
+                err_msg=f"{name}, node {node}: function",
+            )
 
 
 def by_node(outcome: Any) -> dict[str, tuple[Any, np.ndarray]]:

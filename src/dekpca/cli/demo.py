@@ -40,7 +40,7 @@ def demo(
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        err.print(f"--out {out_dir}: cannot make this folder ({error.strerror}); choose another")
+        err.print(f"--out {out_dir}: cannot make this folder ({error.strerror}); choose another", markup=False)
         raise typer.Exit(2) from error
     digits = load_digits()
     rows = splits.mostly_one_class(digits.target, np.full(NODES, ROWS), 0.8, seed)
@@ -49,10 +49,17 @@ def demo(
     network = Network.ring(NODES, NEIGHBORS)
     settings = {"gamma": GAMMA, "network": network, "random_state": seed, "verbose": True}
 
-    err.print(f"{len(X)} images of digits on {NODES} nodes, a ring with {NEIGHBORS} neighbors; 80 % of a node's images are of one digit")
-    central = _step("central kernel PCA, which sees everything", lambda: baselines.central(parts, COMPONENTS, gamma=GAMMA))
+    err.print(
+        f"{len(X)} images of digits on {NODES} nodes, a ring with {NEIGHBORS} neighbors; 80 % of a node's images are of one digit"
+    )
+    central = _step(
+        "central kernel PCA, which sees everything", lambda: baselines.central(parts, COMPONENTS, gamma=GAMMA)
+    )
     local = _step("local kernel PCA: no node talks", lambda: baselines.local(parts, COMPONENTS, gamma=GAMMA))
-    around = _step("neighborhood kernel PCA: neighbors pool their data", lambda: baselines.neighborhood(parts, network, COMPONENTS, gamma=GAMMA))
+    around = _step(
+        "neighborhood kernel PCA: neighbors pool their data",
+        lambda: baselines.neighborhood(parts, network, COMPONENTS, gamma=GAMMA),
+    )
     paper = DecentralizedKernelPCA(COMPONENTS, max_iter=20, **settings).set_params(**PAPER)
     _step("the paper's settings, 20 iterations a component", lambda: paper.fit_parts(parts))
     ours = DecentralizedKernelPCA(COMPONENTS, **settings)
@@ -104,7 +111,18 @@ def _cells(values: np.ndarray) -> list[str]:
     return [f"{column.mean():.3f} {column.min():.3f}" for column in values.T]
 
 
-def _draw(path: Path, network: Network, ours: Any, paper: Any, local: Any, central: Any, X: Any, y: Any, rows: Any, target: Any) -> bool:
+def _draw(
+    path: Path,
+    network: Network,
+    ours: Any,
+    paper: Any,
+    local: Any,
+    central: Any,
+    X: Any,
+    y: Any,
+    rows: Any,
+    target: Any,
+) -> bool:
     try:
         import matplotlib
 
@@ -113,22 +131,33 @@ def _draw(path: Path, network: Network, ours: Any, paper: Any, local: Any, centr
 
         from ..report import figures
     except ImportError:
-        err.print("no figure: matplotlib is not installed; pip install 'dekpca[plot]'")
+        err.print("no figure: matplotlib is not installed; pip install 'dekpca[plot]'", markup=False)
         return False
-    figure, axes = plt.subplot_mosaic([["net", "net", "run", "run", "run", "run"], ["a", "a", "b", "b", "c", "c"]], figsize=(13, 9), layout="constrained")
+    figure, axes = plt.subplot_mosaic(
+        [["net", "net", "run", "run", "run", "run"], ["a", "a", "b", "b", "c", "c"]],
+        figsize=(13, 9),
+        layout="constrained",
+    )
     main = [int(np.bincount(target[r]).argmax()) for r in rows]
     figures.draw_network(axes["net"], network, main, "20 nodes, coloured by their main digit", SHOWN)
     curves = {
         "dekpca, all 4 components": ours.history_["residual"],
         "paper's settings, component after component": paper.history_["residual"],
     }
-    figures.draw_convergence(axes["run"], curves, "Disagreement with the neighbors, worst node", "relative residual", ours.tol**0.5)
+    figures.draw_convergence(
+        axes["run"], curves, "Disagreement with the neighbors, worst node", "relative residual", ours.tol**0.5
+    )
     truth = central.transform(X)
     own = np.repeat(np.arange(NODES), [len(r) for r in rows]) == SHOWN
-    views = {"a": (truth, "central: sees all images"), "b": (local[SHOWN].transform(X), f"node {SHOWN} before: knows its own images (ringed)")}
+    views = {
+        "a": (truth, "central: sees all images"),
+        "b": (local[SHOWN].transform(X), f"node {SHOWN} before: knows its own images (ringed)"),
+    }
     views["c"] = (ours.node_models_[SHOWN].transform(X), f"node {SHOWN} after talking to its neighbors")
     for place, (values, title) in views.items():
-        scatter = figures.draw_embedding(axes[place], figures.aligned(values, truth), y, title, own if place != "a" else None)
+        scatter = figures.draw_embedding(
+            axes[place], figures.aligned(values, truth), y, title, own if place != "a" else None
+        )
     figure.legend(*scatter.legend_elements(), title="digit", loc="outside right lower", fontsize=8)
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -1,6 +1,7 @@
 """Projection consensus: the steps of one iteration, for all nodes of a block at once.
 
-Shapes: B nodes, d slots (slot 0 is the node itself), m shared (landmark) coordinates, n padded samples a slot, k columns.
+Shapes: B nodes, d slots (slot 0 is the node itself), m shared (landmark) coordinates, n padded samples a slot, k
+columns.
 
     w             (B, m + n, k)     node j's function: shared coordinates, then coefficients over its own samples
     dual          (B, d, m + n, k)  one multiplier for each constraint w_j = P_j z_q, unscaled
@@ -27,8 +28,9 @@ Array = Any
 class OwnSpace:
     """What a node can express and how: psi (B, n, m) centred coordinates, rest (B, n, n), and the factors of rest and of K_j.
 
-    The samples that a node expresses functions over are those its neighbors know. With exchange noise they are not quite those whose values
-    count: then `reach` (B, n, n) is the rest between the latter and the former, and K_j is that of their projections.
+    The samples that a node expresses functions over are those its neighbors know. With exchange noise they are not
+    quite those whose values count: then `reach` (B, n, n) is the rest between the latter and the former, and K_j is
+    that of their projections.
     """
 
     psi: Array
@@ -77,8 +79,8 @@ class Estimate:
 def z_step(gram: NeighborhoodGram, z: Estimate, shares: Array, total: Array, anchored: bool) -> tuple[Estimate, Array]:
     """A new z from the neighbors' shares, its singular values clipped at 1; and the views of it, one for each slot.
 
-    `total` (B,) is the sum of the penalties that the neighbors put on z_j. Anchored (the proximal update) the shares say how to
-    move the previous z; otherwise (the paper's) they make up a new one.
+    `total` (B,) is the sum of the penalties that the neighbors put on z_j. Anchored (the proximal update) the shares
+    say how to move the previous z; otherwise (the paper's) they make up a new one.
     """
     xp = aac.array_namespace(shares)
     B, d, n, k = z.near.shape

@@ -1,7 +1,7 @@
 """Landmarks: a small set of points that all nodes know, and the coordinates they give to every sample.
 
-psi(x) = K_LL^-1/2 k(L, x) are the coordinates of phi(x) in the span of the landmarks, the same map at every node. What is left of
-the kernel, rest(x, y) = k(x, y) - psi(x)'psi(y), is positive semi-definite.
+psi(x) = K_LL^-1/2 k(L, x) are the coordinates of phi(x) in the span of the landmarks, the same map at every node. What
+is left of the kernel, rest(x, y) = k(x, y) - psi(x)'psi(y), is positive semi-definite.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ def node_random(seed: int, name: str, purpose: str) -> np.random.Generator:
 def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> np.ndarray:
     """How many landmarks each node gives: exactly `count` in all, each node its share of the samples rounded up or down.
 
-    Which way is drawn without bias (systematic sampling in a random order of the names), so that small nodes get their turn
-    and neighbors in the numbering are not preferred.
+    Which way is drawn without bias (systematic sampling in a random order of the names), so that small nodes get their
+    turn and neighbors in the numbering are not preferred.
     """
     count = min(count, int(sizes.sum()))
-    order = np.array(sorted(range(len(names)), key=lambda j: blake2b(f"{seed}\0allot\0{names[j]}".encode(), digest_size=16).digest()))
+    order = np.array(
+        sorted(range(len(names)), key=lambda j: blake2b(f"{seed}\0allot\0{names[j]}".encode(), digest_size=16).digest())
+    )
     start = node_random(seed, "", "allot").random()
     cumulative = np.concatenate([[0], np.cumsum(sizes[order])])
     # whole-number arithmetic keeps the total exact: the i-th tick lies at (i + start) N / count
@@ -75,8 +77,8 @@ class Landmarks:
 def principal_directions(triangle: Array, m: int, n_columns: int, scale: Array) -> tuple[Array, Array]:
     """The leading eigenvalues and eigenvectors of the covariance in landmark coordinates, given its upper triangle.
 
-    Directions in which no data lies (landmarks that repeat each other leave some) come as zeros: what is tiny beside the first, or beside
-    `scale`, the number of samples times the largest k(x, x).
+    Directions in which no data lies (landmarks that repeat each other leave some) come as zeros: what is tiny beside
+    the first, or beside `scale`, the number of samples times the largest k(x, x).
     """
     xp = aac.array_namespace(triangle)
     values, basis = xp.linalg.eigh(unpack_triangle(triangle, m))

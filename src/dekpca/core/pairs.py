@@ -1,9 +1,9 @@
 """The Gram matrices of all neighborhoods of a block, each pair of nodes stored once.
 
-A neighborhood's Gram matrix consists of blocks rest(X_p, X_q) for pairs p, q of its nodes, and most pairs lie in several
-neighborhoods: on a ring with 4 neighbors each is needed by up to 5 nodes, in both orders. Here each unordered pair of *sites* (distinct
-sets of samples) is one block, grouped with the pairs of the same shape that serve equally many neighborhoods, so that
-a product with all neighborhoods is a few batched matrix products.
+A neighborhood's Gram matrix consists of blocks rest(X_p, X_q) for pairs p, q of its nodes, and most pairs lie in
+several neighborhoods: on a ring with 4 neighbors each is needed by up to 5 nodes, in both orders. Here each unordered
+pair of *sites* (distinct sets of samples) is one block, grouped with the pairs of the same shape that serve equally
+many neighborhoods, so that a product with all neighborhoods is a few batched matrix products.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Group:
     def apply(self, flat: Array) -> list[Array]:
         """What the pairs add to the values at `first` and at `second`, each (P * u, k, n); `flat` (B * d, k, n) are coefficients.
 
-        Samples are the last axis here, so that the columns of all u neighborhoods lie below each other: one wide product reads a pair's block once.
+        Samples are the last axis here, so that the columns of all u neighborhoods lie below each other: one wide
+        product reads a pair's block once.
         """
         other = self.first if self.second is None else self.second
         out = [self._product(flat, other, transposed(self.blocks))]
@@ -142,7 +143,9 @@ class NeighborhoodGram:
 
         groups = []
         for group in self.groups:
-            (v_p, g_p), (v_q, g_q) = (one_side(side, n) for side, n in zip(group.sites, group.blocks.shape[1:], strict=True))
+            (v_p, g_p), (v_q, g_q) = (
+                one_side(side, n) for side, n in zip(group.sites, group.blocks.shape[1:], strict=True)
+            )
             half = group.blocks - g_p @ (transposed(v_p) @ group.blocks)
             groups.append(replace(group, blocks=half - (half @ v_q) @ transposed(g_q)))
         return replace(self, groups=tuple(groups))
@@ -161,7 +164,9 @@ def _pad(blocks: Array, rows: int) -> Array:
     count, have, columns = blocks.shape
     if have == rows:
         return blocks
-    return xp.concat([blocks, xp.zeros((count, rows - have, columns), dtype=blocks.dtype, device=aac.device(blocks))], axis=1)
+    return xp.concat(
+        [blocks, xp.zeros((count, rows - have, columns), dtype=blocks.dtype, device=aac.device(blocks))], axis=1
+    )
 
 
 def neighborhood_gram(
@@ -169,8 +174,8 @@ def neighborhood_gram(
 ) -> NeighborhoodGram:
     """Compute the Gram blocks of all neighborhoods: slot s of node b is row `row_of[b, s]` of `pools[pool_of[b, s]]`.
 
-    `n_rows` is the padded number of samples a slot. The kernel is what the landmarks leave of it; with `local_means` each
-    block is double-centred by its own means.
+    `n_rows` is the padded number of samples a slot. The kernel is what the landmarks leave of it; with `local_means`
+    each block is double-centred by its own means.
     """
     B, d = pool_of.shape
     offsets = np.concatenate([[0], np.cumsum([p.samples.shape[0] for p in pools])])
@@ -198,7 +203,9 @@ def neighborhood_gram(
         members = np.flatnonzero((alike == kind).all(axis=1))
         p, q, n_uses, diagonal = (int(v) for v in kind)
         used = by_pair[starts[members][:, None] + np.arange(n_uses)].ravel()
-        rows = tuple(xp.asarray(site[members] - offsets[pool], device=device) for site, pool in ((site_1, p), (site_2, q)))
+        rows = tuple(
+            xp.asarray(site[members] - offsets[pool], device=device) for site, pool in ((site_1, p), (site_2, q))
+        )
         first, second = at_1[used], at_2[used]
         order[first, second % d] = start + np.arange(len(used))
         start += len(used)
@@ -226,7 +233,9 @@ def _blocks(p: Pool, p_rows: Array, q: Pool, q_rows: Array, n_rows: int, kernel:
     step = max(1, CHUNK_BYTES // (8 * (a + b) * max(1, p.samples.shape[2])))
     for chunk in row_tiles(count, step):
         at_p, at_q = p_rows[chunk], q_rows[chunk]
-        block = kernel.gram(*(xp.take(x, at, axis=0)[:, :n, :] for x, at, n in ((p.samples, at_p, a), (q.samples, at_q, b))))
+        block = kernel.gram(
+            *(xp.take(x, at, axis=0)[:, :n, :] for x, at, n in ((p.samples, at_p, a), (q.samples, at_q, b)))
+        )
         if p.psi.shape[2]:
             psi_p, psi_q = (xp.take(x, at, axis=0)[:, :n, :] for x, at, n in ((p.psi, at_p, a), (q.psi, at_q, b)))
             block -= psi_p @ transposed(psi_q)

@@ -27,8 +27,9 @@ def rotation(moments: Array) -> Array:
 class Seen:
     """What a node adds to the network sum that `separate` reads; q columns, m shared coordinates, leading axis nodes.
 
-    G are the values of the columns on samples, P_p = psi_p' G_p their landmark part. The kernel matrix of all the data has the parts
-    psi psi' and rest. Of either the node sees the pairs of samples within itself, and its share of those between two nodes of its neighborhood.
+    G are the values of the columns on samples, P_p = psi_p' G_p their landmark part. The kernel matrix of all the data
+    has the parts psi psi' and rest. Of either the node sees the pairs of samples within itself, and its share of those
+    between two nodes of its neighborhood.
     """
 
     trace: Array  # (B,)
@@ -42,7 +43,15 @@ class Seen:
     def pack(self) -> Array:
         """As vectors (B, ...)."""
         xp = aac.array_namespace(self.squares)
-        parts = (self.trace, self.squares, self.rest_alone, self.rest_pairs, self.marks_alone, self.marks_pairs, self.marks)
+        parts = (
+            self.trace,
+            self.squares,
+            self.rest_alone,
+            self.rest_pairs,
+            self.marks_alone,
+            self.marks_pairs,
+            self.marks,
+        )
         return xp.concat([xp.reshape(x, (x.shape[0], -1)) for x in parts], axis=1)
 
     @classmethod
@@ -58,13 +67,14 @@ class Seen:
 def separate(total: Array, q: int, k: int, seen_pairs: float, far_pairs: float, mix: bool) -> Array:
     """Rayleigh-Ritz with the kernel matrix K of all the data: trace, k eigenvalues and a (q, k) matrix, as one vector.
 
-    The eigenvalues of G'K G against G'G are second-order accurate in the error of the span of G and do not depend on its scale. (The Ritz values
-    G'G alone are too large by what lies between the neighborhoods, the landmarks' own eigenvalues too small by what they
-    cannot express.) The landmark part of K is known exactly for all pairs; the rest, for pairs that somebody sees. For the others it is taken to
-    grow as the landmark part does from the pairs seen to those not seen; without landmarks, as the number of pairs.
+    The eigenvalues of G'K G against G'G are second-order accurate in the error of the span of G and do not depend on
+    its scale. (The Ritz values G'G alone are too large by what lies between the neighborhoods, the landmarks' own
+    eigenvalues too small by what they cannot express.) The landmark part of K is known exactly for all pairs; the rest,
+    for pairs that somebody sees. For the others it is taken to grow as the landmark part does from the pairs seen to
+    those not seen; without landmarks, as the number of pairs.
 
-    The columns times the matrix are components whose squared values sum to their eigenvalue. Without `mix` the columns stay apart (deflation has
-    separated them) and are only scaled and put in order.
+    The columns times the matrix are components whose squared values sum to their eigenvalue. Without `mix` the columns
+    stay apart (deflation has separated them) and are only scaled and put in order.
     """
     xp = aac.array_namespace(total)
     seen = Seen.unpack(total, q)
@@ -84,7 +94,9 @@ def separate(total: Array, q: int, k: int, seen_pairs: float, far_pairs: float, 
     values, basis = xp.linalg.eigh(0.5 * (inner + xp.matrix_transpose(inner)))
     values = xp.clip(xp.flip(values)[:k], min=0.0)
     components = (white @ xp.flip(basis, axis=-1)[:, :k]) * xp.sqrt(values)
-    size = xp.sqrt(xp.clip(xp.linalg.diagonal(squares), min=0.0))  # columns differ in scale; the sign goes by what they contribute
+    size = xp.sqrt(
+        xp.clip(xp.linalg.diagonal(squares), min=0.0)
+    )  # columns differ in scale; the sign goes by what they contribute
     turned = xp.max(components * size[:, None], axis=0) < -xp.min(components * size[:, None], axis=0)
     components = xp.where(turned, -components, components)
     return xp.concat([total[:1], values, xp.reshape(components, (-1,))])

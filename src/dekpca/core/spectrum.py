@@ -52,8 +52,8 @@ class Factor:
 def factor(gram: Array, sizes: Array, scale: Array) -> Factor:
     """Eigendecompose a stack of Gram matrices (B, n, n).
 
-    `sizes` (B,) are the real rows of each (the others are zero padding), `scale` (B,) the largest k(x, x), uncentred: what is
-    below 10 n eps of it is rounding even where the centred matrix is tiny.
+    `sizes` (B,) are the real rows of each (the others are zero padding), `scale` (B,) the largest k(x, x), uncentred:
+    what is below 10 n eps of it is rounding even where the centred matrix is tiny.
     """
     xp = aac.array_namespace(gram)
     values, basis = xp.linalg.eigh(gram)

@@ -12,7 +12,10 @@ from .spectrum import transposed
 
 Array = Any
 
-NOTHING = {64: 1e-12, 32: 1e-6}  # by bits of the dtype: functions are of about unit size; what is smaller than this is no function, and done
+NOTHING = {
+    64: 1e-12,
+    32: 1e-6,
+}  # by bits of the dtype: functions are of about unit size; what is smaller than this is no function, and done
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +45,14 @@ class Measured:
 
 
 def measure(
-    new: Measured, gap: Array, views: Array, before: Measured, at_check: Measured, rotation: Array, dual: Array | None, rho: Array
+    new: Measured,
+    gap: Array,
+    views: Array,
+    before: Measured,
+    at_check: Measured,
+    rotation: Array,
+    dual: Array | None,
+    rho: Array,
 ) -> Progress:
     """Compare the new w with what the neighbors think of it (`gap` = w - seen) and with earlier ones; `rotation` (k, kept) selects the leading columns.
 
@@ -70,7 +80,8 @@ def measure(
 def unfinished(progress: Progress, tol: float) -> Array:
     """(B,) bool: nodes that disagree with their neighbors, or still move, by more than tol.
 
-    Squares are compared: functions that differ by e, relative to their size, correlate to 1 - e^2 / 2, so tol speaks of digits of correlations.
+    Squares are compared: functions that differ by e, relative to their size, correlate to 1 - e^2 / 2, so tol speaks of
+    digits of correlations.
     """
     return (progress.residual**2 > tol) | (progress.since_check**2 > tol)
 

@@ -1,6 +1,7 @@
 """Engines: who hosts which nodes, and how messages cross between them. Chosen by name; each imports its third parties itself.
 
-An engine is a function `run(parts, network, options, ...)` that drives `dekpca.program.program` and returns an `Outcome`.
+An engine is a function `run(parts, network, options, ...)` that drives `dekpca.program.program` and returns an
+`Outcome`.
 """
 
 from __future__ import annotations
@@ -22,4 +23,6 @@ def get(name: str) -> Callable[..., Any]:
     except ImportError as error:
         if extra is None:
             raise
-        raise ImportError(f"engine {name!r} needs a package that is not installed ({error}); pip install 'dekpca[{extra}]'") from error
+        raise ImportError(
+            f"engine {name!r} needs a package that is not installed ({error}); pip install 'dekpca[{extra}]'"
+        ) from error

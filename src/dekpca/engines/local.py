@@ -1,6 +1,7 @@
 """The local engine: all nodes in one process, in a few blocks; a round of messages is one gather on the device.
 
-It delivers what the programs say and nothing more. It counts what each node sends, since on one machine nobody else would.
+It delivers what the programs say and nothing more. It counts what each node sends, since on one machine nobody else
+would.
 """
 
 from __future__ import annotations
@@ -116,11 +117,17 @@ class Post:
         for block, edges in zip(self.blocks, hear, strict=True):
             a, b = block.slots[edges.rows, edges.slots], block.nodes[edges.rows]
             wanted = a * J + b
-            found = by_key[np.minimum(np.searchsorted(key, wanted, sorter=by_key), max(0, len(key) - 1))] if len(key) else wanted
+            found = (
+                by_key[np.minimum(np.searchsorted(key, wanted, sorter=by_key), max(0, len(key) - 1))]
+                if len(key)
+                else wanted
+            )
             if len(wanted) and (not len(key) or not (key[found] == wanted).all()):
                 silent = int(np.flatnonzero(key[found] != wanted)[0]) if len(key) else 0
                 names = self.network.names
-                raise RuntimeError(f"node {names[b[silent]]} waits for node {names[a[silent]]}, which says nothing in this round")
+                raise RuntimeError(
+                    f"node {names[b[silent]]} waits for node {names[a[silent]]}, which says nothing in this round"
+                )
             sources = np.unique(block_of[found]) if len(wanted) else np.empty(0, dtype=np.int64)
             at = [np.flatnonzero(block_of[found] == i) for i in sources]
             device = self.blocks[0].samples
@@ -161,11 +168,14 @@ class Post:
         self.traffic.add(says[0].kind, route.messages, sizes)
 
 
-def run(parts: Sequence[Array], network: Network, options: Options, observer: Observer | None = None, resume: Any = None) -> Outcome:
+def run(
+    parts: Sequence[Array], network: Network, options: Options, observer: Observer | None = None, resume: Any = None
+) -> Outcome:
     """Run the program for all nodes; `parts` are their samples (n_j, M), of one dtype on one device.
 
-    `observer` sees every checkpoint. `resume` is a list with a (known, state) for each block, as a checkpoint held it. Ctrl-C during the
-    iterations makes the nodes stop at their next check, with the last iterate as the result; a second one ends at once.
+    `observer` sees every checkpoint. `resume` is a list with a (known, state) for each block, as a checkpoint held it.
+    Ctrl-C during the iterations makes the nodes stop at their next check, with the last iterate as the result; a second
+    one ends at once.
     """
     return drive(make_blocks(parts, network), options, observer, resume)
 
@@ -190,7 +200,9 @@ def drive(blocks: list[Block], options: Options, observer: Observer | None = Non
                 requests = [script.send(reply) for script, reply in zip(scripts, replies, strict=True)]
         except StopIteration as first:
             answers = [first.value]
-            for script, reply in zip(scripts[1:], replies[1:] if "replies" in locals() else [None] * len(scripts), strict=False):
+            for script, reply in zip(
+                scripts[1:], replies[1:] if "replies" in locals() else [None] * len(scripts), strict=False
+            ):
                 answers.append(_finish(script, reply))
     return Outcome(answers, post.traffic)
 

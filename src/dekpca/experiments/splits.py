@@ -42,7 +42,12 @@ def mostly_one_class(y: Any, sizes: Any, share: float = 0.8, seed: int = 0) -> l
     wanted = []
     for j, size in enumerate(sizes):
         others = rng.choice(classes, round(size * (1 - share)))
-        wanted.append({c: int((others == c).sum()) + (int(size) - len(others)) * (c == classes[j % len(classes)]) for c in classes})
+        wanted.append(
+            {
+                c: int((others == c).sum()) + (int(size) - len(others)) * (c == classes[j % len(classes)])
+                for c in classes
+            }
+        )
     return _from_pools(y, wanted, seed)
 
 

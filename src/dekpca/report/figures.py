@@ -24,14 +24,25 @@ def draw_network(ax: Axes, network: Network, groups: Any, title: str, highlighte
     nx.draw_networkx_edges(graph, place, ax=ax, edge_color=GREY, width=0.8)
     rings = ["black" if j == highlighted else "none" for j in range(len(network))]
     nx.draw_networkx_nodes(
-        graph, place, ax=ax, node_color=np.asarray(groups), cmap=PALETTE, vmin=0, vmax=9, node_size=260, edgecolors=rings, linewidths=2
+        graph,
+        place,
+        ax=ax,
+        node_color=np.asarray(groups),
+        cmap=PALETTE,
+        vmin=0,
+        vmax=9,
+        node_size=260,
+        edgecolors=rings,
+        linewidths=2,
     )
     nx.draw_networkx_labels(graph, place, ax=ax, font_size=7, font_color="white")
     ax.set_title(title)
     ax.set_axis_off()
 
 
-def draw_convergence(ax: Axes, curves: Mapping[str, Any], title: str, ylabel: str, threshold: float | None = None) -> None:
+def draw_convergence(
+    ax: Axes, curves: Mapping[str, Any], title: str, ylabel: str, threshold: float | None = None
+) -> None:
     """Curves over the iterations on a log scale; `threshold` is where a run stops."""
     for label, values in curves.items():
         ax.semilogy(np.arange(1, len(values) + 1), values, label=label, linewidth=1.6)
@@ -45,7 +56,9 @@ def draw_convergence(ax: Axes, curves: Mapping[str, Any], title: str, ylabel: st
 def draw_embedding(ax: Axes, values: Any, labels: Any, title: str, own: Any = None) -> Any:
     """The first two components, coloured by label; rows in `own` are ringed. Returns the scatter, for a legend."""
     values = np.asarray(values)
-    scatter = ax.scatter(values[:, 0], values[:, 1], c=np.asarray(labels), cmap=PALETTE, vmin=0, vmax=9, s=7, alpha=0.75, linewidths=0)
+    scatter = ax.scatter(
+        values[:, 0], values[:, 1], c=np.asarray(labels), cmap=PALETTE, vmin=0, vmax=9, s=7, alpha=0.75, linewidths=0
+    )
     if own is not None:
         ax.scatter(values[own, 0], values[own, 1], s=16, facecolors="none", edgecolors="black", linewidths=0.5)
     ax.set(title=title, xlabel="component 1", ylabel="component 2")

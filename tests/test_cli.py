@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import dekpca
+from dekpca.cli import app
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_demo_draws_and_tabulates(tmp_path):
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "new" / "demo")])
+    assert result.exit_code == 0, result.output
+    figure = tmp_path / "new" / "demo" / "demo.png"
+    assert figure.read_bytes().startswith(PNG)
+    assert figure.stat().st_size > 50_000
+    for word in (
+        "local",
+        "neighborhood",
+        "paper's settings",
+        "dekpca",
+        "oracle",
+        "component 4",
+        "iterations",
+        "kB sent",
+        str(figure.name),
+    ):
+        assert word in result.stdout.replace("\n", "")
+    rows = [line for line in result.stdout.splitlines() if "dekpca" in line and "0.9" in line]
+    worst = [float(v) for v in rows[0].split() if v.replace(".", "").isdigit()]
+    assert min(worst) > 0.95
+
+
+def test_demo_says_when_it_cannot_write(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file" / "x")])
+    assert result.exit_code == 2
+
+
+def test_demo_without_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "dekpca[plot]" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_version_and_help():
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"dekpca {dekpca.__version__}\n"
+    assert "demo" in CliRunner().invoke(app, ["--help"]).stdout
+
+
+@pytest.mark.parametrize("module", ["matplotlib", "torch"])
+def test_importing_dekpca_imports_nothing_heavy(module):
+    code = f"import sys, dekpca; sys.exit({module!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
