@@ -48,7 +48,7 @@ def main() -> None:
     floors = Floors()
     shown = table(
         f"Default settings, n = 100, {K} components, worst of {a.seeds} seeds (similarity: mean)",
-        "network", "split", "similarity / oracle", "agreement, worst node", "same, own samples only", "eigenvalues / central", "iterations", "MB a node",
+        "network", "split", "similarity / oracle", "agreement, worst node", "same, own samples", "eigenvalues / central", "iterations", "MB a node",
     )  # fmt: skip
     longer = table(
         f"tol=0, {a.long} iterations",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("SCIPY_ARRAY_API", "1")  # or scikit-learn skips its array API checks; read when SciPy is imported
+
 import numpy as np
 import pytest
 

@@ -105,5 +105,7 @@ def test_components_that_a_node_lacks_count_as_zero():
 def test_errors():
     with pytest.raises(ValueError, match="no node models"):
         metrics.similarity([], CENTRAL)
+    with pytest.raises(ValueError, match="use the same for both"):
+        metrics.similarity(baselines.local(PARTS, 3, gamma=0.1), CENTRAL)
     with pytest.raises(ValueError, match="3 parts for a network of 4"):
         baselines.neighborhood(PARTS[:3], NETWORK)

@@ -60,7 +60,16 @@ def local(
     kernel_params: Mapping[str, Any] | None = None,
     normalize: bool = False,
 ) -> list[NodeModel]:
-    """Kernel PCA of each node's own data: what a node has before it talks to anybody."""
+    """Kernel PCA of each node's own data: what a node has before it talks to anybody.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dekpca
+    >>> parts = [np.random.default_rng(j).normal(size=(20, 3)) for j in range(4)]
+    >>> [model.name for model in dekpca.baselines.local(parts, 2)]
+    ['0', '1', '2', '3']
+    """
     k = _settled(_together(parts), kernel, gamma, degree, coef0, kernel_params, normalize)
     return [_one(str(j), _samples(part), n_components, k) for j, part in enumerate(parts)]
 
@@ -76,7 +85,16 @@ def neighborhood(
     kernel_params: Mapping[str, Any] | None = None,
     normalize: bool = False,
 ) -> list[NodeModel]:
-    """The best functions over each node's own samples for the data of its neighborhood, every node centred by its own mean."""
+    """The best functions over each node's own samples for the data of its neighborhood, every node centred by its own mean.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dekpca
+    >>> parts = [np.random.default_rng(j).normal(size=(20, 3)) for j in range(4)]
+    >>> len(dekpca.baselines.neighborhood(parts, dekpca.Network.path(4), 2))
+    4
+    """
     parts = [_samples(part) for part in parts]
     if len(parts) != len(network):
         raise ValueError(f"{len(parts)} parts for a network of {len(network)} nodes; give one for each node")
@@ -126,6 +144,8 @@ def _one(name: str, X: np.ndarray, n_components: int, kernel: Kernel) -> NodeMod
         values, vectors = eigsh(gram, found, which="LA", v0=np.random.default_rng(0).uniform(-1, 1, n))
     else:
         values, vectors = scipy.linalg.eigh(gram, subset_by_index=[n - found, n - 1])
+        if len(values) < found:  # LAPACK's subset driver may lose some where many are equal
+            values, vectors = (x[..., n - found :] for x in scipy.linalg.eigh(gram))
     values, vectors = values[::-1], flip_signs(vectors[:, ::-1])
     positive = values > CUTOFF * max(values[0], 0)
     scale = np.where(positive, 1.0 / np.sqrt(np.where(positive, values, 1.0)), 0.0)

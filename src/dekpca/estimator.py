@@ -20,12 +20,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import engines, progress
+from .answer import Answer
 from .core.spectrum import to_numpy
 from .kernels import KERNELS, make_kernel
 from .network import Network, listing, natural_key
 from .node_model import EXPANSIONS, NodeModels
 from .options import Options, check_rho, noise_level, settle
-from .program import Answer
 
 Array = Any
 
@@ -433,7 +433,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         check_is_fitted(self)
         model = self.node_models_[self.answering_node_]
         if _is_foreign(X):
-            return model.transform(_foreign_samples(X, "X", self.eigenvalues_.dtype))
+            return model.transform(X)
         X = validate_data(self, X, dtype=self._float_types(), reset=False)
         if _is_foreign(self.eigenvalues_):
             xp = aac.array_namespace(self.eigenvalues_)

@@ -35,12 +35,21 @@ def _sigmoid(kernel: Kernel, A: Array, B: Array) -> Array:
     return xp.tanh(kernel.gamma * (A @ _transposed(B)) + kernel.coef0)
 
 
+# |x|^2 + |y|^2 - 2 x'y in units of 1 / gamma: beyond it cancellation eats digits that the kernel needs, and samples are shifted first
+FAR_FROM_ORIGIN = 100.0
+
+
 def _rbf(kernel: Kernel, A: Array, B: Array) -> Array:
     xp = aac.array_namespace(A)
+    size_a, size_b = xp.sum(A * A, axis=-1), xp.sum(B * B, axis=-1)
+    if kernel.gamma * max(float(xp.max(size_a)), float(xp.max(size_b))) > FAR_FROM_ORIGIN:
+        middle = xp.mean(B, axis=-2, keepdims=True)
+        A, B = A - middle, B - middle
+        size_a, size_b = xp.sum(A * A, axis=-1), xp.sum(B * B, axis=-1)
     out = A @ _transposed(B)
     out *= -2.0
-    out += xp.sum(A * A, axis=-1)[..., :, None]
-    out += xp.sum(B * B, axis=-1)[..., None, :]
+    out += size_a[..., :, None]
+    out += size_b[..., None, :]
     out = xp.clip(out, min=0.0)  # rounding may leave a tiny negative distance
     out *= -kernel.gamma
     return xp.exp(out)
@@ -107,6 +116,11 @@ class Kernel:
     normalize: bool = False
 
     @property
+    def is_normal(self) -> bool:
+        """Whether k(x, x) = 1 by itself (cosine: but for the origin)."""
+        return self.name in ("rbf", "laplacian", "cosine")
+
+    @property
     def label(self) -> str:
         return self.name if isinstance(self.name, str) else getattr(self.name, "__name__", repr(self.name))
 
@@ -143,7 +157,7 @@ class Kernel:
 
     def _tile(self, A: Array, B: Array) -> Array:
         gram = self._raw(A, B)
-        if self.normalize and self.name not in ("rbf", "laplacian", "cosine"):  # those have k(x, x) = 1 already
+        if self.normalize and not self.is_normal:
             gram = gram * _inverse_root(self._raw_diagonal(A))[..., :, None]
             gram = gram * _inverse_root(self._raw_diagonal(B))[..., None, :]
         return gram
@@ -208,8 +222,10 @@ def make_kernel(
         raise ValueError(f"kernel={kernel!r} is unknown; known are {', '.join(sorted(KERNELS))}, or a callable")
     if isinstance(kernel, str) and kernel_params:
         raise ValueError(f"kernel_params is for a callable kernel, but kernel={kernel!r}; use gamma, degree and coef0")
+    if kernel == "poly" and degree != int(degree):
+        raise ValueError(f"degree={degree} with kernel='poly': only whole degrees are positive semi-definite; use one")
     number = 1.0 / n_features if gamma is None or gamma == "scale" else float(gamma)
-    return Kernel(kernel, number, degree, coef0, dict(kernel_params or {}), normalize)
+    return Kernel(kernel, number, int(degree), float(coef0), dict(kernel_params or {}), bool(normalize))
 
 
 def row_tiles(rows: int, size: int = TILE_ROWS) -> Iterator[slice]:

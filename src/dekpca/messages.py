@@ -11,9 +11,10 @@ else: these few types are all that passes between the two.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import array_api_compat as aac
 import numpy as np
 
 Array = Any
@@ -72,11 +73,24 @@ class Heard:
     pool: np.ndarray
     row: np.ndarray
 
+    def narrowed(self) -> Heard:
+        """With only those pools and messages that some slot heard."""
+        numbers, pool = np.unique(self.pool, return_inverse=True)
+        pools, row = [], self.row.copy()
+        for number in numbers:
+            here = self.pool == number
+            used, row[here] = np.unique(self.row[here], return_inverse=True)
+            messages = self.pools[number]
+            if len(used) < messages.shape[0]:
+                xp = aac.array_namespace(messages)
+                messages = xp.take(messages, xp.asarray(used, device=aac.device(messages)), axis=0)
+            pools.append(messages)
+        return Heard(tuple(pools), pool.reshape(self.pool.shape), row)
+
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The state after an iteration. `known` came from others during set-up, `state` is the iterate; `progress` is for people."""
+    """The state after an iteration: `known` came from others during set-up, `state` is the iterate. Both may be kept as they are."""
 
     known: Any
     state: Any
-    progress: dict[str, Any] = field(default_factory=dict)

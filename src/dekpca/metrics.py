@@ -2,11 +2,11 @@
 
     similarity   |cos| in feature space between a node's own function w_j and the central component: the paper's measure
     oracle       the same for the projection of the central component on what the node can express: no w_j does better
-    agreement    |correlation| over given points of the values a node assigns with the central ones: what a user cares
-    about angles       principal angles between the span of a node's functions and that of the central components
+    agreement    |correlation| over given points of a node's values with the central ones: what a user cares about
+    angles       principal angles between the span of a node's functions and that of the central components
 
-`model` is a fitted DecentralizedKernelPCA or a list of node models (a baseline's, say); `central` is
-`baselines.central` of all the data. All return arrays (nodes, components), on the host.
+`model` is a fitted DecentralizedKernelPCA or a list of node models (a baseline's, say); `central` is `baselines.central`
+of all the data. All return arrays (nodes, components), on the host.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def similarity(model: Any, central: NodeModel) -> np.ndarray:
     >>> dekpca.metrics.similarity(model, central).shape
     (3, 2)
     """
-    nodes = _nodes(model)
+    nodes = _nodes(model, central)
     u = _hosted(central.own_function())
     u_norm = np.sqrt(_squared_norms(central.kernel, u))
     at = _Raw(central.kernel, u)
@@ -51,15 +51,27 @@ def similarity(model: Any, central: NodeModel) -> np.ndarray:
 
 
 def oracle(model: Any, central: NodeModel) -> np.ndarray:
-    """The similarity of P_j u_i, the best that node j could express."""
+    """The similarity of P_j u_i, the best that node j could express.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dekpca
+    >>> parts = [np.random.default_rng(j).normal(size=(20, 3)) for j in range(4)]
+    >>> central, local = dekpca.baselines.central(parts, 2), dekpca.baselines.local(parts, 2)
+    >>> dekpca.metrics.oracle(local, central).shape
+    (4, 2)
+    """
     u = _hosted(central.own_function())
     u_norm = np.sqrt(_squared_norms(central.kernel, u))
     at = _Raw(central.kernel, u)
     out = []
-    for node in _nodes(model):
+    for node in _nodes(model, central):
         sets = _hosted(node.own_function()).points
         values, gram = np.concatenate([at(p) for p in sets]), _gram(node.kernel, sets)
-        if node.centering == "local":  # only differences from the own mean can be expressed over own samples
+        if (
+            node.centering == "local" and "node" in node.functions
+        ):  # only differences from the own mean can be expressed over own samples
             start = sum(len(p) for p in sets[:-1])
             mask = np.ones(len(values) - start)
             values[start:] = center_rows(values[start:], mask)
@@ -74,8 +86,18 @@ def oracle(model: Any, central: NodeModel) -> np.ndarray:
 
 
 def agreement(model: Any, central: NodeModel, X: Array, expansion: str | None = None) -> np.ndarray:
-    """|correlation| over the rows of X of each node's component values with the central ones."""
-    nodes = _nodes(model)
+    """|correlation| over the rows of X of each node's component values with the central ones.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dekpca
+    >>> parts = [np.random.default_rng(j).normal(size=(20, 3)) for j in range(4)]
+    >>> central, local = dekpca.baselines.central(parts, 2), dekpca.baselines.local(parts, 2)
+    >>> dekpca.metrics.agreement(local, central, parts[0]).shape
+    (4, 2)
+    """
+    nodes = _nodes(model, central)
     X = to_numpy(X)
     truth = central.transform(X)
     functions = [_hosted(node.function(expansion)) for node in nodes]
@@ -90,12 +112,22 @@ def agreement(model: Any, central: NodeModel, X: Array, expansion: str | None = 
 
 
 def angles(model: Any, central: NodeModel) -> np.ndarray:
-    """Principal angles (radians, rising) between the span of each node's functions and that of the central components."""
+    """Principal angles (radians, rising) between the span of each node's functions and that of the central components.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dekpca
+    >>> parts = [np.random.default_rng(j).normal(size=(20, 3)) for j in range(4)]
+    >>> central, local = dekpca.baselines.central(parts, 2), dekpca.baselines.local(parts, 2)
+    >>> dekpca.metrics.angles(local, central).shape
+    (4, 2)
+    """
     u = _hosted(central.own_function())
     at = _Raw(central.kernel, u)
     u_basis = _orthonormal(_inner(central.kernel, u))
     out = []
-    for node in _nodes(model):
+    for node in _nodes(model, central):
         w = _hosted(node.own_function())
         cross = sum(c.T @ at(p) for p, c in zip(w.points, w.coefficients, strict=True))
         cosines = np.linalg.svd(_orthonormal(_inner(node.kernel, w)).T @ cross @ u_basis, compute_uv=False)
@@ -124,13 +156,25 @@ def _identity(points: np.ndarray) -> tuple[int, int]:
     return points.__array_interface__["data"][0], points.shape[0]
 
 
-def _nodes(model: Any) -> Sequence[NodeModel]:
+def _nodes(model: Any, central: NodeModel) -> Sequence[NodeModel]:
     nodes = getattr(model, "node_models_", model)
     if isinstance(nodes, NodeModel):
-        return [nodes]
+        nodes = [nodes]
     if len(nodes) == 0:
         raise ValueError("no node models to measure")
+    if not _same(nodes[0].kernel, central.kernel):
+        raise ValueError(
+            f"the nodes have {nodes[0].kernel}, the central answer {central.kernel}; use the same for both"
+        )
     return nodes
+
+
+def _same(one: Kernel, two: Kernel) -> bool:
+    """Whether two kernels are the same function; normalizing one that has k(x, x) = 1 changes nothing."""
+    alike = one.name == two.name and one.params == two.params and (one.normalize == two.normalize or one.is_normal)
+    return alike and np.allclose(
+        (one.gamma, one.degree, one.coef0), (two.gamma, two.degree, two.coef0), rtol=1e-6, atol=0
+    )
 
 
 def _hosted(function: Function) -> Function:

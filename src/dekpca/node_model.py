@@ -16,10 +16,10 @@ from typing import Any, overload
 import array_api_compat as aac
 import numpy as np
 
+from .answer import Answer
 from .core.landmarks import Landmarks
 from .core.spectrum import to_numpy, transposed
 from .kernels import KERNELS, TILE_BYTES, Kernel, row_tiles
-from .program import Answer
 
 Array = Any
 
@@ -108,13 +108,20 @@ class NodeModel:
     def transform(self, X: Array, expansion: str | None = None) -> Array:
         """Component values at the rows of X: (rows, n_components)."""
         function = self.function(expansion)
-        if isinstance(X, (list, tuple)):
+        if not aac.is_array_api_obj(X):  # lists, data frames
             X = np.asarray(X, dtype=np.float64)
         if len(X.shape) != 2 or X.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"node {self.name}: X has shape {tuple(X.shape)}, expected rows of {self.n_features_in_} columns"
             )
         xp = aac.array_namespace(X)
+        if xp is not aac.array_namespace(function.offset):
+            raise ValueError(
+                f"node {self.name}: X is of {type(X).__module__}, the model of {type(function.offset).__module__}; use one library"
+            )
+        if not bool(xp.all(xp.isfinite(X))):
+            row = int(np.flatnonzero(~np.isfinite(to_numpy(X)).all(axis=1))[0])
+            raise ValueError(f"node {self.name}: X has NaN or infinity in row {row}; remove or impute such rows")
         return function(self.kernel, xp.astype(X, function.offset.dtype, copy=False))
 
     def function(self, expansion: str | None = None) -> Function:
@@ -133,7 +140,11 @@ class NodeModel:
 
     # ------------------------------------------------------------------ files
     def save(self, path: str | PathLike[str]) -> None:
-        """To one `.npz` file: arrays and a JSON header, no pickle. A kernel that is a Python function is named, not stored."""
+        """To one `.npz` file: arrays and a JSON header, no pickle. A kernel that is a Python function is named, not stored.
+
+        The file holds the points that the model is made of: landmarks, and unless `expansion` is "landmarks" the samples of the
+        node, with "neighborhood" those of its neighbors too. Fit with the smallest expansion that you want to hand out.
+        """
         largest = self.functions[self.expansion]
         names = [name for name in EXPANSIONS if name in self.functions]
         header = {
@@ -177,7 +188,7 @@ class NodeModel:
         except FileNotFoundError:
             raise
         except Exception as error:
-            raise ValueError(f"{path}: not a node model: {error}; expected a file that NodeModel.save wrote") from error
+            raise ValueError(f"{path}: not a node model; expected a file that NodeModel.save wrote") from error
         if header["version"] != FILE_VERSION:
             raise ValueError(
                 f"{path}: version {header['version']}, this dekpca reads version {FILE_VERSION}; update it"
@@ -220,7 +231,7 @@ def _read_function(path: Any, name: str, content: Mapping[str, np.ndarray], sets
 
 
 class NodeModels(Sequence[NodeModel]):
-    """The models of all nodes, in the order of the network's numbers; each is put together when it is asked for."""
+    """The models of all nodes by number or name; each is put together when it is asked for."""
 
     def __init__(self, answers: Sequence[Answer], expansion: str, centering: str | None):
         self._answers = list(answers)
@@ -234,12 +245,14 @@ class NodeModels(Sequence[NodeModel]):
         return len(self._numbers)
 
     @overload
-    def __getitem__(self, index: int) -> NodeModel: ...
+    def __getitem__(self, index: int | str) -> NodeModel: ...
     @overload
     def __getitem__(self, index: slice) -> list[NodeModel]: ...
-    def __getitem__(self, index: int | slice) -> NodeModel | list[NodeModel]:
+    def __getitem__(self, index: int | str | slice) -> NodeModel | list[NodeModel]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
+        if isinstance(index, str):
+            index = self._numbers.index(self._answers[0].block.network.number[index])
         node = self._numbers[index]
         if node not in self._made:
             i, b = self._home[node]
@@ -272,7 +285,7 @@ def _make(answer: Answer, b: int, expansion: str, centering: str | None) -> Node
             coefficients = [answer.z.near[b, s, : int(rows[s]), :] for s in range(block.n_slots)]
             functions["neighborhood"] = _fold(answer, centering, own, answer.z.shared[b, ...], points, coefficients)
     held = expansion if expansion in functions else "landmarks"
-    return NodeModel(block.names[b], answer.known.kernel, functions, held, answer.eigenvalues, centering)
+    return NodeModel(block.names[b], answer.kernel, functions, held, answer.eigenvalues, centering)
 
 
 def _fold(
@@ -289,9 +302,9 @@ def _fold(
         ):  # it lies in the span of the landmarks: only the shared part of a function meets it
             offset = answer.known.mean @ shared
         for p, c in zip(points, coefficients, strict=True):
-            shared = shared - transposed(marks.coordinates(answer.known.kernel, p)) @ c
+            shared = shared - transposed(marks.coordinates(answer.kernel, p)) @ c
         points, coefficients = [marks.points, *points], [marks.root @ shared, *coefficients]
     function = Function(tuple(points), tuple(coefficients), offset)
     if centering == "local":  # a new point is centred by the mean of this node
-        function = Function(function.points, function.coefficients, xp.mean(function(answer.known.kernel, own), axis=0))
+        function = Function(function.points, function.coefficients, xp.mean(function(answer.kernel, own), axis=0))
     return function

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -91,13 +92,11 @@ def settle(
         )
     limit, why = _most_columns(options.solver, centering, network, sizes, m)
     if k > limit:
-        raise ValueError(
-            f"n_components={k}, but {why} allow at most {limit}; lower n_components{_remedy(options.solver, m)}"
-        )
+        raise ValueError(f"n_components={k}, but {why} allow at most {limit}; lower n_components{_remedy(options, m)}")
     if options.update == "paper":
         if n_oversamples not in ("auto", 0):
             raise ValueError(
-                f"n_oversamples={n_oversamples} with update='paper', which computes one component after the other; set it to 0 or use update='proximal'"
+                f"n_oversamples={n_oversamples} with update='paper', which takes one component after the other; set it to 0 or use update='proximal'"
             )
         extra = 0
     elif n_oversamples == "auto":
@@ -111,8 +110,10 @@ def settle(
     return replace(options, n_landmarks=m, centering=centering, n_oversamples=extra)
 
 
-def _remedy(solver: str, m: int) -> str:
-    return " or raise n_landmarks" if solver == "landmarks" or m else ", give the nodes more samples, or use landmarks"
+def _remedy(options: Options, m: int) -> str:
+    if options.solver == "landmarks" or m:
+        return " or raise n_landmarks"
+    return ", or give the nodes more samples" + (", or use landmarks" if options.update != "paper" else "")
 
 
 def _check_landmarks(options: Options, m: int) -> None:
@@ -132,15 +133,20 @@ def _check_landmarks(options: Options, m: int) -> None:
 
 def _most_columns(solver: str, centering: str | None, network: Network, sizes: np.ndarray, m: int) -> tuple[int, str]:
     """How many independent functions the poorest node can hold, and why."""
+    total = int(sizes.sum())
+    if len(network) == 1 and solver == "projection":
+        return total, f"the {total} samples"
+    everything = total - (centering is not None)  # centred data spans one dimension less
     if solver == "landmarks":
-        return m, f"{m} landmarks"
-    lost = (
-        1 if centering == "local" and m == 0 and len(network) > 1 else 0
-    )  # a centred node of n samples spans n - 1 dimensions
-    room = [int((sizes[network.neighbors(j)] - lost).sum() + sizes[j] - lost) for j in range(len(network))]
-    poorest = int(np.argmin(room))
-    what = f"the {room[poorest]} dimensions of the neighborhood of node {network.names[poorest]}"
-    return m + room[poorest], what + (f" and the {m} landmarks" if m else "")
+        limit, why = m, f"{m} landmarks"
+    else:
+        lost = int(centering == "local" and m == 0)  # a centred node of n samples spans n - 1 dimensions
+        room = [int((sizes[network.neighbors(j)] - lost).sum() + sizes[j] - lost) for j in range(len(network))]
+        poorest = int(np.argmin(room))
+        limit = m + room[poorest]
+        why = f"the {room[poorest]} dimensions of the neighborhood of node {network.names[poorest]}"
+        why += f" and the {m} landmarks" if m else ""
+    return (limit, why) if limit <= everything else (everything, f"{total} samples in all")
 
 
 def penalties(rho: Any, sizes_top: np.ndarray, cubes: np.ndarray, n_slots: int) -> np.ndarray | None:
@@ -159,39 +165,37 @@ def schedule(rho: Any) -> Schedule:
     """A number, a callable or steps (from iteration, own, neighbors) as a function of (iteration, own constraint or not)."""
     if callable(rho):
         return rho
-    if isinstance(rho, Sequence):
+    if isinstance(rho, (Sequence, np.ndarray)):
         return lambda t, own: next(step[1 if own else 2] for step in reversed(rho) if t >= step[0])
     return lambda t, own: rho
 
 
-def check_rho(rho: Any) -> None:
+def check_rho(rho: Any, max_iter: int) -> None:
     """Refuse penalties that are not positive numbers."""
-    if callable(rho) or rho in ("auto", "paper-bound"):
-        return
     if isinstance(rho, str):
-        raise ValueError(f"rho={rho!r}: known are 'auto', 'paper-bound', a positive number, and a schedule")
-    if isinstance(rho, Sequence):
-        steps = [tuple(step) for step in rho]
-        if not steps or any(len(step) != 3 for step in steps):
+        if rho not in ("auto", "paper-bound"):
+            raise ValueError(f"rho={rho!r}: known are 'auto', 'paper-bound', a positive number, and a schedule")
+        return
+    if isinstance(rho, (Sequence, np.ndarray)):
+        steps = [step for step in rho if isinstance(step, (Sequence, np.ndarray)) and len(step) == 3]
+        if not len(rho) or len(steps) < len(rho):
             raise ValueError(
                 f"rho={rho!r}: a schedule is a list of (from iteration, penalty of the node itself, penalty of its neighbors)"
             )
         starts = [step[0] for step in steps]
-        if starts[0] != 0 or starts != sorted(set(starts)):
+        if starts[0] != 0 or any(not a < b for a, b in pairwise(starts)):
             raise ValueError(
                 f"rho={rho!r}: a schedule starts at iteration 0 and its iterations rise; they are {listing(starts)}"
             )
-        numbers: list[Any] = [value for step in steps for value in step[1:]]
-    else:
-        numbers = [rho]
-    for value in numbers:
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float, np.number))
-            or not np.isfinite(value)
-            or value <= 0
-        ):
-            raise ValueError(f"rho={rho!r}: {value!r} is not a positive number; penalties must be above 0")
+    rule = schedule(rho)
+    for t in range(max_iter + 1):
+        for own in (True, False):
+            value = rule(t, own)
+            number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+            if not number or not np.isfinite(value) or value <= 0:
+                raise ValueError(f"rho={rho!r}: {value!r} in iteration {t}; penalties must be numbers above 0")
+        if not callable(rho) and not isinstance(rho, (Sequence, np.ndarray)):
+            return
 
 
 def noise_level(exchange_noise: float | str) -> tuple[float | None, float | None]:

@@ -1,52 +1,35 @@
 """The script of a node: say, listen, compute, repeat.
 
-Written once, for a block of nodes (block.py), as a generator: it yields messages (messages.py) and an engine sends back
-what the neighbors said. It opens no file, socket or clock. Read top to bottom, `program` is the algorithm of
-docs/algorithm.md.
+Written once, for a block of nodes (block.py), as a generator: it yields messages (messages.py) and an engine sends back what the
+neighbors said. It opens no file, socket or clock. Read top to bottom, `program` is the algorithm of docs/algorithm.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import array_api_compat as aac
 import numpy as np
 
+from .answer import landmark_answer, separated_answer, whole_answer
 from .block import Block, pad_rows, take
 from .collectives import collect_rows, network_sum
-from .core import consensus, landmarks, ritz, spectrum, stopping
-from .core.centering import center_blocks, center_rows
+from .core import consensus, landmarks, ritz, stopping
 from .core.consensus import Estimate, OwnSpace
-from .core.landmarks import Landmarks, node_random
-from .core.pairs import NeighborhoodGram, Pool, neighborhood_gram
-from .core.spectrum import to_numpy, transposed
-from .kernels import Kernel
-from .messages import Checkpoint, Heard, Say, Tell
-from .options import CHECK_EVERY, Options, noise_level, penalties, schedule
+from .core.landmarks import node_random
+from .core.spectrum import transposed
+from .messages import Checkpoint, Say, Tell
+from .options import CHECK_EVERY, Options, schedule
+from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
 
 Array = Any
 Script = Generator[Say | Tell | Checkpoint, Any, Any]
 
-HISTORY = ("residual", "change", "objective", "lagrangian")
-
-
-@dataclass(eq=False)
-class Known:
-    """What the block learned from others during set-up; with it and the own samples everything else can be recomputed."""
-
-    kernel: Kernel
-    points: Array | None = None  # the landmarks (m, M)
-    mean: Array | None = None  # of psi over the network (m,)
-    directions: Array | None = None  # where to start: principal directions in landmark coordinates (m, <= k)
-    landmark_values: Array | None = None  # and their eigenvalues
-    near: Heard | None = None  # samples, as each node and its neighbors sent them
-    rho_near: Array | None = None  # (B, d) penalties that the neighbors put on this node's z
-    removed: list[Heard] = field(
-        default_factory=list
-    )  # directions removed by deflation, one for each finished component
-    coordinates: tuple[Landmarks, Array] | None = None  # remembered, not learned: psi of the own samples
+HISTORY = ("residual", "change", "since_check", "objective", "lagrangian")
+VERDICTS = ("", "converged", "interrupted", "diverged")  # of a check; a run that ends without one came to max_iter
+GO_ON, CONVERGED, INTERRUPTED, DIVERGED = range(4)
 
 
 @dataclass(eq=False)
@@ -58,53 +41,26 @@ class State:
     dual: Array
     shares: Array
     z: Estimate
-    at_check: Array  # w at the last check
+    at_check: tuple[Array, Estimate]  # w and z at the last check
     rotation: Array  # (k, k) from the last check: turns the columns into components
-    verdict: float  # of the last check: 0, DONE or ASKED
+    verdict: int  # of the last check
     history: dict[str, list[Array]]
     finished: list[tuple[Array, Estimate]]
-    converged: bool  # all finished components
-
-
-@dataclass(frozen=True, eq=False)
-class Space:
-    """The block's feature space, computed from samples and what is known."""
-
-    own: OwnSpace
-    near: NeighborhoodGram
-    sites: Heard  # where the samples behind each slot are
-    trace: Array  # (B,) of K_j
-    rho: Array | None  # (B,) for penalties from the node's spectrum
-
-
-@dataclass(eq=False)
-class Answer:
-    """What the nodes of a block end with. Components in the last axis, scaled to unit directions of the central problem."""
-
-    block: Block
-    known: Known
-    sites: Heard | None  # samples behind each slot; None where no sample was exchanged
-    w: Array  # (B, m + n, k)
-    z: Estimate | None
-    eigenvalues: Array  # (k,)
-    trace: Array  # of the whole network's centred kernel
-    n_iter: int
-    converged: bool
-    history: dict[str, Array]  # (iterations, B)
-    root: Array | None  # K_LL^-1/2 (m, m)
+    runs: list[tuple[str, int]]  # verdict and iterations of the finished components
 
 
 def program(block: Block, options: Options, resume: tuple[Known, State] | None = None) -> Script:
     """Decentralized kernel PCA at the nodes of a block; returns their `Answer`."""
     if resume:
         known, state = resume
+        coordinates = Coordinates.of(block, known.kernel(options), known.points)
+        if state.verdict == INTERRUPTED:  # whoever resumes wants to go on
+            state = replace(state, verdict=GO_ON)
     else:
-        known = yield from meet(block, options)
-    marks, raw = coordinates(block, known)
-    psi = centered(block, options, known, raw)
+        known, coordinates = yield from meet(block, options)
     if options.solver == "landmarks":
-        return (yield from landmark_answer(block, options, known, marks, raw, psi))
-    space = build_space(block, options, known, marks, raw, psi)
+        return (yield from landmark_answer(block, options, known, coordinates))
+    space = build_space(block, options, known, coordinates)
     if len(block.network) == 1:
         return whole_answer(block, options, known, space)
     if known.rho_near is None:
@@ -120,28 +76,24 @@ def program(block: Block, options: Options, resume: tuple[Known, State] | None =
         yield from iterate(block, options, known, deflated, state)
         turn = state.rotation
         state.finished.append((state.w @ turn, Estimate(state.z.shared @ turn, state.z.near @ turn)))
+        state.runs.append((VERDICTS[state.verdict] or "max_iter", state.iteration))
         if len(state.finished) == sequential:
             break
-        known.removed.append((yield from tell_direction(block, deflated, state.w)))
+        known.removed.append((yield tell_direction(block, deflated, state.w)))
         deflated = deflate(block, deflated, known.removed[-1])
-        converged = state.converged and state.verdict == DONE
-        state = replace(
-            start(block, options, known, deflated.own),
-            history=state.history,
-            finished=state.finished,
-            converged=converged,
-        )
-    w, z = reassemble(block, options, known, space, state)
-    return (yield from separated_answer(block, options, known, marks, space, state, w, z))
+        again = start(block, options, known, deflated.own)
+        state = replace(again, history=state.history, finished=state.finished, runs=state.runs)
+    w, z = reassemble(block, known, space, state)
+    root = None if coordinates.marks is None else coordinates.marks.root
+    return (yield from separated_answer(block, options, known, root, space, w, z, state.runs, state.history))
 
 
 # ---------------------------------------------------------------------- set-up: what the nodes tell each other once
 def meet(block: Block, options: Options) -> Script:
     """Agree on gamma, landmarks, mean and start, and exchange samples."""
-    kernel = options.kernel
+    known = Known(options.kernel.gamma)
     if options.gamma_by_variance:
-        kernel = replace(kernel, gamma=(yield from variance_gamma(block)))
-    known = Known(kernel)
+        known.gamma = yield from variance_gamma(block)
     sent = with_noise(block, options)
     if options.n_landmarks:
         counts = landmarks.allot(block.sizes, block.network.names, options.n_landmarks, options.seed)
@@ -150,26 +102,12 @@ def meet(block: Block, options: Options) -> Script:
             for b, (name, size, count) in enumerate(zip(block.names, block.own_sizes, counts[block.nodes], strict=True))
         ]
         known.points = yield from collect_rows(block, "landmarks", rows, counts)
-        yield from learn_coordinates(block, options, known)
+    coordinates = Coordinates.of(block, known.kernel(options), known.points)
+    if options.n_landmarks:
+        yield from learn_directions(block, options, known, coordinates)
     if options.solver == "projection" and len(block.network) > 1:
         known.near = yield Tell("data", sent, block.own_sizes)
-    return known
-
-
-def with_noise(block: Block, options: Options) -> Array:
-    """The samples as others get to see them."""
-    deviation, decibel = noise_level(options.exchange_noise)
-    if deviation == 0:
-        return block.samples
-    noise = np.zeros(block.samples.shape)
-    for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True)):
-        noise[b, :size] = node_random(options.seed, name, "noise").standard_normal((size, noise.shape[2]))
-    if decibel is None:
-        return block.samples + deviation * block.array(noise)
-    xp = aac.array_namespace(block.samples)
-    entries = block.array(block.own_sizes * noise.shape[2])
-    power = xp.sum(block.samples * block.samples, axis=(1, 2)) / entries
-    return block.samples + xp.sqrt(power * 10 ** (-decibel / 10))[:, None, None] * block.array(noise)
+    return known, coordinates
 
 
 def variance_gamma(block: Block) -> Script:
@@ -187,19 +125,19 @@ def variance_gamma(block: Block) -> Script:
     return 1.0 / (block.samples.shape[2] * variance)
 
 
-def learn_coordinates(block: Block, options: Options, known: Known) -> Script:
+def learn_directions(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Script:
     """The network's mean in landmark coordinates, then the principal directions of all the data there."""
     xp = aac.array_namespace(block.samples)
-    _, raw = coordinates(block, known)
-    m = raw.shape[2]
+    m = coordinates.raw.shape[2]
     if options.centering == "global":
-        known.mean = (yield from network_sum(block, "mean", xp.sum(raw, axis=1))) / float(block.sizes.sum())
+        total = yield from network_sum(block, "mean", xp.sum(coordinates.raw, axis=1))
+        known.mean = total / float(block.sizes.sum())
     if options.solver == "landmarks" or options.init == "landmarks":
-        psi = centered(block, options, known, raw)
+        psi = coordinates.centered(block, options, known)
         keep = min(m, options.n_columns)
 
         def directions(triangle: Array) -> Array:
-            scale = float(block.sizes.sum()) * xp.max(known.kernel.diagonal(known.points))
+            scale = float(block.sizes.sum()) * xp.max(known.kernel(options).diagonal(known.points))
             values, basis = landmarks.principal_directions(triangle, m, keep, scale)
             return xp.concat([values, xp.reshape(basis, (-1,))])
 
@@ -216,92 +154,6 @@ def exchange_penalties(block: Block, space: Space) -> Script:
     said = xp.broadcast_to(space.rho[:, None, None], (block.n_nodes, block.n_slots, 1))
     heard = yield Say("rho", xp.reshape(said, (-1, 1)), block.everywhere, block.everywhere, (1,))
     return xp.reshape(heard, (block.n_nodes, block.n_slots))
-
-
-# ---------------------------------------------------------------------- the feature space of the block
-def coordinates(block: Block, known: Known) -> tuple[Landmarks | None, Array]:
-    """The landmarks, and psi of the own samples (B, n, m), not centred; padding is zero."""
-    xp = aac.array_namespace(block.samples)
-    if known.points is None:
-        return None, xp.zeros(
-            (*block.samples.shape[:2], 0), dtype=block.samples.dtype, device=aac.device(block.samples)
-        )
-    if known.coordinates is None:
-        marks = Landmarks.of(known.points, known.kernel)
-        known.coordinates = marks, marks.coordinates(known.kernel, block.samples) * block.mask[..., None]
-    return known.coordinates
-
-
-def centered(block: Block, options: Options, known: Known, raw: Array) -> Array:
-    """psi with the network's mean, or the node's own, subtracted."""
-    if options.centering == "local":
-        return center_rows(raw, block.mask)
-    return raw if known.mean is None else (raw - known.mean) * block.mask[..., None]
-
-
-def build_space(block: Block, options: Options, known: Known, marks: Landmarks | None, raw: Array, psi: Array) -> Space:
-    """Gram blocks of all neighborhoods, factors of the own ones, penalties."""
-    xp = aac.array_namespace(block.samples)
-    kernel = known.kernel
-    # a network of one node hears nobody, and looks at its own samples
-    sites = known.near or Heard((block.samples,), *np.zeros((2, block.n_nodes, 1), dtype=np.int64))
-    pools = [_pool(block, sites, p, known, marks, raw) for p in range(len(sites.pools))]
-    near = neighborhood_gram(pools, sites.pool, sites.row, block.n_near, kernel, options.centering == "local")
-    rest = near.own(block.samples.shape[1])
-    scale = xp.max(kernel.diagonal(block.samples) * block.mask, axis=1)
-    reach = reach_of_noisy(block, options, known, marks, raw)
-    own = own_space(block, psi, rest, reach, scale)
-    landmarks.check_psd(own.gram_factor, block.own_sizes, scale, [f"node {name}" for name in block.names], kernel)
-    rho = _penalties(options, block.n_slots, own.gram_factor, block.array(block.own_sizes), scale)
-    return Space(own, near, sites, xp.sum(own.gram_factor.values, axis=1), None if rho is None else block.array(rho))
-
-
-def own_space(block: Block, psi: Array, rest: Array, reach: Array | None, scale: Array) -> OwnSpace:
-    """Factor the own Gram matrices."""
-    sizes = block.array(block.own_sizes)
-    rest_factor = spectrum.factor(rest, sizes, scale)
-    if reach is None and not psi.shape[2]:
-        return OwnSpace(psi, rest, rest_factor, rest_factor)
-    seen = rest if reach is None else reach @ rest_factor.solve(transposed(reach))
-    return OwnSpace(psi, rest, rest_factor, spectrum.factor(psi @ transposed(psi) + seen, sizes, scale), reach)
-
-
-def reach_of_noisy(block: Block, options: Options, known: Known, marks: Landmarks | None, raw: Array) -> Array | None:
-    """The rest of the kernel between a node's samples and what it sent of them; None where they are the same."""
-    sent = with_noise(block, options)
-    if sent is block.samples or known.near is None:
-        return None
-    reach = known.kernel.gram(block.samples, sent)
-    if marks is not None:
-        reach -= raw @ transposed(marks.coordinates(known.kernel, sent))
-    reach = reach * block.mask[:, :, None] * block.mask[:, None, :]
-    return center_blocks(reach, block.mask, block.mask) if options.centering == "local" else reach
-
-
-def _penalties(options: Options, n_slots: int, gram: spectrum.Factor, sizes: Array, scale: Array) -> np.ndarray | None:
-    top, n, unit = (to_numpy(x).astype(np.float64) for x in (gram.top, sizes, scale))
-    # a node whose K_j is zero follows its neighbors; any positive penalty will do, k(x, x) has the right unit
-    top = np.where(top > 10 * n * spectrum.eps(gram.top) * unit, top, np.where(unit > 0, unit, 1.0))
-    cubes = to_numpy(gram.values).astype(np.float64) ** 3
-    return penalties(options.rho, top, np.maximum(cubes.sum(axis=1), top**3), n_slots)
-
-
-def _pool(block: Block, sites: Heard, number: int, known: Known, marks: Landmarks | None, raw: Array) -> Pool:
-    """Sites of one pool; rows that no slot of this block looks at count as padding."""
-    samples = sites.pools[number]
-    xp = aac.array_namespace(samples)
-    size = np.zeros(samples.shape[0], dtype=np.int64)
-    here = sites.pool == number
-    size[sites.row[here]] = block.near_sizes[here]
-    rows = min(samples.shape[1], block.n_near)
-    mask = block.array(np.arange(rows) < size[:, None])
-    if samples is block.samples:
-        psi = raw[:, :rows, :]
-    elif marks is not None:
-        psi = marks.coordinates(known.kernel, samples[:, :rows, :])
-    else:
-        psi = xp.zeros((samples.shape[0], rows, 0), dtype=samples.dtype, device=aac.device(samples))
-    return Pool(samples[:, :rows, :], psi, mask)
 
 
 # ---------------------------------------------------------------------- the iteration
@@ -326,7 +178,8 @@ def start(block: Block, options: Options, known: Known, own: OwnSpace) -> State:
     zeros = xp.zeros((B, block.n_slots, own.m + n, k), **like)
     z = Estimate(xp.zeros((B, own.m, k), **like), xp.zeros((B, block.n_slots, block.n_near, k), **like))
     shares = rho * w[:, None, ...] + zeros
-    return State(0, w, zeros, shares, z, w, xp.eye(k, **like), 0.0, {name: [] for name in HISTORY}, [], True)
+    history: dict[str, list[Array]] = {name: [] for name in HISTORY}
+    return State(0, w, zeros, shares, z, (w, z), xp.eye(k, **like), GO_ON, history, [], [])
 
 
 def _random_start(block: Block, options: Options, own: OwnSpace, k: int) -> Array:
@@ -344,8 +197,6 @@ def _rho(block: Block, options: Options, known: Known, t: int) -> tuple[Array, A
         return xp.broadcast_to(own, known.rho_near.shape)[..., None, None], xp.sum(known.rho_near, axis=1)
     rule = schedule(options.rho)
     row = [float(rule(t, s == 0)) for s in range(block.n_slots)]
-    if not all(np.isfinite(row)) or min(row) <= 0:
-        raise ValueError(f"rho: the schedule gives {min(row)!r} in iteration {t}; penalties must be above 0")
     table = block.array(np.tile(row, (block.n_nodes, 1)))
     return table[..., None, None], xp.sum(table, axis=1)
 
@@ -357,10 +208,10 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
     own, m, k = space.own, space.own.m, state.w.shape[2]
     sent, received = (m + n, k), (m + block.n_near, k)
     own_rows, near_rows = np.repeat(m + block.own_sizes, d), (m + block.near_sizes).ravel()
-    before, at_check = stopping.Measured.of(own, state.w), stopping.Measured.of(own, state.at_check)
+    before, at_check = stopping.Measured.of(own, state.w), stopping.Measured.of(own, state.at_check[0])
     while True:
         t = state.iteration
-        asked = yield Checkpoint(known, state, {"iteration": t, "component": len(state.finished)})
+        asked = yield Checkpoint(*snapshot(known, state))
         if t >= options.max_iter or state.verdict:
             return
         rho, total = _rho(block, options, known, t)
@@ -392,11 +243,18 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
                 state.history[name].append(numbers)
 
         if state.iteration % CHECK_EVERY == 0 or state.iteration == options.max_iter:
-            state.verdict, state.rotation = yield from check(block, options, new, progress, bool(asked))
-            state.at_check, at_check = w, new
+            state.verdict, rotation = yield from check(block, options, new, progress, bool(asked))
+            if state.verdict == DIVERGED:  # what was there at the last check is still good
+                state.w, state.z = state.at_check
+            else:
+                state.rotation, state.at_check, at_check = rotation, (w, z), new
 
 
-DONE, ASKED = 1.0, 2.0  # why a run stops: all nodes are done; somebody asked
+def snapshot(known: Known, state: State) -> tuple[Known, State]:
+    """Both as they are now: arrays are never changed in place, lists are."""
+    history = {name: list(rows) for name, rows in state.history.items()}
+    kept = replace(state, history=history, finished=list(state.finished), runs=list(state.runs))
+    return replace(known, removed=list(known.removed)), kept
 
 
 def check(block: Block, options: Options, new: stopping.Measured, progress: stopping.Progress, asked: bool) -> Script:
@@ -410,36 +268,28 @@ def check(block: Block, options: Options, new: stopping.Measured, progress: stop
     mine = xp.concat([xp.astype(busy, w.dtype)[:, None], asking, moments], axis=1)
 
     def decide(total: Array) -> Array:
-        verdict = xp.where(total[1:2] > 0, xp.full_like(total[1:2], ASKED), xp.zeros_like(total[1:2]))
-        verdict = xp.where(total[:1] == 0, xp.full_like(verdict, DONE), verdict)
-        return xp.concat([verdict, xp.reshape(ritz.rotation(xp.reshape(total[2:], (k, k))), (-1,))])
+        good = bool(xp.all(xp.isfinite(total)))
+        verdict = DIVERGED
+        if good:
+            verdict = CONVERGED if float(total[0]) == 0 else INTERRUPTED if float(total[1]) > 0 else GO_ON
+        moments = xp.reshape(total[2:], (k, k)) if good else xp.eye(k, dtype=w.dtype, device=aac.device(w))
+        said = xp.full((1,), float(verdict), dtype=w.dtype, device=aac.device(w))
+        return xp.concat([said, xp.reshape(ritz.rotation(moments), (-1,))])
 
     decided = yield from network_sum(block, "check", mine, decide, 1 + k * k)
-    return float(decided[0]), xp.reshape(decided[1:], (k, k))
+    return int(decided[0]), xp.reshape(decided[1:], (k, k))
 
 
 # ---------------------------------------------------------------------- deflation: the paper's way to more components
-def tell_direction(block: Block, space: Space, w: Array) -> Script:
+def tell_direction(block: Block, space: Space, w: Array) -> Tell:
     """Tell the neighbors the component just found, as a unit function over the own samples."""
     xp = aac.array_namespace(w)
     square = xp.sum(w * space.own.dual_vector(w), axis=1, keepdims=True)
     unit = xp.where(square > 0, w / xp.sqrt(xp.where(square > 0, square, xp.ones_like(square))), xp.zeros_like(w))
-    return (yield Tell("deflate", unit, block.own_sizes))
+    return Tell("deflate", unit, block.own_sizes)
 
 
-def deflate(block: Block, space: Space, removed: Heard) -> Space:
-    """Every node takes its own component out of its samples."""
-    near = space.near.deflated(removed.pools)
-    reach = space.own.reach
-    if reach is not None:
-        mine = pad_rows(_dense(block, removed)[:, 0, ...], block.samples.shape[1], axis=1)
-        reach = reach - (reach @ mine) @ transposed(space.own.rest @ mine)
-    # what was rounding before is rounding still: the scale is the undeflated matrix's
-    own = own_space(block, space.own.psi, near.own(block.samples.shape[1]), reach, space.own.gram_factor.top)
-    return replace(space, own=own, near=near)
-
-
-def reassemble(block: Block, options: Options, known: Known, space: Space, state: State) -> tuple[Array, Estimate]:
+def reassemble(block: Block, known: Known, space: Space, state: State) -> tuple[Array, Estimate]:
     """All components over the samples themselves: what deflation removed is put back, the last removed first."""
     xp = aac.array_namespace(block.samples)
     if len(state.finished) == 1:
@@ -451,7 +301,7 @@ def reassemble(block: Block, options: Options, known: Known, space: Space, state
     for i, (w, z) in enumerate(state.finished):
         near = z.near
         for before, removed in zip(reversed(spaces[:i]), reversed(known.removed[:i]), strict=True):
-            directions = _dense(block, removed)  # (B, d, n_near, 1)
+            directions = by_slot(block, removed)  # (B, d, n_near, 1)
             values = before.near.apply_within(directions)
             near = near - directions @ (transposed(values) @ near)
             mine, at_own = directions[:, 0, ...], values[:, 0, ...]
@@ -461,134 +311,3 @@ def reassemble(block: Block, options: Options, known: Known, space: Space, state
         z_columns.append(near)
     shared = xp.zeros((block.n_nodes, 0, len(w_columns)), dtype=block.samples.dtype, device=aac.device(block.samples))
     return xp.concat(w_columns, axis=2), Estimate(shared, xp.concat(z_columns, axis=3))
-
-
-def _dense(block: Block, heard: Heard) -> Array:
-    """What was heard, one array for each slot: (B, d, n_near, ...)."""
-    xp = aac.array_namespace(block.samples)
-    starts = np.concatenate([[0], np.cumsum([p.shape[0] for p in heard.pools])])
-    together = xp.concat([pad_rows(p, block.n_near, axis=1) for p in heard.pools])
-    found = take(together, (starts[heard.pool] + heard.row).ravel())
-    return xp.reshape(found, (block.n_nodes, block.n_slots, *found.shape[1:]))
-
-
-# ---------------------------------------------------------------------- answers
-def separated_answer(
-    block: Block,
-    options: Options,
-    known: Known,
-    marks: Landmarks | None,
-    space: Space,
-    state: State,
-    w: Array,
-    z: Estimate,
-) -> Script:
-    """Components and eigenvalues, by one more exchange of values and one network sum."""
-    q, k = w.shape[2], options.n_components
-    values = space.own.values(w)
-    mine = yield from what_is_seen(block, space, values)
-
-    def separate(total: Array) -> Array:
-        return ritz.separate(total, q, k, *pair_counts(block), mix=options.update != "paper")
-
-    found = yield from network_sum(block, "spectrum", mine.pack(), separate, 1 + k + q * k)
-    xp = aac.array_namespace(w)
-    turn = xp.reshape(found[1 + k :], (q, k))
-    return Answer(
-        block=block,
-        known=known,
-        sites=space.sites,
-        w=w @ turn,
-        z=Estimate(z.shared @ turn, z.near @ turn),
-        eigenvalues=found[1 : 1 + k],
-        trace=found[0],
-        n_iter=len(state.history["residual"]),
-        converged=state.converged and state.verdict == DONE,
-        history={name: xp.stack(rows) for name, rows in state.history.items() if rows},
-        root=None if marks is None else marks.root,
-    )
-
-
-def what_is_seen(block: Block, space: Space, values: Array) -> Script:
-    """Exchange values with the neighbors, and multiply all pairs in the neighborhood through the kernel."""
-    xp = aac.array_namespace(values)
-    B, d, n, q = block.n_nodes, block.n_slots, values.shape[1], values.shape[2]
-    psi, rest, m = space.own.psi, space.own.rest, space.own.m
-    marks = transposed(psi) @ values
-    mine = xp.concat([marks, values], axis=1)
-    said = xp.reshape(xp.broadcast_to(mine[:, None, ...], (B, d, m + n, q)), (B * d, m + n, q))
-    shape = (m + block.n_near, q)
-    heard = yield Say("values", said, block.everywhere, block.everywhere, shape, np.repeat(m + block.own_sizes, d))
-    heard = xp.reshape(heard, (B, d, *shape))
-    shares = block.array(pair_shares(block))
-    through = space.near.apply(heard[:, :, m:, :], shares)
-    around = transposed(_joined(heard[:, :, m:, :])) @ _joined(through)
-    flat_marks = xp.reshape(heard[:, :, :m, :], (B, d, m * q))
-    other_marks = xp.reshape(shares @ flat_marks, (B, d, m, q))
-
-    alone = xp.linalg.diagonal(rest)[..., None] * values
-    alone_marks = xp.sum(psi * psi, axis=2)[..., None] * values * values
-    rest_alone = transposed(values) @ alone
-    return ritz.Seen(
-        trace=space.trace,
-        squares=transposed(values) @ values,
-        rest_alone=rest_alone,
-        rest_pairs=transposed(values) @ (rest @ values) - rest_alone + around,
-        marks_alone=xp.sum(alone_marks, axis=1),
-        marks_pairs=xp.sum(marks * marks, axis=1)
-        - xp.sum(alone_marks, axis=1)
-        + xp.sum(heard[:, :, :m, :] * other_marks, axis=(1, 2)),
-        marks=marks,
-    )
-
-
-def _joined(x: Array) -> Array:
-    """The slots of each node one below the other."""
-    B, d, n, k = x.shape
-    return aac.array_namespace(x).reshape(x, (B, d * n, k))
-
-
-def pair_shares(block: Block) -> np.ndarray:
-    """(B, d, d): each pair of different nodes is seen by all nodes that have both around; each of them takes its share of it."""
-    watchers = block.network.watchers
-    shares = np.stack([1.0 / watchers[slots][:, slots].toarray() for slots in block.slots])
-    shares[:, np.arange(block.n_slots), np.arange(block.n_slots)] = 0.0
-    return shares
-
-
-def pair_counts(block: Block) -> tuple[float, float]:
-    """Ordered pairs of different samples that somebody sees together, and that nobody does."""
-    sizes = block.sizes.astype(np.float64)
-    a, b = block.network.watchers.nonzero()
-    seen = float((sizes[a] * sizes[b]).sum() - sizes.sum())
-    return seen, float(sizes.sum() ** 2 - sizes.sum() - seen)
-
-
-def landmark_answer(
-    block: Block, options: Options, known: Known, marks: Landmarks | None, raw: Array, psi: Array
-) -> Script:
-    """One shot: the principal directions in landmark coordinates are the answer, and nothing more is said but the trace."""
-    assert marks is not None
-    assert known.directions is not None
-    assert known.landmark_values is not None
-    xp = aac.array_namespace(psi)
-    k = options.n_components
-    left = known.kernel.diagonal(block.samples) * block.mask - xp.sum(raw * raw, axis=2)
-    mine = xp.sum(xp.clip(left, min=0.0), axis=1) + xp.sum(psi * psi, axis=(1, 2))
-    trace = yield from network_sum(block, "spectrum", mine[:, None])
-    directions = xp.broadcast_to(known.directions[None, :, :k], (block.n_nodes, marks.root.shape[0], k))
-    values = xp.clip(known.landmark_values[:k], min=0.0)
-    return Answer(block, known, None, directions, None, values, trace[0], 1, True, {}, marks.root)
-
-
-def whole_answer(block: Block, options: Options, known: Known, space: Space) -> Answer:
-    """A network of one node: central kernel PCA, without iterations."""
-    xp = aac.array_namespace(block.samples)
-    k = options.n_components
-    factor = space.own.gram_factor
-    values = xp.flip(factor.values[0, :])[:k]
-    basis = spectrum.flip_signs(xp.flip(factor.basis[0, ...], axis=1)[:, :k])
-    scale = xp.sqrt(xp.flip(factor.inverse[0, :])[:k])
-    w = (basis * scale)[None, ...]
-    z = Estimate(w[:, :0, :], w[:, None, ...])
-    return Answer(block, known, space.sites, w, z, values, space.trace[0], 1, True, {}, None)

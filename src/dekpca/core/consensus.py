@@ -92,6 +92,8 @@ def z_step(gram: NeighborhoodGram, z: Estimate, shares: Array, total: Array, anc
     values = gram.apply(near)
     flat = xp.reshape(near, (B, d * n, k))
     square = transposed(shared) @ shared + transposed(flat) @ xp.reshape(values, (B, d * n, k))
+    # an iteration that diverged is noticed at the next check; until then eigensolvers must not trip over it
+    square = xp.where(xp.isfinite(square), square, xp.zeros_like(square))
     size, basis = xp.linalg.eigh(0.5 * (square + transposed(square)))
     shrink = (basis / xp.sqrt(xp.clip(size, min=1.0))[:, None, :]) @ transposed(basis)
     shared = shared @ shrink

@@ -37,9 +37,9 @@ def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> n
     )
     start = node_random(seed, "", "allot").random()
     cumulative = np.concatenate([[0], np.cumsum(sizes[order])])
-    # whole-number arithmetic keeps the total exact: the i-th tick lies at (i + start) N / count
+    # one landmark at each tick (i + start) N / count that falls among a node's samples
     ticks = np.floor(cumulative * (count / int(sizes.sum())) + (1 - start)).astype(np.int64)
-    ticks[-1] = ticks[0] + count
+    ticks[-1] = ticks[0] + count  # exactly, whatever the rounding
     given = np.empty(len(names), dtype=np.int64)
     given[order] = np.diff(ticks)
     return given
@@ -62,8 +62,10 @@ class Landmarks:
         xp = aac.array_namespace(points)
         scale = xp.max(kernel.diagonal(points))[None]
         size = xp.full((1,), float(points.shape[0]), dtype=points.dtype, device=aac.device(points))
-        whole = spectrum.factor(kernel.gram(points, points)[None, ...], size, scale)
-        check_psd(whole, np.array([points.shape[0]]), scale, ["the landmarks"], kernel)
+        gram = kernel.gram(points, points)[None, ...]
+        check_finite(gram, ["the landmarks"], kernel)
+        whole = spectrum.factor(gram, size, scale)
+        check_kernel(points[None, ...], whole, np.array([points.shape[0]]), ["the landmarks"], kernel)
         return cls(points, spectrum.inverse_root(whole)[0, ...])
 
     def coordinates(self, kernel: Kernel, samples: Array) -> Array:
@@ -107,13 +109,34 @@ def unpack_triangle(triangle: Array, m: int) -> Array:
     return xp.reshape(xp.take(triangle, xp.asarray(place.ravel(), device=aac.device(triangle)), axis=0), (m, m))
 
 
-def check_psd(whole: spectrum.Factor, sizes: np.ndarray, scale: Array, owners: list[str], kernel: Kernel) -> None:
-    """Refuse a kernel with an eigenvalue that is negative beyond rounding."""
-    found = spectrum.first_negative(whole.lowest, whole.top, sizes, scale)
-    if found is None:
-        return
-    place, low, high = found
-    raise ValueError(
-        f"{owners[place]}: kernel {kernel.label} is not positive semi-definite: smallest eigenvalue {low:.3g} of a Gram matrix whose "
-        f"largest is {high:.3g}; allowed is {-spectrum.NEGATIVE:g} times the largest; change the kernel or its parameters"
-    )
+def check_kernel(samples: Array, whole: spectrum.Factor, sizes: np.ndarray, owners: list[str], kernel: Kernel) -> None:
+    """Refuse a kernel that is not positive semi-definite on the samples (B, n, M) of some owner.
+
+    `whole` is the factor of K_j, which came about by subtracting; where it has a negative eigenvalue the kernel matrix itself is
+    looked at, so that rounding is not taken for a bad kernel.
+    """
+    xp = aac.array_namespace(samples)
+    scale = xp.max(xp.abs(kernel.diagonal(samples)), axis=1)
+    for place, _, _ in spectrum.negatives(whole, sizes, scale):
+        n = int(sizes[place])
+        own = samples[place, :n, :]
+        size = xp.full((1,), float(n), dtype=own.dtype, device=aac.device(own))
+        raw = spectrum.factor(kernel.gram(own, own)[None, ...], size, scale[place : place + 1])
+        for _, low, high in spectrum.negatives(raw, sizes[place : place + 1], scale[place : place + 1]):
+            raise ValueError(
+                f"{owners[place]}: kernel {kernel.label} is not positive semi-definite: smallest eigenvalue {low:.3g} of a "
+                f"Gram matrix whose largest is {high:.3g}; allowed, beyond rounding, is {-spectrum.NEGATIVE:g} times the "
+                "largest; change the kernel or its parameters"
+            )
+
+
+def check_finite(gram: Array, owners: list[str], kernel: Kernel) -> None:
+    """Refuse Gram matrices (B, n, n) with entries that are not numbers."""
+    xp = aac.array_namespace(gram)
+    good = xp.all(xp.isfinite(gram), axis=(1, 2))
+    if not bool(xp.all(good)):
+        place = int(np.flatnonzero(~spectrum.to_numpy(good))[0])
+        raise ValueError(
+            f"{owners[place]}: kernel {kernel.label} gives NaN or infinity; scale the data down, lower gamma or degree, "
+            "or use dtype='float64'"
+        )

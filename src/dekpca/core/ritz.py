@@ -97,8 +97,8 @@ def separate(total: Array, q: int, k: int, seen_pairs: float, far_pairs: float, 
     size = xp.sqrt(
         xp.clip(xp.linalg.diagonal(squares), min=0.0)
     )  # columns differ in scale; the sign goes by what they contribute
-    turned = xp.max(components * size[:, None], axis=0) < -xp.min(components * size[:, None], axis=0)
-    components = xp.where(turned, -components, components)
+    weighed = components * size[:, None]
+    components = xp.where(flip_signs(weighed) == weighed, components, -components)
     return xp.concat([total[:1], values, xp.reshape(components, (-1,))])
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import array_api_compat as aac
 import numpy as np
-import scipy.linalg
 
 Array = Any
 
@@ -73,29 +72,22 @@ def inverse_root(whole: Factor) -> Array:
     return (whole.basis * xp.sqrt(whole.inverse)[..., None, :]) @ transposed(whole.basis)
 
 
-def first_negative(lowest: Array, top: Array, sizes: np.ndarray, scale: Array) -> tuple[int, float, float] | None:
-    """The first matrix of a stack with an eigenvalue that no rounding explains: its place, that eigenvalue, the largest."""
-    low, high, scales = to_numpy(lowest), to_numpy(top), to_numpy(scale)
-    found = np.flatnonzero(low < -(NEGATIVE * np.abs(high) + 10 * sizes * eps(lowest) * scales))
-    return (int(found[0]), float(low[found[0]]), float(high[found[0]])) if len(found) else None
-
-
-def leading(gram: Array, k: int) -> tuple[Array, Array]:
-    """The k largest eigenvalues, falling, and eigenvectors of one symmetric matrix."""
-    n = gram.shape[0]
-    if aac.is_numpy_array(gram):
-        values, basis = scipy.linalg.eigh(gram, subset_by_index=[n - k, n - 1])
-        return values[::-1], basis[:, ::-1]
-    xp = aac.array_namespace(gram)
-    values, basis = xp.linalg.eigh(gram)
-    return xp.flip(values)[:k], xp.flip(basis, axis=1)[:, :k]
+def negatives(whole: Factor, sizes: np.ndarray, scale: Array) -> list[tuple[int, float, float]]:
+    """Matrices of a stack with an eigenvalue that no rounding explains: place, that eigenvalue, the largest."""
+    low, high, scales = to_numpy(whole.lowest), to_numpy(whole.top), to_numpy(scale)
+    found = np.flatnonzero(low < -(NEGATIVE * np.abs(high) + 10 * sizes * eps(whole.lowest) * scales))
+    return [(int(i), float(low[i]), float(high[i])) for i in found]
 
 
 def flip_signs(basis: Array) -> Array:
-    """Columns with the entry of largest size positive, so that the sign does not depend on the eigensolver."""
+    """Columns with the entry of largest size positive, so that the sign does not depend on the eigensolver.
+
+    Of entries of equal size (a node of two samples has only such) the first decides: later ones count a little less.
+    """
     xp = aac.array_namespace(basis)
-    high, low = xp.max(basis, axis=-2, keepdims=True), -xp.min(basis, axis=-2, keepdims=True)
-    return xp.where(low > high, -basis, basis)
+    later = xp.arange(basis.shape[-2], dtype=basis.dtype, device=aac.device(basis))
+    weighed = basis / (1.0 + 1e-6 * later)[:, None]
+    return xp.where(-xp.min(weighed, axis=-2, keepdims=True) > xp.max(weighed, axis=-2, keepdims=True), -basis, basis)
 
 
 def to_numpy(x: Array) -> np.ndarray:

@@ -54,8 +54,9 @@ def measure(
     dual: Array | None,
     rho: Array,
 ) -> Progress:
-    """Compare the new w with what the neighbors think of it (`gap` = w - seen) and with earlier ones; `rotation` (k, kept) selects the leading columns.
+    """Compare the new w with what the neighbors think of it (`gap` = w - seen) and with earlier ones.
 
+    `rotation` (k, kept) selects the leading columns.
     Only with diagnostics is `dual` (the new one) given; then the node's part of the augmented Lagrangian is computed.
     """
     xp = aac.array_namespace(gap)
@@ -83,7 +84,7 @@ def unfinished(progress: Progress, tol: float) -> Array:
     Squares are compared: functions that differ by e, relative to their size, correlate to 1 - e^2 / 2, so tol speaks of
     digits of correlations.
     """
-    return (progress.residual**2 > tol) | (progress.since_check**2 > tol)
+    return ~((progress.residual**2 <= tol) & (progress.since_check**2 <= tol))  # NaN is not finished
 
 
 def _norms(w: Array, gw: Array, rotation: Array) -> Array:

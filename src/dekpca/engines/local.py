@@ -17,11 +17,12 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
+from ..answer import Answer
 from ..block import Block, make_blocks, pad_rows
 from ..messages import Checkpoint, Edges, Heard, Say, Tell
 from ..network import Network
 from ..options import Options
-from ..program import Answer, program
+from ..program import program
 
 Array = Any
 Observer = Callable[[list[Block], list[Checkpoint]], None]
@@ -153,7 +154,7 @@ class Post:
         sizes = np.zeros(len(self.network), dtype=np.int64)
         for s, senders in zip(says, route.senders, strict=True):
             if s.payload is not None and len(senders):
-                np.add.at(sizes, senders, s.payload.size * _item_bytes(s.payload))
+                np.add.at(sizes, senders, _row_bytes(s.payload, 0))
         self.traffic.add(says[0].kind, route.messages, sizes)
         return [says[pieces[0][0]].payload if pieces else None for pieces in route.pieces]
 
@@ -186,10 +187,11 @@ def drive(blocks: list[Block], options: Options, observer: Observer | None = Non
     scripts = [program(block, options, None if resume is None else resume[i]) for i, block in enumerate(blocks)]
     with _interrupts() as interrupt:
         try:
+            replies: list[Any] = [None] * len(scripts)
             requests: list[Any] = [next(script) for script in scripts]
             while True:
                 if isinstance(requests[0], Say):
-                    replies: list[Any] = post.say(requests)
+                    replies = post.say(requests)
                 elif isinstance(requests[0], Tell):
                     replies = list(post.tell(requests))
                 else:
@@ -200,10 +202,7 @@ def drive(blocks: list[Block], options: Options, observer: Observer | None = Non
                 requests = [script.send(reply) for script, reply in zip(scripts, replies, strict=True)]
         except StopIteration as first:
             answers = [first.value]
-            for script, reply in zip(
-                scripts[1:], replies[1:] if "replies" in locals() else [None] * len(scripts), strict=False
-            ):
-                answers.append(_finish(script, reply))
+            answers += [_finish(script, reply) for script, reply in zip(scripts[1:], replies[1:], strict=True)]
     return Outcome(answers, post.traffic)
 
 
@@ -245,10 +244,6 @@ def _index(like: Array, places: np.ndarray) -> Array:
     return xp.asarray(places, device=aac.device(like))
 
 
-def _item_bytes(x: Array) -> int:
-    return aac.array_namespace(x).finfo(x.dtype).bits // 8
-
-
 def _row_bytes(x: Array, leading: int) -> int:
     """Bytes behind the first `leading` axes."""
-    return int(np.prod(x.shape[leading:])) * _item_bytes(x)
+    return int(np.prod(x.shape[leading:])) * aac.array_namespace(x).finfo(x.dtype).bits // 8

@@ -1,0 +1,186 @@
+"""The feature space of a block: what its nodes have learned, and the matrices that follow from it and their samples.
+
+Nothing here says anything to anybody; program.py does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from .block import Block, pad_rows, take
+from .core import landmarks, spectrum
+from .core.centering import center_blocks, center_rows
+from .core.consensus import OwnSpace
+from .core.landmarks import Landmarks, node_random
+from .core.pairs import NeighborhoodGram, Pool, neighborhood_gram
+from .core.spectrum import to_numpy, transposed
+from .kernels import Kernel
+from .messages import Heard
+from .options import Options, noise_level, penalties
+
+Array = Any
+
+
+@dataclass(eq=False)
+class Known:
+    """What the block learned from others during set-up; with it and the own samples everything else can be recomputed."""
+
+    gamma: float
+    points: Array | None = None  # the landmarks (m, M)
+    mean: Array | None = None  # of psi over the network (m,)
+    directions: Array | None = None  # where to start: principal directions in landmark coordinates (m, <= k)
+    landmark_values: Array | None = None  # and their eigenvalues
+    near: Heard | None = None  # samples, as each node and its neighbors sent them
+    rho_near: Array | None = None  # (B, d) penalties that the neighbors put on this node's z
+    removed: list[Heard] = field(
+        default_factory=list
+    )  # directions removed by deflation, one for each finished component
+
+    def kernel(self, options: Options) -> Kernel:
+        return replace(options.kernel, gamma=self.gamma)
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """The landmarks (None: there are none) and psi of the own samples (B, n, m), not centred; padding is zero."""
+
+    marks: Landmarks | None
+    raw: Array
+
+    @classmethod
+    def of(cls, block: Block, kernel: Kernel, points: Array | None) -> Coordinates:
+        if points is None:
+            return cls(None, block.array(np.zeros((*block.samples.shape[:2], 0))))
+        marks = Landmarks.of(points, kernel)
+        return cls(marks, marks.coordinates(kernel, block.samples) * block.mask[..., None])
+
+    def centered(self, block: Block, options: Options, known: Known) -> Array:
+        """psi with the network's mean, or the node's own, subtracted."""
+        if options.centering == "local":
+            return center_rows(self.raw, block.mask)
+        return self.raw if known.mean is None else (self.raw - known.mean) * block.mask[..., None]
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """The block's feature space, computed from samples and what is known."""
+
+    own: OwnSpace
+    near: NeighborhoodGram
+    sites: Heard  # where the samples behind each slot are
+    clean_rest: Array  # (B, n, n) of the own samples without noise
+    trace: Array  # (B,) of K_j, without noise
+    scale: Array  # (B,) what rounding is measured by
+    rho: Array | None  # (B,) for penalties from the node's spectrum
+
+
+def with_noise(block: Block, options: Options) -> Array:
+    """The samples as others get to see them."""
+    deviation, decibel = noise_level(options.exchange_noise)
+    if deviation == 0:
+        return block.samples
+    noise = np.zeros(block.samples.shape)
+    for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True)):
+        noise[b, :size] = node_random(options.seed, name, "noise").standard_normal((size, noise.shape[2]))
+    if decibel is None:
+        return block.samples + deviation * block.array(noise)
+    xp = aac.array_namespace(block.samples)
+    entries = block.array(block.own_sizes * noise.shape[2])
+    power = xp.sum(block.samples * block.samples, axis=(1, 2)) / entries
+    return block.samples + xp.sqrt(power * 10 ** (-decibel / 10))[:, None, None] * block.array(noise)
+
+
+def build_space(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Space:
+    """Gram blocks of all neighborhoods, factors of the own ones, penalties."""
+    xp = aac.array_namespace(block.samples)
+    kernel, raw = known.kernel(options), coordinates.raw
+    psi = coordinates.centered(block, options, known)
+    # a network of one node hears nobody, and looks at its own samples
+    sites = known.near or Heard((block.samples,), *np.zeros((2, block.n_nodes, 1), dtype=np.int64))
+    sites = sites.narrowed()
+    pools = [_pool(block, sites, p, kernel, coordinates) for p in range(len(sites.pools))]
+    local_means = options.centering == "local"
+    near = neighborhood_gram(pools, sites.pool, sites.row, block.n_near, kernel, local_means)
+    rest = near.own(block.samples.shape[1])
+    owners = [f"node {name}" for name in block.names]
+    landmarks.check_finite(rest, owners, kernel)
+    scale = xp.max(kernel.diagonal(block.samples) * block.mask, axis=1)
+
+    def rest_between(others: Array, coordinates_of_others: Array) -> Array:
+        blocks = (kernel.gram(block.samples, others) - raw @ transposed(coordinates_of_others)) * block.mask[:, None, :]
+        blocks = blocks * block.mask[:, :, None]
+        return center_blocks(blocks, block.mask, block.mask) if local_means else blocks
+
+    sent = with_noise(block, options)
+    noisy = sent is not block.samples and known.near is not None
+    reach = clean = None
+    if noisy:
+        seen = raw if coordinates.marks is None else coordinates.marks.coordinates(kernel, sent)
+        reach, clean = rest_between(sent, seen), rest_between(block.samples, raw)
+    own = own_space(block, psi, rest, reach, scale)
+    landmarks.check_kernel(block.samples, own.gram_factor, block.own_sizes, owners, kernel)
+    rho = _penalties(options, block.n_slots, own.gram_factor, block.array(block.own_sizes), scale)
+    rest = rest if clean is None else clean
+    trace = xp.sum(xp.linalg.diagonal(rest), axis=1) + xp.sum(psi * psi, axis=(1, 2))
+    undeflated = xp.maximum(own.gram_factor.top, scale)
+    return Space(own, near, sites, rest, trace, undeflated, None if rho is None else block.array(rho))
+
+
+def own_space(block: Block, psi: Array, rest: Array, reach: Array | None, scale: Array) -> OwnSpace:
+    """Factor the own Gram matrices."""
+    sizes = block.array(block.own_sizes)
+    rest_factor = spectrum.factor(rest, sizes, scale)
+    if reach is None and not psi.shape[2]:
+        return OwnSpace(psi, rest, rest_factor, rest_factor)
+    seen = rest if reach is None else reach @ rest_factor.solve(transposed(reach))
+    return OwnSpace(psi, rest, rest_factor, spectrum.factor(psi @ transposed(psi) + seen, sizes, scale), reach)
+
+
+def _pool(block: Block, sites: Heard, number: int, kernel: Kernel, coordinates: Coordinates) -> Pool:
+    """Sites of one pool, with their landmark coordinates."""
+    samples, marks = sites.pools[number], coordinates.marks
+    xp = aac.array_namespace(samples)
+    size = np.zeros(samples.shape[0], dtype=np.int64)
+    here = sites.pool == number
+    size[sites.row[here]] = block.near_sizes[here]
+    rows = min(samples.shape[1], block.n_near)
+    mask = block.array(np.arange(rows) < size[:, None])
+    if samples is block.samples:
+        psi = coordinates.raw[:, :rows, :]
+    elif marks is not None:
+        psi = marks.coordinates(kernel, samples[:, :rows, :])
+    else:
+        psi = xp.zeros((samples.shape[0], rows, 0), dtype=samples.dtype, device=aac.device(samples))
+    return Pool(samples[:, :rows, :], psi, mask)
+
+
+def _penalties(options: Options, n_slots: int, gram: spectrum.Factor, sizes: Array, scale: Array) -> np.ndarray | None:
+    top, n, unit = (to_numpy(x).astype(np.float64) for x in (gram.top, sizes, scale))
+    # a node whose K_j is zero follows its neighbors; any positive penalty will do, k(x, x) has the right unit
+    top = np.where(top > 10 * n * spectrum.eps(gram.top) * unit, top, np.where(unit > 0, unit, 1.0))
+    cubes = to_numpy(gram.values).astype(np.float64) ** 3
+    return penalties(options.rho, top, np.maximum(cubes.sum(axis=1), top**3), n_slots)
+
+
+def deflate(block: Block, space: Space, removed: Heard) -> Space:
+    """Every node takes its own component out of its samples."""
+    near = space.near.deflated(removed.narrowed().pools)
+    reach = space.own.reach
+    if reach is not None:
+        mine = pad_rows(by_slot(block, removed)[:, 0, ...], block.samples.shape[1], axis=1)
+        reach = reach - (reach @ mine) @ transposed(space.own.rest @ mine)
+    own = own_space(block, space.own.psi, near.own(block.samples.shape[1]), reach, space.scale)
+    return replace(space, own=own, near=near)
+
+
+def by_slot(block: Block, heard: Heard) -> Array:
+    """What was heard, one array for each slot: (B, d, n_near, ...)."""
+    xp = aac.array_namespace(block.samples)
+    starts = np.concatenate([[0], np.cumsum([p.shape[0] for p in heard.pools])])
+    together = xp.concat([pad_rows(p, block.n_near, axis=1) for p in heard.pools])
+    found = take(together, (starts[heard.pool] + heard.row).ravel())
+    return xp.reshape(found, (block.n_nodes, block.n_slots, *found.shape[1:]))
