@@ -64,10 +64,13 @@ def indefinite(A, B):
         ),
         (
             lambda: DecentralizedKernelPCA(network=2).fit(np.ones((9, 2)), nodes=[0, 1, 2] * 3),
-            "network=2 nodes, but nodes names 3",
+            "network=2, but the data names 3 nodes",
         ),
-        (lambda: DecentralizedKernelPCA(67).fit_parts(PARTS), "n_components=67, but .* allow at most"),
-        (lambda: DecentralizedKernelPCA(2, n_oversamples=80).fit_parts(PARTS), "82 columns, but .* allow at most"),
+        (
+            lambda: DecentralizedKernelPCA(67).fit_parts(PARTS),
+            "n_components=67, but 60 samples in all allow at most 59",
+        ),
+        (lambda: DecentralizedKernelPCA(2, n_oversamples=80).fit_parts(PARTS), "82 columns, but .* allow at most 59"),
         (
             lambda: DecentralizedKernelPCA(9, solver="landmarks", n_landmarks=8).fit_parts(PARTS),
             "8 landmarks allow at most 8",
@@ -104,7 +107,7 @@ def indefinite(A, B):
         (lambda: fit(PARTS, rho=[(0, 1.0)]), "a schedule is a list"),
         (lambda: fit(PARTS, rho=[(5, 1.0, 1.0)]), "starts at iteration 0"),
         (lambda: fit(PARTS, rho=[(0, 1.0, -1.0)]), "above 0"),
-        (lambda: fit(PARTS, rho=lambda t, own: -1.0), "gives -1.0 in iteration 0"),
+        (lambda: fit(PARTS, rho=lambda t, own: -1.0), "-1.0 in iteration 0"),
         (lambda: fit(PARTS, exchange_noise=-1.0), "'exchange_noise' parameter"),
         (lambda: fit(PARTS, exchange_noise="loud"), "such as '20dB'"),
         (
@@ -118,6 +121,23 @@ def indefinite(A, B):
         ),
         (lambda: fit(PARTS, kernel=lambda A, B: np.ones((2, 2))), "returned shape"),
         (lambda: fit([np.ones((5, 2))] * 3, gamma="scale"), "needs data that varies"),
+        (lambda: fit(PARTS, rho=lambda t, own: 10.0 if t < 3 else 0.0), "0.0 in iteration 3"),
+        (lambda: fit(PARTS, rho=[1, 2]), "a schedule is a list"),
+        (lambda: fit(PARTS, rho=np.array([[0, 1.0, -1.0]])), "above 0"),
+        (lambda: fit(PARTS, rho=[(0, 1.0, 1.0), (np.nan, 1.0, 1.0)]), "iterations rise"),
+        (lambda: fit(PARTS, dtype="bogus"), "dtype='bogus'"),
+        (lambda: fit(PARTS, kernel="poly", degree=2.5), "only whole degrees"),
+        (lambda: fit(PARTS, kernel="poly", degree=300, gamma=1e3), "gives NaN or infinity; scale the data"),
+        (lambda: fit(np.ones((9, 2))), r"use fit\(X\)"),
+        (lambda: DecentralizedKernelPCA().fit(PARTS), "use fit_parts"),
+        (lambda: DecentralizedKernelPCA().fit([["a", "b"]] * 9), "X: .*encode text columns"),
+        (
+            lambda: DecentralizedKernelPCA(expansion="landmarks").fit(np.ones((9, 2))),
+            "on a network of one node: there are no landmarks",
+        ),
+        (lambda: DecentralizedKernelPCA().fit(np.ones((3, 2)), nodes=["a", None, "b"]), "no label in row 1"),
+        (lambda: DecentralizedKernelPCA().fit(np.ones((3, 2)), nodes=[0.0, np.nan, 1.0]), "no label in row 1"),
+        (lambda: fit({"a": PARTS[0], "b": PARTS[1]}, network=Network.path(2)), "a, b not in the network"),
     ],
 )
 def test_says_what_is_wrong(call, says):

@@ -124,3 +124,18 @@ def test_repr_and_lists():
     node = fitted().node_models_[1]
     assert repr(node) == "NodeModel('1', 3 components over 75 points, expansion 'neighborhood')"
     np.testing.assert_allclose(node.transform(NEW.tolist()), node.transform(NEW))
+
+
+def test_numpy_scalars_are_saved(tmp_path):
+    node = fitted(kernel="poly", degree=np.int64(2), coef0=np.float32(1)).node_models_[0]
+    node.save(tmp_path / "node.npz")
+    np.testing.assert_allclose(NodeModel.load(tmp_path / "node.npz").transform(NEW), node.transform(NEW))
+
+
+def test_transform_takes_frames_and_refuses_nan():
+    import pandas as pd
+
+    node = fitted().node_models_[0]
+    np.testing.assert_allclose(node.transform(pd.DataFrame(NEW)), node.transform(NEW))
+    with pytest.raises(ValueError, match="node 0: X has NaN or infinity in row 1"):
+        node.transform(np.where(np.arange(len(NEW))[:, None] == 1, np.nan, NEW))

@@ -6,16 +6,15 @@ Here parameters are checked, data is dealt to nodes and an engine is called. The
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, Self
 
 import array_api_compat as aac
 import numpy as np
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -26,11 +25,13 @@ from .kernels import KERNELS, make_kernel
 from .network import Network, listing, natural_key
 from .node_model import EXPANSIONS, NodeModels
 from .options import Options, check_rho, noise_level, settle
+from .samples import check_alike, check_finite, check_part, foreign_samples, is_foreign, numeric
 
 Array = Any
 
 ROWS_A_NODE = 200  # when the number of nodes is left to us
 DEGREE = 4  # of the random regular network we then make
+FLAT = 0.01  # a first component that explains less is worth a word
 
 
 class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -79,17 +80,18 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         landmarks.
     exchange_noise : float or str, default=0
         Gaussian noise on samples before they leave a node (to neighbors or as landmarks), drawn once: a standard
-        deviation, or a signal to noise ratio such as "20dB". Node models then hold noisy samples only; the components
-        are still those of the samples without noise.
+        deviation, or a signal to noise ratio such as "20dB". Node models then hold noisy samples only.
     max_iter : int, default=100
+        At most so many iterations; with update="paper" for each component.
     tol : float, default=1e-3
         All nodes stop together when each is done: the square of its disagreement with its neighbors, and that of its
         change in five iterations, both relative to the size of the components, are below this. Functions that differ by
         a relative square of 1e-3 correlate to 0.9995; 0 runs all of max_iter.
     network : Network, int or None, default=None
-        A number of nodes, or None for about 200 rows a node: a seeded random 4-regular network (complete up to 5
-        nodes).
+        A number of nodes, or None for about 200 rows a node (so one node up to 300 rows: central kernel PCA): a seeded
+        random 4-regular network (complete up to 5 nodes).
     engine : {"local"}, default="local"
+        Who hosts the nodes and carries their messages: one process.
     dtype : "float32", "float64" or None, default=None
         To compute in; None is that of the data.
     random_state : int, RandomState or None
@@ -98,19 +100,22 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     diagnostics : bool, default=False
         Record the augmented Lagrangian too.
     verbose : bool, default=False
-        Show progress on standard error.
+        Show a progress bar on standard error, where that is a terminal.
 
     Attributes
     ----------
     eigenvalues_ : (n_components,)
         Estimates of the eigenvalues of the centred kernel matrix of all data.
     explained_variance_ratio_ : (n_components,)
+        Eigenvalues over the trace of the centred kernel matrix.
     n_iter_ : int
         Iterations in all; 1 where none were needed.
     converged_ : bool
     history_ : dict
-        "residual", "change", "objective" (and "lagrangian"): arrays (iterations,), "residual_by_node" (iterations,
-        nodes); "messages" and "bytes": for each phase what each node sent.
+        By iteration: "residual" and "change" of the worst node, "since_check" (its change since the last check), "objective" and,
+        with diagnostics, "lagrangian"; "residual_by_node" (iterations, nodes). A run stops where "residual" and "since_check" are below
+        sqrt(tol). "messages" and "bytes": by phase, what each node sent. Phases: landmarks (passed on), mean, covariance, check, spectrum, scale
+        (network sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
     node_models_ : sequence of NodeModel
     network_ : Network
     answering_node_ : int
@@ -221,8 +226,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         X : array (rows, columns)
             NumPy, or any array of the array API standard; the answers come in kind.
         nodes : sequence of labels, optional
-            `nodes[i]` is the node (its name or number) of row i. By default a seeded permutation of the rows is dealt
-            evenly.
+            `nodes[i]` is the node (its name or number) of row i; where `network` is not a Network, the labels name the nodes.
+            By default a seeded permutation of the rows is dealt evenly.
         """
         self._check_parameters()
         X = self._check_samples(X)
@@ -236,43 +241,61 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             rows = np.array_split(np.random.default_rng(seed).permutation(X.shape[0]), len(network))
         else:
             network, rows = self._rows_by_label(nodes, X.shape[0], seed)
-        _check_finite(X, "X", rows, network)
+        check_finite(X, "X", rows, network)
         xp = aac.array_namespace(X)
         device = aac.device(X)
         parts = [xp.take(X, xp.asarray(r, device=device), axis=0) for r in rows]
         return self._fit(parts, network, seed)
 
-    def fit_parts(self, parts: Sequence[Array], y: Any = None) -> Self:
-        """Find the components of data that is already apart: `parts[j]` are the samples (n_j, columns) of node j.
+    def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
+        """Find the components of data that is already apart.
+
+        Parameters
+        ----------
+        parts : sequence of arrays (n_j, columns), or mapping of node name to array
+            `parts[j]` are the samples of the node named `network.names[j]` (which `Network.from_edges` sorts); a mapping says whose
+            they are, and names the nodes where `network` does not.
 
         Examples
         --------
         >>> import numpy as np
         >>> from dekpca import DecentralizedKernelPCA
         >>> rng = np.random.default_rng(0)
-        >>> parts = [rng.normal(size=(n, 4)) for n in (30, 50, 20)]
-        >>> DecentralizedKernelPCA(2, gamma=0.1, random_state=0).fit_parts(parts).network_
-        Network(3 nodes, 3 edges, 2 neighbors a node)
+        >>> parts = {"oslo": rng.normal(size=(30, 4)), "rome": rng.normal(size=(50, 4)), "bonn": rng.normal(size=(20, 4))}
+        >>> model = DecentralizedKernelPCA(2, gamma=0.1, random_state=0).fit_parts(parts)
+        >>> model.network_.names, model.node_models_["rome"].transform(parts["oslo"]).shape
+        (('bonn', 'oslo', 'rome'), (30, 2))
         """
         self._check_parameters()
+        if aac.is_array_api_obj(parts):
+            raise ValueError("fit_parts takes one array for each node, but got one array; use fit(X)")
         if len(parts) == 0:
             raise ValueError("fit_parts needs at least one part")
         seed = self._seed()
-        network = self._make_network(len(parts), seed)
+        if isinstance(parts, Mapping):
+            named = {str(name): part for name, part in parts.items()}
+            network = self._named_network(np.array(list(named)), seed)
+            parts = [named[name] for name in network.names]
+        else:
+            network = self._make_network(len(parts), seed)
         if len(network) != len(parts):
             raise ValueError(f"{len(parts)} parts for a network of {len(network)} nodes; give one part for each node")
-        checked = [self._check_part(part, name) for part, name in zip(parts, network.names, strict=True)]
-        _check_alike(checked, network)
+        checked = [
+            check_part(part, name, self._float_types(), self.dtype)
+            for part, name in zip(parts, network.names, strict=True)
+        ]
+        check_alike(checked, network)
         self.n_features_in_ = int(checked[0].shape[1])
         return self._fit(checked, network, seed)
 
     def _fit(self, parts: list[Array], network: Network, seed: int) -> Self:
         sizes = np.array([part.shape[0] for part in parts])
-        if self.expansion == "landmarks" and self.n_landmarks == 0:
-            raise ValueError(
-                "expansion='landmarks' with n_landmarks=0: there is nothing to expand in; use 'node' or 'neighborhood'"
-            )
         options = settle(self._options(parts[0].shape[1], seed), network, sizes, self.n_landmarks, self.n_oversamples)
+        if self.expansion == "landmarks" and not options.n_landmarks:
+            why = "on a network of one node" if len(network) == 1 else "with n_landmarks=0"
+            raise ValueError(
+                f"expansion='landmarks' {why}: there are no landmarks to expand in; use solver='landmarks', or expansion='node'"
+            )
         run = engines.get(self.engine)
         with progress.watch(bool(self.verbose), len(network), options) as watcher:
             outcome = run(parts, network, options, observer=watcher)
@@ -290,32 +313,49 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.answering_node_ = _best_informed(network, sizes)
         self._n_features_out = self.n_components
         if not self.converged_:
-            self._warn()
+            self._warn(first.runs)
         return self
 
-    def _warn(self) -> None:
-        residual, change = (self.history_[name][-1] for name in ("residual", "change"))
-        last = int(np.argmax(self.history_["residual_by_node"][-1]))
-        advice = "raise max_iter or tol"
-        if self.update == "paper":
-            advice += ", or use update='proximal': the paper's can diverge"
-        elif self.rho != "auto":
-            advice += ", or use rho='auto'"
-        elif self.n_oversamples != "auto":
-            advice += ", or n_oversamples, in case eigenvalues lie close together"
-        warnings.warn(
-            f"not converged after {self.n_iter_} iterations: relative residual {residual:.2g} (node {self.network_.names[last]}), "
-            f"change {change:.2g} in the last iteration, where tol={self.tol:g} allows {self.tol**0.5:.2g}; the last iterate is kept; {advice}",
-            ConvergenceWarning,
-            stacklevel=4,
+    def _warn(self, runs: list[tuple[str, int]]) -> None:
+        """Say what did not converge, by how much, and what to try."""
+        failed = next(i for i, (verdict, _) in enumerate(runs) if verdict != "converged")
+        verdict, iterations = runs[failed]
+        last = sum(n for _, n in runs[: failed + 1]) - 1
+        which = f"component {failed + 1}: " if len(runs) > 1 else ""
+        allowed = self.tol**0.5
+        residual, change = (self.history_[name][last] for name in ("residual", "since_check"))
+        node = self.network_.names[int(np.argmax(self.history_["residual_by_node"][last]))]
+        state = (
+            f"relative residual {residual:.2g} (node {node}), change {change:.2g} since the check before, "
+            f"where tol={self.tol:g} allows {allowed:.2g}"
         )
+        if verdict == "interrupted":
+            message = f"{which}interrupted after {iterations} iterations; the last iterate is kept: {state}"
+        elif verdict == "diverged":
+            message = f"{which}diverged before iteration {iterations}; the iterate of the last good check is kept; use rho='auto'"
+            message += " and update='proximal'" if self.update == "paper" else ""
+        else:
+            message = f"{which}not converged after {iterations} iterations: {state}; the last iterate is kept; "
+            if self.update == "paper":
+                message += "use update='proximal': the paper's can diverge"
+            else:
+                message += "raise max_iter or tol" + ("" if self.rho == "auto" else ", or use rho='auto'")
+                message += (
+                    "" if self.n_oversamples == "auto" else ", or raise n_oversamples, in case eigenvalues lie close"
+                )
+        if verdict != "interrupted" and float(self.explained_variance_ratio_[0]) < FLAT:
+            message += (
+                f"; the first component explains only {float(self.explained_variance_ratio_[0]):.1%}: the kernel may be too "
+                "narrow for this data, try gamma='scale' or a smaller gamma"
+            )
+        warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
     # ------------------------------------------------------------------ checks, at the edge
     def _check_parameters(self) -> None:
         self._validate_params()
-        check_rho(self.rho)
+        check_rho(self.rho, self.max_iter)
         noise_level(self.exchange_noise)
-        if self.dtype is not None and str(np.dtype(self.dtype)) not in ("float32", "float64"):
+        if self.dtype not in (None, "float32", "float64", np.float32, np.float64):
             raise ValueError(f"dtype={self.dtype!r}: known are 'float32', 'float64' and None")
         if self.solver == "landmarks" and self.update == "paper":
             raise ValueError(
@@ -331,37 +371,22 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return [np.float64, np.float32] if self.dtype is None else [np.dtype(self.dtype).type]
 
     def _check_samples(self, X: Array) -> Array:
-        if _is_foreign(X):
-            X = _foreign_samples(X, "X", self.dtype)
+        if is_foreign(X):
+            X = foreign_samples(X, "X", self.dtype)
             self.n_features_in_ = int(X.shape[1])
             if X.shape[0] < 2:
                 raise ValueError(f"X has {X.shape[0]} sample(s); at least 2 are needed")
             return X
-        return validate_data(self, X, dtype=self._float_types(), ensure_min_samples=2, ensure_all_finite=False)
-
-    def _check_part(self, part: Array, name: str) -> Array:
-        who = f"node {name}"
-        if _is_foreign(part):
-            part = _foreign_samples(part, who, self.dtype)
-        else:
-            try:
-                part = check_array(
-                    part,
-                    dtype=self._float_types(),
-                    ensure_min_samples=0,
-                    ensure_min_features=0,
-                    ensure_all_finite=False,
-                    input_name=who,
-                )
-            except (ValueError, TypeError) as error:
-                raise type(error)(f"{who}: {error}") from error
-        if part.shape[0] == 0:
+        if isinstance(X, (list, tuple)) and X and all(getattr(part, "ndim", 0) == 2 for part in X):
             raise ValueError(
-                f"{who}: no samples; every node needs at least one: give it some or leave it out of the network"
+                f"fit takes one array, but got a list of {len(X)}; use fit_parts for data that is already apart"
             )
-        if part.shape[1] == 0:
-            raise ValueError(f"{who}: no columns; samples need at least one feature")
-        return part
+        try:
+            return validate_data(self, X, dtype=self._float_types(), ensure_min_samples=2, ensure_all_finite=False)
+        except ValueError as error:
+            if "could not convert" in str(error):
+                raise numeric(error, "X") from error
+            raise
 
     def _make_network(self, n_nodes: int, seed: int) -> Network:
         if isinstance(self.network, Network):
@@ -372,31 +397,47 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             return Network.complete(n_nodes)
         return Network.random(n_nodes, degree=DEGREE, seed=seed % 2**32)
 
-    def _rows_by_label(self, labels: Any, n_rows: int, seed: int) -> tuple[Network, list[np.ndarray]]:
-        owners = np.asarray(labels).ravel()
-        if len(owners) != n_rows:
-            raise ValueError(f"nodes has {len(owners)} labels for {n_rows} rows; give one for each row")
-        given, owner = np.unique(owners.astype(str), return_inverse=True)
+    def _named_network(self, names: np.ndarray, seed: int) -> Network:
+        """The network over these names: the one given, or one made for them."""
         if isinstance(self.network, Network):
             network = self.network
         else:
-            network = self._make_network(len(given), seed)
-            if len(network) != len(given):
+            network = self._make_network(len(names), seed)
+            if len(network) != len(names):
                 raise ValueError(
-                    f"network={self.network} nodes, but nodes names {len(given)}: {listing(given)}; make them equal"
+                    f"network={self.network}, but the data names {len(names)} nodes: {listing(names)}; leave network at None, "
+                    "or give a Network of these"
                 )
-            if self.network is None:  # take the names from the labels
-                names = sorted(given, key=natural_key)
-                edges = [(names[network.number[a]], names[network.number[b]]) for a, b in network.edges]
-                network = Network.from_edges(edges) if edges else Network({names[0]: []})
-        unknown = [label for label in given if label not in network.number]
+            ordered = sorted(names, key=natural_key)
+            edges = [(ordered[network.number[a]], ordered[network.number[b]]) for a, b in network.edges]
+            network = Network.from_edges(edges) if edges else Network({ordered[0]: []})
+        unknown = [name for name in names if name not in network.number]
         if unknown:
-            raise ValueError(f"nodes: {listing(unknown)} not in the network, whose nodes are {listing(network.names)}")
-        empty = [name for name in network.names if name not in set(given)]
+            raise ValueError(
+                f"nodes: {listing(unknown)} not in the network, whose nodes are {listing(network.names)}; add them to the network or "
+                "leave out their rows"
+            )
+        empty = [name for name in network.names if name not in set(names)]
         if empty:
             raise ValueError(
                 f"nodes: no row for node {listing(empty)}; every node needs at least one: leave it out of the network"
             )
+        return network
+
+    def _rows_by_label(self, labels: Any, n_rows: int, seed: int) -> tuple[Network, list[np.ndarray]]:
+        owners = np.asarray(labels).ravel()
+        if len(owners) != n_rows:
+            raise ValueError(f"nodes has {len(owners)} labels for {n_rows} rows; give one for each row")
+        missing = [i for i, owner in enumerate(owners.tolist()) if owner is None or owner != owner]
+        if missing:
+            raise ValueError(f"nodes: no label in row {listing(missing)}; give every row its node")
+        numbers = np.issubdtype(owners.dtype, np.integer)
+        if numbers and isinstance(self.network, Network) and not set(map(str, owners)) & set(self.network.names):
+            inside = (owners >= 0) & (owners < len(self.network))
+            if inside.all():  # numbers of nodes that have names
+                owners = np.array(self.network.names)[owners]
+        given, owner = np.unique(owners.astype(str), return_inverse=True)
+        network = self._named_network(given, seed)
         number = np.array([network.number[label] for label in given])[owner]
         order = np.argsort(number, kind="stable")
         return network, np.split(order, np.cumsum(np.bincount(number, minlength=len(network)))[:-1])
@@ -432,10 +473,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         """
         check_is_fitted(self)
         model = self.node_models_[self.answering_node_]
-        if _is_foreign(X):
+        if is_foreign(X):
             return model.transform(X)
         X = validate_data(self, X, dtype=self._float_types(), reset=False)
-        if _is_foreign(self.eigenvalues_):
+        if is_foreign(self.eigenvalues_):
             xp = aac.array_namespace(self.eigenvalues_)
             X = xp.asarray(X, dtype=self.eigenvalues_.dtype, device=aac.device(self.eigenvalues_))
         return model.transform(X)
@@ -457,66 +498,15 @@ def _history(answers: Sequence[Answer], traffic: Any) -> dict[str, Any]:
     """What the nodes recorded, put together by us; no node knows it."""
     nodes = np.concatenate([answer.block.nodes for answer in answers])
     history: dict[str, Any] = {"messages": traffic.messages, "bytes": traffic.bytes}
-    for name in answers[0].history:
+    for name in ("residual", "change", "since_check", "objective", "lagrangian"):
+        if name not in answers[0].history:
+            if name != "lagrangian":  # no iterations were needed
+                history[name] = np.empty(0)
+            continue
         rows = np.concatenate([to_numpy(answer.history[name]) for answer in answers], axis=1)
         by_node = np.empty_like(rows)
         by_node[:, nodes] = rows
-        if name in ("residual", "change"):
-            history[name] = by_node.max(axis=1)
-        else:
-            history[name] = by_node.sum(axis=1)
+        history[name] = by_node.sum(axis=1) if name in ("objective", "lagrangian") else by_node.max(axis=1)
         if name == "residual":
             history["residual_by_node"] = by_node
     return history
-
-
-def _is_foreign(X: Any) -> bool:
-    """An array of another library than NumPy."""
-    return aac.is_array_api_obj(X) and not aac.is_numpy_array(X) and not issparse(X)
-
-
-def _foreign_samples(X: Array, who: str, dtype: Any) -> Array:
-    xp = aac.array_namespace(X)
-    if len(X.shape) != 2 or X.shape[1] == 0:
-        raise ValueError(f"{who}: shape {tuple(X.shape)}, expected rows and at least one column")
-    if dtype is not None:
-        wanted = getattr(xp, str(np.dtype(dtype))) if isinstance(dtype, (str, type, np.dtype)) else dtype
-        return xp.astype(X, wanted, copy=False)
-    if X.dtype in (xp.float32, xp.float64):
-        return X
-    if not xp.isdtype(X.dtype, ("integral", "bool")):
-        raise ValueError(f"{who}: dtype {X.dtype} is not numeric; expected float32, float64 or integers")
-    return xp.astype(X, xp.float64)
-
-
-def _check_finite(X: Array, who: str, rows: Sequence[np.ndarray], network: Network) -> None:
-    """NaN and infinity, told by row and by the node that the row belongs to."""
-    xp = aac.array_namespace(X)
-    if bool(xp.all(xp.isfinite(X))):
-        return
-    row = int(np.flatnonzero(~np.isfinite(to_numpy(X)).all(axis=1))[0])
-    node = next(network.names[j] for j, own in enumerate(rows) if row in own)
-    raise ValueError(
-        f"Input {who} contains NaN or infinity in row {row}, which belongs to node {node}; remove or impute such rows"
-    )
-
-
-def _check_alike(parts: Sequence[Array], network: Network) -> None:
-    first, name = parts[0], network.names[0]
-    for part, other in zip(parts, network.names, strict=True):
-        if type(part) is not type(first) or aac.device(part) != aac.device(first):
-            raise ValueError(
-                f"node {other}: samples of another array library or device than node {name}'s; use one for all"
-            )
-        if part.shape[1] != first.shape[1]:
-            raise ValueError(
-                f"node {other}: {part.shape[1]} features, but node {name} has {first.shape[1]}; all nodes need the same columns"
-            )
-        if part.dtype != first.dtype:
-            raise ValueError(
-                f"node {other}: dtype {part.dtype}, but node {name} has {first.dtype}; set dtype, or give all nodes the same"
-            )
-        xp = aac.array_namespace(part)
-        if not bool(xp.all(xp.isfinite(part))):
-            row = int(np.flatnonzero(~np.isfinite(to_numpy(part)).all(axis=1))[0])
-            raise ValueError(f"node {other}: NaN or infinity in row {row}; remove or impute such rows")

@@ -19,7 +19,7 @@ from .collectives import collect_rows, network_sum
 from .core import consensus, landmarks, ritz, stopping
 from .core.consensus import Estimate, OwnSpace
 from .core.landmarks import node_random
-from .core.spectrum import transposed
+from .core.spectrum import sane, transposed
 from .messages import Checkpoint, Say, Tell
 from .options import CHECK_EVERY, Options, schedule
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
@@ -268,7 +268,7 @@ def check(block: Block, options: Options, new: stopping.Measured, progress: stop
     mine = xp.concat([xp.astype(busy, w.dtype)[:, None], asking, moments], axis=1)
 
     def decide(total: Array) -> Array:
-        good = bool(xp.all(xp.isfinite(total)))
+        good = bool(xp.all(sane(total)))
         verdict = DIVERGED
         if good:
             verdict = CONVERGED if float(total[0]) == 0 else INTERRUPTED if float(total[1]) > 0 else GO_ON

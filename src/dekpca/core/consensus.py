@@ -19,7 +19,7 @@ from typing import Any
 import array_api_compat as aac
 
 from .pairs import NeighborhoodGram
-from .spectrum import Factor, flip_signs, transposed
+from .spectrum import Factor, flip_signs, sane, transposed
 
 Array = Any
 
@@ -93,7 +93,7 @@ def z_step(gram: NeighborhoodGram, z: Estimate, shares: Array, total: Array, anc
     flat = xp.reshape(near, (B, d * n, k))
     square = transposed(shared) @ shared + transposed(flat) @ xp.reshape(values, (B, d * n, k))
     # an iteration that diverged is noticed at the next check; until then eigensolvers must not trip over it
-    square = xp.where(xp.isfinite(square), square, xp.zeros_like(square))
+    square = xp.where(sane(square), square, xp.zeros_like(square))
     size, basis = xp.linalg.eigh(0.5 * (square + transposed(square)))
     shrink = (basis / xp.sqrt(xp.clip(size, min=1.0))[:, None, :]) @ transposed(basis)
     shared = shared @ shrink

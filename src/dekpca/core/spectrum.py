@@ -25,6 +25,12 @@ def eps(x: Array) -> float:
     return float(aac.array_namespace(x).finfo(x.dtype).eps)
 
 
+def sane(x: Array) -> Array:
+    """Elementwise: a number whose square is one too. An iteration that diverged soon has others."""
+    xp = aac.array_namespace(x)
+    return xp.abs(x) < float(xp.finfo(x.dtype).max) ** 0.5
+
+
 @dataclass(frozen=True)
 class Factor:
     """V diag(values) V' of a stack of positive semi-definite matrices; `inverse` is 1 / values, 0 for what was dropped."""

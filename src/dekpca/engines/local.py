@@ -185,7 +185,8 @@ def drive(blocks: list[Block], options: Options, observer: Observer | None = Non
     """As `run`, for blocks already made."""
     post = Post(blocks)
     scripts = [program(block, options, None if resume is None else resume[i]) for i, block in enumerate(blocks)]
-    with _interrupts() as interrupt:
+    # an iteration that overflows is noticed by the program itself; NumPy need not add its voice
+    with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore"):
         try:
             replies: list[Any] = [None] * len(scripts)
             requests: list[Any] = [next(script) for script in scripts]

@@ -1,0 +1,93 @@
+"""Checks of samples at the edge, once, before any work: NumPy through scikit-learn, other array libraries by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.utils import check_array
+
+from .core.spectrum import to_numpy
+from .network import Network
+
+Array = Any
+
+
+def is_foreign(X: Any) -> bool:
+    """An array of another library than NumPy."""
+    return aac.is_array_api_obj(X) and not aac.is_numpy_array(X) and not issparse(X)
+
+
+def foreign_samples(X: Array, who: str, dtype: Any) -> Array:
+    xp = aac.array_namespace(X)
+    if len(X.shape) != 2 or X.shape[1] == 0:
+        raise ValueError(f"{who}: shape {tuple(X.shape)}, expected rows and at least one column")
+    if dtype is not None:
+        wanted = getattr(xp, str(np.dtype(dtype))) if isinstance(dtype, (str, type, np.dtype)) else dtype
+        return xp.astype(X, wanted, copy=False)
+    if X.dtype in (xp.float32, xp.float64):
+        return X
+    if not xp.isdtype(X.dtype, ("integral", "bool")):
+        raise ValueError(f"{who}: dtype {X.dtype} is not numeric; expected float32, float64 or integers")
+    return xp.astype(X, xp.float64)
+
+
+def check_finite(X: Array, who: str, rows: Sequence[np.ndarray], network: Network) -> None:
+    """NaN and infinity, told by row and by the node that the row belongs to."""
+    xp = aac.array_namespace(X)
+    if bool(xp.all(xp.isfinite(X))):
+        return
+    row = int(np.flatnonzero(~np.isfinite(to_numpy(X)).all(axis=1))[0])
+    node = next(network.names[j] for j, own in enumerate(rows) if row in own)
+    raise ValueError(
+        f"Input {who} contains NaN or infinity in row {row}, which belongs to node {node}; remove or impute such rows"
+    )
+
+
+def check_alike(parts: Sequence[Array], network: Network) -> None:
+    first, name = parts[0], network.names[0]
+    for part, other in zip(parts, network.names, strict=True):
+        if type(part) is not type(first) or aac.device(part) != aac.device(first):
+            raise ValueError(
+                f"node {other}: samples of another array library or device than node {name}'s; use one for all"
+            )
+        if part.shape[1] != first.shape[1]:
+            raise ValueError(
+                f"node {other}: {part.shape[1]} features, but node {name} has {first.shape[1]}; all nodes need the same columns"
+            )
+        if part.dtype != first.dtype:
+            raise ValueError(
+                f"node {other}: dtype {part.dtype}, but node {name} has {first.dtype}; set dtype, or give all nodes the same"
+            )
+        xp = aac.array_namespace(part)
+        if not bool(xp.all(xp.isfinite(part))):
+            row = int(np.flatnonzero(~np.isfinite(to_numpy(part)).all(axis=1))[0])
+            raise ValueError(f"node {other}: NaN or infinity in row {row}; remove or impute such rows")
+
+
+def numeric(error: Exception, who: str) -> Exception:
+    """scikit-learn's complaint about a sample matrix, with its owner and, for text, what to do."""
+    advice = "; encode text columns as numbers or leave them out" if "could not convert" in str(error) else ""
+    return type(error)(f"{who}: {error}{advice}")
+
+
+def check_part(part: Array, name: str, dtypes: list[Any], dtype: Any) -> Array:
+    """The samples of one node as a matrix of numbers."""
+    who = f"node {name}"
+    if is_foreign(part):
+        part = foreign_samples(part, who, dtype)
+    else:
+        try:
+            part = check_array(part, dtype=dtypes, ensure_min_samples=0, ensure_min_features=0, ensure_all_finite=False)
+        except (ValueError, TypeError) as error:
+            raise numeric(error, who) from error
+    if part.shape[0] == 0:
+        raise ValueError(
+            f"{who}: no samples; every node needs at least one: give it some or leave it out of the network"
+        )
+    if part.shape[1] == 0:
+        raise ValueError(f"{who}: no columns; samples need at least one feature")
+    return part
