@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -112,10 +112,12 @@ class Network:
     @classmethod
     def ring(cls, n_nodes: int, neighbors: int = 2) -> Network:
         """Each node is joined to the `neighbors` nearest ones, half of them on either side."""
-        _check_count(n_nodes, 3)
-        if neighbors % 2 or not 2 <= neighbors < n_nodes:
+        _check_count(n_nodes, 1)
+        whole = isinstance(neighbors, (int, np.integer))
+        if not whole or neighbors % 2 or not 2 <= neighbors < n_nodes:
             raise NetworkError(
-                f"ring of {n_nodes} nodes: neighbors={neighbors}, but it must be even, at least 2 and below {n_nodes}"
+                f"ring of {n_nodes} nodes: neighbors={neighbors!r}, but it must be even, at least 2 and below {n_nodes}; for fewer "
+                "than 3 nodes use path"
             )
         start = np.arange(n_nodes)
         hops = [np.stack([start, (start + h) % n_nodes], axis=1) for h in range(1, neighbors // 2 + 1)]
@@ -209,9 +211,12 @@ class Network:
         """
         edges = list(edges)
         for edge in edges:
-            if isinstance(edge, str) or len(edge) != 2:
-                raise NetworkError(f"an edge is a pair of names, got {edge!r}")
-        labels = {label for edge in edges for label in edge}
+            if isinstance(edge, str) or not isinstance(edge, Sequence) or len(edge) != 2:
+                raise NetworkError(f"an edge is a pair of names, got {edge!r}; leave out weights")
+        try:
+            labels = {label for edge in edges for label in edge}
+        except TypeError as error:
+            raise NetworkError(f"the ends of an edge are names or numbers: {error}") from error
         names = sorted(_unique_names(sorted(labels, key=str)), key=natural_key)
         number = {name: j for j, name in enumerate(names)}
         return cls._from_pairs(names, [(number[str(a)], number[str(b)]) for a, b in edges])

@@ -30,10 +30,13 @@ def watch(shown: bool, n_nodes: int, options: Options) -> Iterator[Callable[...,
     )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(f"{n_nodes} nodes, iteration", total=options.max_iter, note="setting up")
+        sequential = options.update == "paper" and options.n_components > 1
 
         def observe(blocks: list[Any], checkpoints: list[Any]) -> None:
             state = checkpoints[0].state
             recorded = [c.state.history["residual"] for c in checkpoints]
+            if sequential:
+                bar.update(task, description=f"{n_nodes} nodes, component {len(state.finished) + 1}, iteration")
             note = f"residual {max(float(np.max(to_numpy(r[-1]))) for r in recorded):.1e}" if recorded[0] else ""
             bar.update(task, completed=state.iteration, note=note)
 
