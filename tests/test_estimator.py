@@ -340,8 +340,9 @@ def test_a_narrow_kernel_is_named_in_the_warning():
 )
 @pytest.mark.parametrize("nodes", [1, 6])
 def test_an_offset_changes_nothing(shift, dtype, nodes):
-    usual = DecentralizedKernelPCA(2, gamma=0.05, network=nodes, random_state=0).fit(X)
-    shifted = DecentralizedKernelPCA(2, gamma=0.05, network=nodes, random_state=0).fit((X + shift).astype(dtype))
+    owner = np.sort(np.arange(len(X)) ** 2 % nodes)  # ragged, so that there is padding
+    usual = DecentralizedKernelPCA(2, gamma=0.05, random_state=0).fit(X, nodes=owner)
+    shifted = DecentralizedKernelPCA(2, gamma=0.05, random_state=0).fit((X + shift).astype(dtype), nodes=owner)
     for one, two in zip(shifted.transform((X + shift).astype(dtype)).T, usual.transform(X).T, strict=True):
         assert abs(np.corrcoef(one, two)[0, 1]) > 0.9999
 
