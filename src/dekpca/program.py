@@ -215,7 +215,7 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         if t >= options.max_iter or state.verdict:
             return
         rho, total = _rho(block, options, known, t)
-        next_rho = _rho(block, options, known, t + 1)[0]
+        next_rho = rho if known.rho_near is not None else _rho(block, options, known, t + 1)[0]
 
         said = xp.reshape(state.shares, (B * d, *sent))
         shares = yield Say("share", said, block.everywhere, block.everywhere, received, own_rows)
@@ -228,8 +228,7 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         if options.update == "paper":
             signs = consensus.view_signs(own, seen)
             seen, views = signs * seen, signs * views
-        target = xp.sum(rho * seen - state.dual, axis=1)
-        w = consensus.w_step(own, target, xp.sum(rho, axis=(1, 2, 3)))
+        w = consensus.w_step(own, seen, state.dual, rho)
         gap = w[:, None, ...] - seen
         new = stopping.Measured.of(own, w)
         state.dual, state.shares = consensus.dual_step(w, gap, state.dual, rho, next_rho, options.anchored)

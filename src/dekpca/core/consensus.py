@@ -85,8 +85,8 @@ def z_step(gram: NeighborhoodGram, z: Estimate, shares: Array, total: Array, anc
     xp = aac.array_namespace(shares)
     B, d, n, k = z.near.shape
     m = z.shared.shape[1]
-    moved = shares / total[:, None, None, None]
-    shared, near = xp.sum(moved[:, :, :m, :], axis=1), moved[:, :, m:, :]
+    shared = xp.sum(shares[:, :, :m, :], axis=1) / total[:, None, None]
+    near = shares[:, :, m:, :] / total[:, None, None, None]
     if anchored:
         shared, near = z.shared + shared, z.near + near
     values = gram.apply(near)
@@ -103,16 +103,24 @@ def z_step(gram: NeighborhoodGram, z: Estimate, shares: Array, total: Array, anc
     return Estimate(shared, near), views
 
 
-def w_step(own: OwnSpace, target: Array, r: Array) -> Array:
-    """The exact minimizer over w_j; `target` = sum_q (rho_jq seen_jq - dual_jq), `r` (B,) = sum_q rho_jq."""
+def w_step(own: OwnSpace, seen: Array, dual: Array, rho: Array) -> Array:
+    """The exact minimizer over w_j, from what it saw of its neighbors' z."""
+    xp = aac.array_namespace(seen)
+    B, d, rows, k = seen.shape
+    wanted = xp.reshape(rho, (B, 1, d)) @ xp.reshape(seen, (B, d, rows * k))
+    target = xp.reshape(wanted, (B, rows, k)) - xp.sum(dual, axis=1)
+    r = xp.sum(rho, axis=(1, 2, 3))
     h = 2.0 * own.gram_factor.solve_shifted(r, own.values(target))
     return (target + own.spread(h)) / r[:, None, None]
 
 
 def dual_step(w: Array, gap: Array, dual: Array, rho: Array, next_rho: Array, anchored: bool) -> tuple[Array, Array]:
     """The new multipliers, and the shares for the next iteration, in which the penalties are `next_rho`; `gap` = w - seen."""
-    dual = dual + rho * gap
-    return dual, dual + next_rho * (gap if anchored else w[:, None, :, :])
+    push = rho * gap
+    dual = dual + push
+    if not anchored:
+        return dual, dual + next_rho * w[:, None, :, :]
+    return dual, dual + (push if next_rho is rho else next_rho * gap)
 
 
 def view_signs(own: OwnSpace, seen: Array) -> Array:

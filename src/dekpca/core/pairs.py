@@ -69,7 +69,7 @@ class NeighborhoodGram:
     """The operator c -> G c for all neighborhoods of a block, c being (B, d, n, k)."""
 
     groups: tuple[Group, ...]
-    order: Array  # (B * d * d): which contribution belongs to (node, target slot, source slot)
+    order: Array  # (d, B * d): for each source slot, which contribution goes to (node, target slot)
     n_nodes: int
     n_slots: int
     n_rows: int
@@ -83,10 +83,14 @@ class NeighborhoodGram:
         B, d, n, k = c.shape
         flat = _samples_last(c)
         parts = [part for group in self.groups for part in group.apply(flat)]
-        ordered = xp.take(xp.concat(parts) if len(parts) > 1 else parts[0], self.order, axis=0)
-        ordered = xp.reshape(ordered, (B, d, d, k, n))
-        summed = xp.sum(ordered if weights is None else ordered * weights[..., None, None], axis=2)
-        return xp.permute_dims(summed, (0, 1, 3, 2))
+        together = xp.concat(parts) if len(parts) > 1 else parts[0]
+        summed = None
+        for source in range(d):  # one slot's contributions at a time stay in the cache
+            added = xp.take(together, self.order[source, :], axis=0)
+            if weights is not None:
+                added = added * xp.reshape(weights[:, :, source], (B * d, 1, 1))
+            summed = added if summed is None else summed + added
+        return xp.permute_dims(xp.reshape(summed, (B, d, k, n)), (0, 1, 3, 2))
 
     def apply_within(self, c: Array) -> Array:
         """As `apply`, but each slot by itself: the values on a node's samples of the function over those samples alone."""
@@ -221,7 +225,7 @@ def neighborhood_gram(
                 sites=((p, rows[0]), (q, rows[1])),
             )
         )
-    return NeighborhoodGram(tuple(groups), xp.asarray(order.ravel(), device=device), B, d, n_rows)
+    return NeighborhoodGram(tuple(groups), xp.asarray(np.ascontiguousarray(order.T), device=device), B, d, n_rows)
 
 
 def _blocks(p: Pool, p_rows: Array, q: Pool, q_rows: Array, n_rows: int, kernel: Kernel, local_means: bool) -> Array:
