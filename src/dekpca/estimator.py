@@ -14,7 +14,7 @@ import array_api_compat as aac
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -71,9 +71,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         slowly.
     n_landmarks : "auto" or int, default="auto"
         "auto" is min(200, N // 10). 0 is the paper's world and needs centering "local" or None.
-    landmarks : {"samples"}, default="samples"
-        Where landmarks come from: samples drawn from the nodes in proportion to their sizes. They are shown to all
-        nodes.
+    landmarks : {"samples", "kmeans"} or array (m, columns), default="samples"
+        Points that all nodes share: samples drawn from the nodes in proportion to their sizes, which are shown to everybody; means of
+        clusters of at least 5 rows of a node's own data, no sample among them (a node with fewer rows gives none, so there may be fewer
+        than n_landmarks); or points that everybody has already, public or synthetic (checked by a fingerprint).
     expansion : {"neighborhood", "node", "landmarks"}, default="neighborhood"
         Through what a node evaluates new points, and what its model therefore holds: the samples of its neighborhood,
         its own, or the landmarks alone (which are part of the others too). With solver="landmarks" it is always the
@@ -114,7 +115,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     history_ : dict
         By iteration: "residual" and "change" of the worst node, "since_check" (its change since the last check), "objective" and,
         with diagnostics, "lagrangian"; "residual_by_node" (iterations, nodes). A run stops where "residual" and "since_check" are below
-        sqrt(tol). "messages" and "bytes": by phase, what each node sent. Phases: landmarks (passed on), mean, covariance, check, spectrum, scale
+        sqrt(tol). "messages" and "bytes": by phase, what each node sent. Phases: landmarks (passed on), counts, mean, covariance, check, spectrum, scale
         (network sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
     node_models_ : sequence of NodeModel
     network_ : Network
@@ -149,7 +150,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         "rho": "no_validation",  # check_rho says more than a list of types can
         "n_oversamples": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
         "n_landmarks": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
-        "landmarks": [StrOptions({"samples"})],
+        "landmarks": [StrOptions({"samples", "kmeans"}), "array-like"],
         "expansion": [StrOptions(set(EXPANSIONS))],
         "exchange_noise": [Interval(Real, 0, None, closed="left"), str],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -362,6 +363,23 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                 "solver='landmarks' does not iterate, so update='paper' means nothing; leave it at 'proximal'"
             )
 
+    def _check_landmarks(self, n_features: int) -> Any:
+        if isinstance(self.landmarks, str):
+            return self.landmarks
+        points = foreign_samples(self.landmarks, "landmarks", None) if is_foreign(self.landmarks) else self.landmarks
+        points = check_array(to_numpy(points), dtype=np.float64, input_name="landmarks")
+        if points.shape[1] != n_features:
+            raise ValueError(f"landmarks: {points.shape[1]} columns, but the samples have {n_features}; use the same")
+        _, first, counts = np.unique(points, axis=0, return_index=True, return_counts=True)
+        if (counts > 1).any():
+            row = int(first[counts > 1][0])
+            raise ValueError(f"landmarks: row {row} comes {counts[counts > 1][0]} times; give each point once")
+        if self.n_landmarks not in ("auto", len(points)):
+            raise ValueError(
+                f"n_landmarks={self.n_landmarks}, but landmarks are {len(points)} points; leave it at 'auto'"
+            )
+        return points
+
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral):
             return int(self.random_state)
@@ -457,6 +475,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             init=self.init,
             rho=self.rho,
             n_landmarks=0,
+            landmarks=self._check_landmarks(n_features),
             exchange_noise=self.exchange_noise,
             max_iter=int(self.max_iter),
             tol=float(self.tol),

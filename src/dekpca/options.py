@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .core.landmarks import LEAST_CLUSTER
 from .kernels import Kernel
 from .network import Network, listing
 
@@ -52,6 +53,7 @@ class Options:
     init: Literal["landmarks", "random", "local"]
     rho: Any
     n_landmarks: int
+    landmarks: Any  # "samples", "kmeans" or points (m, M)
     exchange_noise: float | str
     max_iter: int
     tol: float
@@ -75,12 +77,22 @@ def settle(
     total = int(sizes.sum())
     k = options.n_components
     alone = len(network) == 1 and options.solver == "projection"
-    if n_landmarks == "auto":
+    kind = options.landmarks if isinstance(options.landmarks, str) else "points"
+    if kind == "points":
+        n_landmarks = len(options.landmarks)
+    elif n_landmarks == "auto":
         automatic = min(MAX_AUTO_LANDMARKS, max(1, total // AUTO_LANDMARK_SHARE))
         if options.solver == "landmarks":  # they are all that the answer is made of
             automatic = max(automatic, min(total, k))
         n_landmarks = automatic
-    m = 0 if alone else min(int(n_landmarks), total)
+    m = 0 if alone else int(n_landmarks) if kind == "points" else min(int(n_landmarks), total)
+    if kind == "kmeans":
+        m = min(m, int((sizes // LEAST_CLUSTER).sum()))
+        if m == 0 and not alone and n_landmarks:
+            raise ValueError(
+                f"landmarks='kmeans': no node has the {LEAST_CLUSTER} rows that a cluster needs, the largest has {sizes.max()}; "
+                "use larger nodes or another kind of landmarks"
+            )
     if not alone:
         _check_landmarks(options, m)
     centering = options.centering

@@ -15,11 +15,11 @@ import numpy as np
 
 from .answer import landmark_answer, separated_answer, whole_answer
 from .block import Block, pad_rows, take
-from .collectives import collect_rows, network_sum
+from .collectives import collect_rows, network_sum, pass_down
 from .core import consensus, landmarks, ritz, stopping
 from .core.consensus import Estimate, OwnSpace
 from .core.landmarks import node_random
-from .core.spectrum import sane, transposed
+from .core.spectrum import sane, to_numpy, transposed
 from .messages import Checkpoint, Say, Tell
 from .options import CHECK_EVERY, Options, schedule
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
@@ -96,18 +96,46 @@ def meet(block: Block, options: Options) -> Script:
         known.gamma = yield from variance_gamma(block)
     sent = with_noise(block, options)
     if options.n_landmarks:
-        counts = landmarks.allot(block.sizes, block.network.names, options.n_landmarks, options.seed)
-        rows = [
-            take(sent[b, ...], landmarks.draw(options.seed, name, int(size), int(count)))
-            for b, (name, size, count) in enumerate(zip(block.names, block.own_sizes, counts[block.nodes], strict=True))
-        ]
-        known.points = yield from collect_rows(block, "landmarks", rows, counts)
+        known.points = yield from agree_on_landmarks(block, options, sent)
     coordinates = Coordinates.of(block, known.kernel(options), known.points)
     if options.n_landmarks:
         yield from learn_directions(block, options, known, coordinates)
     if options.solver == "projection" and len(block.network) > 1:
         known.near = yield Tell("data", sent, block.own_sizes)
     return known, coordinates
+
+
+def agree_on_landmarks(block: Block, options: Options, sent: Array) -> Script:
+    """The same points (m, M) at every node: given to all, or drawn or averaged from the nodes' samples and passed on."""
+    xp = aac.array_namespace(block.samples)
+    if not isinstance(options.landmarks, str):
+        mine = block.array(landmarks.digest(options.landmarks))
+        theirs = yield from pass_down(block, "landmarks", mine if block.tree.hosts_root else None, mine.shape)
+        if not bool(xp.all(mine == theirs)):
+            root = block.network.names[block.network.root]
+            raise ValueError(
+                f"node {block.names[0]}: its landmarks differ from those of node {root}; give all nodes the same"
+            )
+        return block.array(options.landmarks)
+    counts = landmarks.allot(block.sizes, block.network.names, options.n_landmarks, options.seed)
+    mine = counts[block.nodes]
+    if options.landmarks == "kmeans":
+        own = to_numpy(block.samples)
+        rows = [
+            block.array(landmarks.cluster_centers(own[b, :size], int(mine[b]), options.seed, name))
+            for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True))
+        ]
+        # how many came out depends on the data: everybody must know
+        found = np.zeros((block.n_nodes, len(counts)))
+        found[np.arange(block.n_nodes), block.nodes] = [len(r) for r in rows]
+        total = yield from network_sum(block, "counts", block.array(found))
+        counts = to_numpy(total).round().astype(np.int64)
+    else:
+        rows = [
+            take(sent[b, ...], landmarks.draw(options.seed, name, int(size), int(mine[b])))
+            for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True))
+        ]
+    return (yield from collect_rows(block, "landmarks", rows, counts))
 
 
 def variance_gamma(block: Block) -> Script:

@@ -42,6 +42,7 @@ def problems() -> Iterator[tuple[str, list[np.ndarray], Network, Options]]:
             init="landmarks",
             rho="auto",
             n_landmarks=0,
+            landmarks="samples",
             exchange_noise=0.0,
             max_iter=60,
             tol=1e-3,
@@ -55,6 +56,8 @@ def problems() -> Iterator[tuple[str, list[np.ndarray], Network, Options]]:
         ("unequal nodes on a star", [30, 1, 12, 25, 7], star, {}),
         ("gamma by a network sum, random start", [15, 20, 9, 14], path, {"gamma_by_variance": True, "init": "random"}),
         ("landmarks only", [15, 20, 9, 14], path, {"solver": "landmarks"}),
+        ("centres of clusters", [30, 20, 4, 25], path, {"landmarks": "kmeans"}),
+        ("points known to all", [15, 20, 9, 14], path, {"landmarks": centers[:2]}),
         ("noise", [20] * 6, ring, {"exchange_noise": 0.01}),
         (
             "the paper's settings",

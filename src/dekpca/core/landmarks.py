@@ -12,11 +12,15 @@ from typing import Any
 
 import array_api_compat as aac
 import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.metrics import pairwise_distances_argmin
 
 from ..kernels import Kernel
 from . import spectrum
 
 Array = Any
+
+LEAST_CLUSTER = 5  # rows; the mean of fewer says too much about each
 
 
 def node_random(seed: int, name: str, purpose: str) -> np.random.Generator:
@@ -48,6 +52,33 @@ def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> n
 def draw(seed: int, name: str, size: int, count: int) -> np.ndarray:
     """Which of its rows a node gives as landmarks."""
     return np.sort(node_random(seed, name, "landmarks").permutation(size)[:count])
+
+
+def cluster_centers(samples: np.ndarray, count: int, seed: int, name: str) -> np.ndarray:
+    """At most `count` means of clusters of a node's own rows, each of at least `LEAST_CLUSTER` rows, so that none is a sample.
+
+    Clusters that come out smaller are given up, one by one, and their rows go to the nearest other.
+    """
+    count = min(count, len(samples) // LEAST_CLUSTER)
+    if count == 0:
+        return samples[:0]
+    random = np.random.RandomState(int(node_random(seed, name, "kmeans").integers(2**31)))
+    found = KMeans(count, n_init=1, random_state=random).fit(samples.astype(np.float64))
+    centers, labels = found.cluster_centers_, found.labels_
+    while True:
+        sizes = np.bincount(labels, minlength=len(centers))
+        if sizes.min() >= LEAST_CLUSTER:
+            break
+        centers = np.delete(centers, sizes.argmin(), axis=0)
+        labels = pairwise_distances_argmin(samples, centers)
+    return np.stack([samples[labels == c].mean(axis=0) for c in range(len(centers))]).astype(samples.dtype)
+
+
+def digest(points: np.ndarray) -> np.ndarray:
+    """A fingerprint of an array, as numbers that any float dtype holds exactly."""
+    shape = ",".join(map(str, points.shape))
+    code = blake2b(shape.encode() + np.ascontiguousarray(points, dtype=np.float64).tobytes(), digest_size=32).digest()
+    return np.frombuffer(code, dtype=np.uint16).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
