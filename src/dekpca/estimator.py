@@ -113,10 +113,11 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Iterations in all; 1 where none were needed.
     converged_ : bool
     history_ : dict
-        By iteration: "residual" and "change" of the worst node, "since_check" (its change since the last check), "objective" and,
-        with diagnostics, "lagrangian"; "residual_by_node" (iterations, nodes). A run stops where "residual" and "since_check" are below
-        sqrt(tol). "messages" and "bytes": by phase, what each node sent. Phases: landmarks (passed on), counts, mean, covariance, check, spectrum, scale
-        (network sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
+        By iteration: "residual" and "change" of the worst node, "since_check" (its change since the last
+        check), "objective" and, with diagnostics, "lagrangian"; "residual_by_node" (iterations, nodes). A run
+        stops where "residual" and "since_check" are below sqrt(tol). "messages" and "bytes": by phase, what
+        each node sent. Phases: landmarks (passed on), counts, mean, covariance, check, spectrum, scale (network
+        sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
     node_models_ : sequence of NodeModel
     network_ : Network
     answering_node_ : int
