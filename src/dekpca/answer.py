@@ -64,7 +64,7 @@ def separated_answer(
     mine = yield from what_is_seen(block, space, space.own.values(w))
 
     def separate(total: Array) -> Array:
-        return ritz.separate(total, q, k, *pair_counts(block), mix=options.update != "paper")
+        return ritz.separate(total, q, k, pair_counts(block), mix=options.update != "paper")
 
     found = yield from network_sum(block, "spectrum", mine.pack(), separate, 1 + k + q * k)
     xp = aac.array_namespace(w)
@@ -102,18 +102,17 @@ def what_is_seen(block: Block, space: Space, values: Array) -> Script:
     flat_marks = xp.reshape(heard[:, :, :m, :], (B, d, m * q))
     other_marks = xp.reshape(shares @ flat_marks, (B, d, m, q))
 
-    alone = xp.linalg.diagonal(rest)[..., None] * values
-    alone_marks = xp.sum(psi * psi, axis=2)[..., None] * values * values
-    rest_alone = transposed(values) @ alone
+    alone = transposed(values) @ (xp.linalg.diagonal(rest)[..., None] * values)
+    marks_alone = xp.sum(xp.sum(psi * psi, axis=2)[..., None] * values * values, axis=1)
     return ritz.Seen(
         trace=space.trace,
         squares=transposed(values) @ values,
-        rest_alone=rest_alone,
-        rest_pairs=transposed(values) @ (rest @ values) - rest_alone + around,
-        marks_alone=xp.sum(alone_marks, axis=1),
-        marks_pairs=xp.sum(marks * marks, axis=1)
-        - xp.sum(alone_marks, axis=1)
-        + xp.sum(heard[:, :, :m, :] * other_marks, axis=(1, 2)),
+        rest_alone=alone,
+        rest_within=transposed(values) @ (rest @ values) - alone,
+        rest_between=around,
+        marks_alone=marks_alone,
+        marks_within=xp.sum(marks * marks, axis=1) - marks_alone,
+        marks_between=xp.sum(heard[:, :, :m, :] * other_marks, axis=(1, 2)),
         marks=marks,
     )
 
@@ -132,12 +131,13 @@ def pair_shares(block: Block) -> np.ndarray:
     return shares
 
 
-def pair_counts(block: Block) -> tuple[float, float]:
-    """Ordered pairs of different samples that somebody sees together, and that nobody does."""
+def pair_counts(block: Block) -> ritz.Pairs:
+    """Ordered pairs of different samples, by who sees them."""
     sizes = block.sizes.astype(np.float64)
     a, b = block.network.watchers.nonzero()
-    seen = float((sizes[a] * sizes[b]).sum() - sizes.sum())
-    return seen, float(sizes.sum() ** 2 - sizes.sum() - seen)
+    within = float((sizes * (sizes - 1)).sum())
+    between = float((sizes[a] * sizes[b])[a != b].sum())
+    return ritz.Pairs(within, between, float(sizes.sum() ** 2 - sizes.sum()) - within - between)
 
 
 def landmark_answer(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Script:

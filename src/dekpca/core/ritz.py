@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import array_api_compat as aac
@@ -27,64 +27,66 @@ def rotation(moments: Array) -> Array:
 class Seen:
     """What a node adds to the network sum that `separate` reads; q columns, m shared coordinates, leading axis nodes.
 
-    G are the values of the columns on samples, P_p = psi_p' G_p their landmark part. The kernel matrix of all the data
-    has the parts psi psi' and rest. Of either the node sees the pairs of samples within itself, and its share of those
-    between two nodes of its neighborhood.
+    G are the values of the columns on samples, P_p = psi_p' G_p their landmark part. The kernel matrix of all the data has the parts
+    psi psi' and rest. Of either the node sees the pairs of samples within itself, and its share of those between two nodes of
+    its neighborhood.
     """
 
     trace: Array  # (B,)
     squares: Array  # (B, q, q): G'G
     rest_alone: Array  # (B, q, q): G' rest G over each sample with itself
-    rest_pairs: Array  # (B, q, q): over the pairs of different samples that are seen
-    marks_alone: Array  # (B, q): diagonal of G' psi psi' G over each sample with itself
-    marks_pairs: Array  # (B, q): over the pairs that are seen
+    rest_within: Array  # (B, q, q): over pairs of different samples of a node
+    rest_between: Array  # (B, q, q): over pairs of samples of two nodes
+    marks_alone: Array  # (B, q): the diagonals of G' psi psi' G likewise
+    marks_within: Array
+    marks_between: Array
     marks: Array  # (B, m, q): P; summed over all nodes it gives psi psi' over all pairs
 
     def pack(self) -> Array:
         """As vectors (B, ...)."""
         xp = aac.array_namespace(self.squares)
-        parts = (
-            self.trace,
-            self.squares,
-            self.rest_alone,
-            self.rest_pairs,
-            self.marks_alone,
-            self.marks_pairs,
-            self.marks,
-        )
+        parts = (getattr(self, f.name) for f in fields(self))
         return xp.concat([xp.reshape(x, (x.shape[0], -1)) for x in parts], axis=1)
 
     @classmethod
     def unpack(cls, total: Array, q: int) -> Seen:
         """The sum over all nodes, as a `Seen` without the leading axis."""
         xp = aac.array_namespace(total)
-        shapes: list[tuple[int, ...]] = [(q, q), (q, q), (q, q), (q,), (q,), (-1, q)]
-        ends = np.cumsum([1, q * q, q * q, q * q, q, q])
+        shapes: list[tuple[int, ...]] = [*[(q, q)] * 4, *[(q,)] * 3, (-1, q)]
+        ends = np.cumsum([1] + [q * q] * 4 + [q] * 3)
         pieces = [total[a:b] for a, b in zip(ends, [*ends[1:], total.shape[0]], strict=True)]
         return cls(total[0], *(xp.reshape(piece, shape) for piece, shape in zip(pieces, shapes, strict=True)))
 
 
-def separate(total: Array, q: int, k: int, seen_pairs: float, far_pairs: float, mix: bool) -> Array:
+@dataclass(frozen=True)
+class Pairs:
+    """Numbers of ordered pairs of different samples: within a node, at two nodes that somebody sees together, at others."""
+
+    within: float
+    between: float
+    far: float
+
+
+def separate(total: Array, q: int, k: int, pairs: Pairs, mix: bool) -> Array:
     """Rayleigh-Ritz with the kernel matrix K of all the data: trace, k eigenvalues and a (q, k) matrix, as one vector.
 
-    The eigenvalues of G'K G against G'G are second-order accurate in the error of the span of G and do not depend on
-    its scale. (The Ritz values G'G alone are too large by what lies between the neighborhoods, the landmarks' own
-    eigenvalues too small by what they cannot express.) The landmark part of K is known exactly for all pairs; the rest,
-    for pairs that somebody sees. For the others it is taken to grow as the landmark part does from the pairs seen to
-    those not seen; without landmarks, as the number of pairs.
+    The eigenvalues of G'K G against G'G are second-order accurate in the error of the span of G and do not depend on its scale.
+    (The Ritz values G'G alone are too large by what lies between the neighborhoods, the landmarks' own eigenvalues too small by
+    what they cannot express.) The landmark part of K is known exactly for all pairs; the rest, for pairs that somebody sees. The
+    others are taken to be a mixture of pairs like those within a node and pairs like those between nodes that are seen together,
+    such that their landmark part comes out right; without landmarks, of the latter alone.
 
-    The columns times the matrix are components whose squared values sum to their eigenvalue. Without `mix` the columns
-    stay apart (deflation has separated them) and are only scaled and put in order.
+    The columns times the matrix are components whose squared values sum to their eigenvalue. Without `mix` the columns stay apart
+    (deflation has separated them) and are only scaled and put in order.
     """
     xp = aac.array_namespace(total)
     seen = Seen.unpack(total, q)
     shared = xp.matrix_transpose(seen.marks) @ seen.marks
-    known = seen.marks_pairs > 0
-    far = xp.linalg.diagonal(shared) - seen.marks_alone - seen.marks_pairs
-    count = xp.full_like(far, far_pairs / seen_pairs if seen_pairs else 0.0)
-    growth = xp.where(known, xp.clip(far, min=0.0) / xp.where(known, seen.marks_pairs, xp.ones_like(far)), count)
-    root = xp.sqrt(growth) if far_pairs else xp.zeros_like(growth)
-    moments = shared + seen.rest_alone + seen.rest_pairs * (1.0 + root[:, None] * root[None, :])
+    moments = shared + seen.rest_alone + seen.rest_within + seen.rest_between
+    if pairs.far and pairs.between:
+        alike = _alike(seen, shared, k, pairs) if pairs.within else 0.0
+        moments = moments + seen.rest_between * ((1.0 - alike) * pairs.far / pairs.between)
+        moments = moments + seen.rest_within * (alike * pairs.far / max(pairs.within, 1.0))
     squares = seen.squares
     if not mix:
         eye = xp.eye(q, dtype=total.dtype, device=aac.device(total))
@@ -100,6 +102,20 @@ def separate(total: Array, q: int, k: int, seen_pairs: float, far_pairs: float, 
     weighed = components * size[:, None]
     components = xp.where(flip_signs(weighed) == weighed, components, -components)
     return xp.concat([total[:1], values, xp.reshape(components, (-1,))])
+
+
+def _alike(seen: Seen, shared: Array, k: int, pairs: Pairs) -> float:
+    """How much of the pairs that nobody sees is like the pairs within nodes, from 0 to 1, going by the landmark part."""
+    xp = aac.array_namespace(shared)
+    whole = xp.linalg.diagonal(shared)[:k]
+    unit = xp.where(whole > 0, 1.0 / xp.where(whole > 0, whole, xp.ones_like(whole)), xp.zeros_like(whole))
+    within, between = (
+        float(xp.sum(part[:k] * unit))
+        for part in (seen.marks_within / max(pairs.within, 1.0), seen.marks_between / pairs.between)
+    )
+    rest = whole - seen.marks_alone[:k] - seen.marks_within[:k] - seen.marks_between[:k]
+    far = float(xp.sum(rest * unit)) / pairs.far
+    return min(1.0, max(0.0, (far - between) / (within - between))) if within > between else 0.0
 
 
 def _whitener(square: Array) -> Array:
