@@ -27,7 +27,7 @@ def make_options(parts, network, n_landmarks="auto", n_oversamples="auto", **cha
     given = {
         "n_components": 3, "n_oversamples": 0, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
         "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "n_landmarks": 0, "landmarks": "samples",
-        "exchange_noise": 0.0,
+        "standardize": False, "exchange_noise": 0.0,
         "max_iter": 10, "tol": 0.0, "seed": 0,
     } | changes  # fmt: skip
     return settle(Options(**given), network, np.array([len(p) for p in parts]), n_landmarks, n_oversamples)

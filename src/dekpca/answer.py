@@ -15,15 +15,19 @@ import numpy as np
 from .block import Block
 from .collectives import network_sum
 from .core import ritz, spectrum
+from .core.centering import center_rows
 from .core.consensus import Estimate
+from .core.landmarks import Landmarks, RandomFeatures
 from .core.spectrum import transposed
-from .kernels import Kernel
+from .kernels import TILE_BYTES, Kernel, row_tiles
 from .messages import Heard, Say
 from .options import Options
-from .space import Coordinates, Known, Space
+from .space import Coordinates, Known, Space, random_features
 
 Array = Any
 Script = Generator[Say, Any, Any]
+
+REST_FEATURES = 2048  # random features of what the landmarks miss: their estimate of it is good to about 1 / sqrt(1024)
 
 
 @dataclass(eq=False)
@@ -33,7 +37,7 @@ class Answer:
     block: Block
     known: Known
     kernel: Kernel
-    root: Array | None  # K_LL^-1/2 (m, m)
+    marks: Landmarks | RandomFeatures | None
     sites: Heard | None  # samples behind each slot; None where no sample was exchanged
     w: Array  # (B, m + n, k)
     z: Estimate | None
@@ -52,7 +56,7 @@ def separated_answer(
     block: Block,
     options: Options,
     known: Known,
-    root: Array | None,
+    marks: Landmarks | RandomFeatures | None,
     space: Space,
     w: Array,
     z: Estimate,
@@ -73,7 +77,7 @@ def separated_answer(
         block=block,
         known=known,
         kernel=known.kernel(options),
-        root=root,
+        marks=marks,
         sites=space.sites,
         w=w @ turn,
         z=Estimate(z.shared @ turn, z.near @ turn),
@@ -141,20 +145,63 @@ def pair_counts(block: Block) -> ritz.Pairs:
 
 
 def landmark_answer(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Script:
-    """One shot: the principal directions in landmark coordinates are the answer, and nothing more is said but the trace."""
-    assert coordinates.marks is not None
+    """One shot: the principal directions in landmark coordinates, separated with an estimate of what the landmarks miss."""
+    assert isinstance(coordinates.marks, Landmarks)
     assert known.directions is not None
     assert known.landmark_values is not None
     raw, psi = coordinates.raw, coordinates.centered(block, options, known)
     xp = aac.array_namespace(psi)
-    kernel, k = known.kernel(options), options.n_components
+    kernel, k, q = known.kernel(options), options.n_components, known.directions.shape[1]
     left = kernel.diagonal(block.samples) * block.mask - xp.sum(raw * raw, axis=2)
-    mine = xp.sum(xp.clip(left, min=0.0), axis=1) + xp.sum(psi * psi, axis=(1, 2))
-    trace = yield from network_sum(block, "spectrum", mine[:, None])
-    root = coordinates.marks.root
-    directions = xp.broadcast_to(known.directions[None, :, :k], (block.n_nodes, root.shape[0], k))
-    values = known.landmark_values[:k]
-    return Answer(block, known, kernel, root, None, directions, None, values, trace[0], 1, [("converged", 0)], {})
+    trace = xp.sum(xp.clip(left, min=0.0), axis=1) + xp.sum(psi * psi, axis=(1, 2))
+    missed = what_is_missed(block, options, known, coordinates, psi @ known.directions)
+    squares = xp.eye(q, dtype=psi.dtype, device=aac.device(psi)) * known.landmark_values
+
+    def separate(total: Array) -> Array:
+        rest = xp.reshape(total[1:], (-1, q))
+        values, turn = ritz.resolve(squares @ squares + transposed(rest) @ rest, squares, k)
+        return xp.concat([total[:1], values, xp.reshape(turn, (-1,))])
+
+    mine = xp.concat([trace[:, None], xp.reshape(missed, (block.n_nodes, -1))], axis=1)
+    found = yield from network_sum(block, "spectrum", mine, separate, 1 + k + q * k)
+    w = known.directions @ xp.reshape(found[1 + k :], (q, k))
+    return Answer(
+        block=block,
+        known=known,
+        kernel=kernel,
+        marks=coordinates.marks,
+        sites=None,
+        w=xp.broadcast_to(w[None, ...], (block.n_nodes, *w.shape)),
+        z=None,
+        eigenvalues=found[1 : 1 + k],
+        trace=found[0],
+        n_iter=1,
+        runs=[("converged", 0)],
+        history={},
+    )
+
+
+def what_is_missed(block: Block, options: Options, known: Known, coordinates: Coordinates, values: Array) -> Array:
+    """(B, features, q): T_j = r(X_j)' values, with r(x) random features of what the landmarks cannot express of phi(x).
+
+    r(x) = z(x) - z(L) K_LL^-1 k(L, x), z the random Fourier features of the kernel, has E r(x)'r(y) = rest(x, y). So T'T, with T the
+    sum over all nodes, estimates G' rest G for all pairs of samples, also those that no node sees together. Kernels without
+    random features get none, and the landmarks' own answer.
+    """
+    xp = aac.array_namespace(values)
+    marks, kernel = coordinates.marks, known.kernel(options)
+    assert isinstance(marks, Landmarks)
+    if not kernel.has_features:
+        return values[:, :0, :]
+    drawn = random_features(block, kernel, REST_FEATURES, options.seed)
+    on_marks = marks.root @ drawn.coordinates(kernel, marks.points)
+    pieces = []
+    for rows in row_tiles(block.n_nodes, max(1, TILE_BYTES // (8 * block.samples.shape[1] * REST_FEATURES))):
+        rest = drawn.coordinates(kernel, block.samples[rows, ...]) - coordinates.raw[rows, ...] @ on_marks
+        if options.centering == "local":
+            rest = center_rows(rest, block.mask[rows, :])
+        pieces.append(transposed(rest) @ values[rows, ...])  # values are zero where there is no sample
+    return xp.concat(pieces)
 
 
 def whole_answer(block: Block, options: Options, known: Known, space: Space) -> Answer:

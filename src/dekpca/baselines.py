@@ -14,11 +14,11 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse.linalg import eigsh
 
-from .core.centering import center_blocks, center_rows
+from .core.centering import Columns, center_blocks, center_rows
 from .core.spectrum import CUTOFF, flip_signs
 from .kernels import Kernel, make_kernel
 from .network import Network
-from .node_model import Function, NodeModel
+from .node_model import Function, Held, NodeModel
 
 Array = Any
 
@@ -34,6 +34,7 @@ def central(
     coef0: float = 1.0,
     kernel_params: Mapping[str, Any] | None = None,
     normalize: bool = False,
+    standardize: bool = False,
 ) -> NodeModel:
     """Kernel PCA of all the data in one place: what every node should end with.
 
@@ -45,9 +46,9 @@ def central(
     >>> dekpca.baselines.central(X, 2, gamma=0.1).transform(X).shape
     (50, 2)
     """
-    X = _together(X_or_parts)
-    k = _settled(X, kernel, gamma, degree, coef0, kernel_params, normalize)
-    return _one("central", X, n_components, k)
+    (X,), columns = _standardized([_together(X_or_parts)], standardize)
+    k = _settled([X], kernel, gamma, degree, coef0, kernel_params, normalize)
+    return _one("central", X, n_components, k, columns, "samples of all nodes")
 
 
 def local(
@@ -59,6 +60,7 @@ def local(
     coef0: float = 1.0,
     kernel_params: Mapping[str, Any] | None = None,
     normalize: bool = False,
+    standardize: bool = False,
 ) -> list[NodeModel]:
     """Kernel PCA of each node's own data: what a node has before it talks to anybody.
 
@@ -70,8 +72,9 @@ def local(
     >>> [model.name for model in dekpca.baselines.local(parts, 2)]
     ['0', '1', '2', '3']
     """
-    k = _settled(_together(parts), kernel, gamma, degree, coef0, kernel_params, normalize)
-    return [_one(str(j), _samples(part), n_components, k) for j, part in enumerate(parts)]
+    parts, columns = _standardized([_samples(part) for part in parts], standardize)
+    k = _settled(parts, kernel, gamma, degree, coef0, kernel_params, normalize)
+    return [_one(str(j), part, n_components, k, columns, f"samples of node {j}") for j, part in enumerate(parts)]
 
 
 def neighborhood(
@@ -84,6 +87,7 @@ def neighborhood(
     coef0: float = 1.0,
     kernel_params: Mapping[str, Any] | None = None,
     normalize: bool = False,
+    standardize: bool = False,
 ) -> list[NodeModel]:
     """The best functions over each node's own samples for the data of its neighborhood, every node centred by its own mean.
 
@@ -95,10 +99,10 @@ def neighborhood(
     >>> len(dekpca.baselines.neighborhood(parts, dekpca.Network.path(4), 2))
     4
     """
-    parts = [_samples(part) for part in parts]
+    parts, columns = _standardized([_samples(part) for part in parts], standardize)
     if len(parts) != len(network):
         raise ValueError(f"{len(parts)} parts for a network of {len(network)} nodes; give one for each node")
-    k = _settled(_together(parts), kernel, gamma, degree, coef0, kernel_params, normalize)
+    k = _settled(parts, kernel, gamma, degree, coef0, kernel_params, normalize)
     models = []
     for j, own in enumerate(parts):
         gram = _centered(k, own, own)
@@ -110,7 +114,10 @@ def neighborhood(
         values, vectors = scipy.linalg.eigh(seen @ seen.T)
         found = min(n_components, len(values))
         coefficients = white @ vectors[:, ::-1][:, :found]
-        models.append(_model(network.names[j], own, k, coefficients, values[::-1][:found], n_components))
+        name = network.names[j]
+        models.append(
+            _model(name, own, k, coefficients, values[::-1][:found], n_components, columns, f"samples of node {name}")
+        )
     return models
 
 
@@ -126,17 +133,29 @@ def _together(X_or_parts: Array | Sequence[Array]) -> np.ndarray:
     return np.concatenate([_samples(part) for part in X_or_parts])
 
 
-def _settled(X: np.ndarray, kernel: Any, gamma: Any, degree: Any, coef0: Any, params: Any, normalize: bool) -> Kernel:
+def _standardized(parts: Sequence[np.ndarray], wanted: bool) -> tuple[Sequence[np.ndarray], Columns | None]:
+    """Columns scaled by the mean and standard deviation of all the data, as the network would."""
+    if not wanted:
+        return parts, None
+    X = np.concatenate(parts)
+    columns = Columns.of(X.mean(axis=0), X.var(axis=0), len(X))
+    return [columns.standardized(part) for part in parts], columns
+
+
+def _settled(
+    parts: Sequence[np.ndarray], kernel: Any, gamma: Any, degree: Any, coef0: Any, params: Any, normalize: bool
+) -> Kernel:
+    n_features = parts[0].shape[1]
     if gamma == "scale":
-        gamma = 1.0 / (X.shape[1] * X.var())
-    return make_kernel(kernel, gamma, degree, coef0, params, normalize, X.shape[1])
+        gamma = 1.0 / (n_features * np.concatenate(parts).var())
+    return make_kernel(kernel, gamma, degree, coef0, params, normalize, n_features)
 
 
 def _centered(kernel: Kernel, A: np.ndarray, B: np.ndarray) -> np.ndarray:
     return center_blocks(kernel.gram(A, B), np.ones(len(A)), np.ones(len(B)))
 
 
-def _one(name: str, X: np.ndarray, n_components: int, kernel: Kernel) -> NodeModel:
+def _one(name: str, X: np.ndarray, n_components: int, kernel: Kernel, columns: Columns | None, what: str) -> NodeModel:
     n = len(X)
     found = min(n_components, n)
     gram = _centered(kernel, X, X)
@@ -149,11 +168,18 @@ def _one(name: str, X: np.ndarray, n_components: int, kernel: Kernel) -> NodeMod
     values, vectors = values[::-1], flip_signs(vectors[:, ::-1])
     positive = values > CUTOFF * max(values[0], 0)
     scale = np.where(positive, 1.0 / np.sqrt(np.where(positive, values, 1.0)), 0.0)
-    return _model(name, X, kernel, vectors * scale, np.maximum(values, 0.0), n_components)
+    return _model(name, X, kernel, vectors * scale, np.maximum(values, 0.0), n_components, columns, what)
 
 
 def _model(
-    name: str, X: np.ndarray, kernel: Kernel, coefficients: np.ndarray, values: np.ndarray, n_components: int
+    name: str,
+    X: np.ndarray,
+    kernel: Kernel,
+    coefficients: np.ndarray,
+    values: np.ndarray,
+    n_components: int,
+    columns: Columns | None,
+    what: str,
 ) -> NodeModel:
     """Functions over X, centred by its mean; columns of zeros for components that the data does not have."""
     missing = n_components - coefficients.shape[1]
@@ -161,4 +187,5 @@ def _model(
     values = np.pad(values, (0, missing))
     raw = Function((X,), (coefficients,), np.zeros(n_components, dtype=X.dtype))
     function = Function((X,), (coefficients,), raw(kernel, X).mean(axis=0))
-    return NodeModel(name, kernel, {"node": function}, "node", values, "local")
+    contents = [Held(len(X), what, samples=True)]
+    return NodeModel(name, kernel, {"node": function}, "node", values, "local", contents, columns)

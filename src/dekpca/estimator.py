@@ -21,10 +21,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from . import engines, progress
 from .answer import Answer
 from .core.spectrum import to_numpy
-from .kernels import KERNELS, make_kernel
+from .kernels import FREQUENCIES, KERNELS, make_kernel
 from .network import Network, listing, natural_key
 from .node_model import EXPANSIONS, NodeModels
-from .options import Options, check_rho, noise_level, settle
+from .options import RANDOM_FEATURES, Options, check_rho, noise_level, settle
 from .samples import check_alike, check_finite, check_part, foreign_samples, is_foreign, numeric
 
 Array = Any
@@ -70,11 +70,17 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Extra columns; "auto" is max(4, n_components), or what fits. Without them the last component may converge
         slowly.
     n_landmarks : "auto" or int, default="auto"
-        "auto" is min(200, N // 10). 0 is the paper's world and needs centering "local" or None.
-    landmarks : {"samples", "kmeans"} or array (m, columns), default="samples"
+        "auto" is min(200, N // 10), and 4000 for random features. Never more than there are samples (of random features
+        there may be). 0 is the paper's world and needs centering "local" or None.
+    landmarks : {"samples", "kmeans", "random-features"} or array (m, columns), default="samples"
         Points that all nodes share: samples drawn from the nodes in proportion to their sizes, which are shown to everybody; means of
         clusters of at least 5 rows of a node's own data, no sample among them (a node with fewer rows gives none, so there may be fewer
-        than n_landmarks); or points that everybody has already, public or synthetic (checked by a fingerprint).
+        than n_landmarks); or points that everybody has already, public or synthetic (checked by a fingerprint). "random-features"
+        (solver="landmarks"; rbf and laplacian kernels) has no points at all: `n_landmarks` random Fourier features from the seed, by block power
+        iterations (`max_iter`, `tol`: squared relative residual).
+    standardize : bool, default=False
+        Scale every column by the mean and standard deviation over all nodes, from a network sum; kept in the node models, which take and give
+        points in the original units. Landmarks given as an array are scaled too; `exchange_noise` is in units of the scaled columns.
     expansion : {"neighborhood", "node", "landmarks"}, default="neighborhood"
         Through what a node evaluates new points, and what its model therefore holds: the samples of its neighborhood,
         its own, or the landmarks alone (which are part of the others too). With solver="landmarks" it is always the
@@ -116,8 +122,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         By iteration: "residual" and "change" of the worst node, "since_check" (its change since the last
         check), "objective" and, with diagnostics, "lagrangian"; "residual_by_node" (iterations, nodes). A run
         stops where "residual" and "since_check" are below sqrt(tol). "messages" and "bytes": by phase, what
-        each node sent. Phases: landmarks (passed on), counts, mean, covariance, check, spectrum, scale (network
-        sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
+        each node sent. Phases: landmarks (passed on), fingerprint, counts, columns, scale, mean, covariance, power,
+        check, spectrum (network sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
     node_models_ : sequence of NodeModel
     network_ : Network
     answering_node_ : int
@@ -151,7 +157,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         "rho": "no_validation",  # check_rho says more than a list of types can
         "n_oversamples": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
         "n_landmarks": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
-        "landmarks": [StrOptions({"samples", "kmeans"}), "array-like"],
+        "landmarks": [StrOptions({"samples", "kmeans", RANDOM_FEATURES}), "array-like"],
+        "standardize": ["boolean"],
         "expansion": [StrOptions(set(EXPANSIONS))],
         "exchange_noise": [Interval(Real, 0, None, closed="left"), str],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -182,6 +189,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         n_oversamples="auto",
         n_landmarks="auto",
         landmarks="samples",
+        standardize=False,
         expansion="neighborhood",
         exchange_noise=0.0,
         max_iter=100,
@@ -208,6 +216,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.n_oversamples = n_oversamples
         self.n_landmarks = n_landmarks
         self.landmarks = landmarks
+        self.standardize = standardize
         self.expansion = expansion
         self.exchange_noise = exchange_noise
         self.max_iter = max_iter
@@ -310,7 +319,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         )
         self.n_iter_ = first.n_iter
         self.converged_ = first.converged
-        self.node_models_ = NodeModels(answers, self.expansion, options.centering)
+        self.node_models_ = NodeModels(answers, self.expansion, options)
         self.history_ = _history(answers, outcome.traffic)
         self.answering_node_ = _best_informed(network, sizes)
         self._n_features_out = self.n_components
@@ -325,12 +334,11 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         last = sum(n for _, n in runs[: failed + 1]) - 1
         which = f"component {failed + 1}: " if len(runs) > 1 else ""
         allowed = self.tol**0.5
-        residual, change = (self.history_[name][last] for name in ("residual", "since_check"))
-        node = self.network_.names[int(np.argmax(self.history_["residual_by_node"][last]))]
-        state = (
-            f"relative residual {residual:.2g} (node {node}), change {change:.2g} since the check before, "
-            f"where tol={self.tol:g} allows {allowed:.2g}"
-        )
+        state = f"relative residual {self.history_['residual'][last]:.2g}"
+        if len(self.history_["since_check"]):
+            node = self.network_.names[int(np.argmax(self.history_["residual_by_node"][last]))]
+            state += f" (node {node}), change {self.history_['since_check'][last]:.2g} since the check before"
+        state += f", where tol={self.tol:g} allows {allowed:.2g}"
         if verdict == "interrupted":
             message = f"{which}interrupted after {iterations} iterations; the last iterate is kept: {state}"
         elif verdict == "diverged":
@@ -363,6 +371,17 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             raise ValueError(
                 "solver='landmarks' does not iterate, so update='paper' means nothing; leave it at 'proximal'"
             )
+        if isinstance(self.landmarks, str) and self.landmarks == RANDOM_FEATURES:
+            if self.solver != "landmarks":
+                raise ValueError(
+                    f"landmarks={RANDOM_FEATURES!r} with solver={self.solver!r}: random features are no points that functions could be made of; "
+                    "use solver='landmarks'"
+                )
+            if self.kernel not in FREQUENCIES:
+                raise ValueError(
+                    f"landmarks={RANDOM_FEATURES!r} with kernel={self.kernel!r}, which has none; kernels "
+                    f"that have them: {', '.join(sorted(FREQUENCIES))}"
+                )
 
     def _check_landmarks(self, n_features: int) -> Any:
         if isinstance(self.landmarks, str):
@@ -477,6 +496,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             rho=self.rho,
             n_landmarks=0,
             landmarks=self._check_landmarks(n_features),
+            standardize=self.standardize,
             exchange_noise=self.exchange_noise,
             max_iter=int(self.max_iter),
             tol=float(self.tol),
@@ -492,14 +512,23 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         the first by name), since its function is made of the most. Any other node's is `node_models_[j].transform`.
         """
         check_is_fitted(self)
-        model = self.node_models_[self.answering_node_]
-        if is_foreign(X):
-            return model.transform(X)
-        X = validate_data(self, X, dtype=self._float_types(), reset=False)
-        if is_foreign(self.eigenvalues_):
-            xp = aac.array_namespace(self.eigenvalues_)
-            X = xp.asarray(X, dtype=self.eigenvalues_.dtype, device=aac.device(self.eigenvalues_))
-        return model.transform(X)
+        if not is_foreign(X):
+            X = self._in_kind(validate_data(self, X, dtype=self._float_types(), reset=False))
+        return self.node_models_[self.answering_node_].transform(X)
+
+    def inverse_transform(self, Z: Array, alpha: float = 0.1) -> Array:
+        """Points that have about these component values, as `answering_node_` reconstructs them: see `NodeModel.inverse_transform`."""
+        check_is_fitted(self)
+        if not is_foreign(Z):
+            Z = self._in_kind(check_array(Z, dtype=self._float_types(), input_name="Z"))
+        return self.node_models_[self.answering_node_].inverse_transform(Z, alpha)
+
+    def _in_kind(self, host: np.ndarray) -> Array:
+        """NumPy input for a model that was fitted on arrays of another library."""
+        if not is_foreign(self.eigenvalues_):
+            return host
+        xp = aac.array_namespace(self.eigenvalues_)
+        return xp.asarray(host, dtype=self.eigenvalues_.dtype, device=aac.device(self.eigenvalues_))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -13,6 +13,7 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 from scipy.spatial.distance import cdist
+from scipy.special import ndtri
 
 Array = Any
 
@@ -81,6 +82,13 @@ KERNELS: Mapping[str, Callable[[Kernel, Array, Array], Array]] = {
     "laplacian": _laplacian,
     "sigmoid": _sigmoid,
     "cosine": _cosine,
+}
+
+
+# Kernels of the difference x - y are the characteristic functions of these distributions: quantiles from uniform numbers (Rahimi, Recht 2007).
+FREQUENCIES: Mapping[str, Callable[[np.ndarray, float], np.ndarray]] = {
+    "rbf": lambda uniform, gamma: np.sqrt(2.0 * gamma) * ndtri(uniform),
+    "laplacian": lambda uniform, gamma: gamma * np.tan(np.pi * (uniform - 0.5)),
 }
 
 
@@ -154,6 +162,23 @@ class Kernel:
                 else xp.where(self._raw_diagonal(A) > 0, ones, xp.zeros_like(ones))
             )
         return self._raw_diagonal(A)
+
+    @property
+    def has_features(self) -> bool:
+        """Whether random Fourier features stand in for this kernel: it depends on the difference of two samples only."""
+        return self.name in FREQUENCIES
+
+    def frequencies(self, n_features: int, count: int, seed: int) -> np.ndarray:
+        """(count, n_features) random frequencies, the same on every machine: drawn from raw bits, whose stream NumPy never changes."""
+        words = np.random.PCG64(seed).random_raw(count * n_features) >> np.uint64(11)
+        uniform = (words.astype(np.float64) + 0.5) * 2.0**-53
+        return FREQUENCIES[self.name](uniform, self.gamma).reshape(count, n_features)  # type: ignore[index]
+
+    def features(self, X: Array, frequencies: Array) -> Array:
+        """Random Fourier features (..., n, 2 count), whose inner products estimate k without bias; k(x, x) comes out exactly."""
+        xp = aac.array_namespace(X)
+        angles = X @ _transposed(frequencies)
+        return xp.concat([xp.cos(angles), xp.sin(angles)], axis=-1) * frequencies.shape[0] ** -0.5
 
     def _tile(self, A: Array, B: Array) -> Array:
         gram = self._raw(A, B)

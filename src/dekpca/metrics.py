@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .core.centering import center_blocks, center_rows
+from .core.centering import Columns, center_blocks, center_rows
 from .core.spectrum import CUTOFF, to_numpy
 from .kernels import TILE_ROWS, Kernel, row_tiles
 from .node_model import Function, NodeModel
@@ -37,7 +37,7 @@ def similarity(model: Any, central: NodeModel) -> np.ndarray:
     >>> dekpca.metrics.similarity(model, central).shape
     (3, 2)
     """
-    nodes = _nodes(model, central)
+    nodes = _expanded_in_points(_nodes(model, central))
     u = _hosted(central.own_function())
     u_norm = np.sqrt(_squared_norms(central.kernel, u))
     at = _Raw(central.kernel, u)
@@ -66,7 +66,7 @@ def oracle(model: Any, central: NodeModel) -> np.ndarray:
     u_norm = np.sqrt(_squared_norms(central.kernel, u))
     at = _Raw(central.kernel, u)
     out = []
-    for node in _nodes(model, central):
+    for node in _expanded_in_points(_nodes(model, central)):
         sets = _hosted(node.own_function()).points
         values, gram = np.concatenate([at(p) for p in sets]), _gram(node.kernel, sets)
         if (
@@ -101,7 +101,8 @@ def agreement(model: Any, central: NodeModel, X: Array, expansion: str | None = 
     X = to_numpy(X)
     truth = central.transform(X)
     functions = [_hosted(node.function(expansion)) for node in nodes]
-    values = _evaluate(nodes[0].kernel, functions, X)
+    columns = nodes[0].columns
+    values = _evaluate(nodes[0].kernel, functions, X if columns is None else _hosted_columns(columns).standardized(X))
     k = min(values.shape[2], truth.shape[1])
     values, truth = (
         values[..., :k] - values[..., :k].mean(axis=1, keepdims=True),
@@ -127,7 +128,7 @@ def angles(model: Any, central: NodeModel) -> np.ndarray:
     at = _Raw(central.kernel, u)
     u_basis = _orthonormal(_inner(central.kernel, u))
     out = []
-    for node in _nodes(model, central):
+    for node in _expanded_in_points(_nodes(model, central)):
         w = _hosted(node.own_function())
         cross = sum(c.T @ at(p) for p, c in zip(w.points, w.coefficients, strict=True))
         cosines = np.linalg.svd(_orthonormal(_inner(node.kernel, w)).T @ cross @ u_basis, compute_uv=False)
@@ -166,6 +167,21 @@ def _nodes(model: Any, central: NodeModel) -> Sequence[NodeModel]:
         raise ValueError(
             f"the nodes have {nodes[0].kernel}, the central answer {central.kernel}; use the same for both"
         )
+    if (nodes[0].columns is None) != (central.columns is None):
+        standardized, raw = ("nodes", "central answer") if central.columns is None else ("central answer", "nodes")
+        raise ValueError(f"the {standardized} standardize columns, the {raw} not; use the same for both")
+    return nodes
+
+
+def _hosted_columns(columns: Columns) -> Columns:
+    return Columns(to_numpy(columns.mean), to_numpy(columns.scale))
+
+
+def _expanded_in_points(nodes: Sequence[NodeModel]) -> Sequence[NodeModel]:
+    if nodes[0].own_function().fourier:
+        raise ValueError(
+            "random features are not in the kernel's feature space, so their angle to the central answer has no meaning; use agreement"
+        )
     return nodes
 
 
@@ -179,9 +195,8 @@ def _same(one: Kernel, two: Kernel) -> bool:
 
 def _hosted(function: Function) -> Function:
     """The function with NumPy arrays (the same objects where they are NumPy already)."""
-    return Function(
-        tuple(map(to_numpy, function.points)), tuple(map(to_numpy, function.coefficients)), to_numpy(function.offset)
-    )
+    points, coefficients = tuple(map(to_numpy, function.points)), tuple(map(to_numpy, function.coefficients))
+    return Function(points, coefficients, to_numpy(function.offset), function.fourier)
 
 
 def _pairs(w: Function, k: int) -> Any:
@@ -229,8 +244,8 @@ def _evaluate(kernel: Kernel, functions: Sequence[Function], X: np.ndarray) -> n
     for rows in row_tiles(len(X), TILE_ROWS):
         values[:, rows] = -np.array([f.offset for f in functions])[:, None, :]
         for key, points in sets.items():
-            gram = kernel.gram(X[rows], points)
-            wide = gram @ np.concatenate([c for _, c in holders[key]], axis=1)
+            basis = functions[0].basis(kernel, X[rows], points)
+            wide = basis @ np.concatenate([c for _, c in holders[key]], axis=1)
             for i, (j, _) in enumerate(holders[key]):
                 values[j, rows] += wide[:, i * k : (i + 1) * k]
     return values

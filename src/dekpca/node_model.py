@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from os import PathLike
 from typing import Any, overload
@@ -17,9 +17,11 @@ import array_api_compat as aac
 import numpy as np
 
 from .answer import Answer
-from .core.landmarks import Landmarks
+from .core.centering import Columns
+from .core.landmarks import LEAST_CLUSTER, RandomFeatures
 from .core.spectrum import to_numpy, transposed
 from .kernels import KERNELS, TILE_BYTES, Kernel, row_tiles
+from .options import RANDOM_FEATURES, Options, noise_level
 
 Array = Any
 
@@ -30,25 +32,45 @@ FILE_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """k functions over several sets of points: coefficients (P_i, k) for each set, one offset (k,)."""
+    """k functions over several sets of points: coefficients (P_i, k) for each set, one offset (k,).
+
+    With `fourier` the one set holds the frequencies of random features, P / 2 of them.
+    """
 
     points: tuple[Array, ...]
     coefficients: tuple[Array, ...]
     offset: Array
+    fourier: bool = False
 
     def __call__(self, kernel: Kernel, X: Array) -> Array:
         """Values at the rows of X, (rows, k), computed in tiles."""
         xp = aac.array_namespace(X, self.offset)
-        widest = max(p.shape[0] for p in self.points)
+        widest = max(c.shape[0] for c in self.coefficients)
         tile = max(256, TILE_BYTES // (8 * widest))
         pieces = []
         for rows in row_tiles(X.shape[0], tile):
             x = X[rows, :]
-            values = kernel.gram(x, self.points[0]) @ self.coefficients[0]
+            values = self.basis(kernel, x, self.points[0]) @ self.coefficients[0]
             for points, coefficients in zip(self.points[1:], self.coefficients[1:], strict=True):
                 values += kernel.gram(x, points) @ coefficients
             pieces.append(values - self.offset)
         return xp.concat(pieces) if len(pieces) > 1 else pieces[0]
+
+    def basis(self, kernel: Kernel, X: Array, points: Array) -> Array:
+        """What the coefficients of one set multiply, at the rows of X."""
+        return kernel.features(X, points) if self.fourier else kernel.gram(X, points)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A set of points in a model: how many, what they are, and whether they are somebody's samples."""
+
+    rows: int
+    what: str
+    samples: bool
+
+    def __str__(self) -> str:
+        return f"{self.rows} {self.what}"
 
 
 class NodeModel:
@@ -63,6 +85,9 @@ class NodeModel:
         landmarks alone (the first two include the landmarks). Expansions smaller than this one are available too.
     eigenvalues_ : array (n_components,)
         Estimates of the eigenvalues of the whole network's centred kernel matrix.
+    contents : tuple of Held
+        The points that the model and its file consist of, and whose they are. Where none are samples
+        (`any(held.samples for held in model.contents)` is False) the model can be handed out.
 
     Examples
     --------
@@ -73,6 +98,8 @@ class NodeModel:
     >>> node = model.node_models_[1]
     >>> node.name, node.transform(X[:5]).shape
     ('1', (5, 2))
+    >>> print(*node.contents, sep="; ")
+    9 landmarks (samples drawn from all nodes); 30 samples of node 1; 30 samples of node 0; 30 samples of node 2
     """
 
     def __init__(
@@ -83,6 +110,8 @@ class NodeModel:
         expansion: str,
         eigenvalues: Array,
         centering: str | None,
+        contents: Sequence[Held],
+        columns: Columns | None = None,
     ):
         self.name = name
         self.kernel = kernel
@@ -90,6 +119,9 @@ class NodeModel:
         self.eigenvalues_ = eigenvalues
         self.centering = centering
         self.functions = dict(functions)
+        self.contents = tuple(contents)
+        self.columns = columns
+        self._preimages: dict[tuple[str, float], Preimages] = {}
 
     @property
     def n_features_in_(self) -> int:
@@ -100,29 +132,67 @@ class NodeModel:
         return int(self.eigenvalues_.shape[0])
 
     def __repr__(self) -> str:
-        held = sum(p.shape[0] for p in self.functions[self.expansion].points)
-        return (
-            f"NodeModel({self.name!r}, {self.n_components} components over {held} points, expansion {self.expansion!r})"
-        )
+        return f"NodeModel({self.name!r}, {self.n_components} components over {', '.join(map(str, self.contents))})"
 
     def transform(self, X: Array, expansion: str | None = None) -> Array:
         """Component values at the rows of X: (rows, n_components)."""
         function = self.function(expansion)
+        X = self._checked(X, "X", self.n_features_in_, function.offset)
+        return function(self.kernel, X if self.columns is None else self.columns.standardized(X))
+
+    def inverse_transform(self, Z: Array, alpha: float = 0.1, expansion: str | None = None) -> Array:
+        """Points (rows, n_features) that have about these component values: pre-images, learned from the points the model holds.
+
+        Kernel ridge regression from component values to points, as scikit-learn's KernelPCA does, with an rbf kernel whose width is set by
+        the spread of the values. What components do not carry, noise for one, is not in the pre-image. Random features are no
+        points: with them there is nothing to learn from.
+
+        Parameters
+        ----------
+        Z : array (rows, n_components)
+            Component values, as `transform` gives them.
+        alpha : float, default=0.1
+            Ridge: larger is smoother; raise it for points that are noisy themselves.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dekpca import baselines
+        >>> X = np.random.default_rng(0).normal(size=(60, 3))
+        >>> central = baselines.central(X, 2, gamma=0.1)
+        >>> central.inverse_transform(central.transform(X[:5])).shape
+        (5, 3)
+        """
+        function = self.function(expansion)
+        if function.fourier:
+            raise ValueError(
+                f"node {self.name}: random features hold no points to learn pre-images from; fit with another kind of landmarks"
+            )
+        if not np.isfinite(alpha) or alpha <= 0:
+            raise ValueError(f"node {self.name}: alpha={alpha!r}; a ridge is a number above 0")
+        Z = self._checked(Z, "Z", self.n_components, function.offset)
+        key = (self.expansion if expansion is None else expansion, float(alpha))
+        if key not in self._preimages:
+            points = aac.array_namespace(Z).concat(function.points)
+            self._preimages[key] = Preimages.learn(function(self.kernel, points), points, alpha)
+        X = self._preimages[key](Z)
+        return X if self.columns is None else self.columns.restored(X)
+
+    def _checked(self, X: Array, what: str, width: int, like: Array) -> Array:
+        """Rows of numbers in the library and dtype of the model."""
         if not aac.is_array_api_obj(X):  # lists, data frames
             X = np.asarray(X, dtype=np.float64)
-        if len(X.shape) != 2 or X.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"node {self.name}: X has shape {tuple(X.shape)}, expected rows of {self.n_features_in_} columns"
-            )
+        if len(X.shape) != 2 or X.shape[1] != width:
+            raise ValueError(f"node {self.name}: {what} has shape {tuple(X.shape)}, expected rows of {width} columns")
         xp = aac.array_namespace(X)
-        if xp is not aac.array_namespace(function.offset):
+        if xp is not aac.array_namespace(like):
             raise ValueError(
-                f"node {self.name}: X is of {type(X).__module__}, the model of {type(function.offset).__module__}; use one library"
+                f"node {self.name}: {what} is of {type(X).__module__}, the model of {type(like).__module__}; use one library"
             )
         if not bool(xp.all(xp.isfinite(X))):
             row = int(np.flatnonzero(~np.isfinite(to_numpy(X)).all(axis=1))[0])
-            raise ValueError(f"node {self.name}: X has NaN or infinity in row {row}; remove or impute such rows")
-        return function(self.kernel, xp.astype(X, function.offset.dtype, copy=False))
+            raise ValueError(f"node {self.name}: {what} has NaN or infinity in row {row}; remove or impute such rows")
+        return xp.astype(X, like.dtype, copy=False)
 
     def function(self, expansion: str | None = None) -> Function:
         """The components as functions, through one of the expansions this model holds."""
@@ -142,8 +212,9 @@ class NodeModel:
     def save(self, path: str | PathLike[str]) -> None:
         """To one `.npz` file: arrays and a JSON header, no pickle. A kernel that is a Python function is named, not stored.
 
-        The file holds the points that the model is made of: landmarks, and unless `expansion` is "landmarks" the samples of the
-        node, with "neighborhood" those of its neighbors too. Fit with the smallest expansion that you want to hand out.
+        The file holds the points that the model is made of, as `contents` says and its header does too: landmarks, and unless
+        `expansion` is "landmarks" the samples of the node, with "neighborhood" those of its neighbors too. Fit with the smallest
+        expansion that you want to hand out.
         """
         largest = self.functions[self.expansion]
         names = [name for name in EXPANSIONS if name in self.functions]
@@ -162,7 +233,8 @@ class NodeModel:
                 "coef0": self.kernel.coef0,
                 "normalize": self.kernel.normalize,
             },
-            "sets": [int(p.shape[0]) for p in largest.points],
+            "fourier": largest.fourier,
+            "contents": [asdict(held) for held in self.contents],
         }
         arrays = {
             "points": np.concatenate([to_numpy(p) for p in largest.points]),
@@ -171,6 +243,8 @@ class NodeModel:
         for name in names:
             arrays[f"{name}_coefficients"] = np.concatenate([to_numpy(c) for c in self.functions[name].coefficients])
             arrays[f"{name}_offset"] = to_numpy(self.functions[name].offset)
+        if self.columns is not None:
+            arrays["column_mean"], arrays["column_scale"] = to_numpy(self.columns.mean), to_numpy(self.columns.scale)
         with open(path, "wb") as file:  # a file object: numpy would add .npz to a name without it
             np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
 
@@ -202,7 +276,11 @@ class NodeModel:
             settings.update(name=kernel, params=dict(kernel_params or {}))
         elif settings["name"] not in KERNELS:
             raise ValueError(f"{path}: unknown kernel {settings['name']!r}; known are {', '.join(sorted(KERNELS))}")
-        functions = {name: _read_function(path, name, content, header["sets"]) for name in header["expansions"]}
+        contents = [Held(**held) for held in header["contents"]]
+        functions = {
+            name: _read_function(path, name, content, contents, header["fourier"]) for name in header["expansions"]
+        }
+        columns = Columns(content["column_mean"], content["column_scale"]) if "column_mean" in content else None
         return cls(
             header["name"],
             Kernel(**settings),
@@ -210,33 +288,63 @@ class NodeModel:
             header["expansion"],
             content["eigenvalues"],
             header["centering"],
+            contents,
+            columns,
         )
 
 
-def _read_function(path: Any, name: str, content: Mapping[str, np.ndarray], sets: Sequence[int]) -> Function:
+def _read_function(
+    path: Any, name: str, content: Mapping[str, np.ndarray], contents: Sequence[Held], fourier: bool
+) -> Function:
     try:
         points, coefficients = content["points"], content[f"{name}_coefficients"]
         offset, k = content[f"{name}_offset"], content["eigenvalues"].shape[0]
     except KeyError as error:
         raise ValueError(f"{path}: a node model without {error}; the file is damaged") from error
-    ends = np.cumsum([0, *sets])
-    used = int(np.searchsorted(ends, len(coefficients)))  # a smaller expansion uses the first few sets
-    whole = used < len(ends) and ends[used] == len(coefficients) and ends[-1] == len(points)
+    ends = np.cumsum([0, *(held.rows for held in contents)])
+    rows = len(coefficients) // 2 if fourier else len(coefficients)  # cos and sin of each frequency
+    used = int(np.searchsorted(ends, rows))  # a smaller expansion uses the first few sets
+    whole = used < len(ends) and ends[used] == rows and ends[-1] == len(points)
     if not whole or coefficients.shape[1:] != (k,) or offset.shape != (k,):
         raise ValueError(
-            f"{path}: {len(points)} points, {coefficients.shape} coefficients and sets of {sets} do not fit; the file is damaged"
+            f"{path}: {len(points)} points, {coefficients.shape} coefficients and sets of {', '.join(map(str, contents))} do not fit; "
+            "the file is damaged"
         )
+    if fourier:
+        return Function((points,), (coefficients,), offset, fourier=True)
     slices = [slice(a, b) for a, b in pairwise(ends[: used + 1])]
     return Function(tuple(points[s] for s in slices), tuple(coefficients[s] for s in slices), offset)
+
+
+@dataclass(frozen=True, eq=False)
+class Preimages:
+    """Kernel ridge regression from component values to points."""
+
+    values: Array  # (P, k) of the points learned from
+    kernel: Kernel
+    coefficients: Array  # (P, M)
+    mean: Array  # (M,)
+
+    @classmethod
+    def learn(cls, values: Array, points: Array, alpha: float) -> Preimages:
+        xp = aac.array_namespace(values)
+        spread = float(xp.sum(xp.var(values, axis=0)))
+        kernel = Kernel("rbf", gamma=1.0 / spread if spread > 0 else 1.0)
+        ridge = alpha * xp.eye(values.shape[0], dtype=values.dtype, device=aac.device(values))
+        mean = xp.mean(points, axis=0)
+        return cls(values, kernel, xp.linalg.solve(kernel.gram(values, values) + ridge, points - mean), mean)
+
+    def __call__(self, Z: Array) -> Array:
+        return Function((self.values,), (self.coefficients,), -self.mean)(self.kernel, Z)
 
 
 class NodeModels(Sequence[NodeModel]):
     """The models of all nodes by number or name; each is put together when it is asked for."""
 
-    def __init__(self, answers: Sequence[Answer], expansion: str, centering: str | None):
+    def __init__(self, answers: Sequence[Answer], expansion: str, options: Options):
         self._answers = list(answers)
         self._expansion = expansion
-        self._centering = centering
+        self._options = options
         self._home = {int(j): (i, b) for i, answer in enumerate(answers) for b, j in enumerate(answer.block.nodes)}
         self._numbers = sorted(self._home)
         self._made: dict[int, NodeModel] = {}
@@ -256,7 +364,7 @@ class NodeModels(Sequence[NodeModel]):
         node = self._numbers[index]
         if node not in self._made:
             i, b = self._home[node]
-            self._made[node] = _make(self._answers[i], b, self._expansion, self._centering)
+            self._made[node] = _make(self._answers[i], b, self._expansion, self._options)
         return self._made[node]
 
     def __iter__(self) -> Iterator[NodeModel]:
@@ -266,16 +374,28 @@ class NodeModels(Sequence[NodeModel]):
         return f"NodeModels({len(self)} nodes)"
 
 
-def _make(answer: Answer, b: int, expansion: str, centering: str | None) -> NodeModel:
+LANDMARKS = {
+    "samples": "landmarks (samples drawn from all nodes)",
+    "kmeans": f"landmarks (means of at least {LEAST_CLUSTER} rows of one node)",
+    "points": "landmarks (points given to all nodes)",
+    RANDOM_FEATURES: "frequencies (drawn from a seed)",
+}
+
+
+def _make(answer: Answer, b: int, expansion: str, options: Options) -> NodeModel:
     """Fold landmark coordinates and means of one node's functions into coefficients and offsets."""
-    block = answer.block
+    block, centering = answer.block, options.centering
     size = int(block.own_sizes[b])
     own = block.samples[b, :size, :]
-    m = 0 if answer.root is None else answer.root.shape[0]
+    m = 0 if answer.marks is None else answer.marks.size
     w = answer.w[b, ...]
     functions: dict[str, Function] = {}
+    sets: list[tuple[str, bool]] = []
+    noise = " with noise" if noise_level(options.exchange_noise) != (0.0, None) and len(block.network) > 1 else ""
     if m:
         functions["landmarks"] = _fold(answer, centering, own, w[:m, :], [], [])
+        kind = options.landmarks if isinstance(options.landmarks, str) else "points"
+        sets.append((LANDMARKS[kind] + (noise if kind == "samples" else ""), kind == "samples"))
     if answer.sites is not None and answer.z is not None and expansion != "landmarks":
         sites = answer.sites
         rows = block.near_sizes[b]
@@ -284,8 +404,18 @@ def _make(answer: Answer, b: int, expansion: str, centering: str | None) -> Node
         if expansion == "neighborhood":
             coefficients = [answer.z.near[b, s, : int(rows[s]), :] for s in range(block.n_slots)]
             functions["neighborhood"] = _fold(answer, centering, own, answer.z.shared[b, ...], points, coefficients)
+        names = [block.network.names[j] for j in block.slots[b]]
+        sets += [(f"samples of node {name}{noise}", True) for name in names]
     held = expansion if expansion in functions else "landmarks"
-    return NodeModel(block.names[b], answer.kernel, functions, held, answer.eigenvalues, centering)
+    contents = [
+        Held(int(p.shape[0]), what, samples)
+        for p, (what, samples) in zip(
+            functions[held].points, sets, strict=False
+        )  # a node's own expansion stops after itself
+    ]
+    return NodeModel(
+        block.names[b], answer.kernel, functions, held, answer.eigenvalues, centering, contents, answer.known.columns
+    )
 
 
 def _fold(
@@ -295,16 +425,19 @@ def _fold(
     if centering == "local":  # every set of samples is centred by its own mean
         coefficients = [c - xp.mean(c, axis=0, keepdims=True) for c in coefficients]
     offset = xp.zeros((answer.eigenvalues.shape[0],), dtype=own.dtype, device=aac.device(own))
-    if answer.root is not None:
-        marks = Landmarks(answer.known.points, answer.root)
-        if (
-            answer.known.mean is not None
-        ):  # it lies in the span of the landmarks: only the shared part of a function meets it
-            offset = answer.known.mean @ shared
-        for p, c in zip(points, coefficients, strict=True):
-            shared = shared - transposed(marks.coordinates(answer.kernel, p)) @ c
-        points, coefficients = [marks.points, *points], [marks.root @ shared, *coefficients]
-    function = Function(tuple(points), tuple(coefficients), offset)
+    marks = answer.marks
+    if marks is not None and answer.known.mean is not None:
+        offset = (
+            answer.known.mean @ shared
+        )  # it lies in the span of the landmarks: only the shared part of a function meets it
+    if isinstance(marks, RandomFeatures):
+        function = Function((marks.frequencies,), (shared,), offset, fourier=True)
+    else:
+        if marks is not None:
+            for p, c in zip(points, coefficients, strict=True):
+                shared = shared - transposed(marks.coordinates(answer.kernel, p)) @ c
+            points, coefficients = [marks.points, *points], [marks.root @ shared, *coefficients]
+        function = Function(tuple(points), tuple(coefficients), offset)
     if centering == "local":  # a new point is centred by the mean of this node
-        function = Function(function.points, function.coefficients, xp.mean(function(answer.kernel, own), axis=0))
+        return replace(function, offset=xp.mean(function(answer.kernel, own), axis=0))
     return function

@@ -22,6 +22,8 @@ Schedule = Callable[[int, bool], float]
 
 CHECK_EVERY = 5  # iterations between two checks of the stop rule: a check costs two ways through the tree
 MAX_AUTO_LANDMARKS = 200
+RANDOM_FEATURES = "random-features"
+AUTO_FEATURES = 4000  # random features know nothing of the data, so it takes many
 AUTO_LANDMARK_SHARE = (
     10  # at most one sample in ten becomes a landmark by default: only a small part of the data is shown to all
 )
@@ -53,7 +55,8 @@ class Options:
     init: Literal["landmarks", "random", "local"]
     rho: Any
     n_landmarks: int
-    landmarks: Any  # "samples", "kmeans" or points (m, M)
+    landmarks: Any  # "samples", "kmeans", "random-features" or points (m, M)
+    standardize: bool
     exchange_noise: float | str
     max_iter: int
     tol: float
@@ -63,6 +66,10 @@ class Options:
     @property
     def n_columns(self) -> int:
         return self.n_components + self.n_oversamples
+
+    @property
+    def random_features(self) -> bool:
+        return isinstance(self.landmarks, str) and self.landmarks == RANDOM_FEATURES
 
     @property
     def anchored(self) -> bool:
@@ -80,12 +87,14 @@ def settle(
     kind = options.landmarks if isinstance(options.landmarks, str) else "points"
     if kind == "points":
         n_landmarks = len(options.landmarks)
+    elif kind == RANDOM_FEATURES:
+        n_landmarks = AUTO_FEATURES if n_landmarks == "auto" else int(n_landmarks) + int(n_landmarks) % 2  # cos and sin
     elif n_landmarks == "auto":
         automatic = min(MAX_AUTO_LANDMARKS, max(1, total // AUTO_LANDMARK_SHARE))
         if options.solver == "landmarks":  # they are all that the answer is made of
             automatic = max(automatic, min(total, k))
         n_landmarks = automatic
-    m = 0 if alone else int(n_landmarks) if kind == "points" else min(int(n_landmarks), total)
+    m = 0 if alone else int(n_landmarks) if kind in ("points", RANDOM_FEATURES) else min(int(n_landmarks), total)
     if kind == "kmeans":
         m = min(m, int((sizes // LEAST_CLUSTER).sum()))
         if m == 0 and not alone and n_landmarks:

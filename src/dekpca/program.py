@@ -17,9 +17,12 @@ from .answer import landmark_answer, separated_answer, whole_answer
 from .block import Block, pad_rows, take
 from .collectives import collect_rows, network_sum, pass_down
 from .core import consensus, landmarks, ritz, stopping
+from .core.centering import Columns
 from .core.consensus import Estimate, OwnSpace
 from .core.landmarks import node_random
 from .core.spectrum import sane, to_numpy, transposed
+from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
+from .features import feature_answer
 from .messages import Checkpoint, Say, Tell
 from .options import CHECK_EVERY, Options, schedule
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
@@ -28,8 +31,6 @@ Array = Any
 Script = Generator[Say | Tell | Checkpoint, Any, Any]
 
 HISTORY = ("residual", "change", "since_check", "objective", "lagrangian")
-VERDICTS = ("", "converged", "interrupted", "diverged")  # of a check; a run that ends without one came to max_iter
-GO_ON, CONVERGED, INTERRUPTED, DIVERGED = range(4)
 
 
 @dataclass(eq=False)
@@ -49,15 +50,23 @@ class State:
     runs: list[tuple[str, int]]  # verdict and iterations of the finished components
 
 
-def program(block: Block, options: Options, resume: tuple[Known, State] | None = None) -> Script:
+def program(block: Block, options: Options, resume: tuple[Known, Any] | None = None) -> Script:
     """Decentralized kernel PCA at the nodes of a block; returns their `Answer`."""
+    known: Known
+    state: Any
+    known, state = resume or (Known(options.kernel.gamma), None)
+    if options.standardize:
+        if known.columns is None:
+            known.columns = yield from column_scales(block)
+        block = replace(block, samples=known.columns.standardized(block.samples) * block.mask[..., None])
     if resume:
-        known, state = resume
-        coordinates = Coordinates.of(block, known.kernel(options), known.points)
+        coordinates = Coordinates.of(block, options, known)
         if state.verdict == INTERRUPTED:  # whoever resumes wants to go on
             state = replace(state, verdict=GO_ON)
     else:
-        known, coordinates = yield from meet(block, options)
+        coordinates = yield from meet(block, options, known)
+    if options.random_features:
+        return (yield from feature_answer(block, options, known, coordinates, state))
     if options.solver == "landmarks":
         return (yield from landmark_answer(block, options, known, coordinates))
     space = build_space(block, options, known, coordinates)
@@ -84,39 +93,55 @@ def program(block: Block, options: Options, resume: tuple[Known, State] | None =
         again = start(block, options, known, deflated.own)
         state = replace(again, history=state.history, finished=state.finished, runs=state.runs)
     w, z = reassemble(block, known, space, state)
-    root = None if coordinates.marks is None else coordinates.marks.root
-    return (yield from separated_answer(block, options, known, root, space, w, z, state.runs, state.history))
+    return (
+        yield from separated_answer(block, options, known, coordinates.marks, space, w, z, state.runs, state.history)
+    )
 
 
 # ---------------------------------------------------------------------- set-up: what the nodes tell each other once
-def meet(block: Block, options: Options) -> Script:
-    """Agree on gamma, landmarks, mean and start, and exchange samples."""
-    known = Known(options.kernel.gamma)
+def column_scales(block: Block) -> Script:
+    """Mean and standard deviation of each column over all nodes; two sums, for the accuracy of the second."""
+    xp = aac.array_namespace(block.samples)
+    count = int(block.sizes.sum())
+    mean = (yield from network_sum(block, "columns", xp.sum(block.samples, axis=1))) / count
+    spread = (block.samples - mean) * block.mask[..., None]
+    variance = (yield from network_sum(block, "columns", xp.sum(spread * spread, axis=1))) / count
+    bad = np.flatnonzero(~np.isfinite(to_numpy(variance)))
+    if len(bad):
+        raise ValueError(
+            f"standardize=True: the squares of column {bad[0]} overflow {block.samples.dtype}; scale it down first, or use dtype='float64'"
+        )
+    return Columns.of(mean, variance, count)
+
+
+def meet(block: Block, options: Options, known: Known) -> Script:
+    """Agree on gamma, landmarks, mean and start, and exchange samples; returns the own samples' landmark coordinates."""
     if options.gamma_by_variance:
         known.gamma = yield from variance_gamma(block)
     sent = with_noise(block, options)
-    if options.n_landmarks:
-        known.points = yield from agree_on_landmarks(block, options, sent)
-    coordinates = Coordinates.of(block, known.kernel(options), known.points)
+    if options.n_landmarks and not options.random_features:
+        known.points = yield from agree_on_landmarks(block, options, known, sent)
+    coordinates = Coordinates.of(block, options, known)
     if options.n_landmarks:
         yield from learn_directions(block, options, known, coordinates)
     if options.solver == "projection" and len(block.network) > 1:
         known.near = yield Tell("data", sent, block.own_sizes)
-    return known, coordinates
+    return coordinates
 
 
-def agree_on_landmarks(block: Block, options: Options, sent: Array) -> Script:
+def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array) -> Script:
     """The same points (m, M) at every node: given to all, or drawn or averaged from the nodes' samples and passed on."""
     xp = aac.array_namespace(block.samples)
     if not isinstance(options.landmarks, str):
         mine = block.array(landmarks.digest(options.landmarks))
-        theirs = yield from pass_down(block, "landmarks", mine if block.tree.hosts_root else None, mine.shape)
+        theirs = yield from pass_down(block, "fingerprint", mine if block.tree.hosts_root else None, mine.shape)
         if not bool(xp.all(mine == theirs)):
             root = block.network.names[block.network.root]
             raise ValueError(
                 f"node {block.names[0]}: its landmarks differ from those of node {root}; give all nodes the same"
             )
-        return block.array(options.landmarks)
+        points = block.array(options.landmarks)
+        return points if known.columns is None else known.columns.standardized(points)
     counts = landmarks.allot(block.sizes, block.network.names, options.n_landmarks, options.seed)
     mine = counts[block.nodes]
     if options.landmarks == "kmeans":
@@ -154,12 +179,14 @@ def variance_gamma(block: Block) -> Script:
 
 
 def learn_directions(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Script:
-    """The network's mean in landmark coordinates, then the principal directions of all the data there."""
+    """The network's mean in landmark coordinates, then (unless there are too many) the principal directions of all the data there."""
     xp = aac.array_namespace(block.samples)
     m = coordinates.raw.shape[2]
     if options.centering == "global":
         total = yield from network_sum(block, "mean", xp.sum(coordinates.raw, axis=1))
         known.mean = total / float(block.sizes.sum())
+    if options.random_features:
+        return
     if options.solver == "landmarks" or options.init == "landmarks":
         psi = coordinates.centered(block, options, known)
         keep = min(m, options.n_columns)

@@ -18,7 +18,8 @@ from .options import Options
 def watch(shown: bool, n_nodes: int, options: Options) -> Iterator[Callable[..., None] | None]:
     """An observer for an engine that draws the progress of the iterations on standard error."""
     console = Console(stderr=True)
-    if not shown or options.solver == "landmarks" or n_nodes == 1:
+    iterates = options.random_features or (options.solver == "projection" and n_nodes > 1)
+    if not shown or not iterates:
         yield None
         return
     columns = (

@@ -13,9 +13,9 @@ import numpy as np
 
 from .block import Block, pad_rows, take
 from .core import landmarks, spectrum
-from .core.centering import center_blocks, center_rows
+from .core.centering import Columns, center_blocks, center_rows
 from .core.consensus import OwnSpace
-from .core.landmarks import Landmarks, node_random
+from .core.landmarks import Landmarks, RandomFeatures, node_random
 from .core.pairs import NeighborhoodGram, Pool, neighborhood_gram
 from .core.spectrum import to_numpy, transposed
 from .kernels import Kernel
@@ -30,6 +30,7 @@ class Known:
     """What the block learned from others during set-up; with it and the own samples everything else can be recomputed."""
 
     gamma: float
+    columns: Columns | None = None  # by which all samples are standardized
     points: Array | None = None  # the landmarks (m, M)
     mean: Array | None = None  # of psi over the network (m,)
     directions: Array | None = None  # where to start: principal directions in landmark coordinates (m, <= k)
@@ -48,14 +49,19 @@ class Known:
 class Coordinates:
     """The landmarks (None: there are none) and psi of the own samples (B, n, m), not centred; padding is zero."""
 
-    marks: Landmarks | None
+    marks: Landmarks | RandomFeatures | None
     raw: Array
 
     @classmethod
-    def of(cls, block: Block, kernel: Kernel, points: Array | None) -> Coordinates:
-        if points is None:
+    def of(cls, block: Block, options: Options, known: Known) -> Coordinates:
+        kernel = known.kernel(options)
+        marks: Landmarks | RandomFeatures
+        if options.random_features:
+            marks = random_features(block, kernel, options.n_landmarks, options.seed)
+        elif known.points is None:
             return cls(None, block.array(np.zeros((*block.samples.shape[:2], 0))))
-        marks = Landmarks.of(points, kernel)
+        else:
+            marks = Landmarks.of(known.points, kernel)
         return cls(marks, marks.coordinates(kernel, block.samples) * block.mask[..., None])
 
     def centered(self, block: Block, options: Options, known: Known) -> Array:
@@ -76,6 +82,12 @@ class Space:
     trace: Array  # (B,) of K_j, without noise
     scale: Array  # (B,) what rounding is measured by
     rho: Array | None  # (B,) for penalties from the node's spectrum
+
+
+def random_features(block: Block, kernel: Kernel, count: int, seed: int) -> RandomFeatures:
+    """The same `count` features at every node."""
+    drawn = kernel.frequencies(block.samples.shape[2], count // 2, landmarks.shared_seed(seed, "features"))
+    return RandomFeatures(block.array(drawn))
 
 
 def with_noise(block: Block, options: Options) -> Array:

@@ -43,6 +43,7 @@ def problems() -> Iterator[tuple[str, list[np.ndarray], Network, Options]]:
             rho="auto",
             n_landmarks=0,
             landmarks="samples",
+            standardize=False,
             exchange_noise=0.0,
             max_iter=60,
             tol=1e-3,
@@ -58,6 +59,13 @@ def problems() -> Iterator[tuple[str, list[np.ndarray], Network, Options]]:
         ("landmarks only", [15, 20, 9, 14], path, {"solver": "landmarks"}),
         ("centres of clusters", [30, 20, 4, 25], path, {"landmarks": "kmeans"}),
         ("points known to all", [15, 20, 9, 14], path, {"landmarks": centers[:2]}),
+        (
+            "random features",
+            [15, 20, 9, 14],
+            path,
+            {"landmarks": "random-features", "solver": "landmarks", "n_landmarks": 60},
+        ),
+        ("standardized columns", [15, 20, 9, 14], path, {"standardize": True}),
         ("noise", [20] * 6, ring, {"exchange_noise": 0.01}),
         (
             "the paper's settings",
@@ -110,7 +118,7 @@ def by_node(outcome: Any) -> dict[str, tuple[Any, np.ndarray]]:
     """Each hosted node's answer, and its function without padding."""
     found = {}
     for answer in outcome.answers:
-        m = 0 if answer.root is None else answer.root.shape[0]
+        m = 0 if answer.marks is None else answer.marks.size
         for b, name in enumerate(answer.block.names):
             rows = 0 if answer.z is None else int(answer.block.own_sizes[b])
             found[name] = answer, answer.w[b, : m + rows, :]

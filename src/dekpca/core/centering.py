@@ -1,12 +1,38 @@
-"""Subtracting means in feature space. (The network's mean is subtracted in the landmark coordinates: core/landmarks.py.)"""
+"""Subtracting means: of columns before anything else, and in feature space. (There the network's mean is subtracted in the landmark
+coordinates: core/landmarks.py.)"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat as aac
 
+from .spectrum import eps
+
 Array = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Mean and standard deviation of each column, (M,), over all nodes."""
+
+    mean: Array
+    scale: Array
+
+    @classmethod
+    def of(cls, mean: Array, variance: Array, count: int) -> Columns:
+        """A column that does not vary beyond rounding is only shifted, as scikit-learn's StandardScaler does."""
+        xp = aac.array_namespace(mean)
+        rounding = count * eps(mean)
+        constant = variance <= rounding * variance + (rounding * mean) ** 2
+        return cls(mean, xp.sqrt(xp.where(constant, xp.ones_like(variance), variance)))
+
+    def standardized(self, X: Array) -> Array:
+        return (X - self.mean) / self.scale
+
+    def restored(self, X: Array) -> Array:
+        return X * self.scale + self.mean
 
 
 def center_rows(x: Array, mask: Array) -> Array:

@@ -29,6 +29,11 @@ def node_random(seed: int, name: str, purpose: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
+def shared_seed(seed: int, purpose: str) -> int:
+    """A seed for what all nodes draw alike."""
+    return int.from_bytes(blake2b(f"{seed}\0{purpose}".encode(), digest_size=16).digest(), "little")
+
+
 def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> np.ndarray:
     """How many landmarks each node gives: exactly `count` in all, each node its share of the samples rounded up or down.
 
@@ -88,6 +93,10 @@ class Landmarks:
     points: Array
     root: Array
 
+    @property
+    def size(self) -> int:
+        return int(self.points.shape[0])
+
     @classmethod
     def of(cls, points: Array, kernel: Kernel) -> Landmarks:
         xp = aac.array_namespace(points)
@@ -107,6 +116,21 @@ class Landmarks:
         return xp.reshape(psi, (*samples.shape[:-1], self.root.shape[0]))
 
 
+@dataclass(frozen=True, eq=False)
+class RandomFeatures:
+    """Frequencies (m / 2, M) that all nodes draw alike; psi are the random Fourier features, and nothing is left of the kernel."""
+
+    frequencies: Array
+
+    @property
+    def size(self) -> int:
+        return 2 * int(self.frequencies.shape[0])
+
+    def coordinates(self, kernel: Kernel, samples: Array) -> Array:
+        """psi of each sample, not centred: (..., n, m)."""
+        return kernel.features(samples, self.frequencies)
+
+
 def principal_directions(triangle: Array, m: int, n_columns: int, scale: Array) -> tuple[Array, Array]:
     """The leading eigenvalues and eigenvectors of the covariance in landmark coordinates, given its upper triangle.
 
@@ -115,8 +139,13 @@ def principal_directions(triangle: Array, m: int, n_columns: int, scale: Array) 
     """
     xp = aac.array_namespace(triangle)
     values, basis = xp.linalg.eigh(unpack_triangle(triangle, m))
-    values, basis = xp.flip(values)[:n_columns], spectrum.flip_signs(xp.flip(basis, axis=1)[:, :n_columns])
-    rounding = 10.0 * m * spectrum.eps(triangle)
+    return drop_empty(xp.flip(values)[:n_columns], spectrum.flip_signs(xp.flip(basis, axis=1)[:, :n_columns]), m, scale)
+
+
+def drop_empty(values: Array, basis: Array, m: int, scale: Array) -> tuple[Array, Array]:
+    """Eigenvalues, largest first, and eigenvectors, with zeros for those that are rounding."""
+    xp = aac.array_namespace(values)
+    rounding = 10.0 * m * spectrum.eps(values)
     floor = xp.maximum(max(spectrum.CUTOFF, rounding) * values[:1], rounding * scale)
     real = values > floor
     return xp.where(real, values, xp.zeros_like(values)), xp.where(real, basis, xp.zeros_like(basis))

@@ -8,7 +8,7 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from .spectrum import eps, flip_signs
+from .spectrum import CUTOFF, eps, flip_signs
 
 Array = Any
 
@@ -91,17 +91,34 @@ def separate(total: Array, q: int, k: int, pairs: Pairs, mix: bool) -> Array:
     if not mix:
         eye = xp.eye(q, dtype=total.dtype, device=aac.device(total))
         squares, moments = squares * eye, moments * eye
+    values, components = resolve(moments, squares, k)
+    return xp.concat([total[:1], values, xp.reshape(components, (-1,))])
+
+
+def resolve(moments: Array, squares: Array, k: int) -> tuple[Array, Array]:
+    """The k leading eigenvalues of G'K G (`moments`) against G'G (`squares`), and the (q, k) matrix that turns columns into components."""
+    xp = aac.array_namespace(moments)
     white = _whitener(0.5 * (squares + xp.matrix_transpose(squares)))
     inner = xp.matrix_transpose(white) @ moments @ white
     values, basis = xp.linalg.eigh(0.5 * (inner + xp.matrix_transpose(inner)))
     values = xp.clip(xp.flip(values)[:k], min=0.0)
     components = (white @ xp.flip(basis, axis=-1)[:, :k]) * xp.sqrt(values)
-    size = xp.sqrt(
-        xp.clip(xp.linalg.diagonal(squares), min=0.0)
-    )  # columns differ in scale; the sign goes by what they contribute
-    weighed = components * size[:, None]
-    components = xp.where(flip_signs(weighed) == weighed, components, -components)
-    return xp.concat([total[:1], values, xp.reshape(components, (-1,))])
+    # columns differ in scale; the sign goes by what they contribute
+    weighed = components * xp.sqrt(xp.clip(xp.linalg.diagonal(squares), min=0.0))[:, None]
+    return values, xp.where(flip_signs(weighed) == weighed, components, -components)
+
+
+def power_step(basis: Array, image: Array, k: int) -> tuple[Array, Array, float]:
+    """Ritz values and vectors of C in the span of an orthonormal `basis`, given `image` = C basis, and the worst relative residual of the first k."""
+    xp = aac.array_namespace(basis)
+    inner = xp.matrix_transpose(basis) @ image
+    values, turn = xp.linalg.eigh(0.5 * (inner + xp.matrix_transpose(inner)))
+    values, turn = xp.clip(xp.flip(values), min=0.0), xp.flip(turn, axis=-1)
+    vectors = flip_signs(basis @ turn)
+    turn = xp.matrix_transpose(basis) @ vectors
+    missed = xp.linalg.vector_norm(image @ turn - vectors * values, axis=0)[:k]
+    size = xp.clip(values[:k], min=max(CUTOFF * float(values[0]), float(xp.finfo(values.dtype).tiny)))
+    return values, vectors, float(xp.max(missed / size))
 
 
 def _alike(seen: Seen, shared: Array, k: int, pairs: Pairs) -> float:

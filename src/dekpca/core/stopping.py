@@ -12,6 +12,9 @@ from .spectrum import transposed
 
 Array = Any
 
+VERDICTS = ("", "converged", "interrupted", "diverged")  # of a check; a run that ends without one came to max_iter
+GO_ON, CONVERGED, INTERRUPTED, DIVERGED = range(4)
+
 NOTHING = {
     64: 1e-12,
     32: 1e-6,

@@ -1,0 +1,98 @@
+"""The solver for random features: block power iterations, each with one network sum.
+
+There are too many features for a sum of their covariance C, m x m; C V, m x (k + p), is what the nodes add up instead.
+No point of anybody's data is shared, not even a landmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from .answer import Answer
+from .block import Block
+from .collectives import network_sum
+from .core import landmarks, ritz
+from .core.spectrum import sane, transposed
+from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
+from .messages import Checkpoint, Say
+from .options import Options
+from .space import Coordinates, Known
+
+Array = Any
+Script = Generator[Say | Checkpoint, Any, Any]
+
+
+@dataclass(eq=False)
+class PowerState:
+    """The iterate: an orthonormal basis (m, k + p), after the last iteration sorted by eigenvalue."""
+
+    iteration: int
+    basis: Array
+    values: Array
+    verdict: int
+    history: dict[str, list[Array]]
+
+
+def feature_answer(
+    block: Block, options: Options, known: Known, coordinates: Coordinates, state: PowerState | None
+) -> Script:
+    """The leading eigenvectors of the covariance of all the data's features."""
+    psi = coordinates.centered(block, options, known)
+    xp = aac.array_namespace(psi)
+    m, q, k = psi.shape[2], options.n_columns, options.n_components
+    if state is None:
+        random = np.random.default_rng(landmarks.shared_seed(options.seed, "power"))
+        start, _ = xp.linalg.qr(block.array(random.standard_normal((m, q))))
+        state = PowerState(0, start, start[0, :] * 0, GO_ON, {"residual": []})
+
+    while True:
+        asked = yield Checkpoint(known, replace(state, history={"residual": list(state.history["residual"])}))
+        if state.verdict or state.iteration >= options.max_iter:
+            break
+        basis, last = state.basis, state.iteration + 1 == options.max_iter
+        image = transposed(psi) @ (psi @ basis)
+        asking = xp.full((block.n_nodes, 1), float(bool(asked)), dtype=psi.dtype, device=aac.device(psi))
+        mine = xp.concat([asking, xp.reshape(image, (block.n_nodes, -1))], axis=1)
+
+        def improve(total: Array, basis: Array = basis, last: bool = last) -> Array:
+            image = xp.reshape(total[1:], basis.shape)
+            good = bool(xp.all(sane(total)))
+            values, vectors, residual = ritz.power_step(basis, image, k) if good else (basis[0, :] * 0, basis, 0.0)
+            verdict = DIVERGED
+            if good:
+                verdict = CONVERGED if residual**2 <= options.tol else INTERRUPTED if float(total[0]) else GO_ON
+            after = vectors if verdict or last else xp.linalg.qr(image)[0]
+            said = xp.asarray([float(verdict), residual], dtype=psi.dtype, device=aac.device(psi))
+            return xp.concat([said, values, xp.reshape(after, (-1,))])
+
+        found = yield from network_sum(block, "power", mine, improve, 2 + q + m * q)
+        state.history["residual"].append(xp.broadcast_to(found[1], (block.n_nodes,)))
+        state = replace(
+            state,
+            iteration=state.iteration + 1,
+            basis=xp.reshape(found[2 + q :], (m, q)),
+            values=found[2 : 2 + q],
+            verdict=int(found[0]),
+        )
+
+    trace = yield from network_sum(block, "spectrum", xp.sum(psi * psi, axis=(1, 2))[:, None])
+    values, directions = landmarks.drop_empty(state.values, state.basis, m, trace[0])
+    return Answer(
+        block=block,
+        known=known,
+        kernel=known.kernel(options),
+        marks=coordinates.marks,
+        sites=None,
+        w=xp.broadcast_to(directions[None, :, :k], (block.n_nodes, m, k)),
+        z=None,
+        eigenvalues=values[:k],
+        trace=trace[0],
+        n_iter=state.iteration,
+        runs=[(VERDICTS[state.verdict] or "max_iter", state.iteration)],
+        history={"residual": xp.stack(state.history["residual"])},
+    )
