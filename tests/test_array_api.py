@@ -26,6 +26,8 @@ def asarray(request):
         {},
         {"centering": "local", "init": "random", "diagnostics": True},
         {"solver": "landmarks", "gamma_by_variance": True},
+        {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 40},
+        {"standardize": True},
         {"exchange_noise": "20dB"},
         PAPERS,
         PAPERS | {"exchange_noise": 0.01},
@@ -60,6 +62,9 @@ def test_the_estimator_answers_in_kind(kernel, asarray):
     np.testing.assert_allclose(
         to_numpy(other.transform(X[:9])), usual.transform(X[:9]), atol=1e-7
     )  # lists and NumPy are welcome too
+    back = other.inverse_transform(values)
+    assert type(back) is type(asarray(X))
+    np.testing.assert_allclose(to_numpy(back), usual.inverse_transform(usual.transform(X[:9])), atol=1e-5)
 
 
 def test_float32_and_integers():

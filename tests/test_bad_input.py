@@ -124,6 +124,20 @@ def indefinite(A, B):
         (lambda: fit(PARTS, rho=lambda t, own: 10.0 if t < 3 else 0.0), "0.0 in iteration 3"),
         (lambda: fit(PARTS, rho=[1, 2]), "a schedule is a list"),
         (lambda: fit(PARTS, landmarks="centres"), "'landmarks' parameter"),
+        (lambda: fit(PARTS, landmarks="random-features"), "solver='projection': random features are no points"),
+        (
+            lambda: fit(PARTS, landmarks="random-features", solver="landmarks", kernel="poly"),
+            "kernel='poly', which has none; kernels that have them: laplacian, rbf",
+        ),
+        (
+            lambda: fit(PARTS, landmarks="random-features", solver="landmarks", kernel=indefinite),
+            "which has none; kernels that have them: laplacian, rbf",
+        ),
+        (
+            lambda: fit(PARTS, landmarks="random-features", solver="landmarks", n_landmarks=0),
+            "solver='landmarks' with n_landmarks=0",
+        ),
+        (lambda: fit([1e200 * p for p in PARTS], standardize=True), "squares of column 0 overflow float64"),
         (lambda: fit(PARTS, landmarks=np.eye(4)), "landmarks: 4 columns, but the samples have 6"),
         (lambda: fit(PARTS, landmarks=np.ones((3, 6))), "row 0 comes 3 times"),
         (lambda: fit(PARTS, landmarks=np.eye(6), n_landmarks=5), "landmarks are 6 points"),

@@ -1,4 +1,4 @@
-"""Landmarks that are no samples: centres of clusters, and points that everybody has."""
+"""Landmarks that are no samples: centres of clusters, points that everybody has, random features; and what landmarks miss."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import cauchy, norm
+from sklearn.exceptions import ConvergenceWarning
 
 from conftest import clusters, make_options
-from dekpca import DecentralizedKernelPCA, Network, baselines, metrics
+from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, metrics
+from dekpca.answer import what_is_missed
 from dekpca.block import make_blocks
 from dekpca.core.landmarks import LEAST_CLUSTER, cluster_centers, digest
 from dekpca.engines import local
+from dekpca.kernels import Kernel
+from dekpca.space import Coordinates
 
 PARTS = clusters([60, 45, 3, 50, 30])
 NETWORK = Network.ring(5)
@@ -42,33 +47,6 @@ def test_good_answers(solver, kind):
     assert metrics.agreement(model, central, np.concatenate(PARTS)).min() > (0.995 if solver == "projection" else 0.98)
 
 
-@pytest.mark.parametrize("kind", ["kmeans", "points"])
-def test_no_message_of_the_landmark_solver_holds_a_sample(kind, monkeypatch):
-    rows = {row.tobytes() for part in PARTS for row in part}
-    said = []
-    say = local.Post.say
-
-    def listen(post, says):
-        said.extend((s.kind, np.asarray(s.payload)) for s in says if s.payload is not None)
-        return say(post, says)
-
-    def refuse(post, tells):
-        raise AssertionError("samples were told")
-
-    monkeypatch.setattr(local.Post, "say", listen)
-    monkeypatch.setattr(local.Post, "tell", refuse)
-    given = "kmeans" if kind == "kmeans" else PUBLIC
-    options = make_options(PARTS, NETWORK, 25, solver="landmarks", landmarks=given)
-    local.run(PARTS, NETWORK, options)
-    assert {k for k, _ in said} == {"landmarks", "mean", "covariance", "spectrum"} | (
-        {"counts"} if kind == "kmeans" else set()
-    )
-    for name, payload in said:
-        if payload.ndim and payload.shape[-1] == PARTS[0].shape[1]:
-            assert name == "landmarks"
-            assert not any(row.tobytes() in rows for row in payload.reshape(-1, payload.shape[-1]))
-
-
 def test_points_that_differ_are_noticed():
     options = make_options(PARTS, NETWORK, "auto", landmarks=PUBLIC)
     sizes = [len(p) for p in PARTS]
@@ -94,8 +72,153 @@ def test_digest_tells_arrays_apart_and_fits_float32():
     assert (digest(a).astype(np.float32) == digest(a)).all()
 
 
-def test_models_of_public_landmarks_hold_no_sample():
-    settings = {"landmarks": PUBLIC, "expansion": "landmarks", "random_state": 0}
-    model = DecentralizedKernelPCA(2, gamma=0.05, network=NETWORK, **settings).fit_parts(PARTS)
+@pytest.mark.parametrize("name", ["rbf", "laplacian"])
+def test_random_features_estimate_the_kernel(name):
+    X = np.concatenate(clusters([20, 20]))
+    kernel = Kernel(name, gamma=0.1)
+    exact = kernel.gram(X, X)
+    errors = []
+    for count in (500, 50_000):
+        Z = kernel.features(X, kernel.frequencies(X.shape[1], count, seed=1))
+        errors.append(np.abs(Z @ Z.T - exact).max())
+        np.testing.assert_allclose((Z**2).sum(axis=1), 1.0)
+    assert errors[1] < 0.02  # four standard deviations of the mean of 50,000 cosines
+    assert errors[1] < errors[0] / 3
+
+
+def test_frequencies_are_the_same_everywhere():
+    """From raw bits of PCG64, whose stream NumPy promises to keep, through quantiles: nothing that versions or machines do differently."""
+    raw = np.random.PCG64(5).random_raw(2) >> np.uint64(11)
+    drawn = (raw.astype(np.float64) + 0.5) * 2.0**-53
+    np.testing.assert_allclose(Kernel("rbf", gamma=0.5).frequencies(2, 1, seed=5), [norm.ppf(drawn)], rtol=1e-12)
+    np.testing.assert_allclose(
+        Kernel("laplacian", gamma=2.0).frequencies(2, 1, seed=5), [2 * cauchy.ppf(drawn)], rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("centering", ["global", "local", None])
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
+def test_power_iterations_find_the_components_of_the_features(kernel, centering):
+    model = DecentralizedKernelPCA(
+        3, kernel=kernel, gamma=0.05, network=NETWORK, solver="landmarks", landmarks="random-features", n_landmarks=120,
+        centering=centering, tol=1e-12, max_iter=400, random_state=0,
+    ).fit_parts(PARTS)  # fmt: skip
+    frequencies = model.node_models_[0].function().points[0]
+    assert frequencies.shape == (60, 6)
+    psi = [Kernel(kernel, gamma=0.05).features(p, frequencies) for p in PARTS]
+    if centering == "local":
+        psi = [p - p.mean(axis=0) for p in psi]
+    Z = np.concatenate(psi)
+    if centering == "global":
+        Z = Z - Z.mean(axis=0)
+    _, sigma, directions = np.linalg.svd(Z, full_matrices=False)
+    np.testing.assert_allclose(model.eigenvalues_, sigma[:3] ** 2, rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, sigma[:3] ** 2 / (sigma**2).sum(), rtol=1e-9)
+    for j, node in enumerate(model.node_models_):
+        values = (
+            psi[j] @ directions[:3].T
+            if centering != "global"
+            else (psi[j] - np.concatenate(psi).mean(axis=0)) @ directions[:3].T
+        )
+        found = node.transform(PARTS[j])
+        np.testing.assert_allclose(found, values * np.sign((found * values).sum(axis=0)), atol=1e-5)
+    residual = model.history_["residual"]
+    assert model.converged_
+    assert len(residual) == model.n_iter_
+    assert residual[-1] <= 1e-6 < residual[-2]
+
+
+def test_random_features_may_be_odd_many_and_stop_early():
+    settings = {
+        "gamma": 0.05,
+        "network": NETWORK,
+        "solver": "landmarks",
+        "landmarks": "random-features",
+        "random_state": 0,
+    }
+    model = DecentralizedKernelPCA(2, n_landmarks=31, **settings).fit_parts(PARTS)
+    assert model.node_models_[0].function().coefficients[0].shape == (32, 2)
+    with pytest.warns(
+        ConvergenceWarning, match="not converged after 1 iterations: relative residual [0-9.e-]+, where tol"
+    ):
+        DecentralizedKernelPCA(2, n_landmarks=500, max_iter=1, **settings).fit_parts(PARTS)
+    constant = DecentralizedKernelPCA(2, n_landmarks=30, **settings).fit_parts([np.ones((5, 6))] * 5)
+    assert (constant.eigenvalues_ < 1e-9).all()
+    assert constant.converged_
+
+
+def test_what_landmarks_miss_is_estimated_without_bias():
+    """T'T, with T summed over the nodes, against G' rest G with all samples in one place; its error is that of 1024 frequencies."""
+    options = make_options(PARTS, NETWORK, 12, solver="landmarks")
+    answers = local.run(PARTS, NETWORK, options).answers
+    blocks, known = make_blocks(PARTS, NETWORK), answers[0].known
+    kernel, marks = answers[0].kernel, answers[0].marks
+    sketch, values, raw = 0.0, [], []
+    for block in blocks:
+        coordinates = Coordinates.of(block, options, known)
+        g = coordinates.centered(block, options, known) @ known.directions
+        sketch = sketch + what_is_missed(block, options, known, coordinates, g).sum(axis=0)
+        for b, n in enumerate(block.own_sizes):
+            values.append(g[b, :n])
+            raw.append(block.samples[b, :n])
+    X, G = np.concatenate(raw), np.concatenate(values)
+    psi = marks.coordinates(kernel, X)
+    exact = G.T @ (kernel.gram(X, X) - psi @ psi.T) @ G
+    size = np.sqrt(np.outer(np.diag(exact), np.diag(exact)))
+    assert np.abs((sketch.T @ sketch - exact) / size).max() < 5 / np.sqrt(1024)
+
+
+def test_the_one_shot_solver_gains_by_it(monkeypatch):
+    parts = clusters([60] * 6, seed=3)
+    central = baselines.central(parts, 3, gamma=0.05)
+
+    def errors():
+        off = []
+        for seed in range(4):
+            model = DecentralizedKernelPCA(
+                3, gamma=0.05, network=6, solver="landmarks", n_landmarks=12, random_state=seed
+            )
+            off.append(np.abs(model.fit_parts(parts).eigenvalues_ / central.eigenvalues_ - 1))
+        return np.mean(off, axis=0)
+
+    with_estimate = errors()
+    monkeypatch.setattr(Kernel, "has_features", False)
+    assert (with_estimate < 0.5 * errors()).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "holds"),
+    [
+        ({"landmarks": PUBLIC, "expansion": "landmarks"}, "51 landmarks (points given to all nodes)"),
+        ({"landmarks": "kmeans", "n_landmarks": 30, "expansion": "landmarks"}, " landmarks (means of at least 5 rows of one node)"),
+        ({"landmarks": "kmeans", "n_landmarks": 30, "solver": "landmarks"}, " landmarks (means of at least 5 rows of one node)"),
+        ({"landmarks": "random-features", "n_landmarks": 40, "solver": "landmarks"}, "20 frequencies (drawn from a seed)"),
+    ],
+    ids=["points", "kmeans", "kmeans, one shot", "random features"],
+)  # fmt: skip
+def test_models_without_samples_can_be_handed_out(settings, holds, tmp_path):
+    model = DecentralizedKernelPCA(2, gamma=0.05, network=NETWORK, random_state=0, **settings).fit_parts(PARTS)
     for node in model.node_models_:
-        assert [p.tobytes() for f in node.functions.values() for p in f.points] == [PUBLIC.tobytes()]
+        assert not any(held.samples for held in node.contents)
+        assert str(node.contents[0]).endswith(holds)
+        node.save(tmp_path / "node.npz")
+        file = (tmp_path / "node.npz").read_bytes()  # not compressed: a row would be found
+        assert node.function().points[0][0].tobytes() in file
+        assert not any(row.tobytes() in file for part in PARTS for row in part)
+        again = NodeModel.load(tmp_path / "node.npz")
+        assert again.contents == node.contents
+        np.testing.assert_allclose(again.transform(PARTS[0]), node.transform(PARTS[0]), rtol=1e-12, atol=1e-12)
+
+
+def test_models_say_whose_samples_they_hold():
+    fit = DecentralizedKernelPCA(
+        2, gamma=0.05, network=NETWORK, n_landmarks=20, random_state=0, exchange_noise=0.1
+    ).fit_parts
+    model = fit(PARTS)
+    assert [str(held) for held in model.node_models_[0].contents] == [
+        "20 landmarks (samples drawn from all nodes) with noise",
+        "60 samples of node 0 with noise",
+        "45 samples of node 1 with noise",
+        "30 samples of node 4 with noise",
+    ]
+    assert all(held.samples for held in model.node_models_[0].contents)

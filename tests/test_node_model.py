@@ -5,6 +5,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from sklearn.kernel_ridge import KernelRidge
 
 from conftest import clusters
 from dekpca import DecentralizedKernelPCA, Network, NodeModel
@@ -28,6 +29,8 @@ def fitted(**params):
         {"centering": None},
         {"kernel": "poly", "degree": 2, "normalize": True},
         {"solver": "landmarks", "n_landmarks": 20},
+        {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 20},
+        {"standardize": True},
     ],
     ids=str,
 )
@@ -122,7 +125,10 @@ def test_a_pickle_in_disguise_is_refused(tmp_path):
 
 def test_repr_and_lists():
     node = fitted().node_models_[1]
-    assert repr(node) == "NodeModel('1', 3 components over 75 points, expansion 'neighborhood')"
+    assert repr(node) == (
+        "NodeModel('1', 3 components over 8 landmarks (samples drawn from all nodes), 12 samples of node 1, "
+        "30 samples of node 0, 25 samples of node 2)"
+    )
     np.testing.assert_allclose(node.transform(NEW.tolist()), node.transform(NEW))
 
 
@@ -139,3 +145,44 @@ def test_transform_takes_frames_and_refuses_nan():
     np.testing.assert_allclose(node.transform(pd.DataFrame(NEW)), node.transform(NEW))
     with pytest.raises(ValueError, match="node 0: X has NaN or infinity in row 1"):
         node.transform(np.where(np.arange(len(NEW))[:, None] == 1, np.nan, NEW))
+
+
+@pytest.mark.parametrize("alpha", [0.1, 2.0])
+def test_preimages_are_kernel_ridge_regression(alpha):
+    """Against scikit-learn's, from the points that the model holds."""
+    for node in (
+        fitted().node_models_[0],
+        fitted(solver="landmarks", landmarks="kmeans", n_landmarks=15).node_models_[1],
+    ):
+        points = np.concatenate(node.function().points)
+        values = node.transform(points)
+        ridge = KernelRidge(alpha=alpha, kernel="rbf", gamma=1 / values.var(axis=0).sum())
+        ridge.fit(values, points - points.mean(axis=0))
+        found = node.inverse_transform(node.transform(NEW), alpha)
+        np.testing.assert_allclose(
+            found, ridge.predict(node.transform(NEW)) + points.mean(axis=0), rtol=1e-8, atol=1e-8
+        )
+
+
+def test_preimages_of_a_linear_kernel_are_near_the_points():
+    """As many components as columns carry everything; a small ridge gives it back."""
+    model = DecentralizedKernelPCA(
+        6, kernel="linear", network=Network.ring(5), n_landmarks=30, random_state=0
+    ).fit_parts(PARTS)
+    back = model.inverse_transform(model.transform(PARTS[0]), alpha=1e-6)
+    assert np.linalg.norm(back - PARTS[0]) < 0.02 * np.linalg.norm(PARTS[0])
+
+
+def test_preimages_refuse_what_cannot_be():
+    node = fitted().node_models_[0]
+    for call, says in (
+        (lambda: node.inverse_transform(np.ones((2, 4))), "node 0: Z has shape .* rows of 3 columns"),
+        (lambda: node.inverse_transform(np.full((2, 3), np.nan)), "Z has NaN or infinity in row 0"),
+        (lambda: node.inverse_transform(np.ones((2, 3)), alpha=0), "alpha=0; a ridge"),
+        (
+            lambda: fitted(solver="landmarks", landmarks="random-features").inverse_transform(np.ones((2, 3))),
+            "random features hold no points",
+        ),
+    ):
+        with pytest.raises(ValueError, match=says):
+            call()

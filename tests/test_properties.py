@@ -34,6 +34,8 @@ MODES = {
     "landmarks": {"solver": "landmarks", "n_landmarks": 15},
     "noise": {"exchange_noise": 0.1},
     "random, local means": {"init": "random", "centering": "local"},
+    "standardize": {"standardize": True},
+    "random features": {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 40},
 }
 
 
@@ -153,70 +155,6 @@ def drive(scripts, post):
         replies = post.say(requests)
 
 
-def watched_run(parts, network, options, monkeypatch):
-    """All messages of a run: (kind, from, to, rows, columns)."""
-    sent = []
-    say, tell = local.Post.say, local.Post.tell
-
-    def log_say(post, says):
-        for block, s in zip(post.blocks, says, strict=True):
-            for i, (row, slot) in enumerate(zip(s.to.rows, s.to.slots, strict=True)):
-                array = s.payload if s.common else s.payload[i]
-                rows = array.shape[0] if s.common or s.lengths is None else s.lengths[i]
-                sent.append((s.kind, block.nodes[row], block.slots[row, slot], rows, *array.shape[1:]))
-        return say(post, says)
-
-    def log_tell(post, tells):
-        for block, t in zip(post.blocks, tells, strict=True):
-            for row in range(block.n_nodes):
-                sent.extend(
-                    (t.kind, block.nodes[row], q, t.lengths[row], *t.payload.shape[2:]) for q in block.slots[row, 1:]
-                )
-        return tell(post, tells)
-
-    monkeypatch.setattr(local.Post, "say", log_say)
-    monkeypatch.setattr(local.Post, "tell", log_tell)
-    outcome = local.run(parts, network, options)
-    return outcome, [s for s in sent if s[1] != s[2]]
-
-
-def test_messages_go_along_edges_and_have_the_sizes_of_the_algorithm(ragged, monkeypatch):
-    parts, network = ragged
-    options = options_for("default", parts, network, max_iter=7)
-    outcome, sent = watched_run(parts, network, options, monkeypatch)
-    neighbors = {(j, int(q)) for j in range(len(parts)) for q in network.neighbors(j)}
-    tree = {(j, int(p)) for j, p in enumerate(network.parents) if p >= 0}
-    tree |= {(p, j) for j, p in tree}
-    m, k = options.n_landmarks, options.n_columns
-    for kind, a, b, *shape in sent:
-        assert (a, b) in neighbors
-        if kind in ("landmarks", "mean", "covariance", "check", "spectrum"):
-            assert (a, b) in tree
-        elif kind == "data":
-            assert shape == [len(parts[a]), 6]
-        elif kind in ("share", "values"):
-            assert shape == [m + len(parts[a]), k]
-        elif kind == "view":
-            assert shape == [m + len(parts[b]), k]
-        else:
-            assert kind == "rho"
-            assert shape == [1]
-    for kind, count in (("data", 1), ("rho", 1), ("share", 7), ("view", 7), ("values", 1)):
-        assert sum(s[0] == kind for s in sent) == count * len(neighbors)
-        expected = np.zeros(len(parts))
-        for s in sent:
-            if s[0] == kind:
-                expected[s[1]] += 8 * np.prod(s[3:])
-        np.testing.assert_array_equal(outcome.traffic.bytes[kind], expected)
-    assert sum(s[0] == "check" for s in sent) == 2 * 2 * (len(parts) - 1)  # after 5 and 7 iterations
-
-
-def test_landmark_solver_sends_no_sample_but_landmarks(ragged, monkeypatch):
-    parts, network = ragged
-    _, sent = watched_run(parts, network, options_for("landmarks", parts, network), monkeypatch)
-    assert {s[0] for s in sent} == {"landmarks", "mean", "covariance", "spectrum"}
-
-
 def test_all_nodes_stop_in_the_same_iteration(ragged):
     parts, network = ragged
     options = options_for("default", parts, network, tol=1e-3, max_iter=200)
@@ -288,7 +226,7 @@ def test_five_hundred_iterations_diverge_nowhere(network):
     assert metrics.agreement(model, central, np.concatenate(parts)).min() > 0.9
 
 
-@pytest.mark.parametrize("mode", ["default", "paper", "noise"])
+@pytest.mark.parametrize("mode", ["default", "paper", "noise", "standardize", "random features"])
 def test_resuming_from_any_checkpoint_gives_the_same_bits(mode, ragged):
     parts, network = ragged
     options = options_for(mode, parts, network, max_iter=8)
