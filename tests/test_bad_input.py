@@ -91,7 +91,7 @@ def indefinite(A, B):
             lambda: fit(PARTS, n_landmarks=0, solver="landmarks", centering=None),
             "solver='landmarks' with n_landmarks=0",
         ),
-        (lambda: fit(PARTS, solver="landmarks", update="paper"), "does not iterate"),
+        (lambda: fit(PARTS, solver="landmarks", update="paper"), "has no z to update"),
         (lambda: fit(PARTS, update="paper"), "set n_landmarks=0 or n_components=1"),
         (
             lambda: fit(PARTS, update="paper", n_landmarks=0, init="local", centering="local", n_oversamples=3),

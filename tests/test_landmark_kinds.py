@@ -7,15 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import cauchy, norm
+from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 
 from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, metrics
 from dekpca.answer import what_is_missed
 from dekpca.block import make_blocks
-from dekpca.core.landmarks import LEAST_CLUSTER, cluster_centers, digest
+from dekpca.core.landmarks import LEAST_CLUSTER, cluster_centers, cluster_labels, digest
 from dekpca.engines import local
 from dekpca.kernels import Kernel
+from dekpca.program import program
 from dekpca.space import Coordinates
 
 PARTS = clusters([60, 45, 3, 50, 30])
@@ -26,6 +28,11 @@ PUBLIC = np.concatenate([p[:12] for p in PARTS]) + np.random.default_rng(1).norm
 def test_centers_are_means_of_enough_rows():
     X = np.concatenate(clusters([60, 7]))
     for count in (1, 4, 13, 500):
+        labels = cluster_labels(X, count, seed=0, name="a")
+        sizes = np.bincount(labels)
+        assert sizes.min() >= 5
+        means = [X[labels == c].mean(axis=0) for c in range(len(sizes))]
+        np.testing.assert_allclose(cluster_centers(X, count, seed=0, name="a"), means)
         centers = cluster_centers(X, count, seed=0, name="a")
         assert 1 <= len(centers) <= min(count, len(X) // LEAST_CLUSTER)
         assert not (np.abs(X[:, None] - centers).sum(axis=2) == 0).any()
@@ -51,18 +58,13 @@ def test_points_that_differ_are_noticed():
     options = make_options(PARTS, NETWORK, "auto", landmarks=PUBLIC)
     sizes = [len(p) for p in PARTS]
     blocks = [b for j, p in enumerate(PARTS) for b in make_blocks([p], NETWORK, [j], sizes)]
-    program = local.program
     other = replace(options, landmarks=PUBLIC + 1e-12)
 
     def one_differs(block, options, resume=None):
         return program(block, other if 3 in block.nodes else options, resume)
 
-    local.program = one_differs
-    try:
-        with pytest.raises(ValueError, match="node 3: its landmarks differ from those of node 0"):
-            local.drive(blocks, options)
-    finally:
-        local.program = program
+    with pytest.raises(ValueError, match="node 3: its landmarks differ from those of node 0"):
+        local.drive(blocks, options, script=one_differs)
 
 
 def test_digest_tells_arrays_apart_and_fits_float32():
@@ -143,8 +145,43 @@ def test_random_features_may_be_odd_many_and_stop_early():
     ):
         DecentralizedKernelPCA(2, n_landmarks=500, max_iter=1, **settings).fit_parts(PARTS)
     constant = DecentralizedKernelPCA(2, n_landmarks=30, **settings).fit_parts([np.ones((5, 6))] * 5)
-    assert (constant.eigenvalues_ < 1e-9).all()
+    assert (constant.eigenvalues_ == 0).all()
+    assert (constant.explained_variance_ratio_ == 0).all()
     assert constant.converged_
+
+
+def test_small_nodes_leave_the_clusters_to_those_that_have_rows_for_them():
+    parts = clusters([3] * 20 + [30])
+    for seed in range(3):
+        model = DecentralizedKernelPCA(
+            2, gamma=0.05, network=21, solver="landmarks", landmarks="kmeans", random_state=seed
+        )
+        assert 2 <= model.fit_parts(parts).node_models_[0].contents[0].rows <= 6
+    with pytest.raises(ValueError, match="clusters of at least 5 rows came out, 4 are needed"):
+        DecentralizedKernelPCA(4, network=3, solver="landmarks", landmarks="kmeans", n_landmarks=12).fit_parts(
+            [np.full((20, 2), float(j)) for j in range(3)]
+        )
+
+
+def test_random_features_in_float32():
+    """Small components are kept, and data of a lower rank than asked for converges."""
+    X = load_digits().data[:400]
+    settings = {
+        "n_components": 20,
+        "gamma": 1e-4,
+        "network": 4,
+        "solver": "landmarks",
+        "landmarks": "random-features",
+        "random_state": 0,
+    }
+    single, double = (DecentralizedKernelPCA(**settings, dtype=dtype).fit(X) for dtype in ("float32", "float64"))
+    np.testing.assert_allclose(single.eigenvalues_, double.eigenvalues_, rtol=1e-2)
+    few = np.repeat(clusters([3])[0], 20, axis=0).astype(np.float32)
+    poor = DecentralizedKernelPCA(
+        5, gamma=0.05, network=3, solver="landmarks", landmarks="random-features", random_state=0
+    ).fit(few)
+    assert poor.converged_
+    assert (poor.eigenvalues_[2:] < 1e-4 * poor.eigenvalues_[0]).all()
 
 
 def test_what_landmarks_miss_is_estimated_without_bias():

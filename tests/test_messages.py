@@ -10,6 +10,7 @@ import pytest
 from conftest import clusters, make_options
 from dekpca import PAPER, Network
 from dekpca.answer import REST_FEATURES
+from dekpca.core import landmarks
 from dekpca.engines import local
 
 COLUMNS = 11  # no other number below is 11, so that whatever has the shape of a row is noticed
@@ -97,7 +98,7 @@ def allowed(message, options, m):
         "covariance": [(m * (m + 1) // 2,), (q * (1 + m),)],  # up, and what the root makes of it down
         "power": [(1 + m * q,), (2 + q + m * q,)],
         "check": [(2 + q * q,), (1 + q * q,)],
-        "spectrum": [(parts,), (1 + k + last * k,), (1,)],
+        "spectrum": [(parts,), (1,) if options.random_features else (1 + k + last * k,)],
         "data": [(own, COLUMNS)],
         "rho": [(1,)],
         "share": [(m + own, q)],
@@ -125,12 +126,18 @@ def test_only_listed_messages_are_sent(mode, monkeypatch):
     tree = {(j, int(p)) for j, p in enumerate(NETWORK.parents) if p >= 0}
     tree |= {(p, j) for j, p in tree}
     expected = {kind: np.zeros(len(PARTS)) for kind in kinds}
+    below = landmarks.allot(np.array([len(p) for p in PARTS]), NETWORK.names, m, options.seed)
+    for j in np.argsort(-NETWORK.levels):
+        if NETWORK.parents[j] >= 0:
+            below[NETWORK.parents[j]] += below[j]
     for s in sent:
         assert (s.sender, s.receiver) in (tree if s.kind in TREE else neighbors)
         assert s.shape in allowed(s, options, m), f"{s.kind}: {s.shape}"
         assert s.kind == "landmarks" or COLUMNS not in s.shape or s.kind in ("data", "columns")
-        if s.kind == "landmarks":
-            assert s.shape[0] <= m
+        if s.kind == "landmarks" and NETWORK.parents[s.receiver] == s.sender:
+            assert s.shape[0] == m  # all of them, on the way down
+        elif s.kind == "landmarks" and isinstance(options.landmarks, str) and options.landmarks == "samples":
+            assert s.shape[0] == below[s.sender]  # those of the subtree, on the way up
         expected[s.kind][s.sender] += s.content.nbytes
     for kind in kinds:  # and the engine's count is what went over the edges
         np.testing.assert_array_equal(outcome.traffic.bytes[kind], expected[kind])

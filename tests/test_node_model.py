@@ -101,7 +101,8 @@ def test_files_hold_no_pickle_and_damage_is_noticed(tmp_path):
     with pytest.raises(ValueError, match="not a node model"):
         NodeModel.load(path)
     for change, says in (
-        ({"header": np.array(str(content["header"]).replace('"version": 1', '"version": 2'))}, "version 2"),
+        ({"header": np.array(str(content["header"]).replace('"version": 2', '"version": 3'))}, "version 3"),
+        ({"header": np.array(str(content["header"]).replace('"contents"', '"content"'))}, "damaged header"),
         ({"header": np.array(str(content["header"]).replace('"rbf"', '"gauss"'))}, "unknown kernel"),
         ({"points": content["points"][:-1]}, "do not fit"),
         ({"node_offset": np.zeros(9)}, "do not fit"),
@@ -179,6 +180,8 @@ def test_preimages_refuse_what_cannot_be():
         (lambda: node.inverse_transform(np.ones((2, 4))), "node 0: Z has shape .* rows of 3 columns"),
         (lambda: node.inverse_transform(np.full((2, 3), np.nan)), "Z has NaN or infinity in row 0"),
         (lambda: node.inverse_transform(np.ones((2, 3)), alpha=0), "alpha=0; a ridge"),
+        (lambda: node.inverse_transform(np.ones((2, 3)), alpha="a"), "alpha='a'; a ridge"),
+        (lambda: node.transform(np.ones((0, 6))), "X has no rows"),
         (
             lambda: fitted(solver="landmarks", landmarks="random-features").inverse_transform(np.ones((2, 3))),
             "random features hold no points",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -18,3 +20,11 @@ def test_the_example_runs(tmp_path, monkeypatch):
     assert agreement.shape == (20, 4)
     assert agreement.min() > 0.99
     assert (tmp_path / "node-7.npz").exists()
+
+
+@pytest.mark.parametrize("page", sorted(p.name for p in (README.parent / "docs").glob("*.md")))
+def test_examples_in_the_docs_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (README.parent / "docs" / page).read_text(encoding="utf-8")
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(code, {})

@@ -59,6 +59,15 @@ def test_constant_columns_and_far_ones(dtype):
     assert np.isfinite(model.transform(far[0])).all()
 
 
+def test_many_rows_in_float32():
+    rng = np.random.default_rng(0)
+    X = (300 + 2 * rng.normal(size=(40_000, 2))).astype(np.float32)  # temperatures in Kelvin
+    model = DecentralizedKernelPCA(
+        1, network=20, solver="landmarks", landmarks="kmeans", n_landmarks=20, standardize=True, random_state=0
+    )
+    np.testing.assert_allclose(model.fit(X).node_models_[0].columns.scale, X.astype(float).std(axis=0), rtol=1e-3)
+
+
 def test_metrics_compare_like_with_like():
     ours = DecentralizedKernelPCA(2, **SETTINGS, standardize=True).fit_parts(PARTS)
     central = baselines.central(PARTS, 2, gamma=0.1, standardize=True)

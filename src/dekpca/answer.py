@@ -15,7 +15,6 @@ import numpy as np
 from .block import Block
 from .collectives import network_sum
 from .core import ritz, spectrum
-from .core.centering import center_rows
 from .core.consensus import Estimate
 from .core.landmarks import Landmarks, RandomFeatures
 from .core.spectrum import transposed
@@ -195,13 +194,17 @@ def what_is_missed(block: Block, options: Options, known: Known, coordinates: Co
         return values[:, :0, :]
     drawn = random_features(block, kernel, REST_FEATURES, options.seed)
     on_marks = marks.root @ drawn.coordinates(kernel, marks.points)
-    pieces = []
-    for rows in row_tiles(block.n_nodes, max(1, TILE_BYTES // (8 * block.samples.shape[1] * REST_FEATURES))):
-        rest = drawn.coordinates(kernel, block.samples[rows, ...]) - coordinates.raw[rows, ...] @ on_marks
-        if options.centering == "local":
-            rest = center_rows(rest, block.mask[rows, :])
-        pieces.append(transposed(rest) @ values[rows, ...])  # values are zero where there is no sample
-    return xp.concat(pieces)
+    B, n, _ = values.shape
+    at_once = TILE_BYTES // (8 * REST_FEATURES)  # samples
+    sums = []
+    for nodes in row_tiles(B, max(1, at_once // n)):
+        total: Array = 0.0
+        for rows in row_tiles(n, at_once):
+            features = drawn.coordinates(kernel, block.samples[nodes, rows, :])
+            rest = features - coordinates.raw[nodes, rows, :] @ on_marks
+            total = total + transposed(rest) @ values[nodes, rows, :]  # values are zero where there is no sample
+        sums.append(total)
+    return xp.concat(sums)
 
 
 def whole_answer(block: Block, options: Options, known: Known, space: Space) -> Answer:

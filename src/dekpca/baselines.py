@@ -7,6 +7,7 @@ nothing here is decentralized.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import array_api_compat as aac
@@ -22,6 +23,7 @@ from .node_model import Function, Held, NodeModel
 
 Array = Any
 
+IN_COMMON = 1e-6  # a direction with a smaller part outside some node's span counts as common to all
 ARPACK_ROWS = 2000  # from here on a few eigenvectors are found faster by ARPACK than by LAPACK
 
 
@@ -121,6 +123,58 @@ def neighborhood(
     return models
 
 
+def plain_consensus(
+    parts: Sequence[Array],
+    n_components: int = 2,
+    kernel: str | Callable[..., Any] = "rbf",
+    gamma: float | str | None = None,
+    degree: float = 3,
+    coef0: float = 1.0,
+    kernel_params: Mapping[str, Any] | None = None,
+    normalize: bool = False,
+    standardize: bool = False,
+) -> list[NodeModel]:
+    """The best functions under the constraint w_j = w_q, every node centred by its own mean: what the paper's Fig. 1 warns of.
+
+    A function that all nodes express lies in the intersection of the spans of their samples. One node with poor data makes that small; for
+    most kernels it is empty, and the functions are zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dekpca
+    >>> rng = np.random.default_rng(0)
+    >>> plane, line = rng.normal(size=(30, 2)) * [3, 1], rng.normal(size=(30, 1)) * [0, 1]
+    >>> apart = dekpca.baselines.plain_consensus([plane, line], 1, kernel="linear")[0]
+    >>> a, b, c = apart.transform([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])[:, 0]
+    >>> bool(abs(b - a) < 1e-9), bool(abs(abs(c - a) - 1) < 1e-9)  # it points along the poor node's line
+    (True, True)
+    """
+    parts, columns = _standardized([_samples(part) for part in parts], standardize)
+    k = _settled(parts, kernel, gamma, degree, coef0, kernel_params, normalize)
+    ends = np.cumsum([0, *map(len, parts)])
+    gram = np.block([[_centered(k, a, b) for b in parts] for a in parts])
+    lam, basis = scipy.linalg.eigh(gram)
+    keep = lam > CUTOFF * max(lam[-1], 0)
+    rows = basis[:, keep] * np.sqrt(lam[keep])  # coordinates of all samples in an orthonormal basis of their span
+    spans = [scipy.linalg.orth(rows[a:b].T, rcond=CUTOFF**0.5) for a, b in pairwise(ends)]
+    mean_projection = sum(span @ span.T for span in spans) / len(spans)
+    shares, directions = scipy.linalg.eigh(mean_projection)
+    common = directions[:, shares > 1 - IN_COMMON]
+    values, vectors = (
+        scipy.linalg.eigh(common.T @ (rows.T @ rows) @ common) if common.size else (np.empty(0), np.empty((0, 0)))
+    )
+    found = min(n_components, len(values))
+    functions = common @ vectors[:, ::-1][:, :found] if found else np.zeros((rows.shape[1], 0))
+    models = []
+    for j, (part, (a, b)) in enumerate(zip(parts, pairwise(ends), strict=True)):
+        coefficients = scipy.linalg.pinv(rows[a:b].T, rtol=CUTOFF) @ functions
+        models.append(
+            _model(str(j), part, k, coefficients, values[::-1][:found], n_components, columns, f"samples of node {j}")
+        )
+    return models
+
+
 def _samples(part: Array) -> np.ndarray:
     """Baselines run on NumPy."""
     part = np.asarray(part)
@@ -138,7 +192,7 @@ def _standardized(parts: Sequence[np.ndarray], wanted: bool) -> tuple[Sequence[n
     if not wanted:
         return parts, None
     X = np.concatenate(parts)
-    columns = Columns.of(X.mean(axis=0), X.var(axis=0), len(X))
+    columns = Columns.of(X.mean(axis=0), X.var(axis=0))
     return [columns.standardized(part) for part in parts], columns
 
 

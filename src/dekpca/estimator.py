@@ -70,14 +70,14 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Extra columns; "auto" is max(4, n_components), or what fits. Without them the last component may converge
         slowly.
     n_landmarks : "auto" or int, default="auto"
-        "auto" is min(200, N // 10), and 4000 for random features. Never more than there are samples (of random features
-        there may be). 0 is the paper's world and needs centering "local" or None.
+        "auto" is min(200, N // 10), and 4000 for random features. Never more than there are samples (of random features, an
+        even number, there may be). 0 is the paper's world and needs centering "local" or None.
     landmarks : {"samples", "kmeans", "random-features"} or array (m, columns), default="samples"
         Points that all nodes share: samples drawn from the nodes in proportion to their sizes, which are shown to everybody; means of
-        clusters of at least 5 rows of a node's own data, no sample among them (a node with fewer rows gives none, so there may be fewer
-        than n_landmarks); or points that everybody has already, public or synthetic (checked by a fingerprint). "random-features"
+        clusters of at least 5 rows of a node's own data (a node with fewer rows gives none, so there may be fewer than n_landmarks; where rows
+        repeat, a mean can equal a row); or points that everybody has already, public or synthetic (checked by a fingerprint). "random-features"
         (solver="landmarks"; rbf and laplacian kernels) has no points at all: `n_landmarks` random Fourier features from the seed, by block power
-        iterations (`max_iter`, `tol`: squared relative residual).
+        iterations until the squared relative residual is below `tol`.
     standardize : bool, default=False
         Scale every column by the mean and standard deviation over all nodes, from a network sum; kept in the node models, which take and give
         points in the original units. Landmarks given as an array are scaled too; `exchange_noise` is in units of the scaled columns.
@@ -87,7 +87,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         landmarks.
     exchange_noise : float or str, default=0
         Gaussian noise on samples before they leave a node (to neighbors or as landmarks), drawn once: a standard
-        deviation, or a signal to noise ratio such as "20dB". Node models then hold noisy samples only.
+        deviation, or a signal to noise ratio such as "20dB". Node models then hold noisy samples only. Component values and sums are
+        still those of the samples without noise, and the noise comes from `random_state`: docs/privacy.md says what that hides.
     max_iter : int, default=100
         At most so many iterations; with update="paper" for each component.
     tol : float, default=1e-3
@@ -121,7 +122,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     history_ : dict
         By iteration: "residual" and "change" of the worst node, "since_check" (its change since the last
         check), "objective" and, with diagnostics, "lagrangian"; "residual_by_node" (iterations, nodes). A run
-        stops where "residual" and "since_check" are below sqrt(tol). "messages" and "bytes": by phase, what
+        stops where "residual" and "since_check" are below sqrt(tol). (Random features: "residual" alone.) "messages" and "bytes": by phase, what
         each node sent. Phases: landmarks (passed on), fingerprint, counts, columns, scale, mean, covariance, power,
         check, spectrum (network sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
     node_models_ : sequence of NodeModel
@@ -299,9 +300,13 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.n_features_in_ = int(checked[0].shape[1])
         return self._fit(checked, network, seed)
 
-    def _fit(self, parts: list[Array], network: Network, seed: int) -> Self:
+    def _settled(self, parts: Sequence[Array], network: Network, seed: int) -> Options:
+        """The settings of a run on this data."""
         sizes = np.array([part.shape[0] for part in parts])
-        options = settle(self._options(parts[0].shape[1], seed), network, sizes, self.n_landmarks, self.n_oversamples)
+        return settle(self._options(parts[0].shape[1], seed), network, sizes, self.n_landmarks, self.n_oversamples)
+
+    def _fit(self, parts: list[Array], network: Network, seed: int) -> Self:
+        options = self._settled(parts, network, seed)
         if self.expansion == "landmarks" and not options.n_landmarks:
             why = "on a network of one node" if len(network) == 1 else "with n_landmarks=0"
             raise ValueError(
@@ -321,7 +326,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.converged_ = first.converged
         self.node_models_ = NodeModels(answers, self.expansion, options)
         self.history_ = _history(answers, outcome.traffic)
-        self.answering_node_ = _best_informed(network, sizes)
+        self.answering_node_ = _best_informed(network, np.array([part.shape[0] for part in parts]))
         self._n_features_out = self.n_components
         if not self.converged_:
             self._warn(first.runs)
@@ -369,7 +374,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             raise ValueError(f"dtype={self.dtype!r}: known are 'float32', 'float64' and None")
         if self.solver == "landmarks" and self.update == "paper":
             raise ValueError(
-                "solver='landmarks' does not iterate, so update='paper' means nothing; leave it at 'proximal'"
+                "solver='landmarks' has no z to update, so update='paper' means nothing; leave it at 'proximal'"
             )
         if isinstance(self.landmarks, str) and self.landmarks == RANDOM_FEATURES:
             if self.solver != "landmarks":

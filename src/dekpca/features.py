@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import array_api_compat as aac
-import numpy as np
+from scipy.special import ndtri
 
 from .answer import Answer
 from .block import Block
 from .collectives import network_sum
 from .core import landmarks, ritz
-from .core.spectrum import sane, transposed
+from .core.spectrum import eps, sane, transposed
 from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
+from .kernels import uniform
 from .messages import Checkpoint, Say
 from .options import Options
 from .space import Coordinates, Known
@@ -29,7 +30,7 @@ Script = Generator[Say | Checkpoint, Any, Any]
 
 @dataclass(eq=False)
 class PowerState:
-    """The iterate: an orthonormal basis (m, k + p), after the last iteration sorted by eigenvalue."""
+    """The iterate: a basis (m, k + p), orthonormal but for the first, after the last iteration sorted by eigenvalue."""
 
     iteration: int
     basis: Array
@@ -46,21 +47,23 @@ def feature_answer(
     xp = aac.array_namespace(psi)
     m, q, k = psi.shape[2], options.n_columns, options.n_components
     if state is None:
-        random = np.random.default_rng(landmarks.shared_seed(options.seed, "power"))
-        start, _ = xp.linalg.qr(block.array(random.standard_normal((m, q))))
+        start = block.array(ndtri(uniform((m, q), landmarks.shared_seed(options.seed, "power"))))
         state = PowerState(0, start, start[0, :] * 0, GO_ON, {"residual": []})
 
     while True:
         asked = yield Checkpoint(known, replace(state, history={"residual": list(state.history["residual"])}))
         if state.verdict or state.iteration >= options.max_iter:
             break
-        basis, last = state.basis, state.iteration + 1 == options.max_iter
+        basis, first, last = state.basis, state.iteration == 0, state.iteration + 1 == options.max_iter
         image = transposed(psi) @ (psi @ basis)
         asking = xp.full((block.n_nodes, 1), float(bool(asked)), dtype=psi.dtype, device=aac.device(psi))
         mine = xp.concat([asking, xp.reshape(image, (block.n_nodes, -1))], axis=1)
 
-        def improve(total: Array, basis: Array = basis, last: bool = last) -> Array:
+        def improve(total: Array, basis: Array = basis, first: bool = first, last: bool = last) -> Array:
             image = xp.reshape(total[1:], basis.shape)
+            if first:  # made orthonormal here, at the root, and not at every node
+                basis, triangle = xp.linalg.qr(basis)
+                image = transposed(xp.linalg.solve(transposed(triangle), transposed(image)))
             good = bool(xp.all(sane(total)))
             values, vectors, residual = ritz.power_step(basis, image, k) if good else (basis[0, :] * 0, basis, 0.0)
             verdict = DIVERGED
@@ -81,7 +84,7 @@ def feature_answer(
         )
 
     trace = yield from network_sum(block, "spectrum", xp.sum(psi * psi, axis=(1, 2))[:, None])
-    values, directions = landmarks.drop_empty(state.values, state.basis, m, trace[0])
+    values, directions = landmarks.drop_empty(state.values, state.basis, 100 * eps(psi), float(block.sizes.sum()))
     return Answer(
         block=block,
         known=known,

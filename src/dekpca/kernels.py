@@ -85,6 +85,12 @@ KERNELS: Mapping[str, Callable[[Kernel, Array, Array], Array]] = {
 }
 
 
+def uniform(shape: tuple[int, int], seed: int) -> np.ndarray:
+    """Numbers above 0 and below 1 from raw bits, whose stream NumPy promises to keep: what all nodes must draw alike is made of these."""
+    words = np.random.PCG64(seed).random_raw(shape[0] * shape[1]) >> np.uint64(11)
+    return ((words.astype(np.float64) + 0.5) * 2.0**-53).reshape(shape)
+
+
 # Kernels of the difference x - y are the characteristic functions of these distributions: quantiles from uniform numbers (Rahimi, Recht 2007).
 FREQUENCIES: Mapping[str, Callable[[np.ndarray, float], np.ndarray]] = {
     "rbf": lambda uniform, gamma: np.sqrt(2.0 * gamma) * ndtri(uniform),
@@ -169,10 +175,8 @@ class Kernel:
         return self.name in FREQUENCIES
 
     def frequencies(self, n_features: int, count: int, seed: int) -> np.ndarray:
-        """(count, n_features) random frequencies, the same on every machine: drawn from raw bits, whose stream NumPy never changes."""
-        words = np.random.PCG64(seed).random_raw(count * n_features) >> np.uint64(11)
-        uniform = (words.astype(np.float64) + 0.5) * 2.0**-53
-        return FREQUENCIES[self.name](uniform, self.gamma).reshape(count, n_features)  # type: ignore[index]
+        """(count, n_features) random frequencies, the same on every machine."""
+        return FREQUENCIES[self.name](uniform((count, n_features), seed), self.gamma)  # type: ignore[index]
 
     def features(self, X: Array, frequencies: Array) -> Array:
         """Random Fourier features (..., n, 2 count), whose inner products estimate k without bias; k(x, x) comes out exactly."""

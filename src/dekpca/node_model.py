@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from numbers import Real
 from os import PathLike
 from typing import Any, overload
 
@@ -27,7 +28,7 @@ Array = Any
 
 EXPANSIONS = ("neighborhood", "node", "landmarks")
 FILE_FORMAT = "dekpca-node-model"
-FILE_VERSION = 1
+FILE_VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,13 +169,18 @@ class NodeModel:
             raise ValueError(
                 f"node {self.name}: random features hold no points to learn pre-images from; fit with another kind of landmarks"
             )
-        if not np.isfinite(alpha) or alpha <= 0:
+        if not isinstance(alpha, Real) or not 0 < alpha < np.inf:
             raise ValueError(f"node {self.name}: alpha={alpha!r}; a ridge is a number above 0")
         Z = self._checked(Z, "Z", self.n_components, function.offset)
         key = (self.expansion if expansion is None else expansion, float(alpha))
         if key not in self._preimages:
             points = aac.array_namespace(Z).concat(function.points)
-            self._preimages[key] = Preimages.learn(function(self.kernel, points), points, alpha)
+            try:
+                self._preimages[key] = Preimages.learn(function(self.kernel, points), points, float(alpha))
+            except np.linalg.LinAlgError as error:
+                raise ValueError(
+                    f"node {self.name}: alpha={alpha!r} is too small for {points.dtype}; raise it"
+                ) from error
         X = self._preimages[key](Z)
         return X if self.columns is None else self.columns.restored(X)
 
@@ -184,6 +190,8 @@ class NodeModel:
             X = np.asarray(X, dtype=np.float64)
         if len(X.shape) != 2 or X.shape[1] != width:
             raise ValueError(f"node {self.name}: {what} has shape {tuple(X.shape)}, expected rows of {width} columns")
+        if X.shape[0] == 0:
+            raise ValueError(f"node {self.name}: {what} has no rows; at least one is needed")
         xp = aac.array_namespace(X)
         if xp is not aac.array_namespace(like):
             raise ValueError(
@@ -267,7 +275,12 @@ class NodeModel:
             raise ValueError(
                 f"{path}: version {header['version']}, this dekpca reads version {FILE_VERSION}; update it"
             )
-        settings = dict(header["kernel"])
+        try:
+            settings = dict(header["kernel"])
+            contents = [Held(**held) for held in header["contents"]]
+            expansions, fourier = header["expansions"], bool(header["fourier"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path}: a node model with a damaged header ({error})") from error
         if settings.pop("callable"):
             if not callable(kernel):
                 raise ValueError(
@@ -276,10 +289,7 @@ class NodeModel:
             settings.update(name=kernel, params=dict(kernel_params or {}))
         elif settings["name"] not in KERNELS:
             raise ValueError(f"{path}: unknown kernel {settings['name']!r}; known are {', '.join(sorted(KERNELS))}")
-        contents = [Held(**held) for held in header["contents"]]
-        functions = {
-            name: _read_function(path, name, content, contents, header["fourier"]) for name in header["expansions"]
-        }
+        functions = {name: _read_function(path, name, content, contents, fourier) for name in expansions}
         columns = Columns(content["column_mean"], content["column_scale"]) if "column_mean" in content else None
         return cls(
             header["name"],

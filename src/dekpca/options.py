@@ -113,7 +113,8 @@ def settle(
         )
     limit, why = _most_columns(options.solver, centering, network, sizes, m)
     if k > limit:
-        raise ValueError(f"n_components={k}, but {why} allow at most {limit}; lower n_components{_remedy(options, m)}")
+        remedy = "" if limit >= total - 1 else _remedy(options, m)
+        raise ValueError(f"n_components={k}, but {why} allow at most {limit}; lower n_components{remedy}")
     if options.update == "paper":
         if n_oversamples not in ("auto", 0):
             raise ValueError(

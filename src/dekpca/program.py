@@ -111,7 +111,7 @@ def column_scales(block: Block) -> Script:
         raise ValueError(
             f"standardize=True: the squares of column {bad[0]} overflow {block.samples.dtype}; scale it down first, or use dtype='float64'"
         )
-    return Columns.of(mean, variance, count)
+    return Columns.of(mean, variance)
 
 
 def meet(block: Block, options: Options, known: Known) -> Script:
@@ -142,7 +142,9 @@ def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array
             )
         points = block.array(options.landmarks)
         return points if known.columns is None else known.columns.standardized(points)
-    counts = landmarks.allot(block.sizes, block.network.names, options.n_landmarks, options.seed)
+    # a node has a share in the clusters as far as it has rows for them
+    weights = block.sizes // landmarks.LEAST_CLUSTER if options.landmarks == "kmeans" else block.sizes
+    counts = landmarks.allot(weights, block.network.names, options.n_landmarks, options.seed)
     mine = counts[block.nodes]
     if options.landmarks == "kmeans":
         own = to_numpy(block.samples)
@@ -155,6 +157,12 @@ def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array
         found[np.arange(block.n_nodes), block.nodes] = [len(r) for r in rows]
         total = yield from network_sum(block, "counts", block.array(found))
         counts = to_numpy(total).round().astype(np.int64)
+        needed = options.n_components if options.solver == "landmarks" else 1
+        if counts.sum() < needed:
+            raise ValueError(
+                f"landmarks='kmeans': {counts.sum()} clusters of at least {landmarks.LEAST_CLUSTER} rows came out, {needed} are needed; "
+                "raise n_landmarks, lower n_components, or use another kind of landmarks (rows that repeat make few clusters)"
+            )
     else:
         rows = [
             take(sent[b, ...], landmarks.draw(options.seed, name, int(size), int(mine[b])))

@@ -55,13 +55,14 @@ class Coordinates:
     @classmethod
     def of(cls, block: Block, options: Options, known: Known) -> Coordinates:
         kernel = known.kernel(options)
-        marks: Landmarks | RandomFeatures
         if options.random_features:
-            marks = random_features(block, kernel, options.n_landmarks, options.seed)
-        elif known.points is None:
+            drawn = random_features(block, kernel, options.n_landmarks, options.seed)
+            psi = drawn.coordinates(kernel, block.samples)
+            landmarks.check_finite(psi, [f"node {name}" for name in block.names], kernel)
+            return cls(drawn, psi * block.mask[..., None])
+        if known.points is None:
             return cls(None, block.array(np.zeros((*block.samples.shape[:2], 0))))
-        else:
-            marks = Landmarks.of(known.points, kernel)
+        marks = Landmarks.of(known.points, kernel)
         return cls(marks, marks.coordinates(kernel, block.samples) * block.mask[..., None])
 
     def centered(self, block: Block, options: Options, known: Known) -> Array:

@@ -8,6 +8,10 @@ import typer
 
 from .. import __version__
 from .demo import demo
+from .doctor import doctor
+from .fit import fit, transform
+from .network import network
+from .reproduce import reproduce
 
 app = typer.Typer(
     help="Decentralized kernel PCA: data stays on its node, nodes talk to their neighbors only, everybody gets the answer.",
@@ -32,7 +36,8 @@ def _options(
     pass
 
 
-app.command()(demo)
+for verb in (demo, fit, transform, network, doctor, reproduce):
+    app.command()(verb)
 
 
 def main() -> None:

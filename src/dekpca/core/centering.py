@@ -21,11 +21,10 @@ class Columns:
     scale: Array
 
     @classmethod
-    def of(cls, mean: Array, variance: Array, count: int) -> Columns:
-        """A column that does not vary beyond rounding is only shifted, as scikit-learn's StandardScaler does."""
+    def of(cls, mean: Array, variance: Array) -> Columns:
+        """A column that does not vary beyond the rounding of its mean is only shifted, as scikit-learn's StandardScaler does."""
         xp = aac.array_namespace(mean)
-        rounding = count * eps(mean)
-        constant = variance <= rounding * variance + (rounding * mean) ** 2
+        constant = variance <= (100 * eps(mean) * mean) ** 2
         return cls(mean, xp.sqrt(xp.where(constant, xp.ones_like(variance), variance)))
 
     def standardized(self, X: Array) -> Array:

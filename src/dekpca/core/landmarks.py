@@ -6,6 +6,7 @@ is left of the kernel, rest(x, y) = k(x, y) - psi(x)'psi(y), is positive semi-de
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin
 
 from ..kernels import Kernel
@@ -60,23 +62,34 @@ def draw(seed: int, name: str, size: int, count: int) -> np.ndarray:
 
 
 def cluster_centers(samples: np.ndarray, count: int, seed: int, name: str) -> np.ndarray:
-    """At most `count` means of clusters of a node's own rows, each of at least `LEAST_CLUSTER` rows, so that none is a sample.
+    """At most `count` means of clusters of a node's own rows, each of at least `LEAST_CLUSTER` rows."""
+    labels = cluster_labels(samples, count, seed, name)
+    if labels is None:
+        return samples[:0]
+    return np.stack([samples[labels == c].mean(axis=0) for c in range(labels.max() + 1)]).astype(samples.dtype)
 
-    Clusters that come out smaller are given up, one by one, and their rows go to the nearest other.
+
+def cluster_labels(samples: np.ndarray, count: int, seed: int, name: str) -> np.ndarray | None:
+    """Which cluster each row is in; None where there are too few rows for one.
+
+    Clusters that come out with less than `LEAST_CLUSTER` rows are given up, one by one, and their rows go to the nearest other.
     """
     count = min(count, len(samples) // LEAST_CLUSTER)
     if count == 0:
-        return samples[:0]
+        return None
     random = np.random.RandomState(int(node_random(seed, name, "kmeans").integers(2**31)))
-    found = KMeans(count, n_init=1, random_state=random).fit(samples.astype(np.float64))
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # fewer distinct rows than clusters: those left empty are given up
+        found = KMeans(count, n_init=1, random_state=random).fit(samples.astype(np.float64))
     centers, labels = found.cluster_centers_, found.labels_
     while True:
         sizes = np.bincount(labels, minlength=len(centers))
         if sizes.min() >= LEAST_CLUSTER:
-            break
+            return labels
         centers = np.delete(centers, sizes.argmin(), axis=0)
         labels = pairwise_distances_argmin(samples, centers)
-    return np.stack([samples[labels == c].mean(axis=0) for c in range(len(centers))]).astype(samples.dtype)
 
 
 def digest(points: np.ndarray) -> np.ndarray:
@@ -139,14 +152,14 @@ def principal_directions(triangle: Array, m: int, n_columns: int, scale: Array) 
     """
     xp = aac.array_namespace(triangle)
     values, basis = xp.linalg.eigh(unpack_triangle(triangle, m))
-    return drop_empty(xp.flip(values)[:n_columns], spectrum.flip_signs(xp.flip(basis, axis=1)[:, :n_columns]), m, scale)
+    values, basis = xp.flip(values)[:n_columns], spectrum.flip_signs(xp.flip(basis, axis=1)[:, :n_columns])
+    return drop_empty(values, basis, 10.0 * m * spectrum.eps(triangle), scale)
 
 
-def drop_empty(values: Array, basis: Array, m: int, scale: Array) -> tuple[Array, Array]:
-    """Eigenvalues, largest first, and eigenvectors, with zeros for those that are rounding."""
+def drop_empty(values: Array, basis: Array, rounding: float, scale: Any) -> tuple[Array, Array]:
+    """Eigenvalues, largest first, and eigenvectors, with zeros for those that are `rounding`, relative to the first and to `scale`."""
     xp = aac.array_namespace(values)
-    rounding = 10.0 * m * spectrum.eps(values)
-    floor = xp.maximum(max(spectrum.CUTOFF, rounding) * values[:1], rounding * scale)
+    floor = xp.maximum(max(spectrum.CUTOFF, rounding) * values[:1], rounding * scale * xp.ones_like(values[:1]))
     real = values > floor
     return xp.where(real, values, xp.zeros_like(values)), xp.where(real, basis, xp.zeros_like(basis))
 

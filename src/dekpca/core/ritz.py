@@ -117,7 +117,8 @@ def power_step(basis: Array, image: Array, k: int) -> tuple[Array, Array, float]
     vectors = flip_signs(basis @ turn)
     turn = xp.matrix_transpose(basis) @ vectors
     missed = xp.linalg.vector_norm(image @ turn - vectors * values, axis=0)[:k]
-    size = xp.clip(values[:k], min=max(CUTOFF * float(values[0]), float(xp.finfo(values.dtype).smallest_normal)))
+    least = max(CUTOFF, 100 * eps(values)) * float(values[0])  # what is smaller is rounding, and done
+    size = xp.clip(values[:k], min=max(least, float(xp.finfo(values.dtype).smallest_normal)))
     return values, vectors, float(xp.max(missed / size))
 
 

@@ -181,15 +181,21 @@ def run(
     return drive(make_blocks(parts, network), options, observer, resume)
 
 
-def drive(blocks: list[Block], options: Options, observer: Observer | None = None, resume: Any = None) -> Outcome:
-    """As `run`, for blocks already made."""
+def drive(
+    blocks: list[Block],
+    options: Options,
+    observer: Observer | None = None,
+    resume: Any = None,
+    script: Callable[..., Any] = program,
+) -> Outcome:
+    """As `run`, for blocks already made; `script` may wrap the program, to time it for one."""
     post = Post(blocks)
-    scripts = [program(block, options, None if resume is None else resume[i]) for i, block in enumerate(blocks)]
+    scripts = [script(block, options, None if resume is None else resume[i]) for i, block in enumerate(blocks)]
     # an iteration that overflows is noticed by the program itself; NumPy need not add its voice
     with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore"):
         try:
             replies: list[Any] = [None] * len(scripts)
-            requests: list[Any] = [next(script) for script in scripts]
+            requests: list[Any] = [next(s) for s in scripts]
             while True:
                 if isinstance(requests[0], Say):
                     replies = post.say(requests)
@@ -200,10 +206,10 @@ def drive(blocks: list[Block], options: Options, observer: Observer | None = Non
                     if observer is not None:
                         observer(blocks, requests)
                     replies = [interrupt["asked"]] * len(blocks)
-                requests = [script.send(reply) for script, reply in zip(scripts, replies, strict=True)]
+                requests = [s.send(reply) for s, reply in zip(scripts, replies, strict=True)]
         except StopIteration as first:
             answers = [first.value]
-            answers += [_finish(script, reply) for script, reply in zip(scripts[1:], replies[1:], strict=True)]
+            answers += [_finish(s, reply) for s, reply in zip(scripts[1:], replies[1:], strict=True)]
     return Outcome(answers, post.traffic)
 
 

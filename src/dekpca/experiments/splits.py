@@ -51,6 +51,34 @@ def mostly_one_class(y: Any, sizes: Any, share: float = 0.8, seed: int = 0) -> l
     return _from_pools(y, wanted, seed)
 
 
+def dirichlet(y: Any, sizes: Any, alpha: float, seed: int = 0) -> list[np.ndarray]:
+    """Class shares of each node drawn from a Dirichlet distribution: alpha = inf is `evenly`, 0 one class a node.
+
+    Classes that run out are replaced by those that are left, in proportion.
+    """
+    y, sizes = np.asarray(y), np.asarray(sizes)
+    if alpha == 0:
+        return one_class_a_node(y, sizes, seed)
+    if np.isinf(alpha):
+        return evenly(y, sizes, seed)
+    _check(len(y), sizes)
+    classes, counts = np.unique(y, return_counts=True)
+    rng = np.random.default_rng(seed)
+    left = counts.copy()
+    wanted = []
+    for size in sizes:
+        share, hand = rng.dirichlet(np.full(len(classes), alpha)), np.zeros(len(classes), dtype=np.int64)
+        while hand.sum() < size:
+            open_share = np.where(left > hand, share, 0.0)
+            if open_share.sum() <= 1e-12:
+                open_share = (left > hand).astype(float)
+            more = rng.multinomial(size - hand.sum(), open_share / open_share.sum())
+            hand = np.minimum(hand + more, left)
+        left = left - hand
+        wanted.append({c: int(h) for c, h in zip(classes, hand, strict=True)})
+    return _from_pools(y, wanted, seed)
+
+
 def _from_pools(y: np.ndarray, wanted: list[dict[Any, int]], seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     pools = {c: rng.permutation(np.flatnonzero(y == c)) for c in np.unique(y)}

@@ -1,0 +1,159 @@
+"""What the verbs share: one-line errors and exit codes, a config file, JSON on standard output, progress on standard error."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..network import Network
+
+DONE, FAILED, USAGE, NOT_CONVERGED = range(4)  # exit codes
+
+out = Console()
+err = Console(stderr=True)
+
+
+def verb(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Errors in one line: exit code 2 for wrong input, 1 for anything else; `--debug` shows where from."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        debug = kwargs.get("debug", False)
+        try:
+            return function(*args, **kwargs)
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except Exception as error:
+            if debug:
+                raise
+            wrong_input = isinstance(error, (ValueError, TypeError, ImportError, OSError))
+            text = str(error).replace("\n", " ") or type(error).__name__
+            hint = "" if wrong_input else "; --debug shows where"
+            err.print(f"error: {text}{hint}", markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(USAGE if wrong_input else FAILED) from error
+
+    return wrapped
+
+
+def _read_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Values of a TOML file become the defaults of the command's options; the command line wins."""
+    if path is None or context.resilient_parsing:
+        return path
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise typer.BadParameter(f"{path}: not TOML: {error}") from error
+    known = {p.name: p for p in context.command.params if p.name}
+    flags = {flag.lstrip("-"): name for name, p in known.items() for flag in p.opts}
+    defaults: dict[str, Any] = {}
+    for key, value in content.items():
+        name = flags.get(key.replace("_", "-"), key if key in known else None)
+        if name is None or name == "config":
+            close = difflib.get_close_matches(key.replace("_", "-"), flags, n=1)
+            did = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(flags))}"
+            raise typer.BadParameter(f"{path}: no option {key!r}{did}")
+        if known[name].multiple or known[name].nargs == -1:
+            defaults[name] = [str(v) for v in value] if isinstance(value, list) else [str(value)]
+        else:
+            defaults[name] = value if isinstance(value, bool) else str(value)
+    context.default_map = {**(context.default_map or {}), **defaults}
+    return path
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        callback=_read_config,
+        is_eager=True,
+        help="TOML file with any of these options; the command line wins.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
+
+
+def plain(value: Any) -> Any:
+    """Something that JSON can hold."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, Path) else value
+
+
+def emit(result: dict[str, Any], as_json: bool, text: Callable[[], None]) -> None:
+    """The result, for a program or for a person."""
+    if as_json:
+        sys.stdout.write(json.dumps(plain(result), allow_nan=False, default=str) + "\n")
+    else:
+        text()
+
+
+def make_folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".dekpca-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"{path}: cannot write into this folder ({error.strerror}); choose another with --out"
+        ) from error
+    return path
+
+
+@contextmanager
+def bar(what: str, total: int) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar with a rate and an estimate on standard error, where that is a terminal."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as shown:
+        task = shown.add_task(what, total=total, note="")
+        yield lambda done, all_, note: shown.update(task, completed=done, total=all_, note=note)
+
+
+TOPOLOGIES = "ring:20 ring:20:4 path:10 star:8 grid:4x5 complete:6 random:20:0.3 (or a file of edges)"
+
+
+def parse_network(text: str, seed: int = 0) -> Network:
+    """A topology such as ring:20:4, or a file that Network.read takes."""
+    kind, *numbers = text.split(":")
+    makers: dict[str, Callable[..., Network]] = {
+        "ring": lambda n, k="2": Network.ring(int(n), int(k)),
+        "path": lambda n: Network.path(int(n)),
+        "star": lambda n: Network.star(int(n)),
+        "grid": lambda size: Network.grid(*(int(s) for s in size.split("x"))),
+        "complete": lambda n: Network.complete(int(n)),
+        "random": lambda n, p="0.3": Network.random(int(n), float(p), seed=seed),
+    }
+    if kind in makers and numbers:
+        try:
+            return makers[kind](*numbers)
+        except TypeError as error:
+            raise ValueError(f"network {text!r}: wrong numbers; write one of {TOPOLOGIES}") from error
+        except ValueError as error:
+            raise ValueError(f"network {text!r}: {error}; write one of {TOPOLOGIES}") from error
+    if not Path(text).exists():
+        raise ValueError(f"network {text!r}: no such topology or file; write one of {TOPOLOGIES}")
+    return Network.read(text)

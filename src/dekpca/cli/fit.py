@@ -1,0 +1,299 @@
+"""`dekpca fit` and `dekpca transform`: from files to node models, and from models to component values."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+from sklearn.exceptions import ConvergenceWarning
+
+from .. import __version__
+from ..data import Data, read
+from ..estimator import DecentralizedKernelPCA
+from ..network import Network, listing, natural_key
+from ..node_model import NodeModel
+from .common import (
+    NOT_CONVERGED,
+    TOPOLOGIES,
+    Config,
+    Debug,
+    Json,
+    emit,
+    err,
+    make_folder,
+    out,
+    parse_network,
+    plain,
+    verb,
+)
+
+SUMMARY = "summary.json"
+PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]+")
+
+
+@verb
+def fit(
+    data: Annotated[list[Path], typer.Argument(help="One file for all rows, or one file a node (named after it).")],
+    nodes: Annotated[int | None, typer.Option(min=1, help="Deal the rows of one file to so many nodes.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Column or array that names the node of each row.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Column or array of classes: left out of the samples, shown in the report.")
+    ] = None,
+    network: Annotated[str | None, typer.Option(help=TOPOLOGIES)] = None,
+    components: Annotated[int, typer.Option("--components", "-k", min=1, help="How many components.")] = 2,
+    kernel: Annotated[str, typer.Option(help="rbf linear poly laplacian sigmoid cosine")] = "rbf",
+    gamma: Annotated[str | None, typer.Option(help="A number, or scale; default 1 / columns.")] = None,
+    degree: Annotated[int, typer.Option(help="Of poly.")] = 3,
+    coef0: Annotated[float, typer.Option(help="Of poly and sigmoid.")] = 1.0,
+    solver: Annotated[str, typer.Option(help="projection or landmarks")] = "projection",
+    landmarks: Annotated[str, typer.Option(help="samples, kmeans, random-features, or a file of points.")] = "samples",
+    n_landmarks: Annotated[str, typer.Option(help="A number, or auto.")] = "auto",
+    standardize: Annotated[
+        bool, typer.Option("--standardize", help="Scale columns by the mean and deviation over all nodes.")
+    ] = False,
+    expansion: Annotated[str, typer.Option(help="What models hold: neighborhood, node or landmarks.")] = "neighborhood",
+    exchange_noise: Annotated[
+        str, typer.Option(help="Noise on samples that leave a node: a deviation, or 20dB.")
+    ] = "0",
+    max_iter: Annotated[int, typer.Option(min=1, help="At most so many iterations.")] = 100,
+    tol: Annotated[float, typer.Option(min=0, help="When to stop.")] = 1e-3,
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64; default: the data's.")] = None,
+    seed: Annotated[int, typer.Option(help="Deals rows, draws network and landmarks.")] = 0,
+    out_dir: Annotated[Path, typer.Option("--out", help="Folder for the models, one file a node.")] = Path(
+        "dekpca-models"
+    ),
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
+    as_json: Json = False,
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Fit decentralized kernel PCA to files and save one model a node.
+
+    Rows are dealt to --nodes nodes, or belong to the node that the --owner column names, or every node has a file of its own.
+    Exit code 3: saved, but not converged.
+
+    Examples:
+
+      dekpca fit rows.npz --nodes 20 -k 4 --gamma scale
+
+      dekpca fit patients.csv --owner hospital --standardize --landmarks kmeans --solver landmarks
+
+      dekpca fit oslo.csv rome.csv bonn.csv --network path:3 --out models --report fit.html
+    """  # fmt: skip
+    folder = make_folder(out_dir)
+    if report is not None:
+        make_folder(report.parent)
+    start = time.perf_counter()
+    sources = _read_all(data, owner, label)
+    model = DecentralizedKernelPCA(
+        n_components=components, kernel=kernel, gamma=_number_or_word(gamma, "--gamma"), degree=degree, coef0=coef0, solver=solver,
+        landmarks=_landmarks(landmarks), n_landmarks=_number_or_word(n_landmarks, "--n-landmarks", int), standardize=standardize,
+        expansion=expansion, exchange_noise=_number_or_word(exchange_noise, "--exchange-noise"), max_iter=max_iter, tol=tol, dtype=dtype,
+        random_state=seed, verbose=not as_json,
+    )  # fmt: skip
+    reading = time.perf_counter() - start
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        start = time.perf_counter()
+        _fit(model, sources, nodes, network, seed)
+        fitting = time.perf_counter() - start
+    for warning in caught:
+        err.print(f"warning: {warning.message}", markup=False, highlight=False, soft_wrap=True)
+    start = time.perf_counter()
+    files = _save(model, folder)
+    result: dict[str, Any] = {
+        "version": __version__,
+        "folder": folder,
+        "models": files,
+        "nodes": len(model.network_),
+        "rows": sum(len(source.X) for source in sources.values()),
+        "columns": model.n_features_in_,
+        "components": components,
+        "converged": bool(model.converged_),
+        "iterations": int(model.n_iter_),
+        "eigenvalues": model.eigenvalues_,
+        "explained_variance_ratio": model.explained_variance_ratio_,
+        "bytes_by_phase": {phase: int(sent.sum()) for phase, sent in model.history_["bytes"].items()},
+        "answering_node": model.network_.names[model.answering_node_],
+        "seconds": {"reading": reading, "fitting": fitting, "saving": time.perf_counter() - start},
+        "report": None,
+    }
+    (folder / SUMMARY).write_text(json.dumps(plain(result), indent=1), encoding="utf-8")
+    if report is not None:
+        result["report"] = _report(report, model, sources)
+    emit(result, as_json, lambda: _tell(result))
+    if not model.converged_:
+        raise typer.Exit(NOT_CONVERGED)
+
+
+def _read_all(paths: list[Path], owner: str | None, label: str | None) -> dict[str, Data]:
+    names = [path.name.split(".")[0] for path in paths]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"two files for node {sorted(twice)[0]}; a file is named after its node: rename one")
+    if len(paths) > 1 and owner is not None:
+        raise ValueError("--owner is for one file; several files belong to one node each: leave it out")
+    return {name: read(path, owner, label) for name, path in zip(names, paths, strict=True)}
+
+
+def _number_or_word(text: str | None, option: str, kind: type = float) -> Any:
+    """A number where it is one; a word is checked by the estimator."""
+    if text is None:
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        if re.match(r"[-+]?[0-9.]+$", text):
+            raise ValueError(f"{option} {text}: expected a whole number or a word") from None
+        return text
+
+
+def _landmarks(text: str) -> Any:
+    return read(text).X if Path(text).suffix else text
+
+
+def _fit(
+    model: DecentralizedKernelPCA, sources: dict[str, Data], nodes: int | None, network: str | None, seed: int
+) -> None:
+    made = None if network is None else parse_network(network, seed)
+    if len(sources) > 1:
+        if nodes is not None:
+            raise ValueError("--nodes is for one file; each of several files is a node: leave it out")
+        model.set_params(network=made if made is None else _renamed(made, list(sources)))
+        model.fit_parts({name: source.X for name, source in sources.items()})
+        return
+    (source,) = sources.values()
+    if nodes is not None and made is not None and len(made) != nodes:
+        raise ValueError(f"--nodes {nodes}, but the network has {len(made)}; leave out --nodes")
+    model.set_params(network=made if made is not None else nodes)
+    if source.owners is not None:
+        if nodes is not None:
+            raise ValueError("--nodes deals rows and --owner says whose they are; give one of them")
+        names = [str(name) for name in dict.fromkeys(source.owners.tolist())]
+        if made is not None:
+            model.set_params(network=_renamed(made, sorted(names)))
+        model.fit(source.X, nodes=source.owners)
+    else:
+        model.fit(source.X)
+
+
+def _renamed(network: Network, names: list[str]) -> Network:
+    """A topology of numbers over names, where its own names are just numbers."""
+    if (
+        set(network.names) == set(names)
+        or len(network) != len(names)
+        or network.names != tuple(map(str, range(len(names))))
+    ):
+        return network
+    ordered = sorted(names, key=natural_key)
+    return Network.from_edges([(ordered[int(a)], ordered[int(b)]) for a, b in network.edges])
+
+
+def _file_name(name: str, number: int) -> str:
+    return f"{name}.npz" if PLAIN_NAME.fullmatch(name) and not name.startswith(".") else f"node-{number}.npz"
+
+
+def _save(model: DecentralizedKernelPCA, folder: Path) -> dict[str, str]:
+    """File names by node."""
+    files = {}
+    for number, node in enumerate(model.node_models_):
+        files[node.name] = _file_name(node.name, number)
+        node.save(folder / files[node.name])
+    return files
+
+
+def _report(path: Path, model: DecentralizedKernelPCA, sources: dict[str, Data]) -> Path | None:
+    from ..report.html import fit_report
+
+    labels = [source.labels for source in sources.values()]
+    return fit_report(
+        path,
+        model,
+        X=np.concatenate([source.X for source in sources.values()]),
+        labels=None if any(x is None for x in labels) else np.concatenate(labels),  # type: ignore[arg-type]
+    )
+
+
+def _tell(result: dict[str, Any]) -> None:
+    table = Table(title=f"{result['rows']} rows on {result['nodes']} nodes", title_justify="left")
+    for column in ("component", "eigenvalue", "explained"):
+        table.add_column(column, justify="right")
+    for i, (value, share) in enumerate(zip(result["eigenvalues"], result["explained_variance_ratio"], strict=True)):
+        table.add_row(str(i + 1), f"{value:.6g}", f"{share:.1%}")
+    out.print(table)
+    state = "converged" if result["converged"] else "not converged"
+    sent = sum(result["bytes_by_phase"].values()) / result["nodes"] / 1e6
+    out.print(
+        f"{state} after {result['iterations']} iterations; {sent:.2f} MB sent a node; {result['seconds']['fitting']:.1f} s",
+        highlight=False,
+    )
+    out.print(f"{len(result['models'])} models in {result['folder']}", highlight=False, soft_wrap=True)
+    if result["report"] is not None:
+        out.print(f"report: {result['report']}", highlight=False, soft_wrap=True)
+
+
+@verb
+def transform(
+    model: Annotated[Path, typer.Argument(help="A model file, or a folder that dekpca fit wrote.")],
+    data: Annotated[Path, typer.Argument(help="Samples.")],
+    node: Annotated[
+        str | None, typer.Option(help="Which node of the folder answers; default: the best informed.")
+    ] = None,
+    owner: Annotated[str | None, typer.Option(help="Column to leave out.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column to leave out.")] = None,
+    out_file: Annotated[Path, typer.Option("--out", help="Where component values go: .npy or .csv.")] = Path(
+        "components.npy"
+    ),
+    as_json: Json = False,
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Component values of new samples, through the model of any node.
+
+    Examples:
+
+      dekpca transform dekpca-models new.csv --out components.csv
+
+      dekpca transform dekpca-models/rome.npz new.npy
+
+      dekpca transform dekpca-models new.npz --node rome
+    """
+    path = _model_file(model, node)
+    if out_file.suffix not in (".npy", ".csv"):
+        raise ValueError(f"--out {out_file}: unknown format {out_file.suffix or '(no ending)'}; use .npy or .csv")
+    make_folder(out_file.parent)
+    loaded = NodeModel.load(path)
+    values = loaded.transform(read(data, owner, label).X.astype(np.float64))
+    if out_file.suffix == ".npy":
+        np.save(out_file, values)
+    else:
+        header = ",".join(f"component {i + 1}" for i in range(values.shape[1]))
+        np.savetxt(out_file, values, delimiter=",", header=header, comments="")
+    result = {"model": path, "node": loaded.name, "rows": len(values), "components": values.shape[1], "file": out_file}
+    emit(
+        result, as_json, lambda: out.print(f"{len(values)} rows through node {loaded.name}: {out_file}", highlight=False, soft_wrap=True)
+    )  # fmt: skip
+
+
+def _model_file(model: Path, node: str | None) -> Path:
+    if model.is_file():
+        if node is not None:
+            raise ValueError(f"--node {node}: {model} is one node's model; give the folder to choose among nodes")
+        return model
+    if not model.is_dir():
+        raise ValueError(f"{model}: no such model file or folder")
+    summary = model / SUMMARY
+    if not summary.is_file():
+        raise ValueError(f"{model}: no {SUMMARY} in it, so dekpca fit did not write this folder; give a model file")
+    content = json.loads(summary.read_text(encoding="utf-8"))
+    name = content["answering_node"] if node is None else node
+    if name not in content["models"]:
+        raise ValueError(f"--node {name}: not among the nodes of {model}: {listing(content['models'])}")
+    return model / content["models"][name]

@@ -1,0 +1,83 @@
+"""`dekpca network`: look at a topology before data is put on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from .common import TOPOLOGIES, Config, Debug, Json, emit, make_folder, out, parse_network, verb
+
+MANY = 400  # nodes; more cannot be told apart in a picture
+
+
+@verb
+def network(
+    topology: Annotated[str, typer.Argument(help=TOPOLOGIES)],
+    seed: Annotated[int, typer.Option(help="Of a random network.")] = 0,
+    write: Annotated[Path | None, typer.Option(help="Write it to a file that --network takes.")] = None,
+    draw: Annotated[Path | None, typer.Option(help="Draw it into a PNG or SVG file.")] = None,
+    as_json: Json = False,
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Check a topology, say what it costs, and draw it.
+
+    A network must be connected. Its depth is how far a network sum travels; the degrees say how often samples are sent.
+
+    Examples:
+
+      dekpca network ring:20:4
+
+      dekpca network random:30:0.2 --seed 3 --draw net.png --write net.json
+    """
+    net = parse_network(topology, seed)
+    degrees = net.degrees
+    result = {
+        "nodes": len(net),
+        "edges": net.n_edges,
+        "neighbors": {"least": int(degrees.min()), "mean": float(degrees.mean()), "most": int(degrees.max())},
+        "diameter": int(net.diameter),
+        "depth": int(net.depth),
+        "root": net.names[net.root],
+        "file": write,
+        "figure": draw,
+    }
+    if write is not None:
+        make_folder(write.parent)
+        net.write(write)
+    if draw is not None:
+        if len(net) > MANY:
+            raise ValueError(f"--draw: {len(net)} nodes cannot be told apart in a picture; at most {MANY}")
+        _draw(draw, net)
+    emit(result, as_json, lambda: _tell(result))
+
+
+def _draw(path: Path, net: object) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from ..report.figures import draw_network
+
+    make_folder(path.parent)
+    figure, ax = plt.subplots(figsize=(7, 7))
+    draw_network(ax, net, np.zeros(len(net)), repr(net))  # type: ignore[arg-type]
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    plt.close(figure)
+
+
+def _tell(result: dict) -> None:
+    near = result["neighbors"]
+    out.print(f"{result['nodes']} nodes, {result['edges']} edges, connected", highlight=False)
+    out.print(f"neighbors a node: {near['least']} to {near['most']}, {near['mean']:.2f} on average", highlight=False)
+    out.print(
+        f"diameter {result['diameter']}; network sums take {2 * result['depth']} rounds, from node {result['root']}",
+        highlight=False,
+    )
+    for what in ("file", "figure"):
+        if result[what] is not None:
+            out.print(f"wrote {result[what]}", highlight=False, soft_wrap=True)

@@ -1,0 +1,165 @@
+"""Running an experiment: cells times repeats, each finished one kept in a CSV file, so that an interrupted run goes on where it was.
+
+Measurements that depend on the seed alone go to NAME.csv: an interrupted run and an undisturbed one write the same bytes. Times go to
+NAME-times.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..report.panels import Panel
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """The data of an experiment. `gamma` is the kernel's width for it."""
+
+    X: np.ndarray
+    y: np.ndarray
+    gamma: float
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """What is varied, what is measured, and how it is drawn."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]  # of a measurement, after repeat
+    cells: Callable[[Source], list[dict[str, Any]]]  # the settings that are varied
+    measure: Callable[
+        [Source, dict[str, Any], int], tuple[list[Row], list[Row]]
+    ]  # of one cell and seed: measurements, times
+    draw: Callable[[list[Row], list[Row]], list[Panel]]
+    text: str  # what is to be seen, for the report
+
+
+TIME_COLUMNS = ("repeat", "cell", "what", "seconds")
+
+
+def run(
+    experiment: Experiment,
+    source: Source,
+    repeats: int,
+    folder: Path,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+) -> tuple[list[Row], list[Row]]:
+    """All measurements and times; what earlier runs into the same folder finished is not measured again."""
+    cells = experiment.cells(source)
+    path, times_path = folder / f"{experiment.name}.csv", folder / f"{experiment.name}-times.csv"
+    columns = ("repeat", "cell", *experiment.columns)
+    stamp = _stamp(experiment, source, cells)
+    rows, times = _kept(folder, path, times_path, columns, stamp)
+    done = {(int(row["repeat"]), row["cell"]) for row in rows}
+    wanted = [(repeat, cell) for repeat in range(repeats) for cell in cells]
+    for number, (repeat, cell) in enumerate(wanted):
+        label = _label(cell)
+        progress(number, len(wanted), f"repeat {repeat}, {label}")
+        if (repeat, label) in done:
+            continue
+        measured, took = experiment.measure(source, cell, repeat)
+        new = [{"repeat": repeat, "cell": label} | row for row in measured]
+        new_times = [{"repeat": repeat, "cell": label} | row for row in took]
+        _append(times_path, TIME_COLUMNS, new_times)
+        _append(path, columns, new)  # last: a repeat counts as finished when its measurements are written
+        rows += [_as_read(row, columns) for row in new]
+        times += [_as_read(row, TIME_COLUMNS) for row in new_times]
+    progress(len(wanted), len(wanted), "done")
+    return rows, times
+
+
+def _label(cell: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in cell.items())
+
+
+def _stamp(experiment: Experiment, source: Source, cells: list[dict[str, Any]]) -> str:
+    """What earlier results must have been made from to be used."""
+    digest = blake2b(np.ascontiguousarray(source.X).tobytes() + np.ascontiguousarray(source.y).tobytes(), digest_size=8)
+    return json.dumps(
+        {"experiment": experiment.name, "data": digest.hexdigest(), "gamma": source.gamma, "cells": cells}
+    )
+
+
+def _kept(
+    folder: Path, path: Path, times_path: Path, columns: Sequence[str], stamp: str
+) -> tuple[list[Row], list[Row]]:
+    """What was finished before. A last line that was cut off is dropped, and so is the repeat that it belonged to."""
+    stamp_path = path.with_suffix(".json")
+    if path.exists() and (not stamp_path.exists() or stamp_path.read_text(encoding="utf-8") != stamp):
+        raise ValueError(f"{path}: made from other data or settings; remove it or choose another folder with --out")
+    stamp_path.write_text(stamp, encoding="utf-8")
+    rows = list(_read(path, columns))
+    times = list(_read(times_path, TIME_COLUMNS))
+    finished = {(row["repeat"], row["cell"]) for row in rows}
+    times = [row for row in times if (row["repeat"], row["cell"]) in finished]
+    for file, names, kept in ((path, columns, rows), (times_path, TIME_COLUMNS, times)):
+        if file.exists():
+            file.unlink()
+        _append(file, names, kept)
+    return rows, times
+
+
+def _read(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    if not path.exists():
+        return
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]  # a line without its end was being written
+    last: list[Row] = []
+    for row in csv.DictReader(whole.splitlines()):
+        if last and (row["repeat"], row["cell"]) != (last[0]["repeat"], last[0]["cell"]):
+            yield from last
+            last = []
+        last.append(_as_read(row, columns))
+    if whole == text:
+        yield from last
+
+
+def _append(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    """All rows of a repeat in one write."""
+    new = not path.exists()
+    lines = []
+
+    class Lines:
+        def write(self, text: str) -> None:
+            lines.append(text)
+
+    writer = csv.DictWriter(Lines(), columns, lineterminator="\n")
+    if new:
+        writer.writeheader()
+    writer.writerows({key: _text(row[key]) for key in columns} for row in rows)
+    with path.open("a", encoding="utf-8", newline="") as file:
+        file.write("".join(lines))
+        file.flush()
+
+
+def _text(value: Any) -> Any:
+    return f"{value:.6f}" if isinstance(value, float) else value
+
+
+def _as_read(row: Row, columns: Sequence[str]) -> Row:
+    """Values as a reader of the file gets them: numbers where they are numbers."""
+
+    def value(text: Any) -> Any:
+        text = str(_text(text))
+        try:
+            return int(text)
+        except ValueError:
+            pass
+        try:
+            return float(text)
+        except ValueError:
+            return text
+
+    return {key: value(row[key]) for key in columns}
