@@ -138,7 +138,7 @@ def draw(found: dict, nodes: list[int], path: Path) -> None:
         column[2].set_xlabel("landmarks or features")
     for ax, label in zip(
         axes[:, 0],
-        ("1 - agreement (components 1, 2, worst node)", "MB sent a node", "seconds, whole network"),
+        ("1 - agreement (1, 2; worst node)", "MB sent a node", "seconds, whole network"),
         strict=True,
     ):
         ax.set_ylabel(label)

@@ -22,3 +22,22 @@ def test_denoising(tmp_path, capsys):
     assert errors["central"] < 0.5 * errors["noisy"]
     assert (tmp_path / "denoising.png").stat().st_size > 10_000
     assert "after consensus / central" in capsys.readouterr().out
+
+
+def test_reproduce_a_figure(tmp_path, monkeypatch):
+    module = load("reproduce_a_figure")
+    monkeypatch.setattr(module.paper, "SIZES", (40, 300))
+    rows = module.main(tmp_path, repeats=1)
+    assert {row["method"] for row in rows} == {"local", "neighborhood", "paper", "dekpca"}
+    assert (tmp_path / "samples.svg").exists()
+
+
+def test_more_rows_than_fit():
+    assert load("more_rows_than_fit").main(rows=3_000).min() > 0.99
+
+
+def test_data_already_apart(tmp_path):
+    found = load("data_already_apart").main(tmp_path)
+    assert found["agreement"] > 0.99
+    assert found["cork after consensus"] > 0.85
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["aarhus.npz", "bergen.npz", "cork.npz", "delft.npz"]

@@ -41,10 +41,14 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
             wrong_input = isinstance(error, (ValueError, TypeError, ImportError, OSError))
             text = str(error).replace("\n", " ") or type(error).__name__
             hint = "" if wrong_input else "; --debug shows where"
-            err.print(f"error: {text}{hint}", markup=False, highlight=False, soft_wrap=True)
+            say_error(text + hint)
             raise typer.Exit(USAGE if wrong_input else FAILED) from error
 
     return wrapped
+
+
+def say_error(text: str) -> None:
+    err.print(f"error: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _read_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -52,11 +56,20 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
     if path is None or context.resilient_parsing:
         return path
     try:
+        context.default_map = {**(context.default_map or {}), **_defaults(context, path)}
+    except ValueError as error:
+        say_error(str(error))
+        raise typer.Exit(USAGE) from error
+    return path
+
+
+def _defaults(context: typer.Context, path: Path) -> dict[str, Any]:
+    try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}") from error
+        raise ValueError(f"--config {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
-        raise typer.BadParameter(f"{path}: not TOML: {error}") from error
+        raise ValueError(f"--config {path}: not TOML: {error}") from error
     known = {p.name: p for p in context.command.params if p.name}
     flags = {flag.lstrip("-"): name for name, p in known.items() for flag in p.opts}
     defaults: dict[str, Any] = {}
@@ -65,13 +78,12 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
         if name is None or name == "config":
             close = difflib.get_close_matches(key.replace("_", "-"), flags, n=1)
             did = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(flags))}"
-            raise typer.BadParameter(f"{path}: no option {key!r}{did}")
+            raise ValueError(f"--config {path}: no option {key!r}{did}")
         if known[name].multiple or known[name].nargs == -1:
             defaults[name] = [str(v) for v in value] if isinstance(value, list) else [str(value)]
         else:
             defaults[name] = value if isinstance(value, bool) else str(value)
-    context.default_map = {**(context.default_map or {}), **defaults}
-    return path
+    return defaults
 
 
 Config = Annotated[

@@ -117,11 +117,12 @@ def _read(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]  # a line without its end was being written
     last: list[Row] = []
-    for row in csv.DictReader(whole.splitlines()):
+    for line in csv.DictReader(whole.splitlines()):
+        row = _as_read(line, columns)
         if last and (row["repeat"], row["cell"]) != (last[0]["repeat"], last[0]["cell"]):
             yield from last
             last = []
-        last.append(_as_read(row, columns))
+        last.append(row)
     if whole == text:
         yield from last
 

@@ -1,0 +1,166 @@
+"""dekpca fit, transform, network, doctor: as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from typer.testing import CliRunner
+
+import dekpca
+from dekpca.cli import app
+
+DIGITS = load_digits()
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X, y = DIGITS.data[:300], DIGITS.target[:300]
+    np.savez("rows.npz", X=X, y=y, town=np.array(["oslo", "rome", "bonn"])[np.arange(300) % 3])
+    for j, name in enumerate(("oslo", "rome", "bonn")):
+        np.savetxt(f"{name}.csv", X[j::3], delimiter=",")
+    np.save("new.npy", X[:9])
+    return tmp_path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_fit_and_transform_are_the_python_calls(files):
+    result = run("fit", "rows.npz", "--nodes", "5", "-k", "3", "--gamma", "0.001", "--out", "models", "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    X = np.load("rows.npz")["X"]
+    model = dekpca.DecentralizedKernelPCA(3, gamma=0.001, network=5, random_state=0).fit(X)
+    np.testing.assert_allclose(told["eigenvalues"], model.eigenvalues_)
+    assert (told["nodes"], told["rows"], told["converged"], len(told["models"])) == (5, 300, True, 5)
+    assert run("transform", "models", "new.npy", "--out", "z.npy").exit_code == 0
+    np.testing.assert_allclose(np.load("z.npy"), model.transform(X[:9]))
+    assert run("transform", "models", "new.npy", "--node", "3", "--out", "z.csv").exit_code == 0
+    np.testing.assert_allclose(np.loadtxt("z.csv", delimiter=",", skiprows=1), model.node_models_[3].transform(X[:9]))
+    assert run("transform", "models/3.npz", "new.npy", "--out", "z3.npy").exit_code == 0
+    np.testing.assert_array_equal(np.load("z3.npy"), model.node_models_[3].transform(X[:9]))
+
+
+def test_owners_in_a_column_or_in_files_of_their_own(files):
+    settings = ["-k", "2", "--gamma", "0.001", "--json"]
+    by_column = run("fit", "rows.npz", "--owner", "town", "--network", "path:3", "--out", "a", *settings)
+    by_files = run("fit", "oslo.csv", "rome.csv", "bonn.csv", "--network", "path:3", "--out", "b", *settings)
+    one, two = json.loads(by_column.stdout), json.loads(by_files.stdout)
+    assert list(one["models"]) == ["bonn", "oslo", "rome"]
+    np.testing.assert_allclose(one["eigenvalues"], two["eigenvalues"], rtol=1e-9)
+
+
+def test_config_file_and_command_line(files):
+    Path("fit.toml").write_text('nodes = 4\ncomponents = 3\ngamma = 0.001\nn-landmarks = 30\nout = "c"\n')
+    told = json.loads(run("fit", "rows.npz", "--config", "fit.toml", "--components", "2", "--json").stdout)
+    assert (told["nodes"], told["components"], told["folder"]) == (4, 2, "c")
+    Path("fit.toml").write_text("componets = 3\n")
+    result = run("fit", "rows.npz", "--config", "fit.toml")
+    assert result.exit_code == 2
+    assert "no option 'componets'; did you mean 'components'?" in result.stderr
+
+
+def test_not_converged_is_exit_code_3_and_saved(files):
+    result = run(
+        "fit", "rows.npz", "--nodes", "5", "--max-iter", "1", "--tol", "1e-9", "--out", "m", "--gamma", "0.001"
+    )
+    assert result.exit_code == 3
+    assert "warning: not converged after 1 iterations" in result.stderr
+    assert len(list(Path("m").glob("*.npz"))) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["fit", "missing.npz"], "missing.npz: no such file"),
+        (["fit", "rows.npz", "--out", "rows.npz/models"], "cannot write into this folder"),
+        (["fit", "rows.npz", "--owner", "city"], "no column or array 'city' for the owner"),
+        (["fit", "rows.npz", "--nodes", "3", "--owner", "town"], "give one of them"),
+        (["fit", "oslo.csv", "rome.csv", "--nodes", "3"], "--nodes is for one file"),
+        (["fit", "oslo.csv", "./oslo.csv"], "two files for node oslo"),
+        (["fit", "rows.npz", "--network", "ring"], "no such topology or file"),
+        (["fit", "rows.npz", "--network", "ring:2:9"], "network 'ring:2:9'"),
+        (["fit", "rows.npz", "--kernel", "magic"], "'kernel' parameter"),
+        (["fit", "rows.npz", "--n-landmarks", "2.5"], "--n-landmarks 2.5: expected a whole number"),
+        (["fit", "rows.npz", "--config", "none.toml"], "none.toml"),
+        (["transform", "nowhere", "new.npy"], "no such model file or folder"),
+        (["transform", ".", "new.npy"], "no summary.json"),
+        (["transform", "rows.npz", "new.npy"], "not a node model"),
+        (["transform", "rows.npz", "new.npy", "--out", "z.doc"], "unknown format .doc"),
+        (["network", "ring:1x"], "network 'ring:1x'"),
+        (["network", "complete:500", "--draw", "n.png"], "at most 400"),
+        (["reproduce", "nodes", "--data", "new.npy", "--out", "r"], "no labels"),
+        (["reproduce", "nodes", "--data", "rows.npz", "--classes", "0,42", "--out", "r"], "42 not among the labels"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_one_line_says_what_is_wrong(files, arguments, says):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr.replace("\n", "")
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_debug_shows_where(files):
+    result = run("fit", "missing.npz", "--debug")
+    assert result.exit_code == 1
+    assert result.exception is not None
+    assert "missing.npz" in str(result.exception)
+
+
+def test_network_says_what_it_costs_and_draws(files):
+    told = json.loads(run("network", "grid:4x5", "--write", "net.json", "--draw", "net.png", "--json").stdout)
+    assert (told["nodes"], told["edges"], told["diameter"]) == (20, 31, 7)
+    assert dekpca.Network.read("net.json") == dekpca.Network.grid(4, 5)
+    assert Path("net.png").stat().st_size > 5_000
+    assert "20 nodes, 31 edges" in run("network", "net.json").stdout
+
+
+def test_doctor():
+    told = json.loads(run("doctor", "--json").stdout)
+    assert told["engines"]["local"]["works"]
+    assert told["extras"]["matplotlib"]["works"]
+    assert all(told["required"].values())
+    assert "matplotlib" in run("doctor").stdout
+
+
+def test_reproduce_goes_on_after_it_was_killed(files):
+    """A real process, really killed."""
+    np.savez("few.npz", X=DIGITS.data[:400], y=DIGITS.target[:400] % 4)
+    command = [
+        sys.executable,
+        "-m",
+        "dekpca.cli",
+        "reproduce",
+        "samples",
+        "--data",
+        "few.npz",
+        "--repeats",
+        "2",
+        "--json",
+        "--gamma",
+        "0.001",
+    ]
+    whole = subprocess.run([*command, "--out", "whole"], capture_output=True, check=True)
+    assert json.loads(whole.stdout)["rows"] == 2 * 7 * 4
+    cut = subprocess.Popen([*command, "--out", "cut"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    path = Path("cut/samples.csv")
+    while not (path.exists() and len(path.read_text().splitlines()) > 12):
+        assert cut.poll() is None
+    cut.kill()
+    cut.communicate()
+    assert len(path.read_text().splitlines()) < 2 * 7 * 4
+    subprocess.run([*command, "--out", "cut"], capture_output=True, check=True)
+    assert path.read_bytes() == Path("whole/samples.csv").read_bytes()
+    for name in ("samples.png", "samples.svg"):
+        assert Path("cut", name).stat().st_size > 10_000

@@ -1,0 +1,120 @@
+"""Files of samples: every format gives the same numbers, and what is wrong is said in one line."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+from scipy.io import savemat
+
+from dekpca.data import DataError, read
+
+X = np.random.default_rng(0).normal(size=(7, 3))
+Y = np.array([0, 1, 1, 0, 2, 2, 1])
+OWNERS = np.array(["oslo", "rome", "rome", "oslo", "bonn", "bonn", "rome"])
+
+
+def write_csv(path, header=True, delimiter=","):
+    rows = [[owner, *map(repr, row.tolist()), str(y)] for owner, row, y in zip(OWNERS, X, Y, strict=True)]
+    lines = [["town", "a", "b", "c", "y"]] * header + rows
+    path.write_text("\n".join(delimiter.join(line) for line in lines) + "\n", encoding="utf-8")
+
+
+def test_csv_with_owner_and_label(tmp_path):
+    for delimiter in (",", ";", "\t"):
+        write_csv(tmp_path / "rows.csv", delimiter=delimiter)
+        data = read(tmp_path / "rows.csv", owner="town", label="y")
+        np.testing.assert_array_equal(data.X, X)
+        assert data.owners.tolist() == OWNERS.tolist()
+        assert data.labels.tolist() == [str(y) for y in Y]
+    np.savetxt(tmp_path / "plain.csv", X, delimiter=",", fmt="%.17g")
+    np.testing.assert_array_equal(read(tmp_path / "plain.csv").X, X)
+
+
+def test_archives(tmp_path):
+    np.savez(tmp_path / "rows.npz", X=X, y=Y, town=OWNERS)
+    savemat(tmp_path / "rows.mat", {"fea": X, "gnd": Y[:, None]})
+    data = read(tmp_path / "rows.npz", owner="town")
+    np.testing.assert_array_equal(data.X, X)
+    assert data.owners.tolist() == OWNERS.tolist()
+    for path in ("rows.npz", "rows.mat"):
+        data = read(tmp_path / path)
+        np.testing.assert_array_equal(data.X, X)
+        assert data.labels.tolist() == Y.tolist()
+
+
+def test_npy_is_not_read_into_memory(tmp_path):
+    np.save(tmp_path / "rows.npy", X)
+    data = read(tmp_path / "rows.npy")
+    assert isinstance(data.X, np.memmap)
+    np.testing.assert_array_equal(data.X, X)
+
+
+def test_parquet(tmp_path):
+    table = pyarrow.table({"town": OWNERS, "a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "y": Y})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    data = read(tmp_path / "rows.parquet", owner="town", label="y")
+    np.testing.assert_array_equal(data.X, X)
+    assert data.owners.tolist() == OWNERS.tolist()
+    with pytest.raises(DataError, match="column 'town' is of string, not numbers"):
+        read(tmp_path / "rows.parquet", label="y")
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_idx(tmp_path, ending):
+    images = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
+    opened = gzip.open if ending else open
+    with opened(tmp_path / f"train-images-idx3-ubyte{ending}", "wb") as file:
+        file.write(struct.pack(">BBBBIII", 0, 0, 8, 3, 4, 2, 3) + images.tobytes())
+    with opened(tmp_path / f"train-labels-idx1-ubyte{ending}", "wb") as file:
+        file.write(struct.pack(">BBBBI", 0, 0, 8, 1, 4) + bytes([3, 1, 0, 2]))
+    data = read(tmp_path / f"train-images-idx3-ubyte{ending}")
+    np.testing.assert_array_equal(data.X, images.reshape(4, 6))
+    assert data.labels.tolist() == [3, 1, 0, 2]
+    with opened(tmp_path / f"train-images-idx3-ubyte{ending}", "wb") as file:
+        file.write(struct.pack(">BBBBIII", 0, 0, 8, 3, 4, 2, 3) + images.tobytes()[:-1])
+    with pytest.raises(DataError, match=r"23 bytes .* expected 24; the file is damaged"):
+        read(tmp_path / f"train-images-idx3-ubyte{ending}")
+
+
+def test_what_is_wrong_is_said(tmp_path):
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "text.csv").write_text("a,b\n1,2\n3,four\n")
+    (tmp_path / "hole.csv").write_text("a,b\n1,2\n3,\n")
+    (tmp_path / "ragged.csv").write_text("a,b\n1,2\n3\n")
+    (tmp_path / "rows.doc").write_text("")
+    (tmp_path / "broken.npz").write_text("no archive")
+    (tmp_path / "broken.mat").write_text("no archive")
+    (tmp_path / "broken-images-idx3-ubyte").write_text("no archive")
+    (tmp_path / "broken.parquet").write_text("no archive")
+    np.savez(tmp_path / "two.npz", one=X, two=X)
+    np.savez(tmp_path / "words.npz", X=OWNERS)
+    np.savez(tmp_path / "short.npz", X=X, y=Y[:3])
+    np.savez(tmp_path / "objects.npz", X=np.array([{}], dtype=object))
+    np.save(tmp_path / "flat.npy", Y)
+    for name, says, more in (
+        ("missing.csv", "no such file", {}),
+        ("", "it is a folder", {}),
+        ("empty.csv", "the file is empty", {}),
+        ("text.csv", "column 'b' holds 'four', which is no number in line 3", {}),
+        ("hole.csv", "column 'b' is empty in line 3", {}),
+        ("ragged.csv", "line 3 has 1 cells, the first line 2", {}),
+        ("rows.doc", "unknown format .doc; known are .npz", {}),
+        ("text.csv", "no column or array 'town' for the owner; it has a, b", {"owner": "town"}),
+        ("broken.npz", "not a plain npz file", {}),
+        ("broken.mat", "not a MATLAB file", {}),
+        ("broken-images-idx3-ubyte", "not an idx file", {}),
+        ("broken.parquet", "not a parquet file", {}),
+        ("two.npz", "which array are the samples. It has one, two; name it X", {}),
+        ("words.npz", "array 'X' holds <U4, not numbers", {}),
+        ("short.npz", r"label has shape \(3,\), expected one for each of the 7 rows", {}),
+        ("objects.npz", "not a plain npz file", {}),
+        ("flat.npy", r"shape \(7,\), expected rows and columns", {}),
+        ("flat.npy", "has no named columns", {"owner": "town"}),
+    ):
+        with pytest.raises(DataError, match=says):
+            read(tmp_path / name, **more)

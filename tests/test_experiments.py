@@ -1,0 +1,139 @@
+"""Experiments: interrupted runs go on, cells are compared alike, and the toy shows what it should."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from dekpca import DecentralizedKernelPCA, Network, baselines, metrics
+from dekpca.experiments import paper, runner, splits, toy
+from dekpca.report import panels
+
+DIGITS = load_digits()
+SOURCE = runner.Source(DIGITS.data, DIGITS.target, 1e-3, "digits")
+
+
+def small(name="samples"):
+    """Two cells of an experiment."""
+    whole = paper.EXPERIMENTS[name]
+    cells = {
+        "samples": [{"nodes": 6, "rows": 10}, {"nodes": 6, "rows": 20}],
+        "nodes": [{"nodes": 6, "rows": 20}],
+        "neighbors": [{"nodes": 6, "rows": 20, "neighbors": 2}],
+        "heterogeneity": [{"nodes": 6, "rows": 20, "alpha": a} for a in (np.inf, 0.3, 0.0)],
+        "convergence": [{"nodes": 6, "rows": 20}],
+    }
+    return replace(whole, cells=lambda source: cells[name])
+
+
+def test_an_interrupted_run_gives_the_same_file(tmp_path):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "cut").mkdir()
+    runner.run(small(), SOURCE, 2, tmp_path / "whole")
+    killed = small()
+    calls = []
+
+    def measure(source, cell, seed):
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(cell)
+        return small().measure(source, cell, seed)
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(replace(killed, measure=measure), SOURCE, 2, tmp_path / "cut")
+    path = tmp_path / "cut" / "samples.csv"
+    with path.open("a") as file:  # and the process died while it wrote a line
+        file.write("1,nodes=6 rows=20,20,local,0.1")
+    measured = []
+
+    def count(source, cell, seed):
+        measured.append((seed, cell["rows"]))
+        return small().measure(source, cell, seed)
+
+    runner.run(replace(small(), measure=count), SOURCE, 2, tmp_path / "cut")
+    assert path.read_bytes() == (tmp_path / "whole" / "samples.csv").read_bytes()
+    assert (1, 20) in measured
+    assert (0, 10) not in measured
+
+
+def test_other_data_is_not_mixed_in(tmp_path):
+    runner.run(small(), SOURCE, 1, tmp_path)
+    with pytest.raises(ValueError, match="made from other data or settings"):
+        runner.run(small(), replace(SOURCE, gamma=2e-3), 1, tmp_path)
+
+
+@pytest.mark.parametrize("name", paper.EXPERIMENTS)
+def test_every_experiment_measures_and_draws(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(paper, "LONG", 30)
+    experiment = small(name)
+    rows, times = runner.run(experiment, SOURCE, 1, tmp_path)
+    with (tmp_path / f"{name}.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert len(written) == len(rows)
+    for row in rows:
+        assert 0 <= row["similarity"] <= 1 + 1e-6
+    found = panels.save(experiment.draw(rows, times), experiment.title, tmp_path / name)
+    assert all(path.stat().st_size > 5_000 for path in found)
+    for panel in experiment.draw(rows, times):
+        assert len(panels.plotly_figure(panel).data) == len(panel.series)
+
+
+def test_similarity_by_iteration_ends_where_the_fit_does():
+    parts = [DIGITS.data[r] for r in splits.evenly(DIGITS.target, np.full(6, 30), 0)]
+    network = Network.ring(6)
+    central = baselines.central(parts, 1, gamma=1e-3)
+    model = DecentralizedKernelPCA(1, gamma=1e-3, network=network, max_iter=20, tol=0.0, random_state=0)
+    steps = paper.by_iteration(model, parts, network, 0, central, range(1, 21))
+    assert [t for t, _ in steps] == list(range(1, 21))
+    with pytest.warns(match="not converged"):
+        model.fit_parts(parts)
+    # the fit ends with one more Rayleigh-Ritz step, which turns close components a little
+    np.testing.assert_allclose(steps[-1][1], metrics.similarity(model, central)[:, 0], atol=2e-2)
+
+
+def test_node_seconds_are_those_of_each_node():
+    parts = [DIGITS.data[:200], DIGITS.data[200:210], DIGITS.data[210:220]]
+    model = DecentralizedKernelPCA(1, gamma=1e-3, network=Network.path(3))
+    seconds = paper.node_seconds(parts, Network.path(3), model, 0)
+    assert (seconds > 0).all()
+    assert seconds[0] > seconds[2]  # node 0 has the large Gram matrix, and so has its neighbor
+
+
+def test_plain_consensus_fails_where_projection_consensus_does_not():
+    for poor in (False, True):
+        parts = toy.plane(poor)
+        found = toy.solutions(parts)
+        truth = found["central"][0]
+        for v in found["projection consensus"]:
+            assert abs(v @ truth) > 0.999
+        for v in found["plain consensus"]:
+            if poor:  # dragged onto the third node's line, 45 degrees away
+                assert abs(v @ np.array([np.cos(np.deg2rad(70)), np.sin(np.deg2rad(70))])) > 0.999
+                assert abs(v @ truth) < 0.8
+            else:
+                assert abs(v @ truth) > 0.999
+
+
+def test_plain_consensus_of_an_rbf_kernel_has_nothing_in_common():
+    parts = [DIGITS.data[:20], DIGITS.data[20:40]]
+    for model in baselines.plain_consensus(parts, 1, gamma=1e-3):
+        np.testing.assert_array_equal(model.transform(DIGITS.data[:5]), 0)
+
+
+def test_dirichlet_splits_lie_between_alike_and_one_class():
+    sizes = np.full(8, 60)
+
+    def purity(alpha):
+        hands = splits.dirichlet(DIGITS.target, sizes, alpha, seed=1)
+        assert [len(h) for h in hands] == sizes.tolist()
+        dealt = np.concatenate(hands)
+        assert len(np.unique(dealt)) == len(dealt)
+        return np.mean([np.bincount(DIGITS.target[h]).max() / len(h) for h in hands])
+
+    values = [purity(a) for a in (np.inf, 10.0, 1.0, 0.1, 0.0)]
+    assert values == sorted(values)
+    assert values[-1] == 1.0
