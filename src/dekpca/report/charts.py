@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise ImportError("the HTML report needs plotly: pip install 'dekpca[report]'") from error
 
-INK, MUTED, FAINT = "#1d2731", "#66717d", "#c3cad2"
+INK, MUTED, FAINT, PAPER = "#1d2731", "#66717d", "#c3cad2", "#ffffff"
 BLUE, ORANGE, GREEN, GREY = "#2f6db3", "#c8702a", "#3d8f6e", "#8a94a0"
 BAND = "rgba(47,109,179,0.16)"
 LOW, MIDDLE, HIGH = "#eebb45", "#4f9d8f", "#2d5591"  # amber asks for a look, blue is well
@@ -30,7 +30,7 @@ SERIES = (
     "#7fa8d9", "#e3ad7d", "#86c3ab", "#b9a3d1", "#dd9a98", "#85c8d4", "#d9c07f", "#dda3c1", "#b0bd82", "#b5a399",
 )  # fmt: skip
 DARK = {
-    INK: "#e6eaee", MUTED: "#a0abb6", FAINT: "#45505c", GREY: "#97a1ac",
+    INK: "#e6eaee", MUTED: "#a0abb6", FAINT: "#45505c", PAPER: "#10151a", GREY: "#97a1ac",
     BLUE: "#78aeea", ORANGE: "#eda063", GREEN: "#6cc3a0", BAND: "rgba(120,174,234,0.20)",
     LOW: "#f2c862", MIDDLE: "#58b3a3", HIGH: "#5f90d8",
     "#8363a8": "#b598dd", "#c0504d": "#ec8683", "#2a9db0": "#5fc6d8", "#b5892b": "#dcb658", "#c2608f": "#e58fb8",
@@ -149,43 +149,49 @@ def network_figure(
     drawn = figure(
         showlegend=False,
         hovermode="closest",
-        margin={"l": 4, "r": 4, "t": 16, "b": 4},
-        xaxis={"visible": False, "fixedrange": False},
+        margin={"l": 16, "r": 16, "t": 24, "b": 4},
+        xaxis={"visible": False},
         yaxis={"visible": False, "scaleanchor": "x"},
     )
     width = 1.2 if len(edges) < 300 else 0.5
     drawn.add_scatter(**line, mode="lines", line={"color": FAINT, "width": width}, hoverinfo="skip", name="edges")
     size = float(np.clip(150 / np.sqrt(len(nodes)), 6, 26))
-    names = [network.names[j] for j in nodes]
+    if len(nodes) <= LABELLED:
+        names = [network.names[j] for j in nodes]
+        drawn.add_scatter(
+            x=place[:, 0],
+            y=place[:, 1],
+            mode="markers+text",
+            marker={"size": size + 8, "color": "rgba(0,0,0,0)", "line": {"width": 0}},  # keeps the text off the node
+            text=[plain(name if len(name) <= 12 else name[:11] + "…") for name in names],
+            textposition=_outward(place),
+            textfont={"size": 11, "color": MUTED},
+            hoverinfo="skip",
+            cliponaxis=False,
+        )
     if ringed is not None and ringed in nodes:
         at = list(nodes).index(ringed)
         ring = {"size": size + 9, "color": "rgba(0,0,0,0)", "line": {"color": INK, "width": 1.8}}
         drawn.add_scatter(x=place[[at], 0], y=place[[at], 1], mode="markers", marker=ring, hoverinfo="skip")
     patches = [_coloured(q, nodes) for q in quantities]
-    marker = {"size": size, "opacity": 1, "line": {"color": MUTED, "width": 0.8}} | patches[0]["marker"]
     drawn.add_scatter(
         x=place[:, 0],
         y=place[:, 1],
         mode="markers",
-        marker=marker,
+        marker={"size": size, "opacity": 1, "line": {"color": MUTED, "width": 0.8}} | patches[0]["marker"],
         hovertext=list(details),
         hoverinfo="text",
         name="nodes",
     )
-    if len(nodes) <= LABELLED:
-        centre = place.mean(axis=0)
-        out = place - centre
-        away = np.linalg.norm(out, axis=1, keepdims=True)
-        at = place + 0.13 * np.ptp(place, axis=0).max() / 2 * np.where(away > 0, out / np.maximum(away, 1e-9), 1.0)
-        drawn.add_scatter(
-            x=at[:, 0],
-            y=at[:, 1],
-            mode="text",
-            text=[plain(name if len(name) <= 12 else name[:11] + "…") for name in names],
-            textfont={"size": 11, "color": MUTED},
-            hoverinfo="skip",
-        )
     return drawn, patches, all_edges
+
+
+def _outward(place: np.ndarray) -> list[str]:
+    """On which side of each node its name does not lie on the network."""
+    x, y = (place - place.mean(axis=0)).T
+    eighth = np.rint(np.arctan2(y, x) / (np.pi / 4)).astype(int) % 8
+    sides = ("middle right", "top right", "top center", "top left", "middle left", "bottom left", "bottom center", "bottom right")  # fmt: skip
+    return [sides[e] for e in eighth]
 
 
 def _coloured(quantity: Quantity, nodes: Sequence[int]) -> dict[str, Any]:
@@ -228,11 +234,13 @@ def convergence_figure(curves: Mapping[str, Any], by_node: Any, threshold: float
             y=numbers(_positive(high)[kept]),
             fill="tonexty",
             fillcolor=BAND,
-            name="80 % of the nodes",
+            name="middle 80 %",
             **shade,
         )
         line = {"color": BLUE, "width": 1.4, "dash": "dot"}
-        drawn.add_scatter(x=steps[kept], y=numbers(_positive(middle)[kept]), name="residual, median node", line=line)
+        drawn.add_scatter(
+            x=steps[kept], y=numbers(_positive(middle)[kept]), name="residual, median", line=line, mode="lines"
+        )
     styles = [{"color": BLUE, "width": 2.4}, {"color": ORANGE, "width": 2}, {"color": GREY, "width": 1.2}]
     for (name, values), style in zip(curves.items(), styles, strict=False):
         y = numbers(_positive(np.asarray(values, dtype=float))[kept])
@@ -242,7 +250,7 @@ def convergence_figure(curves: Mapping[str, Any], by_node: Any, threshold: float
             x=[1, len(steps)],
             y=[threshold] * 2,
             mode="lines",
-            name=f"tolerance, {threshold:.2g}",
+            name=f"tolerance {threshold:.2g}",
             line={"color": INK, "width": 1.2, "dash": "dash"},
             hoverinfo="skip",
         )
@@ -285,8 +293,14 @@ def distribution_figure(
 
 def bar_figure(groups: Mapping[str, Any], labels: Sequence[str], xtitle: str, ytitle: str) -> go.Figure:
     """Upright bars side by side, a group for each label."""
-    drawn = figure(barmode="group", bargap=0.3, xaxis=axis(xtitle, type="category"), yaxis=axis(ytitle, rangemode="tozero"))  # fmt: skip
-    colors = {"central": GREY, "dekpca": BLUE}
+    drawn = figure(
+        barmode="group",
+        bargap=0.25,
+        xaxis=axis(xtitle, type="category"),
+        yaxis=axis(ytitle, rangemode="tozero"),
+        uniformtext={"mode": "hide", "minsize": 10},  # no number is better than one that cannot be read
+    )
+    colors = {"central": MUTED, "dekpca": BLUE}
     for i, (name, values) in enumerate(groups.items()):
         color = colors.get(name, SERIES[i % len(SERIES)])
         text = [f"{v:.3g}" for v in np.asarray(values, dtype=float)] if len(labels) * len(groups) <= 12 else None
@@ -296,8 +310,9 @@ def bar_figure(groups: Mapping[str, Any], labels: Sequence[str], xtitle: str, yt
             name=plain(name),
             marker={"color": color},
             text=text,
-            textposition="outside",
-            cliponaxis=False,
+            textposition="inside",
+            insidetextanchor="end",
+            insidetextfont={"color": PAPER},
             textangle=0,
         )
     return drawn
@@ -330,8 +345,9 @@ def edge_figure(names: Sequence[str], edges: np.ndarray, sent: np.ndarray, unit:
     z[edges[:, 0], edges[:, 1]] = sent
     shown = [plain(name) for name in names]
     ticks = {"showticklabels": len(names) <= LABELLED, "type": "category", "showgrid": False, "ticks": ""}
+    short = max(map(len, names)) <= 3
     drawn = figure(
-        xaxis=axis("to node", **ticks),
+        xaxis=axis("to node", **ticks, tickangle=0 if short else None),
         yaxis=axis("from node", **ticks, autorange="reversed"),
     )
     drawn.add_heatmap(

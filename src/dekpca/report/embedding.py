@@ -48,6 +48,7 @@ def embedding_chart(
         options.append(f"node {names[j]}" + (" (answers transform)" if j == model.answering_node_ else ""))
     colorings = _colorings(labels, node_of, rows, names)
     empty = charts.figure(hovermode="closest", xaxis=charts.axis(), yaxis=charts.axis())
+    empty.layout.legend.itemsizing = "constant"  # the points are too small to tell their colours
     extra = {
         "kind": "embedding", "values": packed, "ranges": ranges, "points": len(rows), "rows": rows.tolist(), "views": entries,
         "owner": None if node_of is None else node_of[rows].tolist(), "names": [charts.plain(n) for n in names] if node_of is not None else [],
@@ -58,8 +59,8 @@ def embedding_chart(
     controls = select_html("embedding-view", "Values from", options, "view", chosen=start)
     if len(colorings) > 1:
         controls += select_html("embedding-color", "Colour by", [c["label"] for c in colorings], "color")
-    controls += select_html("embedding-x", "Across", components, "x")
-    controls += select_html("embedding-y", "Up", components, "y", chosen=min(1, k - 1))
+    controls += select_html("embedding-x", "x", components, "x")
+    controls += select_html("embedding-y", "y", components, "y", chosen=min(1, k - 1))
     controls += '<output class="details" aria-live="polite"></output>'
     return Chart(
         "embedding",

@@ -18,7 +18,7 @@ from ..node_model import NodeModel
 from . import charts
 from .embedding import embedding_chart
 from .measures import Findings, hosted, measure
-from .page import Chart, Pair, Section, Switch, Table, cards_html, escape, select_html, write_page
+from .page import Chart, Pair, Part, Section, Switch, Table, cards_html, escape, select_html, write_page
 from .reproduce import settings_section, snippet
 
 NODES_LISTED = 300  # rows of the table of nodes
@@ -230,7 +230,7 @@ def _network(model: Any, found: Findings) -> Section:
         [switch],
         _node_table(model, found),
         520,
-        {"kind": "network", "details": facts},
+        {"kind": "network", "details": facts, "square": True},
         controls,
     )
     text = f"Who talks to whom: {len(network):,} nodes, {network.n_edges:,} edges, at most {network.diameter if len(network) <= 5000 else network.depth * 2} steps between two nodes."
@@ -281,9 +281,9 @@ def _node_table(model: Any, found: Findings) -> Table:
 def _convergence(model: Any) -> Section:
     history = model.history_
     curves = {
-        "residual, worst node": history.get("residual", ()),
-        "change since the last check": history.get("since_check", ()),
-        "change in an iteration": history.get("change", ()),
+        "residual, worst": history.get("residual", ()),
+        "change since check": history.get("since_check", ()),
+        "change, one step": history.get("change", ()),
     }
     curves = {name: np.asarray(v, dtype=float) for name, v in curves.items() if len(v)}
     if not curves:
@@ -296,15 +296,15 @@ def _convergence(model: Any) -> Section:
     head = ["iteration", *curves]
     if by_node is not None and len(by_node):
         columns.append(np.median(by_node, axis=1)[listed])
-        head.append("residual, median node")
+        head.append("residual, median")
     table = Table(head, [(int(i) + 1, *(c[n] for c in columns)) for n, i in enumerate(listed)], "Residual and change by iteration")  # fmt: skip
     chart = Chart(
         "convergence",
         charts.convergence_figure(curves, None if by_node is None else np.asarray(by_node), allowed),
-        f"Residual and change over {steps} iterations on a logarithmic scale; the last residual is {curves['residual, worst node'][-1]:.2g}."
-        if "residual, worst node" in curves
+        f"Residual and change over {steps} iterations on a logarithmic scale; the last residual is {curves['residual, worst'][-1]:.2g}."
+        if "residual, worst" in curves
         else f"Change over {steps} iterations.",
-        "Both are relative to the size of the components. The band holds the middle 80 % of the nodes.",
+        "Both are relative to the size of the components. The worst and the median are over the nodes, and the band holds the middle 80 % of them.",
         table=table,
         height=400,
     )
@@ -383,8 +383,8 @@ def _eigenvalues(model: Any, central: NodeModel | None) -> Section:
     )
     spectrum = charts.bar_figure(groups, labels, "component", "eigenvalue")
     pair = Pair((
-        Chart("eigenvalues", spectrum, "Bars of eigenvalues; the numbers are in the table.", "Of the centred kernel matrix of all data.", table=table, height=360),
-        Chart("variance", share, "Bars of the share of the variance that each component explains.", "Eigenvalues over the trace of the centred kernel matrix, each and added up.", height=360),
+        Chart("eigenvalues", spectrum, "Bars of eigenvalues; the numbers are in the table.", "Of the centred kernel matrix of all data.", table=table, height=340, heading="Against central" if central is not None else "As estimated"),
+        Chart("variance", share, "Bars of the share of the variance that each component explains.", "Eigenvalues over the trace of the centred kernel matrix, each and added up.", height=340, heading="Explained variance"),
     ))  # fmt: skip
     text = "How much each component explains, as the network estimates it without ever holding the kernel matrix."
     if central is None:
@@ -412,8 +412,9 @@ def _traffic(model: Any) -> Section:
         "Bars are the mean over the nodes; the thin lines reach from the node that sent least to the one that sent most.",
         table=table,
         height=90 + 30 * len(ranked),
+        heading="By phase",
     )
-    parts = [chart]
+    parts: list[Part] = [chart]
     text = f"A node sent {in_bytes(1e3 * sum(means))} on average, to its neighbors only."
     edges, by_edge = (model.history_.get(key) for key in ("edges", "edge_bytes"))
     if edges is not None and by_edge is not None and len(edges):
@@ -438,7 +439,7 @@ def _edges(model: Any, edges: np.ndarray, sent: np.ndarray) -> Chart:
         caption = f"The {len(ranked)} of {len(edges):,} directed edges that carried most."
         height = 90 + 24 * len(ranked)
     label = f"Bytes along each edge; most along {labels[0]}, {in_bytes(sent[ranked[0]])}."
-    return Chart("edges", figure, label, caption, table=table, height=height)
+    return Chart("edges", figure, label, caption, table=table, height=height, extra={"square": len(names) <= CELLS}, heading="By edge", most=640)
 
 
 def _time(model: Any) -> Section:

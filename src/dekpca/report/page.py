@@ -58,6 +58,8 @@ class Chart:
     height: int = 400
     extra: dict[str, Any] = field(default_factory=dict)  # for a figure with a script of its own
     controls: str = ""  # and its controls, as HTML
+    heading: str = ""  # where a section has several
+    most: int | None = None  # width in pixels
 
 
 @dataclass(frozen=True)
@@ -199,9 +201,11 @@ def chart_html(chart: Chart) -> str:
     numbers = ""
     if chart.table:
         numbers = f"<details><summary>The numbers as a table</summary>{table_html(chart.table)}</details>"
+    heading = f"<h3>{escape(chart.heading)}</h3>" if chart.heading else ""
+    width = f";max-width:{chart.most}px" if chart.most else ""
     return (
-        f'<figure class="chart" data-chart="{name}">{controls}'
-        f'<div class="plot" id="plot-{name}" role="img" aria-label="{escape(chart.label)}" style="height:{chart.height}px"></div>'
+        f'<figure class="chart" data-chart="{name}">{heading}{controls}'
+        f'<div class="plot" id="plot-{name}" role="img" aria-label="{escape(chart.label)}" style="height:{chart.height}px{width}"></div>'
         f"<figcaption>{escape(chart.caption)}</figcaption>{numbers}</figure>"
     )
 

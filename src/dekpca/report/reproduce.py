@@ -144,7 +144,7 @@ def settings_section(
     tables = []
     if given:
         rows = [(str(k), v if isinstance(v, str) else shown(v)) for k, v in given.items()]
-        tables.append(Table(("of this run", ""), rows, "Settings of this run"))
+        tables.append(Table(("setting", "value"), rows, "Settings of this run"))
     if params is not None:
         usual = DecentralizedKernelPCA().get_params()
         rows = [
@@ -152,5 +152,5 @@ def settings_section(
             for name, value in params.items()
         ]
         tables.append(Table(("parameter", "value", ""), rows, "Parameters of the estimator; those set differ from the default"))  # fmt: skip
-    tables.append(Table(("", "version"), versions(), "Versions"))
+    tables.append(Table(("what", "version"), versions(), "Versions"))
     return Section("settings", "Settings and versions", text, [*parts, *tables])

@@ -18,7 +18,7 @@
   // Figures come in light colours; a known colour has a counterpart on a dark ground.
   function swapped(value) {
     if (typeof value === "string") return report.dark[value.toLowerCase()] ?? value;
-    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(swapped);
+    if (Array.isArray(value)) return typeof value.at(-1) === "number" ? value : value.map(swapped); // [0.5, color] is a step of a scale
     if (value && typeof value === "object" && !ArrayBuffer.isView(value)) {
       return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, k === "bdata" ? v : swapped(v)]));
     }
@@ -41,6 +41,7 @@
       if (/^[xy]axis\d*$/.test(key)) layout[key] = { gridcolor: line, linecolor: line, zerolinecolor: line, ...layout[key] };
     }
     layout.legend = { bgcolor: "rgba(0,0,0,0)", ...layout.legend, font: { size: narrow ? 11.5 : 13, ...layout.legend?.font } };
+    if (narrow && layout.legend.orientation === "h") Object.assign(layout.legend, { xref: "container", x: 0 });
     if (touch.matches) layout.dragmode = false; // or a finger on a figure could not scroll the page
     return { data, layout };
   }
@@ -71,6 +72,10 @@
   }
 
   function draw(chart) {
+    chart.height ??= parseFloat(chart.place.style.height);
+    if (chart.spec.square) { // on a phone a round figure needs no more height than width, and room for its scale
+      chart.place.style.height = Math.min(chart.height, chart.place.clientWidth + 90) + "px";
+    }
     const { data, layout } = themed(current(chart), chart.place);
     const config = {
       displaylogo: false, responsive: true, displayModeBar: touch.matches ? false : "hover",
@@ -135,19 +140,23 @@
         const coloring = spec.colorings[Number(select("color")?.value ?? 0)];
         const own = spec.views[view].node;
         output.textContent = spec.views[view].says;
-        const mark = (rows) => ({
-          size: n > 1500 ? 4.5 : 6, opacity: 0.8,
-          line: { color: spec.ink, width: spec.owner && own !== null ? rows.map((i) => (spec.owner[i] === own ? 1.4 : 0)) : 0 },
-        });
+        const mark = { size: n > 1500 ? 5 : 6, opacity: 0.8, line: { width: 0 } };
         const says = (i) => spec.owner ? `row ${spec.rows[i]}, node ${spec.names[spec.owner[i]]}` : `row ${spec.rows[i]}`;
         const trace = (rows, name, marker) => ({
           type: "scatter", mode: "markers", name, x: rows.map((i) => x[i]), y: rows.map((i) => y[i]),
-          marker: { ...mark(rows), ...marker }, hovertext: rows.map((i) => `${coloring.says ? coloring.says[coloring.of[i]] + "<br>" : ""}${says(i)}`), hoverinfo: "text",
+          marker: { ...mark, ...marker }, hovertext: rows.map((i) => `${coloring.says ? coloring.says[coloring.of[i]] + "<br>" : ""}${says(i)}`), hoverinfo: "text",
         });
         const all = [...Array(n).keys()];
         const data = coloring.classes
           ? coloring.classes.map((name, c) => trace(all.filter((i) => coloring.of[i] === c), name, { color: coloring.colors[c] }))
           : [trace(all, "", { color: coloring.of, colorscale: coloring.scale, showscale: coloring.bar, colorbar: { title: { text: coloring.label, side: "top" }, orientation: "h", thickness: 9, len: 0.8, y: 1.02, yanchor: "bottom", outlinewidth: 0 } })];
+        if (spec.owner && own !== null) { // rings lie on top, so that they can be seen in a crowd
+          const mine = all.filter((i) => spec.owner[i] === own);
+          data.push({
+            type: "scatter", mode: "markers", name: "its own rows", x: mine.map((i) => x[i]), y: mine.map((i) => y[i]), hoverinfo: "skip",
+            marker: { size: mark.size + 3, color: "rgba(0,0,0,0)", line: { color: spec.ink, width: 1.2 } },
+          });
+        }
         const around = (c) => { const [low, high] = spec.ranges[c], pad = 0.04 * (high - low || 1); return [low - pad, high + pad]; };
         const title = (c) => ({ text: `component ${c + 1}`, standoff: 8 });
         const layout = merged(spec.layout, {
