@@ -115,7 +115,9 @@ def test_one_library_and_nothing_from_elsewhere(full):
     for tag, attributes in seen.tags:
         assert not {"src", "srcset", "data", "action", "poster"} & set(attributes), tag
         assert attributes.get("href", "#").startswith("#")
-    own = re.sub(r"<script>/\*\*.*?</script>", "", text, count=1, flags=re.DOTALL)  # plotly.js speaks of addresses it never asks
+    own = re.sub(
+        r"<script>/\*\*.*?</script>", "", text, count=1, flags=re.DOTALL
+    )  # plotly.js speaks of addresses it never asks
     assert len(own) < 600_000
     assert not re.search(r"https?://", own)
     assert not re.search(r"@import|url\(", own)
@@ -134,7 +136,9 @@ def test_names_are_text(full):
     assert len(re.findall(r"<script", text.partition("<body>")[2].partition("plotly.js v")[0])) == 2  # data, library
     network = data_of(page)["figures"]["network"]
     nodes = next(t for t in network["data"] if t.get("name") == "nodes")
-    assert html.escape(f"node {NASTY}", quote=False) in nodes["hovertext"][0] + nodes["hovertext"][1]  # plotly reads tags
+    assert (
+        html.escape(f"node {NASTY}", quote=False) in nodes["hovertext"][0] + nodes["hovertext"][1]
+    )  # plotly reads tags
     assert any(f"node {NASTY}" in lines for lines in network["details"])  # the page's script sets it as text
 
 
@@ -156,7 +160,14 @@ def test_what_is_missing_is_said(tmp_path):
     model, _ = fitted()
     page = fit_report(tmp_path / "bare.html", model)
     seen = Seen(page.read_text(encoding="utf-8"))
-    for sentence in ("Give central=", "Give X to see its rows", "Give central to compare", "has seconds", "edges and edge_bytes", "give central and X to see it"):  # fmt: skip
+    for sentence in (
+        "Give central=",
+        "Give X to see its rows",
+        "Give central to compare",
+        "has seconds",
+        "edges and edge_bytes",
+        "give central and X to see it",
+    ):
         assert sentence in seen.text, sentence
     assert list(data_of(page)["figures"]) == ["network", "convergence", "eigenvalues", "variance", "bytes"]
 
@@ -350,6 +361,8 @@ def test_too_large_a_page_warns(tmp_path):
 
 
 def test_without_plotly_the_extra_is_named():
-    code = "import sys; sys.modules['plotly'] = None\nimport dekpca.report.figures\nfrom dekpca.report import fit_report"
+    code = (
+        "import sys; sys.modules['plotly'] = None\nimport dekpca.report.figures\nfrom dekpca.report import fit_report"
+    )
     result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert "pip install 'dekpca[report]'" in result.stderr

@@ -103,11 +103,13 @@ def layout_of(network: Network, nodes: Sequence[int]) -> np.ndarray:
     if everything and n <= CIRCLE and (_is_ring(network) or network.n_edges == n * (n - 1) // 2):
         angle = np.pi / 2 - 2 * np.pi * np.arange(n) / n  # clockwise from the top
         return np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    if n <= SETTLED:
-        place = nx.kamada_kawai_layout(graph)
-    else:  # a few steps of springs from the slowest vibrations of the graph: seconds for 2000 nodes
-        place = nx.spring_layout(graph, pos=nx.spectral_layout(graph), iterations=12, seed=0)
+    place = nx.kamada_kawai_layout(graph) if n <= SETTLED else _springs(graph)
     return np.array([place[i] for i in range(n)])
+
+
+def _springs(graph: nx.Graph) -> dict[int, np.ndarray]:
+    """A few steps from the slowest vibrations of the graph: seconds for 2000 nodes."""
+    return nx.spring_layout(graph, pos=nx.spectral_layout(graph), iterations=12, seed=0)
 
 
 def _is_ring(network: Network) -> bool:
@@ -344,10 +346,16 @@ def edge_figure(names: Sequence[str], edges: np.ndarray, sent: np.ndarray, unit:
     z = np.full((len(names), len(names)), np.nan)
     z[edges[:, 0], edges[:, 1]] = sent
     shown = [plain(name) for name in names]
-    ticks = {"showticklabels": len(names) <= LABELLED, "type": "category", "showgrid": False, "ticks": ""}
-    short = max(map(len, names)) <= 3
+    ticks: dict[str, Any] = {
+        "showticklabels": len(names) <= LABELLED,
+        "type": "category",
+        "showgrid": False,
+        "ticks": "",
+    }
+    if len(names) > 14:  # more names than a phone has room for
+        ticks |= {"tickmode": "array", "tickvals": shown[:: -(-len(names) // 14)], "tickangle": 0}
     drawn = figure(
-        xaxis=axis("to node", **ticks, tickangle=0 if short else None),
+        xaxis=axis("to node", **ticks),
         yaxis=axis("from node", **ticks, autorange="reversed"),
     )
     drawn.add_heatmap(
@@ -358,7 +366,10 @@ def edge_figure(names: Sequence[str], edges: np.ndarray, sent: np.ndarray, unit:
         xgap=1,
         ygap=1,
         hoverongaps=False,
-        colorbar={"title": {"text": unit, "side": "top"}, "thickness": 9, "outlinewidth": 0, "orientation": "h", "y": 1.02, "yanchor": "bottom", "nticks": 5},
+        colorbar={
+            "title": {"text": unit, "side": "top"}, "thickness": 9, "outlinewidth": 0, "orientation": "h", "y": 1.02, "yanchor": "bottom",
+            "nticks": 5,
+        },
         hovertemplate="%{y} to %{x}: %{z:.4g} " + unit + "<extra></extra>",
     )  # fmt: skip
     return drawn

@@ -41,14 +41,15 @@ def embedding_chart(
         mine = hosted(model.node_models_[j].transform(points))[:, :k]
         values.append(aligned(mine, values[0]) if values else mine)
     ranges, packed = _packed(np.array(values))
-    entries = [] if central is None else [{"node": None, "says": "Central kernel PCA, which sees all rows."}]
+    entries: list[dict[str, Any]] = (
+        [] if central is None else [{"node": None, "says": "Central kernel PCA, which sees all rows."}]
+    )
     options = [] if central is None else ["central answer"]
     for j in nodes:
         entries.append({"node": j, "says": _says(names[j], j, agreement, node_of)})
         options.append(f"node {names[j]}" + (" (answers transform)" if j == model.answering_node_ else ""))
     colorings = _colorings(labels, node_of, rows, names)
     empty = charts.figure(hovermode="closest", xaxis=charts.axis(), yaxis=charts.axis())
-    empty.layout.legend.itemsizing = "constant"  # the points are too small to tell their colours
     extra = {
         "kind": "embedding", "values": packed, "ranges": ranges, "points": len(rows), "rows": rows.tolist(), "views": entries,
         "owner": None if node_of is None else node_of[rows].tolist(), "names": [charts.plain(n) for n in names] if node_of is not None else [],
@@ -150,7 +151,9 @@ def _caption(
     if len(rows) < total:
         text += f" Drawn is a seeded sample of {len(rows):,} of {total:,} rows."
     if len(nodes) < count:
-        text += f" To choose from are {len(nodes)} of {count:,} nodes, evenly picked, with the one that answers transform."
+        text += (
+            f" To choose from are {len(nodes)} of {count:,} nodes, evenly picked, with the one that answers transform."
+        )
     if k < components:
         text += f" The first {k} of {components} components are held."
     return text

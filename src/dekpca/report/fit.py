@@ -16,23 +16,15 @@ from sklearn.utils.validation import check_is_fitted
 from ..core.spectrum import to_numpy
 from ..node_model import NodeModel
 from . import charts
+from .costs import in_bytes, time_section, traffic_section
 from .embedding import embedding_chart
 from .measures import Findings, hosted, measure
-from .page import Chart, Pair, Part, Section, Switch, Table, cards_html, escape, select_html, write_page
+from .page import Chart, Pair, Section, Switch, Table, cards_html, escape, select_html, write_page
 from .reproduce import settings_section, snippet
 
+DIAMETER = 5000  # nodes up to which the diameter is found in a moment; the tree bounds it in any network
 NODES_LISTED = 300  # rows of the table of nodes
-EDGES_LISTED = 20
-CELLS = 100  # nodes up to which a table of who sent to whom can be read
 ITERATIONS_LISTED = 60
-
-PHASES = {
-    "data": "samples, to neighbors", "landmarks": "landmarks, its own and passed on", "fingerprint": "that all have the same landmarks",
-    "counts": "sizes of clusters", "columns": "means and scales of columns", "scale": "variance, for gamma", "mean": "the network's mean",
-    "covariance": "landmark moments", "power": "power iterations", "check": "whether to stop", "spectrum": "eigenvalues",
-    "rho": "penalties", "share": "every iteration, to neighbors", "view": "every iteration, back", "values": "component values on samples",
-    "deflate": "the paper's deflation",
-}  # fmt: skip
 
 
 def fit_report(
@@ -100,13 +92,16 @@ def fit_report(
         _similarity(found, central, bool(baselines)),
         _embedding(model, X, labels, central, node_of, found),
         _eigenvalues(model, central),
-        _traffic(model),
-        _time(model),
+        traffic_section(model),
+        time_section(model),
         settings_section(
             model.get_params(), settings, snippet(model, node_of is not None), "What gives the same answer again."
         ),
     ]
-    lead = "Every node ends with the components that kernel PCA would find on all the data, though none sees it all. This page says how close each came, and what it took."
+    lead = (
+        "Every node ends with the components that kernel PCA would find on all the data, though none sees it all. "
+        "This page says how close each came, and what it took."
+    )
     return write_page(path, title, lead, sections, _summary(model, found, total, central))
 
 
@@ -156,9 +151,7 @@ def _summary(model: Any, found: Findings, total: int | None, central: NodeModel 
             ("Sent by a node", in_bytes(found.sent.mean()), f"at most {in_bytes(found.sent[most])} (node {network.names[most]})")
         )  # fmt: skip
     kind, word = ("good", "Converged.") if good else ("bad", "Not converged.")
-    return (
-        f'<p class="verdict {kind}" role="status"><strong>{word}</strong> <span>{escape(why)}</span></p>{cards_html(cards)}'
-    )
+    return f'<p class="verdict {kind}" role="status"><strong>{word}</strong> <span>{escape(why)}</span></p>{cards_html(cards)}'
 
 
 def verdict(model: Any) -> tuple[bool, str]:
@@ -194,9 +187,7 @@ def _network(model: Any, found: Findings) -> Section:
     if found.similarity is not None:
         quantities.append(charts.Quantity("similarity to central, component 1", found.similarity[:, 0], True))
     if found.agreement is not None:
-        quantities.append(
-            charts.Quantity("agreement with central, worst component", found.agreement.min(axis=1), True)
-        )
+        quantities.append(charts.Quantity("agreement with central, worst component", found.agreement.min(axis=1), True))
     if found.residual is not None:
         quantities.append(charts.Quantity("residual at the end", found.residual, False, logarithmic=True))
     if found.sent is not None:
@@ -217,9 +208,15 @@ def _network(model: Any, found: Findings) -> Section:
     names = ["choose one", *(f"node {network.names[j]}" for j in nodes)]
     controls = select_html("network-node", "Details of", names, "node")
     controls += '<output class="details" aria-live="polite"></output>'
-    caption = f"Each dot is a node, each line a pair that talks. Ringed: node {network.names[model.answering_node_]}, through which transform answers. Point at a node, or choose it, for its details."
+    caption = (
+        f"Each dot is a node, each line a pair that talks. Ringed: node {network.names[model.answering_node_]}, through "
+        "which transform answers. Point at a node, or choose it, for its details."
+    )
     if found.centre is not None:
-        caption += f" Of {len(network):,} nodes, {len(nodes):,} are drawn: those nearest to node {network.names[found.centre]}, whose residual is the largest."
+        caption += (
+            f" Of {len(network):,} nodes, {len(nodes):,} are drawn: those nearest to node {network.names[found.centre]}"
+        )
+        caption += ", whose residual is the largest." if found.residual is not None else "."
     if not all_edges:
         caption += f" Of the edges, a sample of {charts.MOST_EDGES:,} is drawn."
     chart = Chart(
@@ -233,7 +230,8 @@ def _network(model: Any, found: Findings) -> Section:
         {"kind": "network", "details": facts, "square": True},
         controls,
     )
-    text = f"Who talks to whom: {len(network):,} nodes, {network.n_edges:,} edges, at most {network.diameter if len(network) <= 5000 else network.depth * 2} steps between two nodes."
+    steps = network.diameter if len(network) <= DIAMETER else 2 * network.depth
+    text = f"Who talks to whom: {len(network):,} nodes, {network.n_edges:,} edges, at most {steps} steps between two nodes."
     return Section("network", "The network", text, [chart])
 
 
@@ -287,7 +285,11 @@ def _convergence(model: Any) -> Section:
     }
     curves = {name: np.asarray(v, dtype=float) for name, v in curves.items() if len(v)}
     if not curves:
-        return Section("convergence", "Convergence", "This solver answers in one shot; with solver=\"projection\" the residual of every iteration stands here.")  # fmt: skip
+        return Section(
+            "convergence",
+            "Convergence",
+            'This solver answers in one shot; with solver="projection" the residual of every iteration stands here.',
+        )
     by_node = history.get("residual_by_node")
     allowed = float(model.tol) ** 0.5
     steps = len(next(iter(curves.values())))
@@ -308,22 +310,31 @@ def _convergence(model: Any) -> Section:
         table=table,
         height=400,
     )
-    text = f"How far nodes are from agreeing with their neighbors (residual), and how much the worst of them still moves (change). All stop together when residual and change since the last check are below the tolerance, the square root of tol: {allowed:.2g}."
+    text = (
+        "How far nodes are from agreeing with their neighbors (residual), and how much the worst of them still moves (change). "
+        f"All stop together when residual and change since the last check are below the tolerance, the square root of tol: {allowed:.2g}."
+    )
     return Section("convergence", "Convergence", text, [chart])
 
 
 def _similarity(found: Findings, central: NodeModel | None, compared: bool) -> Section:
     title = "How close to the central answer"
     if central is None:
-        return Section("similarity", title, "Give central=dekpca.baselines.central(...) to see how close each node came to kernel PCA of all the data.")  # fmt: skip
+        return Section(
+            "similarity",
+            title,
+            "Give central=dekpca.baselines.central(...) to see how close each node came to kernel PCA of all the data.",
+        )
     if not found.methods:
-        return Section("similarity", title, "Random features have no angle to the central answer; give X to see the agreement of the nodes' values with the central ones.")  # fmt: skip
+        says = "Random features have no angle to the central answer; give X to see the agreement of the nodes' values with it."
+        return Section("similarity", title, says)
     figure, (usual, near) = charts.distribution_figure(found.methods, found.measure)
+    far = charts.axis(f"1 − {found.measure} (lower is better)", type="log", exponentformat="power")
     switch = Switch(
         "Scale",
         [
             (found.measure, {"data": _keyed(usual), "layout": {"yaxis": {"type": "linear"}}}),
-            (f"1 − {found.measure}, logarithmic", {"data": _keyed(near), "layout": {"yaxis": charts.axis(f"1 − {found.measure} (lower is better)", type="log", exponentformat="power")}}),
+            (f"1 − {found.measure}, logarithmic", {"data": _keyed(near), "layout": {"yaxis": far}}),
         ],
     )  # fmt: skip
     k = next(iter(found.methods.values())).shape[1]
@@ -334,7 +345,9 @@ def _similarity(found: Findings, central: NodeModel | None, compared: bool) -> S
     ]
     caption = f"A dot is a node ({found.n_measured:,} measured)."
     if "oracle" in found.methods:
-        caption += " The oracle is the best that a node could express with its samples and the landmarks: no node does better."
+        caption += (
+            " The oracle is the best that a node could express with its samples and the landmarks: no node does better."
+        )
     if not compared:
         caption += " Give baselines={\"local\": ..., \"neighborhood\": ...} to see what nodes get alone or from their neighbors only."  # fmt: skip
     measure_says = (
@@ -381,97 +394,24 @@ def _eigenvalues(model: Any, central: NodeModel | None) -> Section:
     share.add_scatter(
         x=labels, y=charts.numbers(np.cumsum(ratio) * 100), name="together", line={"color": charts.ORANGE, "width": 2}
     )
-    spectrum = charts.bar_figure(groups, labels, "component", "eigenvalue")
-    pair = Pair((
-        Chart("eigenvalues", spectrum, "Bars of eigenvalues; the numbers are in the table.", "Of the centred kernel matrix of all data.", table=table, height=340, heading="Against central" if central is not None else "As estimated"),
-        Chart("variance", share, "Bars of the share of the variance that each component explains.", "Eigenvalues over the trace of the centred kernel matrix, each and added up.", height=340, heading="Explained variance"),
-    ))  # fmt: skip
+    one = Chart(
+        "eigenvalues",
+        charts.bar_figure(groups, labels, "component", "eigenvalue"),
+        "Bars of eigenvalues; the numbers are in the table.",
+        "Of the centred kernel matrix of all data.",
+        table=table,
+        height=340,
+        heading="Against central" if central is not None else "As estimated",
+    )
+    two = Chart(
+        "variance",
+        share,
+        "Bars of the share of the variance that each component explains.",
+        "Eigenvalues over the trace of the centred kernel matrix, each and added up.",
+        height=340,
+        heading="Explained variance",
+    )
     text = "How much each component explains, as the network estimates it without ever holding the kernel matrix."
     if central is None:
         text += " Give central to compare."
-    return Section("eigenvalues", "Eigenvalues", text, [pair])
-
-
-def _traffic(model: Any) -> Section:
-    sent = model.history_.get("bytes") or {}
-    sent = {phase: np.asarray(v, dtype=float) for phase, v in sent.items() if np.any(np.asarray(v))}
-    if not sent:
-        return Section("traffic", "What was sent", "Nothing: a single node has nobody to talk to.")
-    said = model.history_.get("messages", {})
-    ranked = sorted(sent, key=lambda phase: -sent[phase].mean())
-    means, lows, highs = ([f(sent[p]) / 1e3 for p in ranked] for f in (np.mean, np.min, np.max))
-    rows = [
-        (p, PHASES.get(p, ""), m, low, high, float(np.mean(said[p])) if p in said else None)
-        for p, m, low, high in zip(ranked, means, lows, highs, strict=True)
-    ]
-    table = Table(("phase", "what", "kB, mean", "kB, least", "kB, most", "messages, mean"), rows, "What a node sent, by phase")  # fmt: skip
-    chart = Chart(
-        "bytes",
-        charts.ranked_figure(ranked, means, lows, highs, "kB sent by a node"),
-        f"Bars of kB sent by a node in each phase; most in {ranked[0]}, {means[0]:.3g} kB.",
-        "Bars are the mean over the nodes; the thin lines reach from the node that sent least to the one that sent most.",
-        table=table,
-        height=90 + 30 * len(ranked),
-        heading="By phase",
-    )
-    parts: list[Part] = [chart]
-    text = f"A node sent {in_bytes(1e3 * sum(means))} on average, to its neighbors only."
-    edges, by_edge = (model.history_.get(key) for key in ("edges", "edge_bytes"))
-    if edges is not None and by_edge is not None and len(edges):
-        parts.append(_edges(model, np.asarray(edges), np.asarray(by_edge, dtype=float)))
-    else:
-        text += " Bytes by edge stand here when the model's history_ has edges and edge_bytes."
-    return Section("traffic", "What was sent", text, parts)
-
-
-def _edges(model: Any, edges: np.ndarray, sent: np.ndarray) -> Chart:
-    names = model.network_.names
-    ranked = np.argsort(-sent, kind="stable")[:EDGES_LISTED]
-    labels = [f"{names[a]} → {names[b]}" for a, b in edges[ranked]]
-    table = Table(("edge", "kB"), list(zip(labels, sent[ranked] / 1e3, strict=True)), f"The {len(ranked)} of {len(edges):,} directed edges that carried most")  # fmt: skip
-    if len(names) <= CELLS:
-        figure = charts.edge_figure(names, edges, sent / 1e3, "kB")
-        caption = "Rows are senders, columns receivers; empty cells are pairs that do not talk."
-        height = 480
-    else:
-        kilo = sent[ranked] / 1e3
-        figure = charts.ranked_figure(labels, kilo, kilo, kilo, "kB sent along an edge")
-        caption = f"The {len(ranked)} of {len(edges):,} directed edges that carried most."
-        height = 90 + 24 * len(ranked)
-    label = f"Bytes along each edge; most along {labels[0]}, {in_bytes(sent[ranked[0]])}."
-    return Chart("edges", figure, label, caption, table=table, height=height, extra={"square": len(names) <= CELLS}, heading="By edge", most=640)
-
-
-def _time(model: Any) -> Section:
-    spent = model.history_.get("seconds") or {}
-    spent = {phase: np.atleast_1d(np.asarray(v, dtype=float)) for phase, v in spent.items()}
-    if not spent:
-        return Section("time", "Time", "Time by phase stands here when the model's history_ has seconds.")
-    ranked = sorted(spent, key=lambda phase: -spent[phase].mean())
-    means, lows, highs = ([float(f(spent[p])) for p in ranked] for f in (np.mean, np.min, np.max))
-    total = sum(means)
-    rows = [(p, m, f"{m / total:.1%}" if total else None) for p, m in zip(ranked, means, strict=True)]
-    chart = Chart(
-        "time",
-        charts.ranked_figure(ranked, means, lows, highs, "seconds"),
-        f"Bars of seconds by phase; most in {ranked[0]}, {means[0]:.3g} s of {total:.3g} s.",
-        "Wall time by phase; timings vary from run to run.",
-        table=Table(("phase", "seconds", "share"), rows, "Time by phase"),
-        height=90 + 30 * len(ranked),
-    )
-    return Section("time", "Time", f"{total:.3g} seconds in all.", [chart])
-
-
-def in_bytes(count: float) -> str:
-    """A number of bytes as people say it.
-
-    Examples
-    --------
-    >>> from dekpca.report.fit import in_bytes
-    >>> in_bytes(812), in_bytes(71_300), in_bytes(7.2e6)
-    ('812 B', '71.3 kB', '7.2 MB')
-    """
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} B"
+    return Section("eigenvalues", "Eigenvalues", text, [Pair((one, two))])

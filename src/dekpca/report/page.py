@@ -162,6 +162,8 @@ def _spec(chart: Chart) -> dict[str, Any]:
     """What the page's script needs to draw a chart."""
     figure = json.loads(chart.figure.to_json())
     figure["layout"].pop("template", None)  # its colours would not follow the reader's scheme
+    figure["layout"].setdefault("margin", {"l": 8, "r": 8, "t": 16, "b": 8})
+    figure["layout"].setdefault("colorway", list(charts.SERIES))
     switches = [[patch for _, patch in switch.options] for switch in chart.switches]
     return {"data": figure["data"], "layout": figure["layout"], "switches": switches} | chart.extra
 
@@ -198,15 +200,15 @@ def chart_html(chart: Chart) -> str:
         for i, switch in enumerate(chart.switches)
     )
     controls = f'<div class="controls">{switches}{chart.controls}</div>' if switches or chart.controls else ""
-    numbers = ""
+    below = f'<button type="button" class="save" aria-label="Save as SVG: {escape(chart.heading or chart.name)}">Save as SVG</button>'
     if chart.table:
-        numbers = f"<details><summary>The numbers as a table</summary>{table_html(chart.table)}</details>"
+        below += f"<details><summary>The numbers as a table</summary>{table_html(chart.table)}</details>"
     heading = f"<h3>{escape(chart.heading)}</h3>" if chart.heading else ""
     width = f";max-width:{chart.most}px" if chart.most else ""
     return (
         f'<figure class="chart" data-chart="{name}">{heading}{controls}'
         f'<div class="plot" id="plot-{name}" role="img" aria-label="{escape(chart.label)}" style="height:{chart.height}px{width}"></div>'
-        f"<figcaption>{escape(chart.caption)}</figcaption>{numbers}</figure>"
+        f'<figcaption>{escape(chart.caption)}</figcaption><div class="below">{below}</div></figure>'
     )
 
 
@@ -269,7 +271,8 @@ def cell_text(cell: Any) -> str:
     if isinstance(cell, (int, np.integer)):
         return f"{int(cell):,}"
     if isinstance(cell, (float, np.floating)):
-        return f"{cell:,.4g}" if abs(cell) < 1e4 else f"{cell:,.0f}"
+        value = float(cell)
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     return str(cell)
 
 

@@ -147,10 +147,9 @@ def settings_section(
         tables.append(Table(("setting", "value"), rows, "Settings of this run"))
     if params is not None:
         usual = DecentralizedKernelPCA().get_params()
-        rows = [
-            (name, shown(value), "" if name in usual and _same(value, usual[name]) else "set")
-            for name, value in params.items()
-        ]
-        tables.append(Table(("parameter", "value", ""), rows, "Parameters of the estimator; those set differ from the default"))  # fmt: skip
+        default = {name: name in usual and _same(value, usual[name]) for name, value in params.items()}
+        order = sorted(params, key=lambda name: (default[name], name))
+        rows = [(name, shown(params[name]) + (" (default)" if default[name] else "")) for name in order]
+        tables.append(Table(("parameter", "value"), rows, "Parameters of the estimator, those set first"))
     tables.append(Table(("what", "version"), versions(), "Versions"))
     return Section("settings", "Settings and versions", text, [*parts, *tables])

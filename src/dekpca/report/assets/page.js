@@ -6,7 +6,7 @@
   const touch = matchMedia("(pointer: coarse)");
   const paper = matchMedia("print");
   const root = document.documentElement;
-  let printing = false;
+  let printing = false, busy = 0;
 
   // ------------------------------------------------------------------ colours
   function isDark() {
@@ -38,10 +38,9 @@
     layout.xaxis ??= {};
     layout.yaxis ??= {};
     for (const key of Object.keys(layout)) {
-      if (/^[xy]axis\d*$/.test(key)) layout[key] = { gridcolor: line, linecolor: line, zerolinecolor: line, ...layout[key] };
+      if (/^[xy]axis\d*$/.test(key)) layout[key] = { automargin: true, gridcolor: line, linecolor: line, zerolinecolor: line, ...layout[key] };
     }
-    layout.legend = { bgcolor: "rgba(0,0,0,0)", ...layout.legend, font: { size: narrow ? 11.5 : 13, ...layout.legend?.font } };
-    if (narrow && layout.legend.orientation === "h") Object.assign(layout.legend, { xref: "container", x: 0 });
+    layout.legend = { bgcolor: "rgba(0,0,0,0)", ...layout.legend };
     if (touch.matches) layout.dragmode = false; // or a finger on a figure could not scroll the page
     return { data, layout };
   }
@@ -56,7 +55,7 @@
 
   const charts = [...document.querySelectorAll("figure.chart")].map((element) => {
     const name = element.dataset.chart, spec = report.figures[name];
-    return { name, spec, element, place: element.querySelector(".plot"), special: special(spec, element) };
+    return { name, spec, element, place: element.querySelector(".plot"), hidden: new Set(), special: special(spec, element) };
   });
 
   function current(chart) {
@@ -76,13 +75,71 @@
     if (chart.spec.square) { // on a phone a round figure needs no more height than width, and room for its scale
       chart.place.style.height = Math.min(chart.height, chart.place.clientWidth + 90) + "px";
     }
-    const { data, layout } = themed(current(chart), chart.place);
-    const config = {
-      displaylogo: false, responsive: true, displayModeBar: touch.matches ? false : "hover",
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
-      toImageButtonOptions: { format: "svg", filename: "dekpca-" + chart.name },
-    };
-    return Plotly.react(chart.place, data, layout, config);
+    const figure = current(chart);
+    const entries = legendEntries(figure);
+    const data = figure.data.map((trace) => (chart.hidden.has(keyOf(trace)) ? { ...trace, visible: false } : trace));
+    const ready = themed({ data, layout: entries ? { ...figure.layout, showlegend: false } : figure.layout }, chart.place);
+    const config = { displaylogo: false, responsive: true, displayModeBar: false }; // its buttons are invisible stops for the keyboard
+    root.dataset.busy = String(++busy);
+    return Plotly.react(chart.place, ready.data, ready.layout, config)
+      .then(() => showLegend(chart, entries ?? [], figure.data))
+      .finally(() => { if (!--busy) delete root.dataset.busy; });
+  }
+
+  // ------------------------------------------------------------------ legends
+  // Ours instead of plotly's: it wraps on a phone, takes no room from the figure, and its entries are buttons.
+  const keyOf = (trace) => trace.legendgroup || trace.name;
+  const words = (text) => new DOMParser().parseFromString(text.replace(/<br>/g, " "), "text/html").body.textContent;
+
+  function legendEntries({ data, layout }) {
+    const known = ["scatter", "scattergl", "bar", "box", "violin", "histogram", undefined];
+    if (layout.showlegend === false || !data.every((trace) => known.includes(trace.type))) return null;
+    const entries = new Map();
+    data.forEach((trace, i) => {
+      if (trace.name && trace.showlegend !== false && !entries.has(keyOf(trace))) entries.set(keyOf(trace), i);
+    });
+    return entries.size > 1 ? [...entries] : null;
+  }
+
+  function swatch(mark, trace, full) {
+    const line = trace.type === undefined || trace.type.startsWith("scatter") ? full.mode?.includes("lines") && !full.fill?.startsWith("to") : false;
+    const dots = !line && full.mode?.includes("markers");
+    const color = [line || full.type === "box" ? full.line?.color : full.fillcolor, full.marker?.color, full.line?.color].find((c) => typeof c === "string");
+    const hollow = /,\s*0\)$/.test(color ?? "") && typeof full.marker?.line?.color === "string";
+    mark.className = "mark " + (line ? "line" : dots ? "dot" : "box");
+    mark.style.cssText = line
+      ? `border-top: ${Math.max(full.line.width, 1.5)}px ${{ dash: "dashed", dot: "dotted" }[full.line.dash] ?? "solid"} ${color}`
+      : hollow ? `border: 1.5px solid ${full.marker.line.color}` : `background: ${color}`;
+  }
+
+  function showLegend(chart, entries, data) {
+    const names = entries.map(([key]) => key).join("\n");
+    if (chart.names !== names) {
+      chart.names = names;
+      chart.legend?.remove();
+      chart.legend = document.createElement("ul");
+      chart.legend.className = "legend";
+      chart.legend.setAttribute("aria-label", "Legend: each button hides or shows");
+      for (const [key, i] of entries) {
+        const button = document.createElement("button");
+        button.type = "button";
+        button.append(document.createElement("span"), words(data[i].name));
+        button.addEventListener("click", () => {
+          if (!chart.hidden.delete(key)) chart.hidden.add(key);
+          draw(chart);
+        });
+        const item = document.createElement("li");
+        item.append(button);
+        chart.legend.append(item);
+      }
+      if (entries.length) chart.place.before(chart.legend);
+    }
+    entries.forEach(([key, i], n) => {
+      const button = chart.legend.children[n].firstChild, hidden = chart.hidden.has(key);
+      button.setAttribute("aria-pressed", String(!hidden));
+      const full = chart.place._fullData?.find((trace) => trace.index === i);
+      if (full && !hidden) swatch(button.firstChild, data[i], full);
+    });
   }
 
   const drawAll = () => Promise.all(charts.map(draw));
@@ -198,6 +255,12 @@
         shown += !row.hidden;
       }
       count.textContent = `${shown} of ${body.rows.length} rows`;
+    });
+  }
+
+  for (const chart of charts) {
+    chart.element.querySelector("button.save").addEventListener("click", () => {
+      Plotly.downloadImage(chart.place, { format: "svg", filename: "dekpca-" + chart.name, width: chart.place.clientWidth, height: chart.place.clientHeight });
     });
   }
 
