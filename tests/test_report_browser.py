@@ -90,7 +90,7 @@ def settled(page):
     page.wait_for_selector("html:not([data-busy])")
 
 
-def test_every_figure_is_drawn(chromium, report):
+def test_every_figure_is_drawn_and_can_be_saved(chromium, report):
     with opened(chromium, report) as page:
         drawn = page.evaluate(
             """() => [...document.querySelectorAll(".plot")].map((p) => {
@@ -103,6 +103,10 @@ def test_every_figure_is_drawn(chromium, report):
             assert marks > 0, name
         assert page.evaluate("window.ran") is None  # the nasty name is text
         assert page.locator("h1").inner_text().startswith("Decentralized kernel PCA: 12 nodes, 360 rows")
+        with page.expect_download() as download:
+            page.locator("figure[data-chart=convergence] .save").click()
+        assert download.value.suggested_filename == "dekpca-convergence.svg"
+        assert "iteration" in Path(download.value.path()).read_text(encoding="utf-8")
 
 
 def test_hover_and_click_show_a_nodes_details(chromium, report):
@@ -243,6 +247,8 @@ def test_looks(chromium, report, size, scheme, tmp_path):
         narrow = page.evaluate('[...document.querySelectorAll(".plot")].map((p) => p.clientWidth)')
         assert min(narrow) > 0.7 * size[0] if size == PHONE else min(narrow) > 400
         assert _contrast(page) == []
+        if size == PHONE:  # a finger on a figure scrolls the page
+            assert page.evaluate('document.getElementById("plot-network")._fullLayout.dragmode') is False
         page.screenshot(path=folder / f"report-{'phone' if size == PHONE else 'desktop'}-{scheme}.png", full_page=True)
 
 
@@ -269,19 +275,6 @@ def _contrast(page):
         }
         return bad; }"""
     )
-
-
-def test_a_figure_is_saved(chromium, report):
-    with opened(chromium, report) as page:
-        with page.expect_download() as download:
-            page.locator("figure[data-chart=convergence] .save").click()
-        assert download.value.suggested_filename == "dekpca-convergence.svg"
-        assert "iteration" in Path(download.value.path()).read_text(encoding="utf-8")
-
-
-def test_a_finger_can_scroll_over_figures(chromium, report):
-    with opened(chromium, report, PHONE) as page:
-        assert page.evaluate('document.getElementById("plot-network")._fullLayout.dragmode') is False
 
 
 def test_an_experiments_table_sorts_and_filters(chromium, tmp_path):

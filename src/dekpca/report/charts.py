@@ -69,6 +69,18 @@ def plain(text: object) -> str:
     return html.escape(str(text), quote=False)
 
 
+def short(name: str, most: int = 9) -> str:
+    """A name that fits beside a node or an axis, as text for plotly.
+
+    Examples
+    --------
+    >>> from dekpca.report.charts import short
+    >>> short("oslo"), short("a hospital far away")
+    ('oslo', 'a hospit…')
+    """
+    return plain(name if len(name) <= most else name[: most - 1] + "…")
+
+
 def numbers(values: Any, digits: int = 5) -> list[float | None]:
     """Numbers for JSON: few digits, null where there is none."""
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values, dtype=float).ravel()]
@@ -160,12 +172,14 @@ def network_figure(
     size = float(np.clip(150 / np.sqrt(len(nodes)), 6, 26))
     if len(nodes) <= LABELLED:
         names = [network.names[j] for j in nodes]
+        side = 12 + 6 * min(9, max(map(len, names)))  # room for names to the left and right, at 11 px
+        drawn.update_layout(margin={"l": side, "r": side})
         drawn.add_scatter(
             x=place[:, 0],
             y=place[:, 1],
             mode="markers+text",
             marker={"size": size + 8, "color": "rgba(0,0,0,0)", "line": {"width": 0}},  # keeps the text off the node
-            text=[plain(name if len(name) <= 12 else name[:11] + "…") for name in names],
+            text=[short(name) for name in names],
             textposition=_outward(place),
             textfont={"size": 11, "color": MUTED},
             hoverinfo="skip",
@@ -343,25 +357,17 @@ def ranked_figure(labels: Sequence[str], mean: Any, low: Any, high: Any, title: 
 
 def edge_figure(names: Sequence[str], edges: np.ndarray, sent: np.ndarray, unit: str) -> go.Figure:
     """Who sent how much to whom, as a table of coloured cells."""
-    z = np.full((len(names), len(names)), np.nan)
+    n = len(names)
+    z = np.full((n, n), np.nan)
     z[edges[:, 0], edges[:, 1]] = sent
-    shown = [plain(name) for name in names]
-    ticks: dict[str, Any] = {
-        "showticklabels": len(names) <= LABELLED,
-        "type": "category",
-        "showgrid": False,
-        "ticks": "",
-    }
-    if len(names) > 14:  # more names than a phone has room for
-        ticks |= {"tickmode": "array", "tickvals": shown[:: -(-len(names) // 14)], "tickangle": 0}
-    drawn = figure(
-        xaxis=axis("to node", **ticks),
-        yaxis=axis("from node", **ticks, autorange="reversed"),
-    )
+    says = [[""] * n for _ in names]
+    for (a, b), value in zip(edges.tolist(), sent, strict=True):
+        says[a][b] = f"{plain(names[a])} to {plain(names[b])}: {value:.4g} {unit}"
+    marked = list(range(0, n, -(-n // 14)))  # a phone has room for so many
+    ticks = {"tickvals": marked, "ticktext": [short(names[j]) for j in marked], "showgrid": False, "ticks": ""}
+    drawn = figure(xaxis=axis(**ticks), yaxis=axis(**ticks, autorange="reversed"))
     drawn.add_heatmap(
         z=[numbers(row) for row in z],
-        x=shown,
-        y=shown,
         colorscale=scale(high_is_good=False),
         xgap=1,
         ygap=1,
@@ -370,6 +376,7 @@ def edge_figure(names: Sequence[str], edges: np.ndarray, sent: np.ndarray, unit:
             "title": {"text": unit, "side": "top"}, "thickness": 9, "outlinewidth": 0, "orientation": "h", "y": 1.02, "yanchor": "bottom",
             "nticks": 5,
         },
-        hovertemplate="%{y} to %{x}: %{z:.4g} " + unit + "<extra></extra>",
+        hovertext=says,
+        hoverinfo="text",
     )  # fmt: skip
     return drawn

@@ -135,7 +135,8 @@ def _summary(model: Any, found: Findings, total: int | None, central: NodeModel 
     worst = "–", "give central and X to see it"
     if found.agreement is not None:
         j, c = np.unravel_index(np.nanargmin(found.agreement), found.agreement.shape)
-        worst = f"{found.agreement[j, c]:.4f}", f"of a node with central: node {network.names[j]}, component {c + 1}"
+        least = np.floor(found.agreement[j, c] * 1e4) / 1e4  # rounded up, it would claim too much
+        worst = f"{least:.4f}", f"of a node with central: node {network.names[j]}, component {c + 1}"
     elif central is not None:
         worst = "–", "give X to see it"
     cards = [
