@@ -364,7 +364,12 @@ def edge_figure(names: Sequence[str], edges: np.ndarray, sent: np.ndarray, unit:
     for (a, b), value in zip(edges.tolist(), sent, strict=True):
         says[a][b] = f"{plain(names[a])} to {plain(names[b])}: {value:.4g} {unit}"
     marked = list(range(0, n, -(-n // 14)))  # a phone has room for so many
-    ticks = {"tickvals": marked, "ticktext": [short(names[j]) for j in marked], "showgrid": False, "ticks": ""}
+    ticks: dict[str, Any] = {
+        "tickvals": marked,
+        "ticktext": [short(names[j]) for j in marked],
+        "showgrid": False,
+        "ticks": "",
+    }
     drawn = figure(xaxis=axis(**ticks), yaxis=axis(**ticks, autorange="reversed"))
     drawn.add_heatmap(
         z=[numbers(row) for row in z],
