@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Kernel PCA on more rows than a central one can hold
 #
-# 30,000 rows: their kernel matrix would need 7.2 GB. As 150 nodes of 200 rows in one process, with the one-shot solver, no node holds more than its own rows
-# and 200 centres. No central answer on all rows exists to compare with; a central kernel PCA of a tenth of them does.
+# 30,000 rows: their kernel matrix would need 7.2 GB. As 150 nodes of 200 rows in one process, with the one-shot solver, no node holds more
+# than its own rows and 200 centres. No central answer on all rows exists to compare with; a central kernel PCA of a tenth of them does.
 
 # %%
 import numpy as np

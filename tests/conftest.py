@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # or scikit-learn skips its array API checks; read when SciPy is imported
 
@@ -38,3 +40,31 @@ def ragged():
     """Six nodes on an irregular network, 1 to 40 samples each."""
     network = Network.from_edges([(0, 1), (1, 2), (2, 3), (3, 0), (3, 4), (4, 5)])
     return clusters([40, 25, 1, 33, 2, 18]), network
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A headless Chromium. Where there is none and we are root, Debian's is installed."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="the browser tests need playwright: make .venv/installed"
+    )
+    path = _chromium_path()
+    if path is None:
+        pytest.skip("no Chromium here, and not root on Debian to install it: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+def _chromium_path():
+    def found():
+        return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+    if found() is None and shutil.which("apt-get") and os.geteuid() == 0:
+        # two test workers may come here at once: the second waits for the first
+        install = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "chromium"]
+        if subprocess.run(install, check=False, capture_output=True).returncode:
+            subprocess.run(["apt-get", "update"], check=False, capture_output=True)
+            subprocess.run(install, check=False, capture_output=True)
+    return found()

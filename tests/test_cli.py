@@ -18,6 +18,8 @@ def test_demo_draws_and_tabulates(tmp_path):
     figure = tmp_path / "new" / "demo" / "demo.png"
     assert figure.read_bytes().startswith(PNG)
     assert figure.stat().st_size > 50_000
+    report = (figure.parent / "report.html").read_text(encoding="utf-8")
+    assert "1,600 handwritten digits on 20 nodes" in report
     for word in (
         "local",
         "neighborhood",
@@ -28,6 +30,7 @@ def test_demo_draws_and_tabulates(tmp_path):
         "iterations",
         "kB sent",
         str(figure.name),
+        "report.html",
     ):
         assert word in result.stdout.replace("\n", "")
     rows = [line for line in result.stdout.splitlines() if "dekpca" in line and "0.9" in line]
@@ -41,11 +44,15 @@ def test_demo_says_when_it_cannot_write(tmp_path):
     assert result.exit_code == 2
 
 
-def test_demo_without_matplotlib(tmp_path, monkeypatch):
+def test_demo_without_matplotlib_and_plotly(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    for module in [name for name in sys.modules if name.startswith("dekpca.report.") and "figures" not in name]:
+        monkeypatch.delitem(sys.modules, module)  # or one that has found plotly before would be used
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
     assert result.exit_code == 0
     assert "dekpca[plot]" in result.stderr
+    assert "dekpca[report]" in result.stderr.replace("\n", "")
     assert not list(tmp_path.iterdir())
 
 
@@ -54,7 +61,7 @@ def test_version_and_help():
     assert "demo" in CliRunner().invoke(app, ["--help"]).stdout
 
 
-@pytest.mark.parametrize("module", ["matplotlib", "torch"])
+@pytest.mark.parametrize("module", ["matplotlib", "plotly", "torch"])
 def test_importing_dekpca_imports_nothing_heavy(module):
     code = f"import sys, dekpca; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

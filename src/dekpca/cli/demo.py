@@ -30,7 +30,7 @@ out = Console()
 
 
 def demo(
-    out_dir: Annotated[Path, typer.Option("--out", help="Folder for the figure.")] = Path("dekpca-demo"),
+    out_dir: Annotated[Path, typer.Option("--out", help="Folder for the figure and the report.")] = Path("dekpca-demo"),
     seed: Annotated[int, typer.Option(help="Deals the digits and draws the landmarks.")] = 0,
 ) -> None:
     """Show what decentralized kernel PCA does, on data where every node sees mostly one digit.
@@ -88,6 +88,10 @@ def demo(
     path = out_dir / "demo.png"
     if _draw(path, network, ours, paper, local, central, X, y, rows, digits.target):
         out.print(f"figure: {path}")
+    report = out_dir / "report.html"
+    owner = np.repeat(np.arange(NODES), [len(r) for r in rows])
+    if _report(report, ours, X, y, central, {"local": local, "neighborhood": around}, owner, seed):
+        out.print(f"report: {report} (open it in a browser)")
 
 
 def _step(what: str, run: Callable[[], Any]) -> Any:
@@ -109,6 +113,28 @@ def _table(title: str) -> Table:
 
 def _cells(values: np.ndarray) -> list[str]:
     return [f"{column.mean():.3f} {column.min():.3f}" for column in values.T]
+
+
+def _report(
+    path: Path, model: Any, X: Any, y: Any, central: Any, others: dict[str, Any], owner: np.ndarray, seed: int
+) -> bool:
+    try:
+        from ..report.fit import fit_report
+    except ImportError as error:
+        err.print(f"no report: {error}", markup=False)
+        return False
+    fit_report(
+        path,
+        model,
+        X,
+        y,
+        central,
+        others,
+        owner,
+        settings={"data": "scikit-learn's digits, mostly one digit a node", "command": f"dekpca demo --seed {seed}"},
+        title=f"dekpca demo: {len(X):,} handwritten digits on {NODES} nodes",
+    )
+    return True
 
 
 def _draw(

@@ -210,7 +210,7 @@ def _save(model: DecentralizedKernelPCA, folder: Path) -> dict[str, str]:
 
 
 def _report(path: Path, model: DecentralizedKernelPCA, sources: dict[str, Data]) -> Path | None:
-    from ..report.html import fit_report
+    from ..report import fit_report
 
     labels = [source.labels for source in sources.values()]
     return fit_report(

@@ -157,7 +157,7 @@ def _report(
     path: Path, title: str, text: str, drawn: list[panels.Panel], rows: list[Any], name: str, source: Source | None, repeats: int
 ) -> Path | None:  # fmt: skip
     try:
-        from ..report.html import experiment_report
+        from ..report import experiment_report
 
         figures = [(panel.title, "", panels.plotly_figure(panel)) for panel in drawn]
     except ImportError:

@@ -1,1 +1,26 @@
-"""Pictures of fits and experiments. Needs matplotlib: pip install 'dekpca[plot]'."""
+"""Pictures of fits and experiments.
+
+    figures                          parts of matplotlib figures              pip install 'dekpca[plot]'
+    fit_report, experiment_report    one self-contained HTML file for each    pip install 'dekpca[report]'
+
+Nothing here is imported before it is asked for, so that either extra works without the other.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .experiment import experiment_report
+    from .fit import fit_report
+
+__all__ = ["experiment_report", "fit_report"]
+
+_HOMES = {"experiment_report": ".experiment", "fit_report": ".fit"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
