@@ -127,6 +127,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         check, spectrum (network sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
     node_models_ : sequence of NodeModel
     network_ : Network
+    nodes_ : (rows,)
+        The number of each row's node; after `fit_parts`, of the rows of all parts in the order of `network_.names`.
     answering_node_ : int
         The node through which `transform` answers.
 
@@ -257,6 +259,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         xp = aac.array_namespace(X)
         device = aac.device(X)
         parts = [xp.take(X, xp.asarray(r, device=device), axis=0) for r in rows]
+        self.nodes_ = np.empty(X.shape[0], dtype=np.int64)
+        for j, own in enumerate(rows):
+            self.nodes_[own] = j
         return self._fit(parts, network, seed)
 
     def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
@@ -298,6 +303,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         ]
         check_alike(checked, network)
         self.n_features_in_ = int(checked[0].shape[1])
+        self.nodes_ = np.repeat(np.arange(len(checked)), [part.shape[0] for part in checked])
         return self._fit(checked, network, seed)
 
     def _settled(self, parts: Sequence[Array], network: Network, seed: int) -> Options:

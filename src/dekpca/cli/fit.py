@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 
-from .. import __version__
+from .. import __version__, baselines
 from ..data import Data, read
 from ..estimator import DecentralizedKernelPCA
 from ..network import Network, listing, natural_key
@@ -70,6 +70,12 @@ def fit(
         "dekpca-models"
     ),
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare", help="In the report, compare with central, local and neighborhood kernel PCA of the same rows."
+        ),
+    ] = False,
     as_json: Json = False,
     config: Config = None,
     debug: Debug = False,
@@ -127,7 +133,7 @@ def fit(
     }
     (folder / SUMMARY).write_text(json.dumps(plain(result), indent=1), encoding="utf-8")
     if report is not None:
-        result["report"] = _report(report, model, sources)
+        result["report"] = _report(report, model, sources, compare)
     emit(result, as_json, lambda: _tell(result))
     if not model.converged_:
         raise typer.Exit(NOT_CONVERGED)
@@ -209,16 +215,29 @@ def _save(model: DecentralizedKernelPCA, folder: Path) -> dict[str, str]:
     return files
 
 
-def _report(path: Path, model: DecentralizedKernelPCA, sources: dict[str, Data]) -> Path | None:
+def _report(path: Path, model: DecentralizedKernelPCA, sources: dict[str, Data], compare: bool) -> Path:
     from ..report import fit_report
 
-    labels = [source.labels for source in sources.values()]
-    return fit_report(
-        path,
-        model,
-        X=np.concatenate([source.X for source in sources.values()]),
-        labels=None if any(x is None for x in labels) else np.concatenate(labels),  # type: ignore[arg-type]
-    )
+    ordered = [sources[name] for name in model.network_.names] if len(sources) > 1 else list(sources.values())
+    X = np.concatenate([source.X for source in ordered])
+    labels = [source.labels for source in ordered if source.labels is not None]
+    central, others = None, None
+    if compare:
+        given = {
+            "kernel": model.kernel,
+            "gamma": model.gamma,
+            "degree": model.degree,
+            "coef0": model.coef0,
+            "standardize": model.standardize,
+        }
+        parts = [X[model.nodes_ == j] for j in range(len(model.network_))]
+        central = baselines.central(parts, model.n_components, **given)
+        others = {
+            "local": baselines.local(parts, model.n_components, **given),
+            "neighborhood": baselines.neighborhood(parts, model.network_, model.n_components, **given),
+        }
+    classes = np.concatenate(labels) if len(labels) == len(ordered) else None
+    return fit_report(path, model, X, classes, central, others, model.nodes_)
 
 
 def _tell(result: dict[str, Any]) -> None:

@@ -159,7 +159,7 @@ def plotly_figure(panel: Panel) -> Any:
                 marker=marker,
                 showlegend=bool(s.name),
             )
-    figure.update_layout(title=panel.title, xaxis_title=panel.x_label, yaxis_title=panel.y_label, barmode="group")
+    figure.update_layout(xaxis_title=panel.x_label, yaxis_title=panel.y_label, barmode="group")
     if panel.log_y:
         figure.update_yaxes(type="log")
     if panel.square:
