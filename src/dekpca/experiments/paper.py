@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,18 @@ from sklearn.decomposition import KernelPCA
 from sklearn.exceptions import ConvergenceWarning
 
 from .. import baselines, metrics
-from ..answer import Answer
-from ..block import make_blocks
-from ..core.consensus import Estimate
+from ..block import Block, make_blocks
+from ..core.centering import center_blocks, center_rows
 from ..core.landmarks import Landmarks
+from ..core.spectrum import transposed
 from ..engines import local
 from ..estimator import DecentralizedKernelPCA
 from ..network import Network
-from ..node_model import NodeModels
+from ..node_model import NodeModel
 from ..options import PAPER
 from ..program import program
 from ..report.panels import Panel, Series
+from ..space import Coordinates, Known
 from . import splits
 from .runner import Experiment, Row, Source
 
@@ -69,28 +71,31 @@ def _fit(method: str, source: Source, parts: Sequence[np.ndarray], network: Netw
         return _estimator(method, source, network, seed).fit_parts(parts)
 
 
-def _compare(
-    source: Source, rows: Sequence[np.ndarray], network: Network, seed: int
-) -> tuple[list[Row], dict[str, float]]:
-    """All methods on one way to deal the rows: measurements, and seconds of the fits."""
-    parts = [source.X[r].astype(np.float64) for r in rows]
-    together = np.concatenate(parts)
-    central = baselines.central(parts, 1, gamma=source.gamma)
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One way to deal the rows, with its central answer."""
+
+    parts: list[np.ndarray]
+    together: np.ndarray
+    central: NodeModel
+
+    @classmethod
+    def of(cls, source: Source, rows: Sequence[np.ndarray]) -> Problem:
+        parts = [source.X[r].astype(np.float64) for r in rows]
+        return cls(parts, np.concatenate(parts), baselines.central(parts, 1, gamma=source.gamma))
+
+
+def _compare(source: Source, problem: Problem, network: Network, seed: int) -> tuple[list[Row], dict[str, float]]:
+    """All methods on one problem: measurements, and seconds of the fits."""
     measured, took = [], {}
     for method in METHODS:
         start = time.perf_counter()
-        model = _fit(method, source, parts, network, seed)
+        model = _fit(method, source, problem.parts, network, seed)
         took[method] = time.perf_counter() - start
-        similar = metrics.similarity(model, central)[:, 0]
-        agreement = metrics.agreement(model, central, together)[:, 0].min()
-        measured.append(
-            {
-                "method": method,
-                "similarity": float(similar.mean()),
-                "worst": float(similar.min()),
-                "agreement": float(agreement),
-            }
-        )
+        similar = metrics.similarity(model, problem.central)[:, 0]
+        agreement = metrics.agreement(model, problem.central, problem.together)[:, 0].min()
+        found = {"similarity": float(similar.mean()), "worst": float(similar.min()), "agreement": float(agreement)}
+        measured.append({"method": method} | found)
     return measured, took
 
 
@@ -121,14 +126,13 @@ def node_seconds(parts: Sequence[np.ndarray], network: Network, model: Decentral
 def _measure_nodes(source: Source, cell: dict[str, Any], seed: int) -> tuple[list[Row], list[Row]]:
     nodes, size, network = cell["nodes"], cell["rows"], Network.ring(cell["nodes"], 4)
     rows = splits.evenly(source.y, np.full(nodes, size), seed)
-    measured, took = _compare(source, rows, network, seed)
-    parts = [source.X[r].astype(np.float64) for r in rows]
-    together = np.concatenate(parts)
+    problem = Problem.of(source, rows)
+    measured, took = _compare(source, problem, network, seed)
     start = time.perf_counter()
-    KernelPCA(1, kernel="rbf", gamma=source.gamma, eigen_solver="arpack", random_state=0).fit(together)
+    KernelPCA(1, kernel="rbf", gamma=source.gamma, eigen_solver="arpack", random_state=0).fit(problem.together)
     times = [{"what": "central, scikit-learn", "seconds": time.perf_counter() - start}]
     for method in ("paper", "dekpca"):
-        slowest = node_seconds(parts, network, _estimator(method, source, network, seed), seed).max()
+        slowest = node_seconds(problem.parts, network, _estimator(method, source, network, seed), seed).max()
         times.append({"what": f"{method}, slowest node", "seconds": float(slowest)})
         times.append({"what": f"{method}, whole network", "seconds": took[method]})
     return [{"nodes": nodes, "rows": size} | row for row in measured], times
@@ -153,7 +157,8 @@ def _draw_nodes(rows: list[Row], times: list[Row]) -> list[Panel]:
 # ---------------------------------------------------------------------- samples
 def _measure_samples(source: Source, cell: dict[str, Any], seed: int) -> tuple[list[Row], list[Row]]:
     nodes, size = cell["nodes"], cell["rows"]
-    measured, took = _compare(source, splits.evenly(source.y, np.full(nodes, size), seed), Network.ring(nodes, 4), seed)
+    problem = Problem.of(source, splits.evenly(source.y, np.full(nodes, size), seed))
+    measured, took = _compare(source, problem, Network.ring(nodes, 4), seed)
     return [{"rows": size} | row for row in measured], _times(took)
 
 
@@ -166,13 +171,12 @@ def _samples_cells(source: Source) -> list[dict[str, Any]]:
 def _measure_neighbors(source: Source, cell: dict[str, Any], seed: int) -> tuple[list[Row], list[Row]]:
     network = Network.ring(cell["nodes"], cell["neighbors"])
     rows = splits.evenly(source.y, np.full(cell["nodes"], cell["rows"]), seed)
-    measured, took = _compare(source, rows, network, seed)
+    problem = Problem.of(source, rows)
+    measured, took = _compare(source, problem, network, seed)
     found = [{"neighbors": cell["neighbors"], "iteration": 0} | row for row in measured]
-    parts = [source.X[r].astype(np.float64) for r in rows]
-    central = baselines.central(parts, 1, gamma=source.gamma)
     for method in ("paper", "dekpca"):
         model = _estimator(method, source, network, seed, max_iter=ITERATIONS, tol=0.0)
-        for t, similar in by_iteration(model, parts, network, seed, central, range(1, ITERATIONS + 1)):
+        for t, similar in by_iteration(model, problem, network, seed, range(1, ITERATIONS + 1)):
             step = {"neighbors": cell["neighbors"], "iteration": t, "method": method}
             found.append(step | {"similarity": float(similar.mean()), "worst": float(similar.min()), "agreement": ""})
     return found, _times(took)
@@ -197,33 +201,48 @@ def _draw_neighbors(rows: list[Row], times: list[Row]) -> list[Panel]:
 
 
 def by_iteration(
-    model: DecentralizedKernelPCA,
-    parts: Sequence[np.ndarray],
-    network: Network,
-    seed: int,
-    central: Any,
-    wanted: Sequence[int] | range,
+    model: DecentralizedKernelPCA, problem: Problem, network: Network, seed: int, wanted: Sequence[int] | range
 ) -> list[tuple[int, np.ndarray]]:
     """(iteration, similarity of each node) while the nodes iterate, for the iterations wanted."""
-    options = model._settled(parts, network, seed)
+    options = model._settled(problem.parts, network, seed)
+    u = problem.central.own_function()
+    raw_u = replace(u, offset=np.zeros_like(u.offset))
+    u_norm = np.sqrt(
+        sum(float(np.sum(c * raw_u(problem.central.kernel, p))) for p, c in zip(u.points, u.coefficients, strict=True))
+    )
+    fixed: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     found: list[tuple[int, np.ndarray]] = []
 
-    def observe(blocks: Any, checkpoints: Any) -> None:
+    def fix(block: Block, known: Known) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inner products with u of the landmark coordinates and of what is left of each sample, and among the latter."""
+        kernel, coordinates = known.kernel(options), Coordinates.of(block, options, known)
+        flat = block.samples.reshape(-1, block.samples.shape[2])
+        values = raw_u(kernel, flat).reshape(block.samples.shape[:2]) * block.mask
+        marks = coordinates.marks
+        on_marks = marks.root @ raw_u(kernel, marks.points)[:, 0] if isinstance(marks, Landmarks) else np.zeros(0)
+        left = (values - coordinates.raw @ on_marks)[..., None]
+        rest = kernel.gram(block.samples, block.samples) - coordinates.raw @ transposed(coordinates.raw)
+        rest = rest * block.mask[:, None, :] * block.mask[:, :, None]
+        if options.centering == "local":
+            left, rest = center_rows(left, block.mask), center_blocks(rest, block.mask, block.mask)
+        return on_marks, left[..., 0], rest
+
+    def observe(blocks: list[Block], checkpoints: list[Any]) -> None:
         t = checkpoints[0].state.iteration
         if t not in wanted or (found and found[-1][0] == t):
             return
-        answers = []
-        for block, checkpoint in zip(blocks, checkpoints, strict=True):
-            known, state = checkpoint.known, checkpoint.state
-            kernel, turn = known.kernel(options), state.rotation[:, :1]
-            marks = None if known.points is None else Landmarks.of(known.points, kernel)
-            z = Estimate(state.z.shared @ turn, state.z.near @ turn)
-            answers.append(
-                Answer(block, known, kernel, marks, known.near, state.w @ turn, z, np.ones(1), np.ones(()), t, [], {})
-            )
-        found.append((t, metrics.similarity(NodeModels(answers, "node", options), central)[:, 0]))
+        if not fixed:
+            fixed.extend(fix(block, c.known) for block, c in zip(blocks, checkpoints, strict=True))
+        similar = np.empty(len(problem.parts))
+        for block, checkpoint, (on_marks, left, rest) in zip(blocks, checkpoints, fixed, strict=True):
+            w = (checkpoint.state.w @ checkpoint.state.rotation[:, :1])[..., 0]
+            shared, own = w[:, : len(on_marks)], w[:, len(on_marks) :]
+            inner = shared @ on_marks + np.sum(own * left, axis=1)
+            square = np.sum(shared**2, axis=1) + np.sum(own * (rest @ own[..., None])[..., 0], axis=1)
+            similar[block.nodes] = np.abs(inner) / (np.sqrt(np.maximum(square, np.finfo(float).tiny)) * u_norm)
+        found.append((t, similar))
 
-    local.run(parts, network, options, observe)
+    local.run(problem.parts, network, options, observe)
     return found
 
 
@@ -231,7 +250,7 @@ def by_iteration(
 def _measure_heterogeneity(source: Source, cell: dict[str, Any], seed: int) -> tuple[list[Row], list[Row]]:
     alpha = float(cell["alpha"])
     rows = splits.dirichlet(source.y, np.full(cell["nodes"], cell["rows"]), alpha, seed)
-    measured, took = _compare(source, rows, Network.ring(cell["nodes"], 4), seed)
+    measured, took = _compare(source, Problem.of(source, rows), Network.ring(cell["nodes"], 4), seed)
     return [{"alpha": alpha} | row for row in measured], _times(took)
 
 
@@ -261,10 +280,7 @@ def _draw_heterogeneity(rows: list[Row], times: list[Row]) -> list[Panel]:
 # ---------------------------------------------------------------------- convergence
 def _measure_convergence(source: Source, cell: dict[str, Any], seed: int) -> tuple[list[Row], list[Row]]:
     network = Network.ring(cell["nodes"], 4)
-    parts = [
-        source.X[r].astype(np.float64) for r in splits.evenly(source.y, np.full(cell["nodes"], cell["rows"]), seed)
-    ]
-    central = baselines.central(parts, 1, gamma=source.gamma)
+    problem = Problem.of(source, splits.evenly(source.y, np.full(cell["nodes"], cell["rows"]), seed))
     ways: dict[str, tuple[str, dict[str, Any]]] = {
         "paper": ("paper", {}),
         "proximal, no landmarks": ("paper", {"update": "proximal", "rho": "auto", "n_oversamples": "auto"}),
@@ -274,7 +290,7 @@ def _measure_convergence(source: Source, cell: dict[str, Any], seed: int) -> tup
     found: list[Row] = []
     for name, (method, changes) in ways.items():
         model = _estimator(method, source, network, seed, **changes | {"max_iter": LONG, "tol": 0.0})
-        for t, similar in by_iteration(model, parts, network, seed, central, wanted):
+        for t, similar in by_iteration(model, problem, network, seed, wanted):
             found.append(
                 {"method": name, "iteration": t, "similarity": float(similar.mean()), "worst": float(similar.min())}
             )
