@@ -41,7 +41,7 @@ def shown(value: Any) -> str:
     >>> from dekpca import Network
     >>> from dekpca.report.reproduce import shown
     >>> shown(Network.ring(6)), shown(np.ones((3, 2))), shown(0.1)
-    ('Network.ring(6, neighbors=2): 6 nodes, 6 edges', 'array (3, 2)', '0.1')
+    ('dekpca.Network.ring(6, neighbors=2): 6 nodes, 6 edges', 'array (3, 2)', '0.1')
     """
     if isinstance(value, Network):
         made = network_code(value)
