@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import warnings
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -167,8 +168,19 @@ def estimator():
     first = sum(counts[:RANK])
     models = mpi.fit(parts[first : first + counts[RANK]], n_components=2, gamma=0.05)
     assert [model.name for model in models] == [str(j) for j in range(first, first + counts[RANK])]
-    single = [p.astype(np.float32) for p in parts[first : first + counts[RANK]]]
-    assert mpi.fit(single, n_components=2, gamma=0.05)[0].eigenvalues_.dtype == np.float32
+    own = parts[first : first + counts[RANK]]
+    single = mpi.fit([p.astype(np.float32) for p in own], n_components=2, gamma=0.05)
+    assert single[0].eigenvalues_.dtype == np.float32
+    if find_spec("array_api_strict"):  # arrays of other libraries cross as host buffers, and come back in kind
+        import array_api_strict as xp
+
+        foreign = mpi.fit([xp.asarray(p) for p in own], random_state=0, **settings)
+        values = foreign[0].transform(xp.asarray(new))
+        np.testing.assert_allclose(
+            np.asarray(values), truth.node_models_[first].transform(new), atol=VALUE_TOLERANCE * scale, rtol=0
+        )
+    with pytest.raises(ValueError, match="engine='mpi' with fit: no rank holds all the data"):
+        DecentralizedKernelPCA(engine="mpi").fit(parts[0])
 
 
 def disagreement():

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,8 +34,6 @@ from .ranks import assign, find_mpiexec
 __all__ = ["Company", "Mail", "assign", "find_mpiexec", "fit", "guard", "run"]
 
 Array = Any
-
-_let_others_run = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 def fit(
@@ -164,7 +161,7 @@ class Mail(Post):
 
     A message to one node of another rank crosses by itself. What several nodes of a rank hear alike crosses once for that rank: the samples of a
     node (`Tell`) and what all will know (`Say(common)`). `traffic` counts per edge, as on every engine; `wire` what
-    left this rank, by phase: messages that are not empty, and bytes.
+    left this rank, by phase: rounds, messages that are not empty, and bytes.
     """
 
     def __init__(self, blocks: Sequence[Block], comm: Any, hosts: np.ndarray):
@@ -277,7 +274,7 @@ class Mail(Post):
         request = self._graph.Ineighbor_alltoallv(
             [out, (sent, _starts(sent)), number], [into, (counts.astype(int).tolist(), _starts(counts)), number]
         )
-        self.wire.setdefault(kind, np.zeros(2, dtype=np.int64))[:] += np.count_nonzero(sent), out.nbytes
+        self.wire.setdefault(kind, np.zeros(3, dtype=np.int64))[:] += 1, np.count_nonzero(sent), out.nbytes
 
         def finish() -> np.ndarray:
             self._wait(request)
@@ -286,8 +283,7 @@ class Mail(Post):
         return finish
 
     def _wait(self, request: Any) -> None:
-        while not request.Test():
-            _let_others_run()  # ranks may be more than cores
+        request.Wait()
 
     def _on_device(self, host: np.ndarray) -> Array:
         like = self.blocks[0].samples
