@@ -38,6 +38,7 @@ quality: $(VENV)/installed
 	$(BIN)/python benchmarks/quality.py --data $(DATA)
 	$(BIN)/python benchmarks/paper_mode.py --data $(DATA)
 	$(BIN)/python benchmarks/against_central.py --data $(DATA)
+	$(BIN)/python benchmarks/mpi.py --data $(DATA)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

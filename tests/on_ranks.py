@@ -211,6 +211,8 @@ def disagreement():
         (own, {"n_components": -1 if odd else 2}, None, "The 'n_components' parameter of DecentralizedKernelPCA must be"),
         (own, {"tolerance": 1} if odd else {}, None, "unexpected keyword argument 'tolerance'"),
         (own, {"n_components": 99}, None, "n_components=99, but"),
+        (None if odd else own, {}, None, "'NoneType' object is not iterable"),
+        (parts[0] if odd else own, {}, None, "fit_parts takes one array for each node, but got one array"),
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError, company.RankError), match=re.escape(says)) as caught:
             mpi.fit(given, nodes=nodes, **(plain | changes))
@@ -230,6 +232,18 @@ def exception():
     def observe(blocks, checkpoints):
         if RANK == 1 and checkpoints[0].state.iteration == 7:
             raise MemoryError("no room on rank one")
+
+    run(parts, network, options, observer=observe)
+
+
+def killed():
+    """Rank 1 is killed in the middle of the iterations, as when memory runs out."""
+    parts, network = clusters([20] * 6), Network.ring(6, 2)
+    options = make_options(parts, network, 10, max_iter=50, tol=0.0)
+
+    def observe(blocks, checkpoints):
+        if RANK == 1 and checkpoints[0].state.iteration == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     run(parts, network, options, observer=observe)
 

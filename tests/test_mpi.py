@@ -65,6 +65,12 @@ def test_an_exception_on_one_rank_ends_the_job():
     assert "holds" not in done.stdout
 
 
+def test_a_killed_rank_ends_the_job():
+    done = mpiexec(2, "killed")
+    assert done.returncode != 0
+    assert "holds" not in done.stdout
+
+
 def test_a_disagreement_that_nobody_catches_ends_the_job():
     done = mpiexec(2, "uncaught")
     assert done.returncode != 0

@@ -309,13 +309,11 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def _fit_hosted(self, parts: Sequence[Array], nodes: Sequence[Any] | None, company: Any) -> list[str]:
         """fit_parts where other processes host the other nodes, and all must agree first; returns the names of the nodes hosted here."""
         mpi = engines.module("mpi")
-        counts = company.counts(len(parts))
-        seed = 0
         with company.checking():
             self._check_parameters()
             _check_apart(parts)
-            seed = self._seed()
-        common_seed = company.from_first(seed)
+            parts, seed = list(parts), self._seed()
+        counts, common_seed = company.counts(len(parts)), company.from_first(seed)
         if not isinstance(self.random_state, Integral):
             seed = common_seed
         with company.checking():
