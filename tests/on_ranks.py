@@ -179,6 +179,13 @@ def estimator():
         np.testing.assert_allclose(
             np.asarray(values), truth.node_models_[first].transform(new), atol=VALUE_TOLERANCE * scale, rtol=0
         )
+    half = WORLD.Split(color=RANK // 2)  # other ranks may do something else meanwhile
+    models = mpi.fit(clusters([20] * 4)[2 * half.Get_rank() :][:2] * (2 // half.Get_size()), comm=half, n_components=2)
+    assert len(models) == 4 // half.Get_size()
+    assert models[0].name == str(2 * half.Get_rank())
+    half.Free()
+    same = {0: {"tol": 1e-3, "degree": 3}, 1: {"tol": np.float64(1e-3), "degree": 3.0}}[RANK % 2]  # equal, if not alike
+    mpi.fit(own, n_components=2, gamma=0.05, random_state=0, rho=[(0, 9, 9)] if RANK % 2 else ((0, 9.0, 9.0),), **same)
     with pytest.raises(ValueError, match="engine='mpi' with fit: no rank holds all the data"):
         DecentralizedKernelPCA(engine="mpi").fit(parts[0])
 
@@ -255,17 +262,24 @@ def uncaught():
 
 
 def asked():
-    """One rank is asked to stop; all do, at the next check, and keep what they have."""
+    """One rank is asked to stop; all do, at the next check, and keep what they have. From there a run goes on as if nothing had been."""
     parts, network = clusters([20] * 6), Network.ring(6, 2)
     options = make_options(parts, network, 10, max_iter=50, tol=0.0)
 
+    kept = []
+
     def observe(blocks, checkpoints):
+        kept[:] = [(c.known, c.state) for c in checkpoints]
         if RANK == 1 and checkpoints[0].state.iteration == 7:
             os.kill(os.getpid(), signal.SIGINT)
 
     outcome = run(parts, network, options, observer=observe)
     assert {a.n_iter for a in outcome.answers} == {10}
     assert outcome.answers[0].runs[0][0] == "interrupted"
+    whole, resumed = run(parts, network, options), run(parts, network, options, resume=kept)
+    for one, two in zip(whole.answers, resumed.answers, strict=True):
+        np.testing.assert_array_equal(one.w, two.w)
+        assert one.n_iter == two.n_iter == 50
 
 
 if __name__ == "__main__":

@@ -134,12 +134,18 @@ def settings_of(options: Any) -> dict[str, Any]:
 
 
 def _describe(value: Any) -> str:
-    """The same text for what means the same: functions by name and code, arrays by content."""
+    """The same text for what means the same: numbers by value, arrays by content, functions by name and code."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, np.ndarray):
         digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         return f"array {value.shape} {value.dtype} with fingerprint {digest[:12]}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key!r}: {_describe(value[key])}" for key in sorted(value, key=str)) + "}"
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(map(_describe, value)) + ")"
     if callable(value):
         return _describe_function(value)
     return repr(value)
