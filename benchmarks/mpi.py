@@ -33,14 +33,11 @@ MOST_EXPENSIVE = 1.15  # CPU time of a node at J = 80 over that at J = 10
 
 
 # ---------------------------------------------------------------------- on the ranks
-def measure(parts, network, alone=False, overlap=False, split=False):
+def measure(comm, parts, network, alone=False, overlap=False, split=False):
     """One run with a fixed number of iterations; what this rank saw of it. `alone`: every node a block of its own."""
-    from mpi4py import MPI
-
     from dekpca.block import make_blocks
     from dekpca.engines import local, mpi
 
-    comm = MPI.COMM_WORLD
     nodes = np.array(mpi.assign(network, comm.size)[comm.rank])
     hosts, sizes = mpi.Company(comm).roster(network, nodes, [ROWS] * len(nodes))
     own = [parts(j) for j in nodes]
@@ -142,7 +139,7 @@ def work(data: Path, runs: list[dict]) -> None:
             run = dict(run)
             network = Network.ring(run.pop("J"), 4)
             rows = splits.evenly(y, np.full(len(network), ROWS))
-            mine = measure(lambda j, rows=rows: X[rows[j]], network, **run)
+            mine = measure(comm, lambda j, rows=rows: X[rows[j]], network, **run)
             seen.append([json.loads(text) for text in mpi.Company(comm).texts(json.dumps(mine))])
     if comm.rank == 0:
         print("RESULT " + json.dumps(seen), flush=True)
@@ -221,20 +218,23 @@ def everything(data: Path, floors: Floors) -> None:
 def cost_of_a_node(data: Path, floors: Floors, repeats: int) -> None:
     """CPU time of a node and iteration: does it depend on how many other nodes there are?"""
     shown = table(
-        f"CPU milliseconds of a node and iteration, median over nodes, median of {repeats} repeats in one run",
+        f"CPU milliseconds of a node and iteration on 4 ranks, median over nodes; best (median) of {repeats} repeats in turn in one run, "
+        f"load {os.getloadavg()[0]:.1f}",
         "hosted", "J = 10", "J = 80", "J = 80 / J = 10",
     )  # fmt: skip
-    for label, ranks, alone in (
-        ("4 ranks, every node a block of its own", 4, True),
-        ("4 ranks, nodes of a rank in one block", 4, False),
+    ranks = 4
+    for label, way in (
+        ("as the engine runs: one block a rank", {}),
+        ("every node a block of its own", {"alone": True}),
     ):
-        runs = [{"J": J, "alone": alone} for _ in range(repeats) for J in (10, 80)]
-        medians = [
-            1e3 * np.median([t for rank in seen for t in rank["node_cpu"]]) for seen in launch(data, ranks, runs)
-        ]
-        small, large = float(np.median(medians[::2])), float(np.median(medians[1::2]))
-        shown.add_row(label, f"{small:.2f}", f"{large:.2f}", f"{large / small:.2f}")
-        floors.require(large <= MOST_EXPENSIVE * small, f"{label}: J = 80 costs {large / small:.2f} times J = 10")
+        runs = [{"J": J} | way for _ in range(repeats) for J in (10, 80)]
+        over_nodes = [np.median([t for rank in seen for t in rank["node_cpu"]]) for seen in launch(data, ranks, runs)]
+        by_size = 1e3 * np.array(over_nodes).reshape(repeats, 2)
+        # a busy machine makes runs slower, never faster: the best of each is what the work costs
+        best, middle = by_size.min(axis=0), np.median(by_size, axis=0)
+        cells = [f"{b:.2f} ({m:.2f})" for b, m in zip(best, middle, strict=True)]
+        shown.add_row(label, *cells, f"{best[1] / best[0]:.2f} ({middle[1] / middle[0]:.2f})")
+        floors.require(bool(best[1] <= MOST_EXPENSIVE * best[0]), f"{label}: {best[1] / best[0]:.2f} times J = 10")
     console.print(shown)
 
 
