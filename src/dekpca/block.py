@@ -143,7 +143,7 @@ def make_blocks(
     most = [int(sizes[s].max()) for s in slots]
     alike: dict[tuple[int, int, int], list[int]] = {}
     for i, j in enumerate(hosted):
-        key = (len(slots[i]), _size_class(int(sizes[j])), _size_class(most[i]))
+        key = (len(slots[i]), size_class(int(sizes[j])), size_class(most[i]))
         alike.setdefault(key, []).append(i)
     return [
         Block(
@@ -158,7 +158,8 @@ def make_blocks(
     ]
 
 
-def _size_class(n: int) -> int:
+def size_class(n: int) -> int:
+    """Nodes whose numbers of samples are of one class may be padded to one shape."""
     return int(np.ceil(np.log(n) / np.log(SIZE_RATIO)))
 
 

@@ -72,12 +72,13 @@ def collect_rows(block: Block, kind: str, rows: list[Array], counts: np.ndarray)
     for level in range(tree.depth, 0, -1):
         to = _where(tree.up[level], lambda b, s: below[block.nodes[b]] > 0)
         hear = _where(tree.from_children[level - 1], lambda b, s: below[block.slots[b, s]] > 0)
-        longest = int(max((below[block.slots[b, s]] for b, s in zip(hear.rows, hear.slots, strict=True)), default=0))
+        arriving = below[block.slots[hear.rows, hear.slots]]
+        longest = int(arriving.max(initial=0))
         spoken = [xp.concat(held[int(block.nodes[b])]) for b in to.rows]
         most = max((s.shape[0] for s in spoken), default=0)
         payload = xp.stack([pad_rows(s, most) for s in spoken]) if spoken else None
         lengths = np.array([s.shape[0] for s in spoken], dtype=np.int64)
-        arrived = yield Say(kind, payload, to, hear, (longest, width), lengths)
+        arrived = yield Say(kind, payload, to, hear, (longest, width), lengths, arriving)
         order = sorted(range(len(hear)), key=lambda i: (hear.rows[i], hear.slots[i]))  # slots are in order of names
         for i in order:
             child = block.slots[hear.rows[i], hear.slots[i]]

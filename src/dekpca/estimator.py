@@ -6,7 +6,8 @@ Here parameters are checked, data is dealt to nodes and an engine is called. The
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -98,8 +99,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     network : Network, int or None, default=None
         A number of nodes, or None for about 200 rows a node (so one node up to 300 rows: central kernel PCA): a seeded
         random 4-regular network (complete up to 5 nodes).
-    engine : {"local"}, default="local"
-        Who hosts the nodes and carries their messages: one process.
+    engine : {"local", "mpi"}, default="local"
+        Who hosts the nodes and carries their messages: one process, or the ranks that `mpiexec` started (docs/clusters.md), each
+        of which calls `fit_parts` with the samples of its own nodes.
     dtype : "float32", "float64" or None, default=None
         To compute in; None is that of the data.
     random_state : int, RandomState or None
@@ -126,11 +128,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         each node sent. Phases: landmarks (passed on), fingerprint, counts, columns, scale, mean, covariance, power,
         check, spectrum (network sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
     node_models_ : sequence of NodeModel
+        With engine="mpi" those of the nodes that this rank hosts, by number; `history_` is of these nodes too.
     network_ : Network
     nodes_ : (rows,)
         The number of each row's node; after `fit_parts`, of the rows of all parts in the order of `network_.names`.
     answering_node_ : int
-        The node through which `transform` answers.
+        The node through which `transform` answers; with engine="mpi" one that this rank hosts.
 
     Examples
     --------
@@ -244,6 +247,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             By default a seeded permutation of the rows is dealt evenly.
         """
         self._check_parameters()
+        if self.engine == "mpi":
+            raise ValueError(
+                "engine='mpi' with fit: no rank holds all the data; call fit_parts with the samples of this rank's nodes"
+            )
         X = self._check_samples(X)
         seed = self._seed()
         if nodes is None:
@@ -262,7 +269,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.nodes_ = np.empty(X.shape[0], dtype=np.int64)
         for j, own in enumerate(rows):
             self.nodes_[own] = j
-        return self._fit(parts, network, seed)
+        return self._fit(parts, network, self._options(X.shape[1], seed))
 
     def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
         """Find the components of data that is already apart.
@@ -271,7 +278,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         ----------
         parts : sequence of arrays (n_j, columns), or mapping of node name to array
             `parts[j]` are the samples of the node named `network.names[j]` (which `Network.from_edges` sorts); a mapping says whose
-            they are, and names the nodes where `network` does not.
+            they are, and names the nodes where `network` does not. With engine="mpi" every rank gives the parts of the nodes that it
+            hosts: a sequence continues the numbers of the rank before, a mapping (which needs a Network) names them.
 
         Examples
         --------
@@ -283,9 +291,13 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         >>> model.network_.names, model.node_models_["rome"].transform(parts["oslo"]).shape
         (('bonn', 'oslo', 'rome'), (30, 2))
         """
+        if self.engine == "mpi":
+            company = engines.module("mpi").Company()
+            nodes = list(parts) if isinstance(parts, Mapping) else None
+            self._fit_hosted(list(parts.values()) if isinstance(parts, Mapping) else parts, nodes, company)
+            return self
         self._check_parameters()
-        if aac.is_array_api_obj(parts):
-            raise ValueError("fit_parts takes one array for each node, but got one array; use fit(X)")
+        _check_apart(parts)
         if len(parts) == 0:
             raise ValueError("fit_parts needs at least one part")
         seed = self._seed()
@@ -297,29 +309,79 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             network = self._make_network(len(parts), seed)
         if len(network) != len(parts):
             raise ValueError(f"{len(parts)} parts for a network of {len(network)} nodes; give one part for each node")
-        checked = [
-            check_part(part, name, self._float_types(), self.dtype)
-            for part, name in zip(parts, network.names, strict=True)
-        ]
-        check_alike(checked, network)
-        self.n_features_in_ = int(checked[0].shape[1])
+        checked = self._check_parts(parts, network.names)
         self.nodes_ = np.repeat(np.arange(len(checked)), [part.shape[0] for part in checked])
-        return self._fit(checked, network, seed)
+        return self._fit(checked, network, self._options(self.n_features_in_, seed))
+
+    def _fit_hosted(self, parts: Sequence[Array], nodes: Sequence[Any] | None, company: Any) -> list[str]:
+        """fit_parts where other processes host the other nodes, and all must agree first; returns the names of the nodes hosted here."""
+        mpi = engines.module("mpi")
+        with company.checking():
+            self._check_parameters()
+            _check_apart(parts)
+            parts, seed = list(parts), self._seed()
+        counts, common_seed = company.counts(len(parts)), company.from_first(seed)
+        if not isinstance(self.random_state, Integral):
+            seed = common_seed
+        with company.checking():
+            if nodes is not None and not isinstance(self.network, Network):
+                raise ValueError("engine='mpi' with named nodes needs network=, a Network that all ranks have alike")
+            network = self._make_network(int(counts.sum()), seed)
+            if len(network) != counts.sum():
+                raise ValueError(
+                    f"{counts.sum()} parts on {len(counts)} ranks for a network of {len(network)} nodes; give one part for each node"
+                )
+            first = int(counts[: company.rank].sum())
+            numbers = list(range(first, first + len(parts))) if nodes is None else _node_numbers(nodes, network)
+            names = [network.names[j] for j in numbers]
+            if len(names) != len(parts):
+                raise ValueError(f"{len(parts)} parts, but {len(names)} nodes named for them; give each part its node")
+            checked = self._check_parts(parts, names)
+            self.nodes_ = np.repeat(numbers, [part.shape[0] for part in checked])
+            options = self._options(self.n_features_in_, seed)
+        settings = mpi.settings_of(options) | {
+            name: getattr(self, name) for name in ("n_landmarks", "n_oversamples", "expansion")
+        }
+        company.agree(mpi.facts(network, self.n_features_in_, checked[0].dtype, settings))
+        _, sizes = company.roster(network, numbers, [part.shape[0] for part in checked])
+        run = partial(mpi.run, nodes=numbers, comm=company.comm)
+        self._fit(checked, network, options, run, np.array(numbers), sizes, shown=company.rank == 0)
+        return names
+
+    def _check_parts(self, parts: Sequence[Array], names: Sequence[str]) -> list[Array]:
+        checked = [
+            check_part(part, name, self._float_types(), self.dtype) for part, name in zip(parts, names, strict=True)
+        ]
+        check_alike(checked, names)
+        self.n_features_in_ = int(checked[0].shape[1])
+        return checked
 
     def _settled(self, parts: Sequence[Array], network: Network, seed: int) -> Options:
         """The settings of a run on this data."""
         sizes = np.array([part.shape[0] for part in parts])
         return settle(self._options(parts[0].shape[1], seed), network, sizes, self.n_landmarks, self.n_oversamples)
 
-    def _fit(self, parts: list[Array], network: Network, seed: int) -> Self:
-        options = self._settled(parts, network, seed)
+    def _fit(
+        self,
+        parts: list[Array],
+        network: Network,
+        options: Options,
+        run: Callable[..., Any] | None = None,
+        nodes: np.ndarray | None = None,
+        sizes: np.ndarray | None = None,
+        shown: bool = True,
+    ) -> Self:
+        """`parts` are the samples of `nodes` (default: of all), `sizes` how many every node of the network has."""
+        if nodes is None or sizes is None:
+            nodes, sizes = np.arange(len(parts)), np.array([part.shape[0] for part in parts])
+        options = settle(options, network, sizes, self.n_landmarks, self.n_oversamples)
         if self.expansion == "landmarks" and not options.n_landmarks:
             why = "on a network of one node" if len(network) == 1 else "with n_landmarks=0"
             raise ValueError(
                 f"expansion='landmarks' {why}: there are no landmarks to expand in; use solver='landmarks', or expansion='node'"
             )
-        run = engines.get(self.engine)
-        with progress.watch(bool(self.verbose), len(network), options) as watcher:
+        run = run or engines.get(self.engine)
+        with progress.watch(bool(self.verbose) and shown, len(network), options) as watcher:
             outcome = run(parts, network, options, observer=watcher)
         answers: list[Answer] = outcome.answers
         first = answers[0]
@@ -332,7 +394,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.converged_ = first.converged
         self.node_models_ = NodeModels(answers, self.expansion, options)
         self.history_ = _history(answers, outcome.traffic)
-        self.answering_node_ = _best_informed(network, np.array([part.shape[0] for part in parts]))
+        self.answering_node_ = _best_informed(network, sizes, nodes)
         self._n_features_out = self.n_components
         if not self.converged_:
             self._warn(first.runs)
@@ -347,7 +409,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         allowed = self.tol**0.5
         state = f"relative residual {self.history_['residual'][last]:.2g}"
         if len(self.history_["since_check"]):
-            node = self.network_.names[int(np.argmax(self.history_["residual_by_node"][last]))]
+            node = self.node_models_.names[int(np.argmax(self.history_["residual_by_node"][last]))]
             state += f" (node {node}), change {self.history_['since_check'][last]:.2g} since the check before"
         state += f", where tol={self.tol:g} allows {allowed:.2g}"
         if verdict == "interrupted":
@@ -525,14 +587,14 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         check_is_fitted(self)
         if not is_foreign(X):
             X = self._in_kind(validate_data(self, X, dtype=self._float_types(), reset=False))
-        return self.node_models_[self.answering_node_].transform(X)
+        return self.node_models_[self.network_.names[self.answering_node_]].transform(X)
 
     def inverse_transform(self, Z: Array, alpha: float = 0.1) -> Array:
         """Points that have about these component values, as `answering_node_` reconstructs them: see `NodeModel.inverse_transform`."""
         check_is_fitted(self)
         if not is_foreign(Z):
             Z = self._in_kind(check_array(Z, dtype=self._float_types(), input_name="Z"))
-        return self.node_models_[self.answering_node_].inverse_transform(Z, alpha)
+        return self.node_models_[self.network_.names[self.answering_node_]].inverse_transform(Z, alpha)
 
     def _in_kind(self, host: np.ndarray) -> Array:
         """NumPy input for a model that was fitted on arrays of another library."""
@@ -547,11 +609,29 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return tags
 
 
-def _best_informed(network: Network, sizes: np.ndarray) -> int:
+def _check_apart(parts: Any) -> None:
+    if aac.is_array_api_obj(parts):
+        raise ValueError("fit_parts takes one array for each node, but got one array; use fit(X)")
+
+
+def _node_numbers(nodes: Sequence[Any], network: Network) -> list[int]:
+    """Nodes given by name or, where that is no name, by number."""
+    numbers = []
+    for node in nodes:
+        by_number = isinstance(node, Integral) and 0 <= int(node) < len(network)
+        if str(node) not in network.number and not by_number:
+            raise ValueError(f"node {node!r} is not in the network, whose nodes are {listing(network.names)}")
+        numbers.append(network.number[str(node)] if str(node) in network.number else int(node))
+    return numbers
+
+
+def _best_informed(network: Network, sizes: np.ndarray, nodes: np.ndarray) -> int:
+    """Of `nodes`, the one with the most samples around; of equals, the first by name."""
     around = sizes + np.bincount(
         network.directed_edges[:, 0], weights=sizes[network.directed_edges[:, 1]], minlength=len(sizes)
     )
-    return int(network.by_name[np.argmax(around[network.by_name])])
+    candidates = network.by_name[np.isin(network.by_name, nodes)]
+    return int(candidates[np.argmax(around[candidates])])
 
 
 def _history(answers: Sequence[Answer], traffic: Any) -> dict[str, Any]:
@@ -564,8 +644,7 @@ def _history(answers: Sequence[Answer], traffic: Any) -> dict[str, Any]:
                 history[name] = np.empty(0)
             continue
         rows = np.concatenate([to_numpy(answer.history[name]) for answer in answers], axis=1)
-        by_node = np.empty_like(rows)
-        by_node[:, nodes] = rows
+        by_node = rows[:, np.argsort(nodes)]
         history[name] = by_node.sum(axis=1) if name in ("objective", "lagrangian") else by_node.max(axis=1)
         if name == "residual":
             history["residual_by_node"] = by_node

@@ -39,8 +39,9 @@ class Say:
     """Along each edge of `to` goes one array of `payload`; along each edge of `hear` one of `shape` arrives.
 
     `payload` has one leading axis for the edges, then the rows of the message. Only the first `lengths` rows of each
-    are real, the others padding that need not travel; what arrives is padded with zeros, or cut, to `shape`. Messages
-    to slot 0 stay at home and cost nothing. An edge not in `to` is silent.
+    are real, the others padding that need not travel; of what arrives the first `arriving` rows are, and it is padded
+    with zeros, or cut, to `shape`. (None: all rows.) Both ends know the length of every message, so none has to be sent.
+    Messages to slot 0 stay at home and cost nothing. An edge not in `to` is silent.
     """
 
     kind: str
@@ -49,12 +50,16 @@ class Say:
     hear: Edges
     shape: tuple[int, ...]
     lengths: np.ndarray | None = None
+    arriving: np.ndarray | None = None
     common: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Tell:
-    """Each node of the block tells all its neighbors the same: `payload` (B, rows, ...), the first `lengths` rows real."""
+    """Each node of the block tells all its neighbors the same: `payload` (B, rows, ...), the first `lengths` rows real.
+
+    Whoever hears a node must know how many rows it tells: one for each of its samples.
+    """
 
     kind: str
     payload: Array

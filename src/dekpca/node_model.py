@@ -349,7 +349,7 @@ class Preimages:
 
 
 class NodeModels(Sequence[NodeModel]):
-    """The models of all nodes by number or name; each is put together when it is asked for."""
+    """The models of all nodes by number or name (of an MPI rank: of the nodes it hosts); each is put together when it is asked for."""
 
     def __init__(self, answers: Sequence[Answer], expansion: str, options: Options):
         self._answers = list(answers)
@@ -361,6 +361,11 @@ class NodeModels(Sequence[NodeModel]):
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the nodes, in the order of the models."""
+        return [self._answers[0].block.network.names[j] for j in self._numbers]
 
     @overload
     def __getitem__(self, index: int | str) -> NodeModel: ...

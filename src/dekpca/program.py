@@ -281,10 +281,10 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         next_rho = rho if known.rho_near is not None else _rho(block, options, known, t + 1)[0]
 
         said = xp.reshape(state.shares, (B * d, *sent))
-        shares = yield Say("share", said, block.everywhere, block.everywhere, received, own_rows)
+        shares = yield Say("share", said, block.everywhere, block.everywhere, received, own_rows, near_rows)
         z, views = consensus.z_step(space.near, state.z, xp.reshape(shares, (B, d, *received)), total, options.anchored)
         said = xp.reshape(views, (B * d, *received))
-        views = yield Say("view", said, block.everywhere, block.everywhere, sent, near_rows)
+        views = yield Say("view", said, block.everywhere, block.everywhere, sent, near_rows, own_rows)
         views = xp.reshape(views, (B, d, *sent))
 
         seen = own.project(views)

@@ -47,9 +47,9 @@ def check_finite(X: Array, who: str, rows: Sequence[np.ndarray], network: Networ
     )
 
 
-def check_alike(parts: Sequence[Array], network: Network) -> None:
-    first, name = parts[0], network.names[0]
-    for part, other in zip(parts, network.names, strict=True):
+def check_alike(parts: Sequence[Array], names: Sequence[str]) -> None:
+    first, name = parts[0], names[0]
+    for part, other in zip(parts, names, strict=True):
         if type(part) is not type(first) or aac.device(part) != aac.device(first):
             raise ValueError(
                 f"node {other}: samples of another array library or device than node {name}'s; use one for all"

@@ -10,17 +10,25 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-ENGINES = {"local": ("dekpca.engines.local", None)}  # name -> module, extra to install
+ENGINES = {
+    "local": ("dekpca.engines.local", None),
+    "mpi": ("dekpca.engines.mpi", "mpi"),
+}  # name -> module, extra to install
 
 
 def get(name: str) -> Callable[..., Any]:
     """The `run` of an engine."""
+    return module(name).run
+
+
+def module(name: str) -> Any:
+    """The module of an engine."""
     if name not in ENGINES:
         raise ValueError(f"engine={name!r} is unknown; known are {', '.join(sorted(ENGINES))}")
-    module, extra = ENGINES[name]
+    path, extra = ENGINES[name]
     try:
-        return import_module(module).run
-    except ImportError as error:
+        return import_module(path)
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, but no MPI library
         if extra is None:
             raise
         raise ImportError(

@@ -1,0 +1,274 @@
+"""The MPI engine on real ranks: weak scaling, bytes on the wire, cost for each node as the network grows, overlap.
+
+    python benchmarks/mpi.py --data mnist-0358.npz
+
+Every run is one `mpiexec` of this script. Nodes of 100 rows on a ring with 4 neighbors, 4 components, default settings but a fixed number of
+iterations. Times are those of the iterations, set-up apart. More ranks than cores share them: such rows show overhead, not speed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from common import GAMMA, Floors, arguments, console, load, table
+from dekpca import DecentralizedKernelPCA, Network
+from dekpca.engines.ranks import assign, crossing, find_mpiexec
+from dekpca.experiments import splits
+from dekpca.options import settle
+
+K = 4
+ROWS = 100
+ITERATIONS = 30
+NODES_A_RANK = 10
+MOST_EXPENSIVE = 1.15  # CPU time of a node at J = 80 over that at J = 10
+
+
+# ---------------------------------------------------------------------- on the ranks
+def measure(comm, parts, network, alone=False, overlap=False, split=False):
+    """One run with a fixed number of iterations; what this rank saw of it. `alone`: every node a block of its own."""
+    from dekpca.block import make_blocks
+    from dekpca.engines import local, mpi
+
+    nodes = np.array(mpi.assign(network, comm.size)[comm.rank])
+    hosts, sizes = mpi.Company(comm).roster(network, nodes, [ROWS] * len(nodes))
+    own = [parts(j) for j in nodes]
+    clock: dict[str, float] = defaultdict(float)
+    cpu_of_block: dict[int, float] = defaultdict(float)
+    iterating = False
+
+    class Timed(mpi.Mail):
+        def _exchange(self, says, route):
+            if split and self._graph is not None:  # who is not here yet?
+                start = time.perf_counter()
+                out, into = (np.zeros(len(self.around), dtype=np.uint8) for _ in range(2))
+                self._wait(self._graph.Ineighbor_alltoall(out, into))
+                clock["waiting"] += iterating * (time.perf_counter() - start)
+            finish = self._timed(super()._exchange)(says, route)
+            return mpi._once(self._timed(finish))
+
+        def _timed(self, function):
+            def call(*args):
+                start, cpu = time.perf_counter(), time.thread_time()
+                result = function(*args)
+                clock["communication"] += iterating * (time.perf_counter() - start)
+                clock["communication cpu"] += iterating * (time.thread_time() - cpu)
+                return result
+
+            return call
+
+    def timed_program(block, options, resume=None):
+        """The program, with the CPU time that it takes for itself during the iterations."""
+        script, reply = original(block, options, resume), None
+        while True:
+            start = time.thread_time()
+            try:
+                request = script.send(reply)
+            except StopIteration as end:
+                return end.value
+            cpu_of_block[int(block.nodes[0])] += iterating * (time.thread_time() - start)
+            reply = yield request
+
+    def observe(blocks, checkpoints):
+        nonlocal iterating
+        iteration = checkpoints[0].state.iteration
+        if iteration == 0:
+            iterating = True
+            clock["start"], clock["cpu start"] = time.perf_counter(), time.thread_time()
+        elif iteration == ITERATIONS:
+            iterating = False
+            clock["wall"] = time.perf_counter() - clock["start"]
+            clock["cpu"] = time.thread_time() - clock["cpu start"]
+
+    model = DecentralizedKernelPCA(
+        K, gamma=GAMMA, network=network, max_iter=ITERATIONS, tol=0, random_state=0, engine="mpi"
+    )
+    options = settle(model._options(own[0].shape[1], 0), network, sizes, "auto", "auto")
+    if alone:
+        blocks = [b for j, x in zip(nodes, own, strict=True) for b in make_blocks([x], network, [j], sizes)]
+    else:
+        blocks = mpi.hosted_blocks(own, network, nodes, sizes, hosts, overlap)
+    post = Timed(blocks, comm, hosts)
+    original = local.program
+    local.program = timed_program
+    comm.Barrier()  # all start the set-up together
+    whole = time.perf_counter()
+    try:
+        outcome = local.drive(blocks, options, observe, post=post)
+    finally:
+        local.program = original
+    whole = time.perf_counter() - whole
+    post.close()
+    # delivery is the rank's: its nodes share it
+    shared = (clock["cpu"] - clock["communication cpu"] - sum(cpu_of_block.values())) / len(nodes)
+    answer = outcome.answers[0]
+    return {
+        "nodes": len(nodes),
+        "whole": whole,
+        "wall": clock["wall"],
+        "waiting": clock["waiting"],
+        "communication": clock["communication"],
+        "node_cpu": [(cpu_of_block[int(b.nodes[0])] / b.n_nodes + (0 if split else shared)) / ITERATIONS for b in blocks],
+        "wire": {kind: counts.tolist() for kind, counts in post.wire.items()},
+        "edges": {kind: int(sent.sum()) for kind, sent in outcome.traffic.bytes.items()},
+        "row_bytes": 8 * options.n_columns,
+        "m": int(answer.marks.size),
+        "eigenvalues": answer.eigenvalues.tolist(),
+    }  # fmt: skip
+
+
+def work(data: Path, runs: list[dict]) -> None:
+    """On every rank: do the runs one after the other; rank 0 prints what all ranks saw, as one line of JSON."""
+    from mpi4py import MPI
+
+    from dekpca.engines import mpi
+
+    comm = MPI.COMM_WORLD
+    with mpi.guard(comm):
+        X, y = load(data)
+        seen = []
+        for run in runs:
+            run = dict(run)
+            network = Network.ring(run.pop("J"), 4)
+            rows = splits.evenly(y, np.full(len(network), ROWS))
+            mine = measure(comm, lambda j, rows=rows: X[rows[j]], network, **run)
+            seen.append([json.loads(text) for text in mpi.Company(comm).texts(json.dumps(mine))])
+    if comm.rank == 0:
+        print("RESULT " + json.dumps(seen), flush=True)
+
+
+# ---------------------------------------------------------------------- here
+def launch(data: Path, ranks: int, runs: list[dict]) -> list[list[dict]]:
+    env = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [str(find_mpiexec()), "-n", str(ranks), sys.executable, __file__, "--data", str(data)]
+    done = subprocess.run([*command, "--work", json.dumps(runs)], env=env, capture_output=True, text=True, check=False)
+    line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
+    if done.returncode or line is None:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-3000:]}")
+    return json.loads(line.removeprefix("RESULT "))
+
+
+def mean_ms(ranks: list[dict], what: str) -> float:
+    return 1e3 * float(np.mean([rank[what] for rank in ranks])) / ITERATIONS
+
+
+def weak_scaling(data: Path, floors: Floors) -> None:
+    cores = len(os.sched_getaffinity(0))
+    shown = table(
+        f"Weak scaling: {NODES_A_RANK} nodes a rank, {cores} cores, load {os.getloadavg()[0]:.1f}; milliseconds an iteration, mean over ranks",
+        "ranks", "nodes", "wall", "compute", "communication", "waiting", "share and view, bytes an iteration", "predicted",
+    )  # fmt: skip
+    for ranks in (1, 2, 4):
+        J = NODES_A_RANK * ranks
+        seen = launch(data, ranks, [{"J": J, "split": True}])[0]
+        wall, waiting, talking = (mean_ms(seen, what) for what in ("wall", "waiting", "communication"))
+        sent = sum(rank["wire"].get(kind, [0, 0, 0])[2] for rank in seen for kind in ("share", "view")) // ITERATIONS
+        predicted = predicted_bytes(J, ranks, seen[0])
+        floors.require(sent == predicted, f"{ranks} ranks: {sent} bytes of shares and views, predicted {predicted}")
+        label = f"{ranks}" + (" (more than cores)" if ranks > cores else "")
+        shown.add_row(
+            label, str(J), f"{wall:.1f}", f"{wall - waiting - talking:.1f}", f"{talking:.2f}", f"{waiting:.2f}", f"{sent:,}", f"{predicted:,}",
+        )  # fmt: skip
+    console.print(shown)
+
+
+def predicted_bytes(J: int, ranks: int, seen: dict) -> int:
+    """Two messages of (m + n) q numbers along each directed edge between ranks, every iteration."""
+    network = Network.ring(J, 4)
+    return 2 * 2 * crossing(network, assign(network, ranks)) * (seen["m"] + ROWS) * seen["row_bytes"]
+
+
+def everything(data: Path, floors: Floors) -> None:
+    """J = 80 on 4 ranks: every byte on the wire by what it is for, and the same answer as in one process."""
+    J, ranks = 80, 4
+    seen = launch(data, ranks, [{"J": J}])[0]
+    X, y = load(data)
+    parts = [X[r] for r in splits.evenly(y, np.full(J, ROWS))]
+    network = Network.ring(J, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tol=0 does not converge
+        start = time.perf_counter()
+        one = DecentralizedKernelPCA(K, gamma=GAMMA, network=network, max_iter=ITERATIONS, tol=0, random_state=0)
+        one.fit_parts(parts)
+        local_seconds = time.perf_counter() - start
+    apart = np.abs(np.array(seen[0]["eigenvalues"]) / one.eigenvalues_ - 1).max()
+    floors.require(bool(apart <= 1e-10), f"J = 80: eigenvalues {apart:.1e} from the local engine's")
+    shown = table(
+        f"J = {J} on {ranks} ranks, {ITERATIONS} iterations: {max(r['whole'] for r in seen):.1f} s, the local engine {local_seconds:.1f} s; "
+        f"eigenvalues apart by {apart:.0e}; per phase of the whole run",
+        "phase", "bytes between nodes", "bytes between ranks", "messages between ranks", "rounds",
+    )  # fmt: skip
+    for kind in seen[0]["edges"]:
+        edges = sum(rank["edges"][kind] for rank in seen)
+        rounds = seen[0]["wire"][kind][0]
+        messages, sent = (sum(rank["wire"][kind][i] for rank in seen) for i in (1, 2))
+        floors.require(edges == int(one.history_["bytes"][kind].sum()), f"{kind}: {edges} bytes between nodes")
+        shown.add_row(kind, f"{edges:,}", f"{sent:,}", f"{messages:,}", f"{rounds:,}")
+    console.print(shown)
+
+
+def cost_of_a_node(data: Path, floors: Floors, repeats: int) -> None:
+    """CPU time of a node and iteration: does it depend on how many other nodes there are?"""
+    shown = table(
+        f"CPU milliseconds of a node and iteration on 4 ranks, median over nodes; best (median) of {repeats} repeats in turn in one run, "
+        f"load {os.getloadavg()[0]:.1f}",
+        "hosted", "J = 10", "J = 80", "J = 80 / J = 10",
+    )  # fmt: skip
+    ranks = 4
+    for label, way in (
+        ("as the engine runs: one block a rank", {}),
+        ("every node a block of its own", {"alone": True}),
+    ):
+        runs = [{"J": J} | way for _ in range(repeats) for J in (10, 80)]
+        over_nodes = [np.median([t for rank in seen for t in rank["node_cpu"]]) for seen in launch(data, ranks, runs)]
+        by_size = 1e3 * np.array(over_nodes).reshape(repeats, 2)
+        # a busy machine makes runs slower, never faster: the best of each is what the work costs
+        best, middle = by_size.min(axis=0), np.median(by_size, axis=0)
+        cells = [f"{b:.2f} ({m:.2f})" for b, m in zip(best, middle, strict=True)]
+        shown.add_row(label, *cells, f"{best[1] / best[0]:.2f} ({middle[1] / middle[0]:.2f})")
+        floors.require(bool(best[1] <= MOST_EXPENSIVE * best[0]), f"{label}: {best[1] / best[0]:.2f} times J = 10")
+    console.print(shown)
+
+
+def overlapping(data: Path, repeats: int) -> None:
+    """Does it pay to let nodes without neighbors on other ranks compute while messages travel?"""
+    ways = {"one after the other": {}, "overlapped": {"overlap": True}}
+    shown = table(
+        f"Milliseconds an iteration, slowest rank, best (median) of {repeats}", "ranks", "nodes", *ways,
+    )  # fmt: skip
+    for ranks, J in ((2, 40), (4, 80)):
+        runs = [{"J": J} | way for _ in range(repeats) for way in ways.values()]
+        walls = [1e3 * max(rank["wall"] for rank in seen) / ITERATIONS for seen in launch(data, ranks, runs)]
+        by_way = np.array(walls).reshape(repeats, len(ways))
+        shown.add_row(
+            str(ranks), str(J), *(f"{b:.1f} ({m:.1f})" for b, m in zip(by_way.min(0), np.median(by_way, 0), strict=True))
+        )  # fmt: skip
+    console.print(shown)
+
+
+def main() -> None:
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--work", help="on ranks: the runs to do, as JSON")
+    a = parser.parse_args()
+    if a.work is not None:
+        work(a.data, json.loads(a.work))
+        return
+    floors = Floors()
+    weak_scaling(a.data, floors)
+    everything(a.data, floors)
+    cost_of_a_node(a.data, floors, a.repeats)
+    overlapping(a.data, a.repeats)
+    floors.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Company: the ranks of an MPI run, and all that they settle together before the first message.
+
+Here, and nowhere in the iterations, ranks speak to all other ranks. Every check ends alike on all ranks: either all go on, or all
+raise an error that names the rank and what is wrong with it, so that nobody is left waiting. Texts and numbers travel as typed arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import __version__
+from ..network import Network, listing
+
+
+class RankError(RuntimeError):
+    """Something is wrong on another rank; the message says on which, and what."""
+
+
+class Company:
+    """All ranks of a communicator (default: of the job); every rank must call the same methods in the same order."""
+
+    def __init__(self, comm: Any = MPI.COMM_WORLD):
+        self.comm = comm
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+
+    @contextmanager
+    def checking(self) -> Iterator[None]:
+        """What fails inside on one rank is an error on all."""
+        problem: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            problem = error
+        said = self.texts("" if problem is None else f"{type(problem).__name__}: {problem}")
+        if problem is not None:
+            if self.size > 1:
+                problem.add_note(f"on rank {self.rank} of {self.size}")
+            raise problem
+        for rank, text in enumerate(said):
+            if text:
+                raise RankError(f"rank {rank}: {text}")
+
+    def counts(self, n_parts: int) -> np.ndarray:
+        """How many nodes each rank hosts; none is an error."""
+        counts = np.empty(self.size, dtype=np.int64)
+        self.comm.Allgather(np.array([n_parts], dtype=np.int64), counts)
+        idle = np.flatnonzero(counts == 0)
+        if len(idle):
+            raise ValueError(
+                f"rank {listing(idle)} hosts no node ({self.size} ranks, {counts.sum()} nodes); every rank needs at least one: "
+                "start fewer ranks, or give it a node"
+            )
+        return counts
+
+    def from_first(self, number: int) -> int:
+        """Rank 0's number."""
+        held = np.array([number], dtype=np.int64)
+        self.comm.Bcast(held, root=0)
+        return int(held[0])
+
+    def agree(self, facts: Mapping[str, str]) -> None:
+        """All ranks must hold the same facts; an error names the ranks that differ, in what, and both values."""
+        text = json.dumps(dict(facts))
+        digests = np.empty((self.size, hashlib.sha256().digest_size), dtype=np.uint8)
+        self.comm.Allgather(np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint8), digests)
+        if (digests == digests[0]).all():
+            return
+        held = [json.loads(said) for said in self.texts(text)]
+        differing = [line for fact in held[0] for line in _disagreement(fact, [h.get(fact, "") for h in held])]
+        missing = [f"rank {r} knows other settings" for r, h in enumerate(held) if h.keys() != held[0].keys()]
+        raise ValueError("; ".join(differing + missing) + "; give all ranks the same")
+
+    def roster(self, network: Network, nodes: Sequence[int], sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """The rank that hosts each node, and each node's number of samples; every node must be hosted exactly once."""
+        counts = self.counts(len(nodes))
+        mine = np.column_stack([nodes, sizes]).astype(np.int64)
+        everyone = np.empty((int(counts.sum()), 2), dtype=np.int64)
+        self.comm.Allgatherv(np.ascontiguousarray(mine), [everyone, 2 * counts])
+        ranks = np.repeat(np.arange(self.size), counts)
+        hosts, all_sizes = np.full(len(network), -1), np.zeros(len(network), dtype=np.int64)
+        for rank, (node, size) in zip(ranks, everyone, strict=True):
+            if hosts[node] >= 0:
+                where = f"rank {rank} twice" if hosts[node] == rank else f"rank {hosts[node]} and by rank {rank}"
+                raise ValueError(f"node {network.names[node]} is hosted by {where}; give each node to one rank")
+            hosts[node], all_sizes[node] = rank, size
+        nowhere = np.flatnonzero(hosts < 0)
+        if len(nowhere):
+            raise ValueError(
+                f"no rank hosts node {listing(network.names[j] for j in nowhere)}; {len(everyone)} of {len(network)} nodes are hosted: "
+                "give each node to one rank"
+            )
+        return hosts, all_sizes
+
+    def texts(self, text: str) -> list[str]:
+        """What each rank says."""
+        mine = np.frombuffer(text.encode(), dtype=np.uint8)
+        lengths = np.empty(self.size, dtype=np.int64)
+        self.comm.Allgather(np.array([len(mine)], dtype=np.int64), lengths)
+        everything = np.empty(int(lengths.sum()), dtype=np.uint8)
+        if len(everything):
+            self.comm.Allgatherv(mine, [everything, lengths])
+        return [piece.tobytes().decode() for piece in np.split(everything, np.cumsum(lengths)[:-1])]
+
+
+def facts(network: Network, n_columns: int, dtype: Any, settings: Mapping[str, Any]) -> dict[str, str]:
+    """What all ranks must hold alike, as texts that can be compared and shown."""
+    names = [f"node {j} named {name}" for j, name in enumerate(network.names)]
+    edges = sorted(f"edge {min(e)} - {max(e)}" for e in network.edges)
+    known = {"dekpca": __version__, "number of columns": str(n_columns), "dtype": str(dtype)}
+    known["network"] = "\n".join([repr(network), *names, *edges])
+    return known | {name: _describe(value) for name, value in settings.items()}
+
+
+def settings_of(options: Any) -> dict[str, Any]:
+    """The fields of options, those of options within them apart."""
+    found: dict[str, Any] = {}
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if is_dataclass(value):
+            found |= {f"{field.name} {name}": inner for name, inner in settings_of(value).items()}
+        else:
+            found[field.name] = value
+    return found
+
+
+def _describe(value: Any) -> str:
+    """The same text for what means the same: numbers by value, arrays by content, functions by name and code."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, np.ndarray):
+        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return f"array {value.shape} {value.dtype} with fingerprint {digest[:12]}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_describe(value[key])}" for key in sorted(value, key=str)) + "}"
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(map(_describe, value)) + ")"
+    if callable(value):
+        return _describe_function(value)
+    return repr(value)
+
+
+def _describe_function(function: Callable[..., Any]) -> str:
+    name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return name
+    constants = [c for c in code.co_consts if isinstance(c, (int, float, complex, str, bytes))]
+    return f"{name} with fingerprint {hashlib.sha256(code.co_code + repr(constants).encode()).hexdigest()[:12]}"
+
+
+def _disagreement(fact: str, held: Sequence[str]) -> Iterator[str]:
+    """One phrase for each rank that holds something else than most do (of equally many, than the lowest rank)."""
+    usual, count = Counter(held).most_common(1)[0]
+    kept = [rank for rank, value in enumerate(held) if value == usual]
+    others = f"rank {kept[0]} has" if count == 1 else f"rank {listing(kept)} have"
+    for rank, value in enumerate(held):
+        if value == usual:
+            continue
+        lines, usual_lines = value.splitlines(), usual.splitlines()
+        if max(len(lines), len(usual_lines)) <= 1:
+            yield f"rank {rank} has {fact}={value}, but {others} {usual}"
+        else:
+            extra = listing(line for line in lines if line not in usual_lines) or "nothing"
+            lacking = listing(line for line in usual_lines if line not in lines) or "nothing"
+            yield f"rank {rank} has another {fact}: {extra}, where {others} {lacking}"

@@ -1,0 +1,200 @@
+"""Post: delivers rounds of messages between the blocks of one process, and counts what each node sends.
+
+All engines that host many nodes share it. Messages inside a process are gathered on the device; what goes to other
+processes, and comes from them, passes through `Post._exchange` and `Post._told`, which an engine with such processes overrides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from ..block import Block, pad_rows
+from ..messages import Edges, Heard, Say, Tell
+
+Array = Any
+
+
+@dataclass
+class Traffic:
+    """What each node sent to its neighbors, by phase: (J,) messages and bytes, wherever the neighbors are hosted."""
+
+    n_nodes: int
+    messages: dict[str, np.ndarray] = field(default_factory=dict)
+    bytes: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def add(self, kind: str, messages: np.ndarray, sizes: np.ndarray) -> None:
+        if kind not in self.messages:
+            self.messages[kind] = np.zeros(self.n_nodes, dtype=np.int64)
+            self.bytes[kind] = np.zeros(self.n_nodes, dtype=np.int64)
+        self.messages[kind] += messages
+        self.bytes[kind] += sizes
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """For each receiving block: which message of which sender goes where; and what the senders pay for a row.
+
+    Senders are the blocks here and, numbered after the last of them, all other processes together.
+    """
+
+    pieces: list[list[tuple[int, Array]]]  # receiving block -> (sender, places in what it says)
+    order: list[Array | None]  # how to put the pieces in the order of `hear`
+    messages: np.ndarray  # (J,) that leave each node
+    senders: list[np.ndarray]  # sending block -> node of each message, -1 for those that stay at home
+    leaving: np.ndarray  # (., 3) process it goes to, block here, place in its `to`: by process, then by edge
+    arriving: np.ndarray  # (., 3) process it comes from, block here, place in its `hear`: by process, then by edge
+
+
+class Post:
+    """Delivers between `blocks`. `hosts` says which process hosts each node of the network (default: this one all), `here` which this is."""
+
+    def __init__(self, blocks: Sequence[Block], hosts: np.ndarray | None = None, here: int = 0):
+        self.blocks = blocks
+        self.network = blocks[0].network
+        self.traffic = Traffic(len(self.network))
+        self.here = here
+        self.hosts = np.full(len(self.network), here) if hosts is None else hosts
+        self._routes: dict[tuple[Any, ...], Route] = {}
+        self._home = np.full((len(self.network), 2), -1, dtype=np.int64)  # node -> block, row
+        for i, block in enumerate(blocks):
+            self._home[block.nodes] = np.stack([np.full(block.n_nodes, i), np.arange(block.n_nodes)], axis=1)
+
+    def say(self, says: Sequence[Say]) -> list[Array | None]:
+        return list(self.deliver(says))
+
+    def deliver(self, says: Sequence[Say]) -> Iterator[Array | None]:
+        """What each block hears, one after the other: nothing waits for other processes before a block that needs them."""
+        kinds = {(s.kind, s.common) for s in says}
+        if len(kinds) > 1:
+            raise RuntimeError(f"the nodes of one network say different things at once: {sorted(kinds)}")
+        route = self._route(says)
+        self._count(says, route)
+        from_others = self._exchange(says, route)
+
+        def said(sender: int) -> Array:
+            return says[sender].payload if sender < len(says) else from_others()
+
+        for receiver, s in enumerate(says):
+            pieces = route.pieces[receiver]
+            if not s.common:
+                yield self._stack(receiver, s.shape, route, said)
+            else:  # of equal arrays any will do
+                yield said(pieces[0][0]) if pieces else None
+        from_others()
+
+    def tell(self, tells: Sequence[Tell]) -> list[Heard]:
+        pools = tuple(t.payload for t in tells)
+        for block, told in zip(self.blocks, tells, strict=True):
+            heard = np.zeros(len(self.network), dtype=np.int64)
+            heard[block.nodes] = block.n_slots - 1
+            sizes = np.zeros_like(heard)
+            sizes[block.nodes] = told.lengths * _row_bytes(told.payload, 2) * (block.n_slots - 1)
+            self.traffic.add(told.kind, heard, sizes)
+        pools += self._told(tells)
+        return [Heard(pools, self._home[block.slots, 0], self._home[block.slots, 1]) for block in self.blocks]
+
+    # ------------------------------------------------------------------ other processes: here there are none
+    def _exchange(self, says: Sequence[Say], route: Route) -> Callable[[], Array]:
+        """Send what leaves; returns a function that waits for what arrives, stacked as in `route.arriving` (or the common array)."""
+        return lambda: None
+
+    def _told(self, tells: Sequence[Tell]) -> tuple[Array, ...]:
+        """What nodes elsewhere told, as further pools (`_home` says where in them)."""
+        return ()
+
+    # ------------------------------------------------------------------ routes
+    def _route(self, says: Sequence[Say]) -> Route:
+        key = tuple(edges for s in says for edges in (s.to, s.hear))
+        if key not in self._routes:
+            self._routes[key] = self._make_route([s.to for s in says], [s.hear for s in says])
+        return self._routes[key]
+
+    def _make_route(self, to: Sequence[Edges], hear: Sequence[Edges]) -> Route:
+        J = len(self.network)
+        spoken = self._table(to, leaving=True)  # block, place, from, to
+        heard = self._table(hear, leaving=False)
+        a, b = spoken[:, 2], spoken[:, 3]
+        messages = np.bincount(a[a != b], minlength=J)
+        senders = [np.where(a == b, -1, a)[spoken[:, 0] == i] for i in range(len(self.blocks))]
+        leaving, arriving = self._crossing(spoken, self.hosts[b]), self._crossing(heard, self.hosts[heard[:, 2]])
+
+        # what other processes say is one more sender; its messages lie in the order of `arriving`
+        others = np.column_stack([np.full(len(arriving), len(self.blocks)), np.arange(len(arriving)), arriving[:, 3:]])
+        sources = np.concatenate([spoken, others])
+        key = sources[:, 2] * J + sources[:, 3]
+        by_key = np.argsort(key)
+        wanted = heard[:, 2] * J + heard[:, 3]
+        at = np.minimum(np.searchsorted(key, wanted, sorter=by_key), len(key) - 1)
+        found = by_key[at] if len(key) else np.zeros(len(wanted), dtype=np.int64)
+        silent = np.flatnonzero(key[found] != wanted) if len(key) else np.arange(len(wanted))
+        if len(silent):
+            speaker, listener = (self.network.names[j] for j in heard[silent[0], 2:])
+            raise RuntimeError(f"node {listener} waits for node {speaker}, which says nothing in this round")
+
+        pieces, order = [], []
+        like = self.blocks[0].samples
+        for i in range(len(self.blocks)):
+            mine = sources[found[heard[:, 0] == i]]
+            numbers = np.unique(mine[:, 0])
+            of_sender = [np.flatnonzero(mine[:, 0] == n) for n in numbers]
+            pieces.append([(int(n), _index(like, mine[x, 1])) for n, x in zip(numbers, of_sender, strict=True)])
+            order.append(_index(like, np.argsort(np.concatenate(of_sender))) if len(of_sender) > 1 else None)
+        return Route(pieces, order, messages, senders, leaving[:, :3], arriving[:, :3])
+
+    def _table(self, edges: Sequence[Edges], leaving: bool) -> np.ndarray:
+        """All edges of all blocks: block, place in its list, node that speaks, node that hears."""
+        rows = [np.empty((0, 4), dtype=np.int64)]
+        for i, (block, e) in enumerate(zip(self.blocks, edges, strict=True)):
+            own, other = block.nodes[e.rows], block.slots[e.rows, e.slots]
+            ends = (own, other) if leaving else (other, own)
+            rows.append(np.column_stack([np.full(len(e), i), np.arange(len(e)), *ends]))
+        return np.concatenate(rows)
+
+    def _crossing(self, table: np.ndarray, process: np.ndarray) -> np.ndarray:
+        """Those edges whose other end another process hosts: process, block, place, from, to. Both ends sort them alike."""
+        away = process != self.here
+        found = np.column_stack([process[away], table[away]])
+        return found[np.lexsort((found[:, 4], found[:, 3], found[:, 0]))]
+
+    # ------------------------------------------------------------------ delivery and counts
+    def _stack(self, receiver: int, shape: tuple[int, ...], route: Route, said: Callable[[int], Array]) -> Array:
+        like = self.blocks[receiver].samples
+        xp = aac.array_namespace(like)
+        arrived = []
+        for sender, places in route.pieces[receiver]:
+            got = xp.take(said(sender), places, axis=0)
+            arrived.append(pad_rows(got, shape[0], axis=1) if got.shape[1] != shape[0] else got)
+        if not arrived:
+            return xp.zeros((0, *shape), dtype=like.dtype, device=aac.device(like))
+        if route.order[receiver] is None:
+            return arrived[0]
+        return xp.take(xp.concat(arrived), route.order[receiver], axis=0)
+
+    def _count(self, says: Sequence[Say], route: Route) -> None:
+        sizes = np.zeros(len(self.network), dtype=np.int64)
+        for s, senders in zip(says, route.senders, strict=True):
+            leaving = senders >= 0
+            if s.payload is None or not leaving.any():
+                continue
+            if s.common:
+                lengths = np.full(len(senders), _row_bytes(s.payload, 0))
+            else:
+                rows = np.full(len(senders), s.payload.shape[1]) if s.lengths is None else s.lengths
+                lengths = rows * _row_bytes(s.payload, 2)
+            np.add.at(sizes, senders[leaving], lengths[leaving])
+        self.traffic.add(says[0].kind, route.messages, sizes)
+
+
+def _index(like: Array, places: np.ndarray) -> Array:
+    xp = aac.array_namespace(like)
+    return xp.asarray(places, device=aac.device(like))
+
+
+def _row_bytes(x: Array, leading: int) -> int:
+    """Bytes behind the first `leading` axes."""
+    return int(np.prod(x.shape[leading:])) * aac.array_namespace(x).finfo(x.dtype).bits // 8

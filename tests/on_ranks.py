@@ -1,0 +1,293 @@
+"""What test_mpi.py runs under mpiexec: `mpiexec -n RANKS python on_ranks.py SCENARIO`. Every scenario prints "SCENARIO holds" on each rank."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import warnings
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from conftest import clusters, make_options
+from dekpca import DecentralizedKernelPCA, Network
+from dekpca.block import make_blocks
+from dekpca.collectives import network_sum
+from dekpca.engines import company, local, mpi
+from dekpca.testing import VALUE_TOLERANCE, by_node, check_answers, check_engine
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
+SIZES = [25, 18, 40, 7, 31, 12, 22, 1, 28, 16]
+
+
+def mine(network):
+    return mpi.assign(network, SIZE)[RANK]
+
+
+def run(parts, network, options, **more):
+    nodes = mine(network)
+    return mpi.run([parts[j] for j in nodes], network, options, nodes=nodes, **more)
+
+
+def conformance():
+    for overlap in (False, True) if SIZE == 3 else (False,):
+        check_engine(
+            lambda *problem, overlap=overlap: run(*problem, overlap=overlap), lambda net: [net.names[j] for j in mine(net)]
+        )  # fmt: skip
+
+
+def networks():
+    """Twenty nodes on a ring, unequal ones on an irregular network and a star, whatever ranks host them."""
+    for name, sizes, network in (
+        ("twenty", [30] * 20, Network.ring(20, 4)),
+        ("unequal", SIZES, Network.random(10, degree=4, seed=3)),
+        ("star", SIZES, Network.star(10)),
+    ):
+        parts = clusters(sizes)
+        options = make_options(parts, network, 20, max_iter=100, tol=1e-3)
+        expected, got = local.run(parts, network, options), run(parts, network, options)
+        check_answers(name, by_node(got), by_node(expected))
+        nodes = mine(network)
+        for kind, sent in expected.traffic.bytes.items():
+            np.testing.assert_array_equal(got.traffic.bytes[kind][nodes], sent[nodes], err_msg=f"{name}, {kind}")
+
+
+def sums():
+    """A network sum has the bits of the local engine's on every rank."""
+    rng = np.random.default_rng(1)
+    for seed in range(5):
+        network = Network.random(9, 0.4, seed=seed)
+        parts = [rng.normal(size=(rng.integers(1, 30), 2)) for _ in range(9)]
+        values = rng.normal(size=(9, 5)) * 10.0 ** rng.integers(-8, 8, size=(9, 1))
+        everything = make_blocks(parts, network)
+        expected = add_up(everything, values, local.Post(everything))
+        hosts = np.empty(9, dtype=np.int64)
+        for rank, nodes in enumerate(mpi.assign(network, SIZE)):
+            hosts[nodes] = rank
+        nodes = mine(network)
+        blocks = make_blocks([parts[j] for j in nodes], network, nodes, [len(p) for p in parts])
+        post = mpi.Mail(blocks, WORLD, hosts)
+        got = add_up(blocks, values, post)
+        post.close()
+        assert all(g.tobytes() == expected[0].tobytes() for g in got)
+
+
+def add_up(blocks, values, post):
+    scripts = [network_sum(b, "test", values[b.nodes]) for b in blocks]
+    replies, done = [None] * len(scripts), []
+    while not done:
+        requests = []
+        for script, reply in zip(scripts, replies, strict=True):
+            try:
+                requests.append(script.send(reply))
+            except StopIteration as end:
+                done.append(end.value)
+        replies = [] if done else post.say(requests)
+    return done
+
+
+class Watched:
+    """A communicator that notes every method called on it, and on the communicators it makes."""
+
+    def __init__(self, comm, calls):
+        self._comm, self._calls = comm, calls
+
+    def __getattr__(self, name):
+        value = getattr(self._comm, name)
+        if not callable(value):
+            return value
+
+        def call(*args, **kwargs):
+            self._calls.append(name)
+            result = value(*args, **kwargs)
+            return Watched(result, self._calls) if isinstance(result, MPI.Comm) else result
+
+        return call
+
+
+def silence():
+    """Between the first and the last iteration no rank speaks to all: neighborhood collectives only."""
+    calls, at = [], []
+    parts, network = clusters([20] * 8), Network.ring(8, 4)
+    options = make_options(parts, network, 20, max_iter=30, tol=1e-3)
+    comm = Watched(WORLD, calls)
+    kept = mpi.MPI, company.MPI
+    mpi.MPI, company.MPI = SimpleNamespace(DOUBLE=MPI.DOUBLE, FLOAT=MPI.FLOAT), None  # no way around `comm`
+    try:
+        outcome = run(parts, network, options, observer=lambda blocks, checkpoints: at.append(len(calls)), comm=comm)
+    finally:
+        mpi.MPI, company.MPI = kept
+    between, before = calls[at[0] : at[-1]], calls[: at[0]]
+    checks = -(-outcome.answers[0].n_iter // 5)
+    if SIZE > 1:
+        assert set(between) == {"Ineighbor_alltoallv"}, set(between)
+        # two rounds an iteration, and for every check up and down the tree
+        assert len(between) == 2 * outcome.answers[0].n_iter + 2 * network.depth * checks
+        assert {"Allgather", "Create_dist_graph_adjacent"} <= set(before)
+    assert not any(name.islower() for name in calls), calls  # nothing pickled, ever: mpi4py's lower case methods are
+
+
+def estimator():
+    """mpi.fit and DecentralizedKernelPCA(engine="mpi") give what the local engine gives, names and orders included."""
+    network = Network.from_edges([(f"site-{a}", f"site-{(a + s) % 8}") for a in range(8) for s in (1, 2)])
+    parts, new = clusters([*SIZES[:7], 9]), clusters([15], seed=9)[0]
+    settings = {"n_components": 2, "gamma": 0.05, "network": network}
+    truth = DecentralizedKernelPCA(random_state=0, **settings).fit_parts(parts)
+    scale = np.abs(truth.transform(new)).max()
+    nodes = mine(network)[::-1]
+    names = [network.names[j] for j in nodes]
+
+    def check(models):
+        for model, name in zip(models, names, strict=True):
+            assert model.name == name
+            expected = truth.node_models_[name].transform(new)
+            np.testing.assert_allclose(model.transform(new), expected, atol=VALUE_TOLERANCE * scale, rtol=0)
+
+    check(mpi.fit([parts[j] for j in nodes], nodes=names, random_state=0, **settings))
+    check(mpi.fit([parts[j] for j in nodes], nodes=nodes, random_state=0, **settings))
+    model = DecentralizedKernelPCA(engine="mpi", random_state=0, **settings)
+    model.fit_parts({name: parts[j] for name, j in zip(names, nodes, strict=True)})
+    check([model.node_models_[name] for name in names])
+    assert model.node_models_.names == names[::-1]
+    assert (model.n_iter_, model.converged_, model.network_) == (truth.n_iter_, True, network)
+    np.testing.assert_allclose(model.eigenvalues_, truth.eigenvalues_, rtol=1e-10)
+    np.testing.assert_allclose(
+        model.history_["residual_by_node"], truth.history_["residual_by_node"][:, sorted(nodes)], rtol=1e-5
+    )
+    assert model.answering_node_ in nodes
+    assert model.transform(new).shape == (15, 2)
+
+    # consecutive numbers in rank order; no seed: rank 0's; no network: a random one that all have alike
+    counts = [len(piece) for piece in np.array_split(np.arange(8), SIZE)]
+    first = sum(counts[:RANK])
+    models = mpi.fit(parts[first : first + counts[RANK]], n_components=2, gamma=0.05)
+    assert [model.name for model in models] == [str(j) for j in range(first, first + counts[RANK])]
+    own = parts[first : first + counts[RANK]]
+    single = mpi.fit([p.astype(np.float32) for p in own], n_components=2, gamma=0.05)
+    assert single[0].eigenvalues_.dtype == np.float32
+    if find_spec("array_api_strict"):  # arrays of other libraries cross as host buffers, and come back in kind
+        import array_api_strict as xp
+
+        foreign = mpi.fit([xp.asarray(p) for p in own], random_state=0, **settings)
+        values = foreign[0].transform(xp.asarray(new))
+        np.testing.assert_allclose(
+            np.asarray(values), truth.node_models_[first].transform(new), atol=VALUE_TOLERANCE * scale, rtol=0
+        )
+    half = WORLD.Split(color=RANK // 2)  # other ranks may do something else meanwhile
+    models = mpi.fit(clusters([20] * 4)[2 * half.Get_rank() :][:2] * (2 // half.Get_size()), comm=half, n_components=2)
+    assert len(models) == 4 // half.Get_size()
+    assert models[0].name == str(2 * half.Get_rank())
+    half.Free()
+    same = {0: {"tol": 1e-3, "degree": 3}, 1: {"tol": np.float64(1e-3), "degree": 3.0}}[RANK % 2]  # equal, if not alike
+    mpi.fit(own, n_components=2, gamma=0.05, random_state=0, rho=[(0, 9, 9)] if RANK % 2 else ((0, 9.0, 9.0),), **same)
+    with pytest.raises(ValueError, match="engine='mpi' with fit: no rank holds all the data"):
+        DecentralizedKernelPCA(engine="mpi").fit(parts[0])
+
+
+def disagreement():
+    """What differs on rank 1 is named on all ranks, before the first message, and the ranks go on together."""
+    network, parts = Network.ring(6, 2), clusters([12] * 6)
+    own = [parts[j] for j in (2 * RANK, 2 * RANK + 1)]
+    other = Network.from_edges([(j, (j + 1) % 6) for j in range(6)] + [(0, 3)])
+    odd = RANK == 1
+    plain = {"network": network, "n_components": 2, "gamma": 0.05, "random_state": 0}
+    narrow = [p[:, :4] for p in own] if odd else own
+    single = [p.astype(np.float32) for p in own] if odd else own
+    broken = [own[0], own[1] * np.nan] if odd else own
+    for given, changes, nodes, says in (
+        (own, {"tol": 1e-4 if odd else 1e-3}, None, "rank 1 has tol=0.0001, but rank 0, 2 have 0.001; give all"),
+        (own, {"gamma": 0.1 if odd else 0.05}, None, "rank 1 has kernel gamma=0.1, but rank 0, 2 have 0.05"),
+        (own, {"n_landmarks": 9 + RANK}, None, "rank 1 has n_landmarks=10, but rank 0 has 9; rank 2 has n_landmarks=11"),
+        (own, {"random_state": RANK // 2}, None, "rank 2 has seed=1, but rank 0, 1 have 0"),
+        (own, {"landmarks": parts[0] + odd}, None, "rank 1 has landmarks=array (12, 6) float64 with fingerprint"),
+        (own, {"kernel": linear_kernel if odd else "rbf"}, None, "rank 1 has kernel name=__main__.linear_kernel"),
+        (own, {"network": other if odd else network}, None, "rank 1 has another network: Network(6 nodes, 7 edges"),
+        (narrow, {}, None, "rank 1 has number of columns=4, but rank 0, 2 have 6"),
+        (single, {}, None, "rank 1 has dtype=float32, but rank 0, 2 have float64"),
+        (broken, {}, None, "node 3: NaN or infinity in row 0"),
+        (own[:0] if odd else own, {}, None, "rank 1 hosts no node (3 ranks, 4 nodes)"),
+        (own, {}, [0, 1] if odd else [2 * RANK, 2 * RANK + 1], "node 0 is hosted by rank 0 and by rank 1"),
+        (own[:1] if odd else own, {}, None, "5 parts on 3 ranks for a network of 6 nodes"),
+        (own, {}, ["2", "x"] if odd else [2 * RANK, 2 * RANK + 1], "node 'x' is not in the network"),
+        (own, {"n_components": -1 if odd else 2}, None, "The 'n_components' parameter of DecentralizedKernelPCA must be"),
+        (own, {"tolerance": 1} if odd else {}, None, "unexpected keyword argument 'tolerance'"),
+        (own, {"n_components": 99}, None, "n_components=99, but"),
+        (None if odd else own, {}, None, "'NoneType' object is not iterable"),
+        (parts[0] if odd else own, {}, None, "fit_parts takes one array for each node, but got one array"),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, TypeError, company.RankError), match=re.escape(says)) as caught:
+            mpi.fit(given, nodes=nodes, **(plain | changes))
+        assert caught.type is not company.RankError or str(caught.value).startswith("rank 1: ")
+    mpi.fit(own, **plain)
+
+
+def linear_kernel(a, b):
+    return a @ b.T
+
+
+def exception():
+    """Rank 1 fails in the middle of the iterations; nobody catches it."""
+    parts, network = clusters([20] * 6), Network.ring(6, 2)
+    options = make_options(parts, network, 10, max_iter=50, tol=0.0)
+
+    def observe(blocks, checkpoints):
+        if RANK == 1 and checkpoints[0].state.iteration == 7:
+            raise MemoryError("no room on rank one")
+
+    run(parts, network, options, observer=observe)
+
+
+def killed():
+    """Rank 1 is killed in the middle of the iterations, as when memory runs out."""
+    parts, network = clusters([20] * 6), Network.ring(6, 2)
+    options = make_options(parts, network, 10, max_iter=50, tol=0.0)
+
+    def observe(blocks, checkpoints):
+        if RANK == 1 and checkpoints[0].state.iteration == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    run(parts, network, options, observer=observe)
+
+
+def uncaught():
+    """A disagreement that nobody catches ends every rank."""
+    network, parts = Network.path(4), clusters([12] * 4)
+    mpi.fit(parts[2 * RANK : 2 * RANK + 2], network=network, n_components=2, tol=10.0 ** -(3 + RANK), random_state=0)
+
+
+def asked():
+    """One rank is asked to stop; all do, at the next check, and keep what they have. From there a run goes on as if nothing had been."""
+    parts, network = clusters([20] * 6), Network.ring(6, 2)
+    options = make_options(parts, network, 10, max_iter=50, tol=0.0)
+
+    kept = []
+
+    def observe(blocks, checkpoints):
+        kept[:] = [(c.known, c.state) for c in checkpoints]
+        if RANK == 1 and checkpoints[0].state.iteration == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    outcome = run(parts, network, options, observer=observe)
+    assert {a.n_iter for a in outcome.answers} == {10}
+    assert outcome.answers[0].runs[0][0] == "interrupted"
+    whole, resumed = run(parts, network, options), run(parts, network, options, resume=kept)
+    for one, two in zip(whole.answers, resumed.answers, strict=True):
+        np.testing.assert_array_equal(one.w, two.w)
+        assert one.n_iter == two.n_iter == 50
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error", RuntimeWarning)
+    for scenario in sys.argv[1:]:
+        if scenario == "uncaught":
+            uncaught()
+        with mpi.guard(WORLD):
+            globals()[scenario]()
+        WORLD.Barrier()
+        print(f"{scenario} holds\n", end="", flush=True)

@@ -1,0 +1,113 @@
+"""The MPI engine on real ranks: every test is one `mpiexec`. What the ranks do is in on_ranks.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from dekpca import Network, engines
+from dekpca.engines.ranks import assign, crossing, find_mpiexec
+
+TIMEOUT = 100  # seconds; a run takes a few, a hang must not take the whole test run with it
+
+
+def mpiexec(ranks, *scenarios):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI", "PMIX", "PRTE", "MPI", "HYDRA"))}
+    env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "COVERAGE_PROCESS_START": ""}
+    # Open MPI's mpiexec wants to be told that this is a test in a container
+    env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    env |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    script = Path(__file__).with_name("on_ranks.py")
+    command = [str(find_mpiexec()), "-n", str(ranks), sys.executable, str(script), *scenarios]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+
+
+def assert_holds(ranks, *scenarios):
+    done = mpiexec(ranks, *scenarios)
+    report = done.stdout[-4000:] + done.stderr[-4000:]
+    assert done.returncode == 0, report
+    for scenario in scenarios:
+        assert done.stdout.count(f"{scenario} holds") == ranks, report
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_conformance(ranks):
+    assert_holds(ranks, "conformance", "sums", "silence")
+
+
+def test_twenty_nodes_unequal_ones_and_a_star_on_four_ranks():
+    assert_holds(4, "networks")
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_estimator(ranks):
+    assert_holds(ranks, "estimator")
+
+
+def test_what_differs_is_named_on_all_ranks_and_nobody_hangs():
+    assert_holds(3, "disagreement")
+
+
+def test_one_rank_is_asked_to_stop():
+    assert_holds(2, "asked")
+
+
+def test_an_exception_on_one_rank_ends_the_job():
+    done = mpiexec(3, "exception")
+    assert done.returncode != 0
+    assert "dekpca: rank 1, hosting node" in done.stderr, done.stderr
+    assert "MemoryError: no room on rank one; ending the job on all ranks" in done.stderr
+    assert "holds" not in done.stdout
+
+
+def test_a_killed_rank_ends_the_job():
+    done = mpiexec(2, "killed")
+    assert done.returncode != 0
+    assert "holds" not in done.stdout
+
+
+def test_a_disagreement_that_nobody_catches_ends_the_job():
+    done = mpiexec(2, "uncaught")
+    assert done.returncode != 0
+    assert "ValueError: rank 1 has tol=0.0001, but rank 0 has 0.001; give all ranks the same" in done.stderr
+    assert "holds" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "network",
+    [Network.ring(20, 4), Network.grid(5, 6), Network.random(40, degree=4, seed=0), Network.star(9)],
+    ids=repr,
+)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
+def test_assignments_are_balanced_and_no_worse_than_consecutive_numbers(network, ranks):
+    found = assign(network, ranks)
+    assert sorted(j for nodes in found for j in nodes) == list(range(len(network)))
+    sizes = [len(nodes) for nodes in found]
+    assert len(sizes) == ranks
+    assert max(sizes) - min(sizes) <= 1
+    bounds = [round(i * len(network) / ranks) for i in range(ranks + 1)]
+    consecutive = [range(a, b) for a, b in pairwise(bounds)]
+    assert crossing(network, found) <= crossing(network, consecutive)
+
+
+def test_an_assignment_finds_what_numbers_hide():
+    shuffled = Network.from_edges([((7 * j) % 20, (7 * j + 7) % 20) for j in range(20)])  # a ring
+    assert crossing(shuffled, assign(shuffled, 4)) == 4
+
+
+def test_too_many_ranks():
+    with pytest.raises(ValueError, match="5 ranks for 4 nodes: a rank hosts at least one node; use 1 to 4 ranks"):
+        assign(Network.path(4), 5)
+
+
+def test_without_mpi4py_the_error_names_the_extra(monkeypatch):
+    monkeypatch.delitem(sys.modules, "dekpca.engines.mpi", raising=False)
+    monkeypatch.delitem(sys.modules, "dekpca.engines.company", raising=False)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ImportError, match=r"pip install 'dekpca\[mpi\]'"):
+        engines.get("mpi")
