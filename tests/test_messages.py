@@ -139,6 +139,11 @@ def test_only_listed_messages_are_sent(mode, monkeypatch):
         elif s.kind == "landmarks" and isinstance(options.landmarks, str) and options.landmarks == "samples":
             assert s.shape[0] == below[s.sender]  # those of the subtree, on the way up
         expected[s.kind][s.sender] += s.content.nbytes
+    edges = outcome.traffic.edges.tolist()
+    along = np.zeros(len(edges))
+    for s in sent:
+        along[edges.index([s.sender, s.receiver])] += s.content.nbytes
+    np.testing.assert_array_equal(outcome.traffic.edge_bytes, along)
     for kind in kinds:  # and the engine's count is what went over the edges
         np.testing.assert_array_equal(outcome.traffic.bytes[kind], expected[kind])
 

@@ -127,6 +127,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         stops where "residual" and "since_check" are below sqrt(tol). (Random features: "residual" alone.) "messages" and "bytes": by phase, what
         each node sent. Phases: landmarks (passed on), fingerprint, counts, columns, scale, mean, covariance, power,
         check, spectrum (network sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
+        "edges" (E, 2) and "edge_bytes" (E,): along each directed edge, in all. "seconds": by part of the program.
     node_models_ : sequence of NodeModel
         With engine="mpi" those of the nodes that this rank hosts, by number; `history_` is of these nodes too.
     network_ : Network
@@ -393,7 +394,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.n_iter_ = first.n_iter
         self.converged_ = first.converged
         self.node_models_ = NodeModels(answers, self.expansion, options)
-        self.history_ = _history(answers, outcome.traffic)
+        self.history_ = _history(answers, outcome)
         self.answering_node_ = _best_informed(network, sizes, nodes)
         self._n_features_out = self.n_components
         if not self.converged_:
@@ -634,10 +635,12 @@ def _best_informed(network: Network, sizes: np.ndarray, nodes: np.ndarray) -> in
     return int(candidates[np.argmax(around[candidates])])
 
 
-def _history(answers: Sequence[Answer], traffic: Any) -> dict[str, Any]:
+def _history(answers: Sequence[Answer], outcome: Any) -> dict[str, Any]:
     """What the nodes recorded, put together by us; no node knows it."""
     nodes = np.concatenate([answer.block.nodes for answer in answers])
-    history: dict[str, Any] = {"messages": traffic.messages, "bytes": traffic.bytes}
+    traffic = outcome.traffic
+    history: dict[str, Any] = {"messages": traffic.messages, "bytes": traffic.bytes, "seconds": outcome.seconds}
+    history |= {"edges": traffic.edges, "edge_bytes": traffic.edge_bytes}
     for name in ("residual", "change", "since_check", "objective", "lagrangian"):
         if name not in answers[0].history:
             if name != "lagrangian":  # no iterations were needed

@@ -10,6 +10,7 @@ from .. import __version__
 from .demo import demo
 from .doctor import doctor
 from .fit import fit, transform
+from .launch import launch
 from .network import network
 from .reproduce import reproduce
 
@@ -36,7 +37,7 @@ def _options(
     pass
 
 
-for verb in (demo, fit, transform, network, doctor, reproduce):
+for verb in (demo, fit, transform, network, doctor, reproduce, launch):
     app.command()(verb)
 
 

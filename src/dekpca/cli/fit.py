@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 import time
@@ -17,8 +18,9 @@ from sklearn.exceptions import ConvergenceWarning
 from .. import __version__, baselines
 from ..data import Data, read
 from ..estimator import DecentralizedKernelPCA
-from ..network import Network, listing, natural_key
+from ..network import listing, natural_key
 from ..node_model import NodeModel
+from . import on_ranks
 from .common import (
     NOT_CONVERGED,
     TOPOLOGIES,
@@ -76,6 +78,7 @@ def fit(
             "--compare", help="In the report, compare with central, local and neighborhood kernel PCA of the same rows."
         ),
     ] = False,
+    engine: Annotated[str, typer.Option(help="local, or mpi under mpiexec (dekpca launch).")] = "local",
     as_json: Json = False,
     config: Config = None,
     debug: Debug = False,
@@ -92,61 +95,82 @@ def fit(
       dekpca fit patients.csv --owner hospital --standardize --landmarks kmeans --solver landmarks
 
       dekpca fit oslo.csv rome.csv bonn.csv --network path:3 --out models --report fit.html
+
+      dekpca launch -n 4 -- fit "parts/node-*.npz" --network ring:20:4
     """  # fmt: skip
-    folder = make_folder(out_dir)
+    make_folder(out_dir)
     if report is not None:
         make_folder(report.parent)
-    start = time.perf_counter()
-    sources = _read_all(data, owner, label)
     model = DecentralizedKernelPCA(
         n_components=components, kernel=kernel, gamma=_number_or_word(gamma, "--gamma"), degree=degree, coef0=coef0, solver=solver,
         landmarks=_landmarks(landmarks), n_landmarks=_number_or_word(n_landmarks, "--n-landmarks", int), standardize=standardize,
         expansion=expansion, exchange_noise=_number_or_word(exchange_noise, "--exchange-noise"), max_iter=max_iter, tol=tol, dtype=dtype,
         random_state=seed, verbose=not as_json,
     )  # fmt: skip
-    reading = time.perf_counter() - start
+    paths = _expand(data)
+    told = True
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        start = time.perf_counter()
-        _fit(model, sources, nodes, network, seed)
-        fitting = time.perf_counter() - start
-    for warning in caught:
-        err.print(f"warning: {warning.message}", markup=False, highlight=False, soft_wrap=True)
+        if engine == "mpi":
+            if report is not None:
+                raise ValueError("--report with --engine mpi: no rank holds all models; use --engine local")
+            numbers, told = on_ranks.fit(model, paths, nodes, owner, label, network, seed)
+        else:
+            start = time.perf_counter()
+            sources = _read_all(paths, owner, label)
+            reading = time.perf_counter() - start
+            _fit(model, sources, nodes, network, seed)
+            sent = {phase: int(x.sum()) for phase, x in model.history_["bytes"].items()}
+            numbers = {"rows": len(model.nodes_), "bytes_by_phase": sent}
+            numbers["seconds"] = {"reading": reading, "fitting": time.perf_counter() - start - reading}
     start = time.perf_counter()
-    files = _save(model, folder)
+    files = {name: _file_name(name, number) for number, name in enumerate(model.network_.names)}
+    for node in model.node_models_:  # under MPI those that this rank hosts
+        node.save(out_dir / files[node.name])
+    numbers["seconds"]["saving"] = time.perf_counter() - start
     result: dict[str, Any] = {
         "version": __version__,
-        "folder": folder,
+        "folder": out_dir,
         "models": files,
         "nodes": len(model.network_),
-        "rows": sum(len(source.X) for source in sources.values()),
         "columns": model.n_features_in_,
         "components": components,
         "converged": bool(model.converged_),
         "iterations": int(model.n_iter_),
         "eigenvalues": model.eigenvalues_,
         "explained_variance_ratio": model.explained_variance_ratio_,
-        "bytes_by_phase": {phase: int(sent.sum()) for phase, sent in model.history_["bytes"].items()},
         "answering_node": model.network_.names[model.answering_node_],
-        "seconds": {"reading": reading, "fitting": fitting, "saving": time.perf_counter() - start},
         "report": None,
-    }
-    (folder / SUMMARY).write_text(json.dumps(plain(result), indent=1), encoding="utf-8")
-    if report is not None:
-        result["report"] = _report(report, model, sources, compare)
-    emit(result, as_json, lambda: _tell(result))
+    } | numbers
+    if told:
+        for warning in caught:
+            err.print(f"warning: {warning.message}", markup=False, highlight=False, soft_wrap=True)
+        (out_dir / SUMMARY).write_text(json.dumps(plain(result), indent=1), encoding="utf-8")
+        if report is not None:
+            result["report"] = _report(report, model, sources, compare)
+        emit(result, as_json, lambda: _tell(result))
     if not model.converged_:
         raise typer.Exit(NOT_CONVERGED)
 
 
+def _expand(patterns: list[Path]) -> list[Path]:
+    """Patterns that no shell has expanded, in natural order."""
+    paths: list[Path] = []
+    for pattern in patterns:
+        if glob.has_magic(str(pattern)) and not pattern.exists():
+            found = sorted(glob.glob(str(pattern)), key=natural_key)
+            if not found:
+                raise ValueError(f"{pattern}: no file matches")
+            paths += map(Path, found)
+        else:
+            paths.append(pattern)
+    return paths
+
+
 def _read_all(paths: list[Path], owner: str | None, label: str | None) -> dict[str, Data]:
-    names = [path.name.split(".")[0] for path in paths]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise ValueError(f"two files for node {sorted(twice)[0]}; a file is named after its node: rename one")
     if len(paths) > 1 and owner is not None:
         raise ValueError("--owner is for one file; several files belong to one node each: leave it out")
-    return {name: read(path, owner, label) for name, path in zip(names, paths, strict=True)}
+    return {name: read(path, owner, label) for name, path in on_ranks.by_node(paths).items()}
 
 
 def _number_or_word(text: str | None, option: str, kind: type = float) -> Any:
@@ -172,7 +196,7 @@ def _fit(
     if len(sources) > 1:
         if nodes is not None:
             raise ValueError("--nodes is for one file; each of several files is a node: leave it out")
-        model.set_params(network=made if made is None else _renamed(made, list(sources)))
+        model.set_params(network=made if made is None else on_ranks.renamed(made, list(sources)))
         model.fit_parts({name: source.X for name, source in sources.items()})
         return
     (source,) = sources.values()
@@ -184,35 +208,14 @@ def _fit(
             raise ValueError("--nodes deals rows and --owner says whose they are; give one of them")
         names = [str(name) for name in dict.fromkeys(source.owners.tolist())]
         if made is not None:
-            model.set_params(network=_renamed(made, sorted(names)))
+            model.set_params(network=on_ranks.renamed(made, names))
         model.fit(source.X, nodes=source.owners)
     else:
         model.fit(source.X)
 
 
-def _renamed(network: Network, names: list[str]) -> Network:
-    """A topology of numbers over names, where its own names are just numbers."""
-    if (
-        set(network.names) == set(names)
-        or len(network) != len(names)
-        or network.names != tuple(map(str, range(len(names))))
-    ):
-        return network
-    ordered = sorted(names, key=natural_key)
-    return Network.from_edges([(ordered[int(a)], ordered[int(b)]) for a, b in network.edges])
-
-
 def _file_name(name: str, number: int) -> str:
     return f"{name}.npz" if PLAIN_NAME.fullmatch(name) and not name.startswith(".") else f"node-{number}.npz"
-
-
-def _save(model: DecentralizedKernelPCA, folder: Path) -> dict[str, str]:
-    """File names by node."""
-    files = {}
-    for number, node in enumerate(model.node_models_):
-        files[node.name] = _file_name(node.name, number)
-        node.save(folder / files[node.name])
-    return files
 
 
 def _report(path: Path, model: DecentralizedKernelPCA, sources: dict[str, Data], compare: bool) -> Path:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,18 @@ Array = Any
 Observer = Callable[[list[Block], list[Checkpoint]], None]
 
 
+# The part of the program that begins when something is said, or with a checkpoint; "meeting" is before all of these.
+PARTS = {"data": "kernel matrices", "values": "separation", "spectrum": "separation", "power": "iterations"}
+ITERATIONS = "iterations"
+
+
 @dataclass
 class Outcome:
-    """The answers of the blocks, and what was sent."""
+    """The answers of the blocks, what was sent, and how long it took."""
 
     answers: list[Answer]
     traffic: Traffic
+    seconds: dict[str, float] = field(default_factory=dict)  # by part of the program: PARTS
 
 
 def run(
@@ -60,8 +67,13 @@ def drive(
     scripts = [script(block, options, None if resume is None else resume[i]) for i, block in enumerate(blocks)]
     # an iteration that overflows is noticed by the program itself; NumPy need not add its voice
     with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore"):
+        seconds: dict[str, float] = defaultdict(float)
+        part, since = "meeting", time.perf_counter()
         requests, answers = _step(scripts, [None] * len(scripts))
         while requests:
+            now = time.perf_counter()
+            seconds[part] += now - since
+            since, part = now, PARTS.get(requests[0].kind, part) if hasattr(requests[0], "kind") else ITERATIONS
             replies: Iterable[Any]
             if isinstance(requests[0], Say):
                 replies = post.deliver(requests)
@@ -73,7 +85,8 @@ def drive(
                     observer(blocks, requests)
                 replies = [interrupt["asked"]] * len(blocks)
             requests, answers = _step(scripts, replies)
-    return Outcome(answers, post.traffic)
+        seconds[part] += time.perf_counter() - since
+    return Outcome(answers, post.traffic, dict(seconds))
 
 
 def _step(scripts: Sequence[Any], replies: Iterable[Any]) -> tuple[list[Any], list[Answer]]:

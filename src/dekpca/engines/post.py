@@ -21,18 +21,26 @@ Array = Any
 
 @dataclass
 class Traffic:
-    """What each node sent to its neighbors, by phase: (J,) messages and bytes, wherever the neighbors are hosted."""
+    """What each node sent to its neighbors, by phase: (J,) messages and bytes, wherever the neighbors are hosted; and along each edge."""
 
+    edges: np.ndarray  # (E, 2) the network's directed edges
     n_nodes: int
     messages: dict[str, np.ndarray] = field(default_factory=dict)
     bytes: dict[str, np.ndarray] = field(default_factory=dict)
+    edge_bytes: np.ndarray = field(init=False)  # (E,) of all phases
 
-    def add(self, kind: str, messages: np.ndarray, sizes: np.ndarray) -> None:
+    def __post_init__(self) -> None:
+        self.edge_bytes = np.zeros(len(self.edges), dtype=np.int64)
+
+    def add(self, kind: str, edges: np.ndarray, sizes: np.ndarray) -> None:
+        """One message along each of these edges (numbers), of so many bytes."""
         if kind not in self.messages:
             self.messages[kind] = np.zeros(self.n_nodes, dtype=np.int64)
             self.bytes[kind] = np.zeros(self.n_nodes, dtype=np.int64)
-        self.messages[kind] += messages
-        self.bytes[kind] += sizes
+        senders = self.edges[edges, 0]
+        self.messages[kind] += np.bincount(senders, minlength=self.n_nodes)
+        np.add.at(self.bytes[kind], senders, sizes)
+        np.add.at(self.edge_bytes, edges, sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +52,7 @@ class Route:
 
     pieces: list[list[tuple[int, Array]]]  # receiving block -> (sender, places in what it says)
     order: list[Array | None]  # how to put the pieces in the order of `hear`
-    messages: np.ndarray  # (J,) that leave each node
-    senders: list[np.ndarray]  # sending block -> node of each message, -1 for those that stay at home
+    edges: list[np.ndarray]  # sending block -> edge of each message, -1 for those that stay at home
     leaving: np.ndarray  # (., 3) process it goes to, block here, place in its `to`: by process, then by edge
     arriving: np.ndarray  # (., 3) process it comes from, block here, place in its `hear`: by process, then by edge
 
@@ -56,7 +63,7 @@ class Post:
     def __init__(self, blocks: Sequence[Block], hosts: np.ndarray | None = None, here: int = 0):
         self.blocks = blocks
         self.network = blocks[0].network
-        self.traffic = Traffic(len(self.network))
+        self.traffic = Traffic(self.network.directed_edges, len(self.network))
         self.here = here
         self.hosts = np.full(len(self.network), here) if hosts is None else hosts
         self._routes: dict[tuple[Any, ...], Route] = {}
@@ -90,11 +97,10 @@ class Post:
     def tell(self, tells: Sequence[Tell]) -> list[Heard]:
         pools = tuple(t.payload for t in tells)
         for block, told in zip(self.blocks, tells, strict=True):
-            heard = np.zeros(len(self.network), dtype=np.int64)
-            heard[block.nodes] = block.n_slots - 1
-            sizes = np.zeros_like(heard)
-            sizes[block.nodes] = told.lengths * _row_bytes(told.payload, 2) * (block.n_slots - 1)
-            self.traffic.add(told.kind, heard, sizes)
+            others = block.slots[:, 1:]
+            edges = self._edge_numbers(np.repeat(block.nodes, block.n_slots - 1), others.ravel())
+            sizes = np.repeat(told.lengths * _row_bytes(told.payload, 2), block.n_slots - 1)
+            self.traffic.add(told.kind, edges, sizes)
         pools += self._told(tells)
         return [Heard(pools, self._home[block.slots, 0], self._home[block.slots, 1]) for block in self.blocks]
 
@@ -118,9 +124,9 @@ class Post:
         J = len(self.network)
         spoken = self._table(to, leaving=True)  # block, place, from, to
         heard = self._table(hear, leaving=False)
-        a, b = spoken[:, 2], spoken[:, 3]
-        messages = np.bincount(a[a != b], minlength=J)
-        senders = [np.where(a == b, -1, a)[spoken[:, 0] == i] for i in range(len(self.blocks))]
+        b = spoken[:, 3]
+        numbers = self._edge_numbers(spoken[:, 2], b)
+        edges = [numbers[spoken[:, 0] == i] for i in range(len(self.blocks))]
         leaving, arriving = self._crossing(spoken, self.hosts[b]), self._crossing(heard, self.hosts[heard[:, 2]])
 
         # what other processes say is one more sender; its messages lie in the order of `arriving`
@@ -144,7 +150,15 @@ class Post:
             of_sender = [np.flatnonzero(mine[:, 0] == n) for n in numbers]
             pieces.append([(int(n), _index(like, mine[x, 1])) for n, x in zip(numbers, of_sender, strict=True)])
             order.append(_index(like, np.argsort(np.concatenate(of_sender))) if len(of_sender) > 1 else None)
-        return Route(pieces, order, messages, senders, leaving[:, :3], arriving[:, :3])
+        return Route(pieces, order, edges, leaving[:, :3], arriving[:, :3])
+
+    def _edge_numbers(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Which directed edge of the network goes from a to b; -1 where they are the same node."""
+        J, known = len(self.network), self.network.directed_edges
+        key = known[:, 0] * J + known[:, 1]
+        by_key = np.argsort(key)
+        at = np.minimum(np.searchsorted(key, a * J + b, sorter=by_key), max(0, len(key) - 1))
+        return np.where(a == b, -1, by_key[at] if len(key) else -1)
 
     def _table(self, edges: Sequence[Edges], leaving: bool) -> np.ndarray:
         """All edges of all blocks: block, place in its list, node that speaks, node that hears."""
@@ -176,18 +190,16 @@ class Post:
         return xp.take(xp.concat(arrived), route.order[receiver], axis=0)
 
     def _count(self, says: Sequence[Say], route: Route) -> None:
-        sizes = np.zeros(len(self.network), dtype=np.int64)
-        for s, senders in zip(says, route.senders, strict=True):
-            leaving = senders >= 0
+        for s, edges in zip(says, route.edges, strict=True):
+            leaving = edges >= 0
             if s.payload is None or not leaving.any():
                 continue
             if s.common:
-                lengths = np.full(len(senders), _row_bytes(s.payload, 0))
+                lengths = np.full(len(edges), _row_bytes(s.payload, 0))
             else:
-                rows = np.full(len(senders), s.payload.shape[1]) if s.lengths is None else s.lengths
+                rows = np.full(len(edges), s.payload.shape[1]) if s.lengths is None else s.lengths
                 lengths = rows * _row_bytes(s.payload, 2)
-            np.add.at(sizes, senders[leaving], lengths[leaving])
-        self.traffic.add(says[0].kind, route.messages, sizes)
+            self.traffic.add(s.kind, edges[leaving], lengths[leaving])
 
 
 def _index(like: Array, places: np.ndarray) -> Array:

@@ -1,0 +1,37 @@
+"""`dekpca launch`: start a command on several ranks with the mpiexec of this environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from ..engines.ranks import find_mpiexec
+from .common import Debug, verb
+
+
+@verb
+def launch(
+    command: Annotated[list[str], typer.Argument(help="A dekpca command and its options, after --.")],
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="How many ranks.")] = 2,
+    debug: Debug = False,
+) -> None:
+    """Run a dekpca command on several MPI ranks of this machine; on a cluster use its own launcher (docs/clusters.md).
+
+    One BLAS thread a rank unless OMP_NUM_THREADS says otherwise.
+
+    Examples:
+
+      dekpca launch -n 4 -- fit "parts/node-*.npz" --network ring:20:4
+
+      dekpca launch -n 2 -- fit rows.npy --nodes 40
+    """
+    if command[0] != "fit":
+        raise ValueError(f"launch {command[0]}: only fit runs on ranks")
+    mine = [] if "--engine" in command else ["--engine", "mpi"]
+    environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | os.environ
+    started = [str(find_mpiexec()), "-n", str(ranks), sys.executable, "-m", "dekpca.cli", *command, *mine]
+    raise typer.Exit(subprocess.run(started, env=environment, check=False).returncode)

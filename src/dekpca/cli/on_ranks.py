@@ -1,0 +1,93 @@
+"""`dekpca fit --engine mpi`: every rank reads only its own nodes' files, or its own rows of one memory-mapped .npy file."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+from .. import engines
+from ..data import read
+from ..engines.ranks import assign
+from ..estimator import DecentralizedKernelPCA
+from ..network import Network, natural_key
+from .common import USAGE, parse_network
+
+
+def by_node(paths: list[Path]) -> dict[str, Path]:
+    """Files by the node that they are named after."""
+    names = [path.name.split(".")[0] for path in paths]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"two files for node {sorted(twice)[0]}; a file is named after its node: rename one")
+    return dict(zip(names, paths, strict=True))
+
+
+def renamed(network: Network, names: list[str]) -> Network:
+    """A topology of numbers, such as ring:20 makes, over as many names; one that has names keeps them."""
+    if len(network) != len(names) or network.names != tuple(map(str, range(len(names)))):
+        return network
+    ordered = sorted(names, key=natural_key)
+    if len(names) == 1:
+        return Network({ordered[0]: []})
+    return Network.from_edges([(ordered[int(a)], ordered[int(b)]) for a, b in network.edges])
+
+
+def fit(
+    model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, owner: str | None, label: str | None, network: str | None, seed: int
+) -> tuple[dict[str, Any], bool]:  # fmt: skip
+    """Fit the nodes of this rank; returns what the summary needs of all ranks, and whether this rank is to tell it."""
+    company = engines.module("mpi").Company()
+    start = time.perf_counter()
+    try:
+        with company.checking():
+            net, parts = _own(model, paths, nodes, owner, label, network, seed, company)
+        reading = time.perf_counter() - start
+        model.set_params(network=net, engine="mpi").fit_parts(parts)
+    except Exception as error:  # raised on all ranks alike: one voice is enough
+        if company.rank:
+            raise typer.Exit(USAGE) from error
+        raise ValueError(str(error)) from error
+    phases = sorted(model.history_["bytes"])
+    mine = np.array([len(model.nodes_), *(model.history_["bytes"][phase].sum() for phase in phases)], dtype=np.int64)
+    total = np.empty_like(mine)
+    company.comm.Allreduce(mine, total)
+    seconds = {"reading": reading, "fitting": time.perf_counter() - start - reading}
+    found = {"rows": int(total[0]), "bytes_by_phase": dict(zip(phases, total[1:].tolist(), strict=True))}
+    return found | {"seconds": seconds, "ranks": company.size}, company.rank == 0
+
+
+def _own(
+    model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, owner: str | None, label: str | None, network: str | None,
+    seed: int, company: Any,
+) -> tuple[Network, dict[str, np.ndarray]]:  # fmt: skip
+    """The network, and the samples of the nodes that this rank hosts."""
+    if owner is not None:
+        raise ValueError("--owner with --engine mpi: every rank would have to read all rows; give one file a node")
+    made = None if network is None else parse_network(network, seed)
+    if len(paths) == 1:
+        if paths[0].suffix != ".npy":
+            raise ValueError(
+                f"{paths[0]}: with --engine mpi give one file a node, or one .npy file, of which each rank reads its rows"
+            )
+        X = read(paths[0]).X  # memory-mapped
+        net = model.set_params(network=made or nodes)._make_network(max(1, len(X) // 200), seed)
+        rows = np.array_split(np.random.default_rng(seed).permutation(len(X)), len(net))  # as fit(X) deals them
+        return net, {net.names[j]: np.asarray(X[np.sort(rows[j])]) for j in _hosted(net, company)}
+    if nodes is not None:
+        raise ValueError("--nodes is for one file; each of several files is a node: leave it out")
+    files = by_node(paths)
+    net = renamed(made, list(files)) if made else model._named_network(np.array(list(files)), seed)
+    unknown = [name for name in files if name not in net.number]
+    if unknown or len(net) != len(files):
+        raise ValueError(
+            f"{len(files)} files for a network of {len(net)} nodes; give one file for each node, named after it"
+        )
+    return net, {net.names[j]: read(files[net.names[j]], label=label).X for j in _hosted(net, company)}
+
+
+def _hosted(network: Network, company: Any) -> list[int]:
+    return assign(network, company.size)[company.rank]
