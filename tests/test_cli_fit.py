@@ -164,3 +164,55 @@ def test_reproduce_goes_on_after_it_was_killed(files):
     assert path.read_bytes() == Path("whole/samples.csv").read_bytes()
     for name in ("samples.png", "samples.svg"):
         assert Path("cut", name).stat().st_size > 10_000
+
+
+def test_ranks_fit_what_one_process_fits(files):
+    """Real ranks: each reads its own files, or its own rows of one .npy file; rank 0 alone tells."""
+    X = np.load("rows.npz")["X"]
+    Path("parts").mkdir()
+    for j in range(5):
+        np.save(f"parts/node-{j}.npy", X[j::5])
+    np.save("rows.npy", X)
+    settings = ["--gamma", "0.001", "-k", "2", "--json"]
+    for data in (["parts/node-*.npy", "--network", "ring:5"], ["rows.npy", "--nodes", "6"]):
+        alone = json.loads(run("fit", *data, "--out", "alone", *settings).stdout)
+        command = [
+            sys.executable,
+            "-m",
+            "dekpca.cli",
+            "launch",
+            "-n",
+            "2",
+            "--",
+            "fit",
+            *data,
+            "--out",
+            "ranks",
+            *settings,
+        ]
+        together = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+        assert together["ranks"] == 2
+        for key in ("models", "nodes", "rows", "iterations", "bytes_by_phase"):
+            assert together[key] == alone[key]
+        np.testing.assert_allclose(together["eigenvalues"], alone["eigenvalues"], rtol=1e-10)
+        for name in together["models"].values():
+            one, two = (dekpca.NodeModel.load(Path(folder, name)) for folder in ("alone", "ranks"))
+            np.testing.assert_allclose(two.transform(X[:9]), one.transform(X[:9]), atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-n", "2", "--", "fit", "rows.npz"], "give one file a node, or one .npy file"),
+        (["-n", "3", "--", "fit", "oslo.csv", "rome.csv"], "3 ranks for 2 nodes"),
+        (["-n", "2", "--", "fit", "oslo.csv", "none.csv", "rome.csv"], "none.csv: no such file"),
+        (["-n", "2", "--", "doctor"], "only fit runs on ranks"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_ranks_say_once_what_is_wrong(files, arguments, says):
+    command = [sys.executable, "-m", "dekpca.cli", "launch", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.count(says) == 1
+    assert "Traceback" not in done.stderr

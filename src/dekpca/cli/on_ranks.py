@@ -76,7 +76,7 @@ def _own(
         X = read(paths[0]).X  # memory-mapped
         net = model.set_params(network=made or nodes)._make_network(max(1, len(X) // 200), seed)
         rows = np.array_split(np.random.default_rng(seed).permutation(len(X)), len(net))  # as fit(X) deals them
-        return net, {net.names[j]: np.asarray(X[np.sort(rows[j])]) for j in _hosted(net, company)}
+        return net, {net.names[j]: np.asarray(X[rows[j]]) for j in _hosted(net, company)}
     if nodes is not None:
         raise ValueError("--nodes is for one file; each of several files is a node: leave it out")
     files = by_node(paths)
