@@ -33,11 +33,13 @@ format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The measured claims of README and docs; DATA is MNIST's digits 0, 3, 5, 8 (X, y in an npz). About half an hour.
+# The measured claims of README and docs; DATA is MNIST's digits 0, 3, 5, 8 (X, y in an npz). About an hour.
 quality: $(VENV)/installed
 	$(BIN)/python benchmarks/quality.py --data $(DATA)
 	$(BIN)/python benchmarks/paper_mode.py --data $(DATA)
 	$(BIN)/python benchmarks/against_central.py --data $(DATA)
+	$(BIN)/python benchmarks/landmarks.py --data $(DATA)
+	$(BIN)/python benchmarks/command_line.py
 	$(BIN)/python benchmarks/mpi.py --data $(DATA)
 
 clean:
