@@ -262,19 +262,14 @@ def _heterogeneity_cells(source: Source) -> list[dict[str, Any]]:
 
 
 def _draw_heterogeneity(rows: list[Row], times: list[Row]) -> list[Panel]:
-    panels = []
     order = {alpha: i for i, alpha in enumerate(ALPHAS)}
     labelled = [r | {"place": order[float(r["alpha"])]} for r in rows]
-    for measure, what in (("similarity", "similarity, mean of the nodes"), ("agreement", "agreement, worst node")):
-        panel = _by(
-            labelled,
-            "place",
-            "from alike (0) to one class a node (5): Dirichlet inf, 10, 1, 0.3, 0.1, 0",
-            what,
-            measure,
-        )
-        panels.append(panel)
-    return panels
+    ticks = ["inf\n(alike)", *(f"{alpha:g}" for alpha in ALPHAS[1:-1]), "0\n(one class)"]
+    label = "Dirichlet parameter of the classes' shares"
+    return [
+        replace(_by(labelled, "place", label, what, measure), x_ticks=ticks)
+        for measure, what in (("similarity", "similarity, mean of the nodes"), ("agreement", "agreement, worst node"))
+    ]
 
 
 # ---------------------------------------------------------------------- convergence

@@ -46,6 +46,7 @@ class Panel:
     log_y: bool = False
     square: bool = False  # equal units on both axes
     bare: bool = False  # no axes and no legend
+    x_ticks: Sequence[str] = ()  # names of x = 0, 1, 2, ...
     matrix: np.ndarray | None = None  # small whole numbers, drawn as a grid, in place of series
     matrix_legend: Sequence[str] = field(default=())
 
@@ -109,6 +110,8 @@ def _draw(ax: Any, panel: Panel) -> None:
         heights = [y for s in panel.series for y in s.y]
         if not panel.log_y and min(heights) > 0.3:  # similarities: the differences are what matters
             ax.set_ylim(bottom=max(0.0, min(heights) - 0.15 * (max(heights) - min(heights)) - 0.02))
+    if panel.x_ticks:
+        ax.set_xticks(range(len(panel.x_ticks)), panel.x_ticks)
     if panel.log_y:
         ax.set_yscale("log")
     if panel.square:
@@ -160,6 +163,8 @@ def plotly_figure(panel: Panel) -> Any:
                 showlegend=bool(s.name),
             )
     figure.update_layout(xaxis_title=panel.x_label, yaxis_title=panel.y_label, barmode="group")
+    if panel.x_ticks:
+        figure.update_xaxes(tickvals=list(range(len(panel.x_ticks))), ticktext=list(panel.x_ticks))
     if panel.log_y:
         figure.update_yaxes(type="log")
     if panel.square:
