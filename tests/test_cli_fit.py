@@ -91,6 +91,10 @@ def test_not_converged_is_exit_code_3_and_saved(files):
         (["fit", "rows.npz", "--kernel", "magic"], "'kernel' parameter"),
         (["fit", "rows.npz", "--n-landmarks", "2.5"], "--n-landmarks 2.5: expected a whole number"),
         (["fit", "rows.npz", "--config", "none.toml"], "none.toml"),
+        (["fit", "rows.npz", "--engine", "mpj"], "--engine mpj: known are local, mpi"),
+        (["fit", "rows.npz", "--report", "."], "--report .: is a folder"),
+        (["fit", "rows.npz", "--compare"], "give --report FILE too"),
+        (["fit", "rows.npz", "--gamma", "1.2.3"], "--gamma 1.2.3: expected a number or a word"),
         (["transform", "nowhere", "new.npy"], "no such model file or folder"),
         (["transform", ".", "new.npy"], "no summary.json"),
         (["transform", "rows.npz", "new.npy"], "not a node model"),
@@ -216,3 +220,24 @@ def test_ranks_say_once_what_is_wrong(files, arguments, says):
     assert done.returncode == 2
     assert done.stderr.count(says) == 1
     assert "Traceback" not in done.stderr
+
+
+def test_every_node_has_a_file_of_its_own(files):
+    X = np.load("rows.npz")["X"]
+    names = np.array(["a/b", "c", "node-0", "C"])[np.arange(len(X)) % 4]
+    np.savez("odd.npz", X=X, who=names)
+    told = json.loads(run("fit", "odd.npz", "--owner", "who", "--gamma", "0.001", "--out", "odd", "--json").stdout)
+    assert len({name.casefold() for name in told["models"].values()}) == 4
+    for node, file in told["models"].items():
+        assert dekpca.NodeModel.load(Path("odd", file)).name == node
+    run(
+        "fit", "rows.npz", "--nodes", "3", "--gamma", "0.001", "--out", "odd"
+    )  # fewer nodes: no model of the last fit is left
+    assert sorted(p.name for p in Path("odd").iterdir()) == ["0.npz", "1.npz", "2.npz", "summary.json"]
+
+
+def test_the_report_is_in_the_summary(files):
+    arguments = ["--nodes", "4", "--gamma", "0.001", "--out", "m", "--report", "fit.html", "--compare", "--json"]
+    told = json.loads(run("fit", "rows.npz", *arguments).stdout)
+    assert told["report"] == "fit.html" == json.loads(Path("m/summary.json").read_text())["report"]
+    assert Path("fit.html").stat().st_size > 1e6

@@ -81,6 +81,35 @@ def test_idx(tmp_path, ending):
         read(tmp_path / f"train-images-idx3-ubyte{ending}")
 
 
+def test_the_first_line_is_a_header_or_it_is_not(tmp_path):
+    path = tmp_path / "rows.csv"
+    for text, rows in (
+        ("0,1\n5,6\n7,8\n", 2),
+        ("1,2\n5,6\n7,8\n", 2),
+        ("a,b\n5,6\n", 1),
+        ("5,6\n7,8\n", 2),
+        ("town,2019\noslo,1\n", 1),
+    ):
+        path.write_text(text)
+        owner = "town" if "town" in text else None
+        assert len(read(path, owner=owner).X) == rows
+    for text in ("1,,3\n4,5,6\n", "oslo,1\nrome,2\n"):
+        path.write_text(text)
+        with pytest.raises(DataError, match="both numbers and text or empty cells"):
+            read(path)
+
+
+def test_a_column_called_y_is_the_label_in_every_format(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b,y\n1,2,cat\n3,4,dog\n")
+    parquet.write_table(
+        pyarrow.table({"a": [1.0, 3.0], "b": [2.0, 4.0], "y": ["cat", "dog"]}), tmp_path / "rows.parquet"
+    )
+    for name in ("rows.csv", "rows.parquet"):
+        data = read(tmp_path / name)
+        assert data.X.tolist() == [[1, 2], [3, 4]]
+        assert data.labels.tolist() == ["cat", "dog"]
+
+
 def test_what_is_wrong_is_said(tmp_path):
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "text.csv").write_text("a,b\n1,2\n3,four\n")
@@ -91,6 +120,12 @@ def test_what_is_wrong_is_said(tmp_path):
     (tmp_path / "broken.mat").write_text("no archive")
     (tmp_path / "broken-images-idx3-ubyte").write_text("no archive")
     (tmp_path / "broken.parquet").write_text("no archive")
+    for name in ("empty.npz", "empty.npy"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "zip.npz").write_bytes(b"PK\x03\x04 no zip")
+    (tmp_path / "cut-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0\0")
+    (tmp_path / "cut-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\x03" * 99)[:20])
+    (tmp_path / "latin.csv").write_bytes("a,b\n1,2\n\xe4,3\n".encode("latin-1"))
     np.savez(tmp_path / "two.npz", one=X, two=X)
     np.savez(tmp_path / "words.npz", X=OWNERS)
     np.savez(tmp_path / "short.npz", X=X, y=Y[:3])
@@ -115,6 +150,12 @@ def test_what_is_wrong_is_said(tmp_path):
         ("objects.npz", "not a plain npz file", {}),
         ("flat.npy", r"shape \(7,\), expected rows and columns", {}),
         ("flat.npy", "has no named columns", {"owner": "town"}),
+        ("empty.npz", "empty.npz: the file is damaged or empty", {}),
+        ("empty.npy", "empty.npy: (the file is damaged or empty|not a plain npy)", {}),
+        ("zip.npz", "zip.npz: the file is damaged", {}),
+        ("cut-images-idx3-ubyte", "the file is damaged", {}),
+        ("cut-images-idx3-ubyte.gz", "the file is damaged", {}),
+        ("latin.csv", "latin.csv: not text in UTF-8", {}),
     ):
         with pytest.raises(DataError, match=says):
             read(tmp_path / name, **more)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -58,6 +60,31 @@ def test_an_interrupted_run_gives_the_same_file(tmp_path):
     assert path.read_bytes() == (tmp_path / "whole" / "samples.csv").read_bytes()
     assert (1, 20) in measured
     assert (0, 10) not in measured
+
+
+def test_ctrl_c_within_a_fit_measures_nothing(tmp_path):
+    """A fit by itself would keep its last iterate; an experiment must not take that for a result."""
+
+    def measure(source, cell, seed):
+        options = {"gamma": 1e-3, "network": Network.ring(6), "tol": 0.0, "random_state": 0}
+        model = DecentralizedKernelPCA(1, **options)
+        parts = paper.Problem.of(source, splits.evenly(source.y, np.full(6, 20), seed)).parts
+
+        def interrupt(blocks, checkpoints):
+            os.kill(os.getpid(), signal.SIGINT)
+
+        paper.local.run(parts, options["network"], model._settled(parts, options["network"], 0), interrupt)
+        raise AssertionError("not interrupted")
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(replace(small(), measure=measure), SOURCE, 1, tmp_path)
+    assert len((tmp_path / "samples.csv").read_text().splitlines()) == 1
+
+
+def test_fewer_repeats_than_were_measured(tmp_path):
+    runner.run(small(), SOURCE, 2, tmp_path)
+    rows, _ = runner.run(small(), SOURCE, 1, tmp_path)
+    assert {row["repeat"] for row in rows} == {0}
 
 
 def test_other_data_is_not_mixed_in(tmp_path):

@@ -8,10 +8,12 @@ from __future__ import annotations
 import csv
 import gzip
 import struct
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -48,7 +50,8 @@ def read(path: str | Path, owner: str | None = None, label: str | None = None) -
         .npz (arrays "X" and, for labels, "y"), .npy (memory-mapped), .csv (comma, semicolon or tab, with or without a header), .parquet, .mat,
         or idx (MNIST's *-images-idx3-ubyte, plain or .gz; labels are taken from the *-labels-idx1-ubyte beside it).
     owner, label : str, optional
-        The column (or array of an archive) that names each row's owner, or its class. Neither is among the samples then.
+        The column (or array of an archive) that names each row's owner, or its class. Neither is among the samples then. Without `label`, a column
+        or array called y, label, labels, target or gnd is taken for it.
 
     Examples
     --------
@@ -67,6 +70,12 @@ def read(path: str | Path, owner: str | None = None, label: str | None = None) -
         data = reader(path, owner, label)
     except DataError:
         raise
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: not text in UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
+        ) from error
+    except (EOFError, BadZipFile, zlib.error, struct.error) as error:
+        raise DataError(f"{path}: the file is damaged or empty ({error})") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     if data.X.ndim != 2 or 0 in data.X.shape:
@@ -96,9 +105,7 @@ def _npz(path: Path, owner: str | None, label: str | None) -> Data:
     except DataError:
         raise
     except ValueError as error:
-        raise DataError(
-            f"{path}: not a plain npz file ({error}); write it with numpy.savez, without Python objects"
-        ) from error
+        raise DataError(f"{path}: not a plain npz file; write it with numpy.savez, without Python objects") from error
 
 
 def _npy(path: Path, owner: str | None, label: str | None) -> Data:
@@ -106,7 +113,7 @@ def _npy(path: Path, owner: str | None, label: str | None) -> Data:
     try:
         X = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
-        raise DataError(f"{path}: not a plain npy file ({error})") from error
+        raise DataError(f"{path}: not a plain npy file; write it with numpy.save, without Python objects") from error
     return Data(_numbers(path, X, "the array"))
 
 
@@ -128,7 +135,7 @@ def _mat(path: Path, owner: str | None, label: str | None) -> Data:
 def _from_arrays(path: Path, arrays: Mapping[str, Any], owner: str | None, label: str | None) -> Data:
     names = list(arrays)
     _known_columns(path, names, owner, label)
-    label = label or next((name for name in LABELS if name in names and name != owner), None)
+    label = label or _usual_label(names, owner)
     others = [name for name in names if name not in (owner, label)]
     samples = next((name for name in SAMPLES if name in others), others[0] if len(others) == 1 else None)
     if samples is None:
@@ -146,12 +153,13 @@ def _csv(path: Path, owner: str | None, label: str | None) -> Data:
     if not start.strip():
         raise DataError(f"{path}: the file is empty")
     first = start.splitlines()[0]
-    delimiter = max(",;\t", key=first.count)
+    delimiter = _delimiter(first)
     names = next(csv.reader([first], delimiter=delimiter))
-    header = not all(_is_number(cell) for cell in names)
+    header = _is_header(path, names, owner, label)
     if not header:
         names = [str(i) for i in range(len(names))]
     _known_columns(path, names, owner, label)
+    label = label or _usual_label(names, owner)
     numbers = [i for i, name in enumerate(names) if name not in (owner, label)]
     settings: dict[str, Any] = {
         "delimiter": delimiter,
@@ -186,7 +194,7 @@ def _check_csv_widths(path: Path, delimiter: str, width: int) -> None:
 def _csv_error(path: Path, names: list[str], numbers: list[int], message: str) -> DataError:
     """NumPy says at which row and column of those it was asked for; name the column instead."""
     with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.reader(file, delimiter=max(",;\t", key=file.readline().count))
+        rows = csv.reader(file, delimiter=_delimiter(file.readline()))
         for number, row in enumerate(rows, start=2):
             for i in numbers:
                 if row and not _is_number(row[i]):
@@ -196,6 +204,27 @@ def _csv_error(path: Path, names: list[str], numbers: list[int], message: str) -
                         "or name it as the owner or label"
                     )
     return DataError(f"{path}: {message}")
+
+
+def _delimiter(line: str) -> str:
+    return max(",;\t", key=line.count)
+
+
+def _is_header(path: Path, cells: list[str], owner: str | None, label: str | None) -> bool:
+    """Whether the first line names columns. Names may be numbers from 0 or 1 on, as pandas writes them; a line that may be either is refused."""
+    numbers = [_is_number(cell) for cell in cells]
+    counted = [[str(i + start) for i in range(len(cells))] for start in (0, 1)]
+    if not any(numbers) or owner in cells or label in cells or (len(cells) > 1 and cells in counted):
+        return all(cell.strip() for cell in cells) or owner in cells or label in cells
+    if all(numbers):
+        return False
+    raise DataError(
+        f"{path}: the first line has both numbers and text or empty cells, so it is unclear whether it names the columns; add a line of names"
+    )
+
+
+def _usual_label(names: Iterable[str], owner: str | None) -> str | None:
+    return next((name for name in LABELS if name in set(names) and name != owner), None)
 
 
 def _is_number(text: str) -> bool:
@@ -216,6 +245,7 @@ def _parquet(path: Path, owner: str | None, label: str | None) -> Data:
     except ArrowInvalid as error:
         raise DataError(f"{path}: not a parquet file ({error})") from error
     _known_columns(path, table.column_names, owner, label)
+    label = label or _usual_label(table.column_names, owner)
     columns = []
     for name in table.column_names:
         if name in (owner, label):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import os
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..network import Network
 
 DONE, FAILED, USAGE, NOT_CONVERGED = range(4)  # exit codes
+INTERRUPTED = 130  # as shells have it
 
 out = Console()
 err = Console(stderr=True)
@@ -35,6 +38,9 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
+        except KeyboardInterrupt:
+            say_error("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             if debug:
                 raise
@@ -48,6 +54,11 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def say_error(text: str) -> None:
+    """On ranks that one launcher started, what is wrong with the command is the same for all: the first one says it."""
+    if any(
+        os.environ.get(name, "0") != "0" for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+    ):
+        return
     err.print(f"error: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -123,9 +134,8 @@ def emit(result: dict[str, Any], as_json: bool, text: Callable[[], None]) -> Non
 def make_folder(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".dekpca-probe"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=path):
+            pass
     except OSError as error:
         raise ValueError(
             f"{path}: cannot write into this folder ({error.strerror}); choose another with --out"

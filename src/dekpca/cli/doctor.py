@@ -5,16 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import platform
-import shutil
-import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from .. import __version__
 from ..engines import ENGINES
+from ..engines.ranks import find_mpiexec
 from .common import Debug, Json, emit, out, verb
 
 REQUIRED = ("numpy", "scipy", "scikit-learn", "array-api-compat", "networkx", "rich", "typer")
@@ -44,9 +42,16 @@ def doctor(as_json: Json = False, debug: Debug = False) -> None:
         "extras": {module: _extra(module) for module in EXTRAS},
         "engines": {name: _engine(name) for name in ENGINES},
         "devices": _devices(),
-        "mpiexec": shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec"),
+        "mpiexec": _mpiexec(),
     }
     emit(result, as_json, lambda: _tell(result))
+
+
+def _mpiexec() -> str | None:
+    try:
+        return str(find_mpiexec())
+    except FileNotFoundError:
+        return None
 
 
 def _memory() -> float | None:

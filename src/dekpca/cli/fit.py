@@ -7,6 +7,8 @@ import json
 import re
 import time
 import warnings
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from .. import __version__, baselines
 from ..data import Data, read
+from ..engines import ENGINES
 from ..estimator import DecentralizedKernelPCA
 from ..network import listing, natural_key
 from ..node_model import NodeModel
@@ -98,9 +101,16 @@ def fit(
 
       dekpca launch -n 4 -- fit "parts/node-*.npz" --network ring:20:4
     """  # fmt: skip
+    if engine not in ENGINES:
+        raise ValueError(f"--engine {engine}: known are {', '.join(sorted(ENGINES))}")
     make_folder(out_dir)
     if report is not None:
         make_folder(report.parent)
+        if report.is_dir():
+            raise ValueError(f"--report {report}: is a folder; name a file")
+        import_module("plotly")  # before the work: without it there is no report
+    elif compare:
+        raise ValueError("--compare is for the report; give --report FILE too")
     model = DecentralizedKernelPCA(
         n_components=components, kernel=kernel, gamma=_number_or_word(gamma, "--gamma"), degree=degree, coef0=coef0, solver=solver,
         landmarks=_landmarks(landmarks), n_landmarks=_number_or_word(n_landmarks, "--n-landmarks", int), standardize=standardize,
@@ -124,7 +134,9 @@ def fit(
             numbers = {"rows": len(model.nodes_), "bytes_by_phase": sent}
             numbers["seconds"] = {"reading": reading, "fitting": time.perf_counter() - start - reading}
     start = time.perf_counter()
-    files = {name: _file_name(name, number) for number, name in enumerate(model.network_.names)}
+    files = _file_names(model.network_.names)
+    if told:
+        _remove_stale(out_dir, files)
     for node in model.node_models_:  # under MPI those that this rank hosts
         node.save(out_dir / files[node.name])
     numbers["seconds"]["saving"] = time.perf_counter() - start
@@ -145,9 +157,9 @@ def fit(
     if told:
         for warning in caught:
             err.print(f"warning: {warning.message}", markup=False, highlight=False, soft_wrap=True)
-        (out_dir / SUMMARY).write_text(json.dumps(plain(result), indent=1), encoding="utf-8")
         if report is not None:
             result["report"] = _report(report, model, sources, compare)
+        (out_dir / SUMMARY).write_text(json.dumps(plain(result), indent=1), encoding="utf-8")
         emit(result, as_json, lambda: _tell(result))
     if not model.converged_:
         raise typer.Exit(NOT_CONVERGED)
@@ -181,7 +193,7 @@ def _number_or_word(text: str | None, option: str, kind: type = float) -> Any:
         return kind(text)
     except ValueError:
         if re.match(r"[-+]?[0-9.]+$", text):
-            raise ValueError(f"{option} {text}: expected a whole number or a word") from None
+            raise ValueError(f"{option} {text}: expected a {'whole ' if kind is int else ''}number or a word") from None
         return text
 
 
@@ -214,8 +226,29 @@ def _fit(
         model.fit(source.X)
 
 
-def _file_name(name: str, number: int) -> str:
-    return f"{name}.npz" if PLAIN_NAME.fullmatch(name) and not name.startswith(".") else f"node-{number}.npz"
+def _file_names(names: Sequence[str]) -> dict[str, str]:
+    """A file for each node, named after it where that is a name for a file, and apart also where upper and lower case are one."""
+    files: dict[str, str] = {}
+    taken = {name.casefold() for name in names}
+    for number, name in enumerate(names):
+        plain_name = PLAIN_NAME.fullmatch(name) and not name.startswith(".")
+        stem = name
+        if not plain_name or stem.casefold() in {f.casefold().removesuffix(".npz") for f in files.values()}:
+            stem = f"node-{number}"
+            while stem.casefold() in taken:
+                stem += "_"
+        taken.add(stem.casefold())
+        files[name] = f"{stem}.npz"
+    return files
+
+
+def _remove_stale(folder: Path, files: dict[str, str]) -> None:
+    """Models that an earlier fit into this folder wrote and this one does not."""
+    summary = folder / SUMMARY
+    if summary.is_file():
+        earlier = json.loads(summary.read_text(encoding="utf-8"))["models"]
+        for name in set(earlier.values()) - set(files.values()):
+            (folder / Path(name).name).unlink(missing_ok=True)
 
 
 def _report(path: Path, model: DecentralizedKernelPCA, sources: dict[str, Data], compare: bool) -> Path:
@@ -288,12 +321,12 @@ def transform(
       dekpca transform dekpca-models new.npz --node rome
     """
     path = _model_file(model, node)
-    if out_file.suffix not in (".npy", ".csv"):
+    if out_file.suffix.lower() not in (".npy", ".csv"):
         raise ValueError(f"--out {out_file}: unknown format {out_file.suffix or '(no ending)'}; use .npy or .csv")
     make_folder(out_file.parent)
     loaded = NodeModel.load(path)
     values = loaded.transform(read(data, owner, label).X.astype(np.float64))
-    if out_file.suffix == ".npy":
+    if out_file.suffix.lower() == ".npy":
         np.save(out_file, values)
     else:
         header = ",".join(f"component {i + 1}" for i in range(values.shape[1]))

@@ -31,7 +31,7 @@ def launch(
     """
     if command[0] != "fit":
         raise ValueError(f"launch {command[0]}: only fit runs on ranks")
-    mine = [] if "--engine" in command else ["--engine", "mpi"]
+    mine = [] if any(word.split("=")[0] == "--engine" for word in command) else ["--engine", "mpi"]
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | os.environ
     started = [str(find_mpiexec()), "-n", str(ranks), sys.executable, "-m", "dekpca.cli", *command, *mine]
     raise typer.Exit(subprocess.run(started, env=environment, check=False).returncode)

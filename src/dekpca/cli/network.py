@@ -45,13 +45,13 @@ def network(
         "file": write,
         "figure": draw,
     }
-    if write is not None:
-        make_folder(write.parent)
-        net.write(write)
     if draw is not None:
         if len(net) > MANY:
             raise ValueError(f"--draw: {len(net)} nodes cannot be told apart in a picture; at most {MANY}")
         _draw(draw, net)
+    if write is not None:
+        make_folder(write.parent)
+        net.write(write)
     emit(result, as_json, lambda: _tell(result))
 
 

@@ -19,7 +19,7 @@ from .common import USAGE, parse_network
 
 def by_node(paths: list[Path]) -> dict[str, Path]:
     """Files by the node that they are named after."""
-    names = [path.name.split(".")[0] for path in paths]
+    names = [path.stem for path in paths]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise ValueError(f"two files for node {sorted(twice)[0]}; a file is named after its node: rename one")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +17,7 @@ from ..data import read
 from ..experiments import paper, runner, toy
 from ..experiments.runner import Source
 from ..report import panels
-from .common import Config, Debug, Json, bar, emit, err, make_folder, out, verb
+from .common import INTERRUPTED, Config, Debug, Json, bar, emit, err, make_folder, out, say_error, verb
 
 DIGITS = (0, 3, 5, 8)  # the paper's classes
 PAPER_GAMMA = 2e-7  # the authors' bandwidth on raw pixels from 0 to 255
@@ -80,8 +82,12 @@ def reproduce(
                 f"{source.name}: {len(source.X)} rows, {source.X.shape[1]} columns, gamma {source.gamma:g}",
                 highlight=False,
             )
-        with bar(which.value, repeats) as progress:
-            rows, times = runner.run(experiment, source, repeats, folder, progress)
+        try:
+            with bar(which.value, repeats) as progress:
+                rows, times = runner.run(experiment, source, repeats, folder, progress)
+        except KeyboardInterrupt:
+            say_error(f"interrupted; what is finished is in {folder}, and the same command goes on from there")
+            raise typer.Exit(INTERRUPTED) from None
         drawn, title, text = experiment.draw(rows, times), experiment.title, experiment.text
     result: dict[str, Any] = {
         "experiment": which.value,
@@ -163,7 +169,10 @@ def _report(
     except ImportError:
         err.print("no report: plotly is not installed; pip install 'dekpca[report]'", markup=False)
         return None
-    settings: dict[str, Any] = {"command": f"dekpca reproduce {name} --repeats {repeats}"}
+    settings: dict[str, Any] = {
+        "command": shlex.join(["dekpca", *sys.argv[1:]]) if "reproduce" in sys.argv else f"dekpca reproduce {name}"
+    }
+    settings["repeats"] = repeats
     if source is not None:
         settings |= {"data": source.name, "rows": len(source.X), "columns": source.X.shape[1], "gamma": source.gamma}
     return experiment_report(path, title, figures, rows, settings=settings, text=text)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -69,7 +72,8 @@ def run(
         progress(number, len(wanted), f"repeat {repeat}, {label}")
         if (repeat, label) in done:
             continue
-        measured, took = experiment.measure(source, cell, repeat)
+        with _uninterrupted_or_not_at_all():
+            measured, took = experiment.measure(source, cell, repeat)
         new = [{"repeat": repeat, "cell": label} | row for row in measured]
         new_times = [{"repeat": repeat, "cell": label} | row for row in took]
         _append(times_path, TIME_COLUMNS, new_times)
@@ -77,7 +81,24 @@ def run(
         rows += [_as_read(row, columns) for row in new]
         times += [_as_read(row, TIME_COLUMNS) for row in new_times]
     progress(len(wanted), len(wanted), "done")
-    return rows, times
+    return [r for r in rows if r["repeat"] < repeats], [t for t in times if t["repeat"] < repeats]
+
+
+@contextmanager
+def _uninterrupted_or_not_at_all() -> Iterator[None]:
+    """Ctrl-C ends the run. A fit by itself would keep its last iterate, and that would be measured as if it were the result."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(signum: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _label(cell: dict[str, Any]) -> str:
@@ -105,9 +126,10 @@ def _kept(
     finished = {(row["repeat"], row["cell"]) for row in rows}
     times = [row for row in times if (row["repeat"], row["cell"]) in finished]
     for file, names, kept in ((path, columns, rows), (times_path, TIME_COLUMNS, times)):
-        if file.exists():
-            file.unlink()
-        _append(file, names, kept)
+        fresh = file.with_suffix(".part")
+        fresh.unlink(missing_ok=True)
+        _append(fresh, names, kept)
+        fresh.replace(file)
     return rows, times
 
 
@@ -117,13 +139,14 @@ def _read(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]  # a line without its end was being written
     last: list[Row] = []
+    usual = 0  # rows of a repeat of a cell
     for line in csv.DictReader(whole.splitlines()):
         row = _as_read(line, columns)
         if last and (row["repeat"], row["cell"]) != (last[0]["repeat"], last[0]["cell"]):
             yield from last
-            last = []
+            usual, last = len(last), []
         last.append(row)
-    if whole == text:
+    if whole == text and len(last) >= usual:
         yield from last
 
 

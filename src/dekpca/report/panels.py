@@ -151,6 +151,8 @@ def plotly_figure(panel: Panel) -> Any:
             mode = (
                 "markers" if s.mode == "points" else "lines+markers" if len(s.x) < 20 and not panel.square else "lines"
             )
+            if s.texts is not None:
+                mode = "markers+text"
             marker = {"color": tint, "size": max(4, s.size**0.5) if s.mode == "points" else 6}
             figure.add_scatter(
                 name=s.name,
