@@ -195,7 +195,7 @@ def _draw_neighbors(rows: list[Row], times: list[Row]) -> list[Panel]:
             x, mean, spread = _means([r for r in steps if r["iteration"] == t], "neighbors")
             series.append(Series(f"iteration {t}", x, mean, spread, mode="bars"))
         x, mean, _ = _means([r for r in rows if r["method"] == "neighborhood"], "neighbors")
-        series.append(Series("neighborhood kernel PCA", x, mean, color="black"))
+        series.append(Series("neighborhood kernel PCA", x, mean, color="#888888"))
         panels.append(Panel(NAMES[method].split(",")[0], "neighbors", "similarity", series))
     return panels
 

@@ -107,9 +107,7 @@ def _draw(ax: Any, panel: Panel) -> None:
                         markersize=3.5, capsize=2, **style)  # fmt: skip
     if ticks:
         ax.set_xticks(range(len(ticks)), [f"{x:g}" for x in ticks])
-        heights = [y for s in panel.series for y in s.y]
-        if not panel.log_y and min(heights) > 0.3:  # similarities: the differences are what matters
-            ax.set_ylim(bottom=max(0.0, min(heights) - 0.15 * (max(heights) - min(heights)) - 0.02))
+        ax.set_ylim(*_bar_range(panel))
     if panel.x_ticks:
         ax.set_xticks(range(len(panel.x_ticks)), panel.x_ticks)
     if panel.log_y:
@@ -122,7 +120,16 @@ def _draw(ax: Any, panel: Panel) -> None:
         ax.margins(0.15)
     elif panel.series:
         ax.grid(alpha=0.3)
-        ax.legend(fontsize=7, frameon=False)
+        above = {"loc": "upper center", "ncols": 3} if ticks else {}  # bars leave room there
+        ax.legend(fontsize=7, frameon=False, **above)
+
+
+def _bar_range(panel: Panel) -> tuple[float, float]:
+    """From 0, but for similarities, all of which are high: there the differences are what matters."""
+    heights = [y for s in panel.series for y in s.y]
+    low, high = min(heights), max(heights)
+    bottom = low - 0.15 * (high - low) - 0.02 if low > 0.3 else 0.0
+    return max(0.0, bottom), high + 0.25 * (high - bottom)
 
 
 def plotly_figure(panel: Panel) -> Any:
@@ -167,6 +174,9 @@ def plotly_figure(panel: Panel) -> Any:
     figure.update_layout(xaxis_title=panel.x_label, yaxis_title=panel.y_label, barmode="group")
     if panel.x_ticks:
         figure.update_xaxes(tickvals=list(range(len(panel.x_ticks))), ticktext=list(panel.x_ticks))
+    if any(s.mode == "bars" for s in panel.series):
+        figure.update_xaxes(type="category")
+        figure.update_yaxes(range=list(_bar_range(panel)))
     if panel.log_y:
         figure.update_yaxes(type="log")
     if panel.square:
