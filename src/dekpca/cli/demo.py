@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
@@ -20,28 +19,24 @@ from ..estimator import DecentralizedKernelPCA
 from ..experiments import splits
 from ..network import Network
 from ..options import PAPER
+from .common import Debug, err, make_folder, out, verb
 
 NODES, NEIGHBORS, ROWS, COMPONENTS = 20, 4, 80, 4
 GAMMA = 1e-3  # 64 pixels from 0 to 16: k is about 0.1 to 0.5 between digits
 SHOWN = 3  # the node whose embedding is drawn
 
-err = Console(stderr=True)
-out = Console()
 
-
+@verb
 def demo(
     out_dir: Annotated[Path, typer.Option("--out", help="Folder for the figure and the report.")] = Path("dekpca-demo"),
     seed: Annotated[int, typer.Option(help="Deals the digits and draws the landmarks.")] = 0,
+    debug: Debug = False,
 ) -> None:
     """Show what decentralized kernel PCA does, on data where every node sees mostly one digit.
 
     Example: dekpca demo --out /tmp/demo
     """
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        err.print(f"--out {out_dir}: cannot make this folder ({error.strerror}); choose another", markup=False)
-        raise typer.Exit(2) from error
+    make_folder(out_dir)
     digits = load_digits()
     rows = splits.mostly_one_class(digits.target, np.full(NODES, ROWS), 0.8, seed)
     parts = [digits.data[r] for r in rows]
