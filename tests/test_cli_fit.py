@@ -241,3 +241,24 @@ def test_the_report_is_in_the_summary(files):
     told = json.loads(run("fit", "rows.npz", *arguments).stdout)
     assert told["report"] == "fit.html" == json.loads(Path("m/summary.json").read_text())["report"]
     assert Path("fit.html").stat().st_size > 1e6
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "says"),
+    [
+        ("plotly", ["fit", "rows.npz", "--report", "fit.html"], "dekpca[report]"),
+        ("matplotlib", ["network", "ring:5", "--draw", "net.png"], "dekpca[plot]"),
+    ],
+)
+def test_a_missing_extra_is_named_before_the_work(files, missing, arguments, says):
+    code = f"import sys; sys.modules[{missing!r}] = None; from dekpca.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not list(Path().glob("**/0.npz"))
+
+
+def test_an_error_is_said_on_every_rank_of_a_scheduler(files, monkeypatch):
+    """Tasks that Slurm starts side by side need not be one MPI job: nobody else would speak for them."""
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    assert "no such file" in run("fit", "missing.npz").stderr

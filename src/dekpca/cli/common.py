@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-import os
 import sys
 import tempfile
 import tomllib
@@ -54,11 +53,6 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def say_error(text: str) -> None:
-    """On ranks that one launcher started, what is wrong with the command is the same for all: the first one says it."""
-    if any(
-        os.environ.get(name, "0") != "0" for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
-    ):
-        return
     err.print(f"error: {text}", markup=False, highlight=False, soft_wrap=True)
 
 

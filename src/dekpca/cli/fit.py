@@ -108,7 +108,7 @@ def fit(
         make_folder(report.parent)
         if report.is_dir():
             raise ValueError(f"--report {report}: is a folder; name a file")
-        import_module("plotly")  # before the work: without it there is no report
+        import_module("dekpca.report.charts")  # before the work: it says what is missing for a report
     elif compare:
         raise ValueError("--compare is for the report; give --report FILE too")
     model = DecentralizedKernelPCA(

@@ -56,8 +56,10 @@ def network(
 
 
 def _draw(path: Path, net: object) -> None:
-    import matplotlib
-
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("--draw needs matplotlib: pip install 'dekpca[plot]'") from error
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
