@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ from .ranks import assign, find_mpiexec
 __all__ = ["Company", "Mail", "assign", "find_mpiexec", "fit", "guard", "run"]
 
 Array = Any
+
+LAST_WORDS = 0.5  # seconds between printing an error and ending the job
 
 
 def fit(
@@ -147,11 +150,13 @@ def guard(comm: Any, who: str = "") -> Iterator[None]:
     except BaseException as error:
         if comm.Get_size() == 1:
             raise
-        traceback.print_exc()
         where = f"rank {comm.Get_rank()}" + (f", {who}" if who else "")
-        print(f"dekpca: {where}: {type(error).__name__}: {error}; ending the job on all ranks", file=sys.stderr)
+        said = f"dekpca: {where}: {type(error).__name__}: {error}; ending the job on all ranks\n"
         sys.stdout.flush()
+        # in one piece: mpiexec passes on what it is given as it finds the time, and lives no longer than the job
+        sys.stderr.write(traceback.format_exc() + said)
         sys.stderr.flush()
+        time.sleep(LAST_WORDS)
         comm.Abort(1)
         os._exit(1)  # MPICH 5.0 may come back from it when two ranks abort at once
 
