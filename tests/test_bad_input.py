@@ -15,7 +15,7 @@ def no_iteration(monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("an iteration was begun")
 
-    monkeypatch.setattr(consensus, "z_step", refuse)
+    monkeypatch.setattr(consensus, "z_target", refuse)
 
 
 def broken(j, row, value):
@@ -92,7 +92,7 @@ def indefinite(A, B):
             "solver='landmarks' with n_landmarks=0",
         ),
         (lambda: fit(PARTS, solver="landmarks", update="paper"), "has no z to update"),
-        (lambda: fit(PARTS, update="paper"), "set n_landmarks=0 or n_components=1"),
+        (lambda: fit(PARTS, update="paper"), "the paper's iteration knows none; set n_landmarks=0"),
         (
             lambda: fit(PARTS, update="paper", n_landmarks=0, init="local", centering="local", n_oversamples=3),
             "n_oversamples=3 with update='paper'",

@@ -212,10 +212,10 @@ def whole_answer(block: Block, options: Options, known: Known, space: Space) -> 
     """A network of one node: central kernel PCA, without iterations."""
     xp = aac.array_namespace(block.samples)
     k = options.n_components
-    factor = space.own.gram_factor
-    values = xp.flip(factor.values[0, :])[:k]
-    basis = spectrum.flip_signs(xp.flip(factor.basis[0, ...], axis=1)[:, :k])
-    w = (basis * xp.sqrt(xp.flip(factor.inverse[0, :])[:k]))[None, ...]
+    eigen = space.gram.eigen
+    values = xp.flip(eigen.values[0, :])[:k]
+    basis = spectrum.flip_signs(xp.flip(eigen.basis[0, ...], axis=1)[:, :k])
+    w = (basis * xp.sqrt(xp.flip(eigen.inverse[0, :])[:k]))[None, ...]
     z = Estimate(w[:, :0, :], w[:, None, ...])
     kernel = known.kernel(options)
     return Answer(block, known, kernel, None, space.sites, w, z, values, space.trace[0], 1, [("converged", 0)], {})

@@ -4,6 +4,7 @@ The program speaks for a block of nodes at once (block.py). An engine carries me
 else: these few types are all that passes between the two.
 
     Say          a message of its own for each neighbor spoken to    -> the messages that arrive, stacked
+    Say(alike)   the same, with some rows that all neighbors hear    -> the messages that arrive, and those rows: Alike
     Say(common)  one array that all nodes hold alike, passed on      -> the array, or None if none arrives
     Tell         the same message to every neighbor                  -> Heard: the neighbors' messages, each held once
     Checkpoint   all that is needed to go on from here               -> True if somebody asked this node to stop
@@ -11,7 +12,8 @@ else: these few types are all that passes between the two.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import array_api_compat as aac
@@ -42,6 +44,10 @@ class Say:
     are real, the others padding that need not travel; of what arrives the first `arriving` rows are, and it is padded
     with zeros, or cut, to `shape`. (None: all rows.) Both ends know the length of every message, so none has to be sent.
     Messages to slot 0 stay at home and cost nothing. An edge not in `to` is silent.
+
+    With `alike` (B, rows, ...) every node says the same rows to all its neighbors, ahead of those of `payload`, and hears theirs; all
+    edges speak then. An engine need not copy them for each edge: the answer is what arrives of `payload`, and an `Alike`. One that
+    does copy them delivers `joined()` and answers `split(...)` of what arrives.
     """
 
     kind: str
@@ -52,6 +58,43 @@ class Say:
     lengths: np.ndarray | None = None
     arriving: np.ndarray | None = None
     common: bool = False
+    alike: Array | None = None
+
+    def joined(self) -> Say:
+        """The same with the common rows in each message."""
+        if self.alike is None or self.payload is None or self.lengths is None or self.arriving is None:
+            raise RuntimeError("nothing to join")
+        xp = aac.array_namespace(self.payload)
+        rows = xp.take(self.alike, xp.asarray(self.to.rows, device=aac.device(self.alike)), axis=0)
+        m = self.alike.shape[1]
+        return replace(
+            self,
+            payload=xp.concat([rows, self.payload], axis=1),
+            shape=(m + self.shape[0], *self.shape[1:]),
+            lengths=m + self.lengths,
+            arriving=m + self.arriving,
+            alike=None,
+        )
+
+    def split(self, arrived: Array) -> tuple[Array, Alike]:
+        """What arrives of `joined()`, as an answer to this."""
+        assert self.alike is not None
+        m = self.alike.shape[1]
+        return arrived[:, m:, ...], Alike(arrived[:, :m, ...], np.arange(arrived.shape[0]).reshape(self.alike.shape[0], -1))
+
+
+@dataclass(frozen=True, eq=False)
+class Alike:
+    """Rows that each node said to all its neighbors: slot s of node b heard `rows[place[b, s]]`."""
+
+    rows: Array
+    place: np.ndarray
+
+    def slots(self, nodes: slice) -> Iterator[Array]:
+        """What some nodes heard in each slot, one slot after the other: (b, rows, ...)."""
+        xp = aac.array_namespace(self.rows)
+        for s in range(self.place.shape[1]):
+            yield xp.take(self.rows, xp.asarray(self.place[nodes, s], device=aac.device(self.rows)), axis=0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,9 +107,9 @@ def settle(
     centering = options.centering
     if alone and centering == "global":
         centering = "local"  # a node that holds everything has the exact mean
-    if options.update == "paper" and m and k > 1:
+    if options.update == "paper" and m:
         raise ValueError(
-            f"update='paper' with n_components={k} and landmarks: the paper's deflation works on samples only; set n_landmarks=0 or n_components=1"
+            f"update='paper' with {m} landmarks: the paper's iteration knows none; set n_landmarks=0 (dekpca.PAPER has all of its settings)"
         )
     limit, why = _most_columns(options.solver, centering, network, sizes, m)
     if k > limit:

@@ -18,12 +18,14 @@ from .block import Block, pad_rows, take
 from .collectives import collect_rows, network_sum, pass_down
 from .core import consensus, landmarks, ritz, stopping
 from .core.centering import Columns
-from .core.consensus import Estimate, OwnSpace
+from .core.consensus import Estimate, Penalties, Sums
 from .core.landmarks import node_random
+from .core.nodewise import by_nodes, row_bytes
+from .core.pairs import samples_last
 from .core.spectrum import sane, to_numpy, transposed
 from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
 from .features import feature_answer
-from .messages import Checkpoint, Say, Tell
+from .messages import Alike, Checkpoint, Say, Tell
 from .options import CHECK_EVERY, Options, schedule
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
 
@@ -39,8 +41,11 @@ class State:
 
     iteration: int
     w: Array
-    dual: Array
-    shares: Array
+    dual: Array  # over the own samples; in shared coordinates it follows from
+    sums: Sums
+    shares: Array  # to be said next: over the own samples, one for each slot;
+    said: Array  # in shared coordinates, the same for all;
+    late: Array  # and to itself beyond that
     z: Estimate
     at_check: tuple[Array, Estimate]  # w and z at the last check
     rotation: Array  # (k, k) from the last check: turns the columns into components
@@ -75,7 +80,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     if known.rho_near is None:
         known.rho_near = yield from exchange_penalties(block, space)
     if not resume:
-        state = start(block, options, known, space.own)
+        state = start(block, options, known, space)
 
     deflated = space
     for removed in known.removed:
@@ -90,7 +95,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
             break
         known.removed.append((yield tell_direction(block, deflated, state.w)))
         deflated = deflate(block, deflated, known.removed[-1])
-        again = start(block, options, known, deflated.own)
+        again = start(block, options, known, deflated)
         state = replace(again, history=state.history, finished=state.finished, runs=state.runs)
     w, z = reassemble(block, known, space, state)
     return (
@@ -220,96 +225,187 @@ def exchange_penalties(block: Block, space: Space) -> Script:
 
 
 # ---------------------------------------------------------------------- the iteration
-def start(block: Block, options: Options, known: Known, own: OwnSpace) -> State:
+def start(block: Block, options: Options, known: Known, space: Space) -> State:
     """The first w, by `init`; multipliers and z are zero."""
     xp = aac.array_namespace(block.samples)
+    own = space.own
     B, n = block.samples.shape[:2]
     k = 1 if options.update == "paper" else options.n_columns
     like = {"dtype": block.samples.dtype, "device": aac.device(block.samples)}
     if options.init == "local":
-        w = consensus.local_start(own, k)
+        w = consensus.local_start(own, space.gram.eigen, k)
     elif options.init == "landmarks":
         assert known.directions is not None
         on_marks = consensus.pad_columns(known.directions[:, : min(k, known.directions.shape[1])], k)
         w = xp.concat([xp.broadcast_to(on_marks[None, ...], (B, own.m, k)), xp.zeros((B, n, k), **like)], axis=1)
         empty = xp.all(on_marks == 0, axis=0)  # more columns than the landmarks have directions
         if bool(xp.any(empty)):
-            w = xp.where(empty, _random_start(block, options, own, k), w)
+            w = xp.where(empty, _random_start(block, options, space, k), w)
     else:
-        w = _random_start(block, options, own, k)
-    rho = _rho(block, options, known, 0)[0]
-    zeros = xp.zeros((B, block.n_slots, own.m + n, k), **like)
-    z = Estimate(xp.zeros((B, own.m, k), **like), xp.zeros((B, block.n_slots, block.n_near, k), **like))
-    shares = rho * w[:, None, ...] + zeros
-    history: dict[str, list[Array]] = {name: [] for name in HISTORY}
-    return State(0, w, zeros, shares, z, (w, z), xp.eye(k, **like), GO_ON, history, [], [])
+        w = _random_start(block, options, space, k)
+    rho = _rho(block, options, known, 0)
+    zeros, shared = xp.zeros((B, block.n_slots, n, k), **like), xp.zeros((B, own.m, k), **like)
+    z = Estimate(shared, xp.zeros((B, block.n_slots, block.n_near, k), **like))
+    seen = xp.zeros((B, block.n_slots if options.diagnostics else 1, own.m, k), **like)
+    factor, top = rho.factor[:, None, None], w[:, : own.m, :]
+    return State(
+        iteration=0,
+        w=w,
+        dual=zeros,
+        sums=Sums(shared, shared, seen, shared),
+        shares=rho.by_slot * w[:, None, own.m :, :] + zeros,
+        said=factor * rho.near * top,
+        late=factor * (rho.mine - rho.near) * top,
+        z=z,
+        at_check=(w, z),
+        rotation=xp.eye(k, **like),
+        verdict=GO_ON,
+        history={name: [] for name in HISTORY},
+        finished=[],
+        runs=[],
+    )
 
 
-def _random_start(block: Block, options: Options, own: OwnSpace, k: int) -> Array:
+def _random_start(block: Block, options: Options, space: Space, k: int) -> Array:
     noise = np.zeros((*block.samples.shape[:2], k))
     for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True)):
         noise[b, :size] = node_random(options.seed, name, "start").standard_normal((size, k))
-    return consensus.random_start(own, block.array(noise), block.array(block.own_sizes))
+    return consensus.random_start(space.own, space.gram.eigen, block.array(noise), block.array(block.own_sizes))
 
 
-def _rho(block: Block, options: Options, known: Known, t: int) -> tuple[Array, Array]:
-    """Penalties of this iteration: (B, d, 1, 1) that the node puts on its neighbors' z, (B,) the sum of those put on its own."""
+def _rho(block: Block, options: Options, known: Known, t: int) -> Penalties:
+    """The penalties of iteration t."""
     xp = aac.array_namespace(block.samples)
-    if known.rho_near is not None:  # the same for all slots of a node: slot 0 is its own
-        own = known.rho_near[:, :1]
-        return xp.broadcast_to(own, known.rho_near.shape)[..., None, None], xp.sum(known.rho_near, axis=1)
+    if known.rho_near is not None:
+        return Penalties(known.rho_near[:, 0], xp.sum(known.rho_near, axis=1), 1.0, 1.0, block.n_slots)
     rule = schedule(options.rho)
-    row = [float(rule(t, s == 0)) for s in range(block.n_slots)]
-    table = block.array(np.tile(row, (block.n_nodes, 1)))
-    return table[..., None, None], xp.sum(table, axis=1)
+    ones = block.array(np.ones(block.n_nodes))
+    return Penalties(ones, ones * block.n_slots, float(rule(t, False)), float(rule(t, True)), block.n_slots)
 
 
 def iterate(block: Block, options: Options, known: Known, space: Space, state: State) -> Script:
     """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`."""
-    xp = aac.array_namespace(block.samples)
-    B, d, n = block.n_nodes, block.n_slots, block.samples.shape[1]
-    own, m, k = space.own, space.own.m, state.w.shape[2]
-    sent, received = (m + n, k), (m + block.n_near, k)
-    own_rows, near_rows = np.repeat(m + block.own_sizes, d), (m + block.near_sizes).ravel()
-    before, at_check = stopping.Measured.of(own, state.w), stopping.Measured.of(own, state.at_check[0])
+    before, at_check = (stopping.Measured.of(space.own, w) for w in (state.w, state.at_check[0]))
+    response, made_for = None, None
     while True:
         t = state.iteration
         asked = yield Checkpoint(*snapshot(known, state))
         if t >= options.max_iter or state.verdict:
             return
-        rho, total = _rho(block, options, known, t)
-        next_rho = rho if known.rho_near is not None else _rho(block, options, known, t + 1)[0]
+        rho, next_rho = _rho(block, options, known, t), _rho(block, options, known, t + 1)
+        if made_for != (rho.near, rho.mine):
+            response, made_for = space.gram.response(rho.spent), (rho.near, rho.mine)
 
-        said = xp.reshape(state.shares, (B * d, *sent))
-        shares = yield Say("share", said, block.everywhere, block.everywhere, received, own_rows, near_rows)
-        z, views = consensus.z_step(space.near, state.z, xp.reshape(shares, (B, d, *received)), total, options.anchored)
-        said = xp.reshape(views, (B * d, *received))
-        views = yield Say("view", said, block.everywhere, block.everywhere, sent, near_rows, own_rows)
-        views = xp.reshape(views, (B, d, *sent))
-
-        seen = own.project(views)
-        if options.update == "paper":
-            signs = consensus.view_signs(own, seen)
-            seen, views = signs * seen, signs * views
-        w = consensus.w_step(own, seen, state.dual, rho)
-        gap = w[:, None, ...] - seen
-        new = stopping.Measured.of(own, w)
-        state.dual, state.shares = consensus.dual_step(w, gap, state.dual, rho, next_rho, options.anchored)
-        leading = state.rotation[:, : min(k, options.n_components)]
-        progress = stopping.measure(
-            new, gap, views, before, at_check, leading, state.dual if options.diagnostics else None, rho
+        z, values = yield from z_step(block, options, space, state, rho)
+        views, heard = yield _say(block, "view", values, z.shared, back=True)
+        leading = state.rotation[:, : min(state.w.shape[2], options.n_components)]
+        measured, progress = w_step(
+            block, options, space, state, z, views, heard, rho, next_rho, response, before, at_check, leading
         )
-        state.w, state.z, state.iteration, before = w, z, t + 1, new
+        state.w, state.z, state.iteration, before = measured.w, z, t + 1, measured
         for name in HISTORY:
             if (numbers := getattr(progress, name)) is not None:
                 state.history[name].append(numbers)
 
         if state.iteration % CHECK_EVERY == 0 or state.iteration == options.max_iter:
-            state.verdict, rotation = yield from check(block, options, new, progress, bool(asked))
+            state.verdict, rotation = yield from check(block, options, measured, progress, bool(asked))
             if state.verdict == DIVERGED:  # what was there at the last check is still good
                 state.w, state.z = state.at_check
             else:
-                state.rotation, state.at_check, at_check = rotation, (w, z), new
+                state.rotation, state.at_check, at_check = rotation, (state.w, z), measured
+
+
+def _say(block: Block, kind: str, payload: Array, alike: Array, back: bool) -> Say:
+    """A message to all neighbors about the sender's samples or, on the way back, about the receiver's; and shared coordinates."""
+    xp = aac.array_namespace(payload)
+    k = payload.shape[3]
+    own, near = np.repeat(block.own_sizes, block.n_slots), block.near_sizes.ravel()
+    shape = (block.samples.shape[1] if back else block.n_near, k)
+    lengths, arriving = (near, own) if back else (own, near)
+    flat = xp.reshape(payload, (-1, *payload.shape[2:]))
+    return Say(kind, flat, block.everywhere, block.everywhere, shape, lengths, arriving, alike=alike)
+
+
+def z_step(block: Block, options: Options, space: Space, state: State, rho: Penalties) -> Script:
+    """Hear the neighbors' shares; the new z, and its values on the samples of the neighborhood."""
+    xp = aac.array_namespace(block.samples)
+    B, d, n, k = state.z.near.shape
+    shares, heard = yield _say(block, "share", state.shares, state.said, back=False)
+    shares = xp.reshape(shares, (B, d, n, k))
+    work = row_bytes(shares)
+
+    def target(j: slice) -> tuple[Array, ...]:
+        z = consensus.z_target(
+            state.z[j], state.sums[j], shares[j, ...], heard.slots(j), state.late[j, ...], rho[j], options.anchored
+        )
+        return z.shared, z.near, xp.reshape(samples_last(z.near), (-1, d, k, n))
+
+    shared, near, flat = by_nodes(target, B, work, shares)
+    wanted = Estimate(shared, near)
+    products = space.near.products(xp.reshape(flat, (B * d, k, n)))
+
+    def clip(j: slice) -> tuple[Array, ...]:
+        z, values = consensus.z_clip(wanted[j], space.near.collect(products, j))
+        return z.shared, z.near, values
+
+    shared, near, values = by_nodes(clip, B, work, shares)
+    return Estimate(shared, near), values
+
+
+def w_step(
+    block: Block,
+    options: Options,
+    space: Space,
+    state: State,
+    z: Estimate,
+    views: Array,
+    heard: Alike,
+    rho: Penalties,
+    next_rho: Penalties,
+    response: Array,
+    before: stopping.Measured,
+    at_check: stopping.Measured,
+    leading: Array,
+) -> tuple[stopping.Measured, stopping.Progress]:
+    """From what the nodes heard of their neighbors' z, the new w, multipliers and shares (into `state`), and how far they are."""
+    xp = aac.array_namespace(views)
+    B, d, m = block.n_nodes, block.n_slots, space.own.m
+    views = xp.reshape(views, (B, d, *views.shape[1:]))
+
+    def some(j: slice) -> tuple[Array, ...]:
+        own, dual, sums, on, after = space.own[j], state.dual[j, ...], state.sums[j], rho[j], next_rho[j]
+        values, slots = views[j, ...], list(heard.slots(j))
+        seen = own.project(values)
+        if options.update == "paper":
+            signs = consensus.view_signs(own, seen)
+            seen, values = signs * seen, signs * values
+        shared = sum(slots[1:], slots[0])
+        w = consensus.w_step(own, seen, shared, slots[0], dual, sums, on, response[j, ...])
+        new = stopping.Measured.of(own, w)
+        gap, g_gap = w[:, None, m:, :] - seen, new.gw[:, None, m:, :] - values
+        now, then = on.by_slot, after.by_slot
+        dual, shares = consensus.dual_step(w[:, m:, :], gap, dual, now, now if rho is next_rho else then, options.anchored)
+        by_slot = xp.stack(slots, axis=1) if options.diagnostics else shared[:, None, ...]
+        sums, said, late = consensus.sums_step(sums, w[:, :m, :], slots[0], by_slot, on, after)
+        apart = [w[:, :m, :] - s for s in slots]
+        k = w.shape[2]
+        between = transposed(xp.reshape(gap, (-1, d * gap.shape[2], k))) @ xp.reshape(g_gap, (-1, d * gap.shape[2], k))
+        for x in apart:
+            between = between + transposed(x) @ x
+        pull = None
+        if options.diagnostics:
+            pull = xp.sum((dual + 0.5 * now * gap) * g_gap, axis=(1, 2, 3))
+            multipliers = on.factor[:, None, None, None] * (sums.w[:, None, ...] - sums.seen)
+            spread = xp.stack(apart, axis=1)
+            pull = pull + xp.sum((multipliers + 0.5 * now * spread) * spread, axis=(1, 2, 3))
+            pull = pull + xp.sum(on.factor[:, None, None] * sums.extra * apart[0], axis=(1, 2))
+        progress = stopping.measure(new, between / d, before[j], at_check[j], leading, pull)
+        return (w, new.gw, new.values, dual, shares, said, late, *sums.arrays(), *progress.numbers())
+
+    found = by_nodes(some, B, row_bytes(views), views)
+    w, gw, own_values, state.dual, state.shares, state.said, state.late = found[:7]
+    state.sums = Sums(*found[7:11])
+    return stopping.Measured(w, gw, own_values), stopping.Progress(*found[11:])
 
 
 def snapshot(known: Known, state: State) -> tuple[Known, State]:

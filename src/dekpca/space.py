@@ -16,8 +16,9 @@ from .core import landmarks, spectrum
 from .core.centering import Columns, center_blocks, center_rows
 from .core.consensus import OwnSpace
 from .core.landmarks import Landmarks, RandomFeatures, node_random
+from .core.nodewise import by_nodes, row_bytes
 from .core.pairs import NeighborhoodGram, Pool, neighborhood_gram
-from .core.spectrum import to_numpy, transposed
+from .core.spectrum import Factor, to_numpy, transposed
 from .kernels import Kernel
 from .messages import Heard
 from .options import Options, noise_level, penalties
@@ -77,6 +78,7 @@ class Space:
     """The block's feature space, computed from samples and what is known."""
 
     own: OwnSpace
+    gram: Factor  # of K_j = psi psi' + rest
     near: NeighborhoodGram
     sites: Heard  # where the samples behind each slot are
     clean_rest: Array  # (B, n, n) of the own samples without noise
@@ -134,23 +136,26 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
     if noisy:
         seen = raw if coordinates.marks is None else coordinates.marks.coordinates(kernel, sent)
         reach, clean = rest_between(sent, seen), rest_between(block.samples, raw)
-    own = own_space(block, psi, rest, reach, scale)
-    landmarks.check_kernel(block.samples, own.gram_factor, block.own_sizes, owners, kernel)
-    rho = _penalties(options, block.n_slots, own.gram_factor, block.array(block.own_sizes), scale)
+    own, gram = own_space(block, psi, rest, reach, scale)
+    landmarks.check_kernel(block.samples, gram, block.own_sizes, owners, kernel)
+    rho = _penalties(options, block.n_slots, gram, block.array(block.own_sizes), scale)
     rest = rest if clean is None else clean
     trace = xp.sum(xp.linalg.diagonal(rest), axis=1) + xp.sum(psi * psi, axis=(1, 2))
-    undeflated = xp.maximum(own.gram_factor.top, scale)
-    return Space(own, near, sites, rest, trace, undeflated, None if rho is None else block.array(rho))
+    undeflated = xp.maximum(gram.top, scale)
+    return Space(own, gram, near, sites, rest, trace, undeflated, None if rho is None else block.array(rho))
 
 
-def own_space(block: Block, psi: Array, rest: Array, reach: Array | None, scale: Array) -> OwnSpace:
-    """Factor the own Gram matrices."""
+def own_space(
+    block: Block, psi: Array, rest: Array, reach: Array | None, scale: Array
+) -> tuple[OwnSpace, Factor]:
+    """What the nodes can express, and their K_j."""
     sizes = block.array(block.own_sizes)
-    rest_factor = spectrum.factor(rest, sizes, scale)
+    rest_factor = Factor(rest, sizes, scale)
     if reach is None and not psi.shape[2]:
-        return OwnSpace(psi, rest, rest_factor, rest_factor)
-    seen = rest if reach is None else reach @ rest_factor.solve(transposed(reach))
-    return OwnSpace(psi, rest, rest_factor, spectrum.factor(psi @ transposed(psi) + seen, sizes, scale), reach)
+        return OwnSpace(psi, rest, rest_factor.inverse), rest_factor
+    seen = rest if reach is None else reach @ rest_factor.inverse @ transposed(reach)
+    (gram,) = by_nodes(lambda j: (psi[j, ...] @ transposed(psi[j, ...]) + seen[j, ...],), block.n_nodes, row_bytes(rest), rest)
+    return OwnSpace(psi, rest, rest_factor.inverse, reach), Factor(gram, sizes, scale)
 
 
 def _pool(block: Block, sites: Heard, number: int, kernel: Kernel, coordinates: Coordinates) -> Pool:
@@ -168,15 +173,19 @@ def _pool(block: Block, sites: Heard, number: int, kernel: Kernel, coordinates: 
         psi = marks.coordinates(kernel, samples[:, :rows, :])
     else:
         psi = xp.zeros((samples.shape[0], rows, 0), dtype=samples.dtype, device=aac.device(samples))
-    return Pool(samples[:, :rows, :], psi, mask)
+    return Pool(samples[:, :rows, :], psi, mask, bool((size >= rows).all()))
 
 
-def _penalties(options: Options, n_slots: int, gram: spectrum.Factor, sizes: Array, scale: Array) -> np.ndarray | None:
+def _penalties(options: Options, n_slots: int, gram: Factor, sizes: Array, scale: Array) -> np.ndarray | None:
     top, n, unit = (to_numpy(x).astype(np.float64) for x in (gram.top, sizes, scale))
     # a node whose K_j is zero follows its neighbors; any positive penalty will do, k(x, x) has the right unit
     top = np.where(top > 10 * n * spectrum.eps(gram.top) * unit, top, np.where(unit > 0, unit, 1.0))
-    cubes = to_numpy(gram.values).astype(np.float64) ** 3
-    return penalties(options.rho, top, np.maximum(cubes.sum(axis=1), top**3), n_slots)
+    xp = aac.array_namespace(gram.matrix)
+    cubes = top**3
+    if options.rho == "paper-bound":
+        traces = xp.sum((gram.matrix @ gram.matrix) * gram.matrix, axis=(1, 2))
+        cubes = np.maximum(to_numpy(traces).astype(np.float64), cubes)
+    return penalties(options.rho, top, cubes, n_slots)
 
 
 def deflate(block: Block, space: Space, removed: Heard) -> Space:
@@ -186,8 +195,8 @@ def deflate(block: Block, space: Space, removed: Heard) -> Space:
     if reach is not None:
         mine = pad_rows(by_slot(block, removed)[:, 0, ...], block.samples.shape[1], axis=1)
         reach = reach - (reach @ mine) @ transposed(space.own.rest @ mine)
-    own = own_space(block, space.own.psi, near.own(block.samples.shape[1]), reach, space.scale)
-    return replace(space, own=own, near=near)
+    own, gram = own_space(block, space.own.psi, near.own(block.samples.shape[1]), reach, space.scale)
+    return replace(space, own=own, gram=gram, near=near)
 
 
 def by_slot(block: Block, heard: Heard) -> Array:

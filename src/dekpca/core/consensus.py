@@ -4,29 +4,31 @@ Shapes: B nodes, d slots (slot 0 is the node itself), m shared (landmark) coordi
 columns.
 
     w             (B, m + n, k)     node j's function: shared coordinates, then coefficients over its own samples
-    dual          (B, d, m + n, k)  one multiplier for each constraint w_j = P_j z_q, unscaled
     z             shared (B, m, k) and near (B, d, n, k): the neighborhood's estimate of the global answer
-    share, view   (B, d, m + n, k)  the two messages of an iteration
+    dual          one multiplier for each constraint w_j = P_j z_q, unscaled: over the own samples (B, d, n, k), shared as `Sums`
+    share, view   the two messages of an iteration: (B, d, n, k), and shared coordinates (B, m, k) that all neighbors hear alike
 
-`rho` (B, d, 1, 1) are the penalties, alpha in the paper is the lower part of w. See docs/algorithm.md.
+In shared coordinates P_j z_q is z_q itself, so that the multiplier is the weighted sum of w_j over the iterations less that of z_q: no
+array with a slot for each neighbor is needed there. alpha in the paper is the lower part of w. See docs/algorithm.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import array_api_compat as aac
+import numpy as np
 
-from .pairs import NeighborhoodGram
-from .spectrum import Factor, flip_signs, sane, transposed
+from .spectrum import Eigen, flip_signs, sane, transposed
 
 Array = Any
 
 
 @dataclass(frozen=True, eq=False)
 class OwnSpace:
-    """What a node can express and how: psi (B, n, m) centred coordinates, rest (B, n, n), and the factors of rest and of K_j.
+    """What a node can express and how: psi (B, n, m) centred coordinates, rest (B, n, n) and its inverse.
 
     The samples that a node expresses functions over are those its neighbors know. With exchange noise they are not
     quite those whose values count: then `reach` (B, n, n) is the rest between the latter and the former, and K_j is
@@ -35,9 +37,13 @@ class OwnSpace:
 
     psi: Array
     rest: Array
-    rest_factor: Factor
-    gram_factor: Factor  # of K_j = psi psi' + rest
+    inverse: Array
     reach: Array | None = None  # None: rest
+
+    def __getitem__(self, nodes: slice) -> OwnSpace:
+        """That of some nodes."""
+        some = (x if x is None else x[nodes, ...] for x in (self.psi, self.rest, self.inverse, self.reach))
+        return OwnSpace(*some)
 
     @property
     def m(self) -> int:
@@ -50,17 +56,15 @@ class OwnSpace:
     def spread(self, h: Array) -> Array:
         """The function sum_i h_i phi(x_i) over the own samples, Phi(X_j) h, as far as the node can express it."""
         xp = aac.array_namespace(h)
-        own = h if self.reach is None else self.rest_factor.solve(transposed(self.reach) @ h)
+        own = h if self.reach is None else self.inverse @ (transposed(self.reach) @ h)
         return xp.concat([transposed(self.psi) @ h, own], axis=1)
 
     def project(self, views: Array) -> Array:
-        """seen = P_j z_q, from the values of z_q that arrived in each slot (B, d, m + n, k)."""
+        """Coefficients over the own samples of P_j z_q, from the values of z_q that arrived in each slot (B, d, n, k)."""
         xp = aac.array_namespace(views)
-        B, d, rows, k = views.shape
-        own = xp.permute_dims(views[:, :, self.m :, :], (0, 2, 1, 3))
-        own = self.rest_factor.solve(xp.reshape(own, (B, rows - self.m, d * k)))
-        own = xp.permute_dims(xp.reshape(own, (B, rows - self.m, d, k)), (0, 2, 1, 3))
-        return xp.concat([views[:, :, : self.m, :], own], axis=2)
+        B, d, n, k = views.shape
+        own = self.inverse @ xp.reshape(xp.permute_dims(views, (0, 2, 1, 3)), (B, n, d * k))
+        return xp.permute_dims(xp.reshape(own, (B, n, d, k)), (0, 2, 1, 3))
 
     def dual_vector(self, w: Array) -> Array:
         """w with the metric applied: <w, x> = dual_vector(w)' x for functions w, x of the node."""
@@ -75,47 +79,110 @@ class Estimate:
     shared: Array
     near: Array
 
+    def __getitem__(self, nodes: slice) -> Estimate:
+        """That of some nodes."""
+        return Estimate(self.shared[nodes, ...], self.near[nodes, ...])
 
-def z_step(gram: NeighborhoodGram, z: Estimate, shares: Array, total: Array, anchored: bool) -> tuple[Estimate, Array]:
-    """A new z from the neighbors' shares, its singular values clipped at 1; and the views of it, one for each slot.
 
-    `total` (B,) is the sum of the penalties that the neighbors put on z_j. Anchored (the proximal update) the shares
-    say how to move the previous z; otherwise (the paper's) they make up a new one.
+@dataclass(frozen=True, eq=False)
+class Penalties:
+    """rho_jq in one iteration: `factor` of node j, times `near` for its neighbors' z and `mine` for its own.
+
+    Either the factors are what the nodes found for themselves and the weights are 1, or the weights follow a schedule and the factors are 1.
     """
-    xp = aac.array_namespace(shares)
+
+    factor: Array  # (B,)
+    around: Array  # (B,) the sum of the factors of the neighborhood
+    near: float
+    mine: float
+    n_slots: int
+
+    def __getitem__(self, nodes: slice) -> Penalties:
+        return replace(self, factor=self.factor[nodes], around=self.around[nodes])
+
+    @property
+    def by_slot(self) -> Array:
+        """(B, d, 1, 1): what the node puts on each z it sees."""
+        xp = aac.array_namespace(self.factor)
+        weights = np.full(self.n_slots, self.near)
+        weights[0] = self.mine
+        row = xp.asarray(weights, dtype=self.factor.dtype, device=aac.device(self.factor))
+        return (self.factor[:, None] * row)[..., None, None]
+
+    @property
+    def spent(self) -> Array:
+        """(B,) the sum of those."""
+        return self.factor * (self.mine + (self.n_slots - 1) * self.near)
+
+    @property
+    def on_z(self) -> Array:
+        """(B,) the sum of the penalties that the neighborhood puts on the node's z."""
+        return self.around * self.near + self.factor * (self.mine - self.near)
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums over the iterations so far, weighted by `near`, in shared coordinates: of w and z of the node, and of the z it saw.
+
+    `extra` is for penalties that differ for a node's own z: the sum of (mine - near) (w - z).
+    """
+
+    w: Array  # (B, m, k)
+    z: Array
+    seen: Array  # (B, 1, m, k) all slots together; (B, d, m, k) for diagnostics
+    extra: Array
+
+    def __getitem__(self, nodes: slice) -> Sums:
+        return Sums(*(x[nodes, ...] for x in self.arrays()))
+
+    def arrays(self) -> tuple[Array, ...]:
+        return self.w, self.z, self.seen, self.extra
+
+
+def z_target(
+    z: Estimate, sums: Sums, shares: Array, said: Iterable[Array], late: Array, rho: Penalties, anchored: bool
+) -> Estimate:
+    """A new z from the neighbors' shares, before it is clipped; `said` are those in shared coordinates, slot by slot.
+
+    Anchored (the proximal update) the shares say how to move the previous z; otherwise (the paper's) they make up a new one. `late` is
+    what the node's own share has beyond the others'.
+    """
+    total = rho.on_z[:, None, None]
+    near = shares / total[:, None, ...]
+    if not anchored:  # without shared coordinates
+        return Estimate(z.shared, near)
+    move = sum(said) + late - rho.around[:, None, None] * (sums.z + rho.near * z.shared)
+    return Estimate(z.shared + move / total, z.near + near)
+
+
+def z_clip(z: Estimate, values: Array) -> tuple[Estimate, Array]:
+    """z with its singular values clipped at 1, given its `values` on the samples of the neighborhood; and those values likewise."""
+    xp = aac.array_namespace(values)
     B, d, n, k = z.near.shape
-    m = z.shared.shape[1]
-    shared = xp.sum(shares[:, :, :m, :], axis=1) / total[:, None, None]
-    near = shares[:, :, m:, :] / total[:, None, None, None]
-    if anchored:
-        shared, near = z.shared + shared, z.near + near
-    values = gram.apply(near)
-    flat = xp.reshape(near, (B, d * n, k))
-    square = transposed(shared) @ shared + transposed(flat) @ xp.reshape(values, (B, d * n, k))
+    shared, flat, values = z.shared, xp.reshape(z.near, (B, d * n, k)), xp.reshape(values, (B, d * n, k))
+    square = transposed(shared) @ shared + transposed(flat) @ values
     # an iteration that diverged is noticed at the next check; until then eigensolvers must not trip over it
     square = xp.where(sane(square), square, xp.zeros_like(square))
     size, basis = xp.linalg.eigh(0.5 * (square + transposed(square)))
     shrink = (basis / xp.sqrt(xp.clip(size, min=1.0))[:, None, :]) @ transposed(basis)
-    shared = shared @ shrink
-    near = xp.reshape(flat @ shrink, (B, d, n, k))
-    values = xp.reshape(xp.reshape(values, (B, d * n, k)) @ shrink, (B, d, n, k))
-    views = xp.concat([xp.broadcast_to(shared[:, None, :, :], (B, d, m, k)), values], axis=2)
-    return Estimate(shared, near), views
+    near, values = (xp.reshape(x @ shrink, (B, d, n, k)) for x in (flat, values))
+    return Estimate(shared @ shrink, near), values
 
 
-def w_step(own: OwnSpace, seen: Array, dual: Array, rho: Array) -> Array:
-    """The exact minimizer over w_j, from what it saw of its neighbors' z."""
+def w_step(own: OwnSpace, seen: Array, shared: Array, mine: Array, dual: Array, sums: Sums, rho: Penalties, response: Array) -> Array:
+    """The exact minimizer over w_j, from what it saw of its neighbors' z: coefficients `seen` (B, d, n, k), shared coordinates summed over
+    the slots and those of its own z; `response` is (r - 2 K_j)^-1, r the sum of the penalties."""
     xp = aac.array_namespace(seen)
-    B, d, rows, k = seen.shape
-    wanted = xp.reshape(rho, (B, 1, d)) @ xp.reshape(seen, (B, d, rows * k))
-    target = xp.reshape(wanted, (B, rows, k)) - xp.sum(dual, axis=1)
-    r = xp.sum(rho, axis=(1, 2, 3))
-    h = 2.0 * own.gram_factor.solve_shifted(r, own.values(target))
-    return (target + own.spread(h)) / r[:, None, None]
+    B, d, n, k = seen.shape
+    wanted = xp.reshape(xp.reshape(rho.by_slot, (B, 1, d)) @ xp.reshape(seen, (B, d, n * k)), (B, n, k))
+    pull = rho.near * shared + (rho.mine - rho.near) * mine + xp.sum(sums.seen, axis=1) - d * sums.w - sums.extra
+    target = xp.concat([rho.factor[:, None, None] * pull, wanted - xp.sum(dual, axis=1)], axis=1)
+    h = 2.0 * (response @ own.values(target))
+    return (target + own.spread(h)) / rho.spent[:, None, None]
 
 
 def dual_step(w: Array, gap: Array, dual: Array, rho: Array, next_rho: Array, anchored: bool) -> tuple[Array, Array]:
-    """The new multipliers, and the shares for the next iteration, in which the penalties are `next_rho`; `gap` = w - seen."""
+    """The new multipliers over the own samples, and the shares for the next iteration; `gap` = w - seen, `rho` (B, d, 1, 1) now and then."""
     push = rho * gap
     dual = dual + push
     if not anchored:
@@ -123,29 +190,38 @@ def dual_step(w: Array, gap: Array, dual: Array, rho: Array, next_rho: Array, an
     return dual, dual + (push if next_rho is rho else next_rho * gap)
 
 
+def sums_step(sums: Sums, w: Array, z: Array, seen: Array, rho: Penalties, next_rho: Penalties) -> tuple[Sums, Array, Array]:
+    """The same in shared coordinates: the new sums, the share that all neighbors hear, and what the node's own has beyond it."""
+    apart = w - z
+    new = Sums(
+        sums.w + rho.near * w, sums.z + rho.near * z, sums.seen + rho.near * seen, sums.extra + (rho.mine - rho.near) * apart
+    )
+    factor = next_rho.factor[:, None, None]
+    late = factor * (new.extra + (next_rho.mine - next_rho.near) * apart)
+    return new, factor * (new.w + next_rho.near * w), late
+
+
 def view_signs(own: OwnSpace, seen: Array) -> Array:
     """-1 for each view that points against the node's own, to be turned (one column; as the authors' scripts do): (B, d, 1, 1)."""
     xp = aac.array_namespace(seen)
-    mine = own.dual_vector(seen[:, 0, ...])
-    products = xp.sum(seen * mine[:, None, ...], axis=(-2, -1), keepdims=True)
+    products = xp.sum(seen * (own.rest @ seen[:, 0, ...])[:, None, ...], axis=(-2, -1), keepdims=True)
     return xp.where(products < 0, -xp.ones_like(products), xp.ones_like(products))
 
 
-def local_start(own: OwnSpace, n_columns: int) -> Array:
-    """The local solution: unit functions along the leading eigenvectors of K_j; zero where K_j has no more."""
+def local_start(own: OwnSpace, eigen: Eigen, n_columns: int) -> Array:
+    """The local solution: unit functions along the leading eigenvectors of K_j (`eigen`); zero where K_j has no more."""
     xp = aac.array_namespace(own.rest)
     found = min(n_columns, own.rest.shape[-1])
-    basis = xp.flip(own.gram_factor.basis, axis=-1)[..., :found]
-    inverse = xp.flip(own.gram_factor.inverse, axis=-1)[..., :found]
+    basis = xp.flip(eigen.basis, axis=-1)[..., :found]
+    inverse = xp.flip(eigen.inverse, axis=-1)[..., :found]
     w = own.spread(flip_signs(basis) * xp.sqrt(inverse)[:, None, :])
     return pad_columns(w, n_columns)
 
 
-def random_start(own: OwnSpace, noise: Array, sizes: Array) -> Array:
-    """Random functions of about unit norm; `noise` (B, n, k) is standard normal over the real samples and 0 below them."""
+def random_start(own: OwnSpace, eigen: Eigen, noise: Array, sizes: Array) -> Array:
+    """Random functions of about unit norm (`eigen` of K_j); `noise` (B, n, k) is standard normal over the real samples and 0 below them."""
     xp = aac.array_namespace(noise)
-    gram = own.gram_factor
-    whitened = gram.basis @ (xp.sqrt(gram.inverse)[..., None] * (transposed(gram.basis) @ noise))
+    whitened = eigen.basis @ (xp.sqrt(eigen.inverse)[..., None] * (transposed(eigen.basis) @ noise))
     return own.spread(whitened / xp.sqrt(sizes)[:, None, None])
 
 

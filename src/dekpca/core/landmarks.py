@@ -117,7 +117,7 @@ class Landmarks:
         size = xp.full((1,), float(points.shape[0]), dtype=points.dtype, device=aac.device(points))
         gram = kernel.gram(points, points)[None, ...]
         check_finite(gram, ["the landmarks"], kernel)
-        whole = spectrum.factor(gram, size, scale)
+        whole = spectrum.Factor(gram, size, scale)
         check_kernel(points[None, ...], whole, np.array([points.shape[0]]), ["the landmarks"], kernel)
         return cls(points, spectrum.inverse_root(whole)[0, ...])
 
@@ -194,7 +194,7 @@ def check_kernel(samples: Array, whole: spectrum.Factor, sizes: np.ndarray, owne
         n = int(sizes[place])
         own = samples[place, :n, :]
         size = xp.full((1,), float(n), dtype=own.dtype, device=aac.device(own))
-        raw = spectrum.factor(kernel.gram(own, own)[None, ...], size, scale[place : place + 1])
+        raw = spectrum.Factor(kernel.gram(own, own)[None, ...], size, scale[place : place + 1])
         for _, low, high in spectrum.negatives(raw, sizes[place : place + 1], scale[place : place + 1]):
             raise ValueError(
                 f"{owners[place]}: kernel {kernel.label} is not positive semi-definite: smallest eigenvalue {low:.3g} of a "

@@ -8,8 +8,11 @@ many neighborhoods, so that a product with all neighborhoods is a few batched ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import array_api_compat as aac
@@ -17,11 +20,16 @@ import numpy as np
 
 from ..kernels import Kernel, row_tiles
 from .centering import center_blocks
+from .nodewise import by_nodes, chunks_of, in_turn, row_bytes
 from .spectrum import to_numpy, transposed
 
 Array = Any
 
-CHUNK_BYTES = 16 * 2**20  # of samples gathered at a time while Gram blocks are computed: about a last-level cache
+PANEL_BYTES = 4 * 2**20  # of samples gathered at a time while Gram blocks are computed, in a thread's cache
+DEVICE_PANEL_BYTES = 2**30
+
+
+Tile = Callable[[int, Array, int, Array], Array]  # pool, its rows (S,), other pool, its rows (S, c) -> (S, c, a, b)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,37 +39,57 @@ class Pool:
     samples: Array
     psi: Array
     mask: Array
+    full: bool  # whether all rows are real
+
+    def some(self, rows: Array, n: int) -> Pool:
+        """The sites with these numbers, cut to n rows."""
+        xp = aac.array_namespace(self.samples)
+        return Pool(*(xp.take(x, rows, axis=0)[:, :n, ...] for x in (self.samples, self.psi, self.mask)), self.full)
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
     """P pairs of sites; each serves u neighborhoods. `first` and `second` (P * u) say where: node * d + slot."""
 
-    blocks: Array  # (P, a, b)
+    blocks: Array | None  # (P, a, b); None: too large to be kept, and made again each time
+    make: Callable[[slice], Array]  # the blocks of some pairs, computed
+    shape: tuple[int, int, int]
+    work_bytes: int  # of the samples that making one block takes
     n_uses: int
     first: Array
     second: Array | None  # None: pairs of a site with itself
     sites: tuple[tuple[int, Array], tuple[int, Array]]  # (pool, rows) of either side
 
-    def apply(self, flat: Array) -> list[Array]:
-        """What the pairs add to the values at `first` and at `second`, each (P * u, k, n); `flat` (B * d, k, n) are coefficients.
+    def some(self, pairs: slice) -> Array:
+        """The blocks of some pairs."""
+        return self.make(pairs) if self.blocks is None else self.blocks[pairs, ...]
 
-        Samples are the last axis here, so that the columns of all u neighborhoods lie below each other: one wide
-        product reads a pair's block once.
+    def products(self, flat: Array, out: Array, pairs: slice, start: int) -> None:
+        """What some pairs add to the values at `first` and then at `second`, each (u, k, n) a pair, into `out` from `start` on.
+
+        `flat` (B * d, k, n) are coefficients. Samples are the last axis here, so that the columns of all u neighborhoods lie below
+        each other: one wide product reads a pair's block once.
         """
-        other = self.first if self.second is None else self.second
-        out = [self._product(flat, other, transposed(self.blocks))]
-        if self.second is not None:
-            out.append(self._product(flat, self.first, self.blocks))
-        return out
+        blocks = self.some(pairs)
+        uses, count = slice(pairs.start * self.n_uses, pairs.stop * self.n_uses), self.shape[0] * self.n_uses
+        here = slice(start + uses.start, start + uses.stop)
+        if self.second is None:
+            self._product(flat, self.first[uses], blocks, out, here)
+            return
+        self._product(flat, self.second[uses], transposed(blocks), out, here)
+        self._product(flat, self.first[uses], blocks, out, slice(here.start + count, here.stop + count))
 
-    def _product(self, flat: Array, source: Array, blocks: Array) -> Array:
+    def _product(self, flat: Array, source: Array, blocks: Array, out: Array, here: slice) -> None:
         xp = aac.array_namespace(flat)
         P, b, a = blocks.shape
         k, rows = flat.shape[1:]
         x = xp.reshape(xp.take(flat[..., :b] if b < rows else flat, source, axis=0), (P, self.n_uses * k, b))
-        y = xp.reshape(x @ blocks, (P * self.n_uses, k, a))
-        return y if a == rows else transposed(_pad(transposed(y), rows))
+        if a == rows and aac.is_numpy_array(flat):
+            np.matmul(x, blocks, out=out[here].reshape(P, self.n_uses * k, a))
+            return
+        out[here, :, :a] = xp.reshape(x @ blocks, (P * self.n_uses, k, a))
+        if a < rows:
+            out[here, :, a:] = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +97,7 @@ class NeighborhoodGram:
     """The operator c -> G c for all neighborhoods of a block, c being (B, d, n, k)."""
 
     groups: tuple[Group, ...]
-    order: Array  # (d, B * d): for each source slot, which contribution goes to (node, target slot)
+    order: Array  # (d, B * d): for each source slot, which product goes to (node, target slot)
     n_nodes: int
     n_slots: int
     n_rows: int
@@ -79,39 +107,57 @@ class NeighborhoodGram:
 
         `weights` (B, d, d) scale what each slot (last axis) adds to the values at another.
         """
-        xp = aac.array_namespace(c)
-        B, d, n, k = c.shape
-        flat = _samples_last(c)
-        parts = [part for group in self.groups for part in group.apply(flat)]
-        together = xp.concat(parts) if len(parts) > 1 else parts[0]
+        products = self.products(samples_last(c))
+        return by_nodes(lambda nodes: (self.collect(products, nodes, weights),), self.n_nodes, row_bytes(c), c)[0]
+
+    def products(self, flat: Array) -> Array:
+        """(B * d * d, k, n): what each slot adds to each, for coefficients (B * d, k, n), samples last; in the order of the groups."""
+        return self._products(flat, self.groups, self.n_nodes * self.n_slots**2)
+
+    def _products(self, flat: Array, groups: Sequence[Group], count: int) -> Array:
+        xp = aac.array_namespace(flat)
+        out = xp.empty((count, *flat.shape[1:]), dtype=flat.dtype, device=aac.device(flat))
+        work, start = [], 0
+        for group in groups:
+            both = 1 if group.second is None else 2
+            pair_bytes = both * group.n_uses * row_bytes(flat) if group.blocks is not None else group.work_bytes
+            work += [(group, pairs, start) for pairs in chunks_of(group.shape[0], pair_bytes, flat)]
+            start += both * group.shape[0] * group.n_uses
+        in_turn(lambda w: w[0].products(flat, out, w[1], w[2]), work, flat)
+        return out
+
+    def collect(self, products: Array, nodes: slice, weights: Array | None = None) -> Array:
+        """The values (b, d, n, k) at some nodes."""
+        xp = aac.array_namespace(products)
+        d, (k, n) = self.n_slots, products.shape[1:]
+        here = slice(nodes.start * d, nodes.stop * d)
         summed = None
-        for source in range(d):  # one slot's contributions at a time stay in the cache
-            added = xp.take(together, self.order[source, :], axis=0)
+        for source in range(d):
+            added = xp.take(products, self.order[source, here], axis=0)
             if weights is not None:
-                added = added * xp.reshape(weights[:, :, source], (B * d, 1, 1))
+                added = added * xp.reshape(weights[nodes, :, source], (-1, 1, 1))
             summed = added if summed is None else summed + added
-        return xp.permute_dims(xp.reshape(summed, (B, d, k, n)), (0, 1, 3, 2))
+        return xp.permute_dims(xp.reshape(summed, (-1, d, k, n)), (0, 1, 3, 2))
 
     def apply_within(self, c: Array) -> Array:
         """As `apply`, but each slot by itself: the values on a node's samples of the function over those samples alone."""
         xp = aac.array_namespace(c)
         B, d, n, k = c.shape
-        flat = _samples_last(c)
         groups = [group for group in self.groups if group.second is None]
         order = np.argsort(np.concatenate([to_numpy(group.first) for group in groups]))
-        parts = xp.concat([part for group in groups for part in group.apply(flat)])
+        parts = self._products(samples_last(c), groups, B * d)
         values = xp.reshape(xp.take(parts, xp.asarray(order, device=aac.device(c)), axis=0), (B, d, k, n))
         return xp.permute_dims(values, (0, 1, 3, 2))
 
     def own(self, n: int) -> Array:
         """The blocks of slot 0 with itself: (B, n, n)."""
-        xp = aac.array_namespace(self.groups[0].blocks)
+        xp = aac.array_namespace(self.order)
         first: list[np.ndarray] = []
         blocks = []
         for group in self.groups:
             if group.second is None:
-                a = min(n, group.blocks.shape[1])
-                square = group.blocks[:, :a, :a]
+                a = min(n, group.shape[1])
+                square = group.some(slice(0, group.shape[0]))[:, :a, :a]
                 blocks.append(transposed(_pad(transposed(_pad(square, n)), n)))
                 first.append(to_numpy(group.first).reshape(-1, group.n_uses))
         place = np.empty(self.n_nodes, dtype=np.int64)
@@ -133,29 +179,36 @@ class NeighborhoodGram:
         for group in self.groups:
             if group.second is None:
                 (pool, rows), _ = group.sites
-                a = group.blocks.shape[1]
-                found = group.blocks @ xp.take(directions[pool], rows, axis=0)[:, :a, :]
+                found = group.some(slice(0, group.shape[0])) @ xp.take(directions[pool], rows, axis=0)[:, : group.shape[1], :]
                 values.append(_pad(found, self.n_rows))
                 place[pool][to_numpy(rows)] = start + np.arange(rows.shape[0])
                 start += rows.shape[0]
         at_site = xp.concat(values)  # values of v_p on the site's own samples
 
-        def one_side(side: tuple[int, Array], n: int) -> tuple[Array, Array]:
-            pool, rows = side
+        def one_side(side: tuple[int, Array], pairs: slice, n: int) -> tuple[Array, Array]:
+            pool, rows = side[0], side[1][pairs]
             at = xp.asarray(place[pool][to_numpy(rows)], device=aac.device(at_site))
             return xp.take(directions[pool], rows, axis=0)[:, :n, :], xp.take(at_site, at, axis=0)[:, :n, :]
 
-        groups = []
-        for group in self.groups:
-            (v_p, g_p), (v_q, g_q) = (
-                one_side(side, n) for side, n in zip(group.sites, group.blocks.shape[1:], strict=True)
-            )
-            half = group.blocks - g_p @ (transposed(v_p) @ group.blocks)
-            groups.append(replace(group, blocks=half - (half @ v_q) @ transposed(g_q)))
-        return replace(self, groups=tuple(groups))
+        def without(group: Group) -> Group:
+            def make(pairs: slice) -> Array:
+                blocks, (p, q) = group.some(pairs), group.sites
+                (v_p, g_p), (v_q, g_q) = one_side(p, pairs, group.shape[1]), one_side(q, pairs, group.shape[2])
+                half = blocks - g_p @ (transposed(v_p) @ blocks)
+                return half - (half @ v_q) @ transposed(g_q)
+
+            kept = None if group.blocks is None else make(slice(0, group.shape[0]))
+            return replace(group, blocks=kept, make=make)
+
+        return replace(self, groups=tuple(without(group) for group in self.groups))
 
 
-def _samples_last(c: Array) -> Array:
+def _one_by_one(tile: Tile, p: int, p_rows: Array, q: int, q_rows: Array, pairs: slice) -> Array:
+    blocks = tile(p, p_rows[pairs], q, q_rows[pairs][:, None])
+    return blocks[:, 0, ...]
+
+
+def samples_last(c: Array) -> Array:
     """(B, d, n, k) as (B * d, k, n)."""
     xp = aac.array_namespace(c)
     B, d, n, k = c.shape
@@ -174,12 +227,18 @@ def _pad(blocks: Array, rows: int) -> Array:
 
 
 def neighborhood_gram(
-    pools: Sequence[Pool], pool_of: np.ndarray, row_of: np.ndarray, n_rows: int, kernel: Kernel, local_means: bool
+    pools: Sequence[Pool],
+    pool_of: np.ndarray,
+    row_of: np.ndarray,
+    n_rows: int,
+    kernel: Kernel,
+    local_means: bool,
+    keep: float = math.inf,
 ) -> NeighborhoodGram:
     """Compute the Gram blocks of all neighborhoods: slot s of node b is row `row_of[b, s]` of `pools[pool_of[b, s]]`.
 
     `n_rows` is the padded number of samples a slot. The kernel is what the landmarks leave of it; with `local_means`
-    each block is double-centred by its own means.
+    each block is double-centred by its own means. At most `keep` bytes of blocks are stored; the others are computed whenever they are used.
     """
     B, d = pool_of.shape
     offsets = np.concatenate([[0], np.cumsum([p.samples.shape[0] for p in pools])])
@@ -196,55 +255,117 @@ def neighborhood_gram(
     starts = np.concatenate([[0], np.cumsum(uses)])[:-1]
     site_1, site_2 = pairs // n_sites, pairs % n_sites
     pool_1, pool_2 = (np.searchsorted(offsets, x, side="right") - 1 for x in (site_1, site_2))
-    alike = np.stack([pool_1, pool_2, uses, site_1 == site_2], axis=1)
+    kinds, kind = np.unique(
+        np.stack([pool_1, pool_2, uses, site_1 == site_2], axis=1), axis=0, return_inverse=True
+    )
+    kind = kind.ravel()
 
+    # Sites whose pairs are alike (so many of each kind) are computed together, so that their blocks lie together in each group.
+    counts = np.zeros((n_sites, len(kinds)), dtype=np.int64)
+    np.add.at(counts, (site_1, kind), 1)
+    patterns, pattern = np.unique(counts, axis=0, return_inverse=True)
+    pattern = pattern.ravel()
+    sequence = np.lexsort((site_2, kind, site_1, pattern[site_1]))  # pattern by pattern, site by site, kind by kind
+
+    tile: Tile = partial(_tile, pools, n_rows, kernel, local_means)
     xp = aac.array_namespace(pools[0].samples)
     device = aac.device(pools[0].samples)
+    item = row_bytes(pools[0].samples[:1, :1, :1])
     groups: list[Group] = []
     order = np.empty((B * d, d), dtype=np.int64)
     start = 0
-    for kind in np.unique(alike, axis=0):
-        members = np.flatnonzero((alike == kind).all(axis=1))
-        p, q, n_uses, diagonal = (int(v) for v in kind)
+    for number, (p, q, n_uses, diagonal) in enumerate(kinds.tolist()):
+        members = sequence[kind[sequence] == number]
         used = by_pair[starts[members][:, None] + np.arange(n_uses)].ravel()
         rows = tuple(
             xp.asarray(site[members] - offsets[pool], device=device) for site, pool in ((site_1, p), (site_2, q))
         )
         first, second = at_1[used], at_2[used]
-        order[first, second % d] = start + np.arange(len(used))
-        start += len(used)
-        if not diagonal:
-            order[second, first % d] = start + np.arange(len(used))
-            start += len(used)
+        shape = (len(members), *(min(pools[i].samples.shape[1], n_rows) for i in (p, q)))
+        keep -= math.prod(shape) * item
         groups.append(
             Group(
-                blocks=_blocks(pools[p], rows[0], pools[q], rows[1], n_rows, kernel, local_means),
+                blocks=xp.empty(shape, dtype=pools[p].samples.dtype, device=device) if keep >= 0 else None,
+                make=partial(_one_by_one, tile, p, rows[0], q, rows[1]),
+                shape=shape,
+                work_bytes=(shape[1] + shape[2]) * row_bytes(pools[p].samples[:1, 0, :]),
                 n_uses=n_uses,
                 first=xp.asarray(first, device=device),
                 second=None if diagonal else xp.asarray(second, device=device),
                 sites=((p, rows[0]), (q, rows[1])),
             )
         )
+        order[first, second % d] = start + np.arange(len(used))
+        start += len(used)
+        if not diagonal:
+            order[second, first % d] = start + np.arange(len(used))
+            start += len(used)
+
+    _fill(groups, pools, kinds, patterns, np.bincount(pattern[np.unique(site_1)], minlength=len(patterns)), tile)
     return NeighborhoodGram(tuple(groups), xp.asarray(np.ascontiguousarray(order.T), device=device), B, d, n_rows)
 
 
-def _blocks(p: Pool, p_rows: Array, q: Pool, q_rows: Array, n_rows: int, kernel: Kernel, local_means: bool) -> Array:
-    """rest(X_p, X_q) for a list of pairs of sites: (P, a, b)."""
-    xp = aac.array_namespace(p.samples)
-    a, b = (min(pool.samples.shape[1], n_rows) for pool in (p, q))
-    count = p_rows.shape[0]
-    out = xp.empty((count, a, b), dtype=p.samples.dtype, device=aac.device(p.samples))
-    step = max(1, CHUNK_BYTES // (8 * (a + b) * max(1, p.samples.shape[2])))
-    for chunk in row_tiles(count, step):
-        at_p, at_q = p_rows[chunk], q_rows[chunk]
-        block = kernel.gram(
-            *(xp.take(x, at, axis=0)[:, :n, :] for x, at, n in ((p.samples, at_p, a), (q.samples, at_q, b)))
-        )
-        if p.psi.shape[2]:
-            psi_p, psi_q = (xp.take(x, at, axis=0)[:, :n, :] for x, at, n in ((p.psi, at_p, a), (q.psi, at_q, b)))
-            block -= psi_p @ transposed(psi_q)
-        mask_p, mask_q = (xp.take(x, at, axis=0)[:, :n] for x, at, n in ((p.mask, at_p, a), (q.mask, at_q, b)))
-        block *= mask_p[:, :, None]
-        block *= mask_q[:, None, :]
-        out[chunk, ...] = center_blocks(block, mask_p, mask_q) if local_means else block
-    return out
+def _fill(
+    groups: Sequence[Group], pools: Sequence[Pool], kinds: np.ndarray, patterns: np.ndarray, n_sites: np.ndarray, tile: Tile
+) -> None:
+    """Compute the blocks that the groups keep, a panel at a time: some sites, each with all its partners of one pool, in one wide product.
+
+    `patterns` (., kinds) says how many pairs of each kind a site has, `n_sites` how many sites have that pattern.
+    """
+    like = pools[0].samples
+    xp = aac.array_namespace(like)
+    work = []
+    done = np.zeros(len(kinds), dtype=np.int64)
+    for pattern, sites in zip(patterns, n_sites, strict=True):
+        present = [g for g in np.flatnonzero(pattern).tolist() if groups[g].blocks is not None]
+        for (p, q), members in groupby(present, key=lambda g: tuple(kinds[g, :2].tolist())):
+            parts = [(g, int(done[g]), int(pattern[g])) for g in members]
+            columns = groups[parts[0][0]].shape[1] + sum(count * groups[g].shape[2] for g, _, count in parts)
+            limit = PANEL_BYTES if aac.is_numpy_array(like) else DEVICE_PANEL_BYTES
+            step = max(1, limit // (columns * row_bytes(like[:1, 0, :])))
+            work += [(p, q, parts, chunk) for chunk in row_tiles(int(sites), step)]
+        done += pattern * sites
+
+    def compute(panel: tuple[int, int, list[tuple[int, int, int]], slice]) -> None:
+        p, q, parts, chunk = panel
+        S = chunk.stop - chunk.start
+        places = [slice(start + chunk.start * count, start + chunk.stop * count) for _, start, count in parts]
+        g, _, count = parts[0]
+        p_rows = groups[g].sites[0][1][places[0]][::count]
+        q_rows = [
+            xp.reshape(groups[g].sites[1][1][here], (S, count))
+            for (g, _, count), here in zip(parts, places, strict=True)
+        ]
+        blocks = tile(p, p_rows, q, xp.concat(q_rows, axis=1))
+        at = 0
+        for (g, _, count), here in zip(parts, places, strict=True):
+            part = blocks[:, at : at + count, ...]
+            groups[g].blocks[here, ...] = xp.reshape(part, (S * count, *part.shape[2:]))  # type: ignore[index]
+            at += count
+
+    in_turn(compute, work, like)
+
+
+def _tile(
+    pools: Sequence[Pool], n_rows: int, kernel: Kernel, local_means: bool, p: int, p_rows: Array, q: int, q_rows: Array
+) -> Array:
+    """rest(X_p, X_q) of S sites of pool p with c partners each, of pool q: (S, c, a, b)."""
+    xp = aac.array_namespace(pools[p].samples)
+    S, c = q_rows.shape
+    a, b = (min(pools[i].samples.shape[1], n_rows) for i in (p, q))
+    mine, theirs = pools[p].some(p_rows, a), pools[q].some(xp.reshape(q_rows, (-1,)), b)
+
+    def side_by_side(x: Array) -> Array:
+        return xp.reshape(x, (S, c * b, *x.shape[2:]))
+
+    block = kernel.gram(mine.samples, side_by_side(theirs.samples))
+    if mine.psi.shape[2]:
+        block -= mine.psi @ transposed(side_by_side(theirs.psi))
+    if not pools[p].full:
+        block *= mine.mask[:, :, None]
+    if not pools[q].full:
+        block *= side_by_side(theirs.mask)[:, None, :]
+    block = xp.permute_dims(xp.reshape(block, (S, a, c, b)), (0, 2, 1, 3))
+    if local_means:
+        return center_blocks(block, mine.mask[:, None, :], xp.reshape(theirs.mask, (S, c, b)))
+    return block

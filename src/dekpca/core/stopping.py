@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import array_api_compat as aac
@@ -31,6 +31,10 @@ class Progress:
     objective: Array  # |values of w_j on X_j|^2, summed over the leading columns
     lagrangian: Array | None = None
 
+    def numbers(self) -> tuple[Array, ...]:
+        """Those that were measured, in order."""
+        return tuple(x for x in (getattr(self, f.name) for f in fields(self)) if x is not None)
+
 
 @dataclass(frozen=True, eq=False)
 class Measured:
@@ -46,38 +50,28 @@ class Measured:
         values = own.psi @ gw[:, : own.m, :] + gw[:, own.m :, :] if own.reach is None else own.values(w)
         return cls(w, gw, values)
 
+    def __getitem__(self, nodes: slice) -> Measured:
+        """That of some nodes."""
+        return Measured(self.w[nodes, ...], self.gw[nodes, ...], self.values[nodes, ...])
+
 
 def measure(
-    new: Measured,
-    gap: Array,
-    views: Array,
-    before: Measured,
-    at_check: Measured,
-    rotation: Array,
-    dual: Array | None,
-    rho: Array,
+    new: Measured, between: Array, before: Measured, at_check: Measured, rotation: Array, pull: Array | None
 ) -> Progress:
-    """Compare the new w with what the neighbors think of it (`gap` = w - seen) and with earlier ones.
+    """Compare the new w with what the neighbors think of it and with earlier ones.
 
-    `rotation` (k, kept) selects the leading columns.
-    Only with diagnostics is `dual` (the new one) given; then the node's part of the augmented Lagrangian is computed.
+    `between` (B, k, k) are the inner products of the columns of w - P_j z_q, averaged over the neighborhood. `rotation` (k, kept) selects
+    the leading columns. `pull` (B,), with diagnostics only, is what the multipliers add to the node's part of the augmented Lagrangian.
     """
-    xp = aac.array_namespace(gap)
-    B, d, rows, k = gap.shape
-    g_gap = new.gw[:, None, ...] - views
+    xp = aac.array_namespace(between)
     length = xp.clip(_norms(new.w, new.gw, rotation), min=NOTHING[xp.finfo(new.w.dtype).bits])
-    between = transposed(xp.reshape(gap, (B, d * rows, k))) @ xp.reshape(g_gap, (B, d * rows, k)) / d
     leading = new.values @ rotation
-    lagrangian = None
-    if dual is not None:
-        pull = xp.sum((dual + 0.5 * rho * gap) * g_gap, axis=(1, 2, 3))
-        lagrangian = pull - xp.sum(new.values * new.values, axis=(1, 2))
     return Progress(
         residual=xp.max(_column_norms(between, rotation) / length, axis=1),
         change=xp.max(_norms(new.w - before.w, new.gw - before.gw, rotation) / length, axis=1),
         since_check=xp.max(_norms(new.w - at_check.w, new.gw - at_check.gw, rotation) / length, axis=1),
         objective=xp.sum(leading * leading, axis=(1, 2)),
-        lagrangian=lagrangian,
+        lagrangian=None if pull is None else pull - xp.sum(new.values * new.values, axis=(1, 2)),
     )
 
 

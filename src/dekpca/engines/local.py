@@ -18,6 +18,7 @@ import numpy as np
 
 from ..answer import Answer
 from ..block import Block, make_blocks
+from ..core.nodewise import threads
 from ..messages import Checkpoint, Say, Tell
 from ..network import Network
 from ..options import Options
@@ -66,7 +67,8 @@ def drive(
     post = Post(blocks) if post is None else post
     scripts = [script(block, options, None if resume is None else resume[i]) for i, block in enumerate(blocks)]
     # an iteration that overflows is noticed by the program itself; NumPy need not add its voice
-    with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore"):
+    n_nodes = sum(block.n_nodes for block in blocks)
+    with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore"), threads(n_nodes):
         seconds: dict[str, float] = defaultdict(float)
         part, since = "meeting", time.perf_counter()
         requests, answers = _step(scripts, [None] * len(scripts))

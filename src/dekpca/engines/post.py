@@ -14,7 +14,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ..block import Block, pad_rows
-from ..messages import Edges, Heard, Say, Tell
+from ..messages import Alike, Edges, Heard, Say, Tell
 
 Array = Any
 
@@ -66,6 +66,7 @@ class Post:
         self.traffic = Traffic(self.network.directed_edges, len(self.network))
         self.here = here
         self.hosts = np.full(len(self.network), here) if hosts is None else hosts
+        self.alone = bool((self.hosts == here).all())
         self._routes: dict[tuple[Any, ...], Route] = {}
         self._home = np.full((len(self.network), 2), -1, dtype=np.int64)  # node -> block, row
         for i, block in enumerate(blocks):
@@ -74,8 +75,21 @@ class Post:
     def say(self, says: Sequence[Say]) -> list[Array | None]:
         return list(self.deliver(says))
 
-    def deliver(self, says: Sequence[Say]) -> Iterator[Array | None]:
+    def deliver(self, says: Sequence[Say]) -> Iterator[Any]:
         """What each block hears, one after the other: nothing waits for other processes before a block that needs them."""
+        if says[0].alike is None:
+            yield from self._deliver(says)
+        elif self.alone:
+            xp = aac.array_namespace(says[0].alike)
+            rows = says[0].alike if len(says) == 1 else xp.concat([s.alike for s in says])
+            starts = np.concatenate([[0], np.cumsum([block.n_nodes for block in self.blocks])])
+            for block, arrived in zip(self.blocks, self._deliver(says), strict=True):
+                yield arrived, Alike(rows, starts[self._home[block.slots, 0]] + self._home[block.slots, 1])
+        else:
+            for s, arrived in zip(says, self._deliver([s.joined() for s in says]), strict=True):
+                yield s.split(arrived)
+
+    def _deliver(self, says: Sequence[Say]) -> Iterator[Array | None]:
         kinds = {(s.kind, s.common) for s in says}
         if len(kinds) > 1:
             raise RuntimeError(f"the nodes of one network say different things at once: {sorted(kinds)}")
@@ -198,7 +212,7 @@ class Post:
                 lengths = np.full(len(edges), _row_bytes(s.payload, 0))
             else:
                 rows = np.full(len(edges), s.payload.shape[1]) if s.lengths is None else s.lengths
-                lengths = rows * _row_bytes(s.payload, 2)
+                lengths = rows * _row_bytes(s.payload, 2) + (0 if s.alike is None else _row_bytes(s.alike, 1))
             self.traffic.add(s.kind, edges[leaving], lengths[leaving])
 
 

@@ -1,0 +1,92 @@
+"""Some nodes at a time: what is computed for each node by itself goes in chunks that a cache holds, in threads where NumPy computes.
+
+A batched product of small matrices gains nothing from the threads of a BLAS, and loses much when they wait for each other. So an engine
+opens `threads()` around a run: inside, BLAS is held to one thread, and chunks of nodes are what runs in parallel. On other array
+libraries, which do their own scheduling, a chunk is as large as its memory allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import Lock
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from ..kernels import row_tiles
+
+Array = Any
+
+CACHE_BYTES = 1048576  # of results that one chunk makes; what it reads and its temporaries are a few times that
+DEVICE_BYTES = 2**30  # the same where a chunk is a few kernel launches
+
+_pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("pool", default=None)
+
+
+@contextmanager
+def threads(n_nodes: int) -> Iterator[int]:
+    """As many threads for chunks as BLAS may use now; too few nodes to keep them busy, and BLAS keeps its threads."""
+    controller = ThreadpoolController()
+    allowed = max((library["num_threads"] for library in controller.info() if library["user_api"] == "blas"), default=1)
+    if allowed == 1 or n_nodes < 4 * allowed:
+        yield 1
+        return
+    with controller.limit(limits=1, user_api="blas"), ThreadPoolExecutor(allowed) as pool:
+        token = _pool.set(pool)
+        try:
+            yield allowed
+        finally:
+            _pool.reset(token)
+
+
+def in_turn(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) -> None:
+    """work(chunk) for each chunk; they may run at the same time, so they must not write to the same places."""
+    pool = _pool.get()
+    if pool is None or len(chunks) < 2 or not aac.is_numpy_array(like):
+        for chunk in chunks:
+            work(chunk)
+        return
+
+    def quietly(chunk: Any) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):  # a thread does not inherit it
+            work(chunk)
+
+    list(pool.map(quietly, chunks))
+
+
+def chunks_of(count: int, item_bytes: int, like: Array) -> list[slice]:
+    """Slices that cover `count` items of so many bytes each."""
+    limit = CACHE_BYTES if aac.is_numpy_array(like) else DEVICE_BYTES
+    return list(row_tiles(count, max(1, limit // max(1, item_bytes))))
+
+
+def by_nodes(f: Callable[[slice], tuple[Array, ...]], count: int, item_bytes: int, like: Array) -> tuple[Array, ...]:
+    """The arrays f(nodes) for slices of nodes, each put together along the first axis."""
+    slices = chunks_of(count, item_bytes, like)
+    if len(slices) == 1:
+        return f(slices[0])
+    xp = aac.array_namespace(like)
+    out: list[Array] = []
+    lock = Lock()
+
+    def work(nodes: slice) -> None:
+        found = f(nodes)
+        with lock:
+            if not out:  # the first to come knows the shapes
+                out.extend(xp.empty((count, *x.shape[1:]), dtype=x.dtype, device=aac.device(x)) for x in found)
+        for whole, part in zip(out, found, strict=True):
+            whole[nodes, ...] = part
+
+    in_turn(work, slices, like)
+    return tuple(out)
+
+
+def row_bytes(x: Array) -> int:
+    """Bytes of x[0]."""
+    return math.prod(x.shape[1:]) * aac.array_namespace(x).finfo(x.dtype).bits // 8
