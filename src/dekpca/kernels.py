@@ -42,18 +42,19 @@ FAR_FROM_ORIGIN = 100.0
 
 def _rbf(kernel: Kernel, A: Array, B: Array) -> Array:
     xp = aac.array_namespace(A)
-    size_a, size_b = xp.sum(A * A, axis=-1), xp.sum(B * B, axis=-1)
+    size_a, size_b = xp.vecdot(A, A), xp.vecdot(B, B)
     if kernel.gamma * max(float(xp.max(size_a)), float(xp.max(size_b))) > FAR_FROM_ORIGIN:
         among = B[..., :1, :]  # any sample will do, and the first is never padding
         A, B = A - among, B - among
-        size_a, size_b = xp.sum(A * A, axis=-1), xp.sum(B * B, axis=-1)
+        size_a, size_b = xp.vecdot(A, A), xp.vecdot(B, B)
     out = A @ _transposed(B)
-    out *= -2.0
-    out += size_a[..., :, None]
-    out += size_b[..., None, :]
-    out = xp.clip(out, min=0.0)  # rounding may leave a tiny negative distance
-    out *= -kernel.gamma
-    return xp.exp(out)
+    out *= 2.0 * kernel.gamma
+    out -= kernel.gamma * size_a[..., :, None]
+    out -= kernel.gamma * size_b[..., None, :]
+    if aac.is_numpy_array(out):
+        np.minimum(out, 0.0, out=out)  # rounding may leave a tiny negative distance
+        return np.exp(out, out=out)
+    return xp.exp(xp.clip(out, max=0.0))
 
 
 def _laplacian(kernel: Kernel, A: Array, B: Array) -> Array:

@@ -12,7 +12,6 @@ else: these few types are all that passes between the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,21 +79,23 @@ class Say:
         """What arrives of `joined()`, as an answer to this."""
         assert self.alike is not None
         m = self.alike.shape[1]
-        return arrived[:, m:, ...], Alike(arrived[:, :m, ...], np.arange(arrived.shape[0]).reshape(self.alike.shape[0], -1))
+        place = aac.array_namespace(arrived).arange(arrived.shape[0], device=aac.device(arrived))
+        return arrived[:, m:, ...], Alike(arrived[:, :m, ...], place, arrived.shape[0] // self.alike.shape[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Alike:
-    """Rows that each node said to all its neighbors: slot s of node b heard `rows[place[b, s]]`."""
+    """Rows that each node said to all its neighbors: slot s of node b heard `rows[place[b * d + s]]`."""
 
     rows: Array
-    place: np.ndarray
+    place: Array
+    n_slots: int
 
-    def slots(self, nodes: slice) -> Iterator[Array]:
-        """What some nodes heard in each slot, one slot after the other: (b, rows, ...)."""
+    def slots(self, nodes: slice) -> Array:
+        """What some nodes heard in each slot: (b, d, rows, ...)."""
         xp = aac.array_namespace(self.rows)
-        for s in range(self.place.shape[1]):
-            yield xp.take(self.rows, xp.asarray(self.place[nodes, s], device=aac.device(self.rows)), axis=0)
+        found = xp.take(self.rows, self.place[nodes.start * self.n_slots : nodes.stop * self.n_slots], axis=0)
+        return xp.reshape(found, (-1, self.n_slots, *self.rows.shape[1:]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -209,7 +209,9 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
             values, basis = landmarks.principal_directions(triangle, m, keep, scale)
             return xp.concat([values, xp.reshape(basis, (-1,))])
 
-        triangles = landmarks.pack_triangle(transposed(psi) @ psi)
+        (triangles,) = by_nodes(
+            lambda j: (landmarks.pack_triangle(transposed(psi[j, ...]) @ psi[j, ...]),), block.n_nodes, row_bytes(psi), psi
+        )
         found = yield from network_sum(block, "covariance", triangles, directions, keep * (1 + m))
         known.landmark_values, known.directions = found[:keep], xp.reshape(found[keep:], (m, keep))
 
@@ -374,31 +376,27 @@ def w_step(
 
     def some(j: slice) -> tuple[Array, ...]:
         own, dual, sums, on, after = space.own[j], state.dual[j, ...], state.sums[j], rho[j], next_rho[j]
-        values, slots = views[j, ...], list(heard.slots(j))
+        values, slots = views[j, ...], heard.slots(j)
         seen = own.project(values)
         if options.update == "paper":
             signs = consensus.view_signs(own, seen)
             seen, values = signs * seen, signs * values
-        shared = sum(slots[1:], slots[0])
-        w = consensus.w_step(own, seen, shared, slots[0], dual, sums, on, response[j, ...])
-        new = stopping.Measured.of(own, w)
+        shared, mine = xp.sum(slots, axis=1), slots[:, 0, ...]
+        w, w_values = consensus.w_step(own, seen, shared, mine, dual, sums, on, response[j, ...])
+        new = stopping.Measured(w, own.dual_vector(w), w_values)
         gap, g_gap = w[:, None, m:, :] - seen, new.gw[:, None, m:, :] - values
         now, then = on.by_slot, after.by_slot
         dual, shares = consensus.dual_step(w[:, m:, :], gap, dual, now, now if rho is next_rho else then, options.anchored)
-        by_slot = xp.stack(slots, axis=1) if options.diagnostics else shared[:, None, ...]
-        sums, said, late = consensus.sums_step(sums, w[:, :m, :], slots[0], by_slot, on, after)
-        apart = [w[:, :m, :] - s for s in slots]
-        k = w.shape[2]
-        between = transposed(xp.reshape(gap, (-1, d * gap.shape[2], k))) @ xp.reshape(g_gap, (-1, d * gap.shape[2], k))
-        for x in apart:
-            between = between + transposed(x) @ x
+        by_slot = slots if options.diagnostics else shared[:, None, ...]
+        sums, said, late = consensus.sums_step(sums, w[:, :m, :], mine, by_slot, on, after)
+        apart = w[:, None, :m, :] - slots
+        between = consensus.products(gap, g_gap) + consensus.products(apart, apart)
         pull = None
         if options.diagnostics:
             pull = xp.sum((dual + 0.5 * now * gap) * g_gap, axis=(1, 2, 3))
             multipliers = on.factor[:, None, None, None] * (sums.w[:, None, ...] - sums.seen)
-            spread = xp.stack(apart, axis=1)
-            pull = pull + xp.sum((multipliers + 0.5 * now * spread) * spread, axis=(1, 2, 3))
-            pull = pull + xp.sum(on.factor[:, None, None] * sums.extra * apart[0], axis=(1, 2))
+            pull = pull + xp.sum((multipliers + 0.5 * now * apart) * apart, axis=(1, 2, 3))
+            pull = pull + xp.sum(on.factor[:, None, None] * sums.extra * apart[:, 0, ...], axis=(1, 2))
         progress = stopping.measure(new, between / d, before[j], at_check[j], leading, pull)
         return (w, new.gw, new.values, dual, shares, said, late, *sums.arrays(), *progress.numbers())
 

@@ -14,7 +14,6 @@ array with a slot for each neighbor is needed there. alpha in the paper is the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,9 +139,9 @@ class Sums:
 
 
 def z_target(
-    z: Estimate, sums: Sums, shares: Array, said: Iterable[Array], late: Array, rho: Penalties, anchored: bool
+    z: Estimate, sums: Sums, shares: Array, said: Array, late: Array, rho: Penalties, anchored: bool
 ) -> Estimate:
-    """A new z from the neighbors' shares, before it is clipped; `said` are those in shared coordinates, slot by slot.
+    """A new z from the neighbors' shares, before it is clipped; `said` (B, d, m, k) are those in shared coordinates.
 
     Anchored (the proximal update) the shares say how to move the previous z; otherwise (the paper's) they make up a new one. `late` is
     what the node's own share has beyond the others'.
@@ -151,7 +150,7 @@ def z_target(
     near = shares / total[:, None, ...]
     if not anchored:  # without shared coordinates
         return Estimate(z.shared, near)
-    move = sum(said) + late - rho.around[:, None, None] * (sums.z + rho.near * z.shared)
+    move = aac.array_namespace(said).sum(said, axis=1) + late - rho.around[:, None, None] * (sums.z + rho.near * z.shared)
     return Estimate(z.shared + move / total, z.near + near)
 
 
@@ -169,16 +168,23 @@ def z_clip(z: Estimate, values: Array) -> tuple[Estimate, Array]:
     return Estimate(shared @ shrink, near), values
 
 
-def w_step(own: OwnSpace, seen: Array, shared: Array, mine: Array, dual: Array, sums: Sums, rho: Penalties, response: Array) -> Array:
+def w_step(own: OwnSpace, seen: Array, shared: Array, mine: Array, dual: Array, sums: Sums, rho: Penalties, response: Array) -> tuple[Array, Array]:
     """The exact minimizer over w_j, from what it saw of its neighbors' z: coefficients `seen` (B, d, n, k), shared coordinates summed over
-    the slots and those of its own z; `response` is (r - 2 K_j)^-1, r the sum of the penalties."""
+    the slots and those of its own z; `response` is (r - 2 K_j)^-1, r the sum of the penalties. And the values of w on the own samples."""
     xp = aac.array_namespace(seen)
     B, d, n, k = seen.shape
     wanted = xp.reshape(xp.reshape(rho.by_slot, (B, 1, d)) @ xp.reshape(seen, (B, d, n * k)), (B, n, k))
     pull = rho.near * shared + (rho.mine - rho.near) * mine + xp.sum(sums.seen, axis=1) - d * sums.w - sums.extra
     target = xp.concat([rho.factor[:, None, None] * pull, wanted - xp.sum(dual, axis=1)], axis=1)
-    h = 2.0 * (response @ own.values(target))
-    return (target + own.spread(h)) / rho.spent[:, None, None]
+    half = response @ own.values(target)  # (r - 2 K) h = 2 values(t), so that values(w) = (values(t) + K h) / r = h / 2
+    return (target + own.spread(2.0 * half)) / rho.spent[:, None, None], half
+
+
+def products(x: Array, y: Array) -> Array:
+    """(B, k, k): inner products of the columns of x and y (B, d, rows, k), summed over the slots."""
+    xp = aac.array_namespace(x)
+    B, d, rows, k = x.shape
+    return transposed(xp.reshape(x, (B, d * rows, k))) @ xp.reshape(y, (B, d * rows, k))
 
 
 def dual_step(w: Array, gap: Array, dual: Array, rho: Array, next_rho: Array, anchored: bool) -> tuple[Array, Array]:

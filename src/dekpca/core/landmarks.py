@@ -19,6 +19,7 @@ from sklearn.metrics import pairwise_distances_argmin
 
 from ..kernels import Kernel
 from . import spectrum
+from .nodewise import by_nodes, row_bytes
 
 Array = Any
 
@@ -125,7 +126,9 @@ class Landmarks:
         """psi of each sample, not centred: (..., n, m)."""
         xp = aac.array_namespace(samples)
         flat = xp.reshape(samples, (-1, samples.shape[-1]))
-        psi = kernel.gram(flat, self.points) @ self.root
+        (psi,) = by_nodes(
+            lambda rows: (kernel.gram(flat[rows, :], self.points) @ self.root,), flat.shape[0], row_bytes(flat), flat
+        )
         return xp.reshape(psi, (*samples.shape[:-1], self.root.shape[0]))
 
 

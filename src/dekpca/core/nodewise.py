@@ -23,7 +23,7 @@ from ..kernels import row_tiles
 
 Array = Any
 
-CACHE_BYTES = 1048576  # of results that one chunk makes; what it reads and its temporaries are a few times that
+CACHE_BYTES = 2**19  # of results that one chunk makes; what it reads and its temporaries are a few times that
 DEVICE_BYTES = 2**30  # the same where a chunk is a few kernel launches
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("pool", default=None)

@@ -82,23 +82,23 @@ class Factor:
 
     @cached_property
     def inverse(self) -> Array:
-        """(B, n, n): the pseudo-inverse. Where a Cholesky factor shows that nothing is to be dropped it is the inverse."""
+        """(B, n, n): the pseudo-inverse. Where a Cholesky factor shows that nothing else is to be dropped than rows of zeros
+        (padding, and samples that the landmarks express entirely), it is the inverse of the other rows."""
         return self._by_nodes(lambda some: some._inverse())
 
     def _inverse(self) -> Array:
         xp = aac.array_namespace(self.matrix)
         count, n = self.matrix.shape[:2]
         size = xp.sqrt(xp.sum(self.matrix * self.matrix, axis=(-2, -1)))  # at least the largest eigenvalue
-        padding = xp.arange(n, dtype=self.sizes.dtype, device=aac.device(self.sizes)) >= self.sizes[:, None]
-        ones = xp.where(padding, xp.ones_like(self.sizes)[:, None], xp.zeros_like(self.sizes)[:, None])
+        floor = xp.maximum(CUTOFF * size, self.rounding)
+        there = xp.astype(xp.linalg.diagonal(self.matrix) > floor[:, None], self.matrix.dtype)
+        both = there[:, :, None] * there[:, None, :]
         eye = xp.eye(n, dtype=self.matrix.dtype, device=aac.device(self.matrix))
-        whole = self.matrix + (xp.maximum(size, self.scale)[:, None] * ones)[..., None] * eye
-        if definite(shifted(whole, -xp.maximum(CUTOFF * size, self.rounding))):
-            return xp.linalg.inv(whole)
+        filled = self.matrix * both + ((1.0 - there) * (size + 1.0)[:, None])[..., None] * eye
+        if definite(shifted(filled, -floor)):
+            return xp.linalg.inv(filled) * both
         if count > 1:
             return xp.concat([self[half]._inverse() for half in (slice(0, count // 2), slice(count // 2, count))])
-        if float(size[0]) <= float(self.rounding[0]):
-            return xp.zeros_like(self.matrix)
         eigen = self.eigen
         return (eigen.basis * eigen.inverse[..., None, :]) @ transposed(eigen.basis)
 

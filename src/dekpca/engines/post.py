@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import array_api_compat as aac
@@ -72,6 +73,13 @@ class Post:
         for i, block in enumerate(blocks):
             self._home[block.nodes] = np.stack([np.full(block.n_nodes, i), np.arange(block.n_nodes)], axis=1)
 
+    @cached_property
+    def _places(self) -> list[Array]:
+        """For each block, where its slots are among the nodes of all blocks, one after the other."""
+        starts = np.concatenate([[0], np.cumsum([block.n_nodes for block in self.blocks])])
+        homes = [self._home[block.slots.ravel()] for block in self.blocks]
+        return [_index(self.blocks[0].samples, starts[home[:, 0]] + home[:, 1]) for home in homes]
+
     def say(self, says: Sequence[Say]) -> list[Array | None]:
         return list(self.deliver(says))
 
@@ -82,9 +90,8 @@ class Post:
         elif self.alone:
             xp = aac.array_namespace(says[0].alike)
             rows = says[0].alike if len(says) == 1 else xp.concat([s.alike for s in says])
-            starts = np.concatenate([[0], np.cumsum([block.n_nodes for block in self.blocks])])
-            for block, arrived in zip(self.blocks, self._deliver(says), strict=True):
-                yield arrived, Alike(rows, starts[self._home[block.slots, 0]] + self._home[block.slots, 1])
+            for block, place, arrived in zip(self.blocks, self._places, self._deliver(says), strict=True):
+                yield arrived, Alike(rows, place, block.n_slots)
         else:
             for s, arrived in zip(says, self._deliver([s.joined() for s in says]), strict=True):
                 yield s.split(arrived)
