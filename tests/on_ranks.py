@@ -88,7 +88,7 @@ def add_up(blocks, values, post):
                 requests.append(script.send(reply))
             except StopIteration as end:
                 done.append(end.value)
-        replies = [] if done else post.say(requests)
+        replies = [] if done else list(post.answer(requests))
     return done
 
 

@@ -74,6 +74,8 @@ def overheard(options, monkeypatch):
                 sent.extend(Message(t.kind, block.nodes[row], q, content) for q in block.slots[row, 1:])
         return tell(post, tells)
 
+    for name in ("total", "rows"):  # from neighbor to neighbor, to be overheard
+        monkeypatch.setattr(local.Post, name, lambda post, requests: [None] * len(requests))
     monkeypatch.setattr(local.Post, "deliver", log_say)
     monkeypatch.setattr(local.Post, "tell", log_tell)
     outcome = local.run(PARTS, NETWORK, options)

@@ -152,7 +152,7 @@ def drive(scripts, post):
                 done[i] = end.value
         if not requests:
             return done
-        replies = post.say(requests)
+        replies = list(post.answer(requests))
 
 
 def test_all_nodes_stop_in_the_same_iteration(ragged):
@@ -174,9 +174,9 @@ def test_a_silent_neighbor_is_an_error_not_a_zero(ragged):
     nobody = [b.tree.up[0] for b in blocks]  # the root speaks to no parent
     says = [Say("x", np.zeros((0, 1)), to, b.everywhere, (1,)) for b, to in zip(blocks, nobody, strict=True)]
     with pytest.raises(RuntimeError, match="says nothing"):
-        local.Post(blocks).say(says)
+        list(local.Post(blocks).deliver(says))
     with pytest.raises(RuntimeError, match="different things"):
-        local.Post(blocks).say([Say(str(i), None, b.everywhere, b.everywhere, (1,)) for i, b in enumerate(blocks)])
+        list(local.Post(blocks).deliver([Say(str(i), None, b.everywhere, b.everywhere, (1,)) for i, b in enumerate(blocks)]))
 
 
 def test_a_large_node_does_not_inflate_the_others():

@@ -129,8 +129,11 @@ def _joined(x: Array) -> Array:
 
 def pair_shares(block: Block) -> np.ndarray:
     """(B, d, d): each pair of different nodes is seen by all nodes that have both around; each of them takes its share of it."""
-    watchers = block.network.watchers
-    shares = np.stack([1.0 / watchers[slots][:, slots].toarray() for slots in block.slots])
+    watchers, J = block.network.watchers, len(block.network)
+    rows = np.repeat(np.arange(J), np.diff(watchers.indptr))
+    known = rows * J + watchers.indices  # sorted: the indices of each row are
+    wanted = block.slots[:, :, None] * J + block.slots[:, None, :]
+    shares = 1.0 / watchers.data[np.searchsorted(known, wanted.ravel())].reshape(wanted.shape)
     shares[:, np.arange(block.n_slots), np.arange(block.n_slots)] = 0.0
     return shares
 

@@ -7,6 +7,7 @@ arithmetic is NumPy on the host; the samples may live on any device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,7 @@ class Block:
     slots: np.ndarray  # (B, d) node numbers
     samples: Array  # (B, n, M), zeros below a node's own rows
     n_near: int  # most samples in a slot
+    gram_bytes: float = math.inf  # of Gram blocks that may be kept; the others are computed whenever they are used
 
     @property
     def names(self) -> list[str]:
@@ -138,35 +140,71 @@ def make_blocks(
     on one device. `sizes` are the sample counts of all nodes of the network (default: those of `parts`).
     """
     hosted = np.arange(len(parts)) if nodes is None else np.asarray(nodes, dtype=np.int64)
-    sizes = np.array([p.shape[0] for p in parts] if sizes is None else sizes, dtype=np.int64)
-    slots = [np.concatenate([[j], network.neighbors(j)]) for j in hosted]
-    most = [int(sizes[s].max()) for s in slots]
-    alike: dict[tuple[int, int, int], list[int]] = {}
-    for i, j in enumerate(hosted):
-        key = (len(slots[i]), size_class(int(sizes[j])), size_class(most[i]))
-        alike.setdefault(key, []).append(i)
+    sizes = np.asarray(part_sizes(parts) if sizes is None else sizes, dtype=np.int64)
+    blocks = []
+    for degree in np.unique(network.degrees[hosted]):
+        alike = np.flatnonzero(network.degrees[hosted] == degree)
+        slots = np.column_stack([hosted[alike], network.neighborhoods(hosted[alike])])
+        most = sizes[slots].max(axis=1)
+        classes = np.stack([size_class(sizes[hosted[alike]]), size_class(most)], axis=1)
+        kinds, kind = np.unique(classes, axis=0, return_inverse=True)
+        for number in range(len(kinds)):
+            members = np.flatnonzero(kind.ravel() == number)
+            blocks.append((alike[members], slots[members], int(most[members].max())))
+    blocks.sort(key=lambda block: block[0][0])
     return [
-        Block(
-            network=network,
-            sizes=sizes,
-            nodes=hosted[members],
-            slots=np.stack([slots[i] for i in members]),
-            samples=_stack([parts[i] for i in members]),
-            n_near=max(most[i] for i in members),
-        )
-        for members in alike.values()
+        Block(network=network, sizes=sizes, nodes=hosted[members], slots=slots, samples=_stack(parts, members), n_near=most)
+        for members, slots, most in blocks
     ]
 
 
-def size_class(n: int) -> int:
+def size_class(n: Any) -> Any:
     """Nodes whose numbers of samples are of one class may be padded to one shape."""
-    return int(np.ceil(np.log(n) / np.log(SIZE_RATIO)))
+    return np.ceil(np.log(n) / np.log(SIZE_RATIO)).astype(np.int64)
 
 
-def _stack(parts: Sequence[Array]) -> Array:
-    xp = aac.array_namespace(*parts)
-    longest = max(p.shape[0] for p in parts)
-    return xp.stack([pad_rows(p, longest) for p in parts])
+class Dealt(Sequence[Array]):
+    """The parts of one array: those rows of X that each node holds. A part is copied when it is asked for."""
+
+    def __init__(self, X: Array, rows: Sequence[np.ndarray]):
+        self.X, self.rows = X, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Array:
+        return take(self.X, self.rows[index])
+
+    def together(self, members: np.ndarray) -> Array:
+        """The parts of some nodes, padded with zeros to one shape: one copy, or none where they lie in X one after the other."""
+        xp = aac.array_namespace(self.X)
+        sizes = np.array([len(self.rows[i]) for i in members])
+        longest, shape = int(sizes.max()), (len(members), int(sizes.max()), self.X.shape[1])
+        flat = np.concatenate([self.rows[i] for i in members])
+        if (sizes == longest).all():
+            first = int(flat[0])
+            if (flat == np.arange(first, first + len(flat))).all():
+                return xp.reshape(self.X[first : first + len(flat), :], shape)
+            return xp.reshape(take(self.X, flat), shape)
+        real = np.arange(longest) < sizes[:, None]
+        places = np.zeros(real.shape, dtype=np.int64)
+        places[real] = flat
+        there = xp.asarray(real.astype(np.float64)[..., None], dtype=self.X.dtype, device=aac.device(self.X))
+        return xp.reshape(take(self.X, places.ravel()), shape) * there
+
+
+def part_sizes(parts: Sequence[Array]) -> np.ndarray:
+    """How many rows each part has."""
+    return np.array([len(rows) for rows in parts.rows] if isinstance(parts, Dealt) else [p.shape[0] for p in parts])
+
+
+def _stack(parts: Sequence[Array], members: np.ndarray) -> Array:
+    if isinstance(parts, Dealt):
+        return parts.together(members)
+    some = [parts[i] for i in members]
+    xp = aac.array_namespace(*some)
+    longest = max(p.shape[0] for p in some)
+    return xp.stack([pad_rows(p, longest) for p in some])
 
 
 def pad_rows(x: Array, rows: int, axis: int = 0) -> Array:

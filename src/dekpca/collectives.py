@@ -13,21 +13,26 @@ import array_api_compat as aac
 import numpy as np
 
 from .block import Block, pad_rows, take
-from .messages import Edges, Say
+from .messages import Edges, Rows, Say, Total
+from .network import Network
 
 Array = Any
 
 
 def network_sum(
     block: Block, kind: str, values: Array, finish: Callable[[Array], Array] | None = None, size: int | None = None
-) -> Generator[Say, Any, Array]:
+) -> Generator[Any, Any, Array]:
     """The sum over all nodes of the network of `values` (B, length), known to everybody: an array (length,).
 
     With `finish` the root alone turns the sum into what goes down instead, an array (size,): one answer for all, where
     each node's own might differ in signs or rounding.
     """
     xp = aac.array_namespace(values)
-    tree, length = block.tree, values.shape[1]
+    length = values.shape[1]
+    found = yield Total(kind, values, finish, length if size is None else size)
+    if found is not None:
+        return found
+    tree = block.tree
     below: Array = None
     total: Array | None = None
     for level in range(tree.depth, -1, -1):
@@ -56,19 +61,20 @@ def pass_down(block: Block, kind: str, value: Array | None, shape: tuple[int, ..
     return value
 
 
-def collect_rows(block: Block, kind: str, rows: list[Array], counts: np.ndarray) -> Generator[Say, Any, Array]:
-    """Rows from many nodes, known to everybody: `rows[b]` are those of node b of the block, `counts` how many each node gives.
+def collect_rows(block: Block, kind: str, rows: Array, counts: np.ndarray) -> Generator[Any, Any, Array]:
+    """Rows from many nodes, known to everybody: `rows` are those of the block, node by node, `counts` how many each node of the network gives.
 
     The result is ordered by the names of the nodes. A node whose subtree gives nothing is silent on the way up.
     """
+    found = yield Rows(kind, rows, counts)
+    if found is not None:
+        return found
     network, tree = block.network, block.tree
-    below = counts.copy()  # rows in each node's subtree
-    for node in network.by_name[np.argsort(-network.levels[network.by_name], kind="stable")]:
-        if network.parents[node] >= 0:
-            below[network.parents[node]] += below[node]
+    below = rows_below(network, counts)
     xp = aac.array_namespace(block.samples)
     width = block.samples.shape[2]
-    held = {int(j): [rows[b]] for b, j in enumerate(block.nodes)}
+    ends = np.concatenate([[0], np.cumsum(counts[block.nodes])])
+    held = {int(j): [rows[int(ends[b]) : int(ends[b + 1]), :]] for b, j in enumerate(block.nodes)}
     for level in range(tree.depth, 0, -1):
         to = _where(tree.up[level], lambda b, s: below[block.nodes[b]] > 0)
         hear = _where(tree.from_children[level - 1], lambda b, s: below[block.slots[b, s]] > 0)
@@ -86,7 +92,7 @@ def collect_rows(block: Block, kind: str, rows: list[Array], counts: np.ndarray)
     everything = None
     if tree.hosts_root:
         gathered = xp.concat(held[network.root])
-        everything = take(gathered, _name_order(block, counts))
+        everything = take(gathered, _name_order(network, counts))
     return (yield from pass_down(block, kind, everything, (int(counts.sum()), width)))
 
 
@@ -95,9 +101,17 @@ def _where(edges: Edges, wanted: Callable[[int, int], bool]) -> Edges:
     return Edges(edges.rows[keep], edges.slots[keep])
 
 
-def _name_order(block: Block, counts: np.ndarray) -> np.ndarray:
+def rows_below(network: Network, counts: np.ndarray) -> np.ndarray:
+    """How many rows each node's subtree gives."""
+    below = counts.copy()
+    for node in network.by_name[np.argsort(-network.levels[network.by_name], kind="stable")]:
+        if network.parents[node] >= 0:
+            below[network.parents[node]] += below[node]
+    return below
+
+
+def _name_order(network: Network, counts: np.ndarray) -> np.ndarray:
     """Positions of the rows by name of their node, in what the root gathers: each node's own rows before its children's."""
-    network = block.network
     stack, start, at = [network.root], {}, 0
     while stack:
         node = stack.pop()

@@ -21,12 +21,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import engines, progress
 from .answer import Answer
+from .block import Dealt, part_sizes
 from .core.spectrum import to_numpy
 from .kernels import FREQUENCIES, KERNELS, make_kernel
+from .memory import parse_size
 from .network import Network, listing, natural_key
-from .node_model import EXPANSIONS, NodeModels
+from .node_model import EXPANSIONS, NodeModel, NodeModels
 from .options import RANDOM_FEATURES, Options, check_rho, noise_level, settle
-from .samples import check_alike, check_finite, check_part, foreign_samples, is_foreign, numeric
+from .samples import check_alike, check_finite, check_part, foreign_samples, is_foreign, numeric, on_device
 
 Array = Any
 
@@ -104,6 +106,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         of which calls `fit_parts` with the samples of its own nodes.
     dtype : "float32", "float64" or None, default=None
         To compute in; None is that of the data.
+    device : str or None, default=None
+        Where NumPy data is to be computed on, such as "cuda": it goes there as a PyTorch tensor (pip install 'dekpca[gpu]'), and answers come
+        back as NumPy. None: where the data is; tensors that are on a device already stay there, and so do the answers.
+    memory_limit : int, str or None, default=None
+        At most so many bytes (or "2GB") for what `fit` allocates beside the data that it is given. Gram blocks that do not fit are computed
+        again in each iteration, which gives the same answer in more time. (engine="local")
     random_state : int, RandomState or None
         Deals the rows and draws network, landmarks, noise and random starts; at each node by its name, whatever its
         number.
@@ -173,6 +181,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         "network": [Network, Interval(Integral, 1, None, closed="left"), None],
         "engine": [StrOptions(set(engines.ENGINES))],
         "dtype": "no_validation",
+        "device": [str, None],
+        "memory_limit": [Interval(Integral, 1, None, closed="left"), str, None],
         "random_state": ["random_state"],
         "diagnostics": ["boolean"],
         "verbose": ["verbose"],
@@ -204,6 +214,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         network=None,
         engine="local",
         dtype=None,
+        device=None,
+        memory_limit=None,
         random_state=None,
         diagnostics=False,
         verbose=False,
@@ -231,6 +243,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.network = network
         self.engine = engine
         self.dtype = dtype
+        self.device = device
+        self.memory_limit = memory_limit
         self.random_state = random_state
         self.diagnostics = diagnostics
         self.verbose = verbose
@@ -252,7 +266,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             raise ValueError(
                 "engine='mpi' with fit: no rank holds all the data; call fit_parts with the samples of this rank's nodes"
             )
-        X = self._check_samples(X)
+        X = self._placed(self._check_samples(X))
         seed = self._seed()
         if nodes is None:
             network = self._make_network(max(1, round(X.shape[0] / ROWS_A_NODE)), seed)
@@ -264,13 +278,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         else:
             network, rows = self._rows_by_label(nodes, X.shape[0], seed)
         check_finite(X, "X", rows, network)
-        xp = aac.array_namespace(X)
-        device = aac.device(X)
-        parts = [xp.take(X, xp.asarray(r, device=device), axis=0) for r in rows]
         self.nodes_ = np.empty(X.shape[0], dtype=np.int64)
-        for j, own in enumerate(rows):
-            self.nodes_[own] = j
-        return self._fit(parts, network, self._options(X.shape[1], seed))
+        self.nodes_[np.concatenate(rows)] = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+        return self._fit(Dealt(X, rows), network, self._options(X.shape[1], seed))
 
     def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
         """Find the components of data that is already apart.
@@ -310,7 +320,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             network = self._make_network(len(parts), seed)
         if len(network) != len(parts):
             raise ValueError(f"{len(parts)} parts for a network of {len(network)} nodes; give one part for each node")
-        checked = self._check_parts(parts, network.names)
+        checked = [self._placed(part) for part in self._check_parts(parts, network.names)]
         self.nodes_ = np.repeat(np.arange(len(checked)), [part.shape[0] for part in checked])
         return self._fit(checked, network, self._options(self.n_features_in_, seed))
 
@@ -364,7 +374,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     def _fit(
         self,
-        parts: list[Array],
+        parts: Sequence[Array],
         network: Network,
         options: Options,
         run: Callable[..., Any] | None = None,
@@ -374,23 +384,22 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     ) -> Self:
         """`parts` are the samples of `nodes` (default: of all), `sizes` how many every node of the network has."""
         if nodes is None or sizes is None:
-            nodes, sizes = np.arange(len(parts)), np.array([part.shape[0] for part in parts])
+            nodes, sizes = np.arange(len(parts)), part_sizes(parts)
         options = settle(options, network, sizes, self.n_landmarks, self.n_oversamples)
         if self.expansion == "landmarks" and not options.n_landmarks:
             why = "on a network of one node" if len(network) == 1 else "with n_landmarks=0"
             raise ValueError(
                 f"expansion='landmarks' {why}: there are no landmarks to expand in; use solver='landmarks', or expansion='node'"
             )
-        run = run or engines.get(self.engine)
+        run = run or partial(engines.get(self.engine), memory_limit=parse_size(self.memory_limit))
         with progress.watch(bool(self.verbose) and shown, len(network), options) as watcher:
             outcome = run(parts, network, options, observer=watcher)
         answers: list[Answer] = outcome.answers
         first = answers[0]
         self.network_ = network
-        self.eigenvalues_ = first.eigenvalues
-        self.explained_variance_ratio_ = (
-            first.eigenvalues / first.trace if float(first.trace) > 0 else first.eigenvalues * 0
-        )
+        self.eigenvalues_ = self._back(first.eigenvalues)
+        trace = float(first.trace)
+        self.explained_variance_ratio_ = self.eigenvalues_ / trace if trace > 0 else self.eigenvalues_ * 0
         self.n_iter_ = first.n_iter
         self.converged_ = first.converged
         self.node_models_ = NodeModels(answers, self.expansion, options)
@@ -438,6 +447,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def _check_parameters(self) -> None:
         self._validate_params()
         check_rho(self.rho, self.max_iter)
+        parse_size(self.memory_limit)
+        if self.engine != "local" and (self.memory_limit is not None or self.device is not None):
+            raise ValueError(f"memory_limit and device are for engine='local', but engine={self.engine!r}; leave them at None")
         noise_level(self.exchange_noise)
         if self.dtype not in (None, "float32", "float64", np.float32, np.float64):
             raise ValueError(f"dtype={self.dtype!r}: known are 'float32', 'float64' and None")
@@ -588,21 +600,40 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         check_is_fitted(self)
         if not is_foreign(X):
             X = self._in_kind(validate_data(self, X, dtype=self._float_types(), reset=False))
-        return self.node_models_[self.network_.names[self.answering_node_]].transform(X)
+        return self._back(self._answering.transform(X))
 
     def inverse_transform(self, Z: Array, alpha: float = 0.1) -> Array:
         """Points that have about these component values, as `answering_node_` reconstructs them: see `NodeModel.inverse_transform`."""
         check_is_fitted(self)
         if not is_foreign(Z):
             Z = self._in_kind(check_array(Z, dtype=self._float_types(), input_name="Z"))
-        return self.node_models_[self.network_.names[self.answering_node_]].inverse_transform(Z, alpha)
+        return self._back(self._answering.inverse_transform(Z, alpha))
+
+    @property
+    def _answering(self) -> NodeModel:
+        return self.node_models_[self.network_.names[self.answering_node_]]
 
     def _in_kind(self, host: np.ndarray) -> Array:
-        """NumPy input for a model that was fitted on arrays of another library."""
-        if not is_foreign(self.eigenvalues_):
+        """NumPy input for a model that was fitted on arrays of another library or device."""
+        like = self._answering.eigenvalues_
+        if not is_foreign(like):
             return host
-        xp = aac.array_namespace(self.eigenvalues_)
-        return xp.asarray(host, dtype=self.eigenvalues_.dtype, device=aac.device(self.eigenvalues_))
+        return aac.array_namespace(like).asarray(host, dtype=like.dtype, device=aac.device(like))
+
+    def _placed(self, X: Array) -> Array:
+        """Samples where they are to be computed on."""
+        if self.device is None:
+            return X
+        if is_foreign(X):
+            raise ValueError(
+                f"device={self.device!r} is for NumPy data, but got {type(X).__name__} on {aac.device(X)}, which is computed on where it "
+                "is; leave device at None"
+            )
+        return on_device(X, self.device)
+
+    def _back(self, x: Array) -> Array:
+        """What was computed on another device, as the NumPy array that was asked with."""
+        return x if self.device is None else to_numpy(x)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -7,11 +7,13 @@ else: these few types are all that passes between the two.
     Say(alike)   the same, with some rows that all neighbors hear    -> the messages that arrive, and those rows: Alike
     Say(common)  one array that all nodes hold alike, passed on      -> the array, or None if none arrives
     Tell         the same message to every neighbor                  -> Heard: the neighbors' messages, each held once
+    Total        a sum over all nodes, rows from all nodes (Rows)    -> the result, or None: then it goes from neighbor to neighbor
     Checkpoint   all that is needed to go on from here               -> True if somebody asked this node to stop
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,7 +97,7 @@ class Alike:
         """What some nodes heard in each slot: (b, d, rows, ...)."""
         xp = aac.array_namespace(self.rows)
         found = xp.take(self.rows, self.place[nodes.start * self.n_slots : nodes.stop * self.n_slots], axis=0)
-        return xp.reshape(found, (-1, self.n_slots, *self.rows.shape[1:]))
+        return xp.reshape(found, (nodes.stop - nodes.start, self.n_slots, *self.rows.shape[1:]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +110,30 @@ class Tell:
     kind: str
     payload: Array
     lengths: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Total:
+    """The sum of `values` (B, length) of all nodes of the network is wanted by all, or (size,) that the root makes of it (`finish`).
+
+    An engine that hosts all nodes may work it out in the order of the tree, which is what the nodes' own messages do (collectives.py),
+    and count those messages. Any other answers None.
+    """
+
+    kind: str
+    values: Array
+    finish: Callable[[Array], Array] | None
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows that some nodes give are wanted by all, in the order of the nodes' names. `counts` (J,) says how many each gives; `rows` are the
+    block's, node by node. As for `Total`, the answer may be None."""
+
+    kind: str
+    rows: Array
+    counts: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)

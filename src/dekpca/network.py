@@ -311,6 +311,10 @@ class Network:
         start, stop = self._starts[node : node + 2]
         return self._around[start:stop]
 
+    def neighborhoods(self, nodes: np.ndarray) -> np.ndarray:
+        """The neighbors of several nodes that have equally many, one row each."""
+        return self._around[self._starts[nodes][:, None] + np.arange(self.degrees[nodes[0]])]
+
     @cached_property
     def _adjacency(self) -> csr_array:
         both = np.concatenate([self._pairs, self._pairs[:, ::-1]])
@@ -337,7 +341,9 @@ class Network:
     def watchers(self) -> csr_array:
         """Sparse (J, J): how many nodes have both of two nodes in their neighborhood (themselves included)."""
         closed = self._adjacency + csr_array(eye_array(len(self.names)))
-        return (closed @ closed).tocsr()
+        counts = (closed @ closed).tocsr()
+        counts.sort_indices()
+        return counts
 
     # ------------------------------------------------------------------ tree
     @cached_property
@@ -385,6 +391,11 @@ class Network:
             if self.parents[node] >= 0:
                 found[self.parents[node]].append(int(node))
         return tuple(np.array(c, dtype=np.int64) for c in found)
+
+    @cached_property
+    def upward(self) -> tuple[int, ...]:
+        """All nodes, each after its children in the tree."""
+        return tuple(self._search[0][::-1].tolist())
 
     @cached_property
     def diameter(self) -> int:

@@ -26,6 +26,7 @@ from .options import RANDOM_FEATURES, Options, noise_level
 
 Array = Any
 
+CACHE_TILE = 4 * 2**20  # bytes of a tile of the kernel matrix that new points make: it is passed over several times
 EXPANSIONS = ("neighborhood", "node", "landmarks")
 FILE_FORMAT = "dekpca-node-model"
 FILE_VERSION = 2
@@ -46,15 +47,11 @@ class Function:
     def __call__(self, kernel: Kernel, X: Array) -> Array:
         """Values at the rows of X, (rows, k), computed in tiles."""
         xp = aac.array_namespace(X, self.offset)
-        widest = max(c.shape[0] for c in self.coefficients)
-        tile = max(256, TILE_BYTES // (8 * widest))
-        pieces = []
-        for rows in row_tiles(X.shape[0], tile):
-            x = X[rows, :]
-            values = self.basis(kernel, x, self.points[0]) @ self.coefficients[0]
-            for points, coefficients in zip(self.points[1:], self.coefficients[1:], strict=True):
-                values += kernel.gram(x, points) @ coefficients
-            pieces.append(values - self.offset)
+        several = len(self.points) > 1
+        points, coefficients = (xp.concat(x) if several else x[0] for x in (self.points, self.coefficients))
+        limit = CACHE_TILE if aac.is_numpy_array(X) else TILE_BYTES
+        tile = max(256, limit // (8 * coefficients.shape[0]))
+        pieces = [self.basis(kernel, X[rows, :], points) @ coefficients - self.offset for rows in row_tiles(X.shape[0], tile)]
         return xp.concat(pieces) if len(pieces) > 1 else pieces[0]
 
     def basis(self, kernel: Kernel, X: Array, points: Array) -> Array:

@@ -153,13 +153,14 @@ def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array
     mine = counts[block.nodes]
     if options.landmarks == "kmeans":
         own = to_numpy(block.samples)
-        rows = [
-            block.array(landmarks.cluster_centers(own[b, :size], int(mine[b]), options.seed, name))
+        centers = [
+            landmarks.cluster_centers(own[b, :size], int(mine[b]), options.seed, name)
             for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True))
         ]
+        rows = block.array(np.concatenate(centers))
         # how many came out depends on the data: everybody must know
         found = np.zeros((block.n_nodes, len(counts)))
-        found[np.arange(block.n_nodes), block.nodes] = [len(r) for r in rows]
+        found[np.arange(block.n_nodes), block.nodes] = [len(c) for c in centers]
         total = yield from network_sum(block, "counts", block.array(found))
         counts = to_numpy(total).round().astype(np.int64)
         needed = options.n_components if options.solver == "landmarks" else 1
@@ -169,10 +170,11 @@ def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array
                 "raise n_landmarks, lower n_components, or use another kind of landmarks (rows that repeat make few clusters)"
             )
     else:
-        rows = [
-            take(sent[b, ...], landmarks.draw(options.seed, name, int(size), int(mine[b])))
-            for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True))
+        drawn = [
+            b * sent.shape[1] + landmarks.draw(options.seed, block.names[b], int(block.own_sizes[b]), int(mine[b]))
+            for b in np.flatnonzero(mine)
         ]
+        rows = take(xp.reshape(sent, (-1, sent.shape[2])), np.concatenate([np.zeros(0, dtype=np.int64), *drawn]))
     return (yield from collect_rows(block, "landmarks", rows, counts))
 
 

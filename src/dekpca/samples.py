@@ -35,6 +35,20 @@ def foreign_samples(X: Array, who: str, dtype: Any) -> Array:
     return xp.astype(X, xp.float64)
 
 
+def on_device(X: np.ndarray, device: str) -> Array:
+    """NumPy samples as a PyTorch tensor on a device."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(f"device={device!r} needs PyTorch, which is not installed; pip install 'dekpca[gpu]'") from error
+    try:
+        return torch.as_tensor(X, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch's own words for a device that is not there run over many lines
+        raise ValueError(
+            f"device={device!r}: PyTorch cannot use it ({str(error).splitlines()[0]}); it sees {torch.cuda.device_count()} CUDA devices"
+        ) from error
+
+
 def check_finite(X: Array, who: str, rows: Sequence[np.ndarray], network: Network) -> None:
     """NaN and infinity, told by row and by the node that the row belongs to."""
     xp = aac.array_namespace(X)

@@ -119,7 +119,7 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
     sites = sites.narrowed()
     pools = [_pool(block, sites, p, kernel, coordinates) for p in range(len(sites.pools))]
     local_means = options.centering == "local"
-    near = neighborhood_gram(pools, sites.pool, sites.row, block.n_near, kernel, local_means)
+    near = neighborhood_gram(pools, sites.pool, sites.row, block.n_near, kernel, local_means, block.gram_bytes)
     rest = near.own(block.samples.shape[1])
     owners = [f"node {name}" for name in block.names]
     landmarks.check_finite(rest, owners, kernel)

@@ -64,6 +64,13 @@ class Group:
         """The blocks of some pairs."""
         return self.make(pairs) if self.blocks is None else self.blocks[pairs, ...]
 
+    def all(self) -> Array:
+        """The blocks of all pairs."""
+        if self.blocks is not None:
+            return self.blocks
+        like = self.sites[0][1]
+        return by_nodes(lambda pairs: (self.make(pairs),), self.shape[0], self.work_bytes, like)[0]
+
     def products(self, flat: Array, out: Array, pairs: slice, start: int) -> None:
         """What some pairs add to the values at `first` and then at `second`, each (u, k, n) a pair, into `out` from `start` on.
 
@@ -157,7 +164,7 @@ class NeighborhoodGram:
         for group in self.groups:
             if group.second is None:
                 a = min(n, group.shape[1])
-                square = group.some(slice(0, group.shape[0]))[:, :a, :a]
+                square = group.all()[:, :a, :a]
                 blocks.append(transposed(_pad(transposed(_pad(square, n)), n)))
                 first.append(to_numpy(group.first).reshape(-1, group.n_uses))
         place = np.empty(self.n_nodes, dtype=np.int64)
@@ -179,7 +186,7 @@ class NeighborhoodGram:
         for group in self.groups:
             if group.second is None:
                 (pool, rows), _ = group.sites
-                found = group.some(slice(0, group.shape[0])) @ xp.take(directions[pool], rows, axis=0)[:, : group.shape[1], :]
+                found = group.all() @ xp.take(directions[pool], rows, axis=0)[:, : group.shape[1], :]
                 values.append(_pad(found, self.n_rows))
                 place[pool][to_numpy(rows)] = start + np.arange(rows.shape[0])
                 start += rows.shape[0]
@@ -197,8 +204,8 @@ class NeighborhoodGram:
                 half = blocks - g_p @ (transposed(v_p) @ blocks)
                 return half - (half @ v_q) @ transposed(g_q)
 
-            kept = None if group.blocks is None else make(slice(0, group.shape[0]))
-            return replace(group, blocks=kept, make=make)
+            changed = replace(group, blocks=None, make=make)
+            return changed if group.blocks is None else replace(changed, blocks=changed.all())
 
         return replace(self, groups=tuple(without(group) for group in self.groups))
 

@@ -19,7 +19,8 @@ import numpy as np
 from ..answer import Answer
 from ..block import Block, make_blocks
 from ..core.nodewise import threads
-from ..messages import Checkpoint, Say, Tell
+from ..messages import Checkpoint
+from ..memory import within
 from ..network import Network
 from ..options import Options
 from ..program import program
@@ -44,15 +45,20 @@ class Outcome:
 
 
 def run(
-    parts: Sequence[Array], network: Network, options: Options, observer: Observer | None = None, resume: Any = None
+    parts: Sequence[Array],
+    network: Network,
+    options: Options,
+    observer: Observer | None = None,
+    resume: Any = None,
+    memory_limit: int | None = None,
 ) -> Outcome:
     """Run the program for all nodes; `parts` are their samples (n_j, M), of one dtype on one device.
 
     `observer` sees every checkpoint. `resume` is a list with a (known, state) for each block, as a checkpoint held it.
-    Ctrl-C during the iterations makes the nodes stop at their next check, with the last iterate as the result; a second
+    With `memory_limit`, in bytes, Gram blocks that do not fit are computed again in each iteration. Ctrl-C during the iterations makes the nodes stop at their next check, with the last iterate as the result; a second
     one ends at once.
     """
-    return drive(make_blocks(parts, network), options, observer, resume)
+    return drive(within(make_blocks(parts, network), options, memory_limit), options, observer, resume)
 
 
 def drive(
@@ -77,10 +83,8 @@ def drive(
             seconds[part] += now - since
             since, part = now, PARTS.get(requests[0].kind, part) if hasattr(requests[0], "kind") else ITERATIONS
             replies: Iterable[Any]
-            if isinstance(requests[0], Say):
-                replies = post.deliver(requests)
-            elif isinstance(requests[0], Tell):
-                replies = post.tell(requests)
+            if not isinstance(requests[0], Checkpoint):
+                replies = post.answer(requests)
             else:
                 interrupt["armed"] = True
                 if observer is not None:

@@ -6,7 +6,7 @@ processes, and comes from them, passes through `Post._exchange` and `Post._told`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,8 @@ import array_api_compat as aac
 import numpy as np
 
 from ..block import Block, pad_rows
-from ..messages import Alike, Edges, Heard, Say, Tell
+from ..collectives import rows_below
+from ..messages import Alike, Edges, Heard, Rows, Say, Tell, Total
 
 Array = Any
 
@@ -80,8 +81,12 @@ class Post:
         homes = [self._home[block.slots.ravel()] for block in self.blocks]
         return [_index(self.blocks[0].samples, starts[home[:, 0]] + home[:, 1]) for home in homes]
 
-    def say(self, says: Sequence[Say]) -> list[Array | None]:
-        return list(self.deliver(says))
+    def answer(self, requests: Sequence[Any]) -> Iterable[Any]:
+        """What the blocks get back for what they ask, which must be of one sort."""
+        sorts: dict[type, Callable[[Any], Iterable[Any]]] = {
+            Say: self.deliver, Tell: self.tell, Total: self.total, Rows: self.rows,
+        }  # fmt: skip
+        return sorts[type(requests[0])](requests)
 
     def deliver(self, says: Sequence[Say]) -> Iterator[Any]:
         """What each block hears, one after the other: nothing waits for other processes before a block that needs them."""
@@ -124,6 +129,61 @@ class Post:
             self.traffic.add(told.kind, edges, sizes)
         pools += self._told(tells)
         return [Heard(pools, self._home[block.slots, 0], self._home[block.slots, 1]) for block in self.blocks]
+
+    # ------------------------------------------------------------------ what all nodes come to know, where all are here
+    def total(self, requests: Sequence[Total]) -> list[Array | None]:
+        """The sum over all nodes, and the messages it would have taken along the tree."""
+        if not self.alone:
+            return [None] * len(requests)
+        xp = aac.array_namespace(requests[0].values)
+        values = requests[0].values if len(requests) == 1 else xp.concat([r.values for r in requests])
+        nodes = np.concatenate([block.nodes for block in self.blocks])
+        if (nodes != np.arange(len(nodes))).any():
+            values = xp.take(values, _index(values, np.argsort(nodes)), axis=0)
+        result = self._add_up(values)
+        root = requests[int(self._home[self.network.root, 0])]
+        if root.finish is not None:
+            result = root.finish(result)
+        up, down = self._tree_edges
+        self.traffic.add(root.kind, up, np.full(len(up), _row_bytes(values, 1)))
+        self.traffic.add(root.kind, down, np.full(len(down), _row_bytes(result, 0)))
+        return [result] * len(requests)
+
+    def _add_up(self, values: Array) -> Array:
+        """The rows of (J, length) added in the order of the tree (on other devices than the host in theirs: 10,000 launches would not do)."""
+        if not aac.is_numpy_array(values):
+            return aac.array_namespace(values).sum(values, axis=0)
+        sums = list(values)
+        for node in self.network.upward:
+            for child in self.network.children[node]:
+                sums[node] = sums[node] + sums[child]
+        return sums[self.network.root]
+
+    def rows(self, requests: Sequence[Rows]) -> list[Array | None]:
+        """The rows of all nodes in the order of their names."""
+        if not self.alone:
+            return [None] * len(requests)
+        xp = aac.array_namespace(requests[0].rows)
+        counts = requests[0].counts
+        together = xp.concat([r.rows for r in requests]) if len(requests) > 1 else requests[0].rows
+        nodes = np.concatenate([block.nodes for block in self.blocks])
+        rank = np.empty(len(self.network), dtype=np.int64)
+        rank[self.network.by_name] = np.arange(len(rank))
+        order = np.argsort(np.repeat(rank[nodes], counts[nodes]), kind="stable")
+        result = xp.take(together, _index(together, order), axis=0)
+        up, down = self._tree_edges
+        below = rows_below(self.network, counts)[self.traffic.edges[up, 0]]
+        speaks = below > 0
+        self.traffic.add(requests[0].kind, up[speaks], below[speaks] * _row_bytes(together, 1))
+        self.traffic.add(requests[0].kind, down, np.full(len(down), _row_bytes(result, 0)))
+        return [result] * len(requests)
+
+    @cached_property
+    def _tree_edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of the edges of the tree, to the parents and from them."""
+        child = np.flatnonzero(self.network.parents >= 0)
+        parent = self.network.parents[child]
+        return self._edge_numbers(child, parent), self._edge_numbers(parent, child)
 
     # ------------------------------------------------------------------ other processes: here there are none
     def _exchange(self, says: Sequence[Say], route: Route) -> Callable[[], Array]:

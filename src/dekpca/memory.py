@@ -1,0 +1,57 @@
+"""How much memory a run takes, and what to do without when it is limited: the Gram blocks, which can be computed again whenever they are used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Integral
+
+from .block import Block
+from .core.nodewise import row_bytes
+from .options import Options
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+# Arrays alive at once at the peak of an iteration, as counted in program.py: for each neighbor and sample, and for each landmark.
+SLOT_ARRAYS, SHARED_ARRAYS = 16, 24
+
+
+def parse_size(limit: int | str | None) -> int | None:
+    """Bytes from a number or a text such as "2GB" or "512 MiB".
+
+    >>> parse_size("2GB"), parse_size("0.5 KiB")
+    (2000000000, 512)
+    """
+    if limit is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?i?b?)\s*", str(limit), re.IGNORECASE)
+    unit = match[2].upper() if match else None
+    if isinstance(limit, bool) or not isinstance(limit, (Integral, str)) or unit not in UNITS or float(match[1]) <= 0:  # type: ignore[index]
+        raise ValueError(f"memory_limit={limit!r}: give bytes, or a text such as '2GB' or '512MiB'")
+    return int(float(match[1]) * UNITS[unit])  # type: ignore[index]
+
+
+def within(blocks: Sequence[Block], options: Options, limit: int | None) -> list[Block]:
+    """The blocks, each with its share of what the limit leaves for Gram blocks."""
+    if limit is None:
+        return list(blocks)
+    needed = sum(_without_gram(block, options) for block in blocks)
+    if needed > limit:
+        raise ValueError(
+            f"memory_limit={limit / 1e9:.3g} GB: the samples, factors and iterates of these {sum(b.n_nodes for b in blocks)} nodes take about "
+            f"{needed / 1e9:.3g} GB; raise it, use dtype='float32', or spread the nodes over more processes (engine='mpi')"
+        )
+    sizes = [block.n_nodes * block.n_slots**2 * block.n_near**2 for block in blocks]
+    return [
+        replace(block, gram_bytes=(limit - needed) * size / sum(sizes)) for block, size in zip(blocks, sizes, strict=True)
+    ]
+
+
+def _without_gram(block: Block, options: Options) -> int:
+    """Bytes of everything else."""
+    B, n, M = block.samples.shape
+    m, k, d = options.n_landmarks, options.n_columns, block.n_slots
+    matrices = 4 * n * n  # rest and its inverse, K_j, the response
+    iterates = k * (block.n_near * (SLOT_ARRAYS * d + d * d) + SHARED_ARRAYS * m)
+    return int(B * (n * M + 2 * n * m + matrices + iterates) * row_bytes(block.samples[:1, :1, 0]))
