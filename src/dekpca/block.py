@@ -38,7 +38,7 @@ class Block:
     n_near: int  # most samples in a slot
     gram_bytes: float = math.inf  # of Gram blocks that may be kept; the others are computed whenever they are used
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         return [self.network.names[j] for j in self.nodes]
 

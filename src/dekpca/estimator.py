@@ -541,7 +541,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                 f"nodes: {listing(unknown)} not in the network, whose nodes are {listing(network.names)}; add them to the network or "
                 "leave out their rows"
             )
-        empty = [name for name in network.names if name not in set(names)]
+        present = set(names.tolist())
+        empty = [name for name in network.names if name not in present]
         if empty:
             raise ValueError(
                 f"nodes: no row for node {listing(empty)}; every node needs at least one: leave it out of the network"
@@ -552,15 +553,15 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         owners = np.asarray(labels).ravel()
         if len(owners) != n_rows:
             raise ValueError(f"nodes has {len(owners)} labels for {n_rows} rows; give one for each row")
-        missing = [i for i, owner in enumerate(owners.tolist()) if owner is None or owner != owner]
+        numbers = np.issubdtype(owners.dtype, np.integer)
+        missing = [] if numbers else [i for i, owner in enumerate(owners.tolist()) if owner is None or owner != owner]
         if missing:
             raise ValueError(f"nodes: no label in row {listing(missing)}; give every row its node")
-        numbers = np.issubdtype(owners.dtype, np.integer)
-        if numbers and isinstance(self.network, Network) and not set(map(str, owners)) & set(self.network.names):
-            inside = (owners >= 0) & (owners < len(self.network))
-            if inside.all():  # numbers of nodes that have names
-                owners = np.array(self.network.names)[owners]
-        given, owner = np.unique(owners.astype(str), return_inverse=True)
+        labels, owner = np.unique(owners if numbers else owners.astype(str), return_inverse=True)
+        given = labels.astype(str)
+        if numbers and isinstance(self.network, Network) and not set(given.tolist()) & set(self.network.names):
+            if 0 <= labels[0] and labels[-1] < len(self.network):  # numbers of nodes that have names
+                given = np.array(self.network.names)[labels]
         network = self._named_network(given, seed)
         number = np.array([network.number[label] for label in given])[owner]
         order = np.argsort(number, kind="stable")

@@ -163,7 +163,8 @@ def _most_columns(solver: str, centering: str | None, network: Network, sizes: n
         limit, why = m, f"{m} landmarks"
     else:
         lost = int(centering == "local" and m == 0)  # a centred node of n samples spans n - 1 dimensions
-        room = [int((sizes[network.neighbors(j)] - lost).sum() + sizes[j] - lost) for j in range(len(network))]
+        ends = network.directed_edges
+        room = sizes - lost + np.bincount(ends[:, 0], weights=sizes[ends[:, 1]] - lost, minlength=len(sizes)).astype(np.int64)
         poorest = int(np.argmin(room))
         limit = m + room[poorest]
         why = f"the {room[poorest]} dimensions of the neighborhood of node {network.names[poorest]}"

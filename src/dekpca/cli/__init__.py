@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from .bench import bench
 from .demo import demo
 from .doctor import doctor
 from .fit import fit, transform
@@ -37,7 +38,7 @@ def _options(
     pass
 
 
-for verb in (demo, fit, transform, network, doctor, reproduce, launch):
+for verb in (demo, fit, transform, network, doctor, reproduce, launch, bench):
     app.command()(verb)
 
 

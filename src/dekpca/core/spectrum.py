@@ -96,7 +96,7 @@ class Factor:
         eye = xp.eye(n, dtype=self.matrix.dtype, device=aac.device(self.matrix))
         filled = self.matrix * both + ((1.0 - there) * (size + 1.0)[:, None])[..., None] * eye
         if definite(shifted(filled, -floor)):
-            return xp.linalg.inv(filled) * both
+            return invert(filled) * both
         if count > 1:
             return xp.concat([self[half]._inverse() for half in (slice(0, count // 2), slice(count // 2, count))])
         eigen = self.eigen
@@ -104,10 +104,9 @@ class Factor:
 
     def response(self, r: Array) -> Array:
         """(B, n, n): (r - 2 A)^-1, `r` one number for each matrix."""
-        xp = aac.array_namespace(self.matrix)
 
         def inverse(nodes: slice) -> tuple[Array]:
-            return (xp.linalg.inv(shifted(-2.0 * self.matrix[nodes, ...], r[nodes])),)
+            return (invert(shifted(-2.0 * self.matrix[nodes, ...], r[nodes])),)
 
         return by_nodes(inverse, self.matrix.shape[0], row_bytes(self.matrix), self.matrix)[0]
 
@@ -123,6 +122,19 @@ def shifted(matrix: Array, by: Array) -> Array:
     xp = aac.array_namespace(matrix)
     eye = xp.eye(matrix.shape[-1], dtype=matrix.dtype, device=aac.device(matrix))
     return matrix + by[..., None, None] * eye
+
+
+def invert(matrices: Array) -> Array:
+    """The inverse of each of a stack of symmetric matrices."""
+    xp = aac.array_namespace(matrices)
+    if not aac.is_torch_array(matrices):
+        return xp.linalg.inv(matrices)
+    factor, info = xp.linalg.cholesky_ex(matrices)  # on a GPU this way takes half the time
+    if bool(info.any()):
+        return xp.linalg.inv(matrices)
+    eye = xp.eye(matrices.shape[-1], dtype=matrices.dtype, device=aac.device(matrices))
+    root = xp.linalg.solve_triangular(factor, xp.broadcast_to(eye, matrices.shape), upper=False)
+    return transposed(root) @ root
 
 
 def definite(matrices: Array) -> bool:

@@ -235,11 +235,17 @@ class Post:
 
     def _edge_numbers(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Which directed edge of the network goes from a to b; -1 where they are the same node."""
-        J, known = len(self.network), self.network.directed_edges
-        key = known[:, 0] * J + known[:, 1]
-        by_key = np.argsort(key)
-        at = np.minimum(np.searchsorted(key, a * J + b, sorter=by_key), max(0, len(key) - 1))
+        key, by_key = self._edge_keys
+        at = np.minimum(np.searchsorted(key, a * len(self.network) + b), max(0, len(key) - 1))
         return np.where(a == b, -1, by_key[at] if len(key) else -1)
+
+    @cached_property
+    def _edge_keys(self) -> tuple[np.ndarray, np.ndarray]:
+        """From, to as one number, sorted; and which edge it is."""
+        known = self.network.directed_edges
+        key = known[:, 0] * len(self.network) + known[:, 1]
+        by_key = np.argsort(key)
+        return key[by_key], by_key
 
     def _table(self, edges: Sequence[Edges], leaving: bool) -> np.ndarray:
         """All edges of all blocks: block, place in its list, node that speaks, node that hears."""

@@ -1,0 +1,113 @@
+"""`dekpca bench`: how fast this machine fits, against scikit-learn and against its own limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from ..experiments import scale
+from ..network import Network
+from .common import Config, Debug, Json, emit, out, verb
+
+
+@verb
+def bench(
+    data: Annotated[Path | None, typer.Option(help="Rows to fit, as `dekpca fit` reads them (default: random clusters).")] = None,
+    nodes: Annotated[str, typer.Option(help="Numbers of nodes, the first against scikit-learn too.")] = "80,160,320",
+    rows: Annotated[int, typer.Option(min=2, help="Rows a node.")] = 100,
+    neighbors: Annotated[int, typer.Option(min=2, help="Neighbors a node, on a ring.")] = 4,
+    gamma: Annotated[float | None, typer.Option(help="Of the rbf kernel (default: 1 / (columns * variance)).")] = None,
+    device: Annotated[str | None, typer.Option(help='Compute on it, such as "cuda" (needs PyTorch).')] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64 (default: that of the data).")] = None,
+    memory_limit: Annotated[str | None, typer.Option(help="Such as 2GB, beside the data.")] = None,
+    as_json: Json = False,
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Measure fits of growing networks: time, iterations, agreement with central kernel PCA, peak memory, and how near to the machine's limits.
+
+    Examples:
+
+      dekpca bench
+
+      dekpca bench --data mnist.npz --nodes 100,1000 --gamma 2e-7 --memory-limit 2GB
+
+      dekpca bench --nodes 2000 --rows 500 --neighbors 2 --device cuda --dtype float32
+    """
+    counts = [_count(text) for text in nodes.split(",")]
+    X = _rows(data, max(counts) * rows, dtype)
+    width = gamma if gamma is not None else float(1.0 / (X.shape[1] * X.var()))
+    if device is not None:
+        from ..samples import on_device
+
+        X = on_device(X, device)
+    machine = scale.rates(X)
+    fits: list[dict[str, Any]] = []
+    for count in counts:
+        network = Network.ring(count, neighbors)
+        if device is None:
+            found = scale.apart(X, count, rows, neighbors, width, {"memory_limit": memory_limit})
+        else:
+            some, _ = scale.draw(X, count * rows)
+            found, _ = scale.fit(some, network, width, repeats=2)
+        bounds = scale.work(network, rows, X.shape[1], min(200, count * rows // 10), found.iterations, 4 if "32" in str(X.dtype) else 8)
+        fits.append(
+            {
+                "nodes": count, "rows": found.rows, "seconds": found.seconds, "iterations": found.iterations,
+                "agreement": found.agreement, "peak_bytes": found.peak_bytes,
+                "seconds_by_part": found.parts,
+                "of_the_machine": {w.part: w.bound(machine) / found.parts[w.part] for w in bounds},
+            }
+        )  # fmt: skip
+    result: dict[str, Any] = {"flops": machine.flops, "bandwidth": machine.bandwidth, "fits": fits}
+    if device is None and counts[0] * rows <= 20_000:
+        first, _ = scale.draw(X, counts[0] * rows)
+        ours, theirs = scale.against_central(first, Network.ring(counts[0], neighbors), width, 2)
+        result["central"] = {"nodes": counts[0], "network_seconds": ours.seconds, "scikit_learn_seconds": theirs}
+    emit(result, as_json, lambda: _tell(result))
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 3:
+        raise ValueError(f"--nodes {text.strip()!r}: numbers of at least 3, such as 80,160")
+    return int(text)
+
+
+def _rows(path: Path | None, most: int, dtype: str | None) -> np.ndarray:
+    if path is None:
+        random = np.random.default_rng(0)
+        centers = 3.0 * random.standard_normal((10, 50))
+        X = centers[random.integers(10, size=most)] + random.standard_normal((most, 50))
+    else:
+        from ..data import read
+
+        X = np.asarray(read(path).X, dtype=np.float64)
+    return X if dtype is None else X.astype(dtype)
+
+
+def _tell(result: dict[str, Any]) -> None:
+    out.print(
+        f"this machine: {result['flops'] / 1e9:.0f} GFLOP/s in matrix products, {result['bandwidth'] / 1e9:.1f} GB/s read and written",
+        highlight=False,
+    )
+    table = Table("nodes", "rows", "seconds", "meeting", "kernel", "iterations", "of the machine", "n_iter", "agreement, worst node", "peak GB")
+    for one in result["fits"]:
+        parts, share = one["seconds_by_part"], one["of_the_machine"]
+        table.add_row(
+            str(one["nodes"]), str(one["rows"]), f"{one['seconds']:.2f}",
+            *(f"{parts[p]:.2f}" for p in ("meeting", "kernel matrices", "iterations")),
+            " ".join(f"{share[p]:.0%}" for p in ("meeting", "kernel matrices", "iterations")),
+            str(one["iterations"]), " ".join(f"{a:.4f}" for a in one["agreement"]), scale.gigabytes(one["peak_bytes"] or float("nan")),
+        )  # fmt: skip
+    out.print(table)
+    if "central" in result:
+        central = result["central"]
+        out.print(
+            f"{central['nodes']} nodes: {central['network_seconds']:.2f} s, scikit-learn on the same rows {central['scikit_learn_seconds']:.2f} s: "
+            f"{central['scikit_learn_seconds'] / central['network_seconds']:.2f} times as long",
+            highlight=False,
+        )

@@ -1,0 +1,240 @@
+"""How fast a fit is, what bounds it and what memory it takes: what `dekpca bench` and benchmarks/scale.py print.
+
+Each measurement is compared with another of the same run: with scikit-learn, with the machine's own rates, with the bare kernel.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+from sklearn.decomposition import KernelPCA
+
+from .. import baselines
+from ..core.spectrum import to_numpy
+from ..estimator import DecentralizedKernelPCA
+from ..network import Network
+from ..node_model import NodeModel
+
+Array = Any
+
+K = 4  # components
+NOISE = 8.0  # grey levels of 256, added to copies of rows where there are not enough
+REFERENCE_ROWS = 8000  # of central kernel PCA, where there are too many for one on all
+LOOKED_AT = 20  # nodes whose answers are compared with it
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the machine does at best: operations and bytes (read and written) a second."""
+
+    flops: float
+    bandwidth: float
+
+
+@dataclass
+class Fit:
+    """One fit, measured."""
+
+    nodes: int
+    rows: int
+    seconds: float
+    parts: dict[str, float]
+    iterations: int
+    converged: bool
+    agreement: list[float]  # of the worst node looked at, by component
+    peak_bytes: int = 0  # beyond what was there before the fit
+    checks: dict[str, Any] = field(default_factory=dict)
+
+
+def wait(x: Array) -> None:
+    """Until what was asked of a GPU is done."""
+    if aac.is_torch_array(x) and x.is_cuda:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def best(f: Callable[[], Any], like: Array, repeats: int = 3) -> float:
+    """Seconds of the fastest of several calls, after one to warm up."""
+    f()
+    taken = []
+    for _ in range(repeats):
+        wait(like)
+        start = time.perf_counter()
+        f()
+        wait(like)
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def rates(like: Array, size: int = 2048) -> Rates:
+    """Measured with a product of two matrices and with a copy, in the dtype and on the device of `like`."""
+    xp = aac.array_namespace(like)
+    placed = {"dtype": like.dtype, "device": aac.device(like)}
+    a = xp.ones((size, size), **placed) * 0.5
+    seconds = best(lambda: a @ a, like)
+    n = 2**26
+    source, target = xp.ones((n,), **placed), xp.zeros((n,), **placed)
+
+    def copy() -> None:
+        target[...] = source
+
+    return Rates(2.0 * size**3 / seconds, 2.0 * n * (xp.finfo(like.dtype).bits // 8) / best(copy, like))
+
+
+def draw(X: Array, rows: int, seed: int = 0) -> tuple[Array, bool]:
+    """So many rows of X in random order; where there are fewer, rows drawn with replacement plus noise, and True."""
+    xp = aac.array_namespace(X)
+    random = np.random.default_rng(seed)
+    if rows <= X.shape[0]:
+        return xp.take(X, xp.asarray(random.permutation(X.shape[0])[:rows], device=aac.device(X)), axis=0), False
+    chosen = xp.asarray(random.integers(X.shape[0], size=rows), device=aac.device(X))
+    out = xp.take(X, chosen, axis=0)
+    step = 100_000
+    for start in range(0, rows, step):  # noise by the library of the data: drawing it on the host would take longer than the fit
+        part = out[start : start + step, :]
+        if aac.is_torch_array(X):
+            import torch
+
+            generator = torch.Generator(device=X.device).manual_seed(seed + start)
+            part += NOISE * torch.randn(part.shape, dtype=X.dtype, device=X.device, generator=generator)
+        else:
+            part += NOISE * xp.asarray(random.standard_normal(part.shape), dtype=X.dtype)
+    return out, True
+
+
+def estimator(network: Network, gamma: float, **settings: Any) -> DecentralizedKernelPCA:
+    return DecentralizedKernelPCA(K, gamma=gamma, network=network, random_state=0, **settings)
+
+
+def fit(X: Array, network: Network, gamma: float, repeats: int = 1, **settings: Any) -> tuple[Fit, DecentralizedKernelPCA]:
+    """Fit equal shares of the rows of X, in order; the best of `repeats`."""
+    labels = np.repeat(np.arange(len(network)), X.shape[0] // len(network))
+    found: tuple[float, DecentralizedKernelPCA] | None = None
+    for _ in range(repeats):
+        wait(X)
+        start = time.perf_counter()
+        model = estimator(network, gamma, **settings).fit(X, nodes=labels)
+        wait(X)
+        taken = time.perf_counter() - start
+        if found is None or taken < found[0]:
+            found = taken, model
+    assert found is not None
+    seconds, model = found
+    measured = Fit(
+        len(network), X.shape[0], seconds, dict(model.history_["seconds"]), model.n_iter_, model.converged_, agreement(model, X, gamma)
+    )
+    return measured, model
+
+
+def agreement(model: DecentralizedKernelPCA, X: Array, gamma: float) -> list[float]:
+    """|correlation| of the component values of the worst of some nodes with those of central kernel PCA (of at most REFERENCE_ROWS rows)."""
+    random = np.random.default_rng(1)
+    rows = np.sort(random.permutation(X.shape[0])[:REFERENCE_ROWS])
+    xp = aac.array_namespace(X)
+    some = to_numpy(xp.take(X, xp.asarray(rows, device=aac.device(X)), axis=0)).astype(np.float64)
+    central = baselines.central(some, K, gamma=gamma)
+    at = some[:2000]
+    truth = central.transform(at)
+    nodes = random.permutation(len(model.network_))[:LOOKED_AT]
+    worst = np.ones(K)
+    for node in nodes:
+        own: NodeModel = model.node_models_[int(node)]
+        like = own.eigenvalues_
+        given = aac.array_namespace(like).asarray(at, dtype=like.dtype, device=aac.device(like))
+        values = to_numpy(own.transform(given)).astype(np.float64)
+        found = [abs(np.corrcoef(values[:, i], truth[:, i])[0, 1]) for i in range(K)]
+        worst = np.minimum(worst, found)
+    return worst.tolist()
+
+
+def against_central(X: np.ndarray, network: Network, gamma: float, repeats: int = 3) -> tuple[Fit, float]:
+    """The network and scikit-learn's KernelPCA on the same rows, in turn; the best of each."""
+    ours, theirs = [], []
+    for _ in range(repeats):
+        ours.append(fit(X, network, gamma)[0])
+        start = time.perf_counter()
+        KernelPCA(K, kernel="rbf", gamma=gamma, eigen_solver="arpack", random_state=0).fit(X)
+        theirs.append(time.perf_counter() - start)
+    return min(ours, key=lambda f: f.seconds), min(theirs)
+
+
+def apart(X: np.ndarray, nodes: int, rows_a_node: int, neighbors: int, gamma: float, settings: dict[str, Any]) -> Fit:
+    """A fit in a process of its own, whose peak memory is measured; `checks` has its component values at a few rows."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(_measured, (X, nodes, rows_a_node, neighbors, gamma, settings))
+
+
+def _measured(X: np.ndarray, nodes: int, rows_a_node: int, neighbors: int, gamma: float, settings: dict[str, Any]) -> Fit:
+    rows, _ = draw(X, nodes * rows_a_node)
+    network = Network.ring(nodes, neighbors)
+    estimator(Network.ring(8, 2), gamma).fit(rows[:400])  # what is imported and allocated once is not the fit's
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    labels = np.repeat(np.arange(nodes), rows_a_node)
+    start = time.perf_counter()
+    model = estimator(network, gamma, **settings).fit(rows, nodes=labels)
+    seconds = time.perf_counter() - start
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    whole = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds_by_part = dict(model.history_["seconds"])
+    found = Fit(nodes, len(rows), seconds, seconds_by_part, model.n_iter_, model.converged_, agreement(model, rows, gamma), peak)
+    found.checks = {"values": np.asarray(model.transform(rows[:200])), "process_bytes": whole}
+    return found
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a part of a fit has to compute and to move at least."""
+
+    part: str
+    flops: float
+    bytes: float
+
+    def bound(self, machine: Rates) -> float:
+        """Seconds that the machine needs for it at best."""
+        return max(self.flops / machine.flops, self.bytes / machine.bandwidth)
+
+
+def work(network: Network, rows_a_node: int, columns: int, landmarks: int, iterations: int, item: int) -> list[Work]:
+    """Counted for the default settings and nodes of one size: docs/performance.md derives the numbers."""
+    J, n, M, m, k = len(network), rows_a_node, columns, landmarks, 2 * K
+    pairs = (network.watchers.nnz + J) // 2  # unordered pairs of nodes that somebody has around, each with itself included
+    uses = float(((network.degrees + 1) ** 2).sum())  # blocks of all neighborhoods
+    slots = float((network.degrees + 1).sum())
+    meeting = Work("meeting", 2.0 * J * n * (m * M + 2 * m * m), item * J * n * (M + 3 * m))
+    gram = Work(
+        "kernel matrices",
+        2.0 * pairs * n * n * (M + m) + J * (2.0 * n * n * m + 6.0 * n**3),
+        item * (J * n * (M + m) + pairs * n * n + 4 * J * n * n),
+    )
+    flops = 2.0 * n * n * k * (uses + slots + 2 * J) + 4.0 * J * n * m * k
+    moved = pairs * n * n + J * (3 * n * n + 2 * n * m) + slots * n * k * 10 + uses * n * k * 2 + J * m * k * 12
+    return [meeting, gram, Work("iterations", iterations * flops, item * iterations * moved)]
+
+
+def transform_times(model: DecentralizedKernelPCA, X: Array) -> tuple[float, float]:
+    """Seconds of `transform`, and of the kernel evaluation and product alone, in the same tiles."""
+    function = model._answering.function()
+    xp = aac.array_namespace(function.offset)
+    points, coefficients = xp.concat(function.points), xp.concat(function.coefficients)
+    step = 4096
+    out = xp.empty((X.shape[0], K), dtype=X.dtype, device=aac.device(X))
+
+    def bare() -> None:
+        for start in range(0, X.shape[0], step):
+            out[start : start + step, :] = model._answering.kernel.gram(X[start : start + step, :], points) @ coefficients
+
+    return best(lambda: model.transform(X), X, 2), best(bare, X, 2)
+
+
+def gigabytes(count: float) -> str:
+    return "-" if not math.isfinite(count) else f"{count / 1e9:.2f}"
