@@ -60,7 +60,7 @@ def overheard(options, monkeypatch):
 
     def log_say(post, says):
         for block, s in zip(post.blocks, says, strict=True):
-            s = s if s.alike is None else s.joined()  # noqa: PLW2901
+            s = s if s.alike is None else s.joined()
             for i, (row, slot) in enumerate(zip(s.to.rows, s.to.slots, strict=True)):
                 array = s.payload if s.common else s.payload[i]
                 rows = array.shape[0] if s.common or s.lengths is None else s.lengths[i]

@@ -176,7 +176,11 @@ def test_a_silent_neighbor_is_an_error_not_a_zero(ragged):
     with pytest.raises(RuntimeError, match="says nothing"):
         list(local.Post(blocks).deliver(says))
     with pytest.raises(RuntimeError, match="different things"):
-        list(local.Post(blocks).deliver([Say(str(i), None, b.everywhere, b.everywhere, (1,)) for i, b in enumerate(blocks)]))
+        list(
+            local.Post(blocks).deliver(
+                [Say(str(i), None, b.everywhere, b.everywhere, (1,)) for i, b in enumerate(blocks)]
+            )
+        )
 
 
 def test_a_large_node_does_not_inflate_the_others():

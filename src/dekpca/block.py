@@ -153,7 +153,14 @@ def make_blocks(
             blocks.append((alike[members], slots[members], int(most[members].max())))
     blocks.sort(key=lambda block: block[0][0])
     return [
-        Block(network=network, sizes=sizes, nodes=hosted[members], slots=slots, samples=_stack(parts, members), n_near=most)
+        Block(
+            network=network,
+            sizes=sizes,
+            nodes=hosted[members],
+            slots=slots,
+            samples=_stack(parts, members),
+            n_near=most,
+        )
         for members, slots, most in blocks
     ]
 

@@ -449,7 +449,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         check_rho(self.rho, self.max_iter)
         parse_size(self.memory_limit)
         if self.engine != "local" and (self.memory_limit is not None or self.device is not None):
-            raise ValueError(f"memory_limit and device are for engine='local', but engine={self.engine!r}; leave them at None")
+            raise ValueError(
+                f"memory_limit and device are for engine='local', but engine={self.engine!r}; leave them at None"
+            )
         noise_level(self.exchange_noise)
         if self.dtype not in (None, "float32", "float64", np.float32, np.float64):
             raise ValueError(f"dtype={self.dtype!r}: known are 'float32', 'float64' and None")
@@ -559,9 +561,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             raise ValueError(f"nodes: no label in row {listing(missing)}; give every row its node")
         labels, owner = np.unique(owners if numbers else owners.astype(str), return_inverse=True)
         given = labels.astype(str)
-        if numbers and isinstance(self.network, Network) and not set(given.tolist()) & set(self.network.names):
-            if 0 <= labels[0] and labels[-1] < len(self.network):  # numbers of nodes that have names
-                given = np.array(self.network.names)[labels]
+        inside = isinstance(self.network, Network) and numbers and labels[0] >= 0 and labels[-1] < len(self.network)
+        if inside and not set(given.tolist()) & set(self.network.names):  # numbers of nodes that have names
+            given = np.array(self.network.names)[labels]
         network = self._named_network(given, seed)
         number = np.array([network.number[label] for label in given])[owner]
         order = np.argsort(number, kind="stable")

@@ -11,7 +11,18 @@ from .block import Block
 from .core.nodewise import row_bytes
 from .options import Options
 
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
 
 # Arrays alive at once at the peak of an iteration, as counted in program.py: for each neighbor and sample, and for each landmark.
 SLOT_ARRAYS, SHARED_ARRAYS = 16, 24
@@ -44,13 +55,16 @@ def within(blocks: Sequence[Block], options: Options, limit: int | None) -> list
         )
     sizes = [block.n_nodes * block.n_slots**2 * block.n_near**2 for block in blocks]
     return [
-        replace(block, gram_bytes=(limit - needed) * size / sum(sizes)) for block, size in zip(blocks, sizes, strict=True)
+        replace(block, gram_bytes=(limit - needed) * size / sum(sizes))
+        for block, size in zip(blocks, sizes, strict=True)
     ]
 
 
 def _without_gram(block: Block, options: Options) -> int:
     """Bytes of everything else."""
     B, n, M = block.samples.shape
+    if getattr(block.samples, "base", None) is not None:  # a view of the data that was given
+        M = 0
     m, k, d = options.n_landmarks, options.n_columns, block.n_slots
     matrices = 4 * n * n  # rest and its inverse, K_j, the response
     iterates = k * (block.n_near * (SLOT_ARRAYS * d + d * d) + SHARED_ARRAYS * m)

@@ -51,7 +51,9 @@ class Function:
         points, coefficients = (xp.concat(x) if several else x[0] for x in (self.points, self.coefficients))
         limit = CACHE_TILE if aac.is_numpy_array(X) else TILE_BYTES
         tile = max(256, limit // (8 * coefficients.shape[0]))
-        pieces = [self.basis(kernel, X[rows, :], points) @ coefficients - self.offset for rows in row_tiles(X.shape[0], tile)]
+        pieces = [
+            self.basis(kernel, X[rows, :], points) @ coefficients - self.offset for rows in row_tiles(X.shape[0], tile)
+        ]
         return xp.concat(pieces) if len(pieces) > 1 else pieces[0]
 
     def basis(self, kernel: Kernel, X: Array, points: Array) -> Array:

@@ -164,7 +164,11 @@ def _most_columns(solver: str, centering: str | None, network: Network, sizes: n
     else:
         lost = int(centering == "local" and m == 0)  # a centred node of n samples spans n - 1 dimensions
         ends = network.directed_edges
-        room = sizes - lost + np.bincount(ends[:, 0], weights=sizes[ends[:, 1]] - lost, minlength=len(sizes)).astype(np.int64)
+        room = (
+            sizes
+            - lost
+            + np.bincount(ends[:, 0], weights=sizes[ends[:, 1]] - lost, minlength=len(sizes)).astype(np.int64)
+        )
         poorest = int(np.argmin(room))
         limit = m + room[poorest]
         why = f"the {room[poorest]} dimensions of the neighborhood of node {network.names[poorest]}"

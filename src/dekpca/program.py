@@ -74,7 +74,8 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
         return (yield from feature_answer(block, options, known, coordinates, state))
     if options.solver == "landmarks":
         return (yield from landmark_answer(block, options, known, coordinates))
-    space = build_space(block, options, known, coordinates)
+    marks, space = coordinates.marks, build_space(block, options, known, coordinates)
+    del coordinates  # psi is as large as many Gram blocks
     if len(block.network) == 1:
         return whole_answer(block, options, known, space)
     if known.rho_near is None:
@@ -98,9 +99,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
         again = start(block, options, known, deflated)
         state = replace(again, history=state.history, finished=state.finished, runs=state.runs)
     w, z = reassemble(block, known, space, state)
-    return (
-        yield from separated_answer(block, options, known, coordinates.marks, space, w, z, state.runs, state.history)
-    )
+    return (yield from separated_answer(block, options, known, marks, space, w, z, state.runs, state.history))
 
 
 # ---------------------------------------------------------------------- set-up: what the nodes tell each other once
@@ -212,7 +211,10 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
             return xp.concat([values, xp.reshape(basis, (-1,))])
 
         (triangles,) = by_nodes(
-            lambda j: (landmarks.pack_triangle(transposed(psi[j, ...]) @ psi[j, ...]),), block.n_nodes, row_bytes(psi), psi
+            lambda j: (landmarks.pack_triangle(transposed(psi[j, ...]) @ psi[j, ...]),),
+            block.n_nodes,
+            row_bytes(psi),
+            psi,
         )
         found = yield from network_sum(block, "covariance", triangles, directions, keep * (1 + m))
         known.landmark_values, known.directions = found[:keep], xp.reshape(found[keep:], (m, keep))
@@ -388,7 +390,9 @@ def w_step(
         new = stopping.Measured(w, own.dual_vector(w), w_values)
         gap, g_gap = w[:, None, m:, :] - seen, new.gw[:, None, m:, :] - values
         now, then = on.by_slot, after.by_slot
-        dual, shares = consensus.dual_step(w[:, m:, :], gap, dual, now, now if rho is next_rho else then, options.anchored)
+        dual, shares = consensus.dual_step(
+            w[:, m:, :], gap, dual, now, now if rho is next_rho else then, options.anchored
+        )
         by_slot = slots if options.diagnostics else shared[:, None, ...]
         sums, said, late = consensus.sums_step(sums, w[:, :m, :], mine, by_slot, on, after)
         apart = w[:, None, :m, :] - slots

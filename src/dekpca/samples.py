@@ -40,10 +40,15 @@ def on_device(X: np.ndarray, device: str) -> Array:
     try:
         import torch
     except ImportError as error:
-        raise ImportError(f"device={device!r} needs PyTorch, which is not installed; pip install 'dekpca[gpu]'") from error
+        raise ImportError(
+            f"device={device!r} needs PyTorch, which is not installed; pip install 'dekpca[gpu]'"
+        ) from error
     try:
         return torch.as_tensor(X, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch's own words for a device that is not there run over many lines
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # torch's own words for a device that is not there run over many lines
         raise ValueError(
             f"device={device!r}: PyTorch cannot use it ({str(error).splitlines()[0]}); it sees {torch.cuda.device_count()} CUDA devices"
         ) from error

@@ -145,16 +145,16 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
     return Space(own, gram, near, sites, rest, trace, undeflated, None if rho is None else block.array(rho))
 
 
-def own_space(
-    block: Block, psi: Array, rest: Array, reach: Array | None, scale: Array
-) -> tuple[OwnSpace, Factor]:
+def own_space(block: Block, psi: Array, rest: Array, reach: Array | None, scale: Array) -> tuple[OwnSpace, Factor]:
     """What the nodes can express, and their K_j."""
     sizes = block.array(block.own_sizes)
     rest_factor = Factor(rest, sizes, scale)
     if reach is None and not psi.shape[2]:
         return OwnSpace(psi, rest, rest_factor.inverse), rest_factor
     seen = rest if reach is None else reach @ rest_factor.inverse @ transposed(reach)
-    (gram,) = by_nodes(lambda j: (psi[j, ...] @ transposed(psi[j, ...]) + seen[j, ...],), block.n_nodes, row_bytes(rest), rest)
+    (gram,) = by_nodes(
+        lambda j: (psi[j, ...] @ transposed(psi[j, ...]) + seen[j, ...],), block.n_nodes, row_bytes(rest), rest
+    )
     return OwnSpace(psi, rest, rest_factor.inverse, reach), Factor(gram, sizes, scale)
 
 

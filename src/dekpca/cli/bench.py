@@ -16,7 +16,9 @@ from .common import Config, Debug, Json, emit, out, verb
 
 @verb
 def bench(
-    data: Annotated[Path | None, typer.Option(help="Rows to fit, as `dekpca fit` reads them (default: random clusters).")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Rows to fit, as `dekpca fit` reads them (default: random clusters).")
+    ] = None,
     nodes: Annotated[str, typer.Option(help="Numbers of nodes, the first against scikit-learn too.")] = "80,160,320",
     rows: Annotated[int, typer.Option(min=2, help="Rows a node.")] = 100,
     neighbors: Annotated[int, typer.Option(min=2, help="Neighbors a node, on a ring.")] = 4,
@@ -54,7 +56,9 @@ def bench(
         else:
             some, _ = scale.draw(X, count * rows)
             found, _ = scale.fit(some, network, width, repeats=2)
-        bounds = scale.work(network, rows, X.shape[1], min(200, count * rows // 10), found.iterations, 4 if "32" in str(X.dtype) else 8)
+        bounds = scale.work(
+            network, rows, X.shape[1], min(200, count * rows // 10), found.iterations, 4 if "32" in str(X.dtype) else 8
+        )
         fits.append(
             {
                 "nodes": count, "rows": found.rows, "seconds": found.seconds, "iterations": found.iterations,
@@ -94,7 +98,18 @@ def _tell(result: dict[str, Any]) -> None:
         f"this machine: {result['flops'] / 1e9:.0f} GFLOP/s in matrix products, {result['bandwidth'] / 1e9:.1f} GB/s read and written",
         highlight=False,
     )
-    table = Table("nodes", "rows", "seconds", "meeting", "kernel", "iterations", "of the machine", "n_iter", "agreement, worst node", "peak GB")
+    table = Table(
+        "nodes",
+        "rows",
+        "seconds",
+        "meeting",
+        "kernel",
+        "iterations",
+        "of the machine",
+        "n_iter",
+        "agreement, worst node",
+        "peak GB",
+    )
     for one in result["fits"]:
         parts, share = one["seconds_by_part"], one["of_the_machine"]
         table.add_row(

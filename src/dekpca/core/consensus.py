@@ -150,7 +150,9 @@ def z_target(
     near = shares / total[:, None, ...]
     if not anchored:  # without shared coordinates
         return Estimate(z.shared, near)
-    move = aac.array_namespace(said).sum(said, axis=1) + late - rho.around[:, None, None] * (sums.z + rho.near * z.shared)
+    move = (
+        aac.array_namespace(said).sum(said, axis=1) + late - rho.around[:, None, None] * (sums.z + rho.near * z.shared)
+    )
     return Estimate(z.shared + move / total, z.near + near)
 
 
@@ -168,7 +170,9 @@ def z_clip(z: Estimate, values: Array) -> tuple[Estimate, Array]:
     return Estimate(shared @ shrink, near), values
 
 
-def w_step(own: OwnSpace, seen: Array, shared: Array, mine: Array, dual: Array, sums: Sums, rho: Penalties, response: Array) -> tuple[Array, Array]:
+def w_step(
+    own: OwnSpace, seen: Array, shared: Array, mine: Array, dual: Array, sums: Sums, rho: Penalties, response: Array
+) -> tuple[Array, Array]:
     """The exact minimizer over w_j, from what it saw of its neighbors' z: coefficients `seen` (B, d, n, k), shared coordinates summed over
     the slots and those of its own z; `response` is (r - 2 K_j)^-1, r the sum of the penalties. And the values of w on the own samples."""
     xp = aac.array_namespace(seen)
@@ -196,11 +200,16 @@ def dual_step(w: Array, gap: Array, dual: Array, rho: Array, next_rho: Array, an
     return dual, dual + (push if next_rho is rho else next_rho * gap)
 
 
-def sums_step(sums: Sums, w: Array, z: Array, seen: Array, rho: Penalties, next_rho: Penalties) -> tuple[Sums, Array, Array]:
+def sums_step(
+    sums: Sums, w: Array, z: Array, seen: Array, rho: Penalties, next_rho: Penalties
+) -> tuple[Sums, Array, Array]:
     """The same in shared coordinates: the new sums, the share that all neighbors hear, and what the node's own has beyond it."""
     apart = w - z
     new = Sums(
-        sums.w + rho.near * w, sums.z + rho.near * z, sums.seen + rho.near * seen, sums.extra + (rho.mine - rho.near) * apart
+        sums.w + rho.near * w,
+        sums.z + rho.near * z,
+        sums.seen + rho.near * seen,
+        sums.extra + (rho.mine - rho.near) * apart,
     )
     factor = next_rho.factor[:, None, None]
     late = factor * (new.extra + (next_rho.mine - next_rho.near) * apart)

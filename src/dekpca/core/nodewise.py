@@ -17,14 +17,14 @@ from typing import Any
 
 import array_api_compat as aac
 import numpy as np
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from ..kernels import row_tiles
 
 Array = Any
 
 CACHE_BYTES = 2**19  # of results that one chunk makes; what it reads and its temporaries are a few times that
-DEVICE_BYTES = 2**30  # the same where a chunk is a few kernel launches
+DEVICE_BYTES = 2**28  # the same where a chunk is a few kernel launches
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("pool", default=None)
 

@@ -44,7 +44,8 @@ class Pool:
     def some(self, rows: Array, n: int) -> Pool:
         """The sites with these numbers, cut to n rows."""
         xp = aac.array_namespace(self.samples)
-        return Pool(*(xp.take(x, rows, axis=0)[:, :n, ...] for x in (self.samples, self.psi, self.mask)), self.full)
+        samples, psi, mask = (xp.take(x, rows, axis=0)[:, :n, ...] for x in (self.samples, self.psi, self.mask))
+        return Pool(samples, psi, mask, self.full)
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,9 +263,7 @@ def neighborhood_gram(
     starts = np.concatenate([[0], np.cumsum(uses)])[:-1]
     site_1, site_2 = pairs // n_sites, pairs % n_sites
     pool_1, pool_2 = (np.searchsorted(offsets, x, side="right") - 1 for x in (site_1, site_2))
-    kinds, kind = np.unique(
-        np.stack([pool_1, pool_2, uses, site_1 == site_2], axis=1), axis=0, return_inverse=True
-    )
+    kinds, kind = np.unique(np.stack([pool_1, pool_2, uses, site_1 == site_2], axis=1), axis=0, return_inverse=True)
     kind = kind.ravel()
 
     # Sites whose pairs are alike (so many of each kind) are computed together, so that their blocks lie together in each group.
@@ -313,7 +312,12 @@ def neighborhood_gram(
 
 
 def _fill(
-    groups: Sequence[Group], pools: Sequence[Pool], kinds: np.ndarray, patterns: np.ndarray, n_sites: np.ndarray, tile: Tile
+    groups: Sequence[Group],
+    pools: Sequence[Pool],
+    kinds: np.ndarray,
+    patterns: np.ndarray,
+    n_sites: np.ndarray,
+    tile: Tile,
 ) -> None:
     """Compute the blocks that the groups keep, a panel at a time: some sites, each with all its partners of one pool, in one wide product.
 

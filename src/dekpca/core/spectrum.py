@@ -158,7 +158,9 @@ def largest(gram: Array) -> Array:
     n = gram.shape[-1]
     columns = min(n, POWER_COLUMNS)
     at = np.arange(n)[:, None] * np.arange(1, columns + 1)
-    start = xp.asarray(np.cos(2.4 * at), dtype=gram.dtype, device=aac.device(gram))  # any directions, but the same everywhere
+    start = xp.asarray(
+        np.cos(2.4 * at), dtype=gram.dtype, device=aac.device(gram)
+    )  # any directions, but the same everywhere
     image = gram @ start
     for _ in range(POWER_STEPS):
         image = gram @ _orthonormal(image)

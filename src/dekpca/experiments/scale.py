@@ -20,14 +20,15 @@ from sklearn.decomposition import KernelPCA
 from .. import baselines
 from ..core.spectrum import to_numpy
 from ..estimator import DecentralizedKernelPCA
+from ..kernels import Kernel
 from ..network import Network
-from ..node_model import NodeModel
 
 Array = Any
 
 K = 4  # components
 NOISE = 8.0  # grey levels of 256, added to copies of rows where there are not enough
-REFERENCE_ROWS = 8000  # of central kernel PCA, where there are too many for one on all
+REFERENCE_ROWS = {True: 40_000, False: 100_000}  # of central kernel PCA, where there are more: on the host, on a device
+DENSE_ROWS = 10_000  # up to here by eigendecomposition
 LOOKED_AT = 20  # nodes whose answers are compared with it
 
 
@@ -99,7 +100,9 @@ def draw(X: Array, rows: int, seed: int = 0) -> tuple[Array, bool]:
     chosen = xp.asarray(random.integers(X.shape[0], size=rows), device=aac.device(X))
     out = xp.take(X, chosen, axis=0)
     step = 100_000
-    for start in range(0, rows, step):  # noise by the library of the data: drawing it on the host would take longer than the fit
+    for start in range(
+        0, rows, step
+    ):  # noise by the library of the data: drawing it on the host would take longer than the fit
         part = out[start : start + step, :]
         if aac.is_torch_array(X):
             import torch
@@ -115,11 +118,14 @@ def estimator(network: Network, gamma: float, **settings: Any) -> DecentralizedK
     return DecentralizedKernelPCA(K, gamma=gamma, network=network, random_state=0, **settings)
 
 
-def fit(X: Array, network: Network, gamma: float, repeats: int = 1, **settings: Any) -> tuple[Fit, DecentralizedKernelPCA]:
+def fit(
+    X: Array, network: Network, gamma: float, repeats: int = 1, **settings: Any
+) -> tuple[Fit, DecentralizedKernelPCA]:
     """Fit equal shares of the rows of X, in order; the best of `repeats`."""
     labels = np.repeat(np.arange(len(network)), X.shape[0] // len(network))
     found: tuple[float, DecentralizedKernelPCA] | None = None
     for _ in range(repeats):
+        model = None
         wait(X)
         start = time.perf_counter()
         model = estimator(network, gamma, **settings).fit(X, nodes=labels)
@@ -130,30 +136,64 @@ def fit(X: Array, network: Network, gamma: float, repeats: int = 1, **settings: 
     assert found is not None
     seconds, model = found
     measured = Fit(
-        len(network), X.shape[0], seconds, dict(model.history_["seconds"]), model.n_iter_, model.converged_, agreement(model, X, gamma)
+        len(network),
+        X.shape[0],
+        seconds,
+        dict(model.history_["seconds"]),
+        model.n_iter_,
+        model.converged_,
+        agreement(model, X, gamma),
     )
     return measured, model
 
 
 def agreement(model: DecentralizedKernelPCA, X: Array, gamma: float) -> list[float]:
-    """|correlation| of the component values of the worst of some nodes with those of central kernel PCA (of at most REFERENCE_ROWS rows)."""
-    random = np.random.default_rng(1)
-    rows = np.sort(random.permutation(X.shape[0])[:REFERENCE_ROWS])
+    """|correlation| of the component values of the worst of some nodes with those of central kernel PCA of at most REFERENCE_ROWS rows."""
     xp = aac.array_namespace(X)
-    some = to_numpy(xp.take(X, xp.asarray(rows, device=aac.device(X)), axis=0)).astype(np.float64)
-    central = baselines.central(some, K, gamma=gamma)
-    at = some[:2000]
-    truth = central.transform(at)
-    nodes = random.permutation(len(model.network_))[:LOOKED_AT]
+    random = np.random.default_rng(1)
+    most = REFERENCE_ROWS[aac.is_numpy_array(X)]
+    rows = xp.asarray(np.sort(random.permutation(X.shape[0])[:most]), device=aac.device(X))
+    some = xp.take(X, rows, axis=0) if X.shape[0] > most else X
+    at = some[:2000, :]
+    if some.shape[0] <= DENSE_ROWS:
+        truth = baselines.central(to_numpy(some).astype(np.float64), K, gamma=gamma).transform(
+            to_numpy(at).astype(np.float64)
+        )
+    else:
+        truth = to_numpy(central_values(xp.astype(some, xp.float32), gamma)[:2000, :]).astype(np.float64)
     worst = np.ones(K)
-    for node in nodes:
-        own: NodeModel = model.node_models_[int(node)]
-        like = own.eigenvalues_
-        given = aac.array_namespace(like).asarray(at, dtype=like.dtype, device=aac.device(like))
-        values = to_numpy(own.transform(given)).astype(np.float64)
-        found = [abs(np.corrcoef(values[:, i], truth[:, i])[0, 1]) for i in range(K)]
-        worst = np.minimum(worst, found)
+    for node in random.permutation(len(model.network_))[:LOOKED_AT]:
+        values = to_numpy(model.node_models_[int(node)].transform(at)).astype(np.float64)
+        worst = np.minimum(worst, [abs(np.corrcoef(values[:, i], truth[:, i])[0, 1]) for i in range(K)])
     return worst.tolist()
+
+
+def central_values(X: Array, gamma: float, passes: int = 3) -> Array:
+    """The component values of central kernel PCA at all rows of X, by block power iterations with the whole kernel matrix, a tile at a time.
+
+    They start from the components of a few rows, so that what is left to find is small.
+    """
+    xp = aac.array_namespace(X)
+    kernel = Kernel("rbf", gamma=gamma)
+    few = to_numpy(X[:: max(1, X.shape[0] // 2000), :]).astype(np.float64)
+    function = baselines.central(few, 3 * K, gamma=gamma).own_function()
+    points, coefficients = (
+        xp.asarray(np.concatenate(x), dtype=X.dtype, device=aac.device(X))
+        for x in (function.points, function.coefficients)
+    )
+    step = 4096
+
+    def through(points: Array, coefficients: Array) -> Array:
+        tiles = [kernel.gram(X[a : a + step, :], points) @ coefficients for a in range(0, X.shape[0], step)]
+        values = xp.concat(tiles)
+        return values - xp.mean(values, axis=0)
+
+    basis = xp.linalg.qr(through(points, coefficients))[0]
+    for _ in range(passes):
+        image = through(X, basis)  # basis is centred already
+        basis = xp.linalg.qr(image)[0]
+    _, turn = xp.linalg.eigh(xp.matrix_transpose(basis) @ through(X, basis))
+    return (basis @ xp.flip(turn, axis=1))[:, :K]
 
 
 def against_central(X: np.ndarray, network: Network, gamma: float, repeats: int = 3) -> tuple[Fit, float]:
@@ -174,7 +214,9 @@ def apart(X: np.ndarray, nodes: int, rows_a_node: int, neighbors: int, gamma: fl
         return pool.apply(_measured, (X, nodes, rows_a_node, neighbors, gamma, settings))
 
 
-def _measured(X: np.ndarray, nodes: int, rows_a_node: int, neighbors: int, gamma: float, settings: dict[str, Any]) -> Fit:
+def _measured(
+    X: np.ndarray, nodes: int, rows_a_node: int, neighbors: int, gamma: float, settings: dict[str, Any]
+) -> Fit:
     rows, _ = draw(X, nodes * rows_a_node)
     network = Network.ring(nodes, neighbors)
     estimator(Network.ring(8, 2), gamma).fit(rows[:400])  # what is imported and allocated once is not the fit's
@@ -186,7 +228,9 @@ def _measured(X: np.ndarray, nodes: int, rows_a_node: int, neighbors: int, gamma
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     whole = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seconds_by_part = dict(model.history_["seconds"])
-    found = Fit(nodes, len(rows), seconds, seconds_by_part, model.n_iter_, model.converged_, agreement(model, rows, gamma), peak)
+    found = Fit(
+        nodes, len(rows), seconds, seconds_by_part, model.n_iter_, model.converged_, agreement(model, rows, gamma), peak
+    )
     found.checks = {"values": np.asarray(model.transform(rows[:200])), "process_bytes": whole}
     return found
 
@@ -207,7 +251,9 @@ class Work:
 def work(network: Network, rows_a_node: int, columns: int, landmarks: int, iterations: int, item: int) -> list[Work]:
     """Counted for the default settings and nodes of one size: docs/performance.md derives the numbers."""
     J, n, M, m, k = len(network), rows_a_node, columns, landmarks, 2 * K
-    pairs = (network.watchers.nnz + J) // 2  # unordered pairs of nodes that somebody has around, each with itself included
+    pairs = (
+        network.watchers.nnz + J
+    ) // 2  # unordered pairs of nodes that somebody has around, each with itself included
     uses = float(((network.degrees + 1) ** 2).sum())  # blocks of all neighborhoods
     slots = float((network.degrees + 1).sum())
     meeting = Work("meeting", 2.0 * J * n * (m * M + 2 * m * m), item * J * n * (M + 3 * m))
@@ -231,7 +277,9 @@ def transform_times(model: DecentralizedKernelPCA, X: Array) -> tuple[float, flo
 
     def bare() -> None:
         for start in range(0, X.shape[0], step):
-            out[start : start + step, :] = model._answering.kernel.gram(X[start : start + step, :], points) @ coefficients
+            out[start : start + step, :] = (
+                model._answering.kernel.gram(X[start : start + step, :], points) @ coefficients
+            )
 
     return best(lambda: model.transform(X), X, 2), best(bare, X, 2)
 
