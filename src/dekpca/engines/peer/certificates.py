@@ -33,12 +33,10 @@ def check_name(name: str) -> str:
     >>> check_name("Hospital A")
     Traceback (most recent call last):
     ...
-    dekpca.engines.peer.certificates.IdentityError: node name 'Hospital A': use 1 to 63 of a-z, 0-9, '-', '_' and '.', from letter or digit to letter or digit
+    dekpca.engines.peer.certificates.IdentityError: node name 'Hospital A': use 1 to 63 of a-z and 0-9, and of '-', '_', '.' inside
     """
     if not NAME.fullmatch(name) or ".." in name:
-        raise IdentityError(
-            f"node name {name!r}: use 1 to 63 of a-z, 0-9, '-', '_' and '.', from letter or digit to letter or digit"
-        )
+        raise IdentityError(f"node name {name!r}: use 1 to 63 of a-z and 0-9, and of '-', '_', '.' inside")
     if _is_address(name):
         raise IdentityError(f"node name {name!r}: this is an IP address; give the node a name that stays when it moves")
     return name
@@ -157,22 +155,19 @@ def check_issuer(cert: Path, ca: Path, chain: Sequence[x509.Certificate], roots:
     while True:
         believed = [root for root in roots if _signed(current, root)]
         if believed:
-            valid = [
-                root for root in believed if root.not_valid_before_utc <= datetime.now(UTC) <= root.not_valid_after_utc
-            ]
-            if not valid:
-                check_time(ca, "CA", believed[0], "make a new CA and give it to all nodes")
-            return
+            latest = max(believed, key=lambda root: root.not_valid_after_utc)
+            return check_time(ca, "CA", latest, "make a new CA and give it to all nodes")
         above = next((c for c in between if _signed(current, c)), None)
         if above is None:
-            missing = "" if current is chain[0] else f", by way of {called(current.subject)}"
-            raise IdentityError(
-                f"certificate {cert}: not signed by the CA in {ca} ({'; '.join(called(r.subject) for r in roots)}){missing}, "
-                f"but by {called(current.issuer)}; use the CA that all nodes share, or get a certificate from it"
-            )
-        between.remove(above)
+            break
         check_time(cert, "intermediate certificate in", above, "get a new chain")
+        between.remove(above)
         current = above
+    way = "" if current is chain[0] else f" (by way of {called(current.subject)})"
+    raise IdentityError(
+        f"certificate {cert}: not signed by the CA in {ca} ({'; '.join(called(r.subject) for r in roots)}), "
+        f"but by {called(current.issuer)}{way}; use the CA that all nodes share, or get a certificate from it"
+    )
 
 
 def _signed(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
