@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -365,6 +366,24 @@ def test_openssl_is_content(certs, purpose):
     command = ["openssl", "verify", "-x509_strict", "-purpose", purpose, "-CAfile", certs / "ca.crt", certs / "a.crt"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@OPENSSL
+def test_the_commands_for_an_own_ca_work(tmp_path):
+    """docs/security.md: the lines for openssl, as they stand there; and dekpca's own CA signs a request the same way."""
+    text = (Path(__file__).parent.parent / "docs" / "security.md").read_text(encoding="utf-8")
+    lines = next(b for b in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "openssl req -x509" in b)
+    subprocess.run(["sh", "-e", "-c", lines], cwd=tmp_path, check=True, capture_output=True)
+    a = of(tmp_path, "hospital-a")
+    with server(a) as (port, _):
+        assert ask(port, a.channel_credentials(), "hospital-a") == "'hospital-a'"
+    ours = tmp_path / "ours"
+    init_ca(ours, "group", 300)
+    signing = (
+        lines[lines.index("openssl x509 -req") :].replace("ca.crt", "ours/ca.crt").replace("ca.key", "ours/ca.key")
+    )
+    subprocess.run(["sh", "-e", "-c", signing], cwd=tmp_path, check=True, capture_output=True)
+    assert of(tmp_path, "hospital-a", ours / "ca.crt").fingerprint != a.fingerprint
 
 
 # ---------------------------------------------------------------------- the verbs
