@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from .certs import certs
 from .demo import demo
 from .doctor import doctor
 from .fit import fit, transform
@@ -39,6 +40,7 @@ def _options(
 
 for verb in (demo, fit, transform, network, doctor, reproduce, launch):
     app.command()(verb)
+app.add_typer(certs)
 
 
 def main() -> None:
