@@ -16,8 +16,8 @@ import grpc
 from . import wire_pb2 as wire
 from .errors import Disagreement, PeerError, ProtocolError
 from .identity import Identity
-from .letters import MOST_RECEIVED, PIECE, Letter, check_beat, check_greeting, metadata, parse
-from .server import MOST_NODES, SERVICE, Server
+from .letters import MOST_RECEIVED, PIECE, Letter, check_beat, check_greeting, metadata, parse, showable
+from .server import SERVICE, Server
 from .station import Neighbor, Station, refuse_differences
 
 CALL = 30.0  # seconds for a greeting
@@ -80,7 +80,7 @@ class Link:
         return grpc.aio.secure_channel(self.neighbor.address, self.identity.channel_credentials(), options=options)
 
     def _broken(self, error: grpc.aio.AioRpcError) -> None:
-        code, text = error.code(), error.details() or error.code().name
+        code, text = error.code(), showable(error.details() or error.code().name)
         refused = code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED)
         if refused and self.station.limits is None:  # nothing has begun, so nothing is lost by saying it at once
             self.station.fail(Disagreement(f"refused by node {self.neighbor.name}: {text}"))
@@ -105,7 +105,7 @@ class Link:
         call = channel.stream_unary(f"/{SERVICE}/Greet")
         said = self.server.greeting().SerializeToString()
         data = await call(iter([said]), metadata=self._metadata, timeout=CALL)
-        facts, records = check_greeting(parse(wire.Greeting, data), MOST_NODES)
+        facts, records = check_greeting(parse(wire.Greeting, data))
         refuse_differences(self.station.name, self.neighbor.name, self.server.facts, facts)
         self.server.learn(records, self.neighbor)
         self._told = version
@@ -185,7 +185,10 @@ class Link:
                 data = await asyncio.wait_for(call.read(), max(CONNECT, 2 * period))
                 if data is grpc.aio.EOF:
                     raise grpc.aio.AioRpcError(
-                        await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+                        await call.code(),
+                        await call.initial_metadata(),
+                        await call.trailing_metadata(),
+                        await call.details(),
                     )
                 self.station.note_beat(self.neighbor, check_beat(parse(wire.Beat, data)))
                 self.station.answered(self.neighbor)

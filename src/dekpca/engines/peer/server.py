@@ -34,7 +34,6 @@ log = logging.getLogger("dekpca.peer")
 
 SERVICE = "dekpca.peer.v1.Peer"
 STREAMS = 4  # deliveries of one neighbor at once: one lives, others may not have noticed yet that they are cut
-MOST_NODES = 20_000
 OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),
     ("grpc.max_send_message_length", MOST_RECEIVED),
@@ -103,7 +102,10 @@ class Server:
             )
         if claimed != name:
             await self._refuse(
-                context, Code.PERMISSION_DENIED, where, f"the certificate is that of node {name}, but the call says {claimed[:80]!r}"
+                context,
+                Code.PERMISSION_DENIED,
+                where,
+                f"the certificate is that of node {name}, but the call says {claimed[:80]!r}",
             )
         if protocol != str(PROTOCOL):
             await self._refuse(
@@ -138,7 +140,7 @@ class Server:
     async def _greet(self, neighbor: Neighbor, messages: AsyncIterator[bytes], context: Any) -> bytes:
         """Compare settings, and exchange what is known of the network."""
         async for data in messages:
-            facts, records = check_greeting(parse(wire.Greeting, data), MOST_NODES)
+            facts, records = check_greeting(parse(wire.Greeting, data))
             refuse_differences(self.station.name, neighbor.name, self.facts, facts)
             self.learn(records, neighbor)
             neighbor.agreed = True
@@ -209,7 +211,9 @@ class Server:
                     expected = station.expected.get(neighbor.name) if current else None
                     letter = check_head(piece.head, neighbor.name, station.limits, expected, station.reached)
                     held, attempt = 0, next(self._attempts)
-                    dropping = letter.round <= station.through or station.journal.find(neighbor.name, letter.round) is not None
+                    dropping = (
+                        letter.round <= station.through or station.journal.find(neighbor.name, letter.round) is not None
+                    )
                     if dropping:
                         yield letter.round
                     else:
