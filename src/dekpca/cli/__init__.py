@@ -13,6 +13,7 @@ from .doctor import doctor
 from .fit import fit, transform
 from .launch import launch
 from .network import network
+from .node import node
 from .reproduce import reproduce
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ def _options(
 for verb in (demo, fit, transform, network, doctor, reproduce, launch):
     app.command()(verb)
 app.add_typer(certs)
+app.add_typer(node)
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ class Link:
                 self._broken(error)
             except TimeoutError:
                 self.station.unreachable(self.neighbor, f"no connection to {self.neighbor.address}")
-            except ProtocolError as error:
+            except (ProtocolError, asyncio.InvalidStateError) as error:  # the latter: writing to a call that has ended
                 self.station.unreachable(self.neighbor, str(error))
             except PeerError as error:
                 self.station.fail(error)

@@ -27,6 +27,7 @@ log = logging.getLogger("dekpca.peer")
 
 POLL = 0.25  # seconds between looks at the clock while waiting
 FAREWELL = 3.0  # seconds in which the neighbors are told that this node stops
+REMEMBERED = 64  # acknowledgements by which a neighbor that lost its folder is known
 DONE_FILE = "done.json"
 
 
@@ -211,6 +212,13 @@ class Station:
                     neighbor.outbox[round] = letter, data
                     self.wake(name)
 
+    def forget(self, through: int) -> None:
+        """A checkpoint was written: nothing up to this round will be asked for again."""
+        with self.changed:
+            self.through = through
+            for neighbor in self.neighbors.values():
+                neighbor.acknowledged = set(sorted(neighbor.acknowledged)[-REMEMBERED:])
+
     def receive(self, name: str, into: memoryview) -> None:
         """Wait for the message of a neighbor in this round."""
         letter, round = self.expected[name], self.reached
@@ -241,26 +249,24 @@ class Station:
                 self.changed.wait(POLL)
 
     def finish(self) -> list[str]:
-        """This node has its answer: stay until the neighbors have theirs. Returns those who were not heard from any more."""
-        with self.changed:
-            self.done, self.phase = True, "done"
-        self.wake(None)
+        """This node has its answer: stay until the neighbors have theirs. Returns those who were not heard from any more.
+
+        It says that it is done only when all that it said is acknowledged: whoever hears that knows that nothing is missing.
+        """
         gone: set[str] = set()
         while True:
             with self.changed:
                 now = time.monotonic()
-                staying = []
-                for n in self.neighbors.values():
-                    # a neighbor that is done and cannot be reached has left: it needs nothing more
-                    left = n.done and not n.up and n.silent(now, self.started) > 2 * self.timeouts.beat
-                    if (n.done and n.told_done) or left or n.name in gone:
-                        continue
-                    if n.silent(now, self.started) > self.timeouts.peer:
-                        gone.add(n.name)
-                        continue
-                    staying.append(n)
-                if not staying:
-                    return sorted(gone)
+                silent = {n.name: n.silent(now, self.started) for n in self.neighbors.values()}
+                gone |= {name for name, seconds in silent.items() if seconds > self.timeouts.peer}
+                here = [n for n in self.neighbors.values() if n.name not in gone]
+                if not self.done and not any(n.outbox and not n.done for n in here):
+                    self.done, self.phase = True, "done"
+                    self.wake(None)
+                # a neighbor that is done and cannot be reached has left: it needs nothing more
+                left = {n.name for n in here if n.done and not n.up and silent[n.name] > 2 * self.timeouts.beat}
+                if self.done and all((n.done and n.told_done) or n.name in left for n in here):
+                    return sorted(name for name in gone if not self.neighbors[name].done)
                 self.changed.wait(POLL)
 
     def _raise_error(self) -> None:

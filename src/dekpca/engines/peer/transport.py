@@ -104,6 +104,11 @@ class Transport:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._server.stop()
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # calls that were being answered
+        for other in left:
+            other.cancel()
+        await asyncio.wait(left, timeout=1.0) if left else None
+        await self._loop.shutdown_asyncgens()
 
     def _link_ended(self, task: Any) -> None:
         """A link never ends by itself: whatever ended it is a bug, and must not be waited for."""
