@@ -161,12 +161,10 @@ class Attacker:
                 over.wait(2 * PATIENCE)
 
         with grpc.secure_channel(self.address, self.credentials, options, compression) as channel:
-            path = f"/{SERVICE}/{method}"
             try:
-                if method == "Greet":
-                    heard.append(channel.stream_unary(path)(said(), metadata=self.metadata, timeout=PATIENCE))
-                else:
-                    heard.extend(channel.stream_stream(path)(said(), metadata=self.metadata, timeout=PATIENCE))
+                heard.extend(
+                    channel.stream_stream(f"/{SERVICE}/{method}")(said(), metadata=self.metadata, timeout=PATIENCE)
+                )
             except grpc.RpcError as error:
                 return error.code(), error.details(), heard
             finally:

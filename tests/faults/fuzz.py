@@ -219,7 +219,8 @@ class Node:
             self.outcomes["acknowledged"] += 1
 
     async def greet(self, messages: Iterable[Said]) -> None:
-        await self.server._greet(self.attacker, self.each(messages), None)
+        async for _ in self.server._greet(self.attacker, self.each(messages)):
+            self.outcomes["greeted"] += 1
 
     async def beat(self, messages: Iterable[Said]) -> None:
         async for data in self.each(messages):
@@ -346,13 +347,9 @@ def fuzz_over_tls(folder: Path, messages: int, seed: int) -> Counter[str]:
 
 def call(channel: grpc.Channel, method: str, said: list[bytes]) -> str:
     """The code of the answer."""
-    path, known = f"/{SERVICE}/{method}", metadata(RUN, "b")
     try:
-        if method == "Greet":
-            channel.stream_unary(path)(iter(said), metadata=known, timeout=30)
-        else:
-            for _ in channel.stream_stream(path)(iter(said), metadata=known, timeout=30):
-                pass
+        for _ in channel.stream_stream(f"/{SERVICE}/{method}")(iter(said), metadata=metadata(RUN, "b"), timeout=30):
+            pass
     except grpc.RpcError as error:
         return error.code().name
     return "OK"
