@@ -15,7 +15,7 @@ import grpc
 
 from . import wire_pb2 as wire
 from .errors import Disagreement, PeerError, ProtocolError
-from .identity import Identity
+from .identity import Identity, explain
 from .letters import MOST_RECEIVED, PIECE, Letter, check_beat, check_greeting, metadata, parse, showable
 from .server import SERVICE, Server
 from .station import Neighbor, Station, refuse_differences
@@ -57,7 +57,7 @@ class Link:
         while True:
             try:
                 async with self._channel() as channel:
-                    await asyncio.wait_for(channel.channel_ready(), CONNECT)
+                    await asyncio.wait_for(self._connect(channel), CONNECT)
                     delay = FIRST_DELAY
                     await work(channel)
             except grpc.aio.AioRpcError as error:
@@ -71,6 +71,17 @@ class Link:
                 return
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(2 * delay, MOST_DELAY)
+
+    async def _connect(self, channel: Any) -> None:
+        """Until the handshake is over. If it fails, a call fails at once and says why, which the state of a channel does not."""
+        while (state := channel.get_state(try_to_connect=True)) != grpc.ChannelConnectivity.READY:
+            if state == grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                call = channel.stream_stream(f"/{SERVICE}/Pulse")(metadata=self._metadata, timeout=1.0)
+                try:
+                    await self._read(call)
+                finally:
+                    call.cancel()
+            await channel.wait_for_state_change(state)
 
     def _channel(self) -> Any:
         options: list[tuple[str, Any]] = list(OPTIONS)
@@ -87,7 +98,7 @@ class Link:
         elif code == grpc.StatusCode.INVALID_ARGUMENT:
             self.station.fail(ProtocolError(f"node {self.neighbor.name} does not take what this node sends: {text}"))
         elif code != grpc.StatusCode.ABORTED:
-            self.station.unreachable(self.neighbor, text)
+            self.station.unreachable(self.neighbor, explain(text))
 
     # ------------------------------------------------------------------ greetings and messages
     async def _talk(self, channel: Any) -> None:
