@@ -129,9 +129,8 @@ def test_simulated_nodes_are_real_ones(tmp_path):
     models = {name: NodeModel.load(said["model"]) for name, said in result["nodes"].items()}
     assert sorted(models) == ["node-0", "node-1", "node-2"]
     parts = {name: np.load(out / f"{name}.npy") for name in models}
-    local = DecentralizedKernelPCA(
-        3, gamma="scale", landmarks="kmeans", random_state=0, network=Network.from_edges([("node-0", "node-1"), ("node-1", "node-2"), ("node-2", "node-0")])
-    ).fit_parts(parts)  # fmt: skip
+    ring = Network.from_edges([("node-0", "node-1"), ("node-1", "node-2"), ("node-2", "node-0")])
+    local = DecentralizedKernelPCA(3, gamma="scale", landmarks="kmeans", random_state=0, network=ring).fit_parts(parts)
     for name, model in models.items():
         np.testing.assert_allclose(model.eigenvalues_, local.eigenvalues_, rtol=1e-9)
         np.testing.assert_allclose(

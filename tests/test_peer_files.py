@@ -226,9 +226,9 @@ def test_a_full_disk_is_an_error_and_nothing_is_acknowledged(tmp_path):
 def test_contradictions_name_both_sides():
     roster = Roster("a", ["b"], 30)
     roster.add({"b": (("a", "c"), 20)}, "b")
-    with pytest.raises(Disagreement, match="node b has 20 rows .* as node b told, but 21 rows .* as node c told"):
+    with pytest.raises(Disagreement, match=r"node b has 20 rows .* as node b told, but 21 rows .* as node c told"):
         roster.add({"b": (("a", "c"), 21)}, "c")
-    with pytest.raises(Disagreement, match="node b lists node c as a neighbor, but node c does not list b"):
+    with pytest.raises(Disagreement, match=r"node b lists node c as a neighbor, but node c does not list b"):
         roster.add({"c": (("d",), 5)}, "b")
     with pytest.raises(Disagreement, match="node d lists node a as a neighbor, but node a does not list d"):
         roster.add({"d": (("a",), 5)}, "b")
