@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 
 from dekpca.cli import app
 from dekpca.engines.peer import wire_pb2 as wire
+from dekpca.engines.peer.errors import ProtocolError
 from dekpca.engines.peer.identity import init_ca, issue
 from dekpca.engines.peer.letters import metadata
 from dekpca.engines.peer.server import SERVICE
@@ -412,6 +413,23 @@ def test_damaged_messages_over_tls(clean_log):
         outcomes = fuzz.fuzz_over_tls(folder, 300, seed=7)
     assert outcomes["INVALID_ARGUMENT"] > 100
     assert clean_log.lines > 100
+
+
+def test_messages_that_break_off_do_not_fill_the_disk(tmp_path):
+    """A neighbor that begins messages and never ends them is refused at last; a checkpoint forgives."""
+    node = fuzz.Node(tmp_path)
+    head = wire.Head(run=fuzz.RUN, sender="b", round=1, kind="share", dtype="<f8", shape=[125])
+    begun = fuzz.Said(wire.Piece(head=head, offset=0, data=bytes(999)).SerializeToString(), damaged=False)
+
+    async def many():
+        for _ in range(200):
+            await node.deliver([begun])
+
+    with pytest.raises(ProtocolError, match="bytes of messages that broke off, more than 100 of the largest"):
+        asyncio.run(many())
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 150 * fuzz.LIMITS.largest
+    node.station.forget(0)
+    asyncio.run(node.deliver([begun]))
 
 
 def test_the_same_seed_damages_the_same_way():

@@ -207,7 +207,8 @@ class Node:
     def go_on(self) -> None:
         """The program is ten rounds further, with a checkpoint."""
         self.reached += 10
-        self.station.reached = self.station.through = self.reached
+        self.station.reached = self.reached
+        self.station.forget(self.reached)
         self.journal.rotate()
         self.journal.forget(self.station.through)
 
