@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -64,9 +65,13 @@ class Mutator:
         if which < 4:
             return self.piece(run, sender, round)
         if which == 4:
-            names = [f"n{i}" for i in range(r.randrange(1, 6))]
+            names = [*"abc", *(f"n{i}" for i in range(r.randrange(4)))]  # a triangle, and a chain that hangs on c
+            around = {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"]} | {name: [] for name in names[3:]}
+            for one, other in pairwise(names[2:]):
+                around[one].append(other)
+                around[other].append(one)
             records = [
-                wire.Record(name=n, neighbors=[m for m in names if m != n], rows=r.randrange(1, 1000)) for n in names
+                wire.Record(name=n, neighbors=near, rows=r.randrange(1, 1000)) for n, near in around.items() if n != "a"
             ]
             return wire.Greeting(facts=[wire.Fact(what=w, value=v) for w, v in FACTS.items()], records=records)
         if which == 5:
@@ -87,11 +92,12 @@ class Mutator:
         return wire.Piece(head=head, offset=0, data=r.randbytes(size))
 
     def damaged(self, message: Any) -> bytes:
-        """The bytes of a message after one to three mutations."""
-        for _ in range(self.random.randrange(3)):
+        """The bytes of a message after one to five mutations: of fields, then of bytes."""
+        fields = self.random.randrange(3)
+        for _ in range(fields):
             self._set_some_field(message)
         data = bytearray(message.SerializeToString())
-        for _ in range(self.random.randrange(1, 4)):
+        for _ in range(self.random.randrange(0 if fields else 1, 4)):
             data = self._damage(data)
         return bytes(data)
 
@@ -223,8 +229,12 @@ class Node:
             self.outcomes["acknowledged"] += 1
 
     async def greet(self, messages: Iterable[Said]) -> None:
+        if self.outcomes["messages read"] % 2:  # somebody who knows nothing yet believes more
+            self.station.roster = Roster("a", ["b", "c"], 30)
         async for _ in self.server._greet(self.attacker, self.each(messages)):
             self.outcomes["greeted"] += 1
+            if self.station.roster.complete:
+                self.station.roster.network()
 
     async def beat(self, messages: Iterable[Said]) -> None:
         async for data in self.each(messages):
