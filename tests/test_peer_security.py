@@ -46,8 +46,8 @@ def certs(tmp_path_factory):
     """Node certificates a to d, an expired one of b under old/, and one of b by a CA of the same name under other/."""
     folder = tmp_path_factory.mktemp("certs")
     init_ca(folder, "group", 300)
-    for name in "abcd":
-        issue(folder, name, 90)
+    for name, days in (("a", 90), ("b", 90), ("c", 2), ("d", 90)):
+        issue(folder, name, days)
     (folder / "old").mkdir()
     for file in ("ca.crt", "ca.key"):
         shutil.copy(folder / file, folder / "old")
@@ -221,6 +221,7 @@ def test_attacks_on_a_run(certs, tmp_path):
         assert peak(attacked.processes["a"].pid) - memory < 40e6
         attacked.processes["c"].send_signal(signal.SIGCONT)
         found = attacked.finish()
+        assert ["certificate expires soon" in attacked.log(name) for name in "abc"] == [False, False, True]
     for name, model in expected.items():
         assert model.keys() == found[name].keys()
         for key in model:
