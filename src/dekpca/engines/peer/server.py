@@ -144,6 +144,8 @@ class Server:
             except ProtocolError as error:
                 await self._refuse(context, Code.INVALID_ARGUMENT, who, str(error))
             except Disagreement as error:
+                if self.station.limits is None:  # nothing has begun: both say it, and stop
+                    self.station.fail(error)
                 await self._refuse(context, Code.FAILED_PRECONDITION, who, str(error))
             except NotYet as error:
                 await context.abort(Code.ABORTED, str(error))

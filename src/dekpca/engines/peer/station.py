@@ -131,7 +131,8 @@ class Station:
         if beat.stopped and not neighbor.stopped:
             neighbor.stopped = beat.stopped
             log.warning("neighbor stops", extra={"peer": neighbor.name, "why": beat.stopped})
-            if beat.contagious and not self.done:
+            # whoever stops before it has begun, perhaps with wrong settings, stops only those who have not begun either
+            if beat.contagious and not self.done and (self.limits is None or beat.phase != "meeting"):
                 self.fail(PeerLost(f"{beat.stopped} (says node {neighbor.name})"), beat.stopped)
 
     def beat(self, neighbor: Neighbor) -> wire.Beat:
