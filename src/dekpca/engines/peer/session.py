@@ -37,6 +37,8 @@ from .transport import Transport
 
 log = logging.getLogger("dekpca.peer")
 
+EXPIRY_WARNING = 14  # days
+
 
 @dataclass(frozen=True)
 class Place:
@@ -94,6 +96,10 @@ class Session:
             self.store.close()
             raise
         log.info("listening", extra={"address": self.transport.address, "resumed_in_round": self.saved.round})
+        identity = self.place.identity
+        if identity is not None and identity.days_left < EXPIRY_WARNING:
+            until = identity.expires.strftime("%Y-%m-%d %H:%M UTC")
+            log.warning("certificate expires soon: renew it (docs/security.md)", extra={"valid_until": until})
         return self
 
     def __exit__(self, *error: Any) -> None:

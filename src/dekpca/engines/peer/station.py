@@ -20,7 +20,7 @@ from . import wire_pb2 as wire
 from .codec import sync_folder
 from .errors import Damaged, Disagreement, PeerLost, ProtocolError
 from .journal import Journal, Message
-from .letters import WAITING, Letter, Limits, showable
+from .letters import BROKEN_OFF, WAITING, Letter, Limits, showable
 from .roster import Record, Roster
 
 log = logging.getLogger("dekpca.peer")
@@ -63,6 +63,7 @@ class Neighbor:
     iteration: int = 0
     sent: int = 0  # bytes
     received: int = 0
+    broken_off: int = 0  # bytes of messages that it did not send to their end, since the last checkpoint
 
     def silent(self, now: float, started: float) -> float:
         """For how long messages have not gone both ways."""
@@ -174,10 +175,16 @@ class Station:
             self.fail(PeerLost(text))
 
     def may_wait(self, neighbor: Neighbor, round: int) -> None:
-        """Refuse a message if too many of this neighbor wait already."""
+        """Refuse a message if too many of this neighbor wait already, or broke off: they fill the disk."""
         waiting = [r for r in self.journal.held(neighbor.name) if r > self.furthest and r != round]
         if len(waiting) >= WAITING:
             raise ProtocolError(f"{len(waiting)} messages wait for this node already, no neighbor can be so far ahead")
+        assert self.limits is not None
+        if neighbor.broken_off > BROKEN_OFF * self.limits.largest:
+            raise ProtocolError(
+                f"{neighbor.broken_off} bytes of messages that broke off, more than {BROKEN_OFF} of the largest; "
+                "if the line is so bad, start this node and then the neighbor again"
+            )
 
     @property
     def furthest(self) -> int:
@@ -232,6 +239,7 @@ class Station:
             self.through = through
             for neighbor in self.neighbors.values():
                 neighbor.acknowledged = set(sorted(neighbor.acknowledged)[-REMEMBERED:])
+                neighbor.broken_off = 0
 
     def receive(self, name: str, into: memoryview) -> None:
         """Wait for the message of a neighbor in this round."""
