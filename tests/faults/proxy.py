@@ -44,6 +44,8 @@ class Connection:
     async def run(self) -> None:
         try:
             await self.wire.opened.wait()
+            if self.wire.target is None:
+                raise ConnectionRefusedError
             self.far = await asyncio.open_connection("127.0.0.1", self.wire.target)
             pumps = [self._pump(self.near[0], self.far[1], True), self._pump(self.far[0], self.near[1], False)]
             async with asyncio.TaskGroup() as group:
@@ -118,9 +120,9 @@ class Connection:
 
 
 class Wire:
-    """Listens on `port` of the loopback and carries connections to port `target`."""
+    """Listens on `port` of the loopback and carries connections to port `target`, which may change; None: nobody is there."""
 
-    def __init__(self, wires: Wires, target: int):
+    def __init__(self, wires: Wires, target: int | None):
         self.wires = wires
         self.target = target
         self.port = 0
@@ -237,7 +239,7 @@ class Wires:
         self._thread.start()
         self._all: list[Wire] = []
 
-    def to(self, target: int) -> Wire:
+    def to(self, target: int | None) -> Wire:
         """A new wire to a port of the loopback."""
         wire = Wire(self, target)
         self.do(wire._listen())
