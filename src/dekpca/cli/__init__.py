@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from .certs import certs
 from .demo import demo
 from .doctor import doctor
 from .fit import fit, transform
 from .launch import launch
 from .network import network
+from .node import node
 from .reproduce import reproduce
 
 app = typer.Typer(
@@ -39,6 +41,8 @@ def _options(
 
 for verb in (demo, fit, transform, network, doctor, reproduce, launch):
     app.command()(verb)
+app.add_typer(certs)
+app.add_typer(node)
 
 
 def main() -> None:

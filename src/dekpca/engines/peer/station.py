@@ -1,0 +1,326 @@
+"""The station: what the server, the links to the neighbors and the program of a node share, and the only place where they wait for each other.
+
+The program runs in one thread and gRPC in another. What both touch is guarded by `changed`, which is notified whenever something that
+somebody may wait for has happened. Nothing here knows of sockets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import wire_pb2 as wire
+from .codec import sync_folder
+from .errors import Damaged, Disagreement, PeerError, PeerLost, ProtocolError
+from .journal import Journal, Message
+from .letters import WAITING, Letter, Limits
+from .roster import Record, Roster
+
+log = logging.getLogger("dekpca.peer")
+
+POLL = 0.25  # seconds between looks at the clock while waiting
+FAREWELL = 3.0  # seconds in which the neighbors are told that this node stops
+REMEMBERED = 64  # acknowledgements by which a neighbor that lost its folder is known
+DONE_FILE = "done.json"
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds."""
+
+    peer: float = 300.0  # without an answer from a neighbor that is waited for
+    start: float = 3600.0  # until a neighbor answers for the first time
+    beat: float = 2.0  # between two signs of life
+
+
+@dataclass(eq=False)
+class Neighbor:
+    """What this node knows of a neighbor."""
+
+    name: str
+    address: str
+    outbox: OrderedDict[int, tuple[Letter, memoryview]] = field(default_factory=OrderedDict)  # not acknowledged
+    acknowledged: set[int] = field(default_factory=set)  # rounds, in this process
+    answered: float | None = None  # when it last answered us
+    heard: float | None = None  # when it first spoke to us
+    silence: tuple[float, float] = (0.0, 0.0)  # how long we have not answered it, and when it said so
+    agreed: bool = False  # we have compared settings
+    done: bool = False  # it has its answer
+    told_done: bool = False  # it knows that we have ours
+    stopped: str = ""  # why it stopped, if it said so
+    up: bool = False
+    trouble: str = ""  # why it cannot be reached
+    phase: str = ""
+    iteration: int = 0
+    sent: int = 0  # bytes
+    received: int = 0
+
+    def silent(self, now: float, started: float) -> float:
+        """For how long messages have not gone both ways."""
+        ours = now - (started if self.answered is None else self.answered)
+        theirs, when = self.silence
+        return max(ours, theirs + now - when if when else 0.0)
+
+
+class Station:
+    """State of a node between its program and its neighbors."""
+
+    def __init__(
+        self, name: str, run: str, folder: Path, neighbors: Mapping[str, str], roster: Roster, journal: Journal, timeouts: Timeouts
+    ):  # fmt: skip
+        self.name, self.run, self.folder, self.timeouts = name, run, folder, timeouts
+        self.neighbors = {other: Neighbor(other, address) for other, address in neighbors.items()}
+        self.roster, self.journal = roster, journal
+        self.started = time.monotonic()
+        self.changed = threading.Condition()
+        self.limits: Limits | None = None  # None: the program has not begun
+        self.reached = 0  # round that the program is in
+        self.through = 0  # nothing up to this round will be asked for again
+        self.expected: dict[str, Letter] = {}
+        self.phase, self.iteration = "meeting", 0
+        self.done = False
+        self.error: BaseException | None = None
+        self.cause = ""  # what the neighbors are told of it
+        self.wake: Callable[[str | None], None] = lambda name: None  # tell the links that there is something to do
+        for name_ in self._read_done():
+            if name_ in self.neighbors:
+                self.neighbors[name_].done = True
+
+    # ------------------------------------------------------------------ for the server and the links
+    def fail(self, error: BaseException, cause: str | None = None) -> None:
+        """The program raises this at its next wait."""
+        with self.changed:
+            if self.error is None:
+                self.error, self.cause = error, cause or str(error)
+            self.changed.notify_all()
+
+    def answered(self, neighbor: Neighbor) -> None:
+        neighbor.answered = time.monotonic()
+        if not neighbor.up:
+            neighbor.up, neighbor.trouble, neighbor.stopped = True, "", ""
+            log.info("neighbor is up", extra={"peer": neighbor.name})
+            with self.changed:
+                self.changed.notify_all()
+
+    def unreachable(self, neighbor: Neighbor, why: str) -> None:
+        if neighbor.up or why != neighbor.trouble:
+            log.log(
+                logging.DEBUG if neighbor.done else logging.WARNING,
+                "neighbor is down" if neighbor.up else "neighbor cannot be reached",
+                extra={"peer": neighbor.name, "why": why},
+            )
+        neighbor.up, neighbor.trouble = False, why
+
+    def note_beat(self, neighbor: Neighbor, beat: wire.Beat) -> None:
+        """What a neighbor says of itself."""
+        now = time.monotonic()
+        neighbor.heard = neighbor.heard or now
+        neighbor.silence = beat.silence, now
+        neighbor.phase, neighbor.iteration = beat.phase, beat.iteration
+        if beat.done and not neighbor.done:
+            self._keep_done(neighbor)
+        if beat.stopped and not neighbor.stopped:
+            neighbor.stopped = beat.stopped
+            log.warning("neighbor stops", extra={"peer": neighbor.name, "why": beat.stopped})
+            if beat.contagious and not self.done:
+                self.fail(PeerLost(f"{beat.stopped} (says node {neighbor.name})"), beat.stopped)
+
+    def beat(self, neighbor: Neighbor) -> wire.Beat:
+        """What this node says of itself."""
+        now = time.monotonic()
+        since = neighbor.answered or neighbor.heard
+        return wire.Beat(
+            silence=0.0 if since is None else now - since,
+            phase=self.phase,
+            iteration=self.iteration,
+            done=self.done,
+            stopped=self.cause[:1000],
+            contagious=isinstance(self.error, PeerError) and self.error.contagious,
+        )
+
+    def acknowledge(self, neighbor: Neighbor, round: int) -> None:
+        with self.changed:
+            if neighbor.outbox.pop(round, None) is not None:
+                neighbor.acknowledged.add(round)
+                self.changed.notify_all()
+
+    def check_held(self, neighbor: Neighbor, through: int, held: set[int]) -> None:
+        """What a neighbor has acknowledged it must still have: otherwise its folder was lost, and it cannot be told again."""
+        with self.changed:
+            lost = sorted(round for round in neighbor.acknowledged if round > through and round not in held)
+            for round in [r for r in neighbor.outbox if r <= through or r in held]:
+                del neighbor.outbox[round]
+                neighbor.acknowledged.add(round)
+            self.changed.notify_all()
+        if lost:
+            text = (
+                f"node {neighbor.name} has lost what it had acknowledged (round {lost[0]} of node {self.name}): "
+                "its checkpoint folder is not the one of this run; start all nodes anew, with another run id"
+            )
+            self.fail(PeerLost(text))
+
+    def may_wait(self, neighbor: Neighbor, round: int) -> None:
+        """Refuse a message if too many of this neighbor wait already."""
+        waiting = [r for r in self.journal.held(neighbor.name) if r > self.reached and r != round]
+        if len(waiting) >= WAITING:
+            raise ProtocolError(f"{len(waiting)} messages wait for this node already, no neighbor can be so far ahead")
+
+    def arrived(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    # ------------------------------------------------------------------ for the program
+    def meet(self) -> dict[str, Record]:
+        """Wait until the whole network is known; returns its records."""
+        while True:
+            with self.changed:
+                self._raise_error()
+                if self.roster.complete:
+                    return dict(self.roster.records)
+                missing = self.roster.missing()
+                waited = [n for n in self.neighbors.values() if n.name in missing] or list(self.neighbors.values())
+                self._check_lost([n for n in waited if not n.done], f"record of node {', '.join(sorted(missing))}")
+                self.changed.wait(POLL)
+
+    def begin(self, limits: Limits, through: int, last_sent: Mapping[str, int]) -> None:
+        """From now on messages of the program may come and go. Everything up to round `through` is known to be acknowledged."""
+        with self.changed:
+            self.limits, self.reached, self.through = limits, through, through
+            for name, round in last_sent.items():
+                if round:
+                    self.neighbors[name].acknowledged.add(round)
+            self.changed.notify_all()
+        self.wake(None)
+
+    def exchange(self, round: int, sent: Iterable[tuple[str, Letter, memoryview]], expected: Mapping[str, Letter]) -> None:
+        """Begin a round: what goes out, and what will come from whom."""
+        with self.changed:
+            self._raise_error()
+            self.reached, self.expected = round, dict(expected)
+            for name, letter, data in sent:
+                neighbor = self.neighbors[name]
+                if not neighbor.done and round not in neighbor.acknowledged:
+                    neighbor.outbox[round] = letter, data
+                    self.wake(name)
+
+    def forget(self, through: int) -> None:
+        """A checkpoint was written: nothing up to this round will be asked for again."""
+        with self.changed:
+            self.through = through
+            for neighbor in self.neighbors.values():
+                neighbor.acknowledged = set(sorted(neighbor.acknowledged)[-REMEMBERED:])
+
+    def receive(self, name: str, into: memoryview) -> None:
+        """Wait for the message of a neighbor in this round."""
+        letter, round = self.expected[name], self.reached
+        message = self.journal.find(name, round)
+        while message is None:
+            with self.changed:
+                message = self.journal.find(name, round)
+                if message is None:
+                    self._raise_error()
+                    if self.neighbors[name].done:
+                        raise Damaged(
+                            f"{self.folder}: node {name} has finished, but its {letter.kind!r} of round {round} is not here; files are missing"
+                        )
+                    self._check_lost([self.neighbors[name]], f"its {letter.kind!r} in round {round}")
+                    self.changed.wait(POLL)
+        _check_same(message, letter)
+        self.journal.read(message, into)
+
+    def wait_acknowledged(self) -> None:
+        """Wait until the neighbors have all that this node has said on disk."""
+        while True:
+            with self.changed:
+                self._raise_error()
+                waited = [n for n in self.neighbors.values() if n.outbox and not n.done]
+                if not waited:
+                    return
+                self._check_lost(waited, f"to acknowledge round {next(iter(waited[0].outbox))}")
+                self.changed.wait(POLL)
+
+    def finish(self) -> list[str]:
+        """This node has its answer: stay until the neighbors have theirs. Returns those who were not heard from any more.
+
+        It says that it is done only when all that it said is acknowledged: whoever hears that knows that nothing is missing.
+        """
+        gone: set[str] = set()
+        while True:
+            with self.changed:
+                now = time.monotonic()
+                silent = {n.name: n.silent(now, self.started) for n in self.neighbors.values()}
+                gone |= {name for name, seconds in silent.items() if seconds > self.timeouts.peer}
+                here = [n for n in self.neighbors.values() if n.name not in gone]
+                if not self.done and not any(n.outbox and not n.done for n in here):
+                    self.done, self.phase = True, "done"
+                    self.wake(None)
+                # a neighbor that is done and cannot be reached has left: it needs nothing more
+                left = {n.name for n in here if n.done and not n.up and silent[n.name] > 2 * self.timeouts.beat}
+                if self.done and all((n.done and n.told_done) or n.name in left for n in here):
+                    return sorted(name for name in gone if not self.neighbors[name].done)
+                self.changed.wait(POLL)
+
+    def _raise_error(self) -> None:
+        if self.error is None and self.journal.failed is not None:
+            self.error = self.journal.failed
+        if self.error is not None:
+            raise self.error
+
+    def _check_lost(self, waited: list[Neighbor], what: str) -> None:
+        now = time.monotonic()
+        for n in waited:
+            limit = self.timeouts.start if n.answered is None else self.timeouts.peer
+            silent = n.silent(now, self.started)
+            if silent > limit:
+                why = n.stopped or n.trouble
+                raise PeerLost(
+                    f"node {n.name} was not heard from for {silent:.0f} s (limit {limit:g} s), and node {self.name} waits for {what}"
+                    + (f"; the last trouble: {why}" if why else "")
+                )
+
+    # ------------------------------------------------------------------ who is done, also after a restart
+    def _keep_done(self, neighbor: Neighbor) -> None:
+        names = sorted({*self._read_done(), neighbor.name})
+        path = self.folder / DONE_FILE
+        partial = path.with_suffix(".tmp")
+        partial.write_text(json.dumps(names), encoding="utf-8")
+        partial.replace(path)
+        sync_folder(self.folder)
+        with self.changed:
+            neighbor.done = True
+            neighbor.outbox.clear()
+            self.changed.notify_all()
+
+    def _read_done(self) -> list[str]:
+        try:
+            return list(json.loads((self.folder / DONE_FILE).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return []
+
+
+def _check_same(message: Message, letter: Letter) -> None:
+    """A message that came before the program asked for it is only now compared with what it should be."""
+    came: Any = (message.round, message.kind, message.dtype, message.shape, message.size)
+    if came != tuple(letter):
+        raise ProtocolError(
+            f"node {message.sender} sent {message.kind!r} of {message.dtype} {list(message.shape)} in round {message.round}, "
+            f"expected {letter.kind!r} of {letter.dtype} {list(letter.shape)}"
+        )
+
+
+def refuse_differences(mine: str, theirs: str, ours: Mapping[str, str], facts: Mapping[str, str]) -> None:
+    """Raise Disagreement, naming all that two nodes do not hold alike."""
+    differing = [
+        f"{what}: node {mine} has {ours.get(what, 'nothing')}, node {theirs} has {facts.get(what, 'nothing')}"
+        for what in [*ours, *(w for w in facts if w not in ours)]
+        if ours.get(what) != facts.get(what)
+    ]
+    if differing:
+        raise Disagreement("; ".join(differing) + "; give both the same")
