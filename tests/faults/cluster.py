@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from dekpca.engines.peer import authority
 from dekpca.engines.peer import wire_pb2 as wire_format
 from dekpca.engines.peer.journal import RECORD
@@ -22,6 +23,10 @@ from .proxy import Wire, Wires
 from .supervisor import Node, Nursery, until
 
 LONG = 120.0  # seconds for a run of a few seconds: machines are slow, hangs are for ever
+SETTINGS = {
+    "n_components": 2, "n_oversamples": 1, "gamma": "scale", "standardize": True, "n_landmarks": 10, "max_iter": 15,
+    "tol": 1e-2, "random_state": 0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,18 +36,7 @@ class Problem:
     edges: tuple[tuple[str, str], ...] = (("a", "b"), ("b", "c"), ("c", "d"), ("d", "a"), ("d", "e"))
     rows: int = 24
     columns: int = 4
-    model: Mapping[str, Any] = field(
-        default_factory=lambda: dict(
-            n_components=2,
-            n_oversamples=1,
-            gamma="scale",
-            standardize=True,
-            n_landmarks=10,
-            max_iter=15,
-            tol=1e-2,
-            random_state=0,
-        )  # fmt: skip
-    )
+    model: Mapping[str, Any] = field(default_factory=lambda: SETTINGS)
 
     @property
     def names(self) -> list[str]:

@@ -317,8 +317,7 @@ def stop_in_time(cluster: Cluster, peer_timeout: float, names: set[str]) -> None
     codes = cluster.until_ended(peer_timeout + GRACE)
     assert set(codes.values()) == {STOPPED}, cluster.report(f"exit codes {codes}, expected {STOPPED}")
     for name, node in cluster.nodes.items():
-        last = node.text().strip().splitlines()[-1]
-        said = last.startswith("error: ") and any(f"node {other} " in last for other in names)
+        said = any(f"node {other} " in node.error() for other in names)
         assert said, cluster.report(f"node {name} does not name any of {sorted(names)}")
         assert list(cluster.run_folder(name).glob("journal-*.bin")), f"node {name} kept nothing"
 
@@ -334,9 +333,8 @@ def never_comes_back(cluster: Cluster, rng: random.Random) -> str:
     cluster.until_ended(SHORT + GRACE)
     for name, node in cluster.nodes.items():
         if name != victim:
-            last = node.text().strip().splitlines()[-1]
             assert node.code == STOPPED, cluster.report(f"exit code {node.code}")
-            assert f"node {victim} " in last, cluster.report(f"node {name} does not name {victim}")
+            assert f"node {victim} " in node.error(), cluster.report(f"node {name} does not name {victim}")
     normal(cluster)
     cluster.start()
     return NAMED
@@ -361,7 +359,7 @@ def can_mount() -> bool:
 def runs_out(cluster: Cluster, victim: str, seconds: float) -> None:
     """The node whose disk is full says so; the others name it, or it comes back before they give up."""
     cluster.until_ended(seconds, victim)
-    last = cluster.nodes[victim].text().strip().splitlines()[-1]
+    last = cluster.nodes[victim].error()
     assert cluster.nodes[victim].code == STOPPED, cluster.report(f"exit code {cluster.nodes[victim].code}")
     assert "space" in last or "too large" in last, cluster.report(f"node {victim} does not say that its disk is full")
 
@@ -459,7 +457,7 @@ def damaged_journal(cluster: Cluster, rng: random.Random) -> str:
     if set(codes.values()) <= WELL:
         return SAME
     assert set(codes.values()) <= {*WELL, STOPPED}, cluster.report(f"exit codes {codes}")
-    said = cluster.nodes[victim].text().strip().splitlines()[-1]
+    said = cluster.nodes[victim].error()
     assert hurt is not None, cluster.report("nothing was damaged")
     assert hurt.name in said or f"node {victim} " in said, cluster.report(f"node {victim} does not say what is wrong")
     # with the file brought back the run goes on

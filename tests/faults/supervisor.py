@@ -46,6 +46,7 @@ class Nursery:
             [sys.executable, str(Path(__file__).with_name("nursery.py"))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env,
         )  # fmt: skip
+        self._lock = threading.Lock()  # scenarios are played in several threads
         self._next = 0
         self.pids: dict[int, int] = {}
         self.ended: dict[int, tuple[int, int]] = {}  # key -> exit code, peak memory in KiB
@@ -67,18 +68,21 @@ class Nursery:
 
     def start(self, argv: Iterable[Any], out: Path, fresh: bool = False, file_limit: int | None = None) -> int:
         """A process that runs `dekpca` with these arguments and writes to `out`; returns its key."""
-        self._next += 1
-        self._order(do="start", key=self._next, argv=[str(a) for a in argv], out=str(out), fresh=fresh, file_limit=file_limit)  # fmt: skip
-        until(lambda: self._next in self.pids, "the nursery starts a process", 30)
-        return self._next
+        with self._lock:
+            self._next += 1
+            key = self._next
+        self._order(do="start", key=key, argv=[str(a) for a in argv], out=str(out), fresh=fresh, file_limit=file_limit)
+        until(lambda: key in self.pids, "the nursery starts a process", 30)
+        return key
 
     def signal(self, key: int, number: int) -> None:
         self._order(do="signal", key=key, signal=int(number))
 
     def _order(self, **order: Any) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
+        with self._lock:
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
 
     def __enter__(self) -> Nursery:
         return self
@@ -165,3 +169,8 @@ class Node:
     def text(self) -> str:
         """The whole log, all starts together."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def error(self) -> str:
+        """What it said was wrong since its last start; nothing if all was well."""
+        self._read()
+        return next((t for e in reversed(self.events) if (t := e.get("text", "")).startswith("error: ")), "")
