@@ -102,9 +102,12 @@ class Link:
 
     async def _greet(self, channel: Any) -> None:
         version = self.station.roster.version
-        call = channel.stream_unary(f"/{SERVICE}/Greet")
-        said = self.server.greeting().SerializeToString()
-        data = await call(iter([said]), metadata=self._metadata, timeout=CALL)
+        call = channel.stream_stream(f"/{SERVICE}/Greet")(metadata=self._metadata, timeout=CALL)
+        try:
+            await call.write(self.server.greeting().SerializeToString())
+            data = await self._read(call)
+        finally:
+            call.cancel()
         facts, records = check_greeting(parse(wire.Greeting, data), MOST_NODES)
         refuse_differences(self.station.name, self.neighbor.name, self.server.facts, facts)
         self.server.learn(records, self.neighbor)
@@ -134,13 +137,18 @@ class Link:
         finally:
             call.cancel()
 
-    async def _receipt(self, call: Any) -> wire.Receipt:
+    async def _read(self, call: Any) -> bytes:
+        """The next message of a call; its error if there is none."""
         data = await call.read()
         if data is grpc.aio.EOF:
             code, details = await call.code(), await call.details()
             raise grpc.aio.AioRpcError(code, await call.initial_metadata(), await call.trailing_metadata(), details)
+        return data
+
+    async def _receipt(self, call: Any) -> wire.Receipt:
+        receipt = parse(wire.Receipt, await self._read(call))
         self.station.answered(self.neighbor)
-        return parse(wire.Receipt, data)
+        return receipt
 
     async def _hear(self, call: Any) -> None:
         while True:
@@ -182,11 +190,7 @@ class Link:
                 self.beat_now.clear()
                 said = self.station.beat(self.neighbor)
                 await call.write(said.SerializeToString())
-                data = await asyncio.wait_for(call.read(), max(CONNECT, 2 * period))
-                if data is grpc.aio.EOF:
-                    raise grpc.aio.AioRpcError(
-                        await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
-                    )
+                data = await asyncio.wait_for(self._read(call), max(CONNECT, 2 * period))
                 self.station.note_beat(self.neighbor, check_beat(parse(wire.Beat, data)))
                 self.station.answered(self.neighbor)
                 if said.done and not self.neighbor.told_done:

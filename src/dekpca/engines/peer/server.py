@@ -31,10 +31,12 @@ from .letters import (
 from .station import Neighbor, Station, refuse_differences
 
 log = logging.getLogger("dekpca.peer")
+logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)  # it tells of every call that is cancelled; we log what matters
 
 SERVICE = "dekpca.peer.v1.Peer"
 STREAMS = 4  # deliveries of one neighbor at once: one lives, others may not have noticed yet that they are cut
 MOST_NODES = 20_000
+GRACE = 0.5  # seconds in which neighbors that leave too end their calls themselves
 OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),
     ("grpc.max_send_message_length", MOST_RECEIVED),
@@ -47,6 +49,10 @@ OPTIONS = [
 ]
 
 Code = grpc.StatusCode
+
+
+class NotYet(Exception):
+    """To be tried again."""
 
 
 class Server:
@@ -63,9 +69,9 @@ class Server:
         """Listen; returns the address, with the port that was found if 0 was asked for."""
         self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=8 * len(self.station.neighbors) + 32)
         handlers = {
-            "Greet": grpc.stream_unary_rpc_method_handler(self._guarded(self._greet)),
-            "Deliver": grpc.stream_stream_rpc_method_handler(self._deliver),
-            "Pulse": grpc.stream_stream_rpc_method_handler(self._pulse),
+            "Greet": grpc.stream_stream_rpc_method_handler(self._admitted(self._greet)),
+            "Deliver": grpc.stream_stream_rpc_method_handler(self._admitted(self._deliver)),
+            "Pulse": grpc.stream_stream_rpc_method_handler(self._admitted(self._pulse)),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         try:
@@ -84,7 +90,7 @@ class Server:
 
     async def stop(self) -> None:
         if self._server is not None:
-            await self._server.stop(grace=None)
+            await self._server.stop(GRACE)
 
     # ------------------------------------------------------------------ who calls
     async def _admit(self, context: Any) -> Neighbor:
@@ -122,28 +128,40 @@ class Server:
         await context.abort(code, why[:1500])
         raise AssertionError  # abort raises
 
-    def _guarded(self, handler: Callable[[Neighbor, Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        async def call(messages: AsyncIterator[bytes], context: Any) -> Any:
+    def _admitted(self, handler: Callable[[Neighbor, AsyncIterator[bytes]], AsyncIterator[bytes]]) -> Any:
+        """A call of a neighbor: whatever is wrong with it ends it, and is logged."""
+
+        async def call(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
             neighbor = await self._admit(context)
+            who = f"node {neighbor.name}"
             try:
-                return await handler(neighbor, messages, context)
+                async for answer in handler(neighbor, messages):
+                    yield answer
             except ProtocolError as error:
-                await self._refuse(context, Code.INVALID_ARGUMENT, f"node {neighbor.name}", str(error))
+                await self._refuse(context, Code.INVALID_ARGUMENT, who, str(error))
             except Disagreement as error:
-                await self._refuse(context, Code.FAILED_PRECONDITION, f"node {neighbor.name}", str(error))
+                await self._refuse(context, Code.FAILED_PRECONDITION, who, str(error))
+            except NotYet as error:
+                await context.abort(Code.ABORTED, str(error))
+            except OSError as error:
+                self.station.fail(error)
+                await context.abort(Code.UNAVAILABLE, "cannot write its journal")
+            except Exception as error:
+                log.exception("a call failed", extra={"peer": neighbor.name})
+                self.station.fail(error)
+                await context.abort(Code.INTERNAL, "an error of ours")
 
         return call
 
     # ------------------------------------------------------------------ the calls
-    async def _greet(self, neighbor: Neighbor, messages: AsyncIterator[bytes], context: Any) -> bytes:
+    async def _greet(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Compare settings, and exchange what is known of the network."""
         async for data in messages:
             facts, records = check_greeting(parse(wire.Greeting, data), MOST_NODES)
             refuse_differences(self.station.name, neighbor.name, self.facts, facts)
             self.learn(records, neighbor)
             neighbor.agreed = True
-            return self.greeting().SerializeToString()
-        raise ProtocolError("a greeting without a word")
+            yield self.greeting().SerializeToString()
 
     def learn(self, records: Any, neighbor: Neighbor) -> None:
         if self.station.roster.add(records, neighbor.name):
@@ -158,37 +176,25 @@ class Server:
         ]
         return wire.Greeting(facts=facts, records=records)
 
-    async def _pulse(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        neighbor = await self._admit(context)
+    async def _pulse(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for data in messages:
-            try:
-                beat = check_beat(parse(wire.Beat, data))
-            except ProtocolError as error:
-                await self._refuse(context, Code.INVALID_ARGUMENT, f"node {neighbor.name}", str(error))
-            self.station.note_beat(neighbor, beat)
+            self.station.note_beat(neighbor, check_beat(parse(wire.Beat, data)))
             yield self.station.beat(neighbor).SerializeToString()
 
-    async def _deliver(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async def _deliver(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Take messages of the program: to the journal, then the receipt."""
-        neighbor = await self._admit(context)
         name = neighbor.name
         if not neighbor.agreed:
-            await context.abort(Code.ABORTED, "greet first")
+            raise NotYet("greet first")
         if self._streams.get(name, 0) >= STREAMS:
-            await self._refuse(context, Code.RESOURCE_EXHAUSTED, f"node {name}", "too many deliveries at once")
+            raise NotYet(f"{STREAMS} deliveries at once are enough")
         self._streams[name] = self._streams.get(name, 0) + 1
         try:
             await self.ready.wait()
-            yield wire.Receipt(
-                opening=True, through=self.station.through, held=self.station.journal.held(name)
-            ).SerializeToString()
+            held = self.station.journal.held(name)
+            yield wire.Receipt(opening=True, through=self.station.through, held=held).SerializeToString()
             async for round in self._take(neighbor, messages):
                 yield wire.Receipt(round=round).SerializeToString()
-        except ProtocolError as error:
-            await self._refuse(context, Code.INVALID_ARGUMENT, f"node {name}", str(error))
-        except OSError as error:
-            self.station.fail(error)
-            await context.abort(Code.UNAVAILABLE, "cannot write its journal")
         finally:
             self._streams[name] -= 1
 
