@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import socketserver
+import struct
 import threading
 import time
 
@@ -22,6 +23,9 @@ class Echo(socketserver.BaseRequestHandler):
         try:
             while chunk := self.request.recv(1 << 16):
                 self.server.seen[here] += chunk
+                if self.server.resetting:
+                    self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    return
                 self.request.sendall(chunk)
         except OSError:
             self.server.errors += 1
@@ -32,7 +36,10 @@ class EchoServer(socketserver.ThreadingTCPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Echo)
-        self.seen, self.errors = [], 0
+        self.seen, self.errors, self.resetting = [], 0, False
+
+    def shutdown_request(self, request):
+        self.close_request(request)  # no polite shutdown before: a reset is to be one
 
 
 @pytest.fixture
@@ -167,6 +174,16 @@ def test_reset_now(wire, connect):
     with pytest.raises(ConnectionResetError):
         sock.recv(1)
     assert says_and_hears(connect())
+
+
+def test_a_reset_of_one_end_reaches_the_other(wire, connect, echo):
+    sock = connect()
+    assert says_and_hears(sock)
+    echo.resetting = True
+    sock.sendall(b"now")
+    with pytest.raises(ConnectionResetError):
+        read_to_the_end(sock)
+    until(lambda: not wire.connections)
 
 
 def test_half_open(wire, connect):

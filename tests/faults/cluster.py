@@ -98,13 +98,17 @@ class Cluster:
             node = self.nodes[name]
             self.until(lambda node=node: _address(node) or not node.running, f"node {name} listens")
             if address := _address(node):
-                for (_, called), wire in self.wire.items():
-                    if called == name:
-                        wire.target = int(address.rpartition(":")[2])
+                self._lead(name, int(address.rpartition(":")[2]))
 
     def kill(self, *names: str) -> None:
         for name in names:
             self.nodes[name].kill()
+            self._lead(name, None)  # its port may soon be somebody else's
+
+    def _lead(self, name: str, port: int | None) -> None:
+        for (_, called), wire in self.wire.items():
+            if called == name:
+                wire.target = port
 
     def between(self, a: str, b: str) -> list[Wire]:
         """Both wires of an edge."""

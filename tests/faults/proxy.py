@@ -58,13 +58,17 @@ class Connection:
             self.wire.connections.discard(self)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, outward: bool) -> None:
-        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(IN_FLIGHT)
+        queue: asyncio.Queue[tuple[float, bytes | None]] = asyncio.Queue(IN_FLIGHT)
         clock = asyncio.get_running_loop().time
 
         async def take() -> None:
             first = True
             while True:
-                chunk = await reader.read(CHUNK)
+                try:
+                    chunk = await reader.read(CHUNK)
+                except OSError:  # this end was reset: so must be the other
+                    await queue.put((clock() + self.wire.delay, None))
+                    return
                 if first and outward and self.wire.twice:
                     await self._duplicate(chunk)
                 first = False
@@ -77,11 +81,13 @@ class Connection:
             while True:
                 due, chunk = await queue.get()
                 await asyncio.sleep(max(0.0, due - clock()))
-                if self.wire.rate:
+                if self.wire.rate and chunk:
                     await asyncio.sleep(len(chunk) / self.wire.rate)
                 if self.dead:
                     await asyncio.Event().wait()  # until the connection is aborted
                 await self.wire.opened.wait()
+                if chunk is None:
+                    raise ConnectionResetError
                 if not chunk:
                     break
                 allowed = self.wire.allowance(len(chunk))

@@ -371,7 +371,7 @@ if can_mount():
         """The disk of one node is full, at any moment; when there is room again, it goes on."""
         slowly(cluster)
         victim = rng.choice(list(cluster.nodes))
-        with small_disk(cluster.run_folder(victim), rng.randrange(8, 60) << 12) as make_room:
+        with small_disk(cluster.run_folder(victim), rng.randrange(2, 16) << 12) as make_room:
             cluster.start()
             runs_out(cluster, victim, LONG)
             make_room()
