@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
+from concurrent.futures import Future
+from functools import cache
 from typing import Any
 
 from .errors import PeerError
@@ -14,43 +15,41 @@ from .links import Link
 from .server import Server
 from .station import FAREWELL, POLL, Station
 
-log = logging.getLogger("dekpca.peer")
+START, END = 30.0, 10.0  # seconds until the server listens, and until it has stopped
 
-START = 30.0  # seconds until the server listens
+
+@cache
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The one event loop of this process: gRPC binds itself to the first that it meets."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="transport", daemon=True).start()
+    return loop
 
 
 class Transport:
     """Carries the station's messages as long as it is open (a context manager)."""
 
     def __init__(self, station: Station, facts: dict[str, str], identity: Identity | None, listen: str):
-        self.station, self.facts, self.identity, self.listen = station, facts, identity, listen
+        self.station, self.identity, self.listen = station, identity, listen
         self.address = ""
-        self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
-        self._started = threading.Event()
-        self._failed: BaseException | None = None
+        self._loop = event_loop()
+        self._server = Server(station, facts, identity)
         self._links: dict[str, Link] = {}
-        self._thread = threading.Thread(target=self._run, name="transport", daemon=True)
+        self._tasks: list[asyncio.Task[None]] = []
 
     def __enter__(self) -> Transport:
-        self._thread.start()
-        if not self._started.wait(START):
-            raise RuntimeError(f"listen {self.listen}: the server did not start within {START:g} s")
-        if self._failed is not None:
-            raise self._failed
+        self._call(self._start(), START)
         self.station.wake = self._wake
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
             self._say_farewell(error)
-        if self._thread.is_alive() and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(timeout=5.0)
+        self._call(self._stop(), END)
 
     def open_doors(self) -> None:
         """The network is known: messages of the program are taken from now on."""
-        self._loop.call_soon_threadsafe(lambda: self._server.ready.set())
+        self._loop.call_soon_threadsafe(self._server.ready.set)
 
     def _say_farewell(self, error: BaseException) -> None:
         """Tell the neighbors why, as far as they listen."""
@@ -74,41 +73,25 @@ class Transport:
                 if name is None:
                     link.beat_now.set()
 
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(ring)
+        self._loop.call_soon_threadsafe(ring)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._main())
-        finally:
-            self._started.set()
-            self._loop.close()
+    def _call(self, work: Any, timeout: float) -> None:
+        running: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        running.result(timeout)
 
-    async def _main(self) -> None:
-        self._server = Server(self.station, self.facts, self.identity)
-        try:
-            self.address = await self._server.start(self.listen)
-        except BaseException as error:
-            self._failed = error
-            return
-        self._links = {
-            n.name: Link(self.station, self._server, n, self.identity) for n in self.station.neighbors.values()
-        }
-        tasks = [asyncio.ensure_future(link.run()) for link in self._links.values()]
-        for task in tasks:
+    async def _start(self) -> None:
+        self.address = await self._server.start(self.listen)
+        for neighbor in self.station.neighbors.values():
+            link = self._links[neighbor.name] = Link(self.station, self._server, neighbor, self.identity)
+            task = asyncio.create_task(link.run())
             task.add_done_callback(self._link_ended)
-        self._started.set()
-        await self._stop.wait()
-        for task in tasks:
+            self._tasks.append(task)
+
+    async def _stop(self) -> None:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.stop()
-        left = asyncio.all_tasks() - {asyncio.current_task()}  # calls that were being answered
-        for other in left:
-            other.cancel()
-        await asyncio.wait(left, timeout=1.0) if left else None
-        await self._loop.shutdown_asyncgens()
 
     def _link_ended(self, task: Any) -> None:
         """A link never ends by itself: whatever ended it is a bug, and must not be waited for."""
