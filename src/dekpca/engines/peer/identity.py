@@ -35,7 +35,17 @@ from .certificates import (
     reading,
 )  # fmt: skip
 
-__all__ = ["Identity", "IdentityError", "check_name", "init_ca", "issue", "load", "peer_name"]
+__all__ = ["Identity", "IdentityError", "check_name", "explain", "init_ca", "issue", "load", "peer_name"]
+
+
+# What gRPC says when no connection comes about, and what it means between nodes.
+MEANINGS = {
+    "Hostname Verification Check failed": "whoever answers there has no certificate with this neighbor's name",
+    "CERTIFICATE_VERIFY_FAILED": "the certificate of whoever answers there is expired, or not by a CA in our file",
+    "WRONG_VERSION_NUMBER": "whoever answers there does not speak TLS",
+    "Connection refused": "nobody listens there",
+    "Socket closed": "it ends the connection; if that goes on, it may not take our certificate: its log says why",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,3 +111,13 @@ def load(cert: Path, key: Path, ca: Path, name: str) -> Identity:
         name, own.not_valid_after_utc, fingerprint(own),
         b"".join(map(pem, chain)), private_pem(secret), b"".join(map(pem, roots)),
     )  # fmt: skip
+
+
+def explain(details: str) -> str:
+    """What gRPC says of a broken connection, with its meaning before it where we know it.
+
+    >>> explain("ipv4:192.0.2.7:7070: Failed to connect to remote host: Connection refused")
+    'nobody listens there (ipv4:192.0.2.7:7070: Failed to connect to remote host: Connection refused)'
+    """
+    meaning = next((meaning for words, meaning in MEANINGS.items() if words in details), None)
+    return details if meaning is None else f"{meaning} ({details})"

@@ -16,13 +16,18 @@ from google.protobuf.message import DecodeError, Message
 from ...answer import REST_FEATURES
 from ...options import Options
 from . import wire_pb2 as wire
+from .certificates import NAME
 from .errors import ProtocolError
 
 PROTOCOL = 1  # goes up with any change that an older node would not understand
 PIECE = 1 << 18  # bytes of data in a piece: a few dozen of them keep a fast line busy, one of them a slow line for a moment
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; greetings of thousands of nodes fit
 MOST_AXES = 3
-MOST_TEXT = 4096  # bytes of a text other than a fact
+MOST_TEXT = 1000  # characters of a text that is shown to people
+MOST_FACTS = 100
+MOST_FACT = 4096  # characters
+MOST_NODES = 20_000
+MOST_ROWS = 1 << 40  # of a node; sums of rows stay exact numbers
 WAITING = 16  # messages of one neighbor that may wait for the program: it waits for us before it can be further ahead
 DTYPES = {"<f8": 8, "<f4": 4}
 KINDS = frozenset(
@@ -114,24 +119,41 @@ def check_piece(piece: wire.Piece, size: int, held: int) -> int:
     return after
 
 
-def check_greeting(greeting: wire.Greeting, most_records: int) -> tuple[dict[str, str], dict[str, tuple[tuple[str, ...], int]]]:
+def check_greeting(greeting: wire.Greeting) -> tuple[dict[str, str], dict[str, tuple[tuple[str, ...], int]]]:
     """The facts, and the records: name -> neighbors, rows."""
     facts = {fact.what: fact.value for fact in greeting.facts}
+    if len(facts) > MOST_FACTS or not all(_shown(text, MOST_FACT) for fact in facts.items() for text in fact):
+        raise ProtocolError(f"a greeting with {len(facts)} settings of which some are no texts to show")
     records: dict[str, tuple[tuple[str, ...], int]] = {}
-    if len(greeting.records) > most_records:
-        raise ProtocolError(f"{len(greeting.records)} records of nodes, more than the {most_records} allowed")
+    if len(greeting.records) > MOST_NODES:
+        raise ProtocolError(f"{len(greeting.records)} records of nodes, more than the {MOST_NODES} allowed")
     for record in greeting.records:
         names = (record.name, *record.neighbors)
-        if any(not 0 < len(name) <= MOST_TEXT for name in names) or record.rows < 1 or len(set(names)) < len(names):
+        if not all(map(NAME.fullmatch, names)) or len(set(names)) < len(names) or not 1 <= record.rows <= MOST_ROWS:
             raise ProtocolError(f"a record of node {record.name[:80]!r} that makes no sense")
         records[record.name] = tuple(record.neighbors), int(record.rows)
     return facts, records
 
 
 def check_beat(beat: wire.Beat) -> wire.Beat:
-    if not math.isfinite(beat.silence) or beat.silence < 0 or max(len(beat.stopped), len(beat.phase)) > MOST_TEXT:
+    if not math.isfinite(beat.silence) or beat.silence < 0 or not (_shown(beat.stopped) and _shown(beat.phase)):
         raise ProtocolError("a beat that makes no sense")
     return beat
+
+
+def _shown(text: str, most: int = MOST_TEXT) -> bool:
+    """Whether a neighbor's text may go to a log or a terminal: one line, without control characters."""
+    return len(text) <= most and text.isprintable()
+
+
+def showable(text: str) -> str:
+    """A text as `_shown` wants it.
+
+    >>> showable("stopped,\\nby \\x1b[31mits owner")
+    'stopped, by ?[31mits owner'
+    """
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else "?" for c in line)[:MOST_TEXT]
 
 
 def metadata(run: str, name: str) -> tuple[tuple[str, str | bytes], ...]:

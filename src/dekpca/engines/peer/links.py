@@ -15,9 +15,9 @@ import grpc
 
 from . import wire_pb2 as wire
 from .errors import Disagreement, PeerError, ProtocolError
-from .identity import Identity
-from .letters import MOST_RECEIVED, PIECE, Letter, check_beat, check_greeting, metadata, parse
-from .server import MOST_NODES, SERVICE, Server
+from .identity import Identity, explain
+from .letters import MOST_RECEIVED, PIECE, Letter, check_beat, check_greeting, metadata, parse, showable
+from .server import SERVICE, Server
 from .station import Neighbor, Station, refuse_differences
 
 CALL = 30.0  # seconds for a greeting
@@ -33,6 +33,7 @@ OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", int(1000 * CONNECT)),  # so long may connecting take
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),  # without it a dead connection is noticed after a minute, whatever the line above says
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
@@ -57,7 +58,7 @@ class Link:
         while True:
             try:
                 async with self._channel() as channel:
-                    await asyncio.wait_for(channel.channel_ready(), CONNECT)
+                    await asyncio.wait_for(self._connect(channel), CONNECT)
                     delay = FIRST_DELAY
                     await work(channel)
             except grpc.aio.AioRpcError as error:
@@ -72,6 +73,17 @@ class Link:
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(2 * delay, MOST_DELAY)
 
+    async def _connect(self, channel: Any) -> None:
+        """Until the handshake is over. If it fails, a call fails at once and says why, which the state of a channel does not."""
+        while (state := channel.get_state(try_to_connect=True)) != grpc.ChannelConnectivity.READY:
+            if state == grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                call = channel.stream_stream(f"/{SERVICE}/Pulse")(metadata=self._metadata, timeout=1.0)
+                try:
+                    await self._read(call)
+                finally:
+                    call.cancel()
+            await channel.wait_for_state_change(state)
+
     def _channel(self) -> Any:
         options: list[tuple[str, Any]] = list(OPTIONS)
         if self.identity is None:
@@ -80,14 +92,14 @@ class Link:
         return grpc.aio.secure_channel(self.neighbor.address, self.identity.channel_credentials(), options=options)
 
     def _broken(self, error: grpc.aio.AioRpcError) -> None:
-        code, text = error.code(), error.details() or error.code().name
+        code, text = error.code(), showable(error.details() or error.code().name)
         refused = code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED)
         if refused and self.station.limits is None:  # nothing has begun, so nothing is lost by saying it at once
             self.station.fail(Disagreement(f"refused by node {self.neighbor.name}: {text}"))
         elif code == grpc.StatusCode.INVALID_ARGUMENT:
             self.station.fail(ProtocolError(f"node {self.neighbor.name} does not take what this node sends: {text}"))
         elif code != grpc.StatusCode.ABORTED:
-            self.station.unreachable(self.neighbor, text)
+            self.station.unreachable(self.neighbor, explain(text))
 
     # ------------------------------------------------------------------ greetings and messages
     async def _talk(self, channel: Any) -> None:
@@ -108,7 +120,7 @@ class Link:
             data = await self._read(call)
         finally:
             call.cancel()
-        facts, records = check_greeting(parse(wire.Greeting, data), MOST_NODES)
+        facts, records = check_greeting(parse(wire.Greeting, data))
         refuse_differences(self.station.name, self.neighbor.name, self.server.facts, facts)
         self.server.learn(records, self.neighbor)
         self._told = version

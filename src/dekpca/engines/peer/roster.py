@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...network import Network, natural_key
+from ...network import Network, listing, natural_key
 from .errors import Disagreement
+from .letters import MOST_NODES
 
 Record = tuple[tuple[str, ...], int]  # neighbors, rows
 
@@ -47,14 +48,19 @@ class Roster:
                     f"node {name} has {_said(known)} as node {self.told_by[name]} told, but {_said((around, rows))} as node {source} told; "
                     "no two nodes may have the same name, and a node's data and neighbors must not change during a run"
                 )
+        if new and self.complete:
+            raise Disagreement(
+                f"node {source} tells of node {listing(sorted(new))}, but the network is known already and has no such node; "
+                "no node may join a run, start a new one"
+            )
         together = self.records | new
-        for name, (around, _) in new.items():
-            for other in around:
-                if other in together and name not in together[other][0]:
-                    raise Disagreement(_one_sided(name, other))
-            for other, (theirs, _) in together.items():
-                if name in theirs and other not in around:
-                    raise Disagreement(_one_sided(other, name))
+        if len(together) > MOST_NODES:
+            raise Disagreement(f"node {source} tells of {len(together)} nodes, more than the {MOST_NODES} allowed")
+        mentions = [(name, other) for name, (around, _) in together.items() for other in around if other in together]
+        pairs = set(mentions)
+        for name, other in mentions:
+            if (other, name) not in pairs:
+                raise Disagreement(_one_sided(name, other))
         self.records = together
         self.told_by |= dict.fromkeys(new, source)
         self.version += len(new)
@@ -76,7 +82,7 @@ class Roster:
 
 
 def _said(record: Record) -> str:
-    return f"{record[1]} rows and the neighbors {', '.join(record[0])}"
+    return f"{record[1]} rows and the neighbors {listing(record[0])}"
 
 
 def _one_sided(name: str, other: str) -> str:

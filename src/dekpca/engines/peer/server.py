@@ -35,7 +35,6 @@ logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)  # it tells 
 
 SERVICE = "dekpca.peer.v1.Peer"
 STREAMS = 4  # deliveries of one neighbor at once: one lives, others may not have noticed yet that they are cut
-MOST_NODES = 20_000
 GRACE = 0.5  # seconds in which neighbors that leave too end their calls themselves
 OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),
@@ -45,6 +44,10 @@ OPTIONS = [
     ("grpc.http2.max_ping_strikes", 0),  # neighbors ping as often as they like
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
+    # So much of a message may be under way, not more: pings queue behind it, and on a slow line (1 Mbit/s: 4 s of data) must not be late.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 19),
     ("grpc.keepalive_permit_without_calls", 1),
 ]
 
@@ -109,7 +112,10 @@ class Server:
             )
         if claimed != name:
             await self._refuse(
-                context, Code.PERMISSION_DENIED, where, f"the certificate is that of node {name}, but the call says {claimed[:80]!r}"
+                context,
+                Code.PERMISSION_DENIED,
+                where,
+                f"the certificate is that of node {name}, but the call says {claimed[:80]!r}",
             )
         if protocol != str(PROTOCOL):
             await self._refuse(
@@ -157,7 +163,7 @@ class Server:
     async def _greet(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Compare settings, and exchange what is known of the network."""
         async for data in messages:
-            facts, records = check_greeting(parse(wire.Greeting, data), MOST_NODES)
+            facts, records = check_greeting(parse(wire.Greeting, data))
             refuse_differences(self.station.name, neighbor.name, self.facts, facts)
             self.learn(records, neighbor)
             neighbor.agreed = True
@@ -215,7 +221,9 @@ class Server:
                     expected = station.expected.get(neighbor.name) if current else None
                     letter = check_head(piece.head, neighbor.name, station.limits, expected, station.reached)
                     held, attempt = 0, next(self._attempts)
-                    dropping = letter.round <= station.through or station.journal.find(neighbor.name, letter.round) is not None
+                    dropping = (
+                        letter.round <= station.through or station.journal.find(neighbor.name, letter.round) is not None
+                    )
                     if dropping:
                         yield letter.round
                     else:

@@ -20,7 +20,7 @@ from . import wire_pb2 as wire
 from .codec import sync_folder
 from .errors import Damaged, Disagreement, PeerError, PeerLost, ProtocolError
 from .journal import Journal, Message
-from .letters import WAITING, Letter, Limits
+from .letters import WAITING, Letter, Limits, showable
 from .roster import Record, Roster
 
 log = logging.getLogger("dekpca.peer")
@@ -141,7 +141,7 @@ class Station:
             phase=self.phase,
             iteration=self.iteration,
             done=self.done,
-            stopped=self.cause[:1000],
+            stopped=showable(self.cause),
             contagious=isinstance(self.error, PeerError) and self.error.contagious,
         )
 
@@ -199,7 +199,9 @@ class Station:
             self.changed.notify_all()
         self.wake(None)
 
-    def exchange(self, round: int, sent: Iterable[tuple[str, Letter, memoryview]], expected: Mapping[str, Letter]) -> None:
+    def exchange(
+        self, round: int, sent: Iterable[tuple[str, Letter, memoryview]], expected: Mapping[str, Letter]
+    ) -> None:
         """Begin a round: what goes out, and what will come from whom."""
         with self.changed:
             self._raise_error()
@@ -318,9 +320,9 @@ def _check_same(message: Message, letter: Letter) -> None:
 def refuse_differences(mine: str, theirs: str, ours: Mapping[str, str], facts: Mapping[str, str]) -> None:
     """Raise Disagreement, naming all that two nodes do not hold alike."""
     differing = [
-        f"{what}: node {mine} has {ours.get(what, 'nothing')}, node {theirs} has {facts.get(what, 'nothing')}"
+        f"{what[:80]}: node {mine} has {ours.get(what, 'nothing')[:120]}, node {theirs} has {facts.get(what, 'nothing')[:120]}"
         for what in [*ours, *(w for w in facts if w not in ours)]
         if ours.get(what) != facts.get(what)
     ]
     if differing:
-        raise Disagreement("; ".join(differing) + "; give both the same")
+        raise Disagreement("; ".join(differing[:40]) + "; give both the same")
