@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .cluster import LONG, Cluster
+from .cluster import LONG, Cluster, Problem
 from .proxy import Wire, Wires
 from .supervisor import Nursery
 
@@ -33,45 +33,53 @@ SHORT = 6.0  # seconds, peer_timeout of those scenarios that wait for it
 Scenario = Callable[[Cluster, random.Random], str]
 SCENARIOS: dict[str, Scenario] = {}
 TIMEOUTS: dict[str, float] = {}  # peer_timeout where it is not the usual one
+PROBLEMS: dict[str, Problem] = {}  # the problem where it is not the usual one
 
 
-def scenario(name: str, peer_timeout: float | None = None) -> Callable[[Scenario], Scenario]:
+def scenario(
+    name: str, peer_timeout: float | None = None, problem: Problem | None = None
+) -> Callable[[Scenario], Scenario]:
     def add(function: Scenario) -> Scenario:
         SCENARIOS[name] = function
         if peer_timeout is not None:
             TIMEOUTS[name] = peer_timeout
+        if problem is not None:
+            PROBLEMS[name] = problem
         return function
 
     return add
 
 
 class Truth:
-    """The models of an undisturbed run, made once, when first asked for."""
+    """The models of undisturbed runs, made once for each problem, when first asked for."""
 
     def __init__(self, nursery: Nursery, folder: Path):
         self.nursery, self.folder = nursery, folder
-        self._models: dict[str, dict[str, bytes]] | None = None
+        self._models: dict[str, dict[str, dict[str, bytes]]] = {}
         self._lock = threading.Lock()
 
-    def models(self) -> dict[str, dict[str, bytes]]:
+    def models(self, name: str) -> dict[str, dict[str, bytes]]:
+        """For a scenario."""
+        problem = PROBLEMS.get(name)
+        key = name if problem else "usual"
         with self._lock:
-            if self._models is None:
-                with Wires() as wires, Cluster(self.folder, self.nursery, wires) as cluster:
+            if key not in self._models:
+                with Wires() as wires, Cluster(self.folder / key, self.nursery, wires, problem) as cluster:
                     cluster.start()
                     codes = cluster.until_ended()
                     assert set(codes.values()) <= WELL, cluster.report(f"the undisturbed run ended with {codes}")
                     models = cluster.models()
                     assert all(models.values()), cluster.report("the undisturbed run left no models")
-                    self._models = models
-            return self._models
+                    self._models[key] = models
+            return self._models[key]
 
 
 def play(name: str, seed: int, nursery: Nursery, truth: Truth, folder: Path) -> str:
     """Run a scenario; returns its outcome, or raises AssertionError."""
-    expected = truth.models()
+    expected = truth.models(name)
     rng = random.Random(f"{name} {seed}")
     timeout = TIMEOUTS.get(name, 60.0)
-    with Wires() as wires, Cluster(folder, nursery, wires, peer_timeout=timeout) as cluster:
+    with Wires() as wires, Cluster(folder, nursery, wires, PROBLEMS.get(name), timeout) as cluster:
         outcome = SCENARIOS[name](cluster, rng)
         codes = cluster.until_ended()
         assert set(codes.values()) <= WELL, cluster.report(f"exit codes {codes}")
@@ -229,6 +237,12 @@ def slow(cluster: Cluster, rng: random.Random) -> str:
         wire.rate = 125_000
     cluster.start()
     return SAME
+
+
+@scenario("slow-1-Mbit-large", problem=Problem(edges=(("a", "b"),), rows=100, columns=8000))
+def slow_and_large(cluster: Cluster, rng: random.Random) -> str:
+    """6.4 MB on the same wire, most of a minute: a slow neighbor is not a lost one."""
+    return slow(cluster, rng)
 
 
 def harm_an_edge(harm: Callable[[Wire], Any], cluster: Cluster, rng: random.Random, times: int = 3) -> str:
