@@ -90,19 +90,13 @@ class Crew:
         folder = self.folder / f"run-{self._runs}"
         folder.mkdir()
         codec.write(folder / "options.bin", flat)
-        addresses = dict(zip(network.names, free_addresses(len(network)), strict=True))
-        for j, name in enumerate(network.names):
+        for name in network.names:
             if name not in self._certified:
                 issue(self.folder / "certs", name, 30)
                 self._certified.add(name)
-            np.save(folder / f"{name}.npy", to_numpy(parts[j]), allow_pickle=False)
-            neighbors = [network.names[q] for q in network.neighbors(j)]
-            settings = {
-                "name": name, "run": f"run-{self._runs}", "listen": addresses[name], "data": f"{name}.npy", "folder": name,
-                "certificate": f"../certs/{name}.crt", "key": f"../certs/{name}.key", "ca": "../certs/ca.crt",
-                "peer_timeout": PEER_TIMEOUT, "start_timeout": START_TIMEOUT,
-            }  # fmt: skip
-            write_toml(folder / f"{name}.toml", settings, {"neighbors": {q: addresses[q] for q in neighbors}})
+        write_nodes(
+            folder, parts, network, f"run-{self._runs}", "../certs", {}, {"peer_timeout": PEER_TIMEOUT, "start_timeout": START_TIMEOUT}
+        )  # fmt: skip
         self._tell([folder / f"{name}.toml" for name in network.names])
         return self._collect(folder, parts, network)
 
@@ -160,6 +154,22 @@ def free_addresses(count: int) -> list[str]:
     finally:
         for s in sockets:
             s.close()
+
+
+def write_nodes(
+    folder: Path, parts: Sequence[Any], network: Network, run: str, certs: str, model: Mapping[str, Any], more: Mapping[str, Any]
+) -> None:  # fmt: skip
+    """NAME.toml and NAME.npy for every node, on loopback; `certs` is where the certificates are, seen from `folder`."""
+    addresses = dict(zip(network.names, free_addresses(len(network)), strict=True))
+    for j, name in enumerate(network.names):
+        np.save(folder / f"{name}.npy", to_numpy(parts[j]), allow_pickle=False)
+        neighbors = [network.names[q] for q in network.neighbors(j)]
+        settings = {
+            "name": name, "run": run, "listen": addresses[name], "data": f"{name}.npy", "folder": name,
+            "certificate": f"{certs}/{name}.crt", "key": f"{certs}/{name}.key", "ca": f"{certs}/ca.crt",
+        }  # fmt: skip
+        tables = {"neighbors": {q: addresses[q] for q in neighbors}} | ({"model": model} if model else {})
+        write_toml(folder / f"{name}.toml", settings | dict(more), tables)
 
 
 def write_toml(path: Path, settings: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> None:

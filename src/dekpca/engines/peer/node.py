@@ -6,7 +6,9 @@ import json
 import logging
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,13 @@ from ..facts import settings_of, texts
 from .config import Config
 from .identity import Identity
 from .session import Session
+from .station import Station
 
 log = logging.getLogger("dekpca.peer")
 
 FINISHED = "finished.json"
+
+Watch = Callable[[Station], AbstractContextManager[None]]
 
 
 @dataclass
@@ -43,6 +48,8 @@ def prepare(config: Config) -> Prepared:
     model._check_parameters()
     data = read_data(config.data, label=config.label)
     (samples,) = model._check_parts([np.asarray(data.X)], [config.name])
+    if config.report is not None:
+        import_module("dekpca.report.charts")  # before the work: it says what is missing for a report
     options = model._options(samples.shape[1], int(model.random_state))
     settings = settings_of(options) | {name: getattr(model, name) for name in ("n_landmarks", "n_oversamples")}
     return Prepared(config, model, samples, data.labels, options, texts(settings))
@@ -54,15 +61,14 @@ def finished(config: Config) -> dict[str, Any] | None:
     if not path.exists():
         return None
     said = json.loads(path.read_text(encoding="utf-8"))
-    return said if said.get("run") == config.run else None
+    return said if said.get("run") == config.run and config.model_file.exists() else None
 
 
-def run(prepared: Prepared, identity: Identity | None, watch: Callable[[Session], None] | None = None) -> dict[str, Any]:
-    """Take part in the run until the end; returns what came out. `watch` gets to see the session before it begins."""
+def run(prepared: Prepared, identity: Identity | None, watch: Watch | None = None) -> dict[str, Any]:
+    """Take part in the run until the end; returns what came out. `watch` shows the station to the owner meanwhile."""
     config, model = prepared.config, prepared.model
-    with Session(config.place(identity), prepared.samples, prepared.facts) as session:
-        if watch is not None:
-            watch(session)
+    session = Session(config.place(identity), prepared.samples, prepared.facts)
+    with session, nullcontext() if watch is None else watch(session.station):
         network, sizes = session.meet()
         number = network.number[config.name]
 
@@ -80,6 +86,8 @@ def run(prepared: Prepared, identity: Identity | None, watch: Callable[[Session]
         config.model_file.parent.mkdir(parents=True, exist_ok=True)
         model.node_models_[config.name].save(config.model_file)
         result = summary(prepared, session)
+        if config.report is not None:
+            write_report(prepared, config.report)
         session.finish()
         (config.folder / FINISHED).write_text(json.dumps(result), encoding="utf-8")
     return result

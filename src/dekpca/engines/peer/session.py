@@ -134,6 +134,8 @@ class Session:
             nonlocal last
             state = requests[0].state
             self.station.phase, self.station.iteration = "iterating", int(state.iteration)
+            if state.history["residual"]:
+                self.station.residual = float(np.max(state.history["residual"][-1]))
             if mail.round > last and int(state.iteration) % self.place.checkpoint_every == 0:
                 self.station.wait_acknowledged()
                 self.store.save(Saved(mail.round, requests[0].known, state, dict(mail.last_sent), _traffic(mail)))

@@ -85,6 +85,7 @@ class Station:
         self.through = 0  # nothing up to this round will be asked for again
         self.expected: dict[str, Letter] = {}
         self.phase, self.iteration = "meeting", 0
+        self.residual: float | None = None
         self.done = False
         self.error: BaseException | None = None
         self.cause = ""  # what the neighbors are told of it
