@@ -57,6 +57,7 @@ quality: $(VENV)/installed
 	$(BIN)/python benchmarks/landmarks.py --data $(DATA)
 	$(BIN)/python benchmarks/command_line.py
 	$(BIN)/python benchmarks/mpi.py --data $(DATA)
+	$(BIN)/python benchmarks/peers.py --data $(DATA)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
