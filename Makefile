@@ -40,6 +40,12 @@ soak: $(VENV)/installed
 fuzz: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/fuzz.py --messages 100000 --over-tls 5000 --seed $(or $(SEED),0)
 
+# The generated code of the wire format is committed. An older compiler makes code for more versions of protobuf; it wants one of its own.
+wire:
+	test -x $(VENV)-wire/bin/python || $(PYTHON) -m venv $(VENV)-wire
+	$(VENV)-wire/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.74.0
+	cd src/dekpca/engines/peer && ../../../../$(VENV)-wire/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. wire.proto
+
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -25,9 +25,9 @@ ENDED = {0: "done", NOT_CONVERGED: "done, not converged"}
 @verb
 def simulate(
     nodes: Annotated[int, typer.Option(min=2, help="How many.")] = 8,
-    out_dir: Annotated[Path, typer.Option("--out", help="A new folder for configs, certificates, logs and models.")] = Path(
-        "dekpca-peers"
-    ),
+    out_dir: Annotated[
+        Path, typer.Option("--out", help="A new folder for configs, certificates, logs and models.")
+    ] = Path("dekpca-peers"),
     data: Annotated[Path | None, typer.Option(help="Rows to deal to the nodes; default: handwritten digits.")] = None,
     network: Annotated[str | None, typer.Option(help=f"Default: a ring. {TOPOLOGIES}")] = None,
     components: Annotated[int, typer.Option("--components", "-k", min=1, help="How many components.")] = 2,
@@ -75,7 +75,11 @@ def simulate(
     more = {"peer_timeout": peer_timeout}
     write_nodes(folder, [X[r] for r in rows], net, f"simulation-{seed}", "certs", model, more)
     if write_only:
-        err.print(f"{nodes} nodes in {folder}; start each with dekpca node run {folder}/NAME.toml", highlight=False, soft_wrap=True)
+        err.print(
+            f"{nodes} nodes in {folder}; start each with dekpca node run {folder}/NAME.toml",
+            highlight=False,
+            soft_wrap=True,
+        )
         return
     start = time.perf_counter()
     codes = _watch(folder, net.names)
@@ -103,8 +107,19 @@ def _watch(folder: Path, names: tuple[str, ...]) -> dict[str, int]:
     try:
         for name in names:
             with open(folder / f"{name}.log", "wb") as log, open(folder / f"{name}.json", "wb") as said:
-                command = [sys.executable, "-m", "dekpca.cli", "node", "run", str(folder / f"{name}.toml"), "--yes", "--json"]
-                processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=log, env=environment)
+                command = [
+                    sys.executable,
+                    "-m",
+                    "dekpca.cli",
+                    "node",
+                    "run",
+                    str(folder / f"{name}.toml"),
+                    "--yes",
+                    "--json",
+                ]
+                processes[name] = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=said, stderr=log, env=environment
+                )
         with Live(console=err, transient=True, auto_refresh=False) as live:
             while any(p.poll() is None for p in processes.values()):
                 if err.is_terminal:
@@ -130,7 +145,11 @@ def _table(folder: Path, processes: dict[str, Any]) -> Table:
     for name, process in processes.items():
         code = process.poll()
         said = _last(folder / f"{name}.log")
-        words = [str(said.get(key, "")) for key in ("message", "phase", "iteration", "peer", "why") if said.get(key) not in (None, "")]
+        words = [
+            str(said.get(key, ""))
+            for key in ("message", "phase", "iteration", "peer", "why")
+            if said.get(key) not in (None, "")
+        ]
         state = " ".join(words) if code is None else ENDED.get(code, f"failed ({code})")
         table.add_row(name, state)
     return table
@@ -157,7 +176,9 @@ def _collect(folder: Path, names: tuple[str, ...], codes: dict[str, int]) -> dic
         if codes[name] in ENDED:
             found[name] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         else:
-            words = [t for t in (folder / f"{name}.log").read_text(errors="replace").splitlines() if t.startswith("error:")]
+            words = [
+                t for t in (folder / f"{name}.log").read_text(errors="replace").splitlines() if t.startswith("error:")
+            ]
             failed[name] = words[-1] if words else f"exit code {codes[name]}, see {folder / name}.log"
     return {"nodes": found, "failed": failed}
 

@@ -97,6 +97,12 @@ def unflatten(skeleton: str, arrays: list[np.ndarray]) -> Any:
     return build(json.loads(skeleton))
 
 
+def raw_bytes(a: np.ndarray) -> memoryview:
+    """The memory of a contiguous array."""
+    flat: Any = a.reshape(-1).view(np.uint8)
+    return memoryview(flat)
+
+
 def same(a: tuple[str, list[np.ndarray]], b: tuple[str, list[np.ndarray]]) -> bool:
     """Whether two flattened values are made of the very same arrays."""
     return a[0] == b[0] and len(a[1]) == len(b[1]) and all(x is y for x, y in zip(a[1], b[1], strict=True))
@@ -127,7 +133,7 @@ def write(path: Path, flat: tuple[str, list[np.ndarray]]) -> None:
             hashed.write(LENGTH.pack(len(header), sum(a.nbytes for a in arrays)))
             hashed.write(header)
             for a in arrays:
-                hashed.write(memoryview(np.ascontiguousarray(a)).cast("B") if a.size else b"")
+                hashed.write(raw_bytes(np.ascontiguousarray(a)))
             file.write(hashed.digest.digest())
             file.flush()
             os.fsync(file.fileno())
@@ -178,10 +184,9 @@ def _read(path: Path, file: BinaryIO) -> Any:
     arrays = []
     for dtype, shape, _ in listed:
         a = np.empty(shape, dtype=dtype)
-        if a.size:
-            into = memoryview(a).cast("B")
-            file.readinto(into)  # type: ignore[attr-defined]
-            digest.update(into)
+        into = raw_bytes(a)
+        file.readinto(into)  # type: ignore[attr-defined]
+        digest.update(into)
         arrays.append(a)
     if file.read() != digest.digest():
         raise Damaged(f"{path}: its checksum is wrong; it was changed or damaged")

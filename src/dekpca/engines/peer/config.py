@@ -189,6 +189,7 @@ def _check_keys(where: str, content: Mapping[str, Any], known: list[str]) -> Non
 
 def _check_type(path: Path, key: str, value: Any) -> None:
     kinds: tuple[Any, str]
+    given: Any = value
     if key in ("neighbors", "model"):
         kinds = dict, "a table"
     elif key in ("threads", "checkpoint_every"):
@@ -199,5 +200,5 @@ def _check_type(path: Path, key: str, value: Any) -> None:
         kinds = str, "a text"
     if not isinstance(value, kinds[0]) or isinstance(value, bool):
         raise ConfigError(f"{path}: {key} = {value!r}; it must be {kinds[1]}")
-    if key == "neighbors" and not all(isinstance(v, str) for v in value.values()):
-        raise ConfigError(f"{path}: [neighbors]: write name = \"host:port\"")
+    if key == "neighbors" and not all(isinstance(v, str) for v in given.values()):
+        raise ConfigError(f'{path}: [neighbors]: write name = "host:port"')

@@ -79,7 +79,9 @@ class Crew:
     ) -> Outcome:  # fmt: skip
         """As every engine's."""
         if resume is not None:
-            raise ValueError("engine='peer' goes on from the folder of each node, not from a state; use dekpca node run")
+            raise ValueError(
+                "engine='peer' goes on from the folder of each node, not from a state; use dekpca node run"
+            )
         if len(network) > self.size:
             raise ValueError(f"{len(network)} nodes for a crew of {self.size}")
         try:
@@ -128,7 +130,8 @@ class Crew:
     def _collect(self, folder: Path, parts: Sequence[Any], network: Network) -> Outcome:
         """The nodes' answers, as if they had been computed here."""
         sizes = np.array([part.shape[0] for part in parts])
-        answers, seconds = [], {}
+        answers: list[Answer] = []
+        seconds: dict[str, float] = {}
         traffic = Traffic(network.directed_edges, len(network))
         for j, name in enumerate(network.names):
             said = codec.read(folder / f"{name}.answer.bin")

@@ -12,7 +12,9 @@ EVERYBODY = "to every node"
 SUMS = "in sums along a tree of nodes, in which a neighbor may see yours alone"
 
 
-def disclosure(options: Options, n_landmarks: int | str, rows: int, columns: int, neighbors: Sequence[str]) -> list[tuple[str, str]]:
+def disclosure(
+    options: Options, n_landmarks: int | str, rows: int, columns: int, neighbors: Sequence[str]
+) -> list[tuple[str, str]]:
     """(what, to whom) for each kind of thing that the options let leave; the first lines are the ones that matter most."""
     near = f"to your neighbors: {listing(neighbors)}"
     kind = options.landmarks if isinstance(options.landmarks, str) else "points"

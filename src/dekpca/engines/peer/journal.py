@@ -88,7 +88,9 @@ class Journal:
         self._files.clear()
 
     # ------------------------------------------------------------------ writing
-    def append(self, entry: wire.Entry, size: int, data: bytes, sync: bool, then: Callable[[OSError | None], None]) -> None:
+    def append(
+        self, entry: wire.Entry, size: int, data: bytes, sync: bool, then: Callable[[OSError | None], None]
+    ) -> None:
         """Write a piece of a message of `size` bytes; `then` is called, in another thread, when it is in the file (`sync`: on disk)."""
         self._queue.put((entry, size, data, sync, then))
 

@@ -20,7 +20,9 @@ from .certificates import NAME
 from .errors import ProtocolError
 
 PROTOCOL = 1  # goes up with any change that an older node would not understand
-PIECE = 1 << 18  # bytes of data in a piece: a few dozen of them keep a fast line busy, one of them a slow line for a moment
+PIECE = (
+    1 << 18
+)  # bytes of data in a piece: a few dozen of them keep a fast line busy, one of them a slow line for a moment
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; greetings of thousands of nodes fit
 MOST_AXES = 3
 MOST_TEXT = 1000  # characters of a text that is shown to people

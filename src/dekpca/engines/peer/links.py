@@ -7,6 +7,7 @@ jitter, after each failure. What breaks a link is logged once; whether it has be
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -211,9 +212,7 @@ class Link:
                 if said.stopped:
                     self.neighbor.told_done = True
                     self.station.arrived()
-                try:
+                with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.beat_now.wait(), period)
-                except TimeoutError:
-                    pass
         finally:
             call.cancel()

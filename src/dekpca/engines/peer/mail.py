@@ -14,6 +14,7 @@ import numpy as np
 from ...block import Block, size_class
 from ...messages import Say, Tell
 from ..post import Post, Route
+from .codec import raw_bytes
 from .letters import Letter
 from .station import Station
 
@@ -96,7 +97,7 @@ class PeerMail(Post):
         letters = []
         for node, array in sent:
             data = np.ascontiguousarray(array)
-            letters.append((names[node], self._letter(kind, data.shape), memoryview(data.reshape(-1)).cast("B")))
+            letters.append((names[node], self._letter(kind, data.shape), raw_bytes(data)))
             self.last_sent[names[node]] = self.round
         expected = {names[node]: self._letter(kind, shape) for node, shape in shapes.items()}
         self.station.exchange(self.round, letters, expected)
@@ -107,7 +108,7 @@ class PeerMail(Post):
         return Letter(self.round, kind, dtype.str, tuple(map(int, shape)), size)
 
     def _receive(self, node: int, into: np.ndarray) -> None:
-        self.station.receive(self.network.names[node], memoryview(into.reshape(-1)).cast("B"))
+        self.station.receive(self.network.names[node], raw_bytes(into))
 
     def _make_pools(self) -> list[list[int]]:
         """Neighbors of about the same size together, in the order of the slots; notes their places in `_home`."""

@@ -77,9 +77,7 @@ def run(prepared: Prepared, identity: Identity | None, watch: Watch | None = Non
 
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
-            model._fit(
-                [prepared.samples], network, prepared.options, drive, np.array([number]), sizes, shown=False
-            )
+            model._fit([prepared.samples], network, prepared.options, drive, np.array([number]), sizes, shown=False)
         model.nodes_ = np.full(len(prepared.samples), number)
         for warning in caught:
             log.warning(str(warning.message))

@@ -31,7 +31,9 @@ from .letters import (
 from .station import Neighbor, Station, refuse_differences
 
 log = logging.getLogger("dekpca.peer")
-logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)  # it tells of every call that is cancelled; we log what matters
+logging.getLogger("grpc._cython.cygrpc").setLevel(
+    logging.CRITICAL
+)  # it tells of every call that is cancelled; we log what matters
 
 SERVICE = "dekpca.peer.v1.Peer"
 STREAMS = 4  # deliveries of one neighbor at once: one lives, others may not have noticed yet that they are cut
@@ -129,7 +131,7 @@ class Server:
             )  # fmt: skip
         return self.station.neighbors[name]
 
-    async def _refuse(self, context: Any, code: Code, who: str, why: str) -> NoReturn:
+    async def _refuse(self, context: Any, code: Any, who: str, why: str) -> NoReturn:
         log.warning("refused", extra={"caller": who, "why": why})
         await context.abort(code, why[:1500])
         raise AssertionError  # abort raises

@@ -64,7 +64,12 @@ class Session:
             "dtype": str(samples.dtype),
             **facts,
         }
-        own = {"protocol": str(PROTOCOL), "run": place.run, "node": place.name, "neighbors": ", ".join(sorted(place.neighbors))}
+        own = {
+            "protocol": str(PROTOCOL),
+            "run": place.run,
+            "node": place.name,
+            "neighbors": ", ".join(sorted(place.neighbors)),
+        }
         own |= {"data": fingerprint(samples), "threads": str(place.threads)}
         self.store = Store(place.folder)
         try:

@@ -106,8 +106,12 @@ def shown(station: Station, console: Console) -> Iterator[None]:
             update()
 
     if console.is_terminal:
-        with Live(Text(line(station)), console=console, transient=True, auto_refresh=False, redirect_stderr=True) as live:
-            thread = threading.Thread(target=follow, args=(lambda: live.update(Text(line(station)), refresh=True), 0.3), daemon=True)
+        with Live(
+            Text(line(station)), console=console, transient=True, auto_refresh=False, redirect_stderr=True
+        ) as live:
+            thread = threading.Thread(
+                target=follow, args=(lambda: live.update(Text(line(station)), refresh=True), 0.3), daemon=True
+            )
             thread.start()
             try:
                 yield
@@ -121,7 +125,10 @@ def shown(station: Station, console: Console) -> Iterator[None]:
         now = station.phase, station.iteration
         if now != last[0]:
             last[0] = now
-            log.info("progress", extra={k: v for k, v in state(station).items() if k in ("phase", "iteration", "residual", "round")})
+            log.info(
+                "progress",
+                extra={k: v for k, v in state(station).items() if k in ("phase", "iteration", "residual", "round")},
+            )
 
     thread = threading.Thread(target=follow, args=(say, LOG_EVERY), daemon=True)
     thread.start()
@@ -144,13 +151,25 @@ class Metrics:
         yield GaugeMetricFamily("dekpca_iteration", "Iterations done", value=said["iteration"])
         yield GaugeMetricFamily("dekpca_round", "Rounds of messages begun", value=said["round"])
         if said["residual"] is not None:
-            yield GaugeMetricFamily("dekpca_residual", "Relative disagreement with the neighbors", value=said["residual"])
+            yield GaugeMetricFamily(
+                "dekpca_residual", "Relative disagreement with the neighbors", value=said["residual"]
+            )
         kinds: tuple[tuple[type, str, str, str], ...] = (
             (GaugeMetricFamily, "up", "dekpca_peer_up", "Whether the neighbor answers"),
             (GaugeMetricFamily, "silent", "dekpca_peer_silence_seconds", "Since messages last went both ways"),
-            (GaugeMetricFamily, "waiting", "dekpca_peer_unacknowledged", "Messages that the neighbor has not acknowledged"),
+            (
+                GaugeMetricFamily,
+                "waiting",
+                "dekpca_peer_unacknowledged",
+                "Messages that the neighbor has not acknowledged",
+            ),
             (CounterMetricFamily, "sent", "dekpca_peer_sent_bytes", "Sent to the neighbor since the start"),
-            (CounterMetricFamily, "received", "dekpca_peer_received_bytes", "Received from the neighbor since the start"),
+            (
+                CounterMetricFamily,
+                "received",
+                "dekpca_peer_received_bytes",
+                "Received from the neighbor since the start",
+            ),
         )
         for family, key, name, what in kinds:
             metric = family(name, what, labels=["peer"])
@@ -161,7 +180,8 @@ class Metrics:
 
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>{node}</title>
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}}
-table{{border-collapse:collapse}}td,th{{padding:.3em .8em;border-bottom:1px solid #ddd;text-align:right}}td:first-child,th:first-child{{text-align:left}}
+table{{border-collapse:collapse}}td,th{{padding:.3em .8em;border-bottom:1px solid #ddd;text-align:right}}
+td:first-child,th:first-child{{text-align:left}}
 .down{{color:#b00020;font-weight:bold}}</style></head><body><h1>Node {node}</h1>
 <p>Run {run}: {phase}, iteration {iteration}{residual}.</p>
 <table><tr><th>neighbor</th><th>state</th><th>iteration</th><th>silent for</th><th>sent</th><th>received</th></tr>{rows}</table>
@@ -173,9 +193,19 @@ def page(station: Station) -> str:
     rows = []
     for name, n in said["neighbors"].items():
         up = f"up, {n['phase']}" if n["up"] else f"down: {n['trouble'] or 'not seen yet'}"
-        cells = [up, n["iteration"], f"{n['silent']:.0f} s", f"{n['sent'] / 1e6:.2f} MB", f"{n['received'] / 1e6:.2f} MB"]
+        cells = [
+            up,
+            n["iteration"],
+            f"{n['silent']:.0f} s",
+            f"{n['sent'] / 1e6:.2f} MB",
+            f"{n['received'] / 1e6:.2f} MB",
+        ]
         style = "" if n["up"] else " class=down"
-        rows.append(f"<tr><td>{html.escape(name)}</td><td{style}>" + "</td><td>".join(html.escape(str(c)) for c in cells) + "</td></tr>")
+        rows.append(
+            f"<tr><td>{html.escape(name)}</td><td{style}>"
+            + "</td><td>".join(html.escape(str(c)) for c in cells)
+            + "</td></tr>"
+        )
     residual = "" if said["residual"] is None else f", residual {said['residual']:.2e}"
     texts = {key: html.escape(str(said[key])) for key in ("node", "run", "phase", "iteration")}
     return PAGE.format(**texts, residual=residual, rows="".join(rows))
@@ -195,7 +225,7 @@ def served(station: Station, address: str) -> Iterator[str]:
     """Metrics at /metrics and the page at /; yields the address."""
     host, port = split_address("--metrics", address)
     registry = CollectorRegistry()
-    registry.register(Metrics(station))  # type: ignore[arg-type]
+    registry.register(Metrics(station))
     metrics = make_wsgi_app(registry)
 
     def answer(environment: Any, start: Any) -> Any:

@@ -58,7 +58,9 @@ class Store:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._lock.close()
-            raise ValueError(f"{folder}: another process runs this node; end it first, or use another folder") from error
+            raise ValueError(
+                f"{folder}: another process runs this node; end it first, or use another folder"
+            ) from error
         for left in folder.glob("*.tmp"):
             left.unlink()
         self.journal = Journal(folder)
@@ -150,7 +152,10 @@ class Store:
                 content = codec.read(self._path(generation))
                 known = self._read_known(content["known"])
             except Damaged as error:
-                log.warning("checkpoint refused, trying the one before", extra={"file": f"checkpoint-{generation}", "why": str(error)})
+                log.warning(
+                    "checkpoint refused, trying the one before",
+                    extra={"file": f"checkpoint-{generation}", "why": str(error)},
+                )
                 continue
             self._kept.insert(0, (generation, content["round"], content["known"]))
             if found is None:

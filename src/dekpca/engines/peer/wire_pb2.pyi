@@ -68,7 +68,7 @@ class Receipt(_message.Message):
     through: int
     held: _containers.RepeatedScalarFieldContainer[int]
     round: int
-    def __init__(self, opening: _Optional[bool] = ..., through: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ...) -> None: ...
+    def __init__(self, opening: bool = ..., through: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("silence", "phase", "iteration", "done", "stopped", "contagious")
@@ -84,7 +84,7 @@ class Beat(_message.Message):
     done: bool
     stopped: str
     contagious: bool
-    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., done: _Optional[bool] = ..., stopped: _Optional[str] = ..., contagious: _Optional[bool] = ...) -> None: ...
+    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., done: bool = ..., stopped: _Optional[str] = ..., contagious: bool = ...) -> None: ...
 
 class Entry(_message.Message):
     __slots__ = ("sender", "round", "attempt", "kind", "dtype", "shape", "offset")
