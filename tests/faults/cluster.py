@@ -7,7 +7,6 @@ here can collide with another run on the same machine. What a node has done so f
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,11 +170,11 @@ class JournalWatch:
 
     def kinds(self) -> set[str]:
         for path in sorted(self.folder.glob("journal-*.bin")):
+            at = self._read.get(path.name, 0)
             try:
-                data = path.read_bytes()
+                data = path.read_bytes() if path.stat().st_size > at else b""
             except OSError:
                 continue  # deleted meanwhile
-            at = self._read.get(path.name, 0)
             while at + RECORD.size <= len(data):
                 entry_size, data_size, _ = RECORD.unpack_from(data, at)
                 end = at + RECORD.size + entry_size + data_size
@@ -187,10 +186,6 @@ class JournalWatch:
             self._read[path.name] = at
         return self.seen
 
-    def size(self) -> int:
-        self.kinds()
-        return sum(self._read.values())
-
 
 def toml(settings: Mapping[str, Any]) -> str:
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())  # of plain values, JSON is TOML
@@ -199,7 +194,3 @@ def toml(settings: Mapping[str, Any]) -> str:
 def _address(node: Node) -> str | None:
     node.happened(lambda event: False)
     return next((e["address"] for e in reversed(node.events) if e.get("message") == "listening"), None)
-
-
-def now() -> float:
-    return time.monotonic()
