@@ -39,7 +39,17 @@ def problem(network: Network, sizes=None, **changes):
 class Nodes:
     """A network of nodes in `folder`, started as often as one likes."""
 
-    def __init__(self, folder: Path, network: Network, parts, options, run="test", timeouts=None, private=False, checkpoint_every=1):
+    def __init__(
+        self,
+        folder: Path,
+        network: Network,
+        parts,
+        options,
+        run="test",
+        timeouts=None,
+        private=False,
+        checkpoint_every=1,
+    ):
         self.network, self.parts, self.options, self.private = network, parts, options, private
         addresses = dict(zip(network.names, free_addresses(len(network)), strict=True))
         timeouts = timeouts or Timeouts(peer=60, start=60, beat=0.2)

@@ -29,7 +29,9 @@ def test_conformance_with_processes_and_certificates():
 def test_the_estimator_and_its_traffic():
     rng = np.random.default_rng(1)
     parts = {"oslo": rng.normal(size=(30, 4)), "rome": rng.normal(size=(50, 4)), "bonn": rng.normal(size=(20, 4))}
-    models = {e: DecentralizedKernelPCA(2, gamma=0.1, random_state=0, engine=e).fit_parts(parts) for e in ("local", "peer")}
+    models = {
+        e: DecentralizedKernelPCA(2, gamma=0.1, random_state=0, engine=e).fit_parts(parts) for e in ("local", "peer")
+    }
     np.testing.assert_allclose(models["peer"].eigenvalues_, models["local"].eigenvalues_, rtol=1e-10)
     for key in ("bytes", "messages"):
         for kind, sent in models["local"].history_[key].items():
@@ -90,7 +92,10 @@ def test_nodes_that_stop_go_on_bit_for_bit(tmp_path, case):
 
 
 def _by_name(answers):
-    return {name: (a, a.w[0, : (a.marks.size if a.marks else 0) + (0 if a.z is None else a.block.own_sizes[0])]) for name, a in answers.items()}
+    return {
+        name: (a, a.w[0, : (a.marks.size if a.marks else 0) + (0 if a.z is None else a.block.own_sizes[0])])
+        for name, a in answers.items()
+    }
 
 
 def _by_name_local(outcome):
@@ -216,7 +221,9 @@ def test_a_one_sided_edge_names_both(tmp_path):
     network = Network.path(3)
     parts, options = problem(network)
     nodes = Nodes(tmp_path, network, parts, options)
-    nodes.places["0"] = replace(nodes.places["0"], neighbors={**nodes.places["0"].neighbors, "2": nodes.places["2"].listen})
+    nodes.places["0"] = replace(
+        nodes.places["0"], neighbors={**nodes.places["0"].neighbors, "2": nodes.places["2"].listen}
+    )
     threads = [nodes.start(name) for name in network.names]
     join([threads[0]])
     assert "node '0' is not a neighbor of node 2" in str(nodes.errors["0"])

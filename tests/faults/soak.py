@@ -193,8 +193,8 @@ def main() -> None:
     files_after = len(list(temporary.iterdir()))
     kills = sum(soak.kills.values())
     console.print(
-        f"{soak.fits} fits of 6 nodes in {(time.monotonic() - start) / 60:.1f} minutes, every answer right (largest difference from the local "
-        f"engine {soak.worst:.0e} of the largest value); {kills} kills; longest fit {soak.longest:.0f} s",
+        f"{soak.fits} fits of 6 nodes in {(time.monotonic() - start) / 60:.1f} minutes, {'then it failed' if failure else 'every answer right'} (largest "
+        f"difference from the local engine {soak.worst:.0e} of the largest value); {kills} kills; longest fit {soak.longest:.0f} s",
         highlight=False,
     )
     console.print(
