@@ -200,21 +200,38 @@ def test_what_differs_is_said_by_both(tmp_path):
         assert "gamma" not in text  # only what differs
 
 
-def test_columns_dtype_and_run_are_compared(tmp_path):
+@pytest.mark.parametrize("what", ["number of columns", "dtype"])
+def test_columns_and_dtype_are_compared(tmp_path, what):
     network = Network.path(2)
     parts, options = problem(network)
-    for i, (samples, run, said) in enumerate(
-        [
-            (parts[1][:, :4], "test", "number of columns: node"),
-            (parts[1].astype(np.float32), "test", "dtype: node"),
-            (parts[1], "other", "run: node"),
-        ]
-    ):
-        nodes = Nodes(tmp_path / str(i), network, parts, options)
-        nodes.places["1"] = replace(nodes.places["1"], run=run)
-        join([nodes.start("0"), nodes.start("1", samples=samples)])
-        assert said in str(nodes.errors["0"])
-        assert said in str(nodes.errors["1"])
+    nodes = Nodes(tmp_path, network, parts, options)
+    samples = parts[1][:, :4] if what == "number of columns" else parts[1].astype(np.float32)
+    join([nodes.start("0"), nodes.start("1", samples=samples)])
+    for name in "01":
+        assert f"{what}: node" in str(nodes.errors[name])
+
+
+def test_another_run_is_refused_by_whoever_is_called(tmp_path):
+    """Whoever calls stops; whoever is called does not, since an old run of a neighbor must not end a new one."""
+    network = Network.path(2)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    nodes.places["1"] = replace(nodes.places["1"], run="other")
+    threads = [nodes.start("0"), nodes.start("1")]
+    wait_for(lambda: nodes.errors)
+    (stopped,) = list(nodes.errors)[:1]
+    assert "run: node" in str(nodes.errors[stopped])
+    assert "'other'" in str(nodes.errors[stopped])
+    for session in list(nodes.sessions.values()):
+        session.station.fail(Stop())
+    join(threads)
+
+
+def wait_for(what):
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < deadline, "this never happens"
+        time.sleep(0.01)
 
 
 def test_a_one_sided_edge_names_both(tmp_path):
@@ -224,12 +241,11 @@ def test_a_one_sided_edge_names_both(tmp_path):
     nodes.places["0"] = replace(
         nodes.places["0"], neighbors={**nodes.places["0"].neighbors, "2": nodes.places["2"].listen}
     )
-    threads = [nodes.start(name) for name in network.names]
-    join([threads[0]])
-    assert "node '0' is not a neighbor of node 2" in str(nodes.errors["0"])
-    for session in list(nodes.sessions.values()):
-        session.station.fail(Stop())
-    join(threads)
+    join([nodes.start(name) for name in network.names])
+    for name in "012":
+        text = str(nodes.errors[name])
+        seen = "node 0 lists node 2 as a neighbor, but node 2 does not" in text
+        assert seen or "node '0' is not a neighbor of node 2" in text, text
 
 
 def test_a_restart_with_other_data_or_settings_is_refused(tmp_path):
@@ -251,9 +267,7 @@ def test_two_processes_cannot_share_a_folder(tmp_path):
     parts, options = problem(network)
     nodes = Nodes(tmp_path, network, parts, options)
     first = nodes.start("0")
-    deadline = time.monotonic() + PATIENCE
-    while "0" not in nodes.sessions and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: "0" in nodes.sessions)
     second = Nodes(tmp_path, network, parts, options)
     join([second.start("0")])
     assert "another process runs this node" in str(second.errors["0"])
@@ -284,5 +298,5 @@ def test_noise_is_drawn_from_a_seed_that_nobody_else_knows(tmp_path):
 
 
 def test_no_thread_is_left():
-    before = {t.name for t in threading.enumerate()} - {"transport"}
-    assert "journal" not in before
+    wait_for(lambda: not any(t.name == "journal" for t in threading.enumerate()))
+    assert sum(t.name == "transport" for t in threading.enumerate()) <= 1

@@ -6,7 +6,8 @@
       PeerLost                a neighbor was not heard from for too long; the run can go on later
       Damaged                 a file of the run's folder is not as it was written
 
-`contagious` errors are told to the neighbors, who stop for the same reason: nobody can go on then.
+`contagious` errors are told to the neighbors, who stop for the same reason: nobody can go on then. (A run that has begun is not stopped by a
+node that has not.)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class ProtocolError(PeerError):
 
 
 class Disagreement(PeerError, ValueError):
-    pass
+    contagious = True
 
 
 class PeerLost(PeerError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from .server import SERVICE, Server
 from .station import Neighbor, Station, refuse_differences
 
 CALL = 30.0  # seconds for a greeting
+NEWS = 0.02  # seconds in which news of several nodes are told together
 CONNECT = 10.0  # seconds for a connection, handshake included
 FIRST_DELAY, MOST_DELAY = 0.1, 2.0  # seconds before trying again
 OPTIONS = [
@@ -108,6 +110,7 @@ class Link:
         while not (self.station.limits is not None and self._told == self.station.roster.version):
             self.news.clear()
             if self._told < self.station.roster.version:
+                await asyncio.sleep(NEWS)
                 await self._greet(channel)
             else:
                 await self.news.wait()
@@ -178,6 +181,7 @@ class Link:
                 async for piece in self._pieces(letter, data):
                     await call.write(piece.SerializeToString())
                     self.neighbor.sent += len(piece.data)
+                    self.neighbor.progress = time.monotonic()
                     if round not in self.neighbor.outbox:  # it had it already
                         break
                 spoken = round

@@ -148,6 +148,8 @@ class Server:
             except ProtocolError as error:
                 await self._refuse(context, Code.INVALID_ARGUMENT, who, str(error))
             except Disagreement as error:
+                if self.station.limits is None:  # nothing has begun: both say it, and stop
+                    self.station.fail(error)
                 await self._refuse(context, Code.FAILED_PRECONDITION, who, str(error))
             except NotYet as error:
                 await context.abort(Code.ABORTED, str(error))
@@ -219,9 +221,10 @@ class Server:
                     if letter is not None and not dropping:
                         raise ProtocolError("a new message before the last one was whole")
                     assert station.limits is not None
-                    current = piece.head.round == station.reached
-                    expected = station.expected.get(neighbor.name) if current else None
-                    letter = check_head(piece.head, neighbor.name, station.limits, expected, station.reached)
+                    expected = station.expected.get(neighbor.name)
+                    if expected is not None and expected.round != piece.head.round:
+                        expected = None
+                    letter = check_head(piece.head, neighbor.name, station.limits, expected, station.furthest)
                     held, attempt = 0, next(self._attempts)
                     dropping = (
                         letter.round <= station.through or station.journal.find(neighbor.name, letter.round) is not None
