@@ -36,6 +36,7 @@ OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", int(1000 * CONNECT)),  # so long may connecting take
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),  # or a dead connection is noticed after a minute, whatever keepalive says
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
