@@ -38,6 +38,9 @@ from .transport import Transport
 log = logging.getLogger("dekpca.peer")
 
 EXPIRY_WARNING = 14  # days
+CHECKPOINT_EVERY = (
+    5  # iterations: what came since is in the journal, so that a restart computes at most so many again, alone
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Place:
     identity: Identity | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
     threads: int = 1  # of BLAS: results are bit-identical after a restart only with the same number
-    checkpoint_every: int = 1  # iterations
+    checkpoint_every: int = CHECKPOINT_EVERY
 
 
 class Session:

@@ -93,7 +93,9 @@ class Station:
         self.done = False
         self.error: BaseException | None = None
         self.cause = ""  # what the neighbors are told of it
-        self.wake: Callable[[str | None], None] = lambda name: None  # tell the links that there is something to do
+        self.wake: Callable[[list[str] | None], None] = lambda names: (
+            None
+        )  # tell the links that there is something to do
         for name_ in self._read_done():
             if name_ in self.neighbors:
                 self.neighbors[name_].done = True
@@ -225,13 +227,15 @@ class Station:
         with self.changed:
             self._raise_error()
             self.reached, self.expected = round, dict(expected)
+            names = []
             for name, letter, data in sent:
+                names.append(name)
                 neighbor = self.neighbors[name]
                 if not neighbor.done and round > neighbor.through and round not in neighbor.acknowledged:
                     if not neighbor.outbox:
                         neighbor.progress = time.monotonic()
                     neighbor.outbox[round] = letter, data
-                    self.wake(name)
+        self.wake(names)
 
     def forget(self, through: int) -> None:
         """A checkpoint was written: nothing up to this round will be asked for again."""
