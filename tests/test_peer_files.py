@@ -95,7 +95,8 @@ def put(journal, sender, round, array, attempt=0, pieces=3, last=True):
         entry = wire.Entry(
             sender=sender, round=round, attempt=attempt, kind="data", dtype=array.dtype.str, shape=array.shape, offset=start
         )  # fmt: skip
-        journal.append(entry, len(data), data[start : start + step], True, lambda error, done=done: done.set())
+        journal.append(entry, len(data), data[start : start + step])
+        journal.sync(lambda error, done=done: done.set())
         assert done.wait(30)
 
 
@@ -196,7 +197,8 @@ def test_a_message_across_two_files(tmp_path):
     for offset, part in ((0, data[:100]), (100, data[100:])):
         done = threading.Event()
         entry = wire.Entry(sender="b", round=1, kind="data", dtype="<f8", shape=A.shape, offset=offset)
-        journal.append(entry, len(data), part, True, lambda error, done=done: done.set())
+        journal.append(entry, len(data), part)
+        journal.sync(lambda error, done=done: done.set())
         assert done.wait(30)
         journal.rotate()
     journal.forget(0)
@@ -210,12 +212,14 @@ def test_a_full_disk_is_an_error_and_nothing_is_acknowledged(tmp_path):
     with open("/dev/full", "wb") as full:
         os.dup2(full.fileno(), journal._files[0])
     said: list = []
-    done = threading.Semaphore(0)
+    done = threading.Event()
     entry = wire.Entry(sender="b", round=1, kind="data", dtype="<f8", shape=[1], offset=0)
     for _ in range(2):
-        journal.append(entry, 8, b"12345678", True, lambda error: (said.append(error), done.release()))
-        assert done.acquire(timeout=30)
-    assert [error.errno for error in said] == [errno.ENOSPC] * 2
+        with pytest.raises(OSError, match="No space left"):
+            journal.append(entry, 8, b"12345678")
+    journal.sync(lambda error: (said.append(error), done.set()))
+    assert done.wait(30)
+    assert said[0].errno == errno.ENOSPC
     assert journal.find("b", 1) is None
     with pytest.raises(OSError, match="No space left"):
         journal.rotate()

@@ -1,14 +1,16 @@
 """The journal: messages from neighbors, on disk before they are acknowledged, and read from there when the program wants them.
 
 It is the mailbox too: live and after a restart, what the program hears comes from these files. Pieces are appended as they arrive, in any
-order of senders; a message counts when it is whole. A writer thread appends and syncs in batches, so that one sync serves
-all that came meanwhile. A new file begins with every checkpoint, and an old one is deleted when nothing in it can be needed again.
+order of senders; a message counts when it is whole, and is acknowledged when it is synced. The program need not wait for that: if it is lost
+with the machine's memory, the neighbor sends it again. A thread syncs, once for all who wait. A new file begins with every checkpoint, and an
+old one is deleted when nothing in it can be needed again.
 
     record: <I length of entry> <I length of data> <I CRC-32 of both> entry data
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import queue
@@ -69,6 +71,7 @@ class Journal:
         self._files: dict[int, int] = {}  # generation -> handle
         self._partial: dict[tuple[str, int, int], Message] = {}
         self._lock = threading.Lock()
+        self._syncing = threading.Lock()
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         generations = sorted(int(m[1]) for path in folder.iterdir() if (m := FILE.fullmatch(path.name)))
         for generation in generations:
@@ -77,7 +80,7 @@ class Journal:
         self.generation = generations[-1] if generations else 0
         self.first = generations[0] if generations else 0
         self._end = self._open(self.generation)
-        self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
+        self._thread = threading.Thread(target=self._sync, name="journal", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -88,19 +91,39 @@ class Journal:
         self._files.clear()
 
     # ------------------------------------------------------------------ writing
-    def append(
-        self, entry: wire.Entry, size: int, data: bytes, sync: bool, then: Callable[[OSError | None], None]
-    ) -> None:
-        """Write a piece of a message of `size` bytes; `then` is called, in another thread, when it is in the file (`sync`: on disk)."""
-        self._queue.put((entry, size, data, sync, then))
+    def append(self, entry: wire.Entry, size: int, data: bytes) -> None:
+        """Write a piece of a message of `size` bytes. The program may read the message when it is whole; to last, it must be synced."""
+        head = entry.SerializeToString()
+        before = zlib.crc32(head)
+        crc = zlib.crc32(data, before)
+        record = RECORD.pack(len(head), len(data), crc) + head
+        with self._lock:
+            if self.failed is not None:
+                raise self.failed
+            try:
+                written = os.pwritev(self._files[self.generation], [record, data], self._end)
+                if written != len(record) + len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path(self.generation)))
+            except OSError as error:
+                self.failed = error
+                raise
+            at = self._end + len(record)
+            self._end += written
+            self._note(entry, size, Place(self.generation, at, len(data), before, crc))
+
+    def sync(self, then: Callable[[OSError | None], None]) -> None:
+        """`then` is called, in another thread, when all that was appended is on disk, or with what kept it from there."""
+        self._queue.put(then)
 
     def rotate(self) -> None:
         """What comes from now on goes to a new file."""
-        done = threading.Event()
-        self._queue.put((None, 0, b"", False, lambda error: done.set()))
-        done.wait()
-        if self.failed:
-            raise self.failed
+        with self._lock:
+            if self.failed is not None:
+                raise self.failed
+            os.fdatasync(self._files[self.generation])
+            self._end = self._open(self.generation + 1)
+            self.generation += 1
+        sync_folder(self.folder)
 
     def forget(self, through: int) -> None:
         """Nothing up to this round will be asked for again: delete the files that hold nothing else."""
@@ -108,63 +131,28 @@ class Journal:
             self.messages = {key: m for key, m in self.messages.items() if m.round > through}
             open_ = [*self.messages.values(), *self._partial.values()]
             needed = {place.generation for m in open_ for place in m.places} | {self.generation}
-            for generation in [g for g in self._files if g not in needed]:
-                os.close(self._files.pop(generation))
-                self._path(generation).unlink(missing_ok=True)
+            with self._syncing:  # not under the feet of a sync
+                for generation in [g for g in self._files if g not in needed]:
+                    os.close(self._files.pop(generation))
+                    self._path(generation).unlink(missing_ok=True)
             self.first = min(self._files)
 
-    def _write(self) -> None:
+    def _sync(self) -> None:
+        """The thread that syncs: once for all who wait."""
         while True:
-            batch = [self._queue.get()]
-            while not self._queue.empty() and len(batch) < 256:
-                batch.append(self._queue.get())
-            written: list[Callable[[OSError | None], None]] = []
-            synced: list[Callable[[OSError | None], None]] = []
-            for item in batch:
-                if item is None:
-                    return
-                entry, size, data, sync, then = item
-                try:
-                    if self.failed is not None:
-                        raise self.failed
-                    if entry is None:
-                        self._rotate()
-                    else:
-                        self._append(entry, size, data)
-                except OSError as error:
-                    self.failed = error
-                    then(error)
-                    continue
-                (synced if sync else written).append(then)
-            for then in written:
+            waiting = [self._queue.get()]
+            while not self._queue.empty():
+                waiting.append(self._queue.get())
+            if None in waiting:
+                return
+            try:
+                with self._syncing:
+                    if self.failed is None:
+                        os.fdatasync(self._files[self.generation])  # rotating syncs the one before
+            except OSError as error:
+                self.failed = error
+            for then in waiting:
                 then(self.failed)
-            if synced:
-                if self.failed is None:
-                    try:
-                        os.fdatasync(self._files[self.generation])
-                    except OSError as error:
-                        self.failed = error
-                for then in synced:
-                    then(self.failed)
-
-    def _append(self, entry: wire.Entry, size: int, data: bytes) -> None:
-        head = entry.SerializeToString()
-        crc = zlib.crc32(data, zlib.crc32(head))
-        handle = self._files[self.generation]
-        record = RECORD.pack(len(head), len(data), crc) + head
-        wanted = len(record) + len(data)
-        if os.pwritev(handle, [record, data], self._end) != wanted:
-            raise OSError(28, "No space left on device", str(self._path(self.generation)))
-        at = self._end + len(record)
-        self._end += wanted
-        with self._lock:
-            self._note(entry, size, Place(self.generation, at, len(data), zlib.crc32(head), crc))
-
-    def _rotate(self) -> None:
-        os.fdatasync(self._files[self.generation])
-        self._end = self._open(self.generation + 1)
-        self.generation += 1
-        sync_folder(self.folder)
 
     def _open(self, generation: int) -> int:
         """Returns where to go on writing."""

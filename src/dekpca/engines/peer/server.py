@@ -202,6 +202,7 @@ class Server:
         try:
             await self.ready.wait()
             held = self.station.journal.held(name)
+            await self._on_disk()
             yield wire.Receipt(opening=True, through=self.station.through, held=held).SerializeToString()
             async for round in self._take(neighbor, messages):
                 yield wire.Receipt(round=round).SerializeToString()
@@ -230,6 +231,7 @@ class Server:
                         letter.round <= station.through or station.journal.find(neighbor.name, letter.round) is not None
                     )
                     if dropping:
+                        await self._on_disk()
                         yield letter.round
                     else:
                         station.may_wait(neighbor, letter.round)
@@ -242,28 +244,30 @@ class Server:
                         sender=neighbor.name, round=letter.round, attempt=attempt, kind=letter.kind, dtype=letter.dtype,
                         shape=letter.shape, offset=before,
                     )  # fmt: skip
-                    await self._journal(entry, letter.size, piece.data, held == letter.size)
+                    station.journal.append(entry, letter.size, piece.data)
                 if held == letter.size:
                     done, letter = letter, None
                     if not dropping:
-                        station.arrived()
+                        station.arrived(neighbor.name, done.round)
+                        await self._on_disk()
                         yield done.round
         finally:
             if letter is not None and not dropping:
                 station.journal.drop_partial(neighbor.name, letter.round, attempt)
                 neighbor.broken_off += held
 
-    async def _journal(self, entry: wire.Entry, size: int, data: bytes, last: bool) -> None:
+    async def _on_disk(self) -> None:
+        """Until all that the journal has is synced."""
         loop = asyncio.get_running_loop()
-        written: asyncio.Future[None] = loop.create_future()
+        synced: asyncio.Future[None] = loop.create_future()
 
         def then(error: OSError | None) -> None:
             def settle() -> None:
-                if not written.done():
-                    written.set_exception(error) if error else written.set_result(None)
+                if not synced.done():
+                    synced.set_exception(error) if error else synced.set_result(None)
 
             with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits
                 loop.call_soon_threadsafe(settle)
 
-        self.station.journal.append(entry, size, data, last, then)
-        await written
+        self.station.journal.sync(then)
+        await synced

@@ -88,6 +88,7 @@ class Station:
         self.reached_before = max((round for _, round in journal.messages), default=0)
         self.through = 0  # nothing up to this round will be asked for again
         self.expected: dict[str, Letter] = {}
+        self.missing: set[str] = set()  # who has not been heard in this round
         self.phase, self.iteration = "meeting", 0
         self.residual: float | None = None
         self.done = False
@@ -193,9 +194,13 @@ class Station:
         """The round that the program has reached, in this process or before the last restart: others may be there still."""
         return max(self.reached, self.reached_before)
 
-    def arrived(self) -> None:
+    def arrived(self, name: str = "", round: int = 0) -> None:
+        """Something happened; if it is a message, the program cares when it was the last of its round."""
         with self.changed:
-            self.changed.notify_all()
+            if round == self.reached:
+                self.missing.discard(name)
+            if not round or not self.missing:
+                self.changed.notify_all()
 
     # ------------------------------------------------------------------ for the program
     def meet(self) -> dict[str, Record]:
@@ -227,6 +232,7 @@ class Station:
         with self.changed:
             self._raise_error()
             self.reached, self.expected = round, dict(expected)
+            self.missing = {name for name in expected if self.journal.find(name, round) is None}
             names = []
             for name, letter, data in sent:
                 names.append(name)

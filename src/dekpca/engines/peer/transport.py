@@ -18,9 +18,17 @@ from .station import FAREWELL, POLL, Station
 START, END = 30.0, 10.0  # seconds until the server listens, and until it has stopped
 
 
-@cache
+_first = threading.Lock()
+
+
 def event_loop() -> asyncio.AbstractEventLoop:
     """The one event loop of this process: gRPC binds itself to the first that it meets."""
+    with _first:
+        return _event_loop()
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="transport", daemon=True).start()
     return loop
