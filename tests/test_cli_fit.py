@@ -91,7 +91,7 @@ def test_not_converged_is_exit_code_3_and_saved(files):
         (["fit", "rows.npz", "--kernel", "magic"], "'kernel' parameter"),
         (["fit", "rows.npz", "--n-landmarks", "2.5"], "--n-landmarks 2.5: expected a whole number"),
         (["fit", "rows.npz", "--config", "none.toml"], "none.toml"),
-        (["fit", "rows.npz", "--engine", "mpj"], "--engine mpj: known are local, mpi"),
+        (["fit", "rows.npz", "--engine", "mpj"], "--engine mpj: known are local, mpi, peer"),
         (["fit", "rows.npz", "--report", "."], "--report .: is a folder"),
         (["fit", "rows.npz", "--compare"], "give --report FILE too"),
         (["fit", "rows.npz", "--gamma", "1.2.3"], "--gamma 1.2.3: expected a number or a word"),

@@ -101,9 +101,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     network : Network, int or None, default=None
         A number of nodes, or None for about 200 rows a node (so one node up to 300 rows: central kernel PCA): a seeded
         random 4-regular network (complete up to 5 nodes).
-    engine : {"local", "mpi"}, default="local"
+    engine : {"local", "mpi", "peer"}, default="local"
         Who hosts the nodes and carries their messages: one process, or the ranks that `mpiexec` started (docs/clusters.md), each
-        of which calls `fit_parts` with the samples of its own nodes.
+        of which calls `fit_parts` with the samples of its own nodes; or a process for each node, started here, with gRPC and TLS between them,
+        which is for trying what owners of nodes do with `dekpca node run` (docs/peers.md).
     dtype : "float32", "float64" or None, default=None
         To compute in; None is that of the data.
     device : str or None, default=None
@@ -391,7 +392,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             raise ValueError(
                 f"expansion='landmarks' {why}: there are no landmarks to expand in; use solver='landmarks', or expansion='node'"
             )
-        run = run or partial(engines.get(self.engine), memory_limit=parse_size(self.memory_limit))
+        if run is None:
+            run = engines.get(self.engine)
+            run = partial(run, memory_limit=parse_size(self.memory_limit)) if self.engine == "local" else run
         with progress.watch(bool(self.verbose) and shown, len(network), options) as watcher:
             outcome = run(parts, network, options, observer=watcher)
         answers: list[Answer] = outcome.answers

@@ -43,7 +43,7 @@ PAPER: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Options:
-    """Everything that all nodes must agree on."""
+    """Everything that all nodes must agree on (but for `private_seed`)."""
 
     n_components: int
     n_oversamples: int
@@ -62,6 +62,7 @@ class Options:
     tol: float
     seed: int
     diagnostics: bool = False
+    private_seed: int | None = None  # of this node alone: what nobody else may know is drawn from it, if it is given
 
     @property
     def n_columns(self) -> int:

@@ -99,8 +99,9 @@ def with_noise(block: Block, options: Options) -> Array:
     if deviation == 0:
         return block.samples
     noise = np.zeros(block.samples.shape)
+    seed = options.seed if options.private_seed is None else options.private_seed
     for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True)):
-        noise[b, :size] = node_random(options.seed, name, "noise").standard_normal((size, noise.shape[2]))
+        noise[b, :size] = node_random(seed, name, "noise").standard_normal((size, noise.shape[2]))
     if decibel is None:
         return block.samples + deviation * block.array(noise)
     xp = aac.array_namespace(block.samples)

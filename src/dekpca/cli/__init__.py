@@ -8,11 +8,13 @@ import typer
 
 from .. import __version__
 from .bench import bench
+from .certs import certs
 from .demo import demo
 from .doctor import doctor
 from .fit import fit, transform
 from .launch import launch
 from .network import network
+from .node import node
 from .reproduce import reproduce
 
 app = typer.Typer(
@@ -40,6 +42,8 @@ def _options(
 
 for verb in (demo, fit, transform, network, doctor, reproduce, launch, bench):
     app.command()(verb)
+app.add_typer(certs)
+app.add_typer(node)
 
 
 def main() -> None:

@@ -21,6 +21,8 @@ EXTRAS = {  # module -> package, extra, what for
     "plotly": ("plotly", "report", "the HTML report"),
     "pyarrow": ("pyarrow", "parquet", "parquet files"),
     "mpi4py": ("mpi4py", "mpi", "clusters"),
+    "grpc": ("grpcio", "peer", "nodes of different owners"),
+    "cryptography": ("cryptography", "peer", "certificates"),
     "torch": ("torch", None, "PyTorch arrays, GPUs"),
     "cupy": ("cupy", None, "CuPy arrays, GPUs"),
 }

@@ -13,6 +13,7 @@ from typing import Any
 ENGINES = {
     "local": ("dekpca.engines.local", None),
     "mpi": ("dekpca.engines.mpi", "mpi"),
+    "peer": ("dekpca.engines.peer", "peer"),
 }  # name -> module, extra to install
 
 

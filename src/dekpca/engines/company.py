@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from .. import __version__
 from ..network import Network, listing
 
 
@@ -110,54 +108,6 @@ class Company:
         if len(everything):
             self.comm.Allgatherv(mine, [everything, lengths])
         return [piece.tobytes().decode() for piece in np.split(everything, np.cumsum(lengths)[:-1])]
-
-
-def facts(network: Network, n_columns: int, dtype: Any, settings: Mapping[str, Any]) -> dict[str, str]:
-    """What all ranks must hold alike, as texts that can be compared and shown."""
-    names = [f"node {j} named {name}" for j, name in enumerate(network.names)]
-    edges = sorted(f"edge {min(e)} - {max(e)}" for e in network.edges)
-    known = {"dekpca": __version__, "number of columns": str(n_columns), "dtype": str(dtype)}
-    known["network"] = "\n".join([repr(network), *names, *edges])
-    return known | {name: _describe(value) for name, value in settings.items()}
-
-
-def settings_of(options: Any) -> dict[str, Any]:
-    """The fields of options, those of options within them apart."""
-    found: dict[str, Any] = {}
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if is_dataclass(value):
-            found |= {f"{field.name} {name}": inner for name, inner in settings_of(value).items()}
-        else:
-            found[field.name] = value
-    return found
-
-
-def _describe(value: Any) -> str:
-    """The same text for what means the same: numbers by value, arrays by content, functions by name and code."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, np.ndarray):
-        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-        return f"array {value.shape} {value.dtype} with fingerprint {digest[:12]}"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key!r}: {_describe(value[key])}" for key in sorted(value, key=str)) + "}"
-    if isinstance(value, (list, tuple)):
-        return "(" + ", ".join(map(_describe, value)) + ")"
-    if callable(value):
-        return _describe_function(value)
-    return repr(value)
-
-
-def _describe_function(function: Callable[..., Any]) -> str:
-    name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return name
-    constants = [c for c in code.co_consts if isinstance(c, (int, float, complex, str, bytes))]
-    return f"{name} with fingerprint {hashlib.sha256(code.co_code + repr(constants).encode()).hexdigest()[:12]}"
 
 
 def _disagreement(fact: str, held: Sequence[str]) -> Iterator[str]:

@@ -27,7 +27,8 @@ from ..messages import Say, Tell
 from ..network import Network, listing
 from ..node_model import NodeModel
 from ..options import Options
-from .company import Company, facts, settings_of
+from .company import Company
+from .facts import facts, settings_of
 from .local import Observer, Outcome, drive
 from .post import Post, Route
 from .ranks import assign, find_mpiexec

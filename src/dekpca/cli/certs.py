@@ -1,0 +1,168 @@
+"""`dekpca certs`: a private CA and node certificates for small groups, and a look at any certificate. docs/security.md has the rest."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+
+from .common import FAILED, Config, Debug, Json, emit, err, make_folder, out, verb
+
+certs = typer.Typer(
+    name="certs", help="Make and show the certificates by which nodes know each other.", no_args_is_help=True
+)
+
+SOON = 30  # days; time enough to issue new ones without haste
+
+Folder = Annotated[Path, typer.Option("--folder", help="Where the CA's files are.")]
+
+
+@certs.command()
+@verb
+def init(
+    folder: Folder = Path("certs"),
+    name: Annotated[str, typer.Option(help="What the CA is called, for people.")] = "dekpca",
+    days: Annotated[float, typer.Option(help="How long it is valid.")] = 1825,
+    as_json: Json = False,
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Make a CA: ca.crt, which every node gets, and ca.key, which signs and stays where it is.
+
+    Whoever has ca.key can make a certificate for any name. Nothing that exists is overwritten.
+
+    Example: dekpca certs init --folder certs --name "our three hospitals"
+    """
+    authority, _ = _peer()
+    made = authority.init_ca(make_folder(folder), name, days)
+    key = folder / authority.CA_KEY
+    emit(
+        {"certificate": made, "key": key, "days": days}, as_json, lambda: _made(made, key, "keep this one to yourself")
+    )
+
+
+@certs.command()
+@verb
+def issue(
+    node: Annotated[str, typer.Argument(help="The node's name, as its neighbors write it.")],
+    folder: Folder = Path("certs"),
+    days: Annotated[float, typer.Option(help="How long it is valid; short, since none can be revoked.")] = 90,
+    host: Annotated[list[str] | None, typer.Option(help="An IP address to put into it; nodes need none.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Renew: keep the old key and certificate aside.")] = False,
+    as_json: Json = False,
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Make a key and a certificate for a node: NODE.key and NODE.crt, to be handed to its owner with ca.crt.
+
+    Examples:
+
+      dekpca certs issue hospital-a
+
+      dekpca certs issue hospital-a --days 30 --replace
+    """
+    authority, _ = _peer()
+    made, key = authority.issue(folder, node, days, host or (), replace)
+    result = {"node": node, "certificate": made, "key": key, "days": days}
+    emit(result, as_json, lambda: _made(made, key, "for the node's owner alone"))
+
+
+@certs.command()
+@verb
+def show(
+    paths: Annotated[list[Path], typer.Argument(help="Certificates, or folders of them (*.crt, *.pem).")],
+    warn: Annotated[float, typer.Option(help="Warn this many days before the end.")] = SOON,
+    as_json: Json = False,
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Print names, validity, issuer and fingerprint of certificates; exit code 1 if one is not valid now.
+
+    Compare fingerprints by telephone: whoever carried the file may have exchanged it.
+
+    Example: dekpca certs show certs --warn 14
+    """
+    _, certificates = _peer()
+    found = [
+        {"file": path, **_describe(certificates, certificate, warn)}
+        for path in _files(paths)
+        for certificate in certificates.read_certificates(path)
+    ]
+    emit({"certificates": found}, as_json, lambda: _tell(found))
+    for one in found:
+        if one["state"] != "valid":
+            err.print(
+                f"warning: {one['file']}: {_called(one)} {_state(one)}", markup=False, highlight=False, soft_wrap=True
+            )
+    if any(one["state"] in ("expired", "not yet valid") for one in found):
+        raise typer.Exit(FAILED)
+
+
+def _peer() -> tuple[ModuleType, ModuleType]:
+    try:
+        from ..engines.peer import authority, certificates
+    except ImportError as error:
+        raise ImportError(
+            f"certs needs a package that is not installed ({error}); pip install 'dekpca[peer]'"
+        ) from error
+    return authority, certificates
+
+
+def _files(paths: list[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(p for p in path.iterdir() if p.suffix in (".crt", ".pem")) if path.is_dir() else [path]
+        if not inside:
+            raise ValueError(f"{path}: no .crt or .pem file in this folder")
+        found += inside
+    return found
+
+
+def _describe(certificates: ModuleType, certificate: Any, warn: float) -> dict[str, Any]:
+    now, begin, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    left = (end - now).total_seconds() / 86400
+    state = "expired" if left < 0 else "not yet valid" if now < begin else "expires soon" if left < warn else "valid"
+    return {
+        "kind": "CA" if certificates.is_ca(certificate) else "node",
+        "node": certificates.name_of(certificate),
+        "names": certificates.dns_names(certificate) + certificates.addresses(certificate),
+        "subject": certificates.called(certificate.subject),
+        "issuer": certificates.called(certificate.issuer),
+        "valid_from": certificates.moment(begin),
+        "valid_until": certificates.moment(end),
+        "days_left": round(left, 1),
+        "state": state,
+        "fingerprint": certificates.fingerprint(certificate),
+    }
+
+
+def _made(certificate: Path, key: Path, whose: str) -> None:
+    out.print(f"wrote {certificate}\nwrote {key}: {whose}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _called(one: dict[str, Any]) -> str:
+    return f"CA {one['subject']}" if one["kind"] == "CA" else f"node {one['node']}" if one["node"] else one["subject"]
+
+
+def _state(one: dict[str, Any]) -> str:
+    if one["state"] == "not yet valid":
+        return f"is not valid before {one['valid_from']}"
+    if one["state"] == "expired":
+        return f"expired at {one['valid_until']}"
+    return f"is valid until {one['valid_until']}, {one['days_left']:g} days"
+
+
+def _tell(found: list[dict[str, Any]]) -> None:
+    for one in found:
+        lines = [f"{one['file']}: {_called(one)} {_state(one)}"]
+        lines += [f"  names        {', '.join(one['names'])}"] if one["names"] else []
+        lines += [
+            f"  subject      {one['subject']}",
+            f"  issuer       {one['issuer']}",
+            f"  valid from   {one['valid_from']}",
+        ]
+        lines += [f"  fingerprint  {one['fingerprint']}"]
+        out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,127 @@
+"""`dekpca node`: take part in a run of nodes that belong to different people. docs/peers.md has the whole story."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+
+from .common import NOT_CONVERGED, Debug, Json, emit, err, out, say_error, verb
+from .simulate import simulate
+
+STOPPED = 4  # exit code: a neighbor was lost, or this node could not go on; the same command goes on later
+
+node = typer.Typer(name="node", help="Run a node of one's own among those of others.", no_args_is_help=True)
+node.command()(simulate)
+
+
+@node.command()
+@verb
+def run(
+    config: Annotated[Path, typer.Argument(help="The node's node.toml.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Agree to what will leave this machine; do not ask.")] = False,
+    metrics: Annotated[
+        str | None, typer.Option(help="Serve Prometheus metrics and a status page there, such as 127.0.0.1:9100.")
+    ] = None,
+    insecure_loopback: Annotated[
+        bool, typer.Option("--insecure-loopback", help="Without certificates, within 127.0.0.0/8 only: for trying.")
+    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Take part in a run: say what will leave this machine, wait for the neighbors, compute with them, save this node's model.
+
+    Killed or stopped, the same command goes on where it was. Exit code 3: saved, but not converged; 4: a neighbor was not heard from
+    for too long, or this node could not go on: what it has is kept, and the same command goes on later.
+
+    Example: dekpca node run node.toml --metrics 127.0.0.1:9100
+    """
+    peer = _peer()
+    settings = peer.config.read(config)
+    if insecure_loopback:
+        peer.config.check_loopback(settings)
+        identity = None
+    else:
+        identity = settings.identity()
+    before = peer.node.finished(settings)
+    if before is not None:
+        emit(before, as_json, lambda: _tell(before))
+        err.print(f"run {settings.run} was finished before; another run needs another run id", highlight=False)
+        return
+    prepared = peer.node.prepare(settings)
+    _disclose(peer, prepared, yes)
+    peer.status.log_to(sys.stderr, settings.name, not err.is_terminal)
+    signal.signal(signal.SIGINT, _interrupt)  # ours: this node stops, the others wait for it
+    signal.signal(signal.SIGTERM, _interrupt)
+
+    @contextmanager
+    def watch(station: Any) -> Iterator[None]:
+        with ExitStack() as open_:
+            if metrics is not None:
+                address = open_.enter_context(peer.status.served(station, metrics))
+                err.print(f"status and metrics: http://{address}/", highlight=False, soft_wrap=True)
+            open_.enter_context(peer.status.shown(station, err))
+            yield
+
+    try:
+        result = peer.node.run(prepared, identity, watch)
+    except (peer.errors.Disagreement, peer.config.ConfigError):
+        raise
+    except (peer.errors.PeerError, OSError) as error:
+        if debug:
+            raise
+        say_error(f"{error}; {settings.folder} keeps what is needed to go on: start this node again")
+        raise typer.Exit(STOPPED) from error
+    emit(result, as_json, lambda: _tell(result))
+    if not result["converged"]:
+        raise typer.Exit(NOT_CONVERGED)
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _peer() -> ModuleType:
+    try:
+        from ..engines import peer
+        from ..engines.peer import config, disclosure, errors, node, status  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"dekpca node needs a package that is not installed ({error}); pip install 'dekpca[peer]'"
+        ) from error
+    return peer
+
+
+def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
+    """What will leave this machine, and to whom; nothing does before somebody has agreed."""
+    settings, options = prepared.config, prepared.options
+    rows, columns = prepared.samples.shape
+    lines = peer.disclosure.disclosure(options, prepared.model.n_landmarks, rows, columns, list(settings.neighbors))
+    err.print(f"Node {settings.name}, run {settings.run}. What will leave this machine:", highlight=False, markup=False)
+    for what, whom in lines:
+        err.print(f"  - {what}\n      {whom}", highlight=False, soft_wrap=True, markup=False)
+    err.print("docs/privacy.md says what can be learned from each.", highlight=False)
+    if yes:
+        return
+    if not (sys.stdin.isatty() and err.is_terminal):
+        raise ValueError(
+            "nobody is asked here, since this is no terminal; give --yes if the above may leave this machine"
+        )
+    if not typer.confirm("May it?", default=False, err=True):
+        raise ValueError("nothing was sent")
+
+
+def _tell(result: dict[str, Any]) -> None:
+    state = "converged" if result["converged"] else "not converged"
+    out.print(f"{state} after {result['iterations']} iterations with {result['nodes']} nodes", highlight=False)
+    values = " ".join(f"{v:.6g}" for v in result["eigenvalues"])
+    out.print(f"eigenvalues {values}", highlight=False, soft_wrap=True)
+    out.print(f"model: {result['model']}", highlight=False, soft_wrap=True)
+    if result["report"] is not None:
+        out.print(f"report: {result['report']}", highlight=False, soft_wrap=True)

@@ -1,0 +1,49 @@
+"""What will leave this machine, and to whom, said before anybody is called. docs/privacy.md explains each line, and tests compare the two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.landmarks import LEAST_CLUSTER
+from ...network import listing
+from ...options import RANDOM_FEATURES, Options, noise_level
+
+EVERYBODY = "to every node"
+SUMS = "in sums along a tree of nodes, in which a neighbor may see yours alone"
+
+
+def disclosure(
+    options: Options, n_landmarks: int | str, rows: int, columns: int, neighbors: Sequence[str]
+) -> list[tuple[str, str]]:
+    """(what, to whom) for each kind of thing that the options let leave; the first lines are the ones that matter most."""
+    near = f"to your neighbors: {listing(neighbors)}"
+    kind = options.landmarks if isinstance(options.landmarks, str) else "points"
+    noise = "" if noise_level(options.exchange_noise) == (0.0, None) else ", with noise drawn here"
+    count = "some" if n_landmarks == "auto" else f"up to {n_landmarks}"
+    lines: list[tuple[str, str]] = []
+    if options.solver == "projection":
+        lines.append((f"all {rows} rows of {columns} columns{noise}", near))
+        lines.append((f"the component values of each of the {rows} rows, without noise", near))
+    if n_landmarks != 0 and kind == "samples":
+        lines.append((f"{count} of the rows, drawn as landmarks{noise}", EVERYBODY))
+    if n_landmarks != 0 and kind == "kmeans":
+        lines.append((f"means of clusters of at least {LEAST_CLUSTER} rows, as landmarks", EVERYBODY))
+    if kind == "points":
+        lines.append(("a hash of the landmarks that all have", EVERYBODY))
+    if options.standardize:
+        lines.append(("sums of each column and of its squares", SUMS))
+    if options.gamma_by_variance:
+        lines.append(("the sum of all entries and of their squares", SUMS))
+    if n_landmarks != 0:
+        what = "random features" if kind == RANDOM_FEATURES else "similarities to the landmarks"
+        lines.append((f"sums of the rows' {what}, and of products of these", SUMS))
+    if options.solver == "projection":
+        lines.append(("in each iteration, estimates of the components at your rows and at theirs", near))
+    lines.append((f"this node's name, its neighbors and its number of rows, {rows}", EVERYBODY))
+    return lines
+
+
+def leaves_rows(options: Options, n_landmarks: int | str) -> bool:
+    """Whether a row of this node leaves it."""
+    samples = isinstance(options.landmarks, str) and options.landmarks == "samples" and n_landmarks != 0
+    return options.solver == "projection" or samples

@@ -1,0 +1,176 @@
+"""What a neighbor may send, checked before memory or disk is taken: pure functions of bytes, nothing of sockets.
+
+Everything here either returns something that the protocol allows or raises ProtocolError.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+
+from ...answer import REST_FEATURES
+from ...options import Options
+from . import wire_pb2 as wire
+from .certificates import NAME
+from .errors import ProtocolError
+
+PROTOCOL = 1  # goes up with any change that an older node would not understand
+PIECE = 1 << 18  # bytes of data in a piece: a few dozen keep a fast line busy, one a slow line for a moment
+MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; greetings of thousands of nodes fit
+MOST_AXES = 3
+MOST_TEXT = 1000  # characters of a text that is shown to people
+MOST_FACTS = 100
+MOST_FACT = 4096  # characters
+MOST_NODES = 20_000
+MOST_ROWS = 1 << 40  # of a node; sums of rows stay exact numbers
+WAITING = 16  # messages of one neighbor that may wait for the program: it waits for us before it can be further ahead
+BROKEN_OFF = 100  # largest messages: what a neighbor may leave unfinished, on our disk, between two checkpoints
+DTYPES = {"<f8": 8, "<f4": 4}
+KINDS = frozenset(
+    {"landmarks", "counts", "fingerprint", "columns", "scale", "mean", "covariance", "power", "spectrum"}
+    | {"check", "data", "rho", "share", "view", "values", "deflate"}
+)  # all that docs/privacy.md lists
+
+M = TypeVar("M", bound=Message)
+
+
+class Letter(NamedTuple):
+    """The head of a message, checked."""
+
+    round: int
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int  # bytes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What messages of rounds that the program has not reached yet may be at most."""
+
+    run: str
+    dtype: str
+    largest: int  # bytes
+    ahead: int  # rounds
+
+    @classmethod
+    def of(cls, run: str, dtype: str, options: Options, sizes: np.ndarray, n_columns: int, depth: int) -> Limits:
+        """From the settings and the sizes of all nodes."""
+        m, q, n = options.n_landmarks, options.n_columns, int(sizes.max())
+        numbers = max(
+            n * n_columns,  # data
+            m * n_columns,  # landmarks
+            0 if options.random_features else m * (m + 1) // 2,  # covariance
+            (m + n) * q,  # share, view, values
+            2 + q + m * q,  # power, directions
+            1 + max(4 * q * q + 3 * q + m * q, REST_FEATURES * q, 2 * q * q),  # spectrum, check
+            len(sizes),  # counts
+            2 * n_columns,
+            64,  # fingerprint
+        )
+        # a network sum is over when everybody has contributed: nobody is ahead of it by more than the next ones
+        return cls(run, dtype, numbers * DTYPES[dtype], 8 * (depth + 2))
+
+
+def parse(kind: type[M], data: Any) -> M:
+    """Bytes as a message of the wire format."""
+    if not isinstance(data, bytes) or len(data) > MOST_RECEIVED:
+        raise ProtocolError(f"a message that is no {kind.__name__}")
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise ProtocolError(f"a message of {len(data)} bytes that is no {kind.__name__}") from error
+
+
+def check_head(head: wire.Head, sender: str, limits: Limits, expected: Letter | None, reached: int) -> Letter:
+    """The head of a message of `sender`, which must be just what is `expected`, or within the limits for later rounds.
+
+    `reached` is the round that the program is in.
+    """
+    said = f"round {head.round}, {head.kind[:40]!r} of {head.dtype[:10]!r} {list(head.shape)[:6]}"
+    if head.run != limits.run:
+        raise ProtocolError(f"a message of another run, {head.run[:80]!r}; this is {limits.run!r}")
+    if head.sender != sender:
+        raise ProtocolError(f"a message of node {head.sender[:80]!r}, but the certificate is that of {sender!r}")
+    if head.kind not in KINDS or head.dtype != limits.dtype or len(head.shape) > MOST_AXES:
+        raise ProtocolError(f"{said}: no message of this protocol in {limits.dtype}")
+    size = DTYPES[head.dtype] * math.prod(head.shape)
+    if size > limits.largest:
+        raise ProtocolError(f"{said}: {size} bytes, where no message of this run has more than {limits.largest}")
+    if not 1 <= head.round <= reached + limits.ahead:
+        raise ProtocolError(f"{said}: this node is in round {reached}, and nobody can be so far from it")
+    letter = Letter(head.round, head.kind, head.dtype, tuple(head.shape), size)
+    if expected is not None and letter != expected:
+        raise ProtocolError(f"{said}: expected {expected.kind!r} of {expected.dtype!r} {list(expected.shape)}")
+    return letter
+
+
+def check_piece(piece: wire.Piece, size: int, held: int) -> int:
+    """A piece of a message of `size` bytes of which `held` are here; returns how many are here with it."""
+    if piece.offset != held:
+        raise ProtocolError(f"a piece at byte {piece.offset}, expected byte {held}")
+    after = held + len(piece.data)
+    if after > size or len(piece.data) > PIECE or (not piece.data and size):
+        raise ProtocolError(f"a piece of {len(piece.data)} bytes at byte {held} of {size}")
+    return after
+
+
+def check_greeting(greeting: wire.Greeting) -> tuple[dict[str, str], dict[str, tuple[tuple[str, ...], int]]]:
+    """The facts, and the records: name -> neighbors, rows."""
+    facts = {fact.what: fact.value for fact in greeting.facts}
+    if len(facts) > MOST_FACTS or not all(_shown(text, MOST_FACT) for fact in facts.items() for text in fact):
+        raise ProtocolError(f"a greeting with {len(facts)} settings of which some are no texts to show")
+    records: dict[str, tuple[tuple[str, ...], int]] = {}
+    if len(greeting.records) > MOST_NODES:
+        raise ProtocolError(f"{len(greeting.records)} records of nodes, more than the {MOST_NODES} allowed")
+    for record in greeting.records:
+        names = (record.name, *record.neighbors)
+        if not all(map(NAME.fullmatch, names)) or len(set(names)) < len(names) or not 1 <= record.rows <= MOST_ROWS:
+            raise ProtocolError(f"a record of node {record.name[:80]!r} that makes no sense")
+        records[record.name] = tuple(record.neighbors), int(record.rows)
+    return facts, records
+
+
+def check_beat(beat: wire.Beat) -> wire.Beat:
+    if not math.isfinite(beat.silence) or beat.silence < 0 or not (_shown(beat.stopped) and _shown(beat.phase)):
+        raise ProtocolError("a beat that makes no sense")
+    return beat
+
+
+def _shown(text: str, most: int = MOST_TEXT) -> bool:
+    """Whether a neighbor's text may go to a log or a terminal: one line, without control characters."""
+    return len(text) <= most and text.isprintable()
+
+
+def showable(text: str) -> str:
+    """A text as `_shown` wants it.
+
+    >>> showable("stopped,\\nby \\x1b[31mits owner")
+    'stopped, by ?[31mits owner'
+    """
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else "?" for c in line)[:MOST_TEXT]
+
+
+def metadata(run: str, name: str) -> tuple[tuple[str, str | bytes], ...]:
+    """What every call says of itself before its first message."""
+    return (
+        ("dekpca-protocol", str(PROTOCOL)),
+        ("dekpca-run-bin", run.encode()),
+        ("dekpca-node-bin", name.encode()),
+    )
+
+
+def read_metadata(given: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Protocol, run and node of a call; empty where it does not say."""
+
+    def text(key: str) -> str:
+        value = given.get(key, b"")
+        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+    return text("dekpca-protocol"), text("dekpca-run-bin"), text("dekpca-node-bin")

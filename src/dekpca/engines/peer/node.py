@@ -1,0 +1,119 @@
+"""A node's whole run, as its owner starts it: from a config to a model file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from ...data import read as read_data
+from ...estimator import DecentralizedKernelPCA
+from ..facts import settings_of, texts
+from .config import Config
+from .identity import Identity
+from .session import Session
+from .station import Station
+
+log = logging.getLogger("dekpca.peer")
+
+FINISHED = "finished.json"
+
+Watch = Callable[[Station], AbstractContextManager[None]]
+
+
+@dataclass
+class Prepared:
+    """Everything that is known before anybody is called."""
+
+    config: Config
+    model: DecentralizedKernelPCA
+    samples: np.ndarray
+    labels: np.ndarray | None
+    options: Any  # not settled: that takes the sizes of all nodes
+    facts: dict[str, str]
+
+
+def prepare(config: Config) -> Prepared:
+    """Read the data and check the settings."""
+    model = config.estimator()
+    model._check_parameters()
+    data = read_data(config.data, label=config.label)
+    (samples,) = model._check_parts([np.asarray(data.X)], [config.name])
+    if config.report is not None:
+        import_module("dekpca.report.charts")  # before the work: it says what is missing for a report
+    options = model._options(samples.shape[1], int(model.random_state))
+    settings = settings_of(options) | {name: getattr(model, name) for name in ("n_landmarks", "n_oversamples")}
+    return Prepared(config, model, samples, data.labels, options, texts(settings))
+
+
+def finished(config: Config) -> dict[str, Any] | None:
+    """What an earlier start of this node said at its end, if it came to its end."""
+    path = config.folder / FINISHED
+    if not path.exists():
+        return None
+    said = json.loads(path.read_text(encoding="utf-8"))
+    return said if said.get("run") == config.run and config.model_file.exists() else None
+
+
+def run(prepared: Prepared, identity: Identity | None, watch: Watch | None = None) -> dict[str, Any]:
+    """Take part in the run until the end; returns what came out. `watch` shows the station to the owner meanwhile."""
+    config, model = prepared.config, prepared.model
+    session = Session(config.place(identity), prepared.samples, prepared.facts)
+    with session, nullcontext() if watch is None else watch(session.station):
+        network, sizes = session.meet()
+        number = network.number[config.name]
+
+        def drive(parts: Any, network: Any, options: Any, observer: Any = None) -> Any:
+            return session.run(parts, network, session.options(options), observer)
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            model._fit([prepared.samples], network, prepared.options, drive, np.array([number]), sizes, shown=False)
+        model.nodes_ = np.full(len(prepared.samples), number)
+        for warning in caught:
+            log.warning(str(warning.message))
+        config.model_file.parent.mkdir(parents=True, exist_ok=True)
+        model.node_models_[config.name].save(config.model_file)
+        result = summary(prepared, session)
+        if config.report is not None:
+            write_report(prepared, config.report)
+        session.finish()
+        (config.folder / FINISHED).write_text(json.dumps(result), encoding="utf-8")
+    return result
+
+
+def summary(prepared: Prepared, session: Session) -> dict[str, Any]:
+    model, config = prepared.model, prepared.config
+    return {
+        "run": config.run,
+        "node": config.name,
+        "nodes": len(model.network_),
+        "model": str(config.model_file),
+        "report": None if config.report is None else str(config.report),
+        "converged": bool(model.converged_),
+        "iterations": int(model.n_iter_),
+        "eigenvalues": [float(v) for v in model.eigenvalues_],
+        "explained_variance_ratio": [float(v) for v in model.explained_variance_ratio_],
+        "bytes_sent": {kind: int(sent.sum()) for kind, sent in model.history_["bytes"].items()},
+        "resumed": session.resumed,
+        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # bytes; Linux counts in kB
+    }
+
+
+def write_report(prepared: Prepared, path: Path) -> None:
+    """What this node knows of the fit; the other nodes' parts are not here."""
+    from ...report import fit_report
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fit_report(path, prepared.model, prepared.samples, prepared.labels, node_of=prepared.model.nodes_,
+               title=f"dekpca, node {prepared.config.name}")  # fmt: skip

@@ -1,0 +1,273 @@
+"""The server of a node: what its neighbors may call. Who calls is settled before any message of the call is read.
+
+Every refusal is logged with its reason and ends the call, nothing else: a stranger or a broken neighbor does not disturb the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NoReturn
+
+import grpc
+
+from . import wire_pb2 as wire
+from .errors import Disagreement, ProtocolError
+from .identity import Identity, peer_name
+from .letters import (
+    MOST_RECEIVED,
+    PROTOCOL,
+    Letter,
+    check_beat,
+    check_greeting,
+    check_head,
+    check_piece,
+    parse,
+    read_metadata,
+)
+from .station import Neighbor, Station, refuse_differences
+
+log = logging.getLogger("dekpca.peer")
+logging.getLogger("grpc._cython.cygrpc").setLevel(
+    logging.CRITICAL
+)  # it tells of every call that is cancelled; we log what matters
+
+SERVICE = "dekpca.peer.v1.Peer"
+STREAMS = 4  # deliveries of one neighbor at once: one lives, others may not have noticed yet that they are cut
+GRACE = 0.5  # seconds in which neighbors that leave too end their calls themselves
+OPTIONS = [
+    ("grpc.max_receive_message_length", MOST_RECEIVED),
+    ("grpc.max_send_message_length", MOST_RECEIVED),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.max_ping_strikes", 0),  # neighbors ping as often as they like
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
+    # So much of a message may be under way, not more: pings queue behind it, and on a slow line (1 Mbit/s: 4 s of data) must not be late.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 19),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+
+Code = grpc.StatusCode
+
+
+class NotYet(Exception):
+    """To be tried again."""
+
+
+class Server:
+    """Answers the neighbors' calls. `facts` is what both must hold alike."""
+
+    def __init__(self, station: Station, facts: dict[str, str], identity: Identity | None):
+        self.station, self.facts, self.identity = station, facts, identity
+        self.ready = asyncio.Event()  # the network is known, so that the size of messages can be judged
+        self._attempts = itertools.count()
+        self._streams: dict[str, int] = {}
+        self._server: Any = None
+
+    async def start(self, listen: str) -> str:
+        """Listen; returns the address, with the port that was found if 0 was asked for."""
+        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=8 * len(self.station.neighbors) + 32)
+        handlers = {
+            "Greet": grpc.stream_stream_rpc_method_handler(self._admitted(self._greet)),
+            "Deliver": grpc.stream_stream_rpc_method_handler(self._admitted(self._deliver)),
+            "Pulse": grpc.stream_stream_rpc_method_handler(self._admitted(self._pulse)),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        try:
+            if self.identity is None:
+                port = self._server.add_insecure_port(listen)
+            else:
+                port = self._server.add_secure_port(listen, self.identity.server_credentials())
+        except RuntimeError as error:
+            port, reason = 0, str(error)
+        else:
+            reason = "the address is taken or not one of this machine"
+        if port == 0:
+            raise ValueError(f"listen {listen}: cannot be bound ({reason}); choose another address or port")
+        await self._server.start()
+        return f"{listen.rsplit(':', 1)[0]}:{port}"
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(GRACE)
+
+    # ------------------------------------------------------------------ who calls
+    async def _admit(self, context: Any) -> Neighbor:
+        """The neighbor that calls; anybody else is refused."""
+        protocol, run, claimed = read_metadata(dict(context.invocation_metadata()))
+        if self.identity is None:
+            name: str | None = claimed
+        else:
+            name = peer_name(context.auth_context())
+        where = context.peer()
+        if name is None:
+            await self._refuse(context, Code.UNAUTHENTICATED, where, "a certificate without a node's name")
+        if name not in self.station.neighbors:
+            await self._refuse(
+                context, Code.PERMISSION_DENIED, where, f"node {name!r} is not a neighbor of node {self.station.name}"
+            )
+        if claimed != name:
+            await self._refuse(
+                context,
+                Code.PERMISSION_DENIED,
+                where,
+                f"the certificate is that of node {name}, but the call says {claimed[:80]!r}",
+            )
+        if protocol != str(PROTOCOL):
+            await self._refuse(
+                context, Code.FAILED_PRECONDITION, where,
+                f"protocol: node {self.station.name} speaks {PROTOCOL}, node {name} speaks {protocol[:20]!r}; use the same version of dekpca",
+            )  # fmt: skip
+        if run != self.station.run:
+            await self._refuse(
+                context, Code.FAILED_PRECONDITION, where,
+                f"run: node {self.station.name} has {self.station.run!r}, node {name} has {run[:80]!r}; give both the same",
+            )  # fmt: skip
+        return self.station.neighbors[name]
+
+    async def _refuse(self, context: Any, code: Any, who: str, why: str) -> NoReturn:
+        log.warning("refused", extra={"caller": who, "why": why})
+        await context.abort(code, why[:1500])
+        raise AssertionError  # abort raises
+
+    def _admitted(self, handler: Callable[[Neighbor, AsyncIterator[bytes]], AsyncIterator[bytes]]) -> Any:
+        """A call of a neighbor: whatever is wrong with it ends it, and is logged."""
+
+        async def call(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            neighbor = await self._admit(context)
+            who = f"node {neighbor.name}"
+            try:
+                async for answer in handler(neighbor, messages):
+                    yield answer
+            except ProtocolError as error:
+                await self._refuse(context, Code.INVALID_ARGUMENT, who, str(error))
+            except Disagreement as error:
+                if self.station.limits is None:  # nothing has begun: both say it, and stop
+                    self.station.fail(error)
+                await self._refuse(context, Code.FAILED_PRECONDITION, who, str(error))
+            except NotYet as error:
+                await context.abort(Code.ABORTED, str(error))
+            except OSError as error:
+                self.station.fail(error)
+                await context.abort(Code.UNAVAILABLE, "cannot write its journal")
+            except Exception as error:
+                log.exception("a call failed", extra={"peer": neighbor.name})
+                self.station.fail(error)
+                await context.abort(Code.INTERNAL, "an error of ours")
+
+        return call
+
+    # ------------------------------------------------------------------ the calls
+    async def _greet(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Compare settings, and exchange what is known of the network."""
+        async for data in messages:
+            facts, records = check_greeting(parse(wire.Greeting, data))
+            refuse_differences(self.station.name, neighbor.name, self.facts, facts)
+            self.learn(records, neighbor)
+            neighbor.agreed = True
+            yield self.greeting().SerializeToString()
+
+    def learn(self, records: Any, neighbor: Neighbor) -> None:
+        if self.station.roster.add(records, neighbor.name):
+            self.station.arrived()
+            self.station.wake(None)
+
+    def greeting(self) -> wire.Greeting:
+        facts = [wire.Fact(what=what, value=value) for what, value in self.facts.items()]
+        records = [
+            wire.Record(name=name, neighbors=around, rows=rows)
+            for name, (around, rows) in self.station.roster.records.items()
+        ]
+        return wire.Greeting(facts=facts, records=records)
+
+    async def _pulse(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for data in messages:
+            self.station.note_beat(neighbor, check_beat(parse(wire.Beat, data)))
+            yield self.station.beat(neighbor).SerializeToString()
+
+    async def _deliver(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Take messages of the program: to the journal, then the receipt."""
+        name = neighbor.name
+        if not neighbor.agreed:
+            raise NotYet("greet first")
+        if self._streams.get(name, 0) >= STREAMS:
+            raise NotYet(f"{STREAMS} deliveries at once are enough")
+        self._streams[name] = self._streams.get(name, 0) + 1
+        try:
+            await self.ready.wait()
+            held = self.station.journal.held(name)
+            await self._on_disk()
+            yield wire.Receipt(opening=True, through=self.station.through, held=held).SerializeToString()
+            async for round in self._take(neighbor, messages):
+                yield wire.Receipt(round=round).SerializeToString()
+        finally:
+            self._streams[name] -= 1
+
+    async def _take(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[int]:
+        """The rounds of messages that are on disk."""
+        station = self.station
+        letter: Letter | None = None  # being received
+        dropping = False  # the rest of a message that is here already
+        held, attempt = 0, 0
+        try:
+            async for data in messages:
+                piece = parse(wire.Piece, data)
+                if piece.HasField("head"):
+                    if letter is not None and not dropping:
+                        raise ProtocolError("a new message before the last one was whole")
+                    assert station.limits is not None
+                    expected = station.expected.get(neighbor.name)
+                    if expected is not None and expected.round != piece.head.round:
+                        expected = None
+                    letter = check_head(piece.head, neighbor.name, station.limits, expected, station.furthest)
+                    held, attempt = 0, next(self._attempts)
+                    dropping = (
+                        letter.round <= station.through or station.journal.find(neighbor.name, letter.round) is not None
+                    )
+                    if dropping:
+                        await self._on_disk()
+                        yield letter.round
+                    else:
+                        station.may_wait(neighbor, letter.round)
+                if letter is None:
+                    raise ProtocolError("a piece without a message")
+                before, held = held, check_piece(piece, letter.size, held)
+                neighbor.received += len(piece.data)
+                if not dropping:
+                    entry = wire.Entry(
+                        sender=neighbor.name, round=letter.round, attempt=attempt, kind=letter.kind, dtype=letter.dtype,
+                        shape=letter.shape, offset=before,
+                    )  # fmt: skip
+                    station.journal.append(entry, letter.size, piece.data)
+                if held == letter.size:
+                    done, letter = letter, None
+                    if not dropping:
+                        station.arrived(neighbor.name, done.round)
+                        await self._on_disk()
+                        yield done.round
+        finally:
+            if letter is not None and not dropping:
+                station.journal.drop_partial(neighbor.name, letter.round, attempt)
+                neighbor.broken_off += held
+
+    async def _on_disk(self) -> None:
+        """Until all that the journal has is synced."""
+        loop = asyncio.get_running_loop()
+        synced: asyncio.Future[None] = loop.create_future()
+
+        def then(error: OSError | None) -> None:
+            def settle() -> None:
+                if not synced.done():
+                    synced.set_exception(error) if error else synced.set_result(None)
+
+            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits
+                loop.call_soon_threadsafe(settle)
+
+        self.station.journal.sync(then)
+        await synced

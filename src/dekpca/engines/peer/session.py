@@ -1,0 +1,193 @@
+"""A session: one node's part in a run, from the first greeting to the last farewell.
+
+    with Session(place, samples, facts) as session:
+        network, sizes = session.meet()
+        outcome = session.run([samples], network, options)
+        ...                                   # keep the answer
+        session.finish()
+
+Whatever ends it otherwise, the folder keeps what is needed to go on: the same again, with the same folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ... import __version__
+from ...block import Block, make_blocks
+from ...messages import Checkpoint
+from ...network import Network
+from ...options import Options
+from ..local import Observer, Outcome, drive
+from .identity import Identity
+from .letters import PROTOCOL, Limits
+from .mail import PeerMail
+from .roster import Roster
+from .station import Station, Timeouts
+from .store import Saved, Store
+from .transport import Transport
+
+log = logging.getLogger("dekpca.peer")
+
+EXPIRY_WARNING = 14  # days
+CHECKPOINT_EVERY = (
+    5  # iterations: what came since is in the journal, so that a restart computes at most so many again, alone
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node is: its name and address, its neighbors' addresses, its folder. `identity` None: without TLS, on loopback only."""
+
+    name: str
+    run: str
+    listen: str
+    neighbors: Mapping[str, str]
+    folder: Path
+    identity: Identity | None = None
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    threads: int = 1  # of BLAS: results are bit-identical after a restart only with the same number
+    checkpoint_every: int = CHECKPOINT_EVERY
+
+
+class Session:
+    """The node at `place` with its samples (n, M). `facts` are settings that all nodes must hold alike, as texts."""
+
+    def __init__(self, place: Place, samples: np.ndarray, facts: Mapping[str, str]):
+        self.place = place
+        self.facts = {
+            "dekpca": __version__,
+            "number of columns": str(samples.shape[1]),
+            "dtype": str(samples.dtype),
+            **facts,
+        }
+        own = {
+            "protocol": str(PROTOCOL),
+            "run": place.run,
+            "node": place.name,
+            "neighbors": ", ".join(sorted(place.neighbors)),
+        }
+        own |= {"data": fingerprint(samples), "threads": str(place.threads)}
+        self.store = Store(place.folder)
+        try:
+            self.store.claim(own | self.facts)
+            self.saved = self.store.load()
+        except BaseException:
+            self.store.close()
+            raise
+        self.resumed = self.saved.round > 0
+        roster = Roster(place.name, list(place.neighbors), len(samples))
+        roster.add(self.store.records, place.name)
+        self.station = Station(
+            place.name, place.run, place.folder, place.neighbors, roster, self.store.journal, place.timeouts
+        )
+        self.transport = Transport(self.station, self.facts, place.identity, place.listen)
+        self._pinned = threadpool_limits(place.threads)
+
+    def __enter__(self) -> Session:
+        try:
+            self.transport.__enter__()
+        except BaseException:
+            self.store.close()
+            raise
+        log.info("listening", extra={"address": self.transport.address, "resumed_in_round": self.saved.round})
+        identity = self.place.identity
+        if identity is not None and identity.days_left < EXPIRY_WARNING:
+            until = identity.expires.strftime("%Y-%m-%d %H:%M UTC")
+            log.warning("certificate expires soon: renew it (docs/security.md)", extra={"valid_until": until})
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self.transport.__exit__(*error)
+        finally:
+            self.store.close()
+            self._pinned.restore_original_limits()
+
+    def meet(self) -> tuple[Network, np.ndarray]:
+        """Wait for the neighbors and learn the network; returns it, and the rows of every node."""
+        self.store.keep_records(self.station.meet())
+        network, sizes = self.station.roster.network()
+        log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, "rows": int(sizes.sum())})
+        return network, sizes
+
+    def run(
+        self, parts: Sequence[Any], network: Network, options: Options, observer: Observer | None = None, resume: Any = None
+    ) -> Outcome:  # fmt: skip
+        """Drive the program, from the start or the last checkpoint. `parts` is a list of this node's samples."""
+        _, sizes = self.station.roster.network()
+        number = network.number[self.place.name]
+        blocks = make_blocks(parts, network, [number], sizes)
+        saved = self.saved
+        resume = [(saved.known, saved.state)] if saved.round else None
+        self.saved = Saved()  # a copy less
+        mail = PeerMail(blocks[0], self.station, saved.round)
+        mail.last_sent |= saved.last_sent
+        if saved.traffic:
+            mail.traffic.messages, mail.traffic.bytes = saved.traffic["messages"], saved.traffic["bytes"]
+            mail.traffic.edge_bytes = saved.traffic["edge_bytes"]
+        dtype = blocks[0].samples.dtype.newbyteorder("<").str
+        limits = Limits.of(self.place.run, dtype, options, sizes, parts[0].shape[1], network.depth)
+        self.station.begin(limits, saved.round, mail.last_sent)
+        self.station.through = self.store.through
+        self.station.phase = "setting up" if not saved.round else "iterating"
+        self.transport.open_doors()
+        log.info("begun", extra={"round": saved.round, "resumed": bool(saved.round)})
+        last = saved.round
+        del saved
+
+        def at_checkpoint(blocks: list[Block], requests: list[Checkpoint]) -> None:
+            nonlocal last
+            state = requests[0].state
+            self.station.phase, self.station.iteration = "iterating", int(state.iteration)
+            if state.history["residual"]:
+                self.station.residual = float(np.max(state.history["residual"][-1]))
+            if mail.round > last and int(state.iteration) % self.place.checkpoint_every == 0:
+                self.station.wait_acknowledged()
+                self.store.save(Saved(mail.round, requests[0].known, state, dict(mail.last_sent), _traffic(mail)))
+                last = mail.round
+                self.station.forget(self.store.through)
+            if observer is not None:
+                observer(blocks, requests)
+
+        try:
+            outcome = drive(blocks, options, at_checkpoint, resume, mail)
+        except (
+            ValueError
+        ) as error:  # the program itself cannot go on, and will not after a restart: nobody need wait for this node
+            error.contagious = True  # type: ignore[attr-defined]
+            raise
+        self.station.phase = "finishing"
+        return outcome
+
+    def options(self, options: Options) -> Options:
+        """With this node's private randomness, for what only this node may know."""
+        return replace(options, private_seed=self.store.private_seed())
+
+    def finish(self) -> None:
+        """The answer is kept: stay until the neighbors have theirs."""
+        for name in self.station.finish():
+            log.warning("neighbor was not heard from any more; this node has its answer", extra={"peer": name})
+        log.info("finished")
+
+
+def _traffic(mail: PeerMail) -> dict[str, Any]:
+    traffic = mail.traffic
+    copied = {name: {k: v.copy() for k, v in getattr(traffic, name).items()} for name in ("messages", "bytes")}
+    return {**copied, "edge_bytes": traffic.edge_bytes.copy()}
+
+
+def fingerprint(samples: np.ndarray) -> str:
+    """Of the data, so that a restart with other data is noticed."""
+    digest = hashlib.sha256(f"{samples.shape} {samples.dtype}".encode())
+    for start in range(0, len(samples), 4096):
+        digest.update(np.ascontiguousarray(samples[start : start + 4096]).tobytes())
+    return f"{samples.shape[0]} x {samples.shape[1]}, {digest.hexdigest()[:16]}"

@@ -1,0 +1,368 @@
+"""The station: what the server, the links to the neighbors and the program of a node share, and the only place where they wait for each other.
+
+The program runs in one thread and gRPC in another. What both touch is guarded by `changed`, which is notified whenever something that
+somebody may wait for has happened. Nothing here knows of sockets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import wire_pb2 as wire
+from .codec import sync_folder
+from .errors import Damaged, Disagreement, PeerLost, ProtocolError
+from .journal import Journal, Message
+from .letters import BROKEN_OFF, WAITING, Letter, Limits, showable
+from .roster import Record, Roster
+
+log = logging.getLogger("dekpca.peer")
+
+POLL = 0.25  # seconds between looks at the clock while waiting
+FAREWELL = 3.0  # seconds in which the neighbors are told that this node stops
+REMEMBERED = 64  # acknowledgements by which a neighbor that lost its folder is known
+DONE_FILE = "done.json"
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds."""
+
+    peer: float = 300.0  # without an answer from a neighbor that is waited for
+    start: float = 3600.0  # until a neighbor answers for the first time
+    beat: float = 2.0  # between two signs of life
+
+
+@dataclass(eq=False)
+class Neighbor:
+    """What this node knows of a neighbor."""
+
+    name: str
+    address: str
+    outbox: OrderedDict[int, tuple[Letter, memoryview]] = field(default_factory=OrderedDict)  # not acknowledged
+    acknowledged: set[int] = field(default_factory=set)  # rounds, as far as remembered
+    through: int = 0  # it needs nothing up to this round
+    progress: float = 0.0  # when it last took something that we had to say, or nothing was left to say
+    answered: float | None = None  # when it last answered us
+    heard: float | None = None  # when it first spoke to us
+    silence: tuple[float, float] = (0.0, 0.0)  # how long we have not answered it, and when it said so
+    agreed: bool = False  # we have compared settings
+    done: bool = False  # it has its answer
+    told_done: bool = False  # it knows that we have ours
+    stopped: str = ""  # why it stopped, if it said so
+    up: bool = False
+    trouble: str = ""  # why it cannot be reached
+    phase: str = ""
+    iteration: int = 0
+    sent: int = 0  # bytes
+    received: int = 0
+    broken_off: int = 0  # bytes of messages that it did not send to their end, since the last checkpoint
+
+    def silent(self, now: float, started: float) -> float:
+        """For how long messages have not gone both ways."""
+        ours = now - (started if self.answered is None else self.answered)
+        theirs, when = self.silence
+        return max(ours, theirs + now - when if when else 0.0)
+
+
+class Station:
+    """State of a node between its program and its neighbors."""
+
+    def __init__(
+        self, name: str, run: str, folder: Path, neighbors: Mapping[str, str], roster: Roster, journal: Journal, timeouts: Timeouts
+    ):  # fmt: skip
+        self.name, self.run, self.folder, self.timeouts = name, run, folder, timeouts
+        self.neighbors = {other: Neighbor(other, address) for other, address in neighbors.items()}
+        self.roster, self.journal = roster, journal
+        self.started = time.monotonic()
+        self.changed = threading.Condition()
+        self.limits: Limits | None = None  # None: the program has not begun
+        self.reached = 0  # round that the program is in
+        self.reached_before = max((round for _, round in journal.messages), default=0)
+        self.through = 0  # nothing up to this round will be asked for again
+        self.expected: dict[str, Letter] = {}
+        self.missing: set[str] = set()  # who has not been heard in this round
+        self.phase, self.iteration = "meeting", 0
+        self.residual: float | None = None
+        self.done = False
+        self.error: BaseException | None = None
+        self.cause = ""  # what the neighbors are told of it
+        self.wake: Callable[[list[str] | None], None] = lambda names: (
+            None
+        )  # tell the links that there is something to do
+        for name_ in self._read_done():
+            if name_ in self.neighbors:
+                self.neighbors[name_].done = True
+
+    # ------------------------------------------------------------------ for the server and the links
+    def fail(self, error: BaseException, cause: str | None = None) -> None:
+        """The program raises this at its next wait."""
+        with self.changed:
+            if self.error is None:
+                self.error, self.cause = error, cause or str(error)
+            self.changed.notify_all()
+
+    def answered(self, neighbor: Neighbor) -> None:
+        neighbor.answered = time.monotonic()
+        if not neighbor.up:
+            neighbor.up, neighbor.trouble, neighbor.stopped = True, "", ""
+            log.info("neighbor is up", extra={"peer": neighbor.name})
+            with self.changed:
+                self.changed.notify_all()
+
+    def unreachable(self, neighbor: Neighbor, why: str) -> None:
+        if neighbor.up or why != neighbor.trouble:
+            log.log(
+                logging.DEBUG if neighbor.done else logging.WARNING,
+                "neighbor is down" if neighbor.up else "neighbor cannot be reached",
+                extra={"peer": neighbor.name, "why": why},
+            )
+        neighbor.up, neighbor.trouble = False, why
+
+    def note_beat(self, neighbor: Neighbor, beat: wire.Beat) -> None:
+        """What a neighbor says of itself."""
+        now = time.monotonic()
+        neighbor.heard = neighbor.heard or now
+        neighbor.silence = beat.silence, now
+        neighbor.phase, neighbor.iteration = beat.phase, beat.iteration
+        if beat.done and not neighbor.done:
+            self._keep_done(neighbor)
+        if beat.stopped and not neighbor.stopped:
+            neighbor.stopped = beat.stopped
+            log.warning("neighbor stops", extra={"peer": neighbor.name, "why": beat.stopped})
+            # whoever stops before it has begun, perhaps with wrong settings, stops only those who have not begun either
+            if beat.contagious and not self.done and (self.limits is None or beat.phase != "meeting"):
+                self.fail(PeerLost(f"{beat.stopped} (says node {neighbor.name})"), beat.stopped)
+
+    def beat(self, neighbor: Neighbor) -> wire.Beat:
+        """What this node says of itself."""
+        now = time.monotonic()
+        since = neighbor.answered or neighbor.heard
+        return wire.Beat(
+            silence=0.0 if since is None else now - since,
+            phase=self.phase,
+            iteration=self.iteration,
+            done=self.done,
+            stopped=showable(self.cause),
+            contagious=bool(getattr(self.error, "contagious", False)),
+        )
+
+    def acknowledge(self, neighbor: Neighbor, round: int) -> None:
+        with self.changed:
+            neighbor.progress = time.monotonic()
+            if neighbor.outbox.pop(round, None) is not None:
+                neighbor.acknowledged.add(round)
+                self.changed.notify_all()
+
+    def check_held(self, neighbor: Neighbor, through: int, held: set[int]) -> None:
+        """What a neighbor has acknowledged it must still have: otherwise its folder was lost, and it cannot be told again."""
+        with self.changed:
+            lost = sorted(round for round in neighbor.acknowledged if round > through and round not in held)
+            neighbor.acknowledged |= held
+            neighbor.through = max(neighbor.through, through)
+            for round in [r for r in neighbor.outbox if r <= through or r in held]:
+                del neighbor.outbox[round]
+            self.changed.notify_all()
+        if lost:
+            text = (
+                f"node {neighbor.name} has lost what it had acknowledged (round {lost[0]} of node {self.name}): "
+                "its checkpoint folder is not the one of this run; start all nodes anew, with another run id"
+            )
+            self.fail(PeerLost(text))
+
+    def may_wait(self, neighbor: Neighbor, round: int) -> None:
+        """Refuse a message if too many of this neighbor wait already, or broke off: they fill the disk."""
+        waiting = [r for r in self.journal.held(neighbor.name) if r > self.furthest and r != round]
+        if len(waiting) >= WAITING:
+            raise ProtocolError(f"{len(waiting)} messages wait for this node already, no neighbor can be so far ahead")
+        assert self.limits is not None
+        if neighbor.broken_off > BROKEN_OFF * self.limits.largest:
+            raise ProtocolError(
+                f"{neighbor.broken_off} bytes of messages that broke off, more than {BROKEN_OFF} of the largest; "
+                "if the line is so bad, start this node and then the neighbor again"
+            )
+
+    @property
+    def furthest(self) -> int:
+        """The round that the program has reached, in this process or before the last restart: others may be there still."""
+        return max(self.reached, self.reached_before)
+
+    def arrived(self, name: str = "", round: int = 0) -> None:
+        """Something happened; if it is a message, the program cares when it was the last of its round."""
+        with self.changed:
+            if round == self.reached:
+                self.missing.discard(name)
+            if not round or not self.missing:
+                self.changed.notify_all()
+
+    # ------------------------------------------------------------------ for the program
+    def meet(self) -> dict[str, Record]:
+        """Wait until the whole network is known; returns its records."""
+        while True:
+            with self.changed:
+                self._raise_error()
+                if self.roster.complete:
+                    return dict(self.roster.records)
+                missing = self.roster.missing()
+                waited = [n for n in self.neighbors.values() if n.name in missing] or list(self.neighbors.values())
+                self._check_lost([n for n in waited if not n.done], f"record of node {', '.join(sorted(missing))}")
+                self.changed.wait(POLL)
+
+    def begin(self, limits: Limits, through: int, last_sent: Mapping[str, int]) -> None:
+        """From now on messages of the program may come and go. Everything up to round `through` is known to be acknowledged."""
+        with self.changed:
+            self.limits, self.reached, self.through = limits, through, through
+            for name, round in last_sent.items():
+                if round:
+                    self.neighbors[name].acknowledged.add(round)
+            self.changed.notify_all()
+        self.wake(None)
+
+    def exchange(
+        self, round: int, sent: Iterable[tuple[str, Letter, memoryview]], expected: Mapping[str, Letter]
+    ) -> None:
+        """Begin a round: what goes out, and what will come from whom."""
+        with self.changed:
+            self._raise_error()
+            self.reached, self.expected = round, dict(expected)
+            self.missing = {name for name in expected if self.journal.find(name, round) is None}
+            names = []
+            for name, letter, data in sent:
+                names.append(name)
+                neighbor = self.neighbors[name]
+                if not neighbor.done and round > neighbor.through and round not in neighbor.acknowledged:
+                    if not neighbor.outbox:
+                        neighbor.progress = time.monotonic()
+                    neighbor.outbox[round] = letter, data
+        self.wake(names)
+
+    def forget(self, through: int) -> None:
+        """A checkpoint was written: nothing up to this round will be asked for again."""
+        with self.changed:
+            self.through = through
+            for neighbor in self.neighbors.values():
+                neighbor.acknowledged = set(sorted(neighbor.acknowledged)[-REMEMBERED:])
+                neighbor.broken_off = 0
+
+    def receive(self, name: str, into: memoryview) -> None:
+        """Wait for the message of a neighbor in this round."""
+        letter, round = self.expected[name], self.reached
+        message = self.journal.find(name, round)
+        while message is None:
+            with self.changed:
+                message = self.journal.find(name, round)
+                if message is None:
+                    self._raise_error()
+                    if self.neighbors[name].done:
+                        raise Damaged(
+                            f"{self.folder}: node {name} has finished, but its {letter.kind!r} of round {round} is not here; files are missing"
+                        )
+                    self._check_lost([self.neighbors[name]], f"its {letter.kind!r} in round {round}")
+                    self.changed.wait(POLL)
+        _check_same(message, letter)
+        self.journal.read(message, into)
+
+    def wait_acknowledged(self) -> None:
+        """Wait until the neighbors have all that this node has said on disk."""
+        while True:
+            with self.changed:
+                self._raise_error()
+                waited = [n for n in self.neighbors.values() if n.outbox and not n.done]
+                if not waited:
+                    return
+                self._check_lost(waited, f"to acknowledge round {next(iter(waited[0].outbox))}")
+                self.changed.wait(POLL)
+
+    def finish(self) -> list[str]:
+        """This node has its answer: stay until the neighbors have theirs. Returns those who were not heard from any more.
+
+        It says that it is done only when all that it said is acknowledged: whoever hears that knows that nothing is missing.
+        """
+        gone: set[str] = set()
+        while True:
+            with self.changed:
+                now = time.monotonic()
+                silent = {n.name: n.silent(now, self.started) for n in self.neighbors.values()}
+                gone |= {name for name, seconds in silent.items() if seconds > self.timeouts.peer}
+                here = [n for n in self.neighbors.values() if n.name not in gone]
+                if not self.done and not any(n.outbox and not n.done for n in here):
+                    self.done, self.phase = True, "done"
+                    self.wake(None)
+                # a neighbor that is done and cannot be reached has left: it needs nothing more
+                left = {n.name for n in here if n.done and not n.up and silent[n.name] > 2 * self.timeouts.beat}
+                if self.done and all((n.done and n.told_done) or n.name in left for n in here):
+                    return sorted(name for name in gone if not self.neighbors[name].done)
+                self.changed.wait(POLL)
+
+    def _raise_error(self) -> None:
+        if self.error is None and self.journal.failed is not None:
+            self.error = self.journal.failed
+        if self.error is not None:
+            raise self.error
+
+    def _check_lost(self, waited: list[Neighbor], what: str) -> None:
+        now = time.monotonic()
+        for n in waited:
+            limit = self.timeouts.start if n.answered is None else self.timeouts.peer
+            silent = n.silent(now, self.started)
+            if silent > limit:
+                why = n.stopped or n.trouble
+                raise PeerLost(
+                    f"node {n.name} was not heard from for {silent:.0f} s (limit {limit:g} s), and node {self.name} waits for {what}"
+                    + (f"; the last trouble: {why}" if why else "")
+                )
+        for n in self.neighbors.values():  # it is alive, but messages do not get through
+            limit = self.timeouts.start if n.phase == "meeting" else self.timeouts.peer
+            if n.outbox and not n.done and n.answered is not None and now - n.progress > limit:
+                raise PeerLost(
+                    f"node {n.name} has taken nothing from node {self.name} for {now - n.progress:.0f} s (limit {limit:g} s), "
+                    f"though it is alive; round {next(iter(n.outbox))} is due"
+                    + (f"; the last trouble: {n.trouble}" if n.trouble else "")
+                )
+
+    # ------------------------------------------------------------------ who is done, also after a restart
+    def _keep_done(self, neighbor: Neighbor) -> None:
+        names = sorted({*self._read_done(), neighbor.name})
+        path = self.folder / DONE_FILE
+        partial = path.with_suffix(".tmp")
+        partial.write_text(json.dumps(names), encoding="utf-8")
+        partial.replace(path)
+        sync_folder(self.folder)
+        with self.changed:
+            neighbor.done = True
+            neighbor.outbox.clear()
+            self.changed.notify_all()
+
+    def _read_done(self) -> list[str]:
+        try:
+            return list(json.loads((self.folder / DONE_FILE).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return []
+
+
+def _check_same(message: Message, letter: Letter) -> None:
+    """A message that came before the program asked for it is only now compared with what it should be."""
+    came: Any = (message.round, message.kind, message.dtype, message.shape, message.size)
+    if came != tuple(letter):
+        raise ProtocolError(
+            f"node {message.sender} sent {message.kind!r} of {message.dtype} {list(message.shape)} in round {message.round}, "
+            f"expected {letter.kind!r} of {letter.dtype} {list(letter.shape)}"
+        )
+
+
+def refuse_differences(mine: str, theirs: str, ours: Mapping[str, str], facts: Mapping[str, str]) -> None:
+    """Raise Disagreement, naming all that two nodes do not hold alike."""
+    differing = [
+        f"{what[:80]}: node {mine} has {ours.get(what, 'nothing')[:120]}, node {theirs} has {facts.get(what, 'nothing')[:120]}"
+        for what in [*ours, *(w for w in facts if w not in ours)]
+        if ours.get(what) != facts.get(what)
+    ]
+    if differing:
+        raise Disagreement("; ".join(differing[:40]) + "; give both the same")

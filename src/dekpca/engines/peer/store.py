@@ -1,0 +1,216 @@
+"""The folder of a run: checkpoints, the journal, and what must not change between two starts.
+
+    run.json         which run, which node, which settings and data
+    network.json     the records of all nodes, once all are known
+    seed             private randomness of this node
+    checkpoint-G     state after an iteration, what it was told since the start (known-*), and the round; the last two are kept
+    journal-G        messages that came after checkpoint G was taken
+    done.json        neighbors that have finished
+
+A restart takes the newest good checkpoint and runs the program again from there; what it hears comes from the journal, what it says is sent
+again. So a checkpoint is written only when the neighbors have acknowledged all that was said before it: nothing older need be said again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import codec
+from .errors import Damaged, Disagreement
+from .journal import Journal
+from .roster import Record
+
+log = logging.getLogger("dekpca.peer")
+
+CHECKPOINT = re.compile(r"checkpoint-(\d+)\.bin")
+COPIES = ("a", "b")  # of what is known: it is written once, and both checkpoints need it
+KEPT = 2
+
+
+@dataclass
+class Saved:
+    """Where a run stands: all that is needed to go on."""
+
+    round: int = 0
+    known: Any = None
+    state: Any = None
+    last_sent: dict[str, int] = field(default_factory=dict)
+    traffic: dict[str, Any] = field(default_factory=dict)
+
+
+class Store:
+    """The folder, for one process at a time."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = open(folder / "lock", "w")  # noqa: SIM115 - held as long as the process
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise ValueError(
+                f"{folder}: another process runs this node; end it first, or use another folder"
+            ) from error
+        for left in folder.glob("*.tmp"):
+            left.unlink()
+        self.journal = Journal(folder)
+        self._kept: list[tuple[int, int, int]] = []  # generation, round, generation of what is known; oldest first
+        self._known: tuple[int, Any] | None = None  # generation and flattened value last written
+        self._next = 1 + max(
+            [self.journal.generation, *(int(m[1]) for p in folder.iterdir() if (m := CHECKPOINT.fullmatch(p.name)))]
+        )
+
+    def close(self) -> None:
+        self.journal.close()
+        self._lock.close()
+
+    # ------------------------------------------------------------------ what must not change
+    def claim(self, facts: Mapping[str, str]) -> None:
+        """Begin the run that these facts describe, or go on with it."""
+        path = self.folder / "run.json"
+        if not path.exists():
+            self._write_text(path, json.dumps(dict(facts), indent=1))
+            return
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise Damaged(f"{path}: damaged; use another folder and another run id") from error
+        differing = [
+            f"{what} was {before.get(what, 'nothing')} and is {facts.get(what, 'nothing')}"
+            for what in dict.fromkeys([*before, *facts])
+            if before.get(what) != facts.get(what)
+        ]
+        if differing:
+            raise Disagreement(
+                f"{self.folder}: begun with other settings: {'; '.join(differing)}; use the same, or another folder and another run id"
+            )
+
+    def private_seed(self) -> int:
+        """Randomness that nobody else knows, the same after a restart."""
+        path = self.folder / "seed"
+        if not path.exists():
+            self._write_text(path, str(secrets.randbits(120)))
+        try:
+            return int(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise Damaged(f"{path}: damaged; use another folder and another run id") from error
+
+    @property
+    def records(self) -> dict[str, Record]:
+        """Of all nodes, if they were all known once."""
+        path = self.folder / "network.json"
+        if not path.exists():
+            return {}
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return {name: (tuple(around), int(rows)) for name, (around, rows) in content.items()}
+        except (ValueError, TypeError) as error:
+            raise Damaged(f"{path}: damaged; use another folder and another run id") from error
+
+    def keep_records(self, records: Mapping[str, Record]) -> None:
+        if not (self.folder / "network.json").exists():
+            self._write_text(self.folder / "network.json", json.dumps(records))
+
+    def _write_text(self, path: Path, text: str) -> None:
+        partial = path.with_name(path.name + ".tmp")
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        codec.sync_folder(self.folder)
+
+    # ------------------------------------------------------------------ checkpoints
+    @property
+    def through(self) -> int:
+        """Nothing up to this round will be asked for again, whichever of the kept checkpoints is used."""
+        return self._kept[0][1] if self._trimmed.exists() and self._kept else 0
+
+    @property
+    def _trimmed(self) -> Path:
+        """There once it takes a checkpoint to go on: the journal does not reach back to the start any more."""
+        return self.folder / "trimmed"
+
+    def load(self) -> Saved:
+        """The newest good checkpoint, or the start."""
+        generations = sorted(
+            (int(m[1]) for p in self.folder.iterdir() if (m := CHECKPOINT.fullmatch(p.name))), reverse=True
+        )
+        found: Saved | None = None
+        for generation in generations:
+            try:
+                content = codec.read(self._path(generation))
+                known = self._read_known(content["known"])
+            except Damaged as error:
+                log.warning(
+                    "checkpoint refused, trying the one before",
+                    extra={"file": f"checkpoint-{generation}", "why": str(error)},
+                )
+                continue
+            self._kept.insert(0, (generation, content["round"], content["known"]))
+            if found is None:
+                found = Saved(content["round"], known, content["state"], content["last_sent"], content["traffic"])
+                self._known = content["known"], codec.flatten(known)
+        if found is None:
+            if self._trimmed.exists():
+                raise Damaged(
+                    f"{self.folder}: none of the {len(generations)} checkpoints is good; start all nodes anew, with another run id"
+                )
+            return Saved()
+        return found
+
+    def save(self, saved: Saved) -> None:
+        """Write a checkpoint, begin a new journal, and delete what is not needed any more."""
+        generation, self._next = self._next, self._next + 1
+        flat = codec.flatten(saved.known)
+        if self._known is None or not codec.same(flat, self._known[1]):
+            for copy in COPIES:
+                codec.write(self._known_path(generation, copy), flat)
+            self._known = generation, flat
+        value = {
+            "round": saved.round,
+            "known": self._known[0],
+            "state": saved.state,
+            "last_sent": saved.last_sent,
+            "traffic": saved.traffic,
+        }
+        codec.write(self._path(generation), codec.flatten(value))
+        self._kept.append((generation, saved.round, self._known[0]))
+        self.journal.rotate()
+        if len(self._kept) < KEPT:
+            return
+        if not self._trimmed.exists():
+            self._write_text(self._trimmed, "")
+        del self._kept[:-KEPT]
+        kept = {self._path(g).name for g, _, _ in self._kept}
+        kept |= {self._known_path(k, copy).name for _, _, k in self._kept for copy in COPIES}
+        for path in self.folder.glob("*.bin"):
+            if path.name.startswith(("checkpoint-", "known-")) and path.name not in kept:
+                path.unlink()
+        self.journal.forget(self.through)
+
+    def _read_known(self, generation: int) -> Any:
+        problem: Damaged | None = None
+        for copy in COPIES:
+            try:
+                return codec.read(self._known_path(generation, copy))
+            except Damaged as error:
+                problem = error
+        assert problem is not None
+        raise problem
+
+    def _path(self, generation: int) -> Path:
+        return self.folder / f"checkpoint-{generation}.bin"
+
+    def _known_path(self, generation: int, copy: str) -> Path:
+        return self.folder / f"known-{generation}.{copy}.bin"

@@ -1,0 +1,110 @@
+"""The transport: server and links of a node on an event loop in a thread of its own, so that computing never holds them up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import Future
+from functools import cache
+from typing import Any
+
+from .errors import PeerError
+from .identity import Identity
+from .links import Link
+from .server import Server
+from .station import FAREWELL, POLL, Station
+
+START, END = 30.0, 10.0  # seconds until the server listens, and until it has stopped
+
+
+_first = threading.Lock()
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The one event loop of this process: gRPC binds itself to the first that it meets."""
+    with _first:
+        return _event_loop()
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="transport", daemon=True).start()
+    return loop
+
+
+class Transport:
+    """Carries the station's messages as long as it is open (a context manager)."""
+
+    def __init__(self, station: Station, facts: dict[str, str], identity: Identity | None, listen: str):
+        self.station, self.identity, self.listen = station, identity, listen
+        self.address = ""
+        self._loop = event_loop()
+        self._server = Server(station, facts, identity)
+        self._links: dict[str, Link] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def __enter__(self) -> Transport:
+        self._call(self._start(), START)
+        self.station.wake = self._wake
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self._say_farewell(error)
+        self._call(self._stop(), END)
+
+    def open_doors(self) -> None:
+        """The network is known: messages of the program are taken from now on."""
+        self._loop.call_soon_threadsafe(self._server.ready.set)
+
+    def _say_farewell(self, error: BaseException) -> None:
+        """Tell the neighbors why, as far as they listen."""
+        text = "stopped by its owner" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+        relayed = isinstance(error, PeerError) and error.contagious  # it names whom it is about
+        self.station.fail(error, text if relayed else f"node {self.station.name}: {text}")
+        for neighbor in self.station.neighbors.values():
+            neighbor.told_done = False
+        self._wake(None)
+        deadline = time.monotonic() + FAREWELL
+        with self.station.changed:
+            while time.monotonic() < deadline:
+                if all(n.told_done or not n.up for n in self.station.neighbors.values()):
+                    return
+                self.station.changed.wait(POLL)
+
+    def _wake(self, names: list[str] | None) -> None:
+        """There is something to say to these; None: to all, and it is worth a sign of life."""
+
+        def ring() -> None:
+            for name in self._links if names is None else names:
+                self._links[name].news.set()
+                if names is None:
+                    self._links[name].beat_now.set()
+
+        if names != []:
+            self._loop.call_soon_threadsafe(ring)
+
+    def _call(self, work: Any, timeout: float) -> None:
+        running: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        running.result(timeout)
+
+    async def _start(self) -> None:
+        self.address = await self._server.start(self.listen)
+        for neighbor in self.station.neighbors.values():
+            link = self._links[neighbor.name] = Link(self.station, self._server, neighbor, self.identity)
+            task = asyncio.create_task(link.run())
+            task.add_done_callback(self._link_ended)
+            self._tasks.append(task)
+
+    async def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.stop()
+
+    def _link_ended(self, task: Any) -> None:
+        """A link never ends by itself: whatever ended it is a bug, and must not be waited for."""
+        if not task.cancelled() and task.exception() is not None:
+            self.station.fail(task.exception())

@@ -1,0 +1,106 @@
+"""Nodes of the peer engine as threads of one process: real sockets and files, without the time that processes take to start."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from dekpca import Network
+from dekpca.engines.facts import settings_of, texts
+from dekpca.engines.peer.crew import free_addresses
+from dekpca.engines.peer.session import Place, Session
+from dekpca.engines.peer.station import Timeouts
+from dekpca.kernels import Kernel
+from dekpca.options import Options, settle
+
+PATIENCE = 120  # seconds: a hang must end the test, a busy machine must not
+
+
+class Stop(Exception):
+    """A node is ended by its test."""
+
+
+def problem(network: Network, sizes=None, **changes):
+    """Parts and settled options."""
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=(n, 5)) + j % 3 for j, n in enumerate(sizes or [20] * len(network))]
+    settings = {
+        "n_components": 2, "n_oversamples": 0, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
+        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "n_landmarks": 0, "landmarks": "samples",
+        "standardize": False, "exchange_noise": 0.0, "max_iter": 20, "tol": 0.0, "seed": 0,
+    }  # fmt: skip
+    n_landmarks = changes.pop("n_landmarks", 12)
+    options = Options(**(settings | changes))
+    return parts, settle(options, network, np.array([len(p) for p in parts]), n_landmarks, "auto")
+
+
+class Nodes:
+    """A network of nodes in `folder`, started as often as one likes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        network: Network,
+        parts,
+        options,
+        run="test",
+        timeouts=None,
+        private=False,
+        checkpoint_every=1,
+    ):
+        self.network, self.parts, self.options, self.private = network, parts, options, private
+        addresses = dict(zip(network.names, free_addresses(len(network)), strict=True))
+        timeouts = timeouts or Timeouts(peer=60, start=60, beat=0.2)
+        self.places = {
+            name: Place(
+                name, run, addresses[name], {network.names[q]: addresses[network.names[q]] for q in network.neighbors(j)},
+                folder / name, timeouts=timeouts, checkpoint_every=checkpoint_every,
+            )
+            for j, name in enumerate(network.names)
+        }  # fmt: skip
+        self.answers: dict = {}
+        self.errors: dict = {}
+        self.sessions: dict = {}
+
+    def start(self, name, observer=None, facts=None, samples=None):
+        """A thread in which this node takes part; `observer` may raise to end it."""
+        thread = threading.Thread(target=self._run, args=(name, observer, facts or {}, samples), daemon=True)
+        thread.start()
+        return thread
+
+    def _run(self, name, observer, facts, samples):
+        samples = self.parts[self.network.number[name]] if samples is None else samples
+        self.answers.pop(name, None)
+        self.errors.pop(name, None)
+        try:
+            with Session(self.places[name], samples, texts(settings_of(self.options)) | facts) as session:
+                self.sessions[name] = session
+                network, _ = session.meet()
+                options = session.options(self.options) if self.private else self.options
+                outcome = session.run([samples], network, options, observer)
+                self.answers[name] = outcome.answers[0]
+                session.finish()
+        except BaseException as error:
+            self.errors[name] = error
+
+    def run(self, observers=None):
+        """All nodes, to their ends; returns the answers by name."""
+        join([self.start(name, (observers or {}).get(name)) for name in self.network.names])
+        assert not self.errors, self.errors
+        return self.answers
+
+
+def join(threads):
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads), "a node hangs"
+
+
+def bits(answers):
+    """What must be the same to the last bit."""
+    return {
+        name: (a.w.tobytes(), a.eigenvalues.tobytes(), b"" if a.z is None else a.z.near.tobytes(), a.n_iter)
+        for name, a in answers.items()
+    }

@@ -1,0 +1,302 @@
+"""The peer engine: the same answers as local with real processes and TLS, and the same bits after any restart."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dekpca import DecentralizedKernelPCA, Network, engines
+from dekpca.engines import local
+from dekpca.engines.peer.crew import Crew
+from dekpca.engines.peer.errors import Damaged, Disagreement, PeerLost
+from dekpca.engines.peer.station import Timeouts
+from dekpca.testing import check_answers, check_engine
+from peer_nodes import PATIENCE, Nodes, Stop, bits, join, problem
+
+
+def test_conformance_with_processes_and_certificates():
+    with Crew(6) as crew:
+        check_engine(crew.run)
+
+
+def test_the_estimator_and_its_traffic():
+    rng = np.random.default_rng(1)
+    parts = {"oslo": rng.normal(size=(30, 4)), "rome": rng.normal(size=(50, 4)), "bonn": rng.normal(size=(20, 4))}
+    models = {
+        e: DecentralizedKernelPCA(2, gamma=0.1, random_state=0, engine=e).fit_parts(parts) for e in ("local", "peer")
+    }
+    np.testing.assert_allclose(models["peer"].eigenvalues_, models["local"].eigenvalues_, rtol=1e-10)
+    for key in ("bytes", "messages"):
+        for kind, sent in models["local"].history_[key].items():
+            assert (models["peer"].history_[key][kind] == sent).all(), (key, kind)
+    assert (models["peer"].history_["edge_bytes"] == models["local"].history_["edge_bytes"]).all()
+
+
+def test_functions_cannot_cross():
+    network = Network.path(2)
+    parts, options = problem(network)
+    with pytest.raises(ValueError, match=r"engine='peer': the function <lambda> cannot be .* sent to another process"):
+        engines.get("peer")(parts, network, replace(options, kernel=replace(options.kernel, name=lambda a, b: a @ b.T)))
+
+
+# ---------------------------------------------------------------------- restarts
+CASES = {
+    "projection": (Network.ring(5, 2), {}),
+    "tree phases": (Network.path(4), {"gamma_by_variance": True, "standardize": True, "landmarks": "kmeans", "n_landmarks": 5}),
+    "deflation": (
+        Network.ring(4),
+        {"update": "paper", "centering": "local", "rho": ((0, 100.0, 10.0), (5, 100.0, 50.0)), "init": "local", "n_landmarks": 0, "max_iter": 8},
+    ),
+    "random features": (
+        Network.star(4),
+        {"landmarks": "random-features", "solver": "landmarks", "n_landmarks": 40, "max_iter": 12},
+    ),
+}  # fmt: skip
+
+
+def stop_at(iteration):
+    """An observer that ends its node there, the first time."""
+    left = [iteration]
+
+    def observe(blocks, requests):
+        if left and requests[0].state.iteration >= left[0]:
+            left.clear()
+            raise Stop
+
+    return observe
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nodes_that_stop_go_on_bit_for_bit(tmp_path, case):
+    network, changes = CASES[case]
+    parts, options = problem(network, **changes)
+    expected = Nodes(tmp_path / "whole", network, parts, options).run()
+    check_answers(case, _by_name(expected), _by_name_local(local.run(parts, network, options)))
+    nodes = Nodes(tmp_path / "broken", network, parts, options)
+    stopping = {name: stop_at(2 + j) for j, name in enumerate(network.names[:3])}
+    threads = {name: nodes.start(name, stopping.get(name)) for name in network.names}
+    for name in stopping:
+        join([threads[name]])
+        assert isinstance(nodes.errors[name], Stop)
+        threads[name] = nodes.start(name)
+    join(threads.values())
+    assert not nodes.errors
+    assert bits(nodes.answers) == bits(expected)
+
+
+def _by_name(answers):
+    return {
+        name: (a, a.w[0, : (a.marks.size if a.marks else 0) + (0 if a.z is None else a.block.own_sizes[0])])
+        for name, a in answers.items()
+    }
+
+
+def _by_name_local(outcome):
+    from dekpca.testing import by_node
+
+    return by_node(outcome)
+
+
+def damage(path, how):
+    content = bytearray(path.read_bytes())
+    if how == "cut":
+        content = content[: len(content) // 2]
+    else:
+        content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped"])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(tmp_path, how, caplog):
+    network = Network.ring(3)
+    parts, options = problem(network)
+    expected = Nodes(tmp_path / "whole", network, parts, options).run()
+    nodes = Nodes(tmp_path / "broken", network, parts, options)
+    threads = [nodes.start(name, stop_at(7) if name == "1" else None) for name in network.names]
+    join([threads[1]])
+    newest = max((tmp_path / "broken" / "1").glob("checkpoint-*.bin"), key=lambda p: int(p.stem.split("-")[1]))
+    damage(newest, how)
+    damage(next((tmp_path / "broken" / "1").glob("known-*.a.bin")), how)  # there are two of these
+    with caplog.at_level(logging.WARNING, "dekpca.peer"):
+        logging.getLogger("dekpca.peer").propagate = True
+        join([nodes.start("1"), threads[0], threads[2]])
+    assert any("checkpoint refused" in r.message and getattr(r, "file", "") == newest.stem for r in caplog.records)
+    assert not nodes.errors
+    assert bits(nodes.answers) == bits(expected)
+
+
+def test_no_good_checkpoint_is_an_error_not_an_answer(tmp_path):
+    network = Network.path(2)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    threads = [nodes.start("0"), nodes.start("1", stop_at(6))]
+    join([threads[1]])
+    for path in (tmp_path / "1").glob("checkpoint-*.bin"):
+        damage(path, "flipped")
+    join([nodes.start("1")])
+    assert isinstance(nodes.errors["1"], Damaged)
+    assert "none of the 2 checkpoints is good" in str(nodes.errors["1"])
+    nodes.sessions["0"].station.fail(Stop())
+    join([threads[0]])
+
+
+def test_a_neighbor_that_lost_its_folder_stops_the_run(tmp_path):
+    network = Network.path(2)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path / "one", network, parts, options)
+    threads = [nodes.start("0"), nodes.start("1", stop_at(6))]
+    join([threads[1]])
+    nodes.places["1"] = replace(nodes.places["1"], folder=tmp_path / "other")
+    join([nodes.start("1"), threads[0]])
+    assert "node 1 has lost what it had acknowledged" in str(nodes.errors["0"])
+    assert isinstance(nodes.errors["1"], PeerLost)  # it was told
+
+
+def test_a_silent_neighbor_is_named_by_all_and_the_run_goes_on_later(tmp_path):
+    network = Network.path(4)
+    parts, options = problem(network)
+    expected = Nodes(tmp_path / "whole", network, parts, options).run()
+    nodes = Nodes(tmp_path / "broken", network, parts, options, timeouts=Timeouts(peer=3, start=60, beat=0.2))
+    threads = {name: nodes.start(name, stop_at(5) if name == "3" else None) for name in network.names}
+    join([threads["3"]])
+    since = time.monotonic()
+    join(threads.values())
+    assert time.monotonic() - since < 3 + 5 + 10  # the last are for a busy machine
+    for name in "012":
+        assert isinstance(nodes.errors[name], PeerLost), nodes.errors
+        assert "node 3 was not heard from for" in str(nodes.errors[name])
+    assert bits(nodes.run()) == bits(expected)
+
+
+def test_a_finished_node_can_be_started_again_when_all_others_have_left(tmp_path):
+    network = Network.ring(3)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    expected = bits(nodes.run())
+    join([nodes.start("1")])
+    assert not nodes.errors
+    assert bits(nodes.answers) == expected
+
+
+# ---------------------------------------------------------------------- agreement
+def test_what_differs_is_said_by_both(tmp_path):
+    network = Network.path(2)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    join([nodes.start("0"), nodes.start("1", facts={"tol": "0.5", "max_iter": "7"})])
+    for name in "01":
+        assert isinstance(nodes.errors[name], Disagreement), nodes.errors
+        text = str(nodes.errors[name])
+        assert "tol: node" in text
+        assert "0.5" in text
+        assert "max_iter: node" in text
+        assert "gamma" not in text  # only what differs
+
+
+@pytest.mark.parametrize("what", ["number of columns", "dtype"])
+def test_columns_and_dtype_are_compared(tmp_path, what):
+    network = Network.path(2)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    samples = parts[1][:, :4] if what == "number of columns" else parts[1].astype(np.float32)
+    join([nodes.start("0"), nodes.start("1", samples=samples)])
+    for name in "01":
+        assert f"{what}: node" in str(nodes.errors[name])
+
+
+def test_another_run_is_refused_by_whoever_is_called(tmp_path):
+    """Whoever calls stops; whoever is called does not, since an old run of a neighbor must not end a new one."""
+    network = Network.path(2)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    nodes.places["1"] = replace(nodes.places["1"], run="other")
+    threads = [nodes.start("0"), nodes.start("1")]
+    wait_for(lambda: nodes.errors)
+    (stopped,) = list(nodes.errors)[:1]
+    assert "run: node" in str(nodes.errors[stopped])
+    assert "'other'" in str(nodes.errors[stopped])
+    for session in list(nodes.sessions.values()):
+        session.station.fail(Stop())
+    join(threads)
+
+
+def wait_for(what):
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < deadline, "this never happens"
+        time.sleep(0.01)
+
+
+def test_a_one_sided_edge_names_both(tmp_path):
+    network = Network.path(3)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    nodes.places["0"] = replace(
+        nodes.places["0"], neighbors={**nodes.places["0"].neighbors, "2": nodes.places["2"].listen}
+    )
+    join([nodes.start(name) for name in network.names])
+    for name in "012":
+        text = str(nodes.errors[name])
+        seen = "node 0 lists node 2 as a neighbor, but node 2 does not" in text
+        assert seen or "node '0' is not a neighbor of node 2" in text, text
+
+
+def test_a_restart_with_other_data_or_settings_is_refused(tmp_path):
+    network = Network.path(2)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    threads = [nodes.start("0"), nodes.start("1", stop_at(4))]
+    join([threads[1]])
+    join([nodes.start("1", samples=parts[1] + 1)])
+    assert "begun with other settings: data was 20 x 5" in str(nodes.errors["1"])
+    join([nodes.start("1", facts={"tol": "0.5"})])
+    assert "tol was" in str(nodes.errors["1"])
+    join([nodes.start("1"), threads[0]])
+    assert not nodes.errors
+
+
+def test_two_processes_cannot_share_a_folder(tmp_path):
+    network = Network.path(2)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    first = nodes.start("0")
+    wait_for(lambda: "0" in nodes.sessions)
+    second = Nodes(tmp_path, network, parts, options)
+    join([second.start("0")])
+    assert "another process runs this node" in str(second.errors["0"])
+    join([first, nodes.start("1")])
+    assert not nodes.errors
+
+
+# ---------------------------------------------------------------------- privacy
+def test_noise_is_drawn_from_a_seed_that_nobody_else_knows(tmp_path):
+    network = Network.path(2)
+    parts, options = problem(network, exchange_noise=0.1)
+    seen = []
+    for run in ("a", "b"):
+        nodes = Nodes(tmp_path / run, network, parts, options, private=True)
+        answers = nodes.run()
+        near = answers["0"].known.near
+        sent = near.pools[near.pool[0, 1]][near.row[0, 1]]
+        seen.append(sent - parts[1])
+        mode = stat.S_IMODE(os.stat(tmp_path / run / "1" / "seed").st_mode)
+        assert mode == 0o600
+    from dekpca.core.landmarks import node_random
+
+    public = 0.1 * node_random(options.seed, "1", "noise").standard_normal(parts[1].shape)
+    for noise in seen:
+        assert 0.05 < noise.std() < 0.2
+        assert abs(np.corrcoef(noise.ravel(), public.ravel())[0, 1]) < 0.5
+    assert np.abs(seen[0] - seen[1]).max() > 0.01
+
+
+def test_no_thread_is_left():
+    wait_for(lambda: not any(t.name == "journal" for t in threading.enumerate()))
+    assert sum(t.name == "transport" for t in threading.enumerate()) <= 1

@@ -1,0 +1,458 @@
+"""Attacks on a node in the middle of a run, with real processes, sockets and certificates: each is refused, logged, and changes nothing.
+
+Nodes a, b and c run; c is stopped for a while, so that a waits in some iteration, and a is attacked. Then c goes on (with a certificate of
+another CA, as when CAs are changed), and the models must be those of a run that nobody attacked, bit for bit. Whoever holds a
+neighbor's certificate may send wrong numbers, of course (docs/security.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dekpca.cli import app
+from dekpca.engines.peer import wire_pb2 as wire
+from dekpca.engines.peer.errors import ProtocolError
+from dekpca.engines.peer.identity import init_ca, issue
+from dekpca.engines.peer.letters import metadata
+from dekpca.engines.peer.server import SERVICE
+from faults import fuzz
+
+RUN = "security"
+PATIENCE = 90  # seconds for anything that should happen; a busy machine may be slow
+Code = grpc.StatusCode
+
+
+# ---------------------------------------------------------------------- a run under attack
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    """Node certificates a to d; under old/ an expired one of b, under other/ one of b by a CA of the same name that nobody believes,
+    under next/ one of c by a CA that all nodes believe too."""
+    folder = tmp_path_factory.mktemp("certs")
+    init_ca(folder, "group", 300)
+    for name, days in (("a", 90), ("b", 90), ("c", 2), ("d", 90)):
+        issue(folder, name, days)
+    (folder / "old").mkdir()
+    for file in ("ca.crt", "ca.key"):
+        shutil.copy(folder / file, folder / "old")
+    issue(folder / "old", "b", 1, start=datetime.now(UTC) - timedelta(days=9))
+    init_ca(folder / "other", "group", 300)
+    issue(folder / "other", "b", 90)
+    init_ca(folder / "next", "group", 300)
+    issue(folder / "next", "c", 90)
+    (folder / "both.crt").write_bytes((folder / "ca.crt").read_bytes() + (folder / "next" / "ca.crt").read_bytes())
+    return folder
+
+
+class Nodes:
+    """Processes of nodes in a folder; all are gone when it is left."""
+
+    def __init__(self, folder: Path, certs: Path, addresses: dict[str, str]):
+        self.folder, self.addresses, self.processes = folder, addresses, {}
+        rng = np.random.default_rng(0)
+        for name in addresses:
+            np.save(folder / f"{name}.npy", rng.normal(size=(30, 5)))
+            neighbors = "\n".join(f'{other} = "{addresses[other]}"' for other in addresses if other != name)
+            (folder / f"{name}.toml").write_text(
+                f'name = "{name}"\nrun = "{RUN}"\nlisten = "{addresses[name]}"\ndata = "{name}.npy"\nfolder = "{name}-run"\n'
+                f'out = "{name}.npz"\ncertificate = "{certs}/{name}.crt"\nkey = "{certs}/{name}.key"\nca = "{certs}/both.crt"\n'
+                f"peer_timeout = 120\n[neighbors]\n{neighbors}\n"
+                "[model]\nn_components = 2\ngamma = 0.1\nmax_iter = 80\ntol = 0.0\n"
+            )
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            log = (self.folder / f"{name}.log").open("ab")
+            command = [
+                sys.executable,
+                "-m",
+                "dekpca.cli",
+                "node",
+                "run",
+                self.folder / f"{name}.toml",
+                "--yes",
+                "--json",
+            ]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def wait_for(self, condition, what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            for name, process in self.processes.items():
+                assert process.poll() is None, f"node {name} has ended:\n{self.log(name)[-3000:]}"
+            assert time.monotonic() < deadline, f"{what}: not within {PATIENCE} s\n{self.log('a')[-3000:]}"
+            time.sleep(0.005)
+
+    def finish(self) -> dict[str, bytes]:
+        """The models of all nodes, when they have ended."""
+        for name, process in self.processes.items():
+            assert process.wait(PATIENCE) in (0, 3), self.log(name)[-3000:]  # 3: no convergence was asked for
+        models = {name: np.load(self.folder / f"{name}.npz") for name in self.processes}
+        return {name: {key: found[key] for key in found.files} for name, found in models.items()}
+
+    def renew(self, name: str, certs: Path) -> None:
+        """In the middle of the run: kill the node, give it a certificate of the next CA, and start it again."""
+        assert "certificate expires soon" in self.log(name)
+        self.processes[name].kill()
+        self.processes[name].wait()
+        config = self.folder / f"{name}.toml"
+        config.write_text(config.read_text().replace(f"{certs}/{name}.", f"{certs}/next/{name}."))
+        (self.folder / f"{name}.log").unlink()
+        self.start(name)
+        self.wait_for(lambda: "listening" in self.log(name), "the renewed node")
+        assert "certificate expires soon" not in self.log(name)
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def nodes(folder: Path, certs: Path):
+    folder.mkdir()
+    addresses = dict(zip("abc", (f"127.0.0.1:{port}" for port in free_ports(3)), strict=True))
+    started = Nodes(folder, certs, addresses)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """Below those that the system gives to outgoing connections: nobody else takes them before the nodes do."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            found += [port] if port not in found else []
+    return found
+
+
+# ---------------------------------------------------------------------- attackers
+class Attacker:
+    """Calls node a with the certificate `name` of `folder`, if any, claiming to be `claims`."""
+
+    def __init__(
+        self, address: str, certs: Path, folder: str = "", name: str | None = "b", claims: str = "b", run: str = RUN
+    ):
+        roots = (certs / "ca.crt").read_bytes()
+        own = [] if name is None else [(certs / folder / f"{name}.{end}").read_bytes() for end in ("key", "crt")]
+        self.address, self.credentials, self.metadata = (
+            address,
+            grpc.ssl_channel_credentials(roots, *own),
+            metadata(run, claims),
+        )
+
+    def call(
+        self, method: str, *messages: bytes, compression: grpc.Compression | None = None
+    ) -> tuple[Code, str, list[bytes]]:
+        """How the call ended, why, and what was answered before. Without messages none is ever sent: the call stays open."""
+        options = [("grpc.ssl_target_name_override", "a"), ("grpc.max_send_message_length", -1)]
+        heard: list[bytes] = []
+        over = threading.Event()
+
+        def said():
+            yield from messages
+            if not messages:
+                over.wait(2 * PATIENCE)
+
+        with grpc.secure_channel(self.address, self.credentials, options, compression) as channel:
+            try:
+                heard.extend(
+                    channel.stream_stream(f"/{SERVICE}/{method}")(said(), metadata=self.metadata, timeout=PATIENCE)
+                )
+            except grpc.RpcError as error:
+                return error.code(), error.details(), heard
+            finally:
+                over.set()
+        return Code.OK, "", heard
+
+
+def piece(**changes) -> bytes:
+    """A message of b to a, as far as nothing is changed."""
+    head = {"run": RUN, "sender": "b", "round": 1, "kind": "share", "dtype": "<f8", "shape": [2, 2]} | changes
+    return wire.Piece(head=wire.Head(**head), offset=0, data=bytes(32)).SerializeToString()
+
+
+def plaintext(address: str, data: bytes) -> bytes:
+    """What a server answers to bytes that are no TLS."""
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
+        connection.sendall(data)
+        heard = b""
+        try:
+            while more := connection.recv(4096):
+                heard += more
+        except ConnectionResetError:
+            pass
+    return heard
+
+
+def hello(address: str, certs: Path, version: str) -> str:
+    """What openssl writes about a handshake with a neighbor's certificate, in this version of TLS alone."""
+    command = ["openssl", "s_client", f"-{version}", "-cipher", "ALL:@SECLEVEL=0", "-msg", "-connect", address]
+    command += ["-cert", certs / "b.crt", "-key", certs / "b.key", "-CAfile", certs / "ca.crt"]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_attacks_on_a_run(certs, tmp_path):
+    with nodes(tmp_path / "quiet", certs) as quiet:
+        quiet.start(*"abc")
+        expected = quiet.finish()
+    with nodes(tmp_path / "attacked", certs) as attacked:
+        attacked.start(*"abc")
+        attacked.wait_for(lambda: list((attacked.folder / "a-run").glob("checkpoint-*")), "a checkpoint")
+        attacked.processes["c"].send_signal(signal.SIGSTOP)
+        memory = peak(attacked.processes["a"].pid)
+        attack_all(attacked, certs)
+        assert all(process.poll() is None for process in attacked.processes.values()), "the run was to go on meanwhile"
+        assert peak(attacked.processes["a"].pid) - memory < 40e6
+        attacked.processes["c"].send_signal(signal.SIGCONT)
+        attacked.renew("c", certs)
+        found = attacked.finish()
+    for name, model in expected.items():
+        assert model.keys() == found[name].keys()
+        for key in model:
+            assert np.array_equal(model[key], found[name][key]), (name, key)
+
+
+def peak(pid: int) -> float:
+    """Bytes of memory that a process ever had."""
+    return 1024.0 * int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0])
+
+
+def attack_all(attacked: Nodes, certs: Path) -> None:
+    address = attacked.addresses["a"]
+
+    def logged(*words: str) -> None:
+        """Some line of a's log, not seen before, has all these words."""
+
+        def there() -> bool:
+            for number, line in enumerate(attacked.log("a").splitlines()):
+                if number not in seen and all(word in line for word in words):
+                    seen.add(number)
+                    return True
+            return False
+
+        attacked.wait_for(there, f"a line with {words} in the log")
+
+    seen: set[int] = set()
+
+    # no handshake, no call
+    for attacker, reason in (
+        (Attacker(address, certs, name=None), "PEER_DID_NOT_RETURN_A_CERTIFICATE"),
+        (Attacker(address, certs, "old"), "certificate has expired"),
+        (Attacker(address, certs, "other"), "CERTIFICATE_VERIFY_FAILED"),
+    ):
+        code, _, heard = attacker.call("Greet", b"x")
+        assert (code, heard) == (Code.UNAVAILABLE, [])
+        logged("Handshake failed", reason)
+    for data in (b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), bytes(200)):
+        assert b"HTTP" not in plaintext(address, data)
+        logged("Handshake failed")
+    if shutil.which("openssl"):
+        old, new = hello(address, certs, "tls1_1"), hello(address, certs, "tls1_2")
+        assert "ClientHello" in old  # openssl was willing
+        assert "ServerHello" not in old
+        assert "ServerHello" in new
+        logged("Handshake failed", "UNSUPPORTED_PROTOCOL")
+
+    # who is no neighbor, or not the one that the call is said to be of, is refused before it has said anything
+    for attacker, words in (
+        (Attacker(address, certs, name="d", claims="d"), ["node 'd' is not a neighbor of node a"]),
+        (Attacker(address, certs, name="d", claims="b"), ["node 'd' is not a neighbor of node a"]),
+        (Attacker(address, certs, name="c", claims="b"), ["the certificate is that of node c, but the call says 'b'"]),
+        (Attacker(address, certs, name="a", claims="b"), ["node 'a' is not a neighbor of node a"]),
+    ):
+        for method in ("Greet", "Deliver", "Pulse"):
+            code, why, heard = attacker.call(method)
+            assert (code, heard) == (Code.PERMISSION_DENIED, [])
+            assert words[0] in why
+            logged("refused", words[0], "127.0.0.1")
+    for method in ("Greet", "Deliver", "Pulse"):
+        code, _, heard = Attacker(address, certs, run="last year").call(method)
+        assert (code, heard) == (Code.FAILED_PRECONDITION, [])
+        logged("refused", "run: node a has 'security', node b has 'last year'")
+
+    # a neighbor that says what the protocol does not allow
+    neighbor = Attacker(address, certs)
+    endless = wire.Piece(offset=32, data=bytes(32)).SerializeToString()
+    for messages, words in (
+        ([b"\xff" * 100], "that is no Piece"),
+        ([piece(run="last year")], "a message of another run, 'last year'"),
+        ([piece(sender="c")], "a message of node 'c', but the certificate is that of 'b'"),
+        ([piece(kind="password")], "no message of this protocol"),
+        ([piece(dtype="|O")], "no message of this protocol"),
+        ([piece(shape=[1 << 40])], "where no message of this run has more than"),
+        ([piece(shape=[1 << 63, 2, 1 << 63])], "where no message of this run has more than"),
+        ([piece(shape=[1] * 5)], "no message of this protocol"),
+        ([piece(round=1 << 63)], "nobody can be so far from it"),
+        ([piece(round=10_000)], "nobody can be so far from it"),
+        ([piece(shape=[2]), endless], "a piece of 32 bytes at byte 0 of 16"),
+        ([endless], "a piece without a message"),
+    ):
+        code, why, heard = neighbor.call("Deliver", *messages)
+        assert code == Code.INVALID_ARGUMENT, (words, code, why)
+        receipts = [wire.Receipt.FromString(data) for data in heard]
+        assert receipts[0].opening
+        assert {receipt.round for receipt in receipts[1:]} <= {1}  # which b had said long ago
+        assert words in why
+        logged("refused", "node b", words)
+    for method in ("Greet", "Pulse"):
+        code, _, heard = neighbor.call(method, b"\xff" * 100)
+        assert (code, heard) == (Code.INVALID_ARGUMENT, [])
+        logged("refused", "node b", "a message of 100 bytes that is no")
+    for method in ("Greet", "Deliver", "Pulse"):  # gRPC itself refuses these, before the node sees them
+        assert neighbor.call(method, bytes(2 << 20))[0] == Code.RESOURCE_EXHAUSTED
+        bomb = neighbor.call(method, bytes(64 << 20), compression=grpc.Compression.Gzip)  # a few kilobytes on the way
+        assert bomb[0] in (Code.RESOURCE_EXHAUSTED, Code.UNIMPLEMENTED)
+
+    # what b has said long ago, again: acknowledged, and dropped
+    code, why, heard = neighbor.call("Deliver", piece(round=1))
+    receipts = [wire.Receipt.FromString(data) for data in heard]
+    assert (code, receipts[0].opening, receipts[1].round) == (Code.OK, True, 1), why
+
+
+# ---------------------------------------------------------------------- the other direction
+def test_a_node_says_nothing_to_an_impostor(certs, tmp_path):
+    """Somebody with a good certificate of another name, or one of b by another CA, listens where b should be."""
+    calls: list[str] = []
+
+    class Everything(grpc.GenericRpcHandler):
+        def service(self, details):
+            calls.append(details.method)
+
+    with nodes(tmp_path / "run", certs) as started:
+        servers = []
+        for name, folder in (("b", "other"), ("c", "")):  # c's place is taken by d
+            shown = [(certs / folder / f"{'d' if name == 'c' else name}.{end}").read_bytes() for end in ("key", "crt")]
+            credentials = grpc.ssl_server_credentials(
+                [tuple(shown)], (certs / "ca.crt").read_bytes(), require_client_auth=True
+            )
+            server = grpc.server(ThreadPoolExecutor(2), handlers=[Everything()])
+            assert server.add_secure_port(started.addresses[name], credentials)
+            server.start()
+            servers.append(server)
+        started.start("a")
+        for name, says in (("b", "not by a CA in our file"), ("c", "no certificate with this neighbor's name")):
+            started.wait_for(lambda name=name, says=says: any(
+                f'"peer": "{name}"' in line and says in line for line in started.log("a").splitlines()
+            ), f"{says}, of {name}")  # fmt: skip
+        assert started.processes["a"].poll() is None  # it goes on waiting for the real ones
+        for server in servers:
+            server.stop(None)
+    assert calls == []
+
+
+def test_certificates_that_stop_a_node(certs, tmp_path):
+    (tmp_path / "run").mkdir()
+    Nodes(tmp_path / "run", certs, {"a": "127.0.0.1:1", "b": "127.0.0.1:1"})
+    good = (tmp_path / "run" / "b.toml").read_text()
+    for changed, says in (
+        (good.replace(f"{certs}/b.crt", f"{certs}/none.crt"), "none.crt: there is no such file"),
+        (
+            good.replace(f"{certs}/b.crt", f"{certs}/old/b.crt").replace(f"{certs}/b.key", f"{certs}/old/b.key"),
+            "b.crt: expired at",
+        ),
+        (good.replace(f"{certs}/b.crt", f"{certs}/other/b.crt"), "other/b.crt: not signed by the CA in"),
+        (good.replace(f"{certs}/b.crt", f"{certs}/a.crt"), "a.crt: is for a, not for node b"),
+        (good.replace(f"{certs}/b.key", f"{certs}/a.key"), "a.key: does not fit certificate"),
+        (good.replace(f'ca = "{certs}/both.crt"\n', ""), "every node needs certificate, key and ca"),
+    ):
+        (tmp_path / "run" / "b.toml").write_text(changed)
+        stopped = CliRunner().invoke(app, ["node", "run", str(tmp_path / "run" / "b.toml"), "--yes"])
+        assert stopped.exit_code == 2
+        assert says in stopped.stderr.replace("\n", "")
+        assert stopped.stdout == ""
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7070", "192.0.2.1:7070", "localhost:7070", "[::]:7070", "[::1]:7070"])
+def test_without_certificates_on_loopback_only(certs, tmp_path, address):
+    (tmp_path / "run").mkdir()
+    Nodes(tmp_path / "run", certs, {"a": "127.0.0.1:1", "b": address})
+    for name in "ab":  # as the own address, and as a neighbor's
+        refused = CliRunner().invoke(
+            app, ["node", "run", str(tmp_path / "run" / f"{name}.toml"), "--yes", "--insecure-loopback"]
+        )
+        assert refused.exit_code == 2
+        assert "within 127.0.0.0/8 only" in refused.stderr.replace("\n", "")
+
+
+# ---------------------------------------------------------------------- a little of make fuzz
+@pytest.fixture
+def clean_log():
+    lines, log = fuzz.CleanLog(), logging.getLogger("dekpca.peer")
+    propagate, log.propagate = log.propagate, False
+    log.addHandler(lines)
+    yield lines
+    log.removeHandler(lines)
+    log.propagate = propagate
+    assert not lines.bad
+
+
+def test_damaged_messages(clean_log):
+    with fuzz.in_memory() as folder:
+        outcomes, _ = asyncio.run(fuzz.fuzz(fuzz.Node(folder), 3000, seed=7))
+    assert outcomes["damaged"] >= 3000
+    assert min(outcomes["ProtocolError"], outcomes["acknowledged"], outcomes["Disagreement"]) > 0
+
+
+def test_damaged_messages_over_tls(clean_log):
+    with fuzz.in_memory() as folder:
+        outcomes = fuzz.fuzz_over_tls(folder, 300, seed=7)
+    assert outcomes["INVALID_ARGUMENT"] > 100
+    assert clean_log.lines > 100
+
+
+def test_messages_that_break_off_do_not_fill_the_disk(tmp_path):
+    """A neighbor that begins messages and never ends them is refused at last; a checkpoint forgives."""
+    node = fuzz.Node(tmp_path)
+    head = wire.Head(run=fuzz.RUN, sender="b", round=1, kind="share", dtype="<f8", shape=[125])
+    begun = fuzz.Said(wire.Piece(head=head, offset=0, data=bytes(999)).SerializeToString(), damaged=False)
+
+    async def many():
+        for _ in range(200):
+            await node.deliver([begun])
+
+    with pytest.raises(ProtocolError, match="bytes of messages that broke off, more than 100 of the largest"):
+        asyncio.run(many())
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 150 * fuzz.LIMITS.largest
+    node.station.forget(0)
+    asyncio.run(node.deliver([begun]))
+
+
+def test_the_same_seed_damages_the_same_way():
+    def some(seed):
+        mutator = fuzz.Mutator(seed)
+        return [one.data for _ in range(200) for one in mutator.call(mutator.message("r", "b", 1), "r", "b", 1)]
+
+    assert some(1) == some(1) != some(2)
