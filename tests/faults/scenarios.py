@@ -447,7 +447,7 @@ def damaged_checkpoint(cluster: Cluster, rng: random.Random) -> str:
     return SAME
 
 
-@scenario("damaged-journal", SHORT)
+@scenario("damaged-journal", 30.0)
 def damaged_journal(cluster: Cluster, rng: random.Random) -> str:
     """A journal of a killed node is damaged. What is lost was acknowledged: nobody may go on as if nothing had happened.
 
