@@ -77,6 +77,7 @@ def test_a_good_identity(certs):
     a = of(certs, "a")
     assert a.name == "a"
     assert timedelta(days=89) < a.expires - datetime.now(UTC) <= timedelta(days=90)
+    assert 89 < a.days_left <= 90
     assert "PRIVATE" not in repr(a)
 
 

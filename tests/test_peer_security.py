@@ -1,7 +1,8 @@
 """Attacks on a node in the middle of a run, with real processes, sockets and certificates: each is refused, logged, and changes nothing.
 
-Nodes a, b and c run; c is stopped for a while, so that a waits in some iteration, and a is attacked. Then c goes on, and the models must be
-those of a run that nobody attacked, bit for bit. Whoever holds a neighbor's certificate may send wrong numbers, of course (docs/security.md).
+Nodes a, b and c run; c is stopped for a while, so that a waits in some iteration, and a is attacked. Then c goes on (with a certificate of
+another CA, as when CAs are changed), and the models must be those of a run that nobody attacked, bit for bit. Whoever holds a
+neighbor's certificate may send wrong numbers, of course (docs/security.md).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typer.testing import CliRunner
 
 from dekpca.cli import app
 from dekpca.engines.peer import wire_pb2 as wire
+from dekpca.engines.peer.errors import ProtocolError
 from dekpca.engines.peer.identity import init_ca, issue
 from dekpca.engines.peer.letters import metadata
 from dekpca.engines.peer.server import SERVICE
@@ -42,17 +44,21 @@ Code = grpc.StatusCode
 # ---------------------------------------------------------------------- a run under attack
 @pytest.fixture(scope="module")
 def certs(tmp_path_factory):
-    """Node certificates a to d, an expired one of b under old/, and one of b by a CA of the same name under other/."""
+    """Node certificates a to d; under old/ an expired one of b, under other/ one of b by a CA of the same name that nobody believes,
+    under next/ one of c by a CA that all nodes believe too."""
     folder = tmp_path_factory.mktemp("certs")
     init_ca(folder, "group", 300)
-    for name in "abcd":
-        issue(folder, name, 90)
+    for name, days in (("a", 90), ("b", 90), ("c", 2), ("d", 90)):
+        issue(folder, name, days)
     (folder / "old").mkdir()
     for file in ("ca.crt", "ca.key"):
         shutil.copy(folder / file, folder / "old")
     issue(folder / "old", "b", 1, start=datetime.now(UTC) - timedelta(days=9))
     init_ca(folder / "other", "group", 300)
     issue(folder / "other", "b", 90)
+    init_ca(folder / "next", "group", 300)
+    issue(folder / "next", "c", 90)
+    (folder / "both.crt").write_bytes((folder / "ca.crt").read_bytes() + (folder / "next" / "ca.crt").read_bytes())
     return folder
 
 
@@ -67,7 +73,7 @@ class Nodes:
             neighbors = "\n".join(f'{other} = "{addresses[other]}"' for other in addresses if other != name)
             (folder / f"{name}.toml").write_text(
                 f'name = "{name}"\nrun = "{RUN}"\nlisten = "{addresses[name]}"\ndata = "{name}.npy"\nfolder = "{name}-run"\n'
-                f'out = "{name}.npz"\ncertificate = "{certs}/{name}.crt"\nkey = "{certs}/{name}.key"\nca = "{certs}/ca.crt"\n'
+                f'out = "{name}.npz"\ncertificate = "{certs}/{name}.crt"\nkey = "{certs}/{name}.key"\nca = "{certs}/both.crt"\n'
                 f"peer_timeout = 120\n[neighbors]\n{neighbors}\n"
                 "[model]\nn_components = 2\ngamma = 0.1\nmax_iter = 80\ntol = 0.0\n"
             )
@@ -105,6 +111,18 @@ class Nodes:
             assert process.wait(PATIENCE) in (0, 3), self.log(name)[-3000:]  # 3: no convergence was asked for
         models = {name: np.load(self.folder / f"{name}.npz") for name in self.processes}
         return {name: {key: found[key] for key in found.files} for name, found in models.items()}
+
+    def renew(self, name: str, certs: Path) -> None:
+        """In the middle of the run: kill the node, give it a certificate of the next CA, and start it again."""
+        assert "certificate expires soon" in self.log(name)
+        self.processes[name].kill()
+        self.processes[name].wait()
+        config = self.folder / f"{name}.toml"
+        config.write_text(config.read_text().replace(f"{certs}/{name}.", f"{certs}/next/{name}."))
+        (self.folder / f"{name}.log").unlink()
+        self.start(name)
+        self.wait_for(lambda: "listening" in self.log(name), "the renewed node")
+        assert "certificate expires soon" not in self.log(name)
 
     def close(self) -> None:
         for process in self.processes.values():
@@ -219,6 +237,7 @@ def test_attacks_on_a_run(certs, tmp_path):
         assert all(process.poll() is None for process in attacked.processes.values()), "the run was to go on meanwhile"
         assert peak(attacked.processes["a"].pid) - memory < 40e6
         attacked.processes["c"].send_signal(signal.SIGCONT)
+        attacked.renew("c", certs)
         found = attacked.finish()
     for name, model in expected.items():
         assert model.keys() == found[name].keys()
@@ -367,7 +386,7 @@ def test_certificates_that_stop_a_node(certs, tmp_path):
         (good.replace(f"{certs}/b.crt", f"{certs}/other/b.crt"), "other/b.crt: not signed by the CA in"),
         (good.replace(f"{certs}/b.crt", f"{certs}/a.crt"), "a.crt: is for a, not for node b"),
         (good.replace(f"{certs}/b.key", f"{certs}/a.key"), "a.key: does not fit certificate"),
-        (good.replace(f'ca = "{certs}/ca.crt"\n', ""), "every node needs certificate, key and ca"),
+        (good.replace(f'ca = "{certs}/both.crt"\n', ""), "every node needs certificate, key and ca"),
     ):
         (tmp_path / "run" / "b.toml").write_text(changed)
         stopped = CliRunner().invoke(app, ["node", "run", str(tmp_path / "run" / "b.toml"), "--yes"])
@@ -412,6 +431,23 @@ def test_damaged_messages_over_tls(clean_log):
         outcomes = fuzz.fuzz_over_tls(folder, 300, seed=7)
     assert outcomes["INVALID_ARGUMENT"] > 100
     assert clean_log.lines > 100
+
+
+def test_messages_that_break_off_do_not_fill_the_disk(tmp_path):
+    """A neighbor that begins messages and never ends them is refused at last; a checkpoint forgives."""
+    node = fuzz.Node(tmp_path)
+    head = wire.Head(run=fuzz.RUN, sender="b", round=1, kind="share", dtype="<f8", shape=[125])
+    begun = fuzz.Said(wire.Piece(head=head, offset=0, data=bytes(999)).SerializeToString(), damaged=False)
+
+    async def many():
+        for _ in range(200):
+            await node.deliver([begun])
+
+    with pytest.raises(ProtocolError, match="bytes of messages that broke off, more than 100 of the largest"):
+        asyncio.run(many())
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 150 * fuzz.LIMITS.largest
+    node.station.forget(0)
+    asyncio.run(node.deliver([begun]))
 
 
 def test_the_same_seed_damages_the_same_way():

@@ -34,7 +34,7 @@ from ...data import read as read_data
 from ...estimator import DecentralizedKernelPCA
 from ...network import listing
 from .identity import Identity, check_name, load
-from .session import Place
+from .session import CHECKPOINT_EVERY, Place
 from .station import Timeouts
 
 PATHS = ("data", "folder", "out", "report", "certificate", "key", "ca")
@@ -74,7 +74,7 @@ class Config:
     start_timeout: float = Timeouts.start
     heartbeat: float = Timeouts.beat
     threads: int = 1
-    checkpoint_every: int = 1
+    checkpoint_every: int = CHECKPOINT_EVERY
 
     @property
     def model_file(self) -> Path:

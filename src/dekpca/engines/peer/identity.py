@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
@@ -58,6 +58,10 @@ class Identity:
     chain: bytes = field(repr=False)
     key: bytes = field(repr=False)
     roots: bytes = field(repr=False)
+
+    @property
+    def days_left(self) -> float:
+        return (self.expires - datetime.now(UTC)).total_seconds() / 86400
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """For a server that finishes no handshake without a certificate from one of our CAs."""

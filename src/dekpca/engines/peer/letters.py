@@ -20,9 +20,7 @@ from .certificates import NAME
 from .errors import ProtocolError
 
 PROTOCOL = 1  # goes up with any change that an older node would not understand
-PIECE = (
-    1 << 18
-)  # bytes of data in a piece: a few dozen of them keep a fast line busy, one of them a slow line for a moment
+PIECE = 1 << 18  # bytes of data in a piece: a few dozen keep a fast line busy, one a slow line for a moment
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; greetings of thousands of nodes fit
 MOST_AXES = 3
 MOST_TEXT = 1000  # characters of a text that is shown to people
@@ -31,6 +29,7 @@ MOST_FACT = 4096  # characters
 MOST_NODES = 20_000
 MOST_ROWS = 1 << 40  # of a node; sums of rows stay exact numbers
 WAITING = 16  # messages of one neighbor that may wait for the program: it waits for us before it can be further ahead
+BROKEN_OFF = 100  # largest messages: what a neighbor may leave unfinished, on our disk, between two checkpoints
 DTYPES = {"<f8": 8, "<f4": 4}
 KINDS = frozenset(
     {"landmarks", "counts", "fingerprint", "columns", "scale", "mean", "covariance", "power", "spectrum"}

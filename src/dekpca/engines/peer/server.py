@@ -251,6 +251,7 @@ class Server:
         finally:
             if letter is not None and not dropping:
                 station.journal.drop_partial(neighbor.name, letter.round, attempt)
+                neighbor.broken_off += held
 
     async def _journal(self, entry: wire.Entry, size: int, data: bytes, last: bool) -> None:
         loop = asyncio.get_running_loop()

@@ -37,6 +37,11 @@ from .transport import Transport
 
 log = logging.getLogger("dekpca.peer")
 
+EXPIRY_WARNING = 14  # days
+CHECKPOINT_EVERY = (
+    5  # iterations: what came since is in the journal, so that a restart computes at most so many again, alone
+)
+
 
 @dataclass(frozen=True)
 class Place:
@@ -50,7 +55,7 @@ class Place:
     identity: Identity | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
     threads: int = 1  # of BLAS: results are bit-identical after a restart only with the same number
-    checkpoint_every: int = 1  # iterations
+    checkpoint_every: int = CHECKPOINT_EVERY
 
 
 class Session:
@@ -94,6 +99,10 @@ class Session:
             self.store.close()
             raise
         log.info("listening", extra={"address": self.transport.address, "resumed_in_round": self.saved.round})
+        identity = self.place.identity
+        if identity is not None and identity.days_left < EXPIRY_WARNING:
+            until = identity.expires.strftime("%Y-%m-%d %H:%M UTC")
+            log.warning("certificate expires soon: renew it (docs/security.md)", extra={"valid_until": until})
         return self
 
     def __exit__(self, *error: Any) -> None:

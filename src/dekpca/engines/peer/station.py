@@ -20,7 +20,7 @@ from . import wire_pb2 as wire
 from .codec import sync_folder
 from .errors import Damaged, Disagreement, PeerLost, ProtocolError
 from .journal import Journal, Message
-from .letters import WAITING, Letter, Limits, showable
+from .letters import BROKEN_OFF, WAITING, Letter, Limits, showable
 from .roster import Record, Roster
 
 log = logging.getLogger("dekpca.peer")
@@ -63,6 +63,7 @@ class Neighbor:
     iteration: int = 0
     sent: int = 0  # bytes
     received: int = 0
+    broken_off: int = 0  # bytes of messages that it did not send to their end, since the last checkpoint
 
     def silent(self, now: float, started: float) -> float:
         """For how long messages have not gone both ways."""
@@ -92,7 +93,9 @@ class Station:
         self.done = False
         self.error: BaseException | None = None
         self.cause = ""  # what the neighbors are told of it
-        self.wake: Callable[[str | None], None] = lambda name: None  # tell the links that there is something to do
+        self.wake: Callable[[list[str] | None], None] = lambda names: (
+            None
+        )  # tell the links that there is something to do
         for name_ in self._read_done():
             if name_ in self.neighbors:
                 self.neighbors[name_].done = True
@@ -174,10 +177,16 @@ class Station:
             self.fail(PeerLost(text))
 
     def may_wait(self, neighbor: Neighbor, round: int) -> None:
-        """Refuse a message if too many of this neighbor wait already."""
+        """Refuse a message if too many of this neighbor wait already, or broke off: they fill the disk."""
         waiting = [r for r in self.journal.held(neighbor.name) if r > self.furthest and r != round]
         if len(waiting) >= WAITING:
             raise ProtocolError(f"{len(waiting)} messages wait for this node already, no neighbor can be so far ahead")
+        assert self.limits is not None
+        if neighbor.broken_off > BROKEN_OFF * self.limits.largest:
+            raise ProtocolError(
+                f"{neighbor.broken_off} bytes of messages that broke off, more than {BROKEN_OFF} of the largest; "
+                "if the line is so bad, start this node and then the neighbor again"
+            )
 
     @property
     def furthest(self) -> int:
@@ -218,13 +227,15 @@ class Station:
         with self.changed:
             self._raise_error()
             self.reached, self.expected = round, dict(expected)
+            names = []
             for name, letter, data in sent:
+                names.append(name)
                 neighbor = self.neighbors[name]
                 if not neighbor.done and round > neighbor.through and round not in neighbor.acknowledged:
                     if not neighbor.outbox:
                         neighbor.progress = time.monotonic()
                     neighbor.outbox[round] = letter, data
-                    self.wake(name)
+        self.wake(names)
 
     def forget(self, through: int) -> None:
         """A checkpoint was written: nothing up to this round will be asked for again."""
@@ -232,6 +243,7 @@ class Station:
             self.through = through
             for neighbor in self.neighbors.values():
                 neighbor.acknowledged = set(sorted(neighbor.acknowledged)[-REMEMBERED:])
+                neighbor.broken_off = 0
 
     def receive(self, name: str, into: memoryview) -> None:
         """Wait for the message of a neighbor in this round."""

@@ -66,14 +66,17 @@ class Transport:
                     return
                 self.station.changed.wait(POLL)
 
-    def _wake(self, name: str | None) -> None:
-        def ring() -> None:
-            for link in self._links.values() if name is None else [self._links[name]]:
-                link.news.set()
-                if name is None:
-                    link.beat_now.set()
+    def _wake(self, names: list[str] | None) -> None:
+        """There is something to say to these; None: to all, and it is worth a sign of life."""
 
-        self._loop.call_soon_threadsafe(ring)
+        def ring() -> None:
+            for name in self._links if names is None else names:
+                self._links[name].news.set()
+                if names is None:
+                    self._links[name].beat_now.set()
+
+        if names != []:
+            self._loop.call_soon_threadsafe(ring)
 
     def _call(self, work: Any, timeout: float) -> None:
         running: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
