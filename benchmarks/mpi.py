@@ -39,8 +39,8 @@ def measure(comm, parts, network, alone=False, overlap=False, split=False):
     from dekpca.engines import local, mpi
 
     nodes = np.array(mpi.assign(network, comm.size)[comm.rank])
-    hosts, sizes = mpi.Company(comm).roster(network, nodes, [ROWS] * len(nodes))
     own = [parts(j) for j in nodes]
+    hosts, sizes = mpi.Company(comm).roster(network, nodes, [len(x) for x in own])
     clock: dict[str, float] = defaultdict(float)
     cpu_of_block: dict[int, float] = defaultdict(float)
     iterating = False
@@ -138,7 +138,7 @@ def work(data: Path, runs: list[dict]) -> None:
         for run in runs:
             run = dict(run)
             network = Network.ring(run.pop("J"), 4)
-            rows = splits.evenly(y, np.full(len(network), ROWS))
+            rows = splits.evenly(y, np.full(len(network), run.pop("rows", ROWS)))
             mine = measure(comm, lambda j, rows=rows: X[rows[j]], network, **run)
             seen.append([json.loads(text) for text in mpi.Company(comm).texts(json.dumps(mine))])
     if comm.rank == 0:

@@ -8,22 +8,21 @@ from __future__ import annotations
 import pytest
 
 from faults import scenarios
+from faults.cluster import Problem
 from faults.supervisor import Nursery
 
 pytest.importorskip("grpc", reason="peers need gRPC: make .venv/installed")
 
 FEW = {
     "kill-flooding": scenarios.SAME,
-    "kill-data": scenarios.SAME,
     "kill-view": scenarios.SAME,
     "kill-after-its-end": scenarios.SAME,
-    "kill-all": scenarios.SAME,
     "reset-mid-message": scenarios.SAME,
-    "duplicate-connections": scenarios.SAME,
     "never-comes-back": scenarios.NAMED,
     "file-limit": scenarios.SAME,
     "damaged-checkpoint": scenarios.SAME,
 }
+SMALL = Problem(edges=(("a", "b"), ("b", "c")))  # three nodes, for the sake of time
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +33,9 @@ def nursery():
 
 @pytest.fixture(scope="module")
 def truth(nursery, tmp_path_factory):
-    return scenarios.Truth(nursery, tmp_path_factory.mktemp("faults") / "undisturbed")
+    return scenarios.Truth(nursery, tmp_path_factory.mktemp("faults") / "undisturbed", SMALL)
 
 
-@pytest.mark.xdist_group("peer-faults")
 @pytest.mark.parametrize("name", FEW)
 def test_the_answer_is_that_of_an_undisturbed_run(name, nursery, truth, tmp_path, monkeypatch):
     monkeypatch.setattr(

@@ -95,11 +95,26 @@ def _become(order: dict[str, Any]) -> list[str]:
         os.dup2(source, target)
     os.closerange(3, 4096)
     if order.get("file_limit") is not None:
+        _write_elsewhere()
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"],) * 2)
     argv = [str(a) for a in order["argv"]]
     if order.get("fresh"):
         os.execve(sys.executable, [sys.executable, "-m", "dekpca.cli", *argv], os.environ)
     return argv
+
+
+def _write_elsewhere() -> None:
+    """What this process says goes through a pipe to one that has no limit: the log is not the disk that is to be full."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.close(write)
+        while chunk := os.read(read, 1 << 16):
+            os.write(1, chunk)
+        os._exit(0)
+    os.close(read)
+    for target in (1, 2):
+        os.dup2(write, target)
+    os.close(write)
 
 
 if __name__ == "__main__":

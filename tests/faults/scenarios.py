@@ -53,15 +53,16 @@ def scenario(
 class Truth:
     """The models of undisturbed runs, made once for each problem, when first asked for."""
 
-    def __init__(self, nursery: Nursery, folder: Path):
+    def __init__(self, nursery: Nursery, folder: Path, usual: Problem | None = None):
         self.nursery, self.folder = nursery, folder
+        self.usual = usual or Problem()
         self._models: dict[str, dict[str, dict[str, bytes]]] = {}
         self._lock = threading.Lock()
 
     def models(self, name: str) -> dict[str, dict[str, bytes]]:
         """For a scenario."""
-        problem = PROBLEMS.get(name)
-        key = name if problem else "usual"
+        problem = PROBLEMS.get(name, self.usual)
+        key = name if name in PROBLEMS else "usual"
         with self._lock:
             if key not in self._models:
                 with Wires() as wires, Cluster(self.folder / key, self.nursery, wires, problem) as cluster:
@@ -79,7 +80,7 @@ def play(name: str, seed: int, nursery: Nursery, truth: Truth, folder: Path) -> 
     expected = truth.models(name)
     rng = random.Random(f"{name} {seed}")
     timeout = TIMEOUTS.get(name, 60.0)
-    with Wires() as wires, Cluster(folder, nursery, wires, PROBLEMS.get(name), timeout) as cluster:
+    with Wires() as wires, Cluster(folder, nursery, wires, PROBLEMS.get(name, truth.usual), timeout) as cluster:
         outcome = SCENARIOS[name](cluster, rng)
         codes = cluster.until_ended()
         assert set(codes.values()) <= WELL, cluster.report(f"exit codes {codes}")
@@ -163,7 +164,7 @@ for _kind in KINDS:
 @scenario("kill-after-its-end")
 def kill_after_its_end(cluster: Cluster, rng: random.Random) -> str:
     """It has its model and stays for its neighbors only."""
-    slowly(cluster, 0.05)
+    slowly(cluster, 0.02)
     victim = rng.choice(list(cluster.nodes))
     cluster.start()
     cluster.until(lambda: cluster.model_file(victim).exists(), f"node {victim} saves its model")
@@ -371,7 +372,7 @@ def can_mount() -> bool:
 def runs_out(cluster: Cluster, victim: str, seconds: float) -> None:
     """The node whose disk is full says so; the others name it, or it comes back before they give up."""
     cluster.until_ended(seconds, victim)
-    last = cluster.nodes[victim].error()
+    last = cluster.until(cluster.nodes[victim].error, f"node {victim} says why it stops")
     assert cluster.nodes[victim].code == STOPPED, cluster.report(f"exit code {cluster.nodes[victim].code}")
     assert "space" in last or "too large" in last, cluster.report(f"node {victim} does not say that its disk is full")
 
@@ -447,7 +448,7 @@ def damaged_checkpoint(cluster: Cluster, rng: random.Random) -> str:
     return SAME
 
 
-@scenario("damaged-journal", SHORT)
+@scenario("damaged-journal", 30.0)
 def damaged_journal(cluster: Cluster, rng: random.Random) -> str:
     """A journal of a killed node is damaged. What is lost was acknowledged: nobody may go on as if nothing had happened.
 

@@ -192,8 +192,9 @@ def main() -> None:
     grown = soak.growth()
     files_after = len(list(temporary.iterdir()))
     kills = sum(soak.kills.values())
+    verdict = "then it failed" if failure else "every answer right"
     console.print(
-        f"{soak.fits} fits of 6 nodes in {(time.monotonic() - start) / 60:.1f} minutes, {'then it failed' if failure else 'every answer right'} (largest "
+        f"{soak.fits} fits of 6 nodes in {(time.monotonic() - start) / 60:.1f} minutes, {verdict} (largest "
         f"difference from the local engine {soak.worst:.0e} of the largest value); {kills} kills; longest fit {soak.longest:.0f} s",
         highlight=False,
     )
