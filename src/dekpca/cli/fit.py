@@ -81,7 +81,9 @@ def fit(
             "--compare", help="In the report, compare with central, local and neighborhood kernel PCA of the same rows."
         ),
     ] = False,
-    engine: Annotated[str, typer.Option(help="local, or mpi under mpiexec (dekpca launch).")] = "local",
+    engine: Annotated[
+        str, typer.Option(help="local; mpi under mpiexec (dekpca launch); peer: a process for each node.")
+    ] = "local",
     as_json: Json = False,
     config: Config = None,
     debug: Debug = False,
@@ -115,7 +117,7 @@ def fit(
         n_components=components, kernel=kernel, gamma=_number_or_word(gamma, "--gamma"), degree=degree, coef0=coef0, solver=solver,
         landmarks=_landmarks(landmarks), n_landmarks=_number_or_word(n_landmarks, "--n-landmarks", int), standardize=standardize,
         expansion=expansion, exchange_noise=_number_or_word(exchange_noise, "--exchange-noise"), max_iter=max_iter, tol=tol, dtype=dtype,
-        random_state=seed, verbose=not as_json,
+        random_state=seed, verbose=not as_json, engine=engine,
     )  # fmt: skip
     paths = _expand(data)
     told = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from .server import SERVICE, Server
 from .station import Neighbor, Station, refuse_differences
 
 CALL = 30.0  # seconds for a greeting
+NEWS = 0.02  # seconds in which news of several nodes are told together
 CONNECT = 10.0  # seconds for a connection, handshake included
 FIRST_DELAY, MOST_DELAY = 0.1, 2.0  # seconds before trying again
 OPTIONS = [
@@ -34,6 +36,7 @@ OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", int(1000 * CONNECT)),  # so long may connecting take
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),  # or a dead connection is noticed after a minute, whatever keepalive says
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
@@ -107,6 +110,7 @@ class Link:
         while not (self.station.limits is not None and self._told == self.station.roster.version):
             self.news.clear()
             if self._told < self.station.roster.version:
+                await asyncio.sleep(NEWS)
                 await self._greet(channel)
             else:
                 await self.news.wait()
@@ -177,6 +181,7 @@ class Link:
                 async for piece in self._pieces(letter, data):
                     await call.write(piece.SerializeToString())
                     self.neighbor.sent += len(piece.data)
+                    self.neighbor.progress = time.monotonic()
                     if round not in self.neighbor.outbox:  # it had it already
                         break
                 spoken = round

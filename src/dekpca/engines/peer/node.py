@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -105,6 +106,7 @@ def summary(prepared: Prepared, session: Session) -> dict[str, Any]:
         "explained_variance_ratio": [float(v) for v in model.explained_variance_ratio_],
         "bytes_sent": {kind: int(sent.sum()) for kind, sent in model.history_["bytes"].items()},
         "resumed": session.resumed,
+        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # bytes; Linux counts in kB
     }
 
 

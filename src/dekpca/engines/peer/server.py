@@ -46,6 +46,10 @@ OPTIONS = [
     ("grpc.http2.max_ping_strikes", 0),  # neighbors ping as often as they like
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
+    # So much of a message may be under way, not more: pings queue behind it, and on a slow line (1 Mbit/s: 4 s of data) must not be late.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 19),
     ("grpc.keepalive_permit_without_calls", 1),
 ]
 
@@ -217,9 +221,10 @@ class Server:
                     if letter is not None and not dropping:
                         raise ProtocolError("a new message before the last one was whole")
                     assert station.limits is not None
-                    current = piece.head.round == station.reached
-                    expected = station.expected.get(neighbor.name) if current else None
-                    letter = check_head(piece.head, neighbor.name, station.limits, expected, station.reached)
+                    expected = station.expected.get(neighbor.name)
+                    if expected is not None and expected.round != piece.head.round:
+                        expected = None
+                    letter = check_head(piece.head, neighbor.name, station.limits, expected, station.furthest)
                     held, attempt = 0, next(self._attempts)
                     dropping = (
                         letter.round <= station.through or station.journal.find(neighbor.name, letter.round) is not None

@@ -155,7 +155,13 @@ class Session:
             if observer is not None:
                 observer(blocks, requests)
 
-        outcome = drive(blocks, options, at_checkpoint, resume, mail)
+        try:
+            outcome = drive(blocks, options, at_checkpoint, resume, mail)
+        except (
+            ValueError
+        ) as error:  # the program itself cannot go on, and will not after a restart: nobody need wait for this node
+            error.contagious = True  # type: ignore[attr-defined]
+            raise
         self.station.phase = "finishing"
         return outcome
 

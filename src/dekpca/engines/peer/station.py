@@ -18,7 +18,7 @@ from typing import Any
 
 from . import wire_pb2 as wire
 from .codec import sync_folder
-from .errors import Damaged, Disagreement, PeerError, PeerLost, ProtocolError
+from .errors import Damaged, Disagreement, PeerLost, ProtocolError
 from .journal import Journal, Message
 from .letters import BROKEN_OFF, WAITING, Letter, Limits, showable
 from .roster import Record, Roster
@@ -47,7 +47,9 @@ class Neighbor:
     name: str
     address: str
     outbox: OrderedDict[int, tuple[Letter, memoryview]] = field(default_factory=OrderedDict)  # not acknowledged
-    acknowledged: set[int] = field(default_factory=set)  # rounds, in this process
+    acknowledged: set[int] = field(default_factory=set)  # rounds, as far as remembered
+    through: int = 0  # it needs nothing up to this round
+    progress: float = 0.0  # when it last took something that we had to say, or nothing was left to say
     answered: float | None = None  # when it last answered us
     heard: float | None = None  # when it first spoke to us
     silence: tuple[float, float] = (0.0, 0.0)  # how long we have not answered it, and when it said so
@@ -83,6 +85,7 @@ class Station:
         self.changed = threading.Condition()
         self.limits: Limits | None = None  # None: the program has not begun
         self.reached = 0  # round that the program is in
+        self.reached_before = max((round for _, round in journal.messages), default=0)
         self.through = 0  # nothing up to this round will be asked for again
         self.expected: dict[str, Letter] = {}
         self.phase, self.iteration = "meeting", 0
@@ -145,11 +148,12 @@ class Station:
             iteration=self.iteration,
             done=self.done,
             stopped=showable(self.cause),
-            contagious=isinstance(self.error, PeerError) and self.error.contagious,
+            contagious=bool(getattr(self.error, "contagious", False)),
         )
 
     def acknowledge(self, neighbor: Neighbor, round: int) -> None:
         with self.changed:
+            neighbor.progress = time.monotonic()
             if neighbor.outbox.pop(round, None) is not None:
                 neighbor.acknowledged.add(round)
                 self.changed.notify_all()
@@ -158,9 +162,10 @@ class Station:
         """What a neighbor has acknowledged it must still have: otherwise its folder was lost, and it cannot be told again."""
         with self.changed:
             lost = sorted(round for round in neighbor.acknowledged if round > through and round not in held)
+            neighbor.acknowledged |= held
+            neighbor.through = max(neighbor.through, through)
             for round in [r for r in neighbor.outbox if r <= through or r in held]:
                 del neighbor.outbox[round]
-                neighbor.acknowledged.add(round)
             self.changed.notify_all()
         if lost:
             text = (
@@ -171,7 +176,7 @@ class Station:
 
     def may_wait(self, neighbor: Neighbor, round: int) -> None:
         """Refuse a message if too many of this neighbor wait already, or broke off: they fill the disk."""
-        waiting = [r for r in self.journal.held(neighbor.name) if r > self.reached and r != round]
+        waiting = [r for r in self.journal.held(neighbor.name) if r > self.furthest and r != round]
         if len(waiting) >= WAITING:
             raise ProtocolError(f"{len(waiting)} messages wait for this node already, no neighbor can be so far ahead")
         assert self.limits is not None
@@ -180,6 +185,11 @@ class Station:
                 f"{neighbor.broken_off} bytes of messages that broke off, more than {BROKEN_OFF} of the largest; "
                 "if the line is so bad, start this node and then the neighbor again"
             )
+
+    @property
+    def furthest(self) -> int:
+        """The round that the program has reached, in this process or before the last restart: others may be there still."""
+        return max(self.reached, self.reached_before)
 
     def arrived(self) -> None:
         with self.changed:
@@ -217,7 +227,9 @@ class Station:
             self.reached, self.expected = round, dict(expected)
             for name, letter, data in sent:
                 neighbor = self.neighbors[name]
-                if not neighbor.done and round not in neighbor.acknowledged:
+                if not neighbor.done and round > neighbor.through and round not in neighbor.acknowledged:
+                    if not neighbor.outbox:
+                        neighbor.progress = time.monotonic()
                     neighbor.outbox[round] = letter, data
                     self.wake(name)
 
@@ -295,6 +307,14 @@ class Station:
                 raise PeerLost(
                     f"node {n.name} was not heard from for {silent:.0f} s (limit {limit:g} s), and node {self.name} waits for {what}"
                     + (f"; the last trouble: {why}" if why else "")
+                )
+        for n in self.neighbors.values():  # it is alive, but messages do not get through
+            limit = self.timeouts.start if n.phase == "meeting" else self.timeouts.peer
+            if n.outbox and not n.done and n.answered is not None and now - n.progress > limit:
+                raise PeerLost(
+                    f"node {n.name} has taken nothing from node {self.name} for {now - n.progress:.0f} s (limit {limit:g} s), "
+                    f"though it is alive; round {next(iter(n.outbox))} is due"
+                    + (f"; the last trouble: {n.trouble}" if n.trouble else "")
                 )
 
     # ------------------------------------------------------------------ who is done, also after a restart

@@ -54,8 +54,8 @@ class Transport:
     def _say_farewell(self, error: BaseException) -> None:
         """Tell the neighbors why, as far as they listen."""
         text = "stopped by its owner" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
-        contagious = isinstance(error, PeerError) and error.contagious
-        self.station.fail(error, text if contagious else f"node {self.station.name}: {text}")
+        relayed = isinstance(error, PeerError) and error.contagious  # it names whom it is about
+        self.station.fail(error, text if relayed else f"node {self.station.name}: {text}")
         for neighbor in self.station.neighbors.values():
             neighbor.told_done = False
         self._wake(None)

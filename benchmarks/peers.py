@@ -1,0 +1,231 @@
+"""The peer engine on one machine: time against MPI, memory of a node, and signs of life during a large exchange.
+
+    python benchmarks/peers.py --data mnist-0358.npz
+
+Every node is a process of its own with a certificate of its own; messages go over loopback with mutual TLS, and each is on disk before it is
+acknowledged. All nodes share the cores of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mpi as by_mpi
+from common import GAMMA, Floors, arguments, console, load, table
+from dekpca import DecentralizedKernelPCA, Network
+from dekpca.engines.peer.crew import Crew, free_addresses, write_nodes
+from dekpca.engines.peer.identity import init_ca, issue
+from dekpca.experiments import splits
+from dekpca.options import settle
+
+SLOWEST = 3.0  # times the same problem by MPI
+LARGEST = 3.0  # times data and Gram matrix of the neighborhood
+HEARTBEAT = 0.5  # seconds
+LATE = 2.0  # seconds; a beat every half second, and a machine that is busy with a hundred megabytes
+A_RUN = 1200.0  # seconds after which something hangs
+
+
+def against_mpi(data: Path, floors: Floors, repeats: int) -> None:
+    """J = 8 by processes that are up already: what the engines take from the data to the answers."""
+    J, ranks = 8, 4
+    X, y = load(data)
+    network = Network.ring(J, 4)
+    parts = [X[rows] for rows in splits.evenly(y, np.full(J, by_mpi.ROWS))]
+    model = DecentralizedKernelPCA(
+        by_mpi.K, gamma=GAMMA, network=network, max_iter=by_mpi.ITERATIONS, tol=0, random_state=0
+    )
+    options = settle(model._options(X.shape[1], 0), network, np.full(J, by_mpi.ROWS), "auto", "auto")
+    peers, mpi = [], []
+    with Crew(J) as crew:
+        crew.run(parts, network, options)  # imports and the like
+        for _ in range(repeats):
+            start = time.perf_counter()
+            outcome = crew.run(parts, network, options)
+            peers.append(time.perf_counter() - start)
+            mpi.append(max(rank["whole"] for rank in by_mpi.launch(data, ranks, [{"J": J}])[0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tol=0 does not converge
+        model.fit_parts(parts)
+    apart = np.abs(outcome.answers[0].eigenvalues / model.eigenvalues_ - 1).max()
+    floors.require(bool(apart <= 1e-10), f"J = {J}: eigenvalues {apart:.1e} from the local engine's")
+    ratio = min(peers) / min(mpi)
+    floors.require(ratio <= SLOWEST, f"J = {J}: peers take {ratio:.2f} times as long as MPI on {ranks} ranks")
+    shown = table(
+        f"J = {J}, {by_mpi.ROWS} rows x {X.shape[1]} each, {by_mpi.ITERATIONS} iterations: seconds from data to answers, "
+        f"best (median) of {repeats} in turn; {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}; eigenvalues apart by {apart:.0e}",
+        "engine", "processes", "seconds", "milliseconds an iteration", "times MPI",
+    )  # fmt: skip
+    an_iteration = 1e3 * outcome.seconds.get("iterations", 0.0) / by_mpi.ITERATIONS
+    shown.add_row(
+        "peer (TLS, journal on disk)", str(J), f"{min(peers):.2f} ({np.median(peers):.2f})", f"{an_iteration:.1f}", f"{ratio:.2f}"
+    )  # fmt: skip
+    shown.add_row("MPI", str(ranks), f"{min(mpi):.2f} ({np.median(mpi):.2f})", "", "1")
+    console.print(shown)
+
+
+class Nodes:
+    """Processes of `dekpca node run` in a temporary folder; a context manager that leaves none behind."""
+
+    def __init__(self, parts: list[np.ndarray], network: Network, model: dict[str, Any], **more: Any):
+        self.names = network.names
+        self._temporary = tempfile.TemporaryDirectory(prefix="peers-")
+        self.folder = Path(self._temporary.name)
+        init_ca(self.folder / "certs", "benchmark")
+        for name in network.names:
+            issue(self.folder / "certs", name, 2)
+        write_nodes(self.folder, parts, network, "benchmark", "certs", model, more)
+        self.metrics = dict(zip(self.names, free_addresses(len(self.names)), strict=True))
+        self.peak: dict[str, int] = {}  # bytes
+        self.codes: dict[str, int] = {}
+
+    def __enter__(self) -> Nodes:
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self._pids: dict[int, str] = {}
+        for name in self.names:
+            command = [
+                sys.executable,
+                "-m",
+                "dekpca.cli",
+                "node",
+                "run",
+                str(self.folder / f"{name}.toml"),
+                "--yes",
+                "--json",
+            ]
+            with open(self.folder / f"{name}.log", "wb") as log:
+                started = subprocess.Popen(
+                    [*command, "--metrics", self.metrics[name]], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                )  # fmt: skip
+            self._pids[started.pid] = name
+            started.returncode = 0  # we wait for it ourselves, to learn its peak memory
+        return self
+
+    def watch(self, look: Callable[[], None] = lambda: None) -> None:
+        """Until all have ended; `look` is called all the time."""
+        end = time.monotonic() + A_RUN
+        while self._pids:
+            if time.monotonic() > end:
+                sys.exit(f"nodes {', '.join(self._pids.values())} are not done after {A_RUN:g} s")
+            for pid in list(self._pids):
+                done, status, usage = os.wait4(pid, os.WNOHANG)
+                if done:
+                    name = self._pids.pop(pid)
+                    self.codes[name] = os.waitstatus_to_exitcode(status)
+                    self.peak[name] = usage.ru_maxrss * 1024
+            look()
+            time.sleep(0.02)
+        bad = {name: code for name, code in self.codes.items() if code not in (0, 3)}
+        for name in bad:
+            console.print((self.folder / f"{name}.log").read_text()[-1500:], markup=False)
+        if bad:
+            sys.exit(f"exit codes {bad}")
+
+    def __exit__(self, *unused: object) -> None:
+        for pid in self._pids:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+        self._temporary.cleanup()
+
+
+def load_of_a_node(data: Path, floors: Floors) -> None:
+    """16 nodes of 1,000 rows: do they complete, and in how much memory?"""
+    J, rows, around = 16, 1000, 4
+    X, y = load(data)
+    network = Network.ring(J, around)
+    parts = [X[r] for r in splits.evenly(y, np.full(J, rows))]
+    near = (1 + around) * rows
+    neighborhood, gram = near * X.shape[1] * 8, near * (near + rows) // 2 * 8  # each pair of nodes once
+    model = {"n_components": 4, "gamma": GAMMA, "max_iter": 20, "tol": 0.0}
+    start = time.perf_counter()
+    with Nodes(parts, network, model, start_timeout=600, peer_timeout=600) as nodes:
+        nodes.watch()
+    seconds = time.perf_counter() - start
+    worst, middle = max(nodes.peak.values()), float(np.median(list(nodes.peak.values())))
+    ratio = worst / (neighborhood + gram)
+    floors.require(ratio <= LARGEST, f"peak memory {ratio:.2f} times data and Gram matrix of the neighborhood")
+    shown = table(
+        f"{J} nodes as processes, {rows} rows x {X.shape[1]}, {around} neighbors each, 20 iterations: {seconds:.0f} s in all",
+        "MB", "data of the neighborhood", "its Gram matrix, each pair once", "peak of a node: median", "largest", "largest / (data + Gram)",
+    )  # fmt: skip
+    shown.add_row(
+        "", f"{neighborhood / 1e6:.0f}", f"{gram / 1e6:.0f}", f"{middle / 1e6:.0f}", f"{worst / 1e6:.0f}", f"{ratio:.2f}"
+    )  # fmt: skip
+    console.print(shown)
+
+
+def signs_of_life(floors: Floors) -> None:
+    """Three nodes exchange 100 MB samples; for how long is anybody silent meanwhile?"""
+    rows, columns = 1000, 12_800
+    network = Network.from_edges([("a", "b"), ("b", "c")])
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=(rows, columns)) for _ in network.names]
+    model = {
+        "n_components": 2,
+        "gamma": 1 / columns,
+        "landmarks": "samples",
+        "n_landmarks": 20,
+        "max_iter": 5,
+        "tol": 0.0,
+    }
+    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in network.names}  # received so far, silence
+
+    with Nodes(parts, network, model, heartbeat=HEARTBEAT) as nodes:
+
+        def look() -> None:
+            for name, address in nodes.metrics.items():
+                try:
+                    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as page:
+                        text = page.read().decode()
+                except OSError:
+                    continue  # not there yet, or not any more
+                received = sum(map(float, re.findall(r"^dekpca_peer_received_bytes_total\{.*\} (\S+)", text, re.M)))
+                silence = [float(s) for s in re.findall(r"^dekpca_peer_silence_seconds\{.*\} (\S+)", text, re.M)]
+                if received and silence:
+                    seen[name].append((received, max(silence)))
+
+        nodes.watch(look)
+    shown = table(
+        f"{rows} x {columns} numbers, {rows * columns * 8 / 1e6:.0f} MB, to each neighbor; a beat every {HEARTBEAT:g} s",
+        "node", "MB received", "looks during the exchange", "longest silence, s",
+    )  # fmt: skip
+    for name, looks in seen.items():
+        whole = max(received for received, _ in looks)
+        during = [silence for received, silence in looks if 0.05 * whole < received < 0.999 * whole]
+        longest = max(during, default=float("nan"))
+        shown.add_row(name, f"{whole / 1e6:.0f}", str(len(during)), f"{longest:.2f}")
+        floors.require(
+            bool(len(during) >= 5 and longest <= LATE),
+            f"node {name}: silence of {longest:.2f} s in {len(during)} looks",
+        )
+    console.print(shown)
+
+
+def main() -> None:
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", choices=["mpi", "load", "life"])
+    a = parser.parse_args()
+    floors = Floors()
+    if a.only in (None, "mpi"):
+        against_mpi(a.data, floors, a.repeats)
+    if a.only in (None, "load"):
+        load_of_a_node(a.data, floors)
+    if a.only in (None, "life"):
+        signs_of_life(floors)
+    floors.finish()
+
+
+if __name__ == "__main__":
+    main()
