@@ -17,7 +17,7 @@ from typing import Any
 
 import array_api_compat as aac
 import numpy as np
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController
 
 from ..kernels import row_tiles
 
