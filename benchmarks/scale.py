@@ -46,7 +46,8 @@ def parts_table(title: str, network: Network, n: int, found: scale.Fit, machine:
     for w in scale.work(network, n, 784, min(200, found.rows // 10), found.iterations, item):
         taken, bound = found.parts[w.part], w.bound(machine)
         shown.add_row(
-            w.part, f"{taken:.3f}", f"{taken / found.seconds:.0%}", f"{w.flops / 1e9:.2f}", f"{w.bytes / 1e9:.3f}", f"{bound:.4f}", f"{bound / taken:.0%}"
+            w.part, f"{taken:.3f}", f"{taken / found.seconds:.0%}", f"{w.flops / 1e9:.2f}", f"{w.bytes / 1e9:.3f}", f"{bound:.4f}",
+            f"{bound / taken:.0%}",
         )  # fmt: skip
     others = found.seconds - sum(found.parts[p] for p in ("meeting", "kernel matrices", "iterations"))
     shown.add_row("everything else", f"{others:.3f}", f"{others / found.seconds:.0%}", "", "", "", "")
@@ -145,7 +146,8 @@ def gpu(X: np.ndarray, floors: Floors) -> None:
             peak = torch.cuda.max_memory_allocated()
             label = "TF32" if tf32 else "float32"
             shown.add_row(
-                f"{J * n:,}", f"{J:,}", str(around), label, f"{found.seconds:.3f}", str(found.iterations), numbers(found.agreement, 5), scale.gigabytes(peak)
+                f"{J * n:,}", f"{J:,}", str(around), label, f"{found.seconds:.3f}", str(found.iterations), numbers(found.agreement, 5),
+                scale.gigabytes(peak),
             )  # fmt: skip
             console.print(
                 f"{J * n:,} rows, {label}: {found.seconds:.3f} s { ({k: round(v, 3) for k, v in found.parts.items()}) }"

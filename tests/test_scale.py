@@ -1,0 +1,209 @@
+"""What makes it fast must not change the answer: totals at once, chunks in threads, Gram blocks computed again, rows dealt without copies."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+from typer.testing import CliRunner
+
+from conftest import clusters, make_options
+from dekpca import DecentralizedKernelPCA, Network
+from dekpca.block import Dealt, make_blocks
+from dekpca.cli import app
+from dekpca.core import nodewise, spectrum
+from dekpca.engines import local
+from dekpca.experiments import scale
+from dekpca.memory import parse_size, within
+from dekpca.testing import by_node
+
+NETWORKS = [
+    Network.ring(12, 4),
+    Network.path(9),
+    Network.star(7),
+    Network.grid(3, 4),
+    Network.random(11, degree=4, seed=0),
+]
+
+
+def same(one, two, tolerance=0.0):
+    for name, (answer, w) in by_node(one).items():
+        other, v = by_node(two)[name]
+        np.testing.assert_allclose(v, w, rtol=0, atol=tolerance * np.abs(w).max())
+        np.testing.assert_allclose(other.eigenvalues, answer.eigenvalues, rtol=tolerance)
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=repr)
+def test_totals_at_once_have_the_bits_and_the_cost_of_messages(network, monkeypatch):
+    parts = clusters([8 + 3 * (j % 4) for j in range(len(network))])
+    options = make_options(parts, network, 12)
+    at_once = local.run(parts, network, options)
+    for name in ("total", "rows"):
+        monkeypatch.setattr(local.Post, name, lambda post, requests: [None] * len(requests))
+    by_messages = local.run(parts, network, options)
+    same(at_once, by_messages)
+    for mine, theirs in zip(*(vars(o.traffic).values() for o in (at_once, by_messages)), strict=True):
+        if isinstance(mine, dict):
+            assert mine.keys() == theirs.keys()
+            for kind in mine:
+                np.testing.assert_array_equal(mine[kind], theirs[kind])
+        else:
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_chunks_and_threads_do_not_change_a_bit(ragged, monkeypatch):
+    parts, network = ragged
+    options = make_options(parts, network, 15)
+    with threadpool_limits(1):
+        usual = local.run(parts, network, options)
+    monkeypatch.setattr(nodewise, "CACHE_BYTES", 1)  # every node by itself
+    with threadpool_limits(1):
+        same(usual, local.run(parts, network, options), 1e-12)  # LAPACK may take other ways for stacks of one
+    with threadpool_limits(2):
+        same(usual, local.run(parts, network, options), 1e-12)
+
+
+def test_threads_are_those_of_blas_and_given_back():
+    with threadpool_limits(2), nodewise.threads(100) as given:
+        assert given == 2
+        inside = nodewise.ThreadpoolController().select(user_api="blas").info()
+        assert {library["num_threads"] for library in inside} == {1}
+    with threadpool_limits(2), nodewise.threads(3) as given:
+        assert given == 1  # too few nodes to share
+    with threadpool_limits(1), nodewise.threads(100) as given:
+        assert given == 1
+
+
+@pytest.mark.parametrize("mode", [{}, {"centering": "local", "init": "random"}, {"exchange_noise": 0.1}], ids=str)
+def test_gram_blocks_computed_again_give_the_same_answer(mode, ragged):
+    parts, network = ragged
+    options = make_options(parts, network, 15, **mode)
+    usual = local.run(parts, network, options)
+    blocks = make_blocks(parts, network)
+    least = next(bytes for bytes in (2**i for i in range(12, 40)) if _fits(blocks, options, bytes))
+    tight = local.run(parts, network, options, memory_limit=least)
+    assert any(group.gram_bytes < np.inf for group in within(blocks, options, least))
+    same(usual, tight, 1e-11)
+
+
+def _fits(blocks, options, limit):
+    try:
+        within(blocks, options, limit)
+    except ValueError:
+        return False
+    return True
+
+
+def test_a_limit_that_cannot_hold_says_what_would():
+    X = np.concatenate(clusters([40] * 4))
+    with pytest.raises(ValueError, match=r"memory_limit=1e-05 GB: .* take about .* GB; raise it"):
+        DecentralizedKernelPCA(2, network=4, memory_limit="10kB").fit(X)
+    for wrong in ("2 apples", "GB", "0GB", "-1GB"):
+        with pytest.raises(ValueError, match="give bytes, or a text such as '2GB'"):
+            DecentralizedKernelPCA(2, network=4, memory_limit=wrong).fit(X)
+    assert parse_size("1.5GiB") == 3 * 2**29
+    assert parse_size(7) == 7
+
+
+def test_kept_blocks_are_only_those_that_fit():
+    parts, network = clusters([30] * 8), Network.ring(8, 4)
+    options = make_options(parts, network, 10)
+    kept = {}
+    for limit in (np.inf, 2**17):
+        (block,) = make_blocks(parts, network)
+        block.gram_bytes = limit
+        program = local.program(block, options)
+        post = local.Post([block])
+        request = next(program)
+        while not hasattr(request, "state"):
+            (reply,) = post.answer([request])
+            request = program.send(reply)
+        groups = program.gi_frame.f_locals["space"].near.groups
+        kept[limit] = sum(group.blocks.nbytes for group in groups if group.blocks is not None)
+    assert 0 < kept[2**17] <= 2**17 < kept[np.inf]
+
+
+def test_rows_in_order_are_not_copied():
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    rows = np.split(np.arange(60), 6)
+    assert np.shares_memory(Dealt(X, rows).together(np.arange(6)), X)
+    mixed = [r[::-1] for r in rows[:5]] + [np.arange(50, 57)]
+    stacked = Dealt(X, mixed).together(np.arange(6))
+    for part, own in zip(stacked, mixed, strict=True):
+        np.testing.assert_array_equal(part[: len(own)], X[own])
+        assert not part[len(own) :].any()
+
+
+@pytest.mark.parametrize("rank", [0, 3, 9])
+def test_inverse_is_the_pseudo_inverse(rank):
+    random = np.random.default_rng(rank)
+    half = random.normal(size=(5, 9, rank))
+    gram = half @ half.transpose(0, 2, 1)
+    gram[2] = 0
+    gram[3, 6:, :] = gram[3, :, 6:] = 0  # padding
+    factor = spectrum.Factor(gram, np.array([9.0, 9, 9, 6, 9]), np.ones(5))
+    expected = np.linalg.pinv(gram, rcond=1e-8, hermitian=True)
+    np.testing.assert_allclose(factor.inverse, expected, atol=1e-8 * max(1.0, np.abs(expected).max()))
+    np.testing.assert_allclose(factor.top, np.linalg.eigvalsh(gram)[:, -1], rtol=1e-10, atol=1e-12)
+
+
+def test_the_largest_eigenvalue_of_a_flat_spectrum():
+    values = 1.0 - 1e-3 * np.arange(40)
+    basis = np.linalg.qr(np.random.default_rng(0).normal(size=(40, 40)))[0]
+    assert spectrum.largest(((basis * values) @ basis.T)[None])[0] == pytest.approx(1.0, abs=0.02)
+
+
+def test_many_labels_take_linear_time():
+    network = Network.ring(3000, 2)
+    model = DecentralizedKernelPCA(2, network=network)
+    found, rows = model._rows_by_label(np.repeat(np.arange(3000), 2)[::-1], 6000, 0)
+    assert found is network
+    assert all(set(own // 2) == {2999 - j} for j, own in enumerate(rows))
+
+
+def test_device_needs_pytorch_or_says_so():
+    X = np.concatenate(clusters([40] * 4))
+    try:
+        import torch
+    except ImportError:
+        with pytest.raises(ImportError, match=r"device='cpu' needs PyTorch.*dekpca\[gpu\]"):
+            DecentralizedKernelPCA(2, network=4, device="cpu").fit(X)
+        return
+    usual = DecentralizedKernelPCA(2, gamma=0.05, network=4, random_state=0).fit(X)
+    placed = DecentralizedKernelPCA(2, gamma=0.05, network=4, random_state=0, device="cpu").fit(X)
+    assert type(placed.transform(X)) is np.ndarray
+    np.testing.assert_allclose(placed.transform(X), usual.transform(X), atol=1e-8)
+    with pytest.raises(ValueError, match="is for NumPy data"):
+        DecentralizedKernelPCA(2, network=4, device="cpu").fit(torch.as_tensor(X))
+    with pytest.raises(ValueError, match="PyTorch cannot use it"):
+        DecentralizedKernelPCA(2, network=4, device="nowhere").fit(X)
+
+
+def test_device_and_limit_are_for_the_local_engine():
+    with pytest.raises(ValueError, match="are for engine='local'"):
+        DecentralizedKernelPCA(2, engine="mpi", memory_limit="1GB").fit_parts(clusters([9, 9, 9]))
+
+
+def test_bench_prints_what_it_measured():
+    done = CliRunner().invoke(app, ["bench", "--nodes", "12,24", "--rows", "20", "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [one["nodes"] for one in found["fits"]] == [12, 24]
+    assert found["flops"] > 0
+    assert found["central"]["scikit_learn_seconds"] > 0
+    assert all(min(one["agreement"][:2]) > 0.9 for one in found["fits"])
+    shown = CliRunner().invoke(app, ["bench", "--nodes", "12", "--rows", "20"])
+    assert "scikit-learn on the same rows" in shown.output
+    assert CliRunner().invoke(app, ["bench", "--nodes", "2"]).exit_code == 2
+
+
+def test_central_values_are_those_of_central_kernel_pca():
+    X = np.concatenate(clusters([120] * 5))
+    from dekpca import baselines
+
+    found = scale.central_values(X, 0.05)
+    expected = baselines.central(X, scale.K, gamma=0.05).transform(X)
+    for i in range(scale.K):
+        assert abs(np.corrcoef(found[:, i], expected[:, i])[0, 1]) > 1 - 1e-6
