@@ -21,7 +21,6 @@ from .core.centering import Columns
 from .core.consensus import Estimate, Penalties, Sums
 from .core.landmarks import node_random
 from .core.nodewise import by_nodes, row_bytes
-from .core.pairs import samples_last
 from .core.spectrum import sane, to_numpy, transposed
 from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
 from .features import feature_answer
@@ -41,7 +40,8 @@ class State:
 
     iteration: int
     w: Array
-    dual: Array  # over the own samples; in shared coordinates it follows from
+    dual: Array  # over the own samples, by slot
+    pulled: Array  # and its sum over the slots; in shared coordinates it follows from
     sums: Sums
     shares: Array  # to be said next: over the own samples, one for each slot;
     said: Array  # in shared coordinates, the same for all;
@@ -258,8 +258,9 @@ def start(block: Block, options: Options, known: Known, space: Space) -> State:
         iteration=0,
         w=w,
         dual=zeros,
+        pulled=zeros[:, 0, ...],
         sums=Sums(shared, shared, seen, shared),
-        shares=rho.by_slot * w[:, None, own.m :, :] + zeros,
+        shares=rho.weighted(w[:, None, own.m :, :] + zeros),
         said=factor * rho.near * top,
         late=factor * (rho.mine - rho.near) * top,
         z=z,
@@ -281,12 +282,10 @@ def _random_start(block: Block, options: Options, space: Space, k: int) -> Array
 
 def _rho(block: Block, options: Options, known: Known, t: int) -> Penalties:
     """The penalties of iteration t."""
-    xp = aac.array_namespace(block.samples)
     if known.rho_near is not None:
-        return Penalties(known.rho_near[:, 0], xp.sum(known.rho_near, axis=1), 1.0, 1.0, block.n_slots)
+        return Penalties(known.rho_near, 1.0, 1.0)
     rule = schedule(options.rho)
-    ones = block.array(np.ones(block.n_nodes))
-    return Penalties(ones, ones * block.n_slots, float(rule(t, False)), float(rule(t, True)), block.n_slots)
+    return Penalties(block.array(np.ones(block.slots.shape)), float(rule(t, False)), float(rule(t, True)))
 
 
 def iterate(block: Block, options: Options, known: Known, space: Space, state: State) -> Script:
@@ -344,11 +343,10 @@ def z_step(block: Block, options: Options, space: Space, state: State, rho: Pena
         z = consensus.z_target(
             state.z[j], state.sums[j], shares[j, ...], heard.slots(j), state.late[j, ...], rho[j], options.anchored
         )
-        return z.shared, z.near, xp.reshape(samples_last(z.near), (-1, d, k, n))
+        return z.shared, z.near
 
-    shared, near, flat = by_nodes(target, B, work, shares)
-    wanted = Estimate(shared, near)
-    products = space.near.products(xp.reshape(flat, (B * d, k, n)))
+    wanted = Estimate(*by_nodes(target, B, work, shares))
+    products = space.near.products(xp.reshape(wanted.near, (B * d, n, k)))
 
     def clip(j: slice) -> tuple[Array, ...]:
         z, values = consensus.z_clip(wanted[j], space.near.collect(products, j))
@@ -385,31 +383,33 @@ def w_step(
         if options.update == "paper":
             signs = consensus.view_signs(own, seen)
             seen, values = signs * seen, signs * values
-        shared, mine = xp.sum(slots, axis=1), slots[:, 0, ...]
-        w, w_values = consensus.w_step(own, seen, shared, mine, dual, sums, on, response[j, ...])
-        new = stopping.Measured(w, own.dual_vector(w), w_values)
-        gap, g_gap = w[:, None, m:, :] - seen, new.gw[:, None, m:, :] - values
-        now, then = on.by_slot, after.by_slot
-        dual, shares = consensus.dual_step(
-            w[:, m:, :], gap, dual, now, now if rho is next_rho else then, options.anchored
+        around, mine, shared = xp.sum(seen, axis=1), slots[:, 0, ...], xp.sum(slots, axis=1)
+        w, w_values = consensus.w_step(
+            own, around, seen[:, 0, ...], shared, mine, state.pulled[j, ...], sums, on, response[j, ...]
         )
+        new = stopping.Measured(w, own.dual_vector(w), w_values)
+        alone, g_alone = w[:, m:, :], new.gw[:, m:, :]
+        gap = alone[:, None, ...] - seen
+        dual, shares = consensus.dual_step(alone, gap, dual, on, after, options.anchored)
+        pulled = state.pulled[j, ...] + on.near * (d * alone - around) + (on.mine - on.near) * gap[:, 0, ...]
         by_slot = slots if options.diagnostics else shared[:, None, ...]
         sums, said, late = consensus.sums_step(sums, w[:, :m, :], mine, by_slot, on, after)
         apart = w[:, None, :m, :] - slots
-        between = consensus.products(gap, g_gap) + consensus.products(apart, apart)
+        # <w - P z_q, w - P z_q>, summed over q: over the own samples the gaps times their values
+        between = transposed(d * alone - around) @ g_alone - consensus.products(gap, values)
+        between = between + consensus.products(apart, apart)
         pull = None
         if options.diagnostics:
-            pull = xp.sum((dual + 0.5 * now * gap) * g_gap, axis=(1, 2, 3))
-            multipliers = on.factor[:, None, None, None] * (sums.w[:, None, ...] - sums.seen)
-            pull = pull + xp.sum((multipliers + 0.5 * now * apart) * apart, axis=(1, 2, 3))
-            pull = pull + xp.sum(on.factor[:, None, None] * sums.extra * apart[:, 0, ...], axis=(1, 2))
+            pull = xp.sum((dual + 0.5 * on.weighted(gap)) * (g_alone[:, None, ...] - values), axis=(1, 2, 3))
+            pull = pull + xp.sum((sums.w[:, None, ...] - sums.seen + 0.5 * on.weighted(apart)) * apart, axis=(1, 2, 3))
+            pull = on.factor * (pull + xp.sum(sums.extra * apart[:, 0, ...], axis=(1, 2)))
         progress = stopping.measure(new, between / d, before[j], at_check[j], leading, pull)
-        return (w, new.gw, new.values, dual, shares, said, late, *sums.arrays(), *progress.numbers())
+        return (w, new.gw, new.values, dual, pulled, shares, said, late, *sums.arrays(), *progress.numbers())
 
     found = by_nodes(some, B, row_bytes(views), views)
-    w, gw, own_values, state.dual, state.shares, state.said, state.late = found[:7]
-    state.sums = Sums(*found[7:11])
-    return stopping.Measured(w, gw, own_values), stopping.Progress(*found[11:])
+    w, gw, own_values, state.dual, state.pulled, state.shares, state.said, state.late = found[:8]
+    state.sums = Sums(*found[8:12])
+    return stopping.Measured(w, gw, own_values), stopping.Progress(*found[12:])
 
 
 def snapshot(known: Known, state: State) -> tuple[Known, State]:

@@ -5,7 +5,7 @@ columns.
 
     w             (B, m + n, k)     node j's function: shared coordinates, then coefficients over its own samples
     z             shared (B, m, k) and near (B, d, n, k): the neighborhood's estimate of the global answer
-    dual          one multiplier for each constraint w_j = P_j z_q, unscaled: over the own samples (B, d, n, k), shared as `Sums`
+    dual          one multiplier for each constraint w_j = P_j z_q, over rho's factor: over the own samples (B, d, n, k), shared as `Sums`
     share, view   the two messages of an iteration: (B, d, n, k), and shared coordinates (B, m, k) that all neighbors hear alike
 
 In shared coordinates P_j z_q is z_q itself, so that the multiplier is the weighted sum of w_j over the iterations less that of z_q: no
@@ -60,6 +60,8 @@ class OwnSpace:
 
     def project(self, views: Array) -> Array:
         """Coefficients over the own samples of P_j z_q, from the values of z_q that arrived in each slot (B, d, n, k)."""
+        if aac.is_numpy_array(views):
+            return self.inverse[:, None, ...] @ views
         xp = aac.array_namespace(views)
         B, d, n, k = views.shape
         own = self.inverse @ xp.reshape(xp.permute_dims(views, (0, 2, 1, 3)), (B, n, d * k))
@@ -90,23 +92,34 @@ class Penalties:
     Either the factors are what the nodes found for themselves and the weights are 1, or the weights follow a schedule and the factors are 1.
     """
 
-    factor: Array  # (B,)
-    around: Array  # (B,) the sum of the factors of the neighborhood
+    factors: Array  # (B, d) of the node and its neighbors
     near: float
     mine: float
-    n_slots: int
 
     def __getitem__(self, nodes: slice) -> Penalties:
-        return replace(self, factor=self.factor[nodes], around=self.around[nodes])
+        return replace(self, factors=self.factors[nodes, :])
 
     @property
-    def by_slot(self) -> Array:
-        """(B, d, 1, 1): what the node puts on each z it sees."""
-        xp = aac.array_namespace(self.factor)
-        weights = np.full(self.n_slots, self.near)
+    def n_slots(self) -> int:
+        return int(self.factors.shape[1])
+
+    @property
+    def factor(self) -> Array:
+        return self.factors[:, 0]
+
+    @property
+    def around(self) -> Array:
+        """(B,) the sum of the factors of the neighborhood."""
+        return aac.array_namespace(self.factors).sum(self.factors, axis=1)
+
+    def weighted(self, x: Array) -> Array:
+        """x (B, d, ...) times the weight of each slot."""
+        if self.near == self.mine:
+            return x if self.near == 1.0 else self.near * x
+        xp = aac.array_namespace(x)
+        weights = np.full((self.n_slots, *(1,) * (len(x.shape) - 2)), self.near)
         weights[0] = self.mine
-        row = xp.asarray(weights, dtype=self.factor.dtype, device=aac.device(self.factor))
-        return (self.factor[:, None] * row)[..., None, None]
+        return xp.asarray(weights, dtype=x.dtype, device=aac.device(x)) * x
 
     @property
     def spent(self) -> Array:
@@ -147,7 +160,7 @@ def z_target(
     what the node's own share has beyond the others'.
     """
     total = rho.on_z[:, None, None]
-    near = shares / total[:, None, ...]
+    near = shares * (rho.factors / rho.on_z[:, None])[..., None, None]
     if not anchored:  # without shared coordinates
         return Estimate(z.shared, near)
     move = (
@@ -171,15 +184,25 @@ def z_clip(z: Estimate, values: Array) -> tuple[Estimate, Array]:
 
 
 def w_step(
-    own: OwnSpace, seen: Array, shared: Array, mine: Array, dual: Array, sums: Sums, rho: Penalties, response: Array
+    own: OwnSpace,
+    seen: Array,
+    seen_mine: Array,
+    heard: Array,
+    mine: Array,
+    pulled: Array,
+    sums: Sums,
+    rho: Penalties,
+    response: Array,
 ) -> tuple[Array, Array]:
-    """The exact minimizer over w_j, from what it saw of its neighbors' z: coefficients `seen` (B, d, n, k), shared coordinates summed over
-    the slots and those of its own z; `response` is (r - 2 K_j)^-1, r the sum of the penalties. And the values of w on the own samples."""
+    """The exact minimizer over w_j, from what it saw of its neighbors' z; and its values on the own samples.
+
+    Over the own samples `seen` (B, n, k) is the sum of P_j z_q over the slots and `seen_mine` that of its own z; in shared coordinates
+    these are `heard` and `mine` (B, m, k). `pulled` is the sum of the multipliers, `response` (r - 2 K_j)^-1 with r the sum of the penalties.
+    """
     xp = aac.array_namespace(seen)
-    B, d, n, k = seen.shape
-    wanted = xp.reshape(xp.reshape(rho.by_slot, (B, 1, d)) @ xp.reshape(seen, (B, d, n * k)), (B, n, k))
-    pull = rho.near * shared + (rho.mine - rho.near) * mine + xp.sum(sums.seen, axis=1) - d * sums.w - sums.extra
-    target = xp.concat([rho.factor[:, None, None] * pull, wanted - xp.sum(dual, axis=1)], axis=1)
+    extra = rho.mine - rho.near
+    shared = rho.near * heard + extra * mine + xp.sum(sums.seen, axis=1) - rho.n_slots * sums.w - sums.extra
+    target = rho.factor[:, None, None] * xp.concat([shared, rho.near * seen + extra * seen_mine - pulled], axis=1)
     half = response @ own.values(target)  # (r - 2 K) h = 2 values(t), so that values(w) = (values(t) + K h) / r = h / 2
     return (target + own.spread(2.0 * half)) / rho.spent[:, None, None], half
 
@@ -191,13 +214,14 @@ def products(x: Array, y: Array) -> Array:
     return transposed(xp.reshape(x, (B, d * rows, k))) @ xp.reshape(y, (B, d * rows, k))
 
 
-def dual_step(w: Array, gap: Array, dual: Array, rho: Array, next_rho: Array, anchored: bool) -> tuple[Array, Array]:
-    """The new multipliers over the own samples, and the shares for the next iteration; `gap` = w - seen, `rho` (B, d, 1, 1) now and then."""
-    push = rho * gap
-    dual = dual + push
+def dual_step(
+    w: Array, gap: Array, dual: Array, rho: Penalties, next_rho: Penalties, anchored: bool
+) -> tuple[Array, Array]:
+    """The new multipliers over the own samples, and the shares for the next iteration; `gap` = w - seen."""
+    dual = dual + rho.weighted(gap)
     if not anchored:
-        return dual, dual + next_rho * w[:, None, :, :]
-    return dual, dual + (push if next_rho is rho else next_rho * gap)
+        return dual, dual + next_rho.weighted(aac.array_namespace(w).broadcast_to(w[:, None, ...], dual.shape))
+    return dual, dual + next_rho.weighted(gap)
 
 
 def sums_step(

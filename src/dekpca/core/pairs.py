@@ -73,10 +73,9 @@ class Group:
         return by_nodes(lambda pairs: (self.make(pairs),), self.shape[0], self.work_bytes, like)[0]
 
     def products(self, flat: Array, out: Array, pairs: slice, start: int) -> None:
-        """What some pairs add to the values at `first` and then at `second`, each (u, k, n) a pair, into `out` from `start` on.
+        """What some pairs add to the values at `first` and then at `second`, u times (n, k) a pair, into `out` from `start` on.
 
-        `flat` (B * d, k, n) are coefficients. Samples are the last axis here, so that the columns of all u neighborhoods lie below
-        each other: one wide product reads a pair's block once.
+        `flat` (B * d, n, k) are coefficients.
         """
         blocks = self.some(pairs)
         uses, count = slice(pairs.start * self.n_uses, pairs.stop * self.n_uses), self.shape[0] * self.n_uses
@@ -84,20 +83,22 @@ class Group:
         if self.second is None:
             self._product(flat, self.first[uses], blocks, out, here)
             return
-        self._product(flat, self.second[uses], transposed(blocks), out, here)
-        self._product(flat, self.first[uses], blocks, out, slice(here.start + count, here.stop + count))
+        self._product(flat, self.second[uses], blocks, out, here)
+        self._product(flat, self.first[uses], transposed(blocks), out, slice(here.start + count, here.stop + count))
 
     def _product(self, flat: Array, source: Array, blocks: Array, out: Array, here: slice) -> None:
         xp = aac.array_namespace(flat)
-        P, b, a = blocks.shape
-        k, rows = flat.shape[1:]
-        x = xp.reshape(xp.take(flat[..., :b] if b < rows else flat, source, axis=0), (P, self.n_uses * k, b))
-        if a == rows and aac.is_numpy_array(flat):
-            np.matmul(x, blocks, out=out[here].reshape(P, self.n_uses * k, a))
-            return
-        out[here, :, :a] = xp.reshape(x @ blocks, (P * self.n_uses, k, a))
+        P, a, b = blocks.shape
+        rows, k = flat.shape[1:]
+        u = self.n_uses
+        x = xp.reshape(xp.take(flat[:, :b, :] if b < rows else flat, source, axis=0), (P, u, b, k))
+        if aac.is_numpy_array(flat):  # a block stays in the cache for its u products
+            np.matmul(blocks[:, None, ...], x, out=out[here].reshape(P, u, rows, k)[:, :, :a, :])
+        else:  # one wide product reads a pair's block once
+            wide = blocks @ xp.reshape(xp.permute_dims(x, (0, 2, 1, 3)), (P, b, u * k))
+            out[here, :a, :] = xp.reshape(xp.permute_dims(xp.reshape(wide, (P, a, u, k)), (0, 2, 1, 3)), (P * u, a, k))
         if a < rows:
-            out[here, :, a:] = 0.0
+            out[here, a:, :] = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,11 +116,11 @@ class NeighborhoodGram:
 
         `weights` (B, d, d) scale what each slot (last axis) adds to the values at another.
         """
-        products = self.products(samples_last(c))
+        products = self.products(_flat(c))
         return by_nodes(lambda nodes: (self.collect(products, nodes, weights),), self.n_nodes, row_bytes(c), c)[0]
 
     def products(self, flat: Array) -> Array:
-        """(B * d * d, k, n): what each slot adds to each, for coefficients (B * d, k, n), samples last; in the order of the groups."""
+        """(B * d * d, n, k): what each slot adds to each, for coefficients (B * d, n, k); in the order of the groups."""
         return self._products(flat, self.groups, self.n_nodes * self.n_slots**2)
 
     def _products(self, flat: Array, groups: Sequence[Group], count: int) -> Array:
@@ -137,15 +138,20 @@ class NeighborhoodGram:
     def collect(self, products: Array, nodes: slice, weights: Array | None = None) -> Array:
         """The values (b, d, n, k) at some nodes."""
         xp = aac.array_namespace(products)
-        d, (k, n) = self.n_slots, products.shape[1:]
+        d = self.n_slots
         here = slice(nodes.start * d, nodes.stop * d)
-        summed = None
+        summed: Array = None
+        spare = np.empty((0,))
         for source in range(d):
+            if weights is None and source and aac.is_numpy_array(products):  # no new memory for each
+                spare = np.empty_like(summed) if source == 1 else spare
+                summed += np.take(products, self.order[source, here], axis=0, out=spare, mode="clip")
+                continue
             added = xp.take(products, self.order[source, here], axis=0)
             if weights is not None:
                 added = added * xp.reshape(weights[nodes, :, source], (-1, 1, 1))
             summed = added if summed is None else summed + added
-        return xp.permute_dims(xp.reshape(summed, (-1, d, k, n)), (0, 1, 3, 2))
+        return xp.reshape(summed, (nodes.stop - nodes.start, d, *products.shape[1:]))
 
     def apply_within(self, c: Array) -> Array:
         """As `apply`, but each slot by itself: the values on a node's samples of the function over those samples alone."""
@@ -153,9 +159,8 @@ class NeighborhoodGram:
         B, d, n, k = c.shape
         groups = [group for group in self.groups if group.second is None]
         order = np.argsort(np.concatenate([to_numpy(group.first) for group in groups]))
-        parts = self._products(samples_last(c), groups, B * d)
-        values = xp.reshape(xp.take(parts, xp.asarray(order, device=aac.device(c)), axis=0), (B, d, k, n))
-        return xp.permute_dims(values, (0, 1, 3, 2))
+        parts = self._products(_flat(c), groups, B * d)
+        return xp.reshape(xp.take(parts, xp.asarray(order, device=aac.device(c)), axis=0), (B, d, n, k))
 
     def own(self, n: int) -> Array:
         """The blocks of slot 0 with itself: (B, n, n)."""
@@ -216,11 +221,9 @@ def _one_by_one(tile: Tile, p: int, p_rows: Array, q: int, q_rows: Array, pairs:
     return blocks[:, 0, ...]
 
 
-def samples_last(c: Array) -> Array:
-    """(B, d, n, k) as (B * d, k, n)."""
-    xp = aac.array_namespace(c)
-    B, d, n, k = c.shape
-    return xp.reshape(xp.permute_dims(c, (0, 1, 3, 2)), (B * d, k, n))
+def _flat(c: Array) -> Array:
+    """(B, d, n, k) as (B * d, n, k)."""
+    return aac.array_namespace(c).reshape(c, (-1, *c.shape[2:]))
 
 
 def _pad(blocks: Array, rows: int) -> Array:
