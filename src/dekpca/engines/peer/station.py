@@ -159,7 +159,8 @@ class Station:
             neighbor.progress = time.monotonic()
             if neighbor.outbox.pop(round, None) is not None:
                 neighbor.acknowledged.add(round)
-                self.changed.notify_all()
+                if not self.missing and not neighbor.outbox:  # otherwise the program waits for something else
+                    self.changed.notify_all()
 
     def check_held(self, neighbor: Neighbor, through: int, held: set[int]) -> None:
         """What a neighbor has acknowledged it must still have: otherwise its folder was lost, and it cannot be told again."""
