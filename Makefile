@@ -59,7 +59,7 @@ format: $(VENV)/installed
 quality: $(VENV)/installed
 	$(BIN)/python benchmarks/quality.py --data $(DATA)
 	$(BIN)/python benchmarks/paper_mode.py --data $(DATA)
-	$(BIN)/python benchmarks/against_central.py --data $(DATA)
+	$(BIN)/python benchmarks/scale.py --data $(DATA)
 	$(BIN)/python benchmarks/landmarks.py --data $(DATA)
 	$(BIN)/python benchmarks/command_line.py
 	$(BIN)/python benchmarks/mpi.py --data $(DATA)

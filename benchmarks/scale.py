@@ -91,7 +91,9 @@ def growth(X: np.ndarray, floors: Floors) -> None:
 
 def memory(X: np.ndarray, floors: Floors) -> None:
     """1000 nodes within 2 GB, and without a limit: the same answer."""
-    free, tight = (scale.apart(X, 1000, 100, 4, GAMMA, {"memory_limit": limit}) for limit in (None, "2GB"))
+    free, tight = (
+        scale.apart(X, 1000, 100, 4, GAMMA, {"memory_limit": limit}, judged=False) for limit in (None, "2GB")
+    )
     apart = float(np.abs(free.checks["values"] - tight.checks["values"]).max())
     console.print(
         f"J = 1000: {free.seconds:.1f} s and {scale.gigabytes(free.peak_bytes)} GB; memory_limit='2GB': {tight.seconds:.1f} s and "

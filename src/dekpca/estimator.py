@@ -394,7 +394,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             )
         if run is None:
             run = engines.get(self.engine)
-            run = partial(run, memory_limit=parse_size(self.memory_limit)) if self.engine == "local" else run
+            run = run if self.memory_limit is None else partial(run, memory_limit=parse_size(self.memory_limit))
         with progress.watch(bool(self.verbose) and shown, len(network), options) as watcher:
             outcome = run(parts, network, options, observer=watcher)
         answers: list[Answer] = outcome.answers

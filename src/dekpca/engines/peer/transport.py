@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from concurrent.futures import Future
@@ -14,6 +15,8 @@ from .identity import Identity
 from .links import Link
 from .server import Server
 from .station import FAREWELL, POLL, Station
+
+log = logging.getLogger("dekpca.peer")
 
 START, END = 30.0, 10.0  # seconds until the server listens, and until it has stopped
 
@@ -53,7 +56,10 @@ class Transport:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
             self._say_farewell(error)
-        self._call(self._stop(), END)
+        try:
+            self._call(self._stop(), END)
+        except TimeoutError:  # the process ends anyway, and what went wrong before must not be hidden
+            log.warning("connections did not close in time", extra={"seconds": END})
 
     def open_doors(self) -> None:
         """The network is known: messages of the program are taken from now on."""
