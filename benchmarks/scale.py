@@ -3,8 +3,9 @@
     python benchmarks/scale.py --data mnist-0358.npz                     # on the CPU: taskset -c 0,1 for two cores
     python benchmarks/scale.py --data mnist-0358.npz --sections gpu      # on a CUDA device
 
-MNIST's digits 0, 3, 5, 8; rbf, 4 components, default settings; nodes on a ring. Beyond the 23,326 images rows are copies with noise (sd 8 of
-256 grey levels). Agreement: the worst of 20 nodes with central kernel PCA (of 40,000 of the rows, on a GPU 100,000, where there are more).
+MNIST's digits 0, 3, 5, 8; rbf, 4 components, default settings; nodes on a ring. Beyond the 23,326 images rows are copies with noise (a tenth of
+the data's standard deviation). Agreement: the worst of 20 nodes with central kernel PCA (of 40,000 of the rows, on a GPU 100,000, where there are
+more).
 """
 
 from __future__ import annotations

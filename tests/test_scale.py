@@ -112,15 +112,7 @@ def test_kept_blocks_are_only_those_that_fit():
     options = make_options(parts, network, 10)
     kept = {}
     for limit in (np.inf, 2**17):
-        (block,) = make_blocks(parts, network)
-        block.gram_bytes = limit
-        program = local.program(block, options)
-        post = local.Post([block])
-        request = next(program)
-        while not hasattr(request, "state"):
-            (reply,) = post.answer([request])
-            request = program.send(reply)
-        groups = program.gi_frame.f_locals["space"].near.groups
+        groups = space_of(parts, network, options, limit).near.groups
         kept[limit] = sum(group.blocks.nbytes for group in groups if group.blocks is not None)
     assert 0 < kept[2**17] <= 2**17 < kept[np.inf]
 
@@ -128,7 +120,8 @@ def test_kept_blocks_are_only_those_that_fit():
 def test_rows_in_order_are_not_copied():
     X = np.random.default_rng(0).normal(size=(60, 3))
     rows = np.split(np.arange(60), 6)
-    assert np.shares_memory(Dealt(X, rows).together(np.arange(6)), X)
+    assert np.shares_memory(Dealt(X, rows, borrow=True).together(np.arange(6)), X)
+    assert not np.shares_memory(Dealt(X, rows).together(np.arange(6)), X)
     mixed = [r[::-1] for r in rows[:5]] + [np.arange(50, 57)]
     stacked = Dealt(X, mixed).together(np.arange(6))
     for part, own in zip(stacked, mixed, strict=True):
@@ -207,3 +200,81 @@ def test_central_values_are_those_of_central_kernel_pca():
     expected = baselines.central(X, scale.K, gamma=0.05).transform(X)
     for i in range(scale.K):
         assert abs(np.corrcoef(found[:, i], expected[:, i])[0, 1]) > 1 - 1e-6
+
+
+def test_the_model_does_not_follow_changes_of_the_data():
+    X = np.concatenate(clusters([20] * 4))
+    given = X.copy()
+    model = DecentralizedKernelPCA(2, gamma=0.05, network=Network.ring(4), random_state=0)
+    model.fit(given, nodes=np.repeat(np.arange(4), 20))
+    before = model.transform(X)
+    given *= 3
+    np.testing.assert_array_equal(model.transform(X), before)
+
+
+def space_of(parts, network, options, limit=np.inf):
+    """The feature space of a network of one block, as its program has it at the first checkpoint."""
+    (block,) = make_blocks(parts, network)
+    block.gram_bytes = limit
+    program, post = local.program(block, options), local.Post([block])
+    request = next(program)
+    while not hasattr(request, "state"):
+        (reply,) = post.answer([request])
+        request = program.send(reply)
+    return program.gi_frame.f_locals["space"]
+
+
+@pytest.mark.filterwarnings("ignore:not converged")  # they have little in common
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_nodes_far_apart_lose_no_digits(dtype):
+    random = np.random.default_rng(0)
+    step, tolerance = (1e6, 1e-10) if dtype == "float64" else (1024.0, 1e-5)
+    away = [(random.normal(size=(15, 3)) + step * j).astype(dtype) for j in range(5)]
+    near = [(part - part[:1]) for part in away]  # the differences are exact
+    network = Network.complete(5)
+    spaces = [
+        space_of(data, network, make_options(data, network, 0, centering="local", init="local"))
+        for data in (away, near)
+    ]
+    np.testing.assert_allclose(spaces[0].own.rest, spaces[1].own.rest, atol=tolerance)
+    settings = {"gamma": 0.3, "n_landmarks": 0, "centering": "local", "init": "local", "random_state": 0}
+    model = DecentralizedKernelPCA(2, network=network, **settings).fit_parts(away)
+    node = model.node_models_[2]
+    expected = -node.function().offset
+    for points, c in zip(node.function().points, node.function().coefficients, strict=True):
+        distances = ((away[2][:4, None, :].astype(np.float64) - points[None].astype(np.float64)) ** 2).sum(axis=-1)
+        expected = expected + np.exp(-0.3 * distances) @ c
+    np.testing.assert_allclose(node.transform(away[2][:4]), expected, atol=tolerance)
+
+
+def test_fits_at_the_same_time_give_blas_its_threads_back():
+    from concurrent.futures import ThreadPoolExecutor
+
+    X = np.concatenate(clusters([20] * 12))
+
+    def fit(seed):
+        return DecentralizedKernelPCA(2, gamma=0.05, network=Network.ring(12), random_state=seed).fit(X).eigenvalues_
+
+    with threadpool_limits(2):
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(fit, [0, 0, 0, 0]))
+        left = nodewise.ThreadpoolController().select(user_api="blas").info()
+        assert {library["num_threads"] for library in left} == {2}
+    np.testing.assert_allclose(together, [together[0]] * 4, rtol=1e-12)
+
+
+def test_a_penalty_that_has_no_minimum_is_no_crash():
+    parts = [np.zeros((1, 2)), np.ones((1, 2))]
+    settings = {"n_landmarks": 0, "init": "local", "centering": None, "gamma": 0.5, "rho": 1.0, "max_iter": 20}
+    with pytest.warns(UserWarning, match="diverged|not converged"):
+        model = DecentralizedKernelPCA(1, network=Network.path(2), **settings).fit_parts(parts)
+    assert not model.converged_
+
+
+def test_resuming_with_other_diagnostics_is_refused(ragged):
+    parts, network = ragged
+    seen = []
+    options = make_options(parts, network, 15, max_iter=3)
+    local.run(parts, network, options, lambda blocks, found: seen.append([(c.known, c.state) for c in found]))
+    with pytest.raises(ValueError, match="diagnostics it was begun with"):
+        local.run(parts, network, make_options(parts, network, 15, max_iter=3, diagnostics=True), resume=seen[1])

@@ -36,6 +36,7 @@ class Block:
     slots: np.ndarray  # (B, d) node numbers
     samples: Array  # (B, n, M), zeros below a node's own rows
     n_near: int  # most samples in a slot
+    borrowed: bool = False  # the samples are a view of what was given
     gram_bytes: float = math.inf  # of Gram blocks that may be kept; the others are computed whenever they are used
 
     @cached_property
@@ -160,6 +161,7 @@ def make_blocks(
             slots=slots,
             samples=_stack(parts, members),
             n_near=most,
+            borrowed=isinstance(parts, Dealt) and parts.lends(members),
         )
         for members, slots, most in blocks
     ]
@@ -171,10 +173,10 @@ def size_class(n: Any) -> Any:
 
 
 class Dealt(Sequence[Array]):
-    """The parts of one array: those rows of X that each node holds. A part is copied when it is asked for."""
+    """The parts of one array: those rows of X that each node holds. With `borrow`, X is not copied where rows lie in order."""
 
-    def __init__(self, X: Array, rows: Sequence[np.ndarray]):
-        self.X, self.rows = X, rows
+    def __init__(self, X: Array, rows: Sequence[np.ndarray], borrow: bool = False):
+        self.X, self.rows, self.borrow = X, rows, borrow
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -183,21 +185,27 @@ class Dealt(Sequence[Array]):
         return take(self.X, self.rows[index])
 
     def together(self, members: np.ndarray) -> Array:
-        """The parts of some nodes, padded with zeros to one shape: one copy, or none where they lie in X one after the other."""
+        """The parts of some nodes, padded with zeros to one shape."""
         xp = aac.array_namespace(self.X)
         sizes = np.array([len(self.rows[i]) for i in members])
         longest, shape = int(sizes.max()), (len(members), int(sizes.max()), self.X.shape[1])
         flat = np.concatenate([self.rows[i] for i in members])
+        if self.lends(members):
+            return xp.reshape(self.X[int(flat[0]) : int(flat[0]) + len(flat), :], shape)
         if (sizes == longest).all():
-            first = int(flat[0])
-            if (flat == np.arange(first, first + len(flat))).all():
-                return xp.reshape(self.X[first : first + len(flat), :], shape)
             return xp.reshape(take(self.X, flat), shape)
         real = np.arange(longest) < sizes[:, None]
         places = np.zeros(real.shape, dtype=np.int64)
         places[real] = flat
         there = xp.asarray(real.astype(np.float64)[..., None], dtype=self.X.dtype, device=aac.device(self.X))
         return xp.reshape(take(self.X, places.ravel()), shape) * there
+
+    def lends(self, members: np.ndarray) -> bool:
+        """Whether the parts of these nodes are views of X: of one size, one after the other."""
+        if not self.borrow or len({len(self.rows[i]) for i in members}) > 1:
+            return False
+        flat = np.concatenate([self.rows[i] for i in members])
+        return bool((flat == np.arange(flat[0], flat[0] + len(flat))).all())
 
 
 def part_sizes(parts: Sequence[Array]) -> np.ndarray:

@@ -107,6 +107,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         which is for trying what owners of nodes do with `dekpca node run` (docs/peers.md).
     dtype : "float32", "float64" or None, default=None
         To compute in; None is that of the data.
+    copy_X : bool, default=True
+        False: where the rows of the nodes lie in X one after the other (`nodes` in order, nodes of one size), X is not copied. The fitted model then
+        refers to it, so it must not be changed.
     device : str or None, default=None
         Where NumPy data is to be computed on, such as "cuda": it goes there as a PyTorch tensor (pip install 'dekpca[gpu]'), and answers come
         back as NumPy. None: where the data is; tensors that are on a device already stay there, and so do the answers.
@@ -182,6 +185,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         "network": [Network, Interval(Integral, 1, None, closed="left"), None],
         "engine": [StrOptions(set(engines.ENGINES))],
         "dtype": "no_validation",
+        "copy_X": ["boolean"],
         "device": [str, None],
         "memory_limit": [Interval(Integral, 1, None, closed="left"), str, None],
         "random_state": ["random_state"],
@@ -215,6 +219,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         network=None,
         engine="local",
         dtype=None,
+        copy_X=True,
         device=None,
         memory_limit=None,
         random_state=None,
@@ -244,6 +249,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.network = network
         self.engine = engine
         self.dtype = dtype
+        self.copy_X = copy_X
         self.device = device
         self.memory_limit = memory_limit
         self.random_state = random_state
@@ -281,7 +287,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         check_finite(X, "X", rows, network)
         self.nodes_ = np.empty(X.shape[0], dtype=np.int64)
         self.nodes_[np.concatenate(rows)] = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
-        return self._fit(Dealt(X, rows), network, self._options(X.shape[1], seed))
+        return self._fit(Dealt(X, rows, borrow=not self.copy_X), network, self._options(X.shape[1], seed))
 
     def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
         """Find the components of data that is already apart.

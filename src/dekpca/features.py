@@ -17,15 +17,16 @@ from .answer import Answer
 from .block import Block
 from .collectives import network_sum
 from .core import landmarks, ritz
+from .core.nodewise import by_nodes, row_bytes
 from .core.spectrum import eps, sane, transposed
 from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
 from .kernels import uniform
-from .messages import Checkpoint, Say
+from .messages import Checkpoint
 from .options import Options
 from .space import Coordinates, Known
 
 Array = Any
-Script = Generator[Say | Checkpoint, Any, Any]
+Script = Generator[Any, Any, Any]
 
 
 @dataclass(eq=False)
@@ -55,7 +56,11 @@ def feature_answer(
         if state.verdict or state.iteration >= options.max_iter:
             break
         basis, first, last = state.basis, state.iteration == 0, state.iteration + 1 == options.max_iter
-        image = transposed(psi) @ (psi @ basis)
+
+        def through(j: slice, basis: Array = basis) -> tuple[Array]:
+            return (transposed(psi[j, ...]) @ (psi[j, ...] @ basis),)
+
+        (image,) = by_nodes(through, block.n_nodes, row_bytes(psi), psi)
         asking = xp.full((block.n_nodes, 1), float(bool(asked)), dtype=psi.dtype, device=aac.device(psi))
         mine = xp.concat([asking, xp.reshape(image, (block.n_nodes, -1))], axis=1)
 

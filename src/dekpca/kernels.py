@@ -158,6 +158,12 @@ class Kernel:
                 out[..., i, j] = self._tile(A[..., i, :], B[..., j, :])
         return out
 
+    def far(self, X: Array) -> bool:
+        """Whether samples lie so far from the origin, for this kernel, that they should be compared with others near them one set at a time."""
+        if self.name != "rbf":
+            return False
+        return self.gamma * float(aac.array_namespace(X).max(aac.array_namespace(X).vecdot(X, X))) > FAR_FROM_ORIGIN
+
     def diagonal(self, A: Array) -> Array:
         """k(x, x) for each row of A (..., a, M): (..., a)."""
         xp = aac.array_namespace(A)

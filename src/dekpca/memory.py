@@ -63,9 +63,11 @@ def within(blocks: Sequence[Block], options: Options, limit: int | None) -> list
 def _without_gram(block: Block, options: Options) -> int:
     """Bytes of everything else."""
     B, n, M = block.samples.shape
-    if getattr(block.samples, "base", None) is not None:  # a view of the data that was given
+    if block.borrowed:
         M = 0
     m, k, d = options.n_landmarks, options.n_columns, block.n_slots
+    if options.solver == "landmarks":
+        return int(B * n * (M + 2 * m) * row_bytes(block.samples[:1, :1, 0]))
     matrices = 4 * n * n  # rest and its inverse, K_j, the response
     iterates = k * (block.n_near * (SLOT_ARRAYS * d + d * d) + SHARED_ARRAYS * m)
     return int(B * (n * M + 2 * n * m + matrices + iterates) * row_bytes(block.samples[:1, :1, 0]))

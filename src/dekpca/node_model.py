@@ -47,6 +47,9 @@ class Function:
     def __call__(self, kernel: Kernel, X: Array) -> Array:
         """Values at the rows of X, (rows, k), computed in tiles."""
         xp = aac.array_namespace(X, self.offset)
+        if len(self.points) > 1 and any(kernel.far(points) for points in self.points):
+            parts = zip(self.points, self.coefficients, strict=True)
+            return sum(Function((p,), (c,), 0.0 * self.offset)(kernel, X) for p, c in parts) - self.offset
         several = len(self.points) > 1
         points, coefficients = (xp.concat(x) if several else x[0] for x in (self.points, self.coefficients))
         limit = CACHE_TILE if aac.is_numpy_array(X) else TILE_BYTES

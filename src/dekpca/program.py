@@ -290,6 +290,8 @@ def _rho(block: Block, options: Options, known: Known, t: int) -> Penalties:
 
 def iterate(block: Block, options: Options, known: Known, space: Space, state: State) -> Script:
     """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`."""
+    if state.sums.seen.shape[1] != (block.n_slots if options.diagnostics else 1):
+        raise ValueError("a run must be resumed with the diagnostics it was begun with")
     before, at_check = (stopping.Measured.of(space.own, w) for w in (state.w, state.at_check[0]))
     response, made_for = None, None
     while True:

@@ -55,7 +55,7 @@ def bench(
             found = scale.apart(X, count, rows, neighbors, width, {"memory_limit": memory_limit})
         else:
             some, _ = scale.draw(X, count * rows)
-            found, _ = scale.fit(some, network, width, repeats=2)
+            found, _ = scale.fit(some, network, width, repeats=2, memory_limit=memory_limit)
         bounds = scale.work(
             network, rows, X.shape[1], min(200, count * rows // 10), found.iterations, 4 if "32" in str(X.dtype) else 8
         )

@@ -123,7 +123,7 @@ class Penalties:
 
     @property
     def spent(self) -> Array:
-        """(B,) the sum of those."""
+        """(B,) the sum of the penalties that the node puts on the z it sees."""
         return self.factor * (self.mine + (self.n_slots - 1) * self.near)
 
     @property

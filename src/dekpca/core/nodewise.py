@@ -32,17 +32,47 @@ _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("pool", default=None)
 @contextmanager
 def threads(n_nodes: int) -> Iterator[int]:
     """As many threads for chunks as BLAS may use now; too few nodes to keep them busy, and BLAS keeps its threads."""
-    controller = ThreadpoolController()
-    allowed = max((library["num_threads"] for library in controller.info() if library["user_api"] == "blas"), default=1)
-    if allowed == 1 or n_nodes < 4 * allowed:
-        yield 1
-        return
-    with controller.limit(limits=1, user_api="blas"), ThreadPoolExecutor(allowed) as pool:
-        token = _pool.set(pool)
+    with _blas.held(n_nodes) as allowed:
+        if allowed == 1:
+            yield 1
+            return
+        with ThreadPoolExecutor(allowed) as pool:
+            token = _pool.set(pool)
+            try:
+                yield allowed
+            finally:
+                _pool.reset(token)
+
+
+class _Blas:
+    """BLAS held to one thread while anybody wants it: the first to come limits it, the last to leave gives its threads back."""
+
+    def __init__(self) -> None:
+        self.lock, self.users, self.allowed = Lock(), 0, 1
+        self.limiter: Any = None
+
+    @contextmanager
+    def held(self, n_nodes: int) -> Iterator[int]:
+        """As many threads as it had, or 1 where it keeps them."""
+        with self.lock:
+            if self.users == 0:
+                controller = ThreadpoolController()
+                found = [library["num_threads"] for library in controller.info() if library["user_api"] == "blas"]
+                self.allowed = max(found, default=1)
+            wanted = self.allowed > 1 and n_nodes >= 4 * self.allowed
+            if wanted and self.users == 0:
+                self.limiter = controller.limit(limits=1, user_api="blas")
+            self.users += wanted
         try:
-            yield allowed
+            yield self.allowed if wanted else 1
         finally:
-            _pool.reset(token)
+            with self.lock:
+                self.users -= wanted
+                if wanted and self.users == 0:
+                    self.limiter.restore_original_limits()
+
+
+_blas = _Blas()
 
 
 def in_turn(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) -> None:
@@ -54,7 +84,7 @@ def in_turn(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) -> 
         return
 
     def quietly(chunk: Any) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):  # a thread does not inherit it
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a thread does not inherit it
             work(chunk)
 
     list(pool.map(quietly, chunks))

@@ -211,9 +211,14 @@ class NeighborhoodGram:
                 return half - (half @ v_q) @ transposed(g_q)
 
             changed = replace(group, blocks=None, make=make)
-            return changed if group.blocks is None else replace(changed, blocks=changed.all())
+            # blocks that are kept are never made again; `make` would hold on to those before
+            return changed if group.blocks is None else replace(changed, blocks=changed.all(), make=_kept)
 
         return replace(self, groups=tuple(without(group) for group in self.groups))
+
+
+def _kept(pairs: slice) -> Array:
+    raise RuntimeError("these blocks are kept")
 
 
 def _one_by_one(tile: Tile, p: int, p_rows: Array, q: int, q_rows: Array, pairs: slice) -> Array:
@@ -276,7 +281,8 @@ def neighborhood_gram(
     pattern = pattern.ravel()
     sequence = np.lexsort((site_2, kind, site_1, pattern[site_1]))  # pattern by pattern, site by site, kind by kind
 
-    tile: Tile = partial(_tile, pools, n_rows, kernel, local_means)
+    far = any(kernel.far(pool.samples) for pool in pools)
+    tile: Tile = partial(_tile, pools, n_rows, kernel, local_means, far)
     xp = aac.array_namespace(pools[0].samples)
     device = aac.device(pools[0].samples)
     item = row_bytes(pools[0].samples[:1, :1, :1])
@@ -291,10 +297,11 @@ def neighborhood_gram(
         )
         first, second = at_1[used], at_2[used]
         shape = (len(members), *(min(pools[i].samples.shape[1], n_rows) for i in (p, q)))
-        keep -= math.prod(shape) * item
+        fits = math.prod(shape) * item <= keep
+        keep -= math.prod(shape) * item if fits else 0
         groups.append(
             Group(
-                blocks=xp.empty(shape, dtype=pools[p].samples.dtype, device=device) if keep >= 0 else None,
+                blocks=xp.empty(shape, dtype=pools[p].samples.dtype, device=device) if fits else None,
                 make=partial(_one_by_one, tile, p, rows[0], q, rows[1]),
                 shape=shape,
                 work_bytes=(shape[1] + shape[2]) * row_bytes(pools[p].samples[:1, 0, :]),
@@ -361,7 +368,15 @@ def _fill(
 
 
 def _tile(
-    pools: Sequence[Pool], n_rows: int, kernel: Kernel, local_means: bool, p: int, p_rows: Array, q: int, q_rows: Array
+    pools: Sequence[Pool],
+    n_rows: int,
+    kernel: Kernel,
+    local_means: bool,
+    far: bool,
+    p: int,
+    p_rows: Array,
+    q: int,
+    q_rows: Array,
 ) -> Array:
     """rest(X_p, X_q) of S sites of pool p with c partners each, of pool q: (S, c, a, b)."""
     xp = aac.array_namespace(pools[p].samples)
@@ -372,7 +387,11 @@ def _tile(
     def side_by_side(x: Array) -> Array:
         return xp.reshape(x, (S, c * b, *x.shape[2:]))
 
-    block = kernel.gram(mine.samples, side_by_side(theirs.samples))
+    if far:  # each partner has an origin of its own then
+        apart = kernel.gram(mine.samples[:, None, ...], xp.reshape(theirs.samples, (S, c, b, -1)))
+        block = xp.reshape(xp.permute_dims(apart, (0, 2, 1, 3)), (S, a, c * b))
+    else:
+        block = kernel.gram(mine.samples, side_by_side(theirs.samples))
     if mine.psi.shape[2]:
         block -= mine.psi @ transposed(side_by_side(theirs.psi))
     if not pools[p].full:

@@ -103,10 +103,17 @@ class Factor:
         return (eigen.basis * eigen.inverse[..., None, :]) @ transposed(eigen.basis)
 
     def response(self, r: Array) -> Array:
-        """(B, n, n): (r - 2 A)^-1, `r` one number for each matrix."""
+        """(B, n, n): (r - 2 A)^-1, `r` one number for each matrix; not finite where that does not exist, which a check will notice."""
+
+        xp = aac.array_namespace(self.matrix)
 
         def inverse(nodes: slice) -> tuple[Array]:
-            return (invert(shifted(-2.0 * self.matrix[nodes, ...], r[nodes])),)
+            some = self[nodes]
+            try:
+                return (invert(shifted(-2.0 * some.matrix, r[nodes])),)
+            except (np.linalg.LinAlgError, RuntimeError):  # RuntimeError: PyTorch's
+                values, basis = xp.linalg.eigh(some.matrix)
+                return ((basis / (r[nodes][:, None] - 2.0 * values)[:, None, :]) @ transposed(basis),)
 
         return by_nodes(inverse, self.matrix.shape[0], row_bytes(self.matrix), self.matrix)[0]
 

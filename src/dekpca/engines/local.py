@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import array_api_compat as aac
 import numpy as np
 
 from ..answer import Answer
@@ -73,8 +74,9 @@ def drive(
     post = Post(blocks) if post is None else post
     scripts = [script(block, options, None if resume is None else resume[i]) for i, block in enumerate(blocks)]
     # an iteration that overflows is noticed by the program itself; NumPy need not add its voice
-    n_nodes = sum(block.n_nodes for block in blocks)
-    with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore"), threads(n_nodes):
+    on_host = aac.is_numpy_array(blocks[0].samples)  # other libraries have threads of their own
+    n_nodes = sum(block.n_nodes for block in blocks) if on_host else 0
+    with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore", divide="ignore"), threads(n_nodes):
         seconds: dict[str, float] = defaultdict(float)
         part, since = "meeting", time.perf_counter()
         requests, answers = _step(scripts, [None] * len(scripts))
