@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from numbers import Integral
+from typing import Any
 
 from .block import Block
 from .core.nodewise import row_bytes
@@ -58,6 +63,19 @@ def within(blocks: Sequence[Block], options: Options, limit: int | None) -> list
         replace(block, gram_bytes=(limit - needed) * size / sum(sizes))
         for block, size in zip(blocks, sizes, strict=True)
     ]
+
+
+@cache
+def _trim() -> Any:
+    """glibc's malloc_trim, where there is one."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+
+
+def give_back(blocks: Sequence[Block]) -> None:
+    """With a limit, memory that was freed goes back to the system at once: the C library would keep arrays of up to 32 MB for later."""
+    trim = _trim()
+    if trim is not None and any(math.isfinite(block.gram_bytes) for block in blocks):
+        trim(0)
 
 
 def _without_gram(block: Block, options: Options) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from ..answer import Answer
 from ..block import Block, make_blocks
 from ..core.nodewise import threads
-from ..memory import within
+from ..memory import give_back, within
 from ..messages import Checkpoint
 from ..network import Network
 from ..options import Options
@@ -81,6 +81,7 @@ def drive(
         part, since = "meeting", time.perf_counter()
         requests, answers = _step(scripts, [None] * len(scripts))
         while requests:
+            give_back(blocks)
             now = time.perf_counter()
             seconds[part] += now - since
             since, part = now, PARTS.get(requests[0].kind, part) if hasattr(requests[0], "kind") else ITERATIONS
