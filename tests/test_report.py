@@ -256,6 +256,20 @@ def test_one_node(tmp_path):
     assert "nobody to talk to" in Seen(page.read_text(encoding="utf-8")).text
 
 
+def test_a_process_that_hosts_some_of_the_nodes(tmp_path):
+    """A peer, or an MPI rank: the other nodes' models and residuals are elsewhere."""
+    model, parts = fitted(dekpca.Network.star(4))
+    mine = [answer for answer in model.node_models_._answers if 0 not in answer.block.nodes]
+    numbers = np.concatenate([answer.block.nodes for answer in mine])
+    model.history_["residual_by_node"] = model.history_["residual_by_node"][:, np.sort(numbers)]
+    model.node_models_ = dekpca.node_model.NodeModels(mine, model.expansion, model.node_models_._options)
+    model.answering_node_ = int(numbers[0])
+    page = fit_report(tmp_path / "mine.html", model, np.concatenate(parts)).read_text()
+    worst = int(np.sort(numbers)[np.argmax(model.history_["residual_by_node"][-1])])
+    assert f"worst node&#x27;s ({worst})" in page
+    assert not any("residual at the end" in s for s in re.findall(r"<select.*?</select>", page, re.DOTALL))
+
+
 def test_large_networks_are_drawn_in_part(tmp_path, monkeypatch):
     monkeypatch.setattr(measures, "WHOLE", 30)
     monkeypatch.setattr(measures, "PART", 12)

@@ -31,14 +31,15 @@ def embedding_chart(
 ) -> Chart:
     """Component values of the rows of X as several nodes give them; signs are those of the first view."""
     names = model.network_.names
-    nodes = shown_nodes(len(names), int(model.answering_node_))
+    here = set(model.node_models_.names)  # the others' models are with other processes
+    nodes = [j for j in shown_nodes(len(names), int(model.answering_node_)) if names[j] in here]
     k = min(int(model.n_components), COMPONENTS)
     views = len(nodes) + (central is not None)
     rows = spread(len(X), min(POINTS, BUDGET // (views * k)))
     points = X[rows]
     values = [] if central is None else [hosted(central.transform(points))[:, :k]]
     for j in nodes:
-        mine = hosted(model.node_models_[j].transform(points))[:, :k]
+        mine = hosted(model.node_models_[names[j]].transform(points))[:, :k]
         values.append(aligned(mine, values[0]) if values else mine)
     ranges, packed = _packed(np.array(values))
     entries: list[dict[str, Any]] = (

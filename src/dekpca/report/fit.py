@@ -167,7 +167,7 @@ def verdict(model: Any) -> tuple[bool, str]:
     state = f"the worst node's disagreement with its neighbors is {residual[-1]:.2g}"
     by_node = history.get("residual_by_node")
     if by_node is not None and len(by_node):
-        state = state.replace("worst node's", f"worst node's ({model.network_.names[int(np.argmax(by_node[-1]))]})")
+        state = state.replace("worst node's", f"worst node's ({model.node_models_.names[int(np.argmax(by_node[-1]))]})")
     if len(change):
         state += f" and its change since the check before {change[-1]:.2g}"
     state += f"; tol={model.tol:g} allows {allowed:.2g} of each"
@@ -189,11 +189,11 @@ def _network(model: Any, found: Findings) -> Section:
         quantities.append(charts.Quantity("similarity to central, component 1", found.similarity[:, 0], True))
     if found.agreement is not None:
         quantities.append(charts.Quantity("agreement with central, worst component", found.agreement.min(axis=1), True))
-    if found.residual is not None:
+    if found.residual is not None and np.isfinite(found.residual[nodes]).all():  # not where others host the other nodes
         quantities.append(charts.Quantity("residual at the end", found.residual, False, logarithmic=True))
-    if found.sent is not None:
+    if found.sent is not None and len(model.node_models_) == len(network):
         quantities.append(charts.Quantity("kB sent", found.sent / 1e3, False))
-    if found.rows is not None:
+    if found.rows is not None and np.isfinite(found.rows[nodes]).all():
         quantities.append(charts.Quantity("rows", found.rows, True))
     if not quantities:
         quantities.append(charts.Quantity("neighbors", network.degrees.astype(float), True))
@@ -247,7 +247,7 @@ def _facts(model: Any, found: Findings, j: int) -> list[str]:
         if values is not None and np.isfinite(values[j]).all():
             shown = ", ".join(f"{v:.4f}" for v in values[j][:6])
             lines.append(f"{what}: {shown}{' ...' if values.shape[1] > 6 else ''}")
-    if found.residual is not None:
+    if found.residual is not None and np.isfinite(found.residual[j]):
         lines.append(f"residual: {found.residual[j]:.2g}")
     if found.sent is not None:
         lines.append(f"sent: {in_bytes(found.sent[j])}")

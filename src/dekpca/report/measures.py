@@ -76,16 +76,20 @@ def measure(
 
 
 def last_residual(model: Any) -> np.ndarray | None:
-    """Each node's residual at the end."""
+    """Each node's residual at the end; NaN for those that other processes host."""
     by_node = model.history_.get("residual_by_node")
-    return None if by_node is None or len(by_node) == 0 else np.asarray(by_node[-1], dtype=float)
+    if by_node is None or len(by_node) == 0:
+        return None
+    residual = np.full(len(model.network_), np.nan)
+    residual[[model.network_.number[name] for name in model.node_models_.names]] = by_node[-1]
+    return residual
 
 
 def part_to_draw(network: Network, residual: np.ndarray | None) -> tuple[np.ndarray, int | None]:
     """All nodes, or in a large network those nearest to the node with the largest residual, and that node."""
     if len(network) <= WHOLE:
         return np.arange(len(network)), None
-    centre = int(np.argmax(residual)) if residual is not None else network.root
+    centre = int(np.nanargmax(residual)) if residual is not None else network.root
     found, seen = [centre], {centre}
     for node in found:  # grows while we walk: breadth first
         for other in network.neighbors(node):
@@ -101,9 +105,12 @@ def rows_of_nodes(model: Any, node_of: np.ndarray | None, nodes: np.ndarray) -> 
     if node_of is not None:
         return np.bincount(node_of, minlength=len(names)).astype(float)
     rows = np.full(len(names), np.nan)
+    here = set(model.node_models_.names)
     for j in nodes:
+        if names[j] not in here:
+            continue
         own = f"samples of node {names[j]}"
-        held = [h.rows for h in model.node_models_[int(j)].contents if h.what in (own, f"{own} with noise")]
+        held = [h.rows for h in model.node_models_[names[j]].contents if h.what in (own, f"{own} with noise")]
         if held:
             rows[j] = held[0]
     return rows if np.isfinite(rows).any() else None
