@@ -104,14 +104,13 @@ class Factor:
 
     def response(self, r: Array) -> Array:
         """(B, n, n): (r - 2 A)^-1, `r` one number for each matrix; not finite where that does not exist, which a check will notice."""
-
         xp = aac.array_namespace(self.matrix)
 
         def inverse(nodes: slice) -> tuple[Array]:
             some = self[nodes]
             try:
                 return (invert(shifted(-2.0 * some.matrix, r[nodes])),)
-            except (np.linalg.LinAlgError, RuntimeError):  # RuntimeError: PyTorch's
+            except np.linalg.LinAlgError:
                 values, basis = xp.linalg.eigh(some.matrix)
                 return ((basis / (r[nodes][:, None] - 2.0 * values)[:, None, :]) @ transposed(basis),)
 
@@ -132,13 +131,16 @@ def shifted(matrix: Array, by: Array) -> Array:
 
 
 def invert(matrices: Array) -> Array:
-    """The inverse of each of a stack of symmetric matrices."""
+    """The inverse of each of a stack of symmetric matrices; LinAlgError where one has none."""
     xp = aac.array_namespace(matrices)
     if not aac.is_torch_array(matrices):
         return xp.linalg.inv(matrices)
     factor, info = xp.linalg.cholesky_ex(matrices)  # on a GPU this way takes half the time
     if bool(info.any()):
-        return xp.linalg.inv(matrices)
+        inverse, info = xp.linalg.inv_ex(matrices)
+        if bool(info.any()):
+            raise np.linalg.LinAlgError("singular matrix")
+        return inverse
     eye = xp.eye(matrices.shape[-1], dtype=matrices.dtype, device=aac.device(matrices))
     root = xp.linalg.solve_triangular(factor, xp.broadcast_to(eye, matrices.shape), upper=False)
     return transposed(root) @ root
