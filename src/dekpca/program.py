@@ -19,6 +19,7 @@ from .collectives import collect_rows, network_sum, pass_down
 from .core import consensus, landmarks, ritz, stopping
 from .core.centering import Columns
 from .core.consensus import Estimate, Penalties, Sums
+from .core.fused import Steps
 from .core.landmarks import node_random
 from .core.nodewise import by_nodes, row_bytes
 from .core.spectrum import sane, to_numpy, transposed
@@ -292,8 +293,10 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
     """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`."""
     if state.sums.seen.shape[1] != (block.n_slots if options.diagnostics else 1):
         raise ValueError("a run must be resumed with the diagnostics it was begun with")
+    xp = aac.array_namespace(block.samples)
     before, at_check = (stopping.Measured.of(space.own, w) for w in (state.w, state.at_check[0]))
     response, made_for = None, None
+    compiled = Steps.of(space.own, space.near) if options.anchored and not options.diagnostics else None
     while True:
         t = state.iteration
         asked = yield Checkpoint(*snapshot(known, state))
@@ -303,12 +306,17 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         if made_for != (rho.near, rho.mine):
             response, made_for = space.gram.response(rho.spent), (rho.near, rho.mine)
 
-        z, values = yield from z_step(block, options, space, state, rho)
+        shares, heard = yield _say(block, "share", state.shares, state.said, back=False)
+        shares = xp.reshape(shares, state.z.near.shape)
+        if compiled:
+            z, values = compiled.z_step(state.z, state.sums, shares, heard, state.late, rho)
+        else:
+            z, values = z_step(options, space, state, shares, heard, rho)
         views, heard = yield _say(block, "view", values, z.shared, back=True)
+        views = xp.reshape(views, (block.n_nodes, block.n_slots, *views.shape[1:]))
         leading = state.rotation[:, : min(state.w.shape[2], options.n_components)]
-        measured, progress = w_step(
-            block, options, space, state, z, views, heard, rho, next_rho, response, before, at_check, leading
-        )
+        args = (views, heard, rho, next_rho, response, before, at_check, leading)
+        measured, progress = compiled.w_step(state, *args) if compiled else w_step(options, space, state, *args)
         state.w, state.z, state.iteration, before = measured.w, z, t + 1, measured
         for name in HISTORY:
             if (numbers := getattr(progress, name)) is not None:
@@ -333,12 +341,12 @@ def _say(block: Block, kind: str, payload: Array, alike: Array, back: bool) -> S
     return Say(kind, flat, block.everywhere, block.everywhere, shape, lengths, arriving, alike=alike)
 
 
-def z_step(block: Block, options: Options, space: Space, state: State, rho: Penalties) -> Script:
-    """Hear the neighbors' shares; the new z, and its values on the samples of the neighborhood."""
-    xp = aac.array_namespace(block.samples)
+def z_step(
+    options: Options, space: Space, state: State, shares: Array, heard: Alike, rho: Penalties
+) -> tuple[Estimate, Array]:
+    """From the neighbors' shares the new z, and its values on the samples of the neighborhood."""
+    xp = aac.array_namespace(shares)
     B, d, n, k = state.z.near.shape
-    shares, heard = yield _say(block, "share", state.shares, state.said, back=False)
-    shares = xp.reshape(shares, (B, d, n, k))
     work = row_bytes(shares)
 
     def target(j: slice) -> tuple[Array, ...]:
@@ -359,11 +367,9 @@ def z_step(block: Block, options: Options, space: Space, state: State, rho: Pena
 
 
 def w_step(
-    block: Block,
     options: Options,
     space: Space,
     state: State,
-    z: Estimate,
     views: Array,
     heard: Alike,
     rho: Penalties,
@@ -375,8 +381,7 @@ def w_step(
 ) -> tuple[stopping.Measured, stopping.Progress]:
     """From what the nodes heard of their neighbors' z, the new w, multipliers and shares (into `state`), and how far they are."""
     xp = aac.array_namespace(views)
-    B, d, m = block.n_nodes, block.n_slots, space.own.m
-    views = xp.reshape(views, (B, d, *views.shape[1:]))
+    (B, d), m = views.shape[:2], space.own.m
 
     def some(j: slice) -> tuple[Array, ...]:
         own, dual, sums, on, after = space.own[j], state.dual[j, ...], state.sums[j], rho[j], next_rho[j]

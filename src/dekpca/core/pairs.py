@@ -153,6 +153,22 @@ class NeighborhoodGram:
             summed = added if summed is None else summed + added
         return xp.reshape(summed, (nodes.stop - nodes.start, d, *products.shape[1:]))
 
+    def blocks_of_nodes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where in memory the blocks of each neighborhood are (NumPy): (B, T) addresses, and (B, T, 4) first and second slot, rows, columns."""
+        d, T = self.n_slots, self.n_slots * (self.n_slots + 1) // 2
+        tables = []
+        for group in self.groups:
+            blocks = group.blocks
+            assert blocks is not None
+            second = group.first if group.second is None else group.second
+            at = blocks.ctypes.data + np.repeat(np.arange(blocks.shape[0]), group.n_uses) * blocks.strides[0]
+            shape = np.broadcast_to(blocks.shape[1:], (len(at), 2))
+            tables.append(np.column_stack([group.first // d, at, group.first % d, second % d, shape]))
+        together = np.concatenate(tables)
+        together = together[np.lexsort((together[:, 3], together[:, 2], together[:, 0]))]
+        address = np.ascontiguousarray(together[:, 1].astype(np.intp).reshape(-1, T))
+        return address, np.ascontiguousarray(together[:, 2:].astype(np.intc).reshape(-1, T, 4))
+
     def apply_within(self, c: Array) -> Array:
         """As `apply`, but each slot by itself: the values on a node's samples of the function over those samples alone."""
         xp = aac.array_namespace(c)

@@ -1,0 +1,344 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The steps of an iteration in compiled code, for NumPy arrays: node by node, so that all that a step reads and writes stays in a cache.
+
+The formulas are those of consensus.py and stopping.py, which say what they mean; fused.py calls this. Nothing is checked here.
+"""
+
+from libc.math cimport fabs, sqrt
+from libc.stdint cimport intptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+from scipy.linalg.cython_blas cimport dgemm, sgemm
+from scipy.linalg.cython_lapack cimport dsyev, ssyev
+
+ctypedef fused real:
+    float
+    double
+
+
+cdef void product(
+    real *out, const real *a, const real *b, int rows, int inner, int columns, bint turned, real alpha, real beta
+) noexcept nogil:
+    """out (rows, columns) = alpha a b + beta out, row by row; `turned`: a is stored (inner, rows)."""
+    cdef int lda = rows if turned else inner
+    cdef char plain = b"N"
+    cdef char first = b"T" if turned else b"N"
+    if rows == 0 or columns == 0:
+        return
+    if inner == 0:
+        scale(out, rows * columns, beta)
+        return
+    # what is row by row here is column by column there: out' = b' a'
+    if real is double:
+        dgemm(&plain, &first, &columns, &rows, &inner, &alpha, <double *> b, &columns, <double *> a, &lda, &beta, out, &columns)
+    else:
+        sgemm(&plain, &first, &columns, &rows, &inner, &alpha, <float *> b, &columns, <float *> a, &lda, &beta, out, &columns)
+
+
+cdef void scale(real *x, Py_ssize_t count, real by) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(count):
+        x[i] = by * x[i] if by != 0 else 0
+
+
+cdef void clip_matrix(real *square, real *shrink, real *basis, real *size, real *work, int lwork, int k, real limit) noexcept nogil:
+    """shrink (k, k) = V min(1, 1 / sqrt(size)) V' of a symmetric `square`; entries beyond `limit` count as zero."""
+    cdef int i, j, l, info = 0
+    cdef char vectors = b"V"
+    cdef char upper = b"U"
+    cdef real x
+    for i in range(k * k):
+        if not fabs(square[i]) < limit:
+            square[i] = 0
+    for i in range(k):
+        for j in range(k):
+            basis[i * k + j] = 0.5 * (square[i * k + j] + square[j * k + i])
+    if real is double:
+        dsyev(&vectors, &upper, &k, basis, &k, size, work, &lwork, &info)
+    else:
+        ssyev(&vectors, &upper, &k, basis, &k, size, work, &lwork, &info)
+    for l in range(k):  # eigenvector l is basis[l * k : (l + 1) * k]; the root of its factor goes to both
+        x = size[l] if size[l] > 1 else 1
+        size[l] = 1 / sqrt(x) if info == 0 else 1
+    memset(shrink, 0, k * k * sizeof(real))
+    if info != 0:
+        for i in range(k):
+            shrink[i * k + i] = 1
+        return
+    for l in range(k):
+        for i in range(k):
+            x = size[l] * basis[l * k + i]
+            for j in range(k):
+                shrink[i * k + j] += x * basis[l * k + j]
+
+
+def z_nodes(
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    const real[:, :, ::1] shared,  # (B, m, k) and
+    const real[:, :, :, ::1] near,  # (B, d, n, k): z before
+    const real[:, :, ::1] total,  # (B, m, k): sums.z
+    const real[:, :, :, ::1] shares,
+    const real[:, :, ::1] rows,  # what was said in shared coordinates,
+    const Py_ssize_t[::1] place,  # and where slot s of node b finds its own: place[b * d + s]
+    const real[:, :, ::1] late,
+    const real[:, ::1] factors,
+    const real[::1] around,
+    const real[::1] on_z,
+    real weight,
+    const intptr_t[:, ::1] address,  # (B, T) of each Gram block of a neighborhood;
+    const int[:, :, ::1] where,  # (B, T, 4): its slots, rows and columns
+    real limit,
+    real[:, :, ::1] out_shared,
+    real[:, :, :, ::1] out_near,
+    real[:, :, :, ::1] out_values,
+):
+    """z of some nodes from what they heard, clipped, and its values on the samples of the neighborhood."""
+    cdef Py_ssize_t b, i, s, t
+    cdef int m = shared.shape[1], d = near.shape[1], n = near.shape[2], k = near.shape[3]
+    cdef Py_ssize_t long = d * n * k, short = m * k, one = n * k
+    cdef int lwork = 34 * k + 8, rows_1, rows_2
+    cdef real factor
+    cdef const real *x
+    cdef const real *y
+    cdef const real *block
+    cdef real *space
+    cdef real *wanted
+    cdef real *top
+    cdef real *values
+    cdef real *square
+    cdef real *work
+    with nogil:
+        space = <real *> malloc((2 * long + short + 3 * k * k + k + lwork) * sizeof(real))
+        wanted, values, top = space, space + long, space + 2 * long
+        square = top + short
+        work = square + 3 * k * k + k
+        for b in range(start, stop):
+            for s in range(d):
+                factor = factors[b, s] / on_z[b]
+                x, y = &near[b, s, 0, 0], &shares[b, s, 0, 0]
+                for i in range(one):
+                    wanted[s * one + i] = x[i] + factor * y[i]
+            if m:
+                x = &late[b, 0, 0]
+                for i in range(short):
+                    top[i] = x[i]
+                for s in range(d):
+                    x = &rows[place[b * d + s], 0, 0]
+                    for i in range(short):
+                        top[i] += x[i]
+                x, y = &shared[b, 0, 0], &total[b, 0, 0]
+                for i in range(short):
+                    top[i] = x[i] + (top[i] - around[b] * (y[i] + weight * x[i])) / on_z[b]
+            memset(values, 0, long * sizeof(real))
+            for t in range(address.shape[1]):
+                block = <const real *> address[b, t]
+                rows_1, rows_2 = where[b, t, 2], where[b, t, 3]
+                product(values + where[b, t, 0] * one, block, wanted + where[b, t, 1] * one, rows_1, rows_2, k, False, <real> 1, <real> 1)
+                if where[b, t, 0] != where[b, t, 1]:
+                    product(values + where[b, t, 1] * one, block, wanted + where[b, t, 0] * one, rows_2, rows_1, k, True, <real> 1, <real> 1)
+            product(square, top, top, k, m, k, True, <real> 1, <real> 0)
+            product(square, wanted, values, k, d * n, k, True, <real> 1, <real> 1)
+            clip_matrix(square, square + k * k, square + 2 * k * k, square + 3 * k * k, work, lwork, k, limit)
+            if m:
+                product(&out_shared[b, 0, 0], top, square + k * k, m, k, k, False, <real> 1, <real> 0)
+            product(&out_near[b, 0, 0, 0], wanted, square + k * k, d * n, k, k, False, <real> 1, <real> 0)
+            product(&out_values[b, 0, 0, 0], values, square + k * k, d * n, k, k, False, <real> 1, <real> 0)
+        free(space)
+
+
+cdef void norms(const real *square, const real *rotation, int k, int kept, real *out) noexcept nogil:
+    """sqrt(r' square r) for each column r of the rotation (k, kept)."""
+    cdef int i, j, c
+    cdef real found, row
+    for c in range(kept):
+        found = 0
+        for i in range(k):
+            row = 0
+            for j in range(k):
+                row += square[i * k + j] * rotation[j * kept + c]
+            found += rotation[i * kept + c] * row
+        out[c] = sqrt(found) if not found < 0 else 0  # NaN stays
+
+
+cdef real worst(const real *size, const real *length, int kept) noexcept nogil:
+    """The largest size / length; NaN if there is one."""
+    cdef int c
+    cdef real found, most = 0
+    for c in range(kept):
+        found = size[c] / length[c]
+        if found > most or found != found:
+            most = found
+        if most != most:
+            break
+    return most
+
+
+cdef void moved(
+    const real *w, const real *gw, const real *w_before, const real *gw_before, real *space, real *square, int rows, int k
+) noexcept nogil:
+    """(k, k) inner products of what w changed by."""
+    cdef Py_ssize_t i, count = rows * k
+    for i in range(count):
+        space[i] = w[i] - w_before[i]
+        space[count + i] = gw[i] - gw_before[i]
+    product(square, space, space + count, k, rows, k, True, <real> 1, <real> 0)
+
+
+def w_nodes(
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    const real[:, :, :, ::1] views,  # (B, d, n, k)
+    const real[:, :, ::1] rows,  # as for z_nodes
+    const Py_ssize_t[::1] place,
+    const real[:, :, ::1] psi,  # (B, n, m)
+    const real[:, :, ::1] rest,
+    const real[:, :, ::1] inverse,
+    const real[:, :, ::1] response,
+    const real[:, :, :, ::1] dual,
+    const real[:, :, ::1] pulled,
+    const real[:, :, ::1] sum_w,  # (B, m, k)
+    const real[:, :, ::1] sum_z,
+    const real[:, :, :, ::1] sum_seen,  # (B, 1, m, k)
+    const real[:, :, ::1] sum_extra,
+    const real[::1] factor,  # the same in all iterations
+    const real[::1] spent,
+    real weight,  # of the neighbors' z,
+    real extra,  # and what the own has beyond that;
+    real next_weight,  # in the next iteration
+    real next_extra,
+    const real[:, :, ::1] w_before,  # (B, m + n, k) and with the metric: of the last iteration,
+    const real[:, :, ::1] gw_before,
+    const real[:, :, ::1] w_check,  # of the last check
+    const real[:, :, ::1] gw_check,
+    const real[:, ::1] rotation,  # (k, kept)
+    real nothing,
+    real[:, :, ::1] out_w,
+    real[:, :, ::1] out_gw,
+    real[:, :, ::1] out_values,
+    real[:, :, :, ::1] out_dual,
+    real[:, :, ::1] out_pulled,
+    real[:, :, :, ::1] out_shares,
+    real[:, :, ::1] out_said,
+    real[:, :, ::1] out_late,
+    real[:, :, ::1] out_sum_w,
+    real[:, :, ::1] out_sum_z,
+    real[:, :, :, ::1] out_sum_seen,
+    real[:, :, ::1] out_sum_extra,
+    real[:, ::1] progress,  # (4, B): residual, change, since the check, objective
+):
+    """w of some nodes, the multipliers and all that follows from them, and how far the nodes are."""
+    cdef Py_ssize_t b, i, s
+    cdef int d = views.shape[1], n = views.shape[2], k = views.shape[3], m = psi.shape[2], kept = rotation.shape[1]
+    cdef Py_ssize_t one = n * k, short = m * k, c
+    cdef real now, later, objective, x
+    cdef const real *turn = &rotation[0, 0]
+    cdef const real *heard
+    cdef const real *old
+    cdef real *space
+    cdef real *seen
+    cdef real *around
+    cdef real *target
+    cdef real *apart
+    cdef real *square
+    cdef real *length
+    cdef real *w
+    cdef real *gw
+    cdef real *half
+    cdef real *new
+    cdef real *share
+    with nogil:
+        space = <real *> malloc((d * one + one + 3 * (short + one) + k * k + one + 2 * kept) * sizeof(real))
+        seen, around = space, space + d * one
+        target = around + one
+        apart = target + short + one  # twice as long: also for differences
+        square = apart + 2 * (short + one)
+        length = square + k * k + one
+        for b in range(start, stop):
+            w, gw, half = &out_w[b, 0, 0], &out_gw[b, 0, 0], &out_values[b, 0, 0]
+            # what it saw of its neighbors' z
+            for s in range(d):
+                product(seen + s * one, &inverse[b, 0, 0], &views[b, s, 0, 0], n, n, k, False, <real> 1, <real> 0)
+            for i in range(one):
+                around[i] = seen[i]
+            for s in range(1, d):
+                for i in range(one):
+                    around[i] += seen[s * one + i]
+            memset(apart, 0, short * sizeof(real))
+            for s in range(d if m else 0):
+                heard = &rows[place[b * d + s], 0, 0]
+                for i in range(short):
+                    apart[i] += heard[i]
+            # the new w
+            if m:
+                heard = &rows[place[b * d], 0, 0]
+                for i in range(short):
+                    x = weight * apart[i] + extra * heard[i] + (&sum_seen[b, 0, 0, 0])[i]
+                    target[i] = factor[b] * (x - d * (&sum_w[b, 0, 0])[i] - (&sum_extra[b, 0, 0])[i])
+                    (&out_sum_seen[b, 0, 0, 0])[i] = (&sum_seen[b, 0, 0, 0])[i] + weight * apart[i]
+                    (&out_sum_z[b, 0, 0])[i] = (&sum_z[b, 0, 0])[i] + weight * heard[i]
+            old = &pulled[b, 0, 0]
+            for i in range(one):
+                target[short + i] = factor[b] * (weight * around[i] + extra * seen[i] - old[i])
+            product(apart, &rest[b, 0, 0], target + short, n, n, k, False, <real> 1, <real> 0)
+            if m:
+                product(apart, &psi[b, 0, 0], target, n, m, k, False, <real> 1, <real> 1)
+            product(half, &response[b, 0, 0], apart, n, n, k, False, <real> 1, <real> 0)
+            for i in range(short):
+                w[i] = target[i] / spent[b]
+            if m:
+                product(w, &psi[b, 0, 0], half, m, n, k, True, 2 / spent[b], <real> 1)
+            for i in range(one):
+                w[short + i] = (target[short + i] + 2 * half[i]) / spent[b]
+            for i in range(short):
+                gw[i] = w[i]
+            product(gw + short, &rest[b, 0, 0], w + short, n, n, k, False, <real> 1, <real> 0)
+            # the multipliers, and the shares to be said next
+            for i in range(one):
+                (&out_pulled[b, 0, 0])[i] = old[i] + weight * (d * w[short + i] - around[i]) + extra * (w[short + i] - seen[i])
+                around[i] = d * w[short + i] - around[i]
+            product(square, around, gw + short, k, n, k, True, <real> 1, <real> 0)
+            for s in range(d):
+                now, later = (weight, next_weight) if s else (weight + extra, next_weight + next_extra)
+                old, new, share = &dual[b, s, 0, 0], &out_dual[b, s, 0, 0], &out_shares[b, s, 0, 0]
+                for i in range(one):
+                    x = w[short + i] - seen[s * one + i]
+                    seen[s * one + i] = x
+                    new[i] = old[i] + now * x
+                    share[i] = new[i] + later * x
+            product(square, seen, &views[b, 0, 0, 0], k, d * n, k, True, <real> -1, <real> 1)
+            if m:
+                heard = &rows[place[b * d], 0, 0]
+                for i in range(short):
+                    x = w[i] - heard[i]
+                    (&out_sum_w[b, 0, 0])[i] = (&sum_w[b, 0, 0])[i] + weight * w[i]
+                    (&out_sum_extra[b, 0, 0])[i] = (&sum_extra[b, 0, 0])[i] + extra * x
+                    (&out_said[b, 0, 0])[i] = factor[b] * ((&out_sum_w[b, 0, 0])[i] + next_weight * w[i])
+                    (&out_late[b, 0, 0])[i] = factor[b] * ((&out_sum_extra[b, 0, 0])[i] + next_extra * x)
+                for s in range(d):
+                    heard = &rows[place[b * d + s], 0, 0]
+                    for i in range(short):
+                        apart[i] = w[i] - heard[i]
+                    product(square, apart, apart, k, m, k, True, <real> 1, <real> 1)
+            # how far it is
+            for i in range(k * k):
+                square[i] = square[i] / d
+            norms(square, turn, k, kept, length + kept)
+            product(square, w, gw, k, m + n, k, True, <real> 1, <real> 0)
+            norms(square, turn, k, kept, length)
+            for c in range(kept):
+                if length[c] < nothing:
+                    length[c] = nothing
+            progress[0, b] = worst(length + kept, length, kept)
+            moved(w, gw, &w_before[b, 0, 0], &gw_before[b, 0, 0], apart, square, m + n, k)
+            norms(square, turn, k, kept, length + kept)
+            progress[1, b] = worst(length + kept, length, kept)
+            moved(w, gw, &w_check[b, 0, 0], &gw_check[b, 0, 0], apart, square, m + n, k)
+            norms(square, turn, k, kept, length + kept)
+            progress[2, b] = worst(length + kept, length, kept)
+            product(apart, half, turn, n, k, kept, False, <real> 1, <real> 0)
+            objective = 0
+            for i in range(n * kept):
+                objective += apart[i] * apart[i]
+            progress[3, b] = objective
+        free(space)

@@ -1,0 +1,107 @@
+"""The steps of an iteration in compiled code (_steps.pyx), where they can be used: NumPy arrays, the proximal update, Gram blocks kept.
+
+The same formulas as consensus.py and stopping.py, to rounding. There each is a call over many nodes and makes a pass over memory; here a
+node's iterate stays in the cache from the first to the last. Without the compiled module everything works, several times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from ..kernels import row_tiles
+from .consensus import Estimate, OwnSpace, Penalties, Sums
+from .nodewise import in_turn
+from .pairs import NeighborhoodGram
+from .stopping import NOTHING, Measured, Progress
+
+try:
+    from . import _steps
+except ImportError:  # not built: no compiler where it was installed
+    _steps = None  # type: ignore[assignment]
+
+Array = Any
+
+CHUNKS = 8  # of nodes, for threads to share
+
+
+def available() -> bool:
+    """Whether the compiled module is there."""
+    return _steps is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """What the iterations need of a block's feature space, laid out for compiled code."""
+
+    own: OwnSpace
+    near: NeighborhoodGram  # keeps alive what `address` points to
+    address: np.ndarray  # (B, T) of each Gram block of a neighborhood
+    where: np.ndarray  # (B, T, 4): its slots, rows, columns
+
+    @classmethod
+    def of(cls, own: OwnSpace, near: NeighborhoodGram) -> Steps | None:
+        """None where compiled code cannot be used."""
+        kept = all(group.blocks is not None for group in near.groups)
+        if _steps is None or not aac.is_numpy_array(own.rest) or own.reach is not None or not kept:
+            return None
+        psi, rest, inverse = (np.ascontiguousarray(x) for x in (own.psi, own.rest, own.inverse))
+        return cls(OwnSpace(psi, rest, inverse), near, *near.blocks_of_nodes())
+
+    def z_step(
+        self, z: Estimate, sums: Sums, shares: Array, heard: Any, late: Array, rho: Penalties
+    ) -> tuple[Estimate, Array]:
+        """`z_target`, `apply` and `z_clip`: the new z, and its values on the samples of the neighborhood."""
+        out = _like(z.shared), _like(z.near), _like(z.near)
+        limit = float(np.finfo(shares.dtype).max) ** 0.5
+        given = (z.shared, z.near, sums.z, shares, heard.rows, heard.place, late, rho.factors, rho.around, rho.on_z)
+        self._run("z_nodes", shares.dtype, *given, rho.near, self.address, self.where, limit, *out)
+        return Estimate(out[0], out[1]), out[2]
+
+    def w_step(
+        self,
+        state: Any,
+        views: Array,
+        heard: Any,
+        rho: Penalties,
+        next_rho: Penalties,
+        response: Array,
+        before: Measured,
+        at_check: Measured,
+        leading: Array,
+    ) -> tuple[Measured, Progress]:
+        """`project`, `w_step`, `dual_step`, `sums_step` and `measure`: the new w, multipliers and shares (into `state`), and how far they are."""
+        own, dual, pulled, sums = self.own, state.dual, state.pulled, state.sums
+        new = Measured(_like(before.w), _like(before.w), _like(pulled))
+        beside = tuple(_like(x) for x in (dual, pulled, dual, sums.w, sums.w))
+        after = Sums(*(_like(x) for x in sums.arrays()))
+        progress = np.empty((4, views.shape[0]), dtype=views.dtype)
+        weights = rho.near, rho.mine - rho.near, next_rho.near, next_rho.mine - next_rho.near
+        self._run(
+            "w_nodes", views.dtype,
+            views, heard.rows, heard.place, own.psi, own.rest, own.inverse, response, dual, pulled, *sums.arrays(), rho.factor, rho.spent,
+            *weights, before.w, before.gw, at_check.w, at_check.gw, leading, NOTHING[views.dtype.itemsize * 8],
+            new.w, new.gw, new.values, *beside, *after.arrays(), progress,
+        )  # fmt: skip
+        (state.dual, state.pulled, state.shares, state.said, state.late), state.sums = beside, after
+        return new, Progress(*progress)
+
+    def _run(self, name: str, dtype: np.dtype, *arguments: Any) -> None:
+        """Some nodes at a time, in the threads that there are."""
+        kind = "double" if dtype == np.float64 else "float"
+        function: Callable[..., None] = getattr(_steps, name)[kind]
+        laid_out = [np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in arguments]
+        n_nodes = self.address.shape[0]
+        in_turn(
+            lambda nodes: function(nodes.start, nodes.stop, *laid_out),
+            list(row_tiles(n_nodes, -(-n_nodes // CHUNKS))),
+            laid_out[0],
+        )
+
+
+def _like(x: Array) -> Array:
+    return np.empty(x.shape, dtype=x.dtype)
