@@ -7,6 +7,8 @@ from setuptools import Extension, setup
 steps = Extension(
     "dekpca.core._steps",
     ["src/dekpca/core/_steps.pyx"],
+    depends=["src/dekpca/core/_small.h"],
+    include_dirs=["src/dekpca/core"],
     extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
     optional=True,
 )

@@ -15,11 +15,16 @@ ctypedef fused real:
     float
     double
 
+cdef extern from "_small.h" nogil:
+    # 1 if the matrix was small enough
+    bint small_double(double *, const double *, const double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, bint, double, double, const double *)
+    bint small_float(float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, bint, float, float, const float *)
+
 
 cdef void product(
-    real *out, const real *a, const real *b, int rows, int inner, int columns, bint turned, real alpha, real beta
+    real *out, const real *a, const real *b, int rows, int inner, int columns, bint turned, real alpha, real beta, const real *ahead
 ) noexcept nogil:
-    """out (rows, columns) = alpha a b + beta out, row by row; `turned`: a is stored (inner, rows)."""
+    """out (rows, columns) = alpha a b + beta out, row by row; `turned`: a is stored (inner, rows). `ahead` is needed next."""
     cdef int lda = rows if turned else inner
     cdef char plain = b"N"
     cdef char first = b"T" if turned else b"N"
@@ -28,10 +33,14 @@ cdef void product(
     if inner == 0:
         scale(out, rows * columns, beta)
         return
-    # what is row by row here is column by column there: out' = b' a'
+    # BLAS: what is row by row here is column by column there, out' = b' a'
     if real is double:
+        if small_double(out, a, b, rows, inner, columns, turned, alpha, beta, ahead):
+            return
         dgemm(&plain, &first, &columns, &rows, &inner, &alpha, <double *> b, &columns, <double *> a, &lda, &beta, out, &columns)
     else:
+        if small_float(out, a, b, rows, inner, columns, turned, alpha, beta, ahead):
+            return
         sgemm(&plain, &first, &columns, &rows, &inner, &alpha, <float *> b, &columns, <float *> a, &lda, &beta, out, &columns)
 
 
@@ -102,6 +111,7 @@ def z_nodes(
     cdef const real *x
     cdef const real *y
     cdef const real *block
+    cdef const real *following
     cdef real *space
     cdef real *wanted
     cdef real *top
@@ -133,17 +143,18 @@ def z_nodes(
             memset(values, 0, long * sizeof(real))
             for t in range(address.shape[1]):
                 block = <const real *> address[b, t]
+                following = <const real *> address[b, t + 1] if t + 1 < address.shape[1] else <const real *> address[min(b + 1, stop - 1), 0]
                 rows_1, rows_2 = where[b, t, 2], where[b, t, 3]
-                product(values + where[b, t, 0] * one, block, wanted + where[b, t, 1] * one, rows_1, rows_2, k, False, <real> 1, <real> 1)
+                product(values + where[b, t, 0] * one, block, wanted + where[b, t, 1] * one, rows_1, rows_2, k, False, <real> 1, <real> 1, following)
                 if where[b, t, 0] != where[b, t, 1]:
-                    product(values + where[b, t, 1] * one, block, wanted + where[b, t, 0] * one, rows_2, rows_1, k, True, <real> 1, <real> 1)
-            product(square, top, top, k, m, k, True, <real> 1, <real> 0)
-            product(square, wanted, values, k, d * n, k, True, <real> 1, <real> 1)
+                    product(values + where[b, t, 1] * one, block, wanted + where[b, t, 0] * one, rows_2, rows_1, k, True, <real> 1, <real> 1, following)
+            product(square, top, top, k, m, k, True, <real> 1, <real> 0, top)
+            product(square, wanted, values, k, d * n, k, True, <real> 1, <real> 1, wanted)
             clip_matrix(square, square + k * k, square + 2 * k * k, square + 3 * k * k, work, lwork, k, limit)
             if m:
-                product(&out_shared[b, 0, 0], top, square + k * k, m, k, k, False, <real> 1, <real> 0)
-            product(&out_near[b, 0, 0, 0], wanted, square + k * k, d * n, k, k, False, <real> 1, <real> 0)
-            product(&out_values[b, 0, 0, 0], values, square + k * k, d * n, k, k, False, <real> 1, <real> 0)
+                product(&out_shared[b, 0, 0], top, square + k * k, m, k, k, False, <real> 1, <real> 0, top)
+            product(&out_near[b, 0, 0, 0], wanted, square + k * k, d * n, k, k, False, <real> 1, <real> 0, wanted)
+            product(&out_values[b, 0, 0, 0], values, square + k * k, d * n, k, k, False, <real> 1, <real> 0, values)
         free(space)
 
 
@@ -182,7 +193,7 @@ cdef void moved(
     for i in range(count):
         space[i] = w[i] - w_before[i]
         space[count + i] = gw[i] - gw_before[i]
-    product(square, space, space + count, k, rows, k, True, <real> 1, <real> 0)
+    product(square, space, space + count, k, rows, k, True, <real> 1, <real> 0, space)
 
 
 def w_nodes(
@@ -230,11 +241,12 @@ def w_nodes(
     """w of some nodes, the multipliers and all that follows from them, and how far the nodes are."""
     cdef Py_ssize_t b, i, s
     cdef int d = views.shape[1], n = views.shape[2], k = views.shape[3], m = psi.shape[2], kept = rotation.shape[1]
-    cdef Py_ssize_t one = n * k, short = m * k, c
+    cdef Py_ssize_t one = n * k, short = m * k, c, next_node
     cdef real now, later, objective, x
     cdef const real *turn = &rotation[0, 0]
     cdef const real *heard
     cdef const real *old
+    cdef const real *ahead
     cdef real *space
     cdef real *seen
     cdef real *around
@@ -257,8 +269,15 @@ def w_nodes(
         for b in range(start, stop):
             w, gw, half = &out_w[b, 0, 0], &out_gw[b, 0, 0], &out_values[b, 0, 0]
             # what it saw of its neighbors' z
+            next_node = min(b + 1, stop - 1)
             for s in range(d):
-                product(seen + s * one, &inverse[b, 0, 0], &views[b, s, 0, 0], n, n, k, False, <real> 1, <real> 0)
+                if s == 0 or not m:
+                    ahead = &rest[b, 0, 0]
+                elif s <= 2:
+                    ahead = &psi[b, 0, 0] + (s - 1) * n * n
+                else:
+                    ahead = &response[b, 0, 0] if s == 3 else &inverse[next_node, 0, 0]
+                product(seen + s * one, &inverse[b, 0, 0], &views[b, s, 0, 0], n, n, k, False, <real> 1, <real> 0, ahead)
             for i in range(one):
                 around[i] = seen[i]
             for s in range(1, d):
@@ -280,24 +299,24 @@ def w_nodes(
             old = &pulled[b, 0, 0]
             for i in range(one):
                 target[short + i] = factor[b] * (weight * around[i] + extra * seen[i] - old[i])
-            product(apart, &rest[b, 0, 0], target + short, n, n, k, False, <real> 1, <real> 0)
+            product(apart, &rest[b, 0, 0], target + short, n, n, k, False, <real> 1, <real> 0, &rest[b, 0, 0])
             if m:
-                product(apart, &psi[b, 0, 0], target, n, m, k, False, <real> 1, <real> 1)
-            product(half, &response[b, 0, 0], apart, n, n, k, False, <real> 1, <real> 0)
+                product(apart, &psi[b, 0, 0], target, n, m, k, False, <real> 1, <real> 1, &psi[b, 0, 0])
+            product(half, &response[b, 0, 0], apart, n, n, k, False, <real> 1, <real> 0, &response[b, 0, 0])
             for i in range(short):
                 w[i] = target[i] / spent[b]
             if m:
-                product(w, &psi[b, 0, 0], half, m, n, k, True, 2 / spent[b], <real> 1)
+                product(w, &psi[b, 0, 0], half, m, n, k, True, 2 / spent[b], <real> 1, &dual[b, 0, 0, 0])
             for i in range(one):
                 w[short + i] = (target[short + i] + 2 * half[i]) / spent[b]
             for i in range(short):
                 gw[i] = w[i]
-            product(gw + short, &rest[b, 0, 0], w + short, n, n, k, False, <real> 1, <real> 0)
+            product(gw + short, &rest[b, 0, 0], w + short, n, n, k, False, <real> 1, <real> 0, &inverse[next_node, 0, 0])
             # the multipliers, and the shares to be said next
             for i in range(one):
                 (&out_pulled[b, 0, 0])[i] = old[i] + weight * (d * w[short + i] - around[i]) + extra * (w[short + i] - seen[i])
                 around[i] = d * w[short + i] - around[i]
-            product(square, around, gw + short, k, n, k, True, <real> 1, <real> 0)
+            product(square, around, gw + short, k, n, k, True, <real> 1, <real> 0, around)
             for s in range(d):
                 now, later = (weight, next_weight) if s else (weight + extra, next_weight + next_extra)
                 old, new, share = &dual[b, s, 0, 0], &out_dual[b, s, 0, 0], &out_shares[b, s, 0, 0]
@@ -306,7 +325,7 @@ def w_nodes(
                     seen[s * one + i] = x
                     new[i] = old[i] + now * x
                     share[i] = new[i] + later * x
-            product(square, seen, &views[b, 0, 0, 0], k, d * n, k, True, <real> -1, <real> 1)
+            product(square, seen, &views[b, 0, 0, 0], k, d * n, k, True, <real> -1, <real> 1, seen)
             if m:
                 heard = &rows[place[b * d], 0, 0]
                 for i in range(short):
@@ -319,12 +338,12 @@ def w_nodes(
                     heard = &rows[place[b * d + s], 0, 0]
                     for i in range(short):
                         apart[i] = w[i] - heard[i]
-                    product(square, apart, apart, k, m, k, True, <real> 1, <real> 1)
+                    product(square, apart, apart, k, m, k, True, <real> 1, <real> 1, apart)
             # how far it is
             for i in range(k * k):
                 square[i] = square[i] / d
             norms(square, turn, k, kept, length + kept)
-            product(square, w, gw, k, m + n, k, True, <real> 1, <real> 0)
+            product(square, w, gw, k, m + n, k, True, <real> 1, <real> 0, w)
             norms(square, turn, k, kept, length)
             for c in range(kept):
                 if length[c] < nothing:
@@ -336,7 +355,7 @@ def w_nodes(
             moved(w, gw, &w_check[b, 0, 0], &gw_check[b, 0, 0], apart, square, m + n, k)
             norms(square, turn, k, kept, length + kept)
             progress[2, b] = worst(length + kept, length, kept)
-            product(apart, half, turn, n, k, kept, False, <real> 1, <real> 0)
+            product(apart, half, turn, n, k, kept, False, <real> 1, <real> 0, half)
             objective = 0
             for i in range(n * kept):
                 objective += apart[i] * apart[i]
