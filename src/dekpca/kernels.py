@@ -40,9 +40,9 @@ def _sigmoid(kernel: Kernel, A: Array, B: Array) -> Array:
 FAR_FROM_ORIGIN = 100.0
 
 
-def _rbf(kernel: Kernel, A: Array, B: Array) -> Array:
+def _rbf(kernel: Kernel, A: Array, B: Array, squares: tuple[Array, Array] | None = None) -> Array:
     xp = aac.array_namespace(A)
-    size_a, size_b = xp.vecdot(A, A), xp.vecdot(B, B)
+    size_a, size_b = squares or (xp.vecdot(A, A), xp.vecdot(B, B))
     if kernel.gamma * max(float(xp.max(size_a)), float(xp.max(size_b))) > FAR_FROM_ORIGIN:
         among = B[..., :1, :]  # any sample will do, and the first is never padding
         A, B = A - among, B - among
@@ -139,12 +139,16 @@ class Kernel:
     def label(self) -> str:
         return self.name if isinstance(self.name, str) else getattr(self.name, "__name__", repr(self.name))
 
-    def gram(self, A: Array, B: Array) -> Array:
-        """k of all rows of A (..., a, M) with all rows of B (..., b, M): (..., a, b), computed in tiles."""
+    def squares(self, X: Array) -> Array | None:
+        """What `gram` would work out again for each set of samples that X is compared with; None for kernels that need nothing of it."""
+        return aac.array_namespace(X).vecdot(X, X) if self.name == "rbf" else None
+
+    def gram(self, A: Array, B: Array, squares: tuple[Array | None, Array | None] = (None, None)) -> Array:
+        """k of all rows of A (..., a, M) with all rows of B (..., b, M): (..., a, b), computed in tiles. `squares` of both spare some work."""
         rows, columns = A.shape[-2], B.shape[-2]
         batch = int(np.prod(A.shape[:-2]))
         if rows <= TILE_ROWS and columns <= TILE_ROWS and batch * rows * columns * 8 <= TILE_BYTES:
-            return self._tile(A, B)
+            return self._tile(A, B, squares)
         xp = aac.array_namespace(A)
         if batch > 1 and len(A.shape) == 3 and len(B.shape) == 3:
             out = xp.empty((batch, rows, columns), dtype=A.dtype, device=aac.device(A))
@@ -191,8 +195,8 @@ class Kernel:
         angles = X @ _transposed(frequencies)
         return xp.concat([xp.cos(angles), xp.sin(angles)], axis=-1) * frequencies.shape[0] ** -0.5
 
-    def _tile(self, A: Array, B: Array) -> Array:
-        gram = self._raw(A, B)
+    def _tile(self, A: Array, B: Array, squares: tuple[Array | None, Array | None] = (None, None)) -> Array:
+        gram = self._raw(A, B) if squares[0] is None or squares[1] is None else _rbf(self, A, B, squares)
         if self.normalize and not self.is_normal:
             gram = gram * _inverse_root(self._raw_diagonal(A))[..., :, None]
             gram = gram * _inverse_root(self._raw_diagonal(B))[..., None, :]

@@ -4,7 +4,7 @@ The program speaks for a block of nodes at once (block.py). An engine carries me
 else: these few types are all that passes between the two.
 
     Say          a message of its own for each neighbor spoken to    -> the messages that arrive, stacked
-    Say(alike)   the same, with some rows that all neighbors hear    -> the messages that arrive, and those rows: Alike
+    Say(alike)   the same, with some rows that all neighbors hear    -> the messages that arrive, and those rows: Slots of either
     Say(common)  one array that all nodes hold alike, passed on      -> the array, or None if none arrives
     Tell         the same message to every neighbor                  -> Heard: the neighbors' messages, each held once
     Total        a sum over all nodes, rows from all nodes (Rows)    -> the result, or None: then it goes from neighbor to neighbor
@@ -47,8 +47,8 @@ class Say:
     Messages to slot 0 stay at home and cost nothing. An edge not in `to` is silent.
 
     With `alike` (B, rows, ...) every node says the same rows to all its neighbors, ahead of those of `payload`, and hears theirs; all
-    edges speak then. An engine need not copy them for each edge: the answer is what arrives of `payload`, and an `Alike`. One that
-    does copy them delivers `joined()` and answers `split(...)` of what arrives.
+    edges speak then. An engine need not copy anything: the answer says where to find what arrives of `payload`, and those rows. One that
+    does copy delivers `joined()` and answers `split(...)` of what arrives.
     """
 
     kind: str
@@ -77,21 +77,29 @@ class Say:
             alike=None,
         )
 
-    def split(self, arrived: Array) -> tuple[Array, Alike]:
+    def split(self, arrived: Array) -> tuple[Slots, Slots]:
         """What arrives of `joined()`, as an answer to this."""
         assert self.alike is not None
-        m = self.alike.shape[1]
-        place = aac.array_namespace(arrived).arange(arrived.shape[0], device=aac.device(arrived))
-        return arrived[:, m:, ...], Alike(arrived[:, :m, ...], place, arrived.shape[0] // self.alike.shape[0])
+        m, n_slots = self.alike.shape[1], arrived.shape[0] // self.alike.shape[0]
+        return Slots.stacked(arrived[:, m:, ...], n_slots), Slots.stacked(arrived[:, :m, ...], n_slots)
 
 
 @dataclass(frozen=True, eq=False)
-class Alike:
-    """Rows that each node said to all its neighbors: slot s of node b heard `rows[place[b * d + s]]`."""
+class Slots:
+    """What the nodes of a block heard, wherever it lies: slot s of node b heard `rows[place[b * d + s]]`."""
 
     rows: Array
     place: Array
     n_slots: int
+
+    @classmethod
+    def stacked(cls, rows: Array, n_slots: int) -> Slots:
+        """In order."""
+        return cls(rows, aac.array_namespace(rows).arange(rows.shape[0], device=aac.device(rows)), n_slots)
+
+    @property
+    def n_nodes(self) -> int:
+        return int(self.place.shape[0]) // self.n_slots
 
     def slots(self, nodes: slice) -> Array:
         """What some nodes heard in each slot: (b, d, rows, ...)."""

@@ -25,7 +25,7 @@ from .core.nodewise import by_nodes, row_bytes
 from .core.spectrum import sane, to_numpy, transposed
 from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
 from .features import feature_answer
-from .messages import Alike, Checkpoint, Say, Tell
+from .messages import Checkpoint, Say, Slots, Tell
 from .options import CHECK_EVERY, Options, schedule
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
 
@@ -293,7 +293,6 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
     """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`."""
     if state.sums.seen.shape[1] != (block.n_slots if options.diagnostics else 1):
         raise ValueError("a run must be resumed with the diagnostics it was begun with")
-    xp = aac.array_namespace(block.samples)
     before, at_check = (stopping.Measured.of(space.own, w) for w in (state.w, state.at_check[0]))
     response, made_for = None, None
     compiled = Steps.of(space.own, space.near) if options.anchored and not options.diagnostics else None
@@ -307,13 +306,11 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
             response, made_for = space.gram.response(rho.spent), (rho.near, rho.mine)
 
         shares, heard = yield _say(block, "share", state.shares, state.said, back=False)
-        shares = xp.reshape(shares, state.z.near.shape)
         if compiled:
             z, values = compiled.z_step(state.z, state.sums, shares, heard, state.late, rho)
         else:
             z, values = z_step(options, space, state, shares, heard, rho)
         views, heard = yield _say(block, "view", values, z.shared, back=True)
-        views = xp.reshape(views, (block.n_nodes, block.n_slots, *views.shape[1:]))
         leading = state.rotation[:, : min(state.w.shape[2], options.n_components)]
         args = (views, heard, rho, next_rho, response, before, at_check, leading)
         measured, progress = compiled.w_step(state, *args) if compiled else w_step(options, space, state, *args)
@@ -342,27 +339,28 @@ def _say(block: Block, kind: str, payload: Array, alike: Array, back: bool) -> S
 
 
 def z_step(
-    options: Options, space: Space, state: State, shares: Array, heard: Alike, rho: Penalties
+    options: Options, space: Space, state: State, shares: Slots, heard: Slots, rho: Penalties
 ) -> tuple[Estimate, Array]:
     """From the neighbors' shares the new z, and its values on the samples of the neighborhood."""
-    xp = aac.array_namespace(shares)
-    B, d, n, k = state.z.near.shape
-    work = row_bytes(shares)
+    near = state.z.near
+    xp = aac.array_namespace(near)
+    B, d, n, k = near.shape
+    work = row_bytes(near)
 
     def target(j: slice) -> tuple[Array, ...]:
         z = consensus.z_target(
-            state.z[j], state.sums[j], shares[j, ...], heard.slots(j), state.late[j, ...], rho[j], options.anchored
+            state.z[j], state.sums[j], shares.slots(j), heard.slots(j), state.late[j, ...], rho[j], options.anchored
         )
         return z.shared, z.near
 
-    wanted = Estimate(*by_nodes(target, B, work, shares))
+    wanted = Estimate(*by_nodes(target, B, work, near))
     products = space.near.products(xp.reshape(wanted.near, (B * d, n, k)))
 
     def clip(j: slice) -> tuple[Array, ...]:
         z, values = consensus.z_clip(wanted[j], space.near.collect(products, j))
         return z.shared, z.near, values
 
-    shared, near, values = by_nodes(clip, B, work, shares)
+    shared, near, values = by_nodes(clip, B, work, near)
     return Estimate(shared, near), values
 
 
@@ -370,8 +368,8 @@ def w_step(
     options: Options,
     space: Space,
     state: State,
-    views: Array,
-    heard: Alike,
+    views: Slots,
+    heard: Slots,
     rho: Penalties,
     next_rho: Penalties,
     response: Array,
@@ -380,12 +378,12 @@ def w_step(
     leading: Array,
 ) -> tuple[stopping.Measured, stopping.Progress]:
     """From what the nodes heard of their neighbors' z, the new w, multipliers and shares (into `state`), and how far they are."""
-    xp = aac.array_namespace(views)
-    (B, d), m = views.shape[:2], space.own.m
+    xp = aac.array_namespace(state.dual)
+    (B, d), m = state.dual.shape[:2], space.own.m
 
     def some(j: slice) -> tuple[Array, ...]:
         own, dual, sums, on, after = space.own[j], state.dual[j, ...], state.sums[j], rho[j], next_rho[j]
-        values, slots = views[j, ...], heard.slots(j)
+        values, slots = views.slots(j), heard.slots(j)
         seen = own.project(values)
         if options.update == "paper":
             signs = consensus.view_signs(own, seen)
@@ -413,7 +411,7 @@ def w_step(
         progress = stopping.measure(new, between / d, before[j], at_check[j], leading, pull)
         return (w, new.gw, new.values, dual, pulled, shares, said, late, *sums.arrays(), *progress.numbers())
 
-    found = by_nodes(some, B, row_bytes(views), views)
+    found = by_nodes(some, B, row_bytes(state.dual), state.dual)
     w, gw, own_values, state.dual, state.pulled, state.shares, state.said, state.late = found[:8]
     state.sums = Sums(*found[8:12])
     return stopping.Measured(w, gw, own_values), stopping.Progress(*found[12:])

@@ -70,7 +70,14 @@ class Coordinates:
         """psi with the network's mean, or the node's own, subtracted."""
         if options.centering == "local":
             return center_rows(self.raw, block.mask)
-        return self.raw if known.mean is None else (self.raw - known.mean) * block.mask[..., None]
+        if known.mean is None:
+            return self.raw
+        return by_nodes(
+            lambda j: ((self.raw[j, ...] - known.mean) * block.mask[j, :, None],),
+            block.n_nodes,
+            row_bytes(self.raw),
+            self.raw,
+        )[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +148,10 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
     landmarks.check_kernel(block.samples, gram, block.own_sizes, owners, kernel)
     rho = _penalties(options, block.n_slots, gram, block.array(block.own_sizes), scale)
     rest = rest if clean is None else clean
-    trace = xp.sum(xp.linalg.diagonal(rest), axis=1) + xp.sum(psi * psi, axis=(1, 2))
+    if clean is None:
+        trace = xp.sum(xp.linalg.diagonal(gram.matrix), axis=1)
+    else:
+        trace = xp.sum(xp.linalg.diagonal(rest), axis=1) + xp.sum(psi * psi, axis=(1, 2))
     undeflated = xp.maximum(gram.top, scale)
     return Space(own, gram, near, sites, rest, trace, undeflated, None if rho is None else block.array(rho))
 
@@ -174,7 +184,8 @@ def _pool(block: Block, sites: Heard, number: int, kernel: Kernel, coordinates: 
         psi = marks.coordinates(kernel, samples[:, :rows, :])
     else:
         psi = xp.zeros((samples.shape[0], rows, 0), dtype=samples.dtype, device=aac.device(samples))
-    return Pool(samples[:, :rows, :], psi, mask, bool((size >= rows).all()))
+    samples = samples[:, :rows, :]
+    return Pool(samples, psi, mask, bool((size >= rows).all()), kernel.squares(samples))
 
 
 def _penalties(options: Options, n_slots: int, gram: Factor, sizes: Array, scale: Array) -> np.ndarray | None:

@@ -9,7 +9,7 @@ from libc.stdint cimport intptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 from scipy.linalg.cython_blas cimport dgemm, sgemm
-from scipy.linalg.cython_lapack cimport dsyev, ssyev
+from scipy.linalg.cython_lapack cimport dpotrf, dpotri, dsyev, spotrf, spotri, ssyev
 
 ctypedef fused real:
     float
@@ -87,9 +87,10 @@ def z_nodes(
     const real[:, :, ::1] shared,  # (B, m, k) and
     const real[:, :, :, ::1] near,  # (B, d, n, k): z before
     const real[:, :, ::1] total,  # (B, m, k): sums.z
-    const real[:, :, :, ::1] shares,
-    const real[:, :, ::1] rows,  # what was said in shared coordinates,
-    const Py_ssize_t[::1] place,  # and where slot s of node b finds its own: place[b * d + s]
+    const real[:, :, ::1] shares,  # (., n, k): what was said,
+    const Py_ssize_t[::1] at_shares,  # and where slot s of node b finds what it heard: at[b * d + s];
+    const real[:, :, ::1] rows,  # (., m, k): the same in shared coordinates
+    const Py_ssize_t[::1] place,
     const real[:, :, ::1] late,
     const real[:, ::1] factors,
     const real[::1] around,
@@ -126,7 +127,7 @@ def z_nodes(
         for b in range(start, stop):
             for s in range(d):
                 factor = factors[b, s] / on_z[b]
-                x, y = &near[b, s, 0, 0], &shares[b, s, 0, 0]
+                x, y = &near[b, s, 0, 0], &shares[at_shares[b * d + s], 0, 0]
                 for i in range(one):
                     wanted[s * one + i] = x[i] + factor * y[i]
             if m:
@@ -199,8 +200,9 @@ cdef void moved(
 def w_nodes(
     Py_ssize_t start,
     Py_ssize_t stop,
-    const real[:, :, :, ::1] views,  # (B, d, n, k)
-    const real[:, :, ::1] rows,  # as for z_nodes
+    const real[:, :, ::1] views,  # as for z_nodes: what was said, and where
+    const Py_ssize_t[::1] at_views,
+    const real[:, :, ::1] rows,
     const Py_ssize_t[::1] place,
     const real[:, :, ::1] psi,  # (B, n, m)
     const real[:, :, ::1] rest,
@@ -240,7 +242,7 @@ def w_nodes(
 ):
     """w of some nodes, the multipliers and all that follows from them, and how far the nodes are."""
     cdef Py_ssize_t b, i, s
-    cdef int d = views.shape[1], n = views.shape[2], k = views.shape[3], m = psi.shape[2], kept = rotation.shape[1]
+    cdef int d = dual.shape[1], n = dual.shape[2], k = dual.shape[3], m = psi.shape[2], kept = rotation.shape[1]
     cdef Py_ssize_t one = n * k, short = m * k, c, next_node
     cdef real now, later, objective, x
     cdef const real *turn = &rotation[0, 0]
@@ -277,7 +279,7 @@ def w_nodes(
                     ahead = &psi[b, 0, 0] + (s - 1) * n * n
                 else:
                     ahead = &response[b, 0, 0] if s == 3 else &inverse[next_node, 0, 0]
-                product(seen + s * one, &inverse[b, 0, 0], &views[b, s, 0, 0], n, n, k, False, <real> 1, <real> 0, ahead)
+                product(seen + s * one, &inverse[b, 0, 0], &views[at_views[b * d + s], 0, 0], n, n, k, False, <real> 1, <real> 0, ahead)
             for i in range(one):
                 around[i] = seen[i]
             for s in range(1, d):
@@ -325,7 +327,7 @@ def w_nodes(
                     seen[s * one + i] = x
                     new[i] = old[i] + now * x
                     share[i] = new[i] + later * x
-            product(square, seen, &views[b, 0, 0, 0], k, d * n, k, True, <real> -1, <real> 1, seen)
+                product(square, seen + s * one, &views[at_views[b * d + s], 0, 0], k, n, k, True, <real> -1, <real> 1, seen)
             if m:
                 heard = &rows[place[b * d], 0, 0]
                 for i in range(short):
@@ -361,3 +363,31 @@ def w_nodes(
                 objective += apart[i] * apart[i]
             progress[3, b] = objective
         free(space)
+
+
+def inverses(const real[:, :, ::1] matrices, real[:, :, ::1] out):
+    """The inverse of each of a stack of positive definite matrices; how many came out before one that is not."""
+    cdef Py_ssize_t b = 0, i, j
+    cdef int n = matrices.shape[1], info = 0
+    cdef char lower = b"L"
+    cdef real *x
+    with nogil:
+        for b in range(matrices.shape[0] if n else 0):
+            x = &out[b, 0, 0]
+            for i in range(n * n):
+                x[i] = (&matrices[b, 0, 0])[i]
+            if real is double:
+                dpotrf(&lower, &n, x, &n, &info)
+            else:
+                spotrf(&lower, &n, x, &n, &info)
+            if info == 0:
+                if real is double:
+                    dpotri(&lower, &n, x, &n, &info)
+                else:
+                    spotri(&lower, &n, x, &n, &info)
+            if info != 0:
+                break
+            for i in range(n):  # what is below the diagonal there is above it here
+                for j in range(i):
+                    x[i * n + j] = x[j * n + i]
+    return b if info != 0 else matrices.shape[0]

@@ -14,24 +14,16 @@ import array_api_compat as aac
 import numpy as np
 
 from ..kernels import row_tiles
+from ..messages import Slots
+from . import native
 from .consensus import Estimate, OwnSpace, Penalties, Sums
 from .nodewise import in_turn
 from .pairs import NeighborhoodGram
 from .stopping import NOTHING, Measured, Progress
 
-try:
-    from . import _steps
-except ImportError:  # not built: no compiler where it was installed
-    _steps = None  # type: ignore[assignment]
-
 Array = Any
 
 CHUNKS = 8  # of nodes, for threads to share
-
-
-def available() -> bool:
-    """Whether the compiled module is there."""
-    return _steps is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,26 +39,26 @@ class Steps:
     def of(cls, own: OwnSpace, near: NeighborhoodGram) -> Steps | None:
         """None where compiled code cannot be used."""
         kept = all(group.blocks is not None for group in near.groups)
-        if _steps is None or not aac.is_numpy_array(own.rest) or own.reach is not None or not kept:
+        if native.steps is None or not aac.is_numpy_array(own.rest) or own.reach is not None or not kept:
             return None
         psi, rest, inverse = (np.ascontiguousarray(x) for x in (own.psi, own.rest, own.inverse))
         return cls(OwnSpace(psi, rest, inverse), near, *near.blocks_of_nodes())
 
     def z_step(
-        self, z: Estimate, sums: Sums, shares: Array, heard: Any, late: Array, rho: Penalties
+        self, z: Estimate, sums: Sums, shares: Slots, heard: Slots, late: Array, rho: Penalties
     ) -> tuple[Estimate, Array]:
         """`z_target`, `apply` and `z_clip`: the new z, and its values on the samples of the neighborhood."""
         out = _like(z.shared), _like(z.near), _like(z.near)
-        limit = float(np.finfo(shares.dtype).max) ** 0.5
-        given = (z.shared, z.near, sums.z, shares, heard.rows, heard.place, late, rho.factors, rho.around, rho.on_z)
-        self._run("z_nodes", shares.dtype, *given, rho.near, self.address, self.where, limit, *out)
+        limit = float(np.finfo(late.dtype).max) ** 0.5
+        given = (z.shared, z.near, sums.z, shares.rows, shares.place, heard.rows, heard.place, late, rho.factors, rho.around, rho.on_z)
+        self._run("z_nodes", late.dtype, *given, rho.near, self.address, self.where, limit, *out)
         return Estimate(out[0], out[1]), out[2]
 
     def w_step(
         self,
         state: Any,
-        views: Array,
-        heard: Any,
+        views: Slots,
+        heard: Slots,
         rho: Penalties,
         next_rho: Penalties,
         response: Array,
@@ -79,12 +71,13 @@ class Steps:
         new = Measured(_like(before.w), _like(before.w), _like(pulled))
         beside = tuple(_like(x) for x in (dual, pulled, dual, sums.w, sums.w))
         after = Sums(*(_like(x) for x in sums.arrays()))
-        progress = np.empty((4, views.shape[0]), dtype=views.dtype)
+        dtype = pulled.dtype
+        progress = np.empty((4, pulled.shape[0]), dtype=dtype)
         weights = rho.near, rho.mine - rho.near, next_rho.near, next_rho.mine - next_rho.near
         self._run(
-            "w_nodes", views.dtype,
-            views, heard.rows, heard.place, own.psi, own.rest, own.inverse, response, dual, pulled, *sums.arrays(), rho.factor, rho.spent,
-            *weights, before.w, before.gw, at_check.w, at_check.gw, leading, NOTHING[views.dtype.itemsize * 8],
+            "w_nodes", dtype,
+            views.rows, views.place, heard.rows, heard.place, own.psi, own.rest, own.inverse, response, dual, pulled, *sums.arrays(), rho.factor, rho.spent,
+            *weights, before.w, before.gw, at_check.w, at_check.gw, leading, NOTHING[dtype.itemsize * 8],
             new.w, new.gw, new.values, *beside, *after.arrays(), progress,
         )  # fmt: skip
         (state.dual, state.pulled, state.shares, state.said, state.late), state.sums = beside, after
@@ -93,7 +86,7 @@ class Steps:
     def _run(self, name: str, dtype: np.dtype, *arguments: Any) -> None:
         """Some nodes at a time, in the threads that there are."""
         kind = "double" if dtype == np.float64 else "float"
-        function: Callable[..., None] = getattr(_steps, name)[kind]
+        function: Callable[..., None] = getattr(native.steps, name)[kind]
         laid_out = [np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in arguments]
         n_nodes = self.address.shape[0]
         in_turn(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 
@@ -126,9 +127,8 @@ class Landmarks:
         """psi of each sample, not centred: (..., n, m)."""
         xp = aac.array_namespace(samples)
         flat = xp.reshape(samples, (-1, samples.shape[-1]))
-        (psi,) = by_nodes(
-            lambda rows: (kernel.gram(flat[rows, :], self.points) @ self.root,), flat.shape[0], row_bytes(flat), flat
-        )
+        work = max(row_bytes(self.root), row_bytes(flat) // 4)  # rows enough for a product at full speed
+        (psi,) = by_nodes(lambda rows: (kernel.gram(flat[rows, :], self.points) @ self.root,), flat.shape[0], work, flat)
         return xp.reshape(psi, (*samples.shape[:-1], self.root.shape[0]))
 
 
@@ -171,9 +171,15 @@ def pack_triangle(matrices: Array) -> Array:
     """Upper triangles of symmetric matrices (B, m, m) as vectors (B, m (m + 1) / 2)."""
     xp = aac.array_namespace(matrices)
     m = matrices.shape[-1]
-    rows, columns = np.triu_indices(m)
     flat = xp.reshape(matrices, (matrices.shape[0], m * m))
-    return xp.take(flat, xp.asarray(rows * m + columns, device=aac.device(matrices)), axis=1)
+    return xp.take(flat, xp.asarray(_triangle(m), device=aac.device(matrices)), axis=1)
+
+
+@cache
+def _triangle(m: int) -> np.ndarray:
+    """Where the upper triangle of an (m, m) matrix is."""
+    rows, columns = np.triu_indices(m)
+    return rows * m + columns
 
 
 def unpack_triangle(triangle: Array, m: int) -> Array:

@@ -40,12 +40,20 @@ class Pool:
     psi: Array
     mask: Array
     full: bool  # whether all rows are real
+    squares: Array | None = None  # (S, n): Kernel.squares
 
     def some(self, rows: Array, n: int) -> Pool:
         """The sites with these numbers, cut to n rows."""
         xp = aac.array_namespace(self.samples)
-        samples, psi, mask = (xp.take(x, rows, axis=0)[:, :n, ...] for x in (self.samples, self.psi, self.mask))
-        return Pool(samples, psi, mask, self.full)
+        count = rows.shape[0]
+        together = aac.is_numpy_array(rows) and (rows == np.arange(rows[0], rows[0] + count)).all()
+
+        def pick(x: Array) -> Array:
+            found = x[rows[0] : rows[0] + count, ...] if together else xp.take(x, rows, axis=0)
+            return found[:, :n, ...]
+
+        squares = None if self.squares is None else pick(self.squares)
+        return Pool(pick(self.samples), pick(self.psi), pick(self.mask), self.full, squares)
 
 
 @dataclass(frozen=True, eq=False)
@@ -407,7 +415,8 @@ def _tile(
         apart = kernel.gram(mine.samples[:, None, ...], xp.reshape(theirs.samples, (S, c, b, -1)))
         block = xp.reshape(xp.permute_dims(apart, (0, 2, 1, 3)), (S, a, c * b))
     else:
-        block = kernel.gram(mine.samples, side_by_side(theirs.samples))
+        squares = None if theirs.squares is None else side_by_side(theirs.squares)
+        block = kernel.gram(mine.samples, side_by_side(theirs.samples), (mine.squares, squares))
     if mine.psi.shape[2]:
         block -= mine.psi @ transposed(side_by_side(theirs.psi))
     if not pools[p].full:

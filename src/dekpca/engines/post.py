@@ -16,7 +16,7 @@ import numpy as np
 
 from ..block import Block, pad_rows
 from ..collectives import rows_below
-from ..messages import Alike, Edges, Heard, Rows, Say, Tell, Total
+from ..messages import Edges, Heard, Rows, Say, Slots, Tell, Total
 
 Array = Any
 
@@ -95,13 +95,14 @@ class Post:
         elif self.alone:
             xp = aac.array_namespace(says[0].alike)
             rows = says[0].alike if len(says) == 1 else xp.concat([s.alike for s in says])
-            for block, place, arrived in zip(self.blocks, self._places, self._deliver(says), strict=True):
-                yield arrived, Alike(rows, place, block.n_slots)
+            for block, place, arrived in zip(self.blocks, self._places, self._deliver(says, copied=False), strict=True):
+                yield arrived, Slots(rows, place, block.n_slots)
         else:
             for s, arrived in zip(says, self._deliver([s.joined() for s in says]), strict=True):
                 yield s.split(arrived)
 
-    def _deliver(self, says: Sequence[Say]) -> Iterator[Array | None]:
+    def _deliver(self, says: Sequence[Say], copied: bool = True) -> Iterator[Any]:
+        """The messages that arrive at each block, stacked; or where they lie (Slots), if they need not be `copied`."""
         kinds = {(s.kind, s.common) for s in says}
         if len(kinds) > 1:
             raise RuntimeError(f"the nodes of one network say different things at once: {sorted(kinds)}")
@@ -114,8 +115,14 @@ class Post:
 
         for receiver, s in enumerate(says):
             pieces = route.pieces[receiver]
-            if not s.common:
+            if not s.common and copied:
                 yield self._stack(receiver, s.shape, route, said)
+            elif not s.common:
+                n_slots = self.blocks[receiver].n_slots
+                if len(pieces) == 1 and said(pieces[0][0]).shape[1] == s.shape[0]:
+                    yield Slots(said(pieces[0][0]), pieces[0][1], n_slots)
+                else:
+                    yield Slots.stacked(self._stack(receiver, s.shape, route, said), n_slots)
             else:  # of equal arrays any will do
                 yield said(pieces[0][0]) if pieces else None
         from_others()
