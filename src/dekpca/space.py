@@ -46,12 +46,13 @@ class Known:
         return replace(options.kernel, gamma=self.gamma)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Coordinates:
     """The landmarks (None: there are none) and psi of the own samples (B, n, m), not centred; padding is zero."""
 
     marks: Landmarks | RandomFeatures | None
     raw: Array
+    _centered: Array | None = None  # by the network's mean
 
     @classmethod
     def of(cls, block: Block, options: Options, known: Known) -> Coordinates:
@@ -72,12 +73,14 @@ class Coordinates:
             return center_rows(self.raw, block.mask)
         if known.mean is None:
             return self.raw
-        return by_nodes(
-            lambda j: ((self.raw[j, ...] - known.mean) * block.mask[j, :, None],),
-            block.n_nodes,
-            row_bytes(self.raw),
-            self.raw,
-        )[0]
+        if self._centered is None:  # asked for twice
+            (self._centered,) = by_nodes(
+                lambda j: ((self.raw[j, ...] - known.mean) * block.mask[j, :, None],),
+                block.n_nodes,
+                row_bytes(self.raw),
+                self.raw,
+            )
+        return self._centered
 
 
 @dataclass(frozen=True, eq=False)

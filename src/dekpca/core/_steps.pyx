@@ -4,7 +4,7 @@
 The formulas are those of consensus.py and stopping.py, which say what they mean; fused.py calls this. Nothing is checked here.
 """
 
-from libc.math cimport fabs, sqrt
+from libc.math cimport NAN, fabs, sqrt
 from libc.stdint cimport intptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
@@ -50,35 +50,104 @@ cdef void scale(real *x, Py_ssize_t count, real by) noexcept nogil:
         x[i] = by * x[i] if by != 0 else 0
 
 
-cdef void clip_matrix(real *square, real *shrink, real *basis, real *size, real *work, int lwork, int k, real limit) noexcept nogil:
-    """shrink (k, k) = V min(1, 1 / sqrt(size)) V' of a symmetric `square`; entries beyond `limit` count as zero."""
-    cdef int i, j, l, info = 0
+cdef int eigen(real *square, real *values, real *work, int lwork, int k) noexcept nogil:
+    """Eigenvalues, ascending, and eigenvectors, vector l in row l, of the symmetric part of `square`, which they replace; 0 if all went well."""
+    cdef int i, j, info = 0
     cdef char vectors = b"V"
     cdef char upper = b"U"
+    for i in range(k):
+        for j in range(i, k):
+            square[i * k + j] = square[j * k + i] = 0.5 * (square[i * k + j] + square[j * k + i])
+    if real is double:
+        dsyev(&vectors, &upper, &k, square, &k, values, work, &lwork, &info)
+    else:
+        ssyev(&vectors, &upper, &k, square, &k, values, work, &lwork, &info)
+    return info
+
+
+cdef void orthonormal(real *x, real *out, real *square, int n, int c, int lwork, real least) noexcept nogil:
+    """Columns that span what those of x (n, c) do; zero for directions that are not there. As spectrum._orthonormal."""
+    cdef Py_ssize_t i, j
+    cdef real *values = square + 2 * c * c
+    cdef real *turn = square + c * c
+    cdef real size
+    memset(values, 0, c * sizeof(real))
+    for i in range(n):
+        for j in range(c):
+            values[j] += x[i * c + j] * x[i * c + j]
+    for j in range(c):
+        values[j] = 1 / sqrt(values[j]) if values[j] > 0 else 1
+    for i in range(n):
+        for j in range(c):
+            x[i * c + j] *= values[j]
+    product(square, x, x, c, n, c, True, <real> 1, <real> 0, x)
+    eigen(square, values, values + c, lwork, c)
+    for i in range(c):
+        size = 1 / sqrt(values[i]) if values[i] > least else 0
+        for j in range(c):
+            turn[j * c + i] = square[i * c + j] * size
+    product(out, x, turn, n, c, c, False, <real> 1, <real> 0, x)
+
+
+cdef void clip_matrix(real *square, real *shrink, real *size, real *work, int lwork, int k, real limit) noexcept nogil:
+    """shrink (k, k) = V min(1, 1 / sqrt(size)) V' of a symmetric `square`; entries beyond `limit` count as zero."""
+    cdef int i, j, l
     cdef real x
     for i in range(k * k):
         if not fabs(square[i]) < limit:
             square[i] = 0
-    for i in range(k):
-        for j in range(k):
-            basis[i * k + j] = 0.5 * (square[i * k + j] + square[j * k + i])
-    if real is double:
-        dsyev(&vectors, &upper, &k, basis, &k, size, work, &lwork, &info)
-    else:
-        ssyev(&vectors, &upper, &k, basis, &k, size, work, &lwork, &info)
-    for l in range(k):  # eigenvector l is basis[l * k : (l + 1) * k]; the root of its factor goes to both
-        x = size[l] if size[l] > 1 else 1
-        size[l] = 1 / sqrt(x) if info == 0 else 1
     memset(shrink, 0, k * k * sizeof(real))
-    if info != 0:
-        for i in range(k):
-            shrink[i * k + i] = 1
+    if eigen(square, size, work, lwork, k):
+        shrink[0] = NAN  # the next check will notice
         return
     for l in range(k):
+        x = 1 / sqrt(size[l]) if size[l] > 1 else 1
         for i in range(k):
-            x = size[l] * basis[l * k + i]
             for j in range(k):
-                shrink[i * k + j] += x * basis[l * k + j]
+                shrink[i * k + j] += x * square[l * k + i] * square[l * k + j]
+
+
+cdef void apply_gram(
+    const real *c, real *values, const real *weights, const intptr_t *address, const int *where, Py_ssize_t n_blocks,
+    const intptr_t *following, int d, int n, int k,
+) noexcept nogil:
+    """values (d, n, k) = G c of one neighborhood, block by block; `weights` (d, d) scale what a slot (last axis) adds to another."""
+    cdef Py_ssize_t t, one = n * k
+    cdef int s, q, rows, columns
+    cdef const real *block
+    cdef const real *ahead
+    memset(values, 0, d * one * sizeof(real))
+    for t in range(n_blocks):
+        block = <const real *> address[t]
+        ahead = <const real *> (address[t + 1] if t + 1 < n_blocks else following[0])
+        s, q, rows, columns = where[4 * t], where[4 * t + 1], where[4 * t + 2], where[4 * t + 3]
+        product(
+            values + s * one, block, c + q * one, rows, columns, k, False, 1 if weights == NULL else weights[s * d + q], <real> 1, ahead
+        )
+        if s != q:
+            product(
+                values + q * one, block, c + s * one, columns, rows, k, True, 1 if weights == NULL else weights[q * d + s], <real> 1, ahead
+            )
+
+
+def apply_nodes(
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    const real[:, :, :, ::1] c,
+    const real[:, :, ::1] weights,
+    const intptr_t[:, ::1] address,
+    const int[:, :, ::1] where,
+    real[:, :, :, ::1] out,
+):
+    """`apply_gram` for some nodes."""
+    cdef Py_ssize_t b
+    cdef int d = c.shape[1], n = c.shape[2], k = c.shape[3]
+    with nogil:
+        for b in range(start, stop):
+            apply_gram(
+                &c[b, 0, 0, 0], &out[b, 0, 0, 0], &weights[b, 0, 0], &address[b, 0], &where[b, 0, 0], address.shape[1],
+                &address[min(b + 1, stop - 1), 0], d, n, k,
+            )
 
 
 def z_nodes(
@@ -104,15 +173,13 @@ def z_nodes(
     real[:, :, :, ::1] out_values,
 ):
     """z of some nodes from what they heard, clipped, and its values on the samples of the neighborhood."""
-    cdef Py_ssize_t b, i, s, t
+    cdef Py_ssize_t b, i, s
     cdef int m = shared.shape[1], d = near.shape[1], n = near.shape[2], k = near.shape[3]
     cdef Py_ssize_t long = d * n * k, short = m * k, one = n * k
-    cdef int lwork = 34 * k + 8, rows_1, rows_2
+    cdef int lwork = 34 * k + 8
     cdef real factor
     cdef const real *x
     cdef const real *y
-    cdef const real *block
-    cdef const real *following
     cdef real *space
     cdef real *wanted
     cdef real *top
@@ -120,10 +187,10 @@ def z_nodes(
     cdef real *square
     cdef real *work
     with nogil:
-        space = <real *> malloc((2 * long + short + 3 * k * k + k + lwork) * sizeof(real))
+        space = <real *> malloc((2 * long + short + 2 * k * k + k + lwork) * sizeof(real))
         wanted, values, top = space, space + long, space + 2 * long
         square = top + short
-        work = square + 3 * k * k + k
+        work = square + 2 * k * k + k
         for b in range(start, stop):
             for s in range(d):
                 factor = factors[b, s] / on_z[b]
@@ -141,17 +208,10 @@ def z_nodes(
                 x, y = &shared[b, 0, 0], &total[b, 0, 0]
                 for i in range(short):
                     top[i] = x[i] + (top[i] - around[b] * (y[i] + weight * x[i])) / on_z[b]
-            memset(values, 0, long * sizeof(real))
-            for t in range(address.shape[1]):
-                block = <const real *> address[b, t]
-                following = <const real *> address[b, t + 1] if t + 1 < address.shape[1] else <const real *> address[min(b + 1, stop - 1), 0]
-                rows_1, rows_2 = where[b, t, 2], where[b, t, 3]
-                product(values + where[b, t, 0] * one, block, wanted + where[b, t, 1] * one, rows_1, rows_2, k, False, <real> 1, <real> 1, following)
-                if where[b, t, 0] != where[b, t, 1]:
-                    product(values + where[b, t, 1] * one, block, wanted + where[b, t, 0] * one, rows_2, rows_1, k, True, <real> 1, <real> 1, following)
+            apply_gram(wanted, values, NULL, &address[b, 0], &where[b, 0, 0], address.shape[1], &address[min(b + 1, stop - 1), 0], d, n, k)
             product(square, top, top, k, m, k, True, <real> 1, <real> 0, top)
             product(square, wanted, values, k, d * n, k, True, <real> 1, <real> 1, wanted)
-            clip_matrix(square, square + k * k, square + 2 * k * k, square + 3 * k * k, work, lwork, k, limit)
+            clip_matrix(square, square + k * k, square + 2 * k * k, work, lwork, k, limit)
             if m:
                 product(&out_shared[b, 0, 0], top, square + k * k, m, k, k, False, <real> 1, <real> 0, top)
             product(&out_near[b, 0, 0, 0], wanted, square + k * k, d * n, k, k, False, <real> 1, <real> 0, wanted)
@@ -391,3 +451,32 @@ def inverses(const real[:, :, ::1] matrices, real[:, :, ::1] out):
                 for j in range(i):
                     x[i * n + j] = x[j * n + i]
     return b if info != 0 else matrices.shape[0]
+
+
+def tops(const real[:, :, ::1] matrices, const real[:, ::1] start, int steps, real least, real[::1] out):
+    """The largest eigenvalue of each of a stack of matrices, as spectrum.largest finds it: `steps` times two products, from `start` (n, c)."""
+    cdef Py_ssize_t b
+    cdef int n = start.shape[0], c = start.shape[1], lwork = 34 * c + 8, step
+    cdef real *space
+    cdef real *x
+    cdef real *y
+    cdef real *square
+    cdef const real *a
+    with nogil:
+        space = <real *> malloc((2 * n * c + 2 * c * c + c + lwork) * sizeof(real))
+        x, y, square = space, space + n * c, space + 2 * n * c
+        for b in range(matrices.shape[0]):
+            a = &matrices[b, 0, 0]
+            product(x, a, &start[0, 0], n, n, c, False, <real> 1, <real> 0, a)
+            for step in range(steps + 1):
+                orthonormal(x, y, square, n, c, lwork, least)
+                if step == steps:
+                    break
+                product(x, a, y, n, n, c, False, <real> 1, <real> 0, a)
+                product(y, a, x, n, n, c, False, <real> 1, <real> 0, a)
+                x, y = y, x
+            product(x, a, y, n, n, c, False, <real> 1, <real> 0, a)
+            product(square, y, x, c, n, c, True, <real> 1, <real> 0, y)
+            eigen(square, square + 2 * c * c, square + 2 * c * c + c, lwork, c)
+            out[b] = max(square[2 * c * c + c - 1], 0)
+        free(space)

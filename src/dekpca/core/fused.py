@@ -10,20 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import array_api_compat as aac
 import numpy as np
 
-from ..kernels import row_tiles
 from ..messages import Slots
 from . import native
 from .consensus import Estimate, OwnSpace, Penalties, Sums
-from .nodewise import in_turn
+from .nodewise import in_turn, shares_of
 from .pairs import NeighborhoodGram
 from .stopping import NOTHING, Measured, Progress
 
 Array = Any
-
-CHUNKS = 8  # of nodes, for threads to share
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +34,10 @@ class Steps:
     @classmethod
     def of(cls, own: OwnSpace, near: NeighborhoodGram) -> Steps | None:
         """None where compiled code cannot be used."""
-        kept = all(group.blocks is not None for group in near.groups)
-        if native.steps is None or not aac.is_numpy_array(own.rest) or own.reach is not None or not kept:
+        if native.steps is None or own.reach is not None or not near.in_memory:
             return None
         psi, rest, inverse = (np.ascontiguousarray(x) for x in (own.psi, own.rest, own.inverse))
-        return cls(OwnSpace(psi, rest, inverse), near, *near.blocks_of_nodes())
+        return cls(OwnSpace(psi, rest, inverse), near, *near.blocks_of_nodes)
 
     def z_step(
         self, z: Estimate, sums: Sums, shares: Slots, heard: Slots, late: Array, rho: Penalties
@@ -50,7 +45,19 @@ class Steps:
         """`z_target`, `apply` and `z_clip`: the new z, and its values on the samples of the neighborhood."""
         out = _like(z.shared), _like(z.near), _like(z.near)
         limit = float(np.finfo(late.dtype).max) ** 0.5
-        given = (z.shared, z.near, sums.z, shares.rows, shares.place, heard.rows, heard.place, late, rho.factors, rho.around, rho.on_z)
+        given = (
+            z.shared,
+            z.near,
+            sums.z,
+            shares.rows,
+            shares.place,
+            heard.rows,
+            heard.place,
+            late,
+            rho.factors,
+            rho.around,
+            rho.on_z,
+        )
         self._run("z_nodes", late.dtype, *given, rho.near, self.address, self.where, limit, *out)
         return Estimate(out[0], out[1]), out[2]
 
@@ -88,12 +95,7 @@ class Steps:
         kind = "double" if dtype == np.float64 else "float"
         function: Callable[..., None] = getattr(native.steps, name)[kind]
         laid_out = [np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in arguments]
-        n_nodes = self.address.shape[0]
-        in_turn(
-            lambda nodes: function(nodes.start, nodes.stop, *laid_out),
-            list(row_tiles(n_nodes, -(-n_nodes // CHUNKS))),
-            laid_out[0],
-        )
+        in_turn(lambda nodes: function(nodes.start, nodes.stop, *laid_out), shares_of(len(self.address)), laid_out[0])
 
 
 def _like(x: Array) -> Array:

@@ -128,7 +128,9 @@ class Landmarks:
         xp = aac.array_namespace(samples)
         flat = xp.reshape(samples, (-1, samples.shape[-1]))
         work = max(row_bytes(self.root), row_bytes(flat) // 4)  # rows enough for a product at full speed
-        (psi,) = by_nodes(lambda rows: (kernel.gram(flat[rows, :], self.points) @ self.root,), flat.shape[0], work, flat)
+        (psi,) = by_nodes(
+            lambda rows: (kernel.gram(flat[rows, :], self.points) @ self.root,), flat.shape[0], work, flat
+        )
         return xp.reshape(psi, (*samples.shape[:-1], self.root.shape[0]))
 
 

@@ -24,6 +24,7 @@ from ..kernels import row_tiles
 Array = Any
 
 CACHE_BYTES = 2**19  # of results that one chunk makes; what it reads and its temporaries are a few times that
+SHARES = 8
 DEVICE_BYTES = 2**28  # the same where a chunk is a few kernel launches
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("pool", default=None)
@@ -94,6 +95,11 @@ def chunks_of(count: int, item_bytes: int, like: Array) -> list[slice]:
     """Slices that cover `count` items of so many bytes each."""
     limit = CACHE_BYTES if aac.is_numpy_array(like) else DEVICE_BYTES
     return list(row_tiles(count, max(1, limit // max(1, item_bytes))))
+
+
+def shares_of(count: int) -> list[slice]:
+    """A few slices that cover `count` items, for threads to share; for code that needs no chunk to fit into a cache."""
+    return list(row_tiles(count, -(-count // SHARES)))
 
 
 def by_nodes(f: Callable[[slice], tuple[Array, ...]], count: int, item_bytes: int, like: Array) -> tuple[Array, ...]:

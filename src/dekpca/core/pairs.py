@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -19,8 +19,9 @@ import array_api_compat as aac
 import numpy as np
 
 from ..kernels import Kernel, row_tiles
+from . import native
 from .centering import center_blocks
-from .nodewise import by_nodes, chunks_of, in_turn, row_bytes
+from .nodewise import by_nodes, chunks_of, in_turn, row_bytes, shares_of
 from .spectrum import to_numpy, transposed
 
 Array = Any
@@ -124,8 +125,21 @@ class NeighborhoodGram:
 
         `weights` (B, d, d) scale what each slot (last axis) adds to the values at another.
         """
+        if native.steps is not None and weights is not None and self.in_memory:
+            return self._apply_compiled(c, weights)
         products = self.products(_flat(c))
         return by_nodes(lambda nodes: (self.collect(products, nodes, weights),), self.n_nodes, row_bytes(c), c)[0]
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all blocks are NumPy arrays that are kept, as compiled code needs them."""
+        return all(aac.is_numpy_array(group.blocks) for group in self.groups)
+
+    def _apply_compiled(self, c: Array, weights: Array) -> Array:
+        out = np.empty(c.shape, dtype=c.dtype)
+        arguments = (np.ascontiguousarray(c), np.ascontiguousarray(weights), *self.blocks_of_nodes, out)
+        in_turn(lambda j: native.steps.apply_nodes(j.start, j.stop, *arguments), shares_of(self.n_nodes), c)
+        return out
 
     def products(self, flat: Array) -> Array:
         """(B * d * d, n, k): what each slot adds to each, for coefficients (B * d, n, k); in the order of the groups."""
@@ -161,6 +175,7 @@ class NeighborhoodGram:
             summed = added if summed is None else summed + added
         return xp.reshape(summed, (nodes.stop - nodes.start, d, *products.shape[1:]))
 
+    @cached_property
     def blocks_of_nodes(self) -> tuple[np.ndarray, np.ndarray]:
         """Where in memory the blocks of each neighborhood are (NumPy): (B, T) addresses, and (B, T, 4) first and second slot, rows, columns."""
         d, T = self.n_slots, self.n_slots * (self.n_slots + 1) // 2

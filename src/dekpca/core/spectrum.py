@@ -92,7 +92,10 @@ class Factor:
         count, n = self.matrix.shape[:2]
         size = xp.sqrt(xp.sum(self.matrix * self.matrix, axis=(-2, -1)))  # at least the largest eigenvalue
         floor = xp.maximum(CUTOFF * size, self.rounding)
-        there = xp.astype(xp.linalg.diagonal(self.matrix) > floor[:, None], self.matrix.dtype)
+        present = xp.linalg.diagonal(self.matrix) > floor[:, None]
+        if bool(xp.all(present)) and definite(shifted(self.matrix, -floor)):
+            return invert(self.matrix)
+        there = xp.astype(present, self.matrix.dtype)
         both = there[:, :, None] * there[:, None, :]
         eye = xp.eye(n, dtype=self.matrix.dtype, device=aac.device(self.matrix))
         filled = self.matrix * both + ((1.0 - there) * (size + 1.0)[:, None])[..., None] * eye
@@ -176,6 +179,10 @@ def largest(gram: Array) -> Array:
     start = xp.asarray(
         np.cos(2.4 * at), dtype=gram.dtype, device=aac.device(gram)
     )  # any directions, but the same everywhere
+    if native.steps is not None and aac.is_numpy_array(gram):
+        found = np.empty(gram.shape[0], dtype=gram.dtype)
+        native.steps.tops(np.ascontiguousarray(gram), start, POWER_STEPS, _least(gram, columns), found)
+        return found
     image = gram @ start
     for _ in range(POWER_STEPS):
         image = gram @ (gram @ _orthonormal(image))
@@ -184,13 +191,18 @@ def largest(gram: Array) -> Array:
     return xp.clip(xp.linalg.eigvalsh(0.5 * (inner + transposed(inner)))[..., -1], min=0.0)
 
 
+def _least(x: Array, columns: int) -> float:
+    """What the products of unit columns have no smaller eigenvalues than, but for rounding."""
+    return 10 * eps(x) * columns
+
+
 def _orthonormal(x: Array) -> Array:
     """Columns that span what those of x (B, n, c) do, by their c x c products; zero for directions that are not there."""
     xp = aac.array_namespace(x)
     size = xp.sqrt(xp.sum(x * x, axis=-2, keepdims=True))
     x = x / xp.where(size > 0, size, xp.ones_like(size))
     values, basis = xp.linalg.eigh(transposed(x) @ x)
-    keep = values > 10 * eps(x) * x.shape[-1]
+    keep = values > _least(x, x.shape[-1])
     root = xp.where(keep, 1.0 / xp.sqrt(xp.where(keep, values, xp.ones_like(values))), xp.zeros_like(values))
     return x @ (basis * root[..., None, :])
 
