@@ -84,6 +84,8 @@ LEVEL(avx2_float, AVX2, float, float_8, 8, 8, 8)
 LEVEL(avx512_double, AVX512, double, double_8, 8, 8, 8)
 LEVEL(avx512_float, AVX512, float, float_8, 8, 8, 8)
 
+static int allowed_level = 2;
+
 static int known_level(void) {
     static int level = -1; /* threads that find it out at once find the same */
     if (level < 0) {
@@ -92,7 +94,12 @@ static int known_level(void) {
         int five = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
         level = two ? (five ? 2 : 1) : 0;
     }
-    return level;
+    return level < allowed_level ? level : allowed_level;
+}
+
+static int at_most(int level) {
+    allowed_level = level;
+    return known_level();
 }
 
 #define SMALL(T)                                                                                                     \
@@ -108,6 +115,8 @@ static int known_level(void) {
         return 1;                                                                                                    \
     }
 #else
+static int at_most(int level) { return 0; }
+
 #define SMALL(T)                                                                                                     \
     static inline int small_##T(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t columns,  \
                                 int turned, T alpha, T beta, const T *ahead) {                                                       \
@@ -121,6 +130,7 @@ SMALL(double)
 SMALL(float)
 
 #else /* a compiler without vectors: BLAS does it */
+static int at_most(int level) { return 0; }
 #define small_double(...) 0
 #define small_float(...) 0
 #endif

@@ -4,6 +4,8 @@
 The formulas are those of consensus.py and stopping.py, which say what they mean; fused.py calls this. Nothing is checked here.
 """
 
+import numpy as np
+
 from libc.math cimport NAN, fabs, sqrt
 from libc.stdint cimport intptr_t
 from libc.stdlib cimport free, malloc
@@ -18,6 +20,7 @@ ctypedef fused real:
 cdef extern from "_small.h" nogil:
     # 1 if the matrix was small enough
     bint small_double(double *, const double *, const double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, bint, double, double, const double *)
+    int at_most(int)
     bint small_float(float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, bint, float, float, const float *)
 
 
@@ -188,6 +191,9 @@ def z_nodes(
     cdef real *work
     with nogil:
         space = <real *> malloc((2 * long + short + 2 * k * k + k + lwork) * sizeof(real))
+        if space == NULL:
+            with gil:
+                raise MemoryError()
         wanted, values, top = space, space + long, space + 2 * long
         square = top + short
         work = square + 2 * k * k + k
@@ -323,6 +329,9 @@ def w_nodes(
     cdef real *share
     with nogil:
         space = <real *> malloc((d * one + one + 3 * (short + one) + k * k + one + 2 * kept) * sizeof(real))
+        if space == NULL:
+            with gil:
+                raise MemoryError()
         seen, around = space, space + d * one
         target = around + one
         apart = target + short + one  # twice as long: also for differences
@@ -464,6 +473,9 @@ def tops(const real[:, :, ::1] matrices, const real[:, ::1] start, int steps, re
     cdef const real *a
     with nogil:
         space = <real *> malloc((2 * n * c + 2 * c * c + c + lwork) * sizeof(real))
+        if space == NULL:
+            with gil:
+                raise MemoryError()
         x, y, square = space, space + n * c, space + 2 * n * c
         for b in range(matrices.shape[0]):
             a = &matrices[b, 0, 0]
@@ -480,3 +492,17 @@ def tops(const real[:, :, ::1] matrices, const real[:, ::1] start, int steps, re
             eigen(square, square + 2 * c * c, square + 2 * c * c + c, lwork, c)
             out[b] = max(square[2 * c * c + c - 1], 0)
         free(space)
+
+
+def multiply(const real[:, ::1] a, const real[:, ::1] b, bint turned):
+    """a b, or a' b if `turned`; for tests of what the steps are made of."""
+    cdef int rows = a.shape[1] if turned else a.shape[0], inner = b.shape[0], columns = b.shape[1]
+    out = np.empty((rows, columns), dtype=np.float64 if real is double else np.float32)
+    cdef real[:, ::1] into = out
+    product(&into[0, 0], &a[0, 0], &b[0, 0], rows, inner, columns, turned, <real> 1, <real> 0, &a[0, 0])
+    return out
+
+
+def instructions(int most=2):
+    """Use at most these sets of instructions from now on: 2 AVX-512, 1 AVX2, 0 what every machine has. Returns what is used."""
+    return at_most(most)

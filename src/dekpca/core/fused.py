@@ -43,6 +43,8 @@ class Steps:
         self, z: Estimate, sums: Sums, shares: Slots, heard: Slots, late: Array, rho: Penalties
     ) -> tuple[Estimate, Array]:
         """`z_target`, `apply` and `z_clip`: the new z, and its values on the samples of the neighborhood."""
+        _fits(shares, z.near.shape[2:])
+        _fits(heard, z.shared.shape[1:])
         out = _like(z.shared), _like(z.near), _like(z.near)
         limit = float(np.finfo(late.dtype).max) ** 0.5
         given = (
@@ -75,6 +77,8 @@ class Steps:
     ) -> tuple[Measured, Progress]:
         """`project`, `w_step`, `dual_step`, `sums_step` and `measure`: the new w, multipliers and shares (into `state`), and how far they are."""
         own, dual, pulled, sums = self.own, state.dual, state.pulled, state.sums
+        _fits(views, dual.shape[2:])
+        _fits(heard, sums.w.shape[1:])
         new = Measured(_like(before.w), _like(before.w), _like(pulled))
         beside = tuple(_like(x) for x in (dual, pulled, dual, sums.w, sums.w))
         after = Sums(*(_like(x) for x in sums.arrays()))
@@ -83,8 +87,8 @@ class Steps:
         weights = rho.near, rho.mine - rho.near, next_rho.near, next_rho.mine - next_rho.near
         self._run(
             "w_nodes", dtype,
-            views.rows, views.place, heard.rows, heard.place, own.psi, own.rest, own.inverse, response, dual, pulled, *sums.arrays(), rho.factor, rho.spent,
-            *weights, before.w, before.gw, at_check.w, at_check.gw, leading, NOTHING[dtype.itemsize * 8],
+            views.rows, views.place, heard.rows, heard.place, own.psi, own.rest, own.inverse, response, dual, pulled, *sums.arrays(),
+            rho.factor, rho.spent, *weights, before.w, before.gw, at_check.w, at_check.gw, leading, NOTHING[dtype.itemsize * 8],
             new.w, new.gw, new.values, *beside, *after.arrays(), progress,
         )  # fmt: skip
         (state.dual, state.pulled, state.shares, state.said, state.late), state.sums = beside, after
@@ -96,6 +100,12 @@ class Steps:
         function: Callable[..., None] = getattr(native.steps, name)[kind]
         laid_out = [np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in arguments]
         in_turn(lambda nodes: function(nodes.start, nodes.stop, *laid_out), shares_of(len(self.address)), laid_out[0])
+
+
+def _fits(heard: Slots, shape: tuple[int, ...]) -> None:
+    """Compiled code would not notice."""
+    if heard.rows.shape[1:] != shape:
+        raise RuntimeError(f"messages of shape {heard.rows.shape[1:]} arrived, {shape} are needed")
 
 
 def _like(x: Array) -> Array:

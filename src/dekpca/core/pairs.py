@@ -219,7 +219,8 @@ class NeighborhoodGram:
             place[uses[pairs, at] // self.n_slots] = start + pairs
             start += len(uses)
         stacked = xp.concat(blocks) if len(blocks) > 1 else blocks[0]
-        return xp.take(stacked, xp.asarray(place, device=aac.device(stacked)), axis=0)
+        there = xp.asarray(place, device=aac.device(stacked))
+        return by_nodes(lambda j: (xp.take(stacked, there[j], axis=0),), self.n_nodes, row_bytes(stacked), stacked)[0]
 
     def deflated(self, directions: Sequence[Array]) -> NeighborhoodGram:
         """Every site p has removed its direction from its samples: phi(x) <- phi(x) - <phi(x), v_p> v_p.
