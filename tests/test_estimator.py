@@ -418,6 +418,15 @@ def test_history_without_iterations_is_empty_not_missing():
         assert [len(history[name]) for name in ("residual", "change", "objective")] == [0, 0, 0]
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C works, even where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_the_last_iterate():
     def kernel(A, B):
         return A @ B.T
@@ -447,6 +456,7 @@ def test_ctrl_c_keeps_the_last_iterate():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_before_the_first_iteration_interrupts():
     def kernel(A, B):
         os.kill(os.getpid(), signal.SIGINT)
