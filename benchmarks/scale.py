@@ -44,13 +44,14 @@ def central(X: np.ndarray, floors: Floors) -> None:
 
 def parts_table(title: str, network: Network, n: int, found: scale.Fit, machine: scale.Rates, item: int) -> None:
     shown = table(title, "part", "seconds", "share", "GFLOP", "GB", "at best, s", "reached")
-    for w in scale.work(network, n, 784, min(200, found.rows // 10), found.iterations, item):
+    parts = scale.work(network, n, 784, min(200, found.rows // 10), found.iterations, item)
+    for w in parts:
         taken, bound = found.parts[w.part], w.bound(machine)
         shown.add_row(
             w.part, f"{taken:.3f}", f"{taken / found.seconds:.0%}", f"{w.flops / 1e9:.2f}", f"{w.bytes / 1e9:.3f}", f"{bound:.4f}",
             f"{bound / taken:.0%}",
         )  # fmt: skip
-    others = found.seconds - sum(found.parts[p] for p in ("meeting", "kernel matrices", "iterations"))
+    others = found.seconds - sum(found.parts[w.part] for w in parts)
     shown.add_row("everything else", f"{others:.3f}", f"{others / found.seconds:.0%}", "", "", "", "")
     console.print(shown)
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from .block import Block
 from .collectives import network_sum
-from .core import ritz, spectrum
+from .core import consensus, ritz, spectrum
 from .core.consensus import Estimate
 from .core.landmarks import Landmarks, RandomFeatures
+from .core.nodewise import by_nodes, row_bytes
 from .core.spectrum import transposed
 from .kernels import TILE_BYTES, Kernel, row_tiles
 from .messages import Heard, Say
@@ -93,8 +94,12 @@ def what_is_seen(block: Block, space: Space, values: Array) -> Script:
     xp = aac.array_namespace(values)
     B, d, n, q = block.n_nodes, block.n_slots, values.shape[1], values.shape[2]
     psi, rest, m = space.own.psi, space.clean_rest, space.own.m
-    marks = transposed(psi) @ values
-    mine = xp.concat([marks, values], axis=1)
+    work = d * row_bytes(values)
+
+    def mark(j: slice) -> tuple[Array]:
+        return (xp.concat([transposed(psi[j, ...]) @ values[j, ...], values[j, ...]], axis=1),)
+
+    (mine,) = by_nodes(mark, B, work, values)
     said = xp.reshape(xp.broadcast_to(mine[:, None, ...], (B, d, m + n, q)), (B * d, m + n, q))
     shape = (m + block.n_near, q)
     lengths, arriving = np.repeat(m + block.own_sizes, d), (m + block.near_sizes).ravel()
@@ -102,29 +107,25 @@ def what_is_seen(block: Block, space: Space, values: Array) -> Script:
     heard = xp.reshape(heard, (B, d, *shape))
     shares = block.array(pair_shares(block))
     through = space.near.apply(heard[:, :, m:, :], shares)
-    around = transposed(_joined(heard[:, :, m:, :])) @ _joined(through)
-    flat_marks = xp.reshape(heard[:, :, :m, :], (B, d, m * q))
-    other_marks = xp.reshape(shares @ flat_marks, (B, d, m, q))
 
-    alone = transposed(values) @ (xp.linalg.diagonal(rest)[..., None] * values)
-    marks_alone = xp.sum(xp.sum(psi * psi, axis=2)[..., None] * values * values, axis=1)
-    return ritz.Seen(
-        trace=space.trace,
-        squares=transposed(values) @ values,
-        rest_alone=alone,
-        rest_within=transposed(values) @ (rest @ values) - alone,
-        rest_between=around,
-        marks_alone=marks_alone,
-        marks_within=xp.sum(marks * marks, axis=1) - marks_alone,
-        marks_between=xp.sum(heard[:, :, :m, :] * other_marks, axis=(1, 2)),
-        marks=marks,
-    )
+    def multiply(j: slice) -> tuple[Array, ...]:
+        v, rest_j, marks, b = values[j, ...], rest[j, ...], mine[j, :m, :], j.stop - j.start
+        near, near_marks = heard[j, :, m:, :], heard[j, :, :m, :]
+        other_marks = xp.reshape(shares[j, ...] @ xp.reshape(near_marks, (b, d, m * q)), (b, d, m, q))
+        alone = transposed(v) @ (xp.linalg.diagonal(rest_j)[..., None] * v)
+        marks_alone = xp.sum(xp.sum(psi[j, ...] ** 2, axis=2)[..., None] * v * v, axis=1)
+        return (
+            transposed(v) @ v,
+            alone,
+            transposed(v) @ (rest_j @ v) - alone,
+            consensus.products(near, through[j, ...]),
+            marks_alone,
+            xp.sum(marks * marks, axis=1) - marks_alone,
+            xp.sum(near_marks * other_marks, axis=(1, 2)),
+            marks,
+        )
 
-
-def _joined(x: Array) -> Array:
-    """The slots of each node one below the other."""
-    B, d, n, k = x.shape
-    return aac.array_namespace(x).reshape(x, (B, d * n, k))
+    return ritz.Seen(space.trace, *by_nodes(multiply, B, work, values))
 
 
 def pair_shares(block: Block) -> np.ndarray:

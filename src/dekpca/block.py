@@ -72,6 +72,12 @@ class Block:
         """(B, n): 1 for a sample, 0 for padding."""
         return self.array(np.arange(self.samples.shape[1]) < self.own_sizes[:, None])
 
+    def masked(self, x: Array, nodes: slice = slice(None)) -> Array:
+        """x (b, n, ...) of some nodes with zeros for padding."""
+        if int(self.own_sizes.min()) == self.samples.shape[1]:  # there is none
+            return x
+        return x * self.mask[nodes, :, None]
+
     def array(self, values: Any) -> Array:
         """Host numbers as an array beside the samples, in their dtype."""
         xp = aac.array_namespace(self.samples)

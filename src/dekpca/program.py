@@ -198,7 +198,9 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
     xp = aac.array_namespace(block.samples)
     m = coordinates.raw.shape[2]
     if options.centering == "global":
-        total = yield from network_sum(block, "mean", xp.sum(coordinates.raw, axis=1))
+        raw = coordinates.raw
+        (mine,) = by_nodes(lambda j: (xp.sum(raw[j, ...], axis=1),), block.n_nodes, row_bytes(raw), raw)
+        total = yield from network_sum(block, "mean", mine)
         known.mean = total / float(block.sizes.sum())
     if options.random_features:
         return
@@ -293,7 +295,9 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
     """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`."""
     if state.sums.seen.shape[1] != (block.n_slots if options.diagnostics else 1):
         raise ValueError("a run must be resumed with the diagnostics it was begun with")
-    before, at_check = (stopping.Measured.of(space.own, w) for w in (state.w, state.at_check[0]))
+    before = at_check = stopping.Measured.of(space.own, state.w)
+    if state.at_check[0] is not state.w:
+        at_check = stopping.Measured.of(space.own, state.at_check[0])
     response, made_for = None, None
     compiled = Steps.of(space.own, space.near) if options.anchored and not options.diagnostics else None
     while True:

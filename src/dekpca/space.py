@@ -61,11 +61,11 @@ class Coordinates:
             drawn = random_features(block, kernel, options.n_landmarks, options.seed)
             psi = drawn.coordinates(kernel, block.samples)
             landmarks.check_finite(psi, [f"node {name}" for name in block.names], kernel)
-            return cls(drawn, psi * block.mask[..., None])
+            return cls(drawn, block.masked(psi))
         if known.points is None:
             return cls(None, block.array(np.zeros((*block.samples.shape[:2], 0))))
         marks = Landmarks.of(known.points, kernel)
-        return cls(marks, marks.coordinates(kernel, block.samples) * block.mask[..., None])
+        return cls(marks, block.masked(marks.coordinates(kernel, block.samples)))
 
     def centered(self, block: Block, options: Options, known: Known) -> Array:
         """psi with the network's mean, or the node's own, subtracted."""
@@ -75,7 +75,7 @@ class Coordinates:
             return self.raw
         if self._centered is None:  # asked for twice
             (self._centered,) = by_nodes(
-                lambda j: ((self.raw[j, ...] - known.mean) * block.mask[j, :, None],),
+                lambda j: (block.masked(self.raw[j, ...] - known.mean, j),),
                 block.n_nodes,
                 row_bytes(self.raw),
                 self.raw,

@@ -102,6 +102,7 @@ def _tell(result: dict[str, Any]) -> None:
         "nodes",
         "rows",
         "seconds",
+        "landmarks",
         "meeting",
         "kernel",
         "iterations",
@@ -114,8 +115,7 @@ def _tell(result: dict[str, Any]) -> None:
         parts, share = one["seconds_by_part"], one["of_the_machine"]
         table.add_row(
             str(one["nodes"]), str(one["rows"]), f"{one['seconds']:.2f}",
-            *(f"{parts[p]:.2f}" for p in ("meeting", "kernel matrices", "iterations")),
-            " ".join(f"{share[p]:.0%}" for p in ("meeting", "kernel matrices", "iterations")),
+            *(f"{parts[p]:.2f}" for p in share), " ".join(f"{part:.0%}" for part in share.values()),
             str(one["iterations"]), " ".join(f"{a:.4f}" for a in one["agreement"]), scale.gigabytes(one["peak_bytes"] or float("nan")),
         )  # fmt: skip
     out.print(table)

@@ -462,6 +462,35 @@ def inverses(const real[:, :, ::1] matrices, real[:, :, ::1] out):
     return b if info != 0 else matrices.shape[0]
 
 
+def definite(const real[:, :, ::1] matrices, const real[::1] shift):
+    """Whether all of a stack of symmetric matrices, each with a number of its own added along its diagonal, have a Cholesky factor."""
+    cdef Py_ssize_t b, i
+    cdef int n = matrices.shape[1], info = 0
+    cdef char lower = b"L"
+    cdef real *space
+    with nogil:
+        space = <real *> malloc(n * n * sizeof(real))
+        if space == NULL:
+            with gil:
+                raise MemoryError()
+        for b in range(matrices.shape[0] if n else 0):
+            for i in range(n * n):
+                space[i] = (&matrices[b, 0, 0])[i]
+            for i in range(n):
+                space[i * n + i] += shift[b]
+            if real is double:
+                dpotrf(&lower, &n, space, &n, &info)
+            else:
+                spotrf(&lower, &n, space, &n, &info)
+            for i in range(n if info == 0 else 0):  # of NaN it makes NaN
+                if not space[i * n + i] > 0:
+                    info = 1
+            if info != 0:
+                break
+        free(space)
+    return info == 0
+
+
 def tops(const real[:, :, ::1] matrices, const real[:, ::1] start, int steps, real least, real[::1] out):
     """The largest eigenvalue of each of a stack of matrices, as spectrum.largest finds it: `steps` times two products, from `start` (n, c)."""
     cdef Py_ssize_t b

@@ -93,13 +93,13 @@ class Factor:
         size = xp.sqrt(xp.sum(self.matrix * self.matrix, axis=(-2, -1)))  # at least the largest eigenvalue
         floor = xp.maximum(CUTOFF * size, self.rounding)
         present = xp.linalg.diagonal(self.matrix) > floor[:, None]
-        if bool(xp.all(present)) and definite(shifted(self.matrix, -floor)):
+        if bool(xp.all(present)) and definite(self.matrix, -floor):
             return invert(self.matrix)
         there = xp.astype(present, self.matrix.dtype)
         both = there[:, :, None] * there[:, None, :]
         eye = xp.eye(n, dtype=self.matrix.dtype, device=aac.device(self.matrix))
         filled = self.matrix * both + ((1.0 - there) * (size + 1.0)[:, None])[..., None] * eye
-        if definite(shifted(filled, -floor)):
+        if definite(filled, -floor):
             return invert(filled) * both
         if count > 1:
             return xp.concat([self[half]._inverse() for half in (slice(0, count // 2), slice(count // 2, count))])
@@ -154,9 +154,12 @@ def invert(matrices: Array) -> Array:
     return transposed(root) @ root
 
 
-def definite(matrices: Array) -> bool:
-    """Whether all of a stack have a Cholesky factor."""
+def definite(matrices: Array, by: Array) -> bool:
+    """Whether all of a stack, each with a number of its own (B,) added along its diagonal, have a Cholesky factor."""
     xp = aac.array_namespace(matrices)
+    if native.steps is not None and aac.is_numpy_array(matrices):
+        return bool(native.steps.definite(np.ascontiguousarray(matrices), np.ascontiguousarray(by)))
+    matrices = shifted(matrices, by)
     if aac.is_torch_array(matrices):
         return not bool(xp.linalg.cholesky_ex(matrices).info.any())
     try:
@@ -220,7 +223,7 @@ def negatives(whole: Factor, sizes: np.ndarray, scale: Array) -> list[tuple[int,
     doubtful = []
 
     def look(nodes: slice) -> None:
-        if not definite(shifted(whole.matrix[nodes, ...], allowed[nodes])):
+        if not definite(whole.matrix[nodes, ...], allowed[nodes]):
             doubtful.append(nodes)
 
     in_turn(look, chunks_of(whole.matrix.shape[0], row_bytes(whole.matrix), whole.matrix), whole.matrix)

@@ -32,7 +32,16 @@ Observer = Callable[[list[Block], list[Checkpoint]], None]
 
 
 # The part of the program that begins when something is said, or with a checkpoint; "meeting" is before all of these.
-PARTS = {"data": "kernel matrices", "values": "separation", "spectrum": "separation", "power": "iterations"}
+PARTS = {
+    "landmarks": "landmark coordinates",
+    "fingerprint": "landmark coordinates",
+    "mean": "meeting",
+    "covariance": "meeting",
+    "data": "kernel matrices",
+    "values": "separation",
+    "spectrum": "separation",
+    "power": "iterations",
+}
 ITERATIONS = "iterations"
 
 
