@@ -114,7 +114,10 @@ cdef void apply_gram(
     const real *c, real *values, const real *weights, const intptr_t *address, const int *where, Py_ssize_t n_blocks,
     const intptr_t *following, int d, int n, int k,
 ) noexcept nogil:
-    """values (d, n, k) = G c of one neighborhood, block by block; `weights` (d, d) scale what a slot (last axis) adds to another."""
+    """values (d, n, k) = G c of one neighborhood, block by block; `weights` (d, d) scale what a slot (last axis) adds to another.
+
+    `following` are the blocks of the next node. Most are among those of this one; the others have until then to arrive.
+    """
     cdef Py_ssize_t t, one = n * k
     cdef int s, q, rows, columns
     cdef const real *block
@@ -122,7 +125,7 @@ cdef void apply_gram(
     memset(values, 0, d * one * sizeof(real))
     for t in range(n_blocks):
         block = <const real *> address[t]
-        ahead = <const real *> (address[t + 1] if t + 1 < n_blocks else following[0])
+        ahead = <const real *> following[t]
         s, q, rows, columns = where[4 * t], where[4 * t + 1], where[4 * t + 2], where[4 * t + 3]
         product(
             values + s * one, block, c + q * one, rows, columns, k, False, 1 if weights == NULL else weights[s * d + q], <real> 1, ahead
@@ -342,12 +345,10 @@ def w_nodes(
             # what it saw of its neighbors' z
             next_node = min(b + 1, stop - 1)
             for s in range(d):
-                if s == 0 or not m:
-                    ahead = &rest[b, 0, 0]
-                elif s <= 2:
-                    ahead = &psi[b, 0, 0] + (s - 1) * n * n
+                if s == 0:
+                    ahead = &inverse[next_node, 0, 0]
                 else:
-                    ahead = &response[b, 0, 0] if s == 3 else &inverse[next_node, 0, 0]
+                    ahead = &dual[next_node, 0, 0, 0] if s == 1 else &views[at_views[next_node * d + s], 0, 0]
                 product(seen + s * one, &inverse[b, 0, 0], &views[at_views[b * d + s], 0, 0], n, n, k, False, <real> 1, <real> 0, ahead)
             for i in range(one):
                 around[i] = seen[i]
@@ -370,19 +371,19 @@ def w_nodes(
             old = &pulled[b, 0, 0]
             for i in range(one):
                 target[short + i] = factor[b] * (weight * around[i] + extra * seen[i] - old[i])
-            product(apart, &rest[b, 0, 0], target + short, n, n, k, False, <real> 1, <real> 0, &rest[b, 0, 0])
+            product(apart, &rest[b, 0, 0], target + short, n, n, k, False, <real> 1, <real> 0, &rest[next_node, 0, 0])
             if m:
-                product(apart, &psi[b, 0, 0], target, n, m, k, False, <real> 1, <real> 1, &psi[b, 0, 0])
-            product(half, &response[b, 0, 0], apart, n, n, k, False, <real> 1, <real> 0, &response[b, 0, 0])
+                product(apart, &psi[b, 0, 0], target, n, m, k, False, <real> 1, <real> 1, &psi[next_node, 0, 0])
+            product(half, &response[b, 0, 0], apart, n, n, k, False, <real> 1, <real> 0, &response[next_node, 0, 0])
             for i in range(short):
                 w[i] = target[i] / spent[b]
             if m:
-                product(w, &psi[b, 0, 0], half, m, n, k, True, 2 / spent[b], <real> 1, &dual[b, 0, 0, 0])
+                product(w, &psi[b, 0, 0], half, m, n, k, True, 2 / spent[b], <real> 1, &w_before[next_node, 0, 0])
             for i in range(one):
                 w[short + i] = (target[short + i] + 2 * half[i]) / spent[b]
             for i in range(short):
                 gw[i] = w[i]
-            product(gw + short, &rest[b, 0, 0], w + short, n, n, k, False, <real> 1, <real> 0, &inverse[next_node, 0, 0])
+            product(gw + short, &rest[b, 0, 0], w + short, n, n, k, False, <real> 1, <real> 0, &w_check[next_node, 0, 0])
             # the multipliers, and the shares to be said next
             for i in range(one):
                 (&out_pulled[b, 0, 0])[i] = old[i] + weight * (d * w[short + i] - around[i]) + extra * (w[short + i] - seen[i])
