@@ -169,7 +169,7 @@ class Link:
     async def _hear(self, call: Any) -> None:
         while True:
             receipt = await self._receipt(call)
-            self.station.acknowledge(self.neighbor, receipt.round)
+            self.station.acknowledge(self.neighbor, receipt.rounds)
 
     async def _say(self, call: Any) -> None:
         spoken = 0  # rounds only go up
@@ -190,7 +190,8 @@ class Link:
 
     async def _pieces(self, letter: Letter, data: memoryview) -> AsyncIterator[wire.Piece]:
         head = wire.Head(
-            run=self.station.run, sender=self.station.name, round=letter.round, kind=letter.kind, dtype=letter.dtype, shape=letter.shape
+            run=self.station.run, sender=self.station.name, round=letter.round, kind=letter.kind, dtype=letter.dtype, shape=letter.shape,
+            soon=self.station.wants_receipts,
         )  # fmt: skip
         for start in range(0, max(len(data), 1), PIECE):
             piece = wire.Piece(offset=start, data=bytes(data[start : start + PIECE]))
