@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
 
 from . import wire_pb2 as wire
+from .codec import take_bytes
 from .errors import Disagreement, PeerError, ProtocolError
 from .identity import Identity, explain
 from .letters import MOST_RECEIVED, PIECE, Letter, check_beat, check_greeting, metadata, parse, showable
@@ -178,7 +180,7 @@ class Link:
             with self.station.changed:
                 waiting = [(round, *item) for round, item in self.neighbor.outbox.items() if round > spoken]
             for round, letter, data in waiting:
-                async for piece in self._pieces(letter, data):
+                for piece in self._pieces(letter, data):
                     await call.write(piece.SerializeToString())
                     self.neighbor.sent += len(piece.data)
                     self.neighbor.progress = time.monotonic()
@@ -188,16 +190,15 @@ class Link:
             if not waiting:
                 await self.news.wait()
 
-    async def _pieces(self, letter: Letter, data: memoryview) -> AsyncIterator[wire.Piece]:
+    def _pieces(self, letter: Letter, data: Iterable[memoryview]) -> Iterator[wire.Piece]:
         head = wire.Head(
             run=self.station.run, sender=self.station.name, round=letter.round, kind=letter.kind, dtype=letter.dtype, shape=letter.shape,
             soon=self.station.wants_receipts,
         )  # fmt: skip
-        for start in range(0, max(len(data), 1), PIECE):
-            piece = wire.Piece(offset=start, data=bytes(data[start : start + PIECE]))
-            if start == 0:
-                piece.head.CopyFrom(head)
-            yield piece
+        buffers = deque(data)
+        for start in range(0, max(letter.size, 1), PIECE):
+            part = b"".join(take_bytes(buffers, min(PIECE, letter.size - start)))
+            yield wire.Piece(head=None if start else head, offset=start, data=part)
 
     # ------------------------------------------------------------------ signs of life
     async def _live(self, channel: Any) -> None:

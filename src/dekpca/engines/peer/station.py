@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Neighbor:
 
     name: str
     address: str
-    outbox: OrderedDict[int, tuple[Letter, memoryview]] = field(default_factory=OrderedDict)  # not acknowledged
+    outbox: OrderedDict[int, tuple[Letter, Sequence[memoryview]]] = field(default_factory=OrderedDict)  # not acknowledged
     acknowledged: set[int] = field(default_factory=set)  # rounds, as far as remembered
     through: int = 0  # it needs nothing up to this round
     progress: float = 0.0  # when it last took something that we had to say, or nothing was left to say
@@ -228,7 +228,7 @@ class Station:
         self.wake(None)
 
     def exchange(
-        self, round: int, sent: Iterable[tuple[str, Letter, memoryview]], expected: Mapping[str, Letter]
+        self, round: int, sent: Iterable[tuple[str, Letter, Sequence[memoryview]]], expected: Mapping[str, Letter]
     ) -> None:
         """Begin a round: what goes out, and what will come from whom."""
         with self.changed:
@@ -253,7 +253,7 @@ class Station:
                 neighbor.acknowledged = set(sorted(neighbor.acknowledged)[-REMEMBERED:])
                 neighbor.broken_off = 0
 
-    def receive(self, name: str, into: memoryview) -> None:
+    def receive(self, name: str, *into: memoryview) -> None:
         """Wait for the message of a neighbor in this round."""
         letter, round = self.expected[name], self.reached
         message = self.journal.find(name, round)
@@ -269,7 +269,7 @@ class Station:
                     self._check_lost([self.neighbors[name]], f"its {letter.kind!r} in round {round}")
                     self.changed.wait(POLL)
         _check_same(message, letter)
-        self.journal.read(message, into)
+        self.journal.read(message, *into)
 
     def all_acknowledged(self, through: int) -> bool:
         """Whether the neighbors have all that this node has said up to this round on disk."""
