@@ -51,7 +51,8 @@ class Link:
         self.station, self.server, self.neighbor, self.identity = station, server, neighbor, identity
         self.news = asyncio.Event()  # something to say
         self.beat_now = asyncio.Event()
-        self._told = 0  # version of the roster that the neighbor knows
+        self._called = asyncio.Event()
+        neighbor.called = self._called.set
         self._metadata = metadata(station.run, station.name)
 
     async def run(self) -> None:
@@ -75,7 +76,9 @@ class Link:
             except PeerError as error:
                 self.station.fail(error)
                 return
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._called.wait(), delay * random.uniform(0.5, 1.0))
+            self._called.clear()
             delay = min(2 * delay, MOST_DELAY)
 
     async def _connect(self, channel: Any) -> None:
@@ -109,27 +112,32 @@ class Link:
     # ------------------------------------------------------------------ greetings and messages
     async def _talk(self, channel: Any) -> None:
         await self._greet(channel)
-        while not (self.station.limits is not None and self._told == self.station.roster.version):
+        while self.station.limits is None or self._has_news:
             self.news.clear()
-            if self._told < self.station.roster.version:
-                await asyncio.sleep(NEWS)
+            if self._has_news:
+                await asyncio.sleep(NEWS)  # it may be told by somebody else, or have news itself
+            if self._has_news:
                 await self._greet(channel)
             else:
                 await self.news.wait()
         await self._deliver(channel)
 
+    @property
+    def _has_news(self) -> bool:
+        return not self.neighbor.knows.issuperset(self.station.roster.records)
+
     async def _greet(self, channel: Any) -> None:
-        version = self.station.roster.version
+        said = self.server.greeting()
         call = channel.stream_stream(f"/{SERVICE}/Greet")(metadata=self._metadata, timeout=CALL)
         try:
-            await call.write(self.server.greeting().SerializeToString())
+            await call.write(said.SerializeToString())
             data = await self._read(call)
         finally:
             call.cancel()
         facts, records = check_greeting(parse(wire.Greeting, data))
         refuse_differences(self.station.name, self.neighbor.name, self.server.facts, facts)
         self.server.learn(records, self.neighbor)
-        self._told = version
+        self.neighbor.knows |= {record.name for record in said.records}
         self.neighbor.agreed = True
         self.station.answered(self.neighbor)
 

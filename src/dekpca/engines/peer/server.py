@@ -133,6 +133,7 @@ class Server:
                 context, Code.FAILED_PRECONDITION, where,
                 f"run: node {self.station.name} has {self.station.run!r}, node {name} has {run[:80]!r}; give both the same",
             )  # fmt: skip
+        self.station.neighbors[name].called()
         return self.station.neighbors[name]
 
     async def _refuse(self, context: Any, code: Any, who: str, why: str) -> NoReturn:
@@ -175,12 +176,15 @@ class Server:
             refuse_differences(self.station.name, neighbor.name, self.facts, facts)
             self.learn(records, neighbor)
             neighbor.agreed = True
-            yield self.greeting().SerializeToString()
+            answer = self.greeting()
+            yield answer.SerializeToString()
+            neighbor.knows |= {record.name for record in answer.records}
 
     def learn(self, records: Any, neighbor: Neighbor) -> None:
+        neighbor.knows |= records.keys()
         if self.station.roster.add(records, neighbor.name):
             self.station.arrived()
-            self.station.wake(None)
+            self.station.wake(list(self.station.neighbors))
 
     def greeting(self) -> wire.Greeting:
         facts = [wire.Fact(what=what, value=value) for what, value in self.facts.items()]

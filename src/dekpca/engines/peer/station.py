@@ -54,6 +54,8 @@ class Neighbor:
     heard: float | None = None  # when it first spoke to us
     silence: tuple[float, float] = (0.0, 0.0)  # how long we have not answered it, and when it said so
     agreed: bool = False  # we have compared settings
+    knows: set[str] = field(default_factory=set)  # nodes whose records it has, as far as it said or was told
+    called: Callable[[], None] = lambda: None  # what to do when it calls us: then it can be called, too
     done: bool = False  # it has its answer
     told_done: bool = False  # it knows that we have ours
     stopped: str = ""  # why it stopped, if it said so
@@ -225,7 +227,7 @@ class Station:
                 if round:
                     self.neighbors[name].acknowledged.add(round)
             self.changed.notify_all()
-        self.wake(None)
+        self.wake(list(self.neighbors))
 
     def exchange(
         self, round: int, sent: Iterable[tuple[str, Letter, Sequence[memoryview]]], expected: Mapping[str, Letter]
