@@ -52,9 +52,11 @@ class PeerMail(Post):
             [(around[slot], common, s.payload[slot, : lengths[slot]]) for slot in others],
             {around[slot]: (m + arriving[slot], *width) for slot in others},
         )
-        heard = np.zeros((len(around), *s.shape), dtype=self._dtype)
+        heard = np.empty((len(around), *s.shape), dtype=self._dtype)
         alike = np.empty((len(around), m, *width), dtype=self._dtype)
         heard[0, : arriving[0]], alike[0] = s.payload[0, : arriving[0]], common
+        for slot in range(len(around)):
+            heard[slot, arriving[slot] :] = 0
         for slot in others:
             self._receive(around[slot], alike[slot], heard[slot, : arriving[slot]])
         yield heard, Alike(alike, self._each, len(around))

@@ -38,7 +38,9 @@ logging.getLogger("grpc._cython.cygrpc").setLevel(
 SERVICE = "dekpca.peer.v1.Peer"
 STREAMS = 4  # deliveries of one neighbor at once: one lives, others may not have noticed yet that they are cut
 TOGETHER = 0.1  # seconds of messages that are synced and acknowledged together; who waits for a receipt says so
-MOST_TAKEN = 1000  # messages of one delivery that are not acknowledged: a neighbor that reads no receipts is not read either
+MOST_TAKEN = (
+    1000  # messages of one delivery that are not acknowledged: a neighbor that reads no receipts is not read either
+)
 GRACE = 0.5  # seconds in which neighbors that leave too end their calls themselves
 OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),

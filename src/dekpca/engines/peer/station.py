@@ -46,7 +46,9 @@ class Neighbor:
 
     name: str
     address: str
-    outbox: OrderedDict[int, tuple[Letter, Sequence[memoryview]]] = field(default_factory=OrderedDict)  # not acknowledged
+    outbox: OrderedDict[int, tuple[Letter, Sequence[memoryview]]] = field(
+        default_factory=OrderedDict
+    )  # not acknowledged
     acknowledged: set[int] = field(default_factory=set)  # rounds, as far as remembered
     through: int = 0  # it needs nothing up to this round
     progress: float = 0.0  # when it last took something that we had to say, or nothing was left to say
