@@ -63,6 +63,7 @@ def on_receiver(folder):
                 await asyncio.wait_for(test(receiver), 30)
             finally:
                 await receiver.receipts.aclose()
+                receiver.journal.close()
 
         asyncio.run(run())
 
