@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-import numpy as np
 import pytest
 
 from dekpca import Network
 from dekpca.engines.peer import server as serving
 from dekpca.engines.peer import wire_pb2 as wire
-from dekpca.engines.peer.codec import raw_bytes
 from dekpca.engines.peer.journal import Journal
 from dekpca.engines.peer.letters import Limits
 from dekpca.engines.peer.roster import Roster
@@ -172,14 +170,3 @@ def test_a_checkpoint_waits_for_receipts_and_the_program_does_not(tmp_path, monk
     assert nodes.sessions["1"].resumed == acknowledged
     assert not nodes.errors
     assert bits(nodes.answers) == bits(expected)
-
-
-def test_a_message_is_read_into_several_arrays(tmp_path):
-    journal, whole = Journal(tmp_path), np.arange(40.0)
-    for start, end in ((0, 100), (100, 110), (110, 320)):  # pieces end where no array does
-        entry = wire.Entry(sender="b", round=1, kind="data", dtype="<f8", shape=[40], offset=start)
-        journal.append(entry, 320, whole.tobytes()[start:end])
-    parts = [np.empty(n) for n in (7, 0, 13, 20)]
-    journal.read(journal.find("b", 1), *map(raw_bytes, parts))
-    assert (np.concatenate(parts) == whole).all()
-    journal.close()

@@ -19,7 +19,6 @@ import re
 import struct
 import threading
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from . import wire_pb2 as wire
-from .codec import sync_folder, take_bytes
+from .codec import sync_folder
 from .errors import Damaged
 
 log = logging.getLogger("dekpca.peer")
@@ -183,19 +182,18 @@ class Journal:
         with self._lock:
             return self.messages.get((sender, round))
 
-    def read(self, message: Message, *into: memoryview) -> None:
+    def read(self, message: Message, into: memoryview) -> None:
         """The bytes of a message; `into` has just their length."""
-        buffers = deque(into)
+        start = 0
         for place in message.places:
-            parts = take_bytes(buffers, place.length)
-            count, crc = os.preadv(self._files[place.generation], parts, place.at), place.before
-            for part in parts:
-                crc = zlib.crc32(part, crc)
-            if count != place.length or crc != place.crc:
+            piece = into[start : start + place.length]
+            count = os.preadv(self._files[place.generation], [piece], place.at)
+            if count != place.length or zlib.crc32(piece, place.before) != place.crc:
                 raise Damaged(
                     f"{self._path(place.generation)}: the message of node {message.sender} in round {message.round} is damaged; "
                     "start all nodes anew, with another run id"
                 )
+            start += place.length
 
     # ------------------------------------------------------------------ what is there at the start
     def _scan(self, generation: int, last: bool) -> None:

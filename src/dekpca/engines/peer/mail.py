@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...block import Block, size_class
-from ...messages import Alike, Say, Tell
+from ...messages import Say, Tell
 from ..post import Post, Route
 from .codec import raw_bytes
 from .letters import Letter
@@ -32,7 +32,6 @@ class PeerMail(Post):
         self.last_sent = dict.fromkeys(station.neighbors, 0)  # round of the last message to each neighbor
         self._dtype = block.samples.dtype
         self._wire_dtype = self._dtype.newbyteorder("<").str
-        self._each = np.arange(block.n_slots)
         self._pools: list[list[int]] = self._make_pools()
 
     # ------------------------------------------------------------------ rounds
@@ -52,14 +51,13 @@ class PeerMail(Post):
             [(around[slot], common, s.payload[slot, : lengths[slot]]) for slot in others],
             {around[slot]: (m + arriving[slot], *width) for slot in others},
         )
-        heard = np.empty((len(around), *s.shape), dtype=self._dtype)
-        alike = np.empty((len(around), m, *width), dtype=self._dtype)
-        heard[0, : arriving[0]], alike[0] = s.payload[0, : arriving[0]], common
+        arrived = np.empty((len(around), m + s.shape[0], *width), dtype=self._dtype)
+        arrived[0, :m], arrived[0, m : m + arriving[0]] = common, s.payload[0, : arriving[0]]
         for slot in range(len(around)):
-            heard[slot, arriving[slot] :] = 0
+            arrived[slot, m + arriving[slot] :] = 0
         for slot in others:
-            self._receive(around[slot], alike[slot], heard[slot, : arriving[slot]])
-        yield heard, Alike(alike, self._each, len(around))
+            self._receive(around[slot], arrived[slot, : m + arriving[slot]])
+        yield s.split(arrived)
 
     def _exchange(self, says: Sequence[Say], route: Route) -> Callable[[], Array]:
         (s,) = says
@@ -135,8 +133,8 @@ class PeerMail(Post):
         exact = tuple(map(int, shape))
         return Letter(self.round, kind, self._wire_dtype, exact, math.prod(exact) * self._dtype.itemsize)
 
-    def _receive(self, node: int, *into: np.ndarray) -> None:
-        self.station.receive(self.network.names[node], *map(raw_bytes, into))
+    def _receive(self, node: int, into: np.ndarray) -> None:
+        self.station.receive(self.network.names[node], raw_bytes(into))
 
     def _make_pools(self) -> list[list[int]]:
         """Neighbors of about the same size together, in the order of the slots; notes their places in `_home`."""

@@ -257,7 +257,7 @@ class Station:
                 neighbor.acknowledged = set(sorted(neighbor.acknowledged)[-REMEMBERED:])
                 neighbor.broken_off = 0
 
-    def receive(self, name: str, *into: memoryview) -> None:
+    def receive(self, name: str, into: memoryview) -> None:
         """Wait for the message of a neighbor in this round."""
         letter, round = self.expected[name], self.reached
         message = self.journal.find(name, round)
@@ -273,7 +273,7 @@ class Station:
                     self._check_lost([self.neighbors[name]], f"its {letter.kind!r} in round {round}")
                     self.changed.wait(POLL)
         _check_same(message, letter)
-        self.journal.read(message, *into)
+        self.journal.read(message, into)
 
     def all_acknowledged(self, through: int) -> bool:
         """Whether the neighbors have all that this node has said up to this round on disk."""
