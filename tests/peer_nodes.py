@@ -56,7 +56,7 @@ class Nodes:
         self.places = {
             name: Place(
                 name, run, addresses[name], {network.names[q]: addresses[network.names[q]] for q in network.neighbors(j)},
-                folder / name, timeouts=timeouts, checkpoint_every=checkpoint_every,
+                folder / name, timeouts=timeouts, checkpoint_every=checkpoint_every, checkpoint_apart=0.0,
             )
             for j, name in enumerate(network.names)
         }  # fmt: skip

@@ -63,6 +63,7 @@ def test_a_good_config(config):
         (("n_components = 2", 'engine = "local"'), "[model] engine cannot be set here"),
         (("n_components = 2", 'random_state = "x"'), "random_state='x'; it must be a whole number"),
         (("[neighbors]", "peer_timeout = -1\n[neighbors]"), "peer_timeout=-1; it must be above 0"),
+        (("[neighbors]", "checkpoint_apart = -1\n[neighbors]"), "checkpoint_apart=-1; it must not be below 0"),
         (("[neighbors]", "[neighbors"), "not TOML"),
     ],
 )

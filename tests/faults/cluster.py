@@ -76,7 +76,7 @@ class Cluster:
             "name": name, "run": self.folder.name, "listen": "127.0.0.1:0", "data": f"{name}.npy", "folder": f"{name}-run",
             "out": f"{name}-model.npz", "certificate": f"certs/{name}.crt", "key": f"certs/{name}.key", "ca": "certs/ca.crt",
             "peer_timeout": self.peer_timeout, "heartbeat": min(1.0, self.peer_timeout / 5),
-            "checkpoint_every": 2,  # often enough to have some, seldom enough to need the journal
+            "checkpoint_every": 2, "checkpoint_apart": 0.0,  # often enough to have some, seldom enough to need the journal
             "start_timeout": LONG - 20,  # so that nobody waits longer than we do
         }  # fmt: skip
         addresses = {other: f"127.0.0.1:{self.wire[name, other].port}" for other in self.problem.around(name)}

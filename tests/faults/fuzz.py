@@ -75,7 +75,7 @@ class Mutator:
             ]
             return wire.Greeting(facts=[wire.Fact(what=w, value=v) for w, v in FACTS.items()], records=records)
         if which == 5:
-            return wire.Receipt(opening=r.random() < 0.5, through=round, held=[round, round + 1], round=round)
+            return wire.Receipt(opening=r.random() < 0.5, through=round, held=[round, round + 1], rounds=[round])
         return wire.Beat(
             silence=r.random(), phase="iterating", iteration=r.randrange(100), done=False, stopped="", contagious=False
         )
@@ -213,6 +213,7 @@ class Node:
         self.station = Station("a", RUN, self.folder, places, roster, self.journal, Timeouts())
         self.station.begin(LIMITS, self.reached, {})
         self.server = Server(self.station, FACTS, self.identity)
+        self.server.hurry()  # receipts at once
         self.attacker = self.station.neighbors["b"]
 
     def go_on(self) -> None:
@@ -230,8 +231,8 @@ class Node:
             yield data
 
     async def deliver(self, messages: Iterable[Said]) -> None:
-        async for _ in self.server._take(self.attacker, self.each(messages)):
-            self.outcomes["acknowledged"] += 1
+        async for rounds in self.server._receipts(self.attacker, self.each(messages)):
+            self.outcomes["acknowledged"] += len(rounds)
 
     async def greet(self, messages: Iterable[Said]) -> None:
         if self.outcomes["messages read"] % 2:  # somebody who knows nothing yet believes more
@@ -249,7 +250,7 @@ class Node:
         async for data in self.each(messages):
             receipt = parse(wire.Receipt, data)
             self.station.check_held(self.attacker, receipt.through, set(receipt.held))
-            self.station.acknowledge(self.attacker, receipt.round)
+            self.station.acknowledge(self.attacker, receipt.rounds)
 
     async def attack(self, mutator: Mutator) -> None:
         """One call full of damage. Anything but an error of the protocol goes through to the caller."""

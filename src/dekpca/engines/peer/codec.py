@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import struct
+from collections import deque
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -101,6 +102,27 @@ def raw_bytes(a: np.ndarray) -> memoryview:
     """The memory of a contiguous array."""
     flat: Any = a.reshape(-1).view(np.uint8)
     return memoryview(flat)
+
+
+def take_bytes(buffers: deque[memoryview], size: int) -> list[memoryview]:
+    """The next `size` bytes of what lies in several buffers, which are left without them.
+
+    Examples
+    --------
+    >>> buffers = deque(map(memoryview, (b"ab", b"cdef")))
+    >>> [bytes(part) for part in take_bytes(buffers, 3)], [bytes(rest) for rest in buffers]
+    ([b'ab', b'c'], [b'def'])
+    """
+    taken = []
+    while size:
+        part = buffers[0][:size]
+        taken.append(part)
+        size -= len(part)
+        if len(part) < len(buffers[0]):
+            buffers[0] = buffers[0][len(part) :]
+        else:
+            buffers.popleft()
+    return taken
 
 
 def same(a: tuple[str, list[np.ndarray]], b: tuple[str, list[np.ndarray]]) -> bool:

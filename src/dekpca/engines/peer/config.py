@@ -34,7 +34,7 @@ from ...data import read as read_data
 from ...estimator import DecentralizedKernelPCA
 from ...network import listing
 from .identity import Identity, check_name, load
-from .session import CHECKPOINT_EVERY, Place
+from .session import CHECKPOINT_APART, CHECKPOINT_EVERY, Place
 from .station import Timeouts
 
 PATHS = ("data", "folder", "out", "report", "certificate", "key", "ca")
@@ -75,6 +75,7 @@ class Config:
     heartbeat: float = Timeouts.beat
     threads: int = 1
     checkpoint_every: int = CHECKPOINT_EVERY
+    checkpoint_apart: float = CHECKPOINT_APART
 
     @property
     def model_file(self) -> Path:
@@ -94,7 +95,8 @@ class Config:
     def place(self, identity: Identity | None) -> Place:
         timeouts = Timeouts(self.peer_timeout, self.start_timeout, self.heartbeat)
         return Place(
-            self.name, self.run, self.listen, self.neighbors, self.folder, identity, timeouts, self.threads, self.checkpoint_every
+            self.name, self.run, self.listen, self.neighbors, self.folder, identity, timeouts, self.threads, self.checkpoint_every,
+            self.checkpoint_apart,
         )  # fmt: skip
 
     def estimator(self) -> DecentralizedKernelPCA:
@@ -147,6 +149,8 @@ def _check(config: Config) -> None:
     for name in ("peer_timeout", "start_timeout", "heartbeat", "threads", "checkpoint_every"):
         if not 0 < getattr(config, name) < 1e7:
             raise ConfigError(f"{path}: {name}={getattr(config, name)}; it must be above 0")
+    if not 0 <= config.checkpoint_apart < 1e7:
+        raise ConfigError(f"{path}: checkpoint_apart={config.checkpoint_apart}; it must not be below 0")
     known = set(DecentralizedKernelPCA().get_params()) - NOT_HERE.keys()
     for key, why in NOT_HERE.items():
         if key in config.model:
@@ -194,7 +198,7 @@ def _check_type(path: Path, key: str, value: Any) -> None:
         kinds = dict, "a table"
     elif key in ("threads", "checkpoint_every"):
         kinds = int, "a whole number"
-    elif key in ("peer_timeout", "start_timeout", "heartbeat"):
+    elif key in ("peer_timeout", "start_timeout", "heartbeat", "checkpoint_apart"):
         kinds = (int, float), "a number of seconds"
     else:
         kinds = str, "a text"

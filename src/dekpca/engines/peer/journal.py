@@ -10,6 +10,7 @@ old one is deleted when nothing in it can be needed again.
 
 from __future__ import annotations
 
+import bisect
 import errno
 import logging
 import os
@@ -68,6 +69,7 @@ class Journal:
         self.folder = folder
         self.messages: dict[tuple[str, int], Message] = {}  # (sender, round) -> whole message
         self.failed: OSError | None = None
+        self._rounds: dict[str, list[int]] = {}  # sender -> rounds of `messages`, ascending
         self._files: dict[int, int] = {}  # generation -> handle
         self._partial: dict[tuple[str, int, int], Message] = {}
         self._lock = threading.Lock()
@@ -129,6 +131,7 @@ class Journal:
         """Nothing up to this round will be asked for again: delete the files that hold nothing else."""
         with self._lock:
             self.messages = {key: m for key, m in self.messages.items() if m.round > through}
+            self._rounds = {name: [r for r in rounds if r > through] for name, rounds in self._rounds.items()}
             open_ = [*self.messages.values(), *self._partial.values()]
             needed = {place.generation for m in open_ for place in m.places} | {self.generation}
             with self._syncing:  # not under the feet of a sync
@@ -167,7 +170,13 @@ class Journal:
     def held(self, sender: str) -> list[int]:
         """Rounds of the messages of a neighbor that are here."""
         with self._lock:
-            return sorted(round for name, round in self.messages if name == sender)
+            return list(self._rounds.get(sender, ()))
+
+    def count_after(self, sender: str, round: int) -> int:
+        """How many messages of a neighbor are here for later rounds."""
+        with self._lock:
+            rounds = self._rounds.get(sender, [])
+            return len(rounds) - bisect.bisect_right(rounds, round)
 
     def find(self, sender: str, round: int) -> Message | None:
         with self._lock:
@@ -241,7 +250,9 @@ class Journal:
         message.held += place.length
         if message.held == message.size:
             del self._partial[key]
-            self.messages.setdefault((entry.sender, entry.round), message)
+            if (entry.sender, entry.round) not in self.messages:
+                self.messages[entry.sender, entry.round] = message
+                bisect.insort(self._rounds.setdefault(entry.sender, []), entry.round)
 
     def drop_partial(self, sender: str, round: int, attempt: int) -> None:
         """Nobody will send the rest of this."""

@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
 
 from . import wire_pb2 as wire
+from .codec import take_bytes
 from .errors import Disagreement, PeerError, ProtocolError
 from .identity import Identity, explain
 from .letters import MOST_RECEIVED, PIECE, Letter, check_beat, check_greeting, metadata, parse, showable
@@ -49,7 +51,8 @@ class Link:
         self.station, self.server, self.neighbor, self.identity = station, server, neighbor, identity
         self.news = asyncio.Event()  # something to say
         self.beat_now = asyncio.Event()
-        self._told = 0  # version of the roster that the neighbor knows
+        self._called = asyncio.Event()
+        neighbor.called = self._called.set
         self._metadata = metadata(station.run, station.name)
 
     async def run(self) -> None:
@@ -73,7 +76,9 @@ class Link:
             except PeerError as error:
                 self.station.fail(error)
                 return
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._called.wait(), delay * random.uniform(0.5, 1.0))
+            self._called.clear()
             delay = min(2 * delay, MOST_DELAY)
 
     async def _connect(self, channel: Any) -> None:
@@ -107,27 +112,32 @@ class Link:
     # ------------------------------------------------------------------ greetings and messages
     async def _talk(self, channel: Any) -> None:
         await self._greet(channel)
-        while not (self.station.limits is not None and self._told == self.station.roster.version):
+        while self.station.limits is None or self._has_news:
             self.news.clear()
-            if self._told < self.station.roster.version:
-                await asyncio.sleep(NEWS)
+            if self._has_news:
+                await asyncio.sleep(NEWS)  # it may be told by somebody else, or have news itself
+            if self._has_news:
                 await self._greet(channel)
             else:
                 await self.news.wait()
         await self._deliver(channel)
 
+    @property
+    def _has_news(self) -> bool:
+        return not self.neighbor.knows.issuperset(self.station.roster.records)
+
     async def _greet(self, channel: Any) -> None:
-        version = self.station.roster.version
+        said = self.server.greeting()
         call = channel.stream_stream(f"/{SERVICE}/Greet")(metadata=self._metadata, timeout=CALL)
         try:
-            await call.write(self.server.greeting().SerializeToString())
+            await call.write(said.SerializeToString())
             data = await self._read(call)
         finally:
             call.cancel()
         facts, records = check_greeting(parse(wire.Greeting, data))
         refuse_differences(self.station.name, self.neighbor.name, self.server.facts, facts)
         self.server.learn(records, self.neighbor)
-        self._told = version
+        self.neighbor.knows |= {record.name for record in said.records}
         self.neighbor.agreed = True
         self.station.answered(self.neighbor)
 
@@ -169,7 +179,7 @@ class Link:
     async def _hear(self, call: Any) -> None:
         while True:
             receipt = await self._receipt(call)
-            self.station.acknowledge(self.neighbor, receipt.round)
+            self.station.acknowledge(self.neighbor, receipt.rounds)
 
     async def _say(self, call: Any) -> None:
         spoken = 0  # rounds only go up
@@ -178,7 +188,7 @@ class Link:
             with self.station.changed:
                 waiting = [(round, *item) for round, item in self.neighbor.outbox.items() if round > spoken]
             for round, letter, data in waiting:
-                async for piece in self._pieces(letter, data):
+                for piece in self._pieces(letter, data):
                     await call.write(piece.SerializeToString())
                     self.neighbor.sent += len(piece.data)
                     self.neighbor.progress = time.monotonic()
@@ -188,15 +198,15 @@ class Link:
             if not waiting:
                 await self.news.wait()
 
-    async def _pieces(self, letter: Letter, data: memoryview) -> AsyncIterator[wire.Piece]:
+    def _pieces(self, letter: Letter, data: Iterable[memoryview]) -> Iterator[wire.Piece]:
         head = wire.Head(
-            run=self.station.run, sender=self.station.name, round=letter.round, kind=letter.kind, dtype=letter.dtype, shape=letter.shape
+            run=self.station.run, sender=self.station.name, round=letter.round, kind=letter.kind, dtype=letter.dtype, shape=letter.shape,
+            soon=self.station.wants_receipts,
         )  # fmt: skip
-        for start in range(0, max(len(data), 1), PIECE):
-            piece = wire.Piece(offset=start, data=bytes(data[start : start + PIECE]))
-            if start == 0:
-                piece.head.CopyFrom(head)
-            yield piece
+        buffers = deque(data)
+        for start in range(0, max(letter.size, 1), PIECE):
+            part = b"".join(take_bytes(buffers, min(PIECE, letter.size - start)))
+            yield wire.Piece(head=None if start else head, offset=start, data=part)
 
     # ------------------------------------------------------------------ signs of life
     async def _live(self, channel: Any) -> None:

@@ -6,7 +6,8 @@ known to both ends: a message that is not just as expected is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,34 @@ class PeerMail(Post):
         self.block, self.station, self.round = block, station, round
         self.last_sent = dict.fromkeys(station.neighbors, 0)  # round of the last message to each neighbor
         self._dtype = block.samples.dtype
+        self._wire_dtype = self._dtype.newbyteorder("<").str
         self._pools: list[list[int]] = self._make_pools()
 
     # ------------------------------------------------------------------ rounds
+    def deliver(self, says: Sequence[Say]) -> Iterator[Any]:
+        """As every engine's. What is said in each iteration goes from the program's arrays to the wire, and from the journal to its arrays."""
+        (s,) = says
+        if s.alike is None or s.payload is None or s.lengths is None or s.arriving is None:
+            yield from super().deliver(says)
+            return
+        route = self._route(says)
+        self._count(says, route)
+        (around,), m, width = self.block.slots.tolist(), s.alike.shape[1], s.alike.shape[2:]
+        common, lengths, arriving = np.ascontiguousarray(s.alike[0]), s.lengths.tolist(), s.arriving.tolist()
+        others = range(1, len(around))  # slots; all speak
+        self._begin(
+            s.kind,
+            [(around[slot], common, s.payload[slot, : lengths[slot]]) for slot in others],
+            {around[slot]: (m + arriving[slot], *width) for slot in others},
+        )
+        arrived = np.empty((len(around), m + s.shape[0], *width), dtype=self._dtype)
+        arrived[0, :m], arrived[0, m : m + arriving[0]] = common, s.payload[0, : arriving[0]]
+        for slot in range(len(around)):
+            arrived[slot, m + arriving[slot] :] = 0
+        for slot in others:
+            self._receive(around[slot], arrived[slot, : m + arriving[slot]])
+        yield s.split(arrived)
+
     def _exchange(self, says: Sequence[Say], route: Route) -> Callable[[], Array]:
         (s,) = says
         sent = []
@@ -90,22 +116,22 @@ class PeerMail(Post):
         return tuple(pools)
 
     # ------------------------------------------------------------------ the wire
-    def _begin(self, kind: str, sent: Sequence[tuple[int, Array]], shapes: dict[int, tuple[int, ...]]) -> None:
-        """Count the round; send, and say what must come."""
+    def _begin(self, kind: str, sent: Sequence[tuple[Any, ...]], shapes: dict[int, tuple[int, ...]]) -> None:
+        """Count the round; send (to a node, arrays of which the rows follow each other), and say what must come."""
         self.round += 1
         names = self.network.names
         letters = []
-        for node, array in sent:
-            data = np.ascontiguousarray(array)
-            letters.append((names[node], self._letter(kind, data.shape), raw_bytes(data)))
+        for node, *arrays in sent:
+            parts = [np.ascontiguousarray(array) for array in arrays]
+            shape = (sum(len(part) for part in parts), *parts[-1].shape[1:]) if len(parts) > 1 else parts[0].shape
+            letters.append((names[node], self._letter(kind, shape), [raw_bytes(part) for part in parts]))
             self.last_sent[names[node]] = self.round
         expected = {names[node]: self._letter(kind, shape) for node, shape in shapes.items()}
         self.station.exchange(self.round, letters, expected)
 
     def _letter(self, kind: str, shape: tuple[int, ...]) -> Letter:
-        dtype = self._dtype.newbyteorder("<")
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return Letter(self.round, kind, dtype.str, tuple(map(int, shape)), size)
+        exact = tuple(map(int, shape))
+        return Letter(self.round, kind, self._wire_dtype, exact, math.prod(exact) * self._dtype.itemsize)
 
     def _receive(self, node: int, into: np.ndarray) -> None:
         self.station.receive(self.network.names[node], raw_bytes(into))

@@ -36,7 +36,6 @@ class Roster:
         self.name = name
         self.records: dict[str, Record] = {name: (tuple(sorted(neighbors, key=natural_key)), rows)}
         self.told_by = {name: name}
-        self.version = 1  # goes up with every record
 
     def add(self, records: Mapping[str, Record], source: str) -> bool:
         """Take over what is new; returns whether anything was. Raises Disagreement where records contradict each other."""
@@ -63,7 +62,6 @@ class Roster:
                 raise Disagreement(_one_sided(name, other))
         self.records = together
         self.told_by |= dict.fromkeys(new, source)
-        self.version += len(new)
         return bool(new)
 
     def missing(self) -> set[str]:

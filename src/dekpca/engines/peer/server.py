@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, NoReturn
 
 import grpc
@@ -37,6 +37,10 @@ logging.getLogger("grpc._cython.cygrpc").setLevel(
 
 SERVICE = "dekpca.peer.v1.Peer"
 STREAMS = 4  # deliveries of one neighbor at once: one lives, others may not have noticed yet that they are cut
+TOGETHER = 0.1  # seconds of messages that are synced and acknowledged together; who waits for a receipt says so
+MOST_TAKEN = (
+    1000  # messages of one delivery that are not acknowledged: a neighbor that reads no receipts is not read either
+)
 GRACE = 0.5  # seconds in which neighbors that leave too end their calls themselves
 OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),
@@ -66,6 +70,8 @@ class Server:
     def __init__(self, station: Station, facts: dict[str, str], identity: Identity | None):
         self.station, self.facts, self.identity = station, facts, identity
         self.ready = asyncio.Event()  # the network is known, so that the size of messages can be judged
+        self._wanted: set[asyncio.Event] = set()  # of each delivery: that its receipts are waited for
+        self._ended = False  # the program, so that neighbors wait for nothing but receipts
         self._attempts = itertools.count()
         self._streams: dict[str, int] = {}
         self._server: Any = None
@@ -129,6 +135,7 @@ class Server:
                 context, Code.FAILED_PRECONDITION, where,
                 f"run: node {self.station.name} has {self.station.run!r}, node {name} has {run[:80]!r}; give both the same",
             )  # fmt: skip
+        self.station.neighbors[name].called()
         return self.station.neighbors[name]
 
     async def _refuse(self, context: Any, code: Any, who: str, why: str) -> NoReturn:
@@ -171,12 +178,15 @@ class Server:
             refuse_differences(self.station.name, neighbor.name, self.facts, facts)
             self.learn(records, neighbor)
             neighbor.agreed = True
-            yield self.greeting().SerializeToString()
+            answer = self.greeting()
+            yield answer.SerializeToString()
+            neighbor.knows |= {record.name for record in answer.records}
 
     def learn(self, records: Any, neighbor: Neighbor) -> None:
+        neighbor.knows |= records.keys()
         if self.station.roster.add(records, neighbor.name):
             self.station.arrived()
-            self.station.wake(None)
+            self.station.wake(list(self.station.neighbors))
 
     def greeting(self) -> wire.Greeting:
         facts = [wire.Fact(what=what, value=value) for what, value in self.facts.items()]
@@ -204,19 +214,64 @@ class Server:
             held = self.station.journal.held(name)
             await self._on_disk()
             yield wire.Receipt(opening=True, through=self.station.through, held=held).SerializeToString()
-            async for round in self._take(neighbor, messages):
-                yield wire.Receipt(round=round).SerializeToString()
+            async with contextlib.aclosing(self._receipts(neighbor, messages)) as receipts:
+                async for rounds in receipts:
+                    yield wire.Receipt(rounds=rounds).SerializeToString()
         finally:
             self._streams[name] -= 1
 
-    async def _take(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[int]:
-        """The rounds of messages that are on disk."""
+    async def _receipts(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncGenerator[list[int]]:
+        """The rounds of messages that are on disk, some together: what came meanwhile is synced once."""
+        taken: asyncio.Queue[int | None] = asyncio.Queue()
+        wanted = asyncio.Event()
+        self._wanted.add(wanted)
+        taking = asyncio.ensure_future(self._take(neighbor, messages, taken, wanted))
+        taking.add_done_callback(lambda _: taken.put_nowait(None))
+        try:
+            going = True
+            while going:
+                rounds = [await taken.get()]
+                if rounds != [None]:
+                    await self._pause(wanted)
+                while not taken.empty():
+                    rounds.append(taken.get_nowait())
+                going = None not in rounds
+                whole = [round for round in rounds if round is not None]
+                if whole:
+                    await self._on_disk()
+                    yield whole
+            await taking
+        finally:
+            self._wanted.discard(wanted)
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+
+    async def _pause(self, wanted: asyncio.Event) -> None:
+        """Until receipts are wanted or due, those to all neighbors at the same time."""
+        if not self._ended:
+            due = TOGETHER - asyncio.get_running_loop().time() % TOGETHER
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wanted.wait(), due)
+            wanted.clear()
+
+    def hurry(self) -> None:
+        """The program has ended: from now on receipts are sent at once."""
+        self._ended = True
+        for wanted in self._wanted:
+            wanted.set()
+
+    async def _take(
+        self, neighbor: Neighbor, messages: AsyncIterator[bytes], taken: asyncio.Queue[int | None], wanted: asyncio.Event
+    ) -> None:  # fmt: skip
+        """Messages to the journal, and the rounds of those that are whole, or were here before, to `taken`; `wanted` if the sender waits."""
         station = self.station
         letter: Letter | None = None  # being received
         dropping = False  # the rest of a message that is here already
-        held, attempt = 0, 0
+        held, attempt, soon = 0, 0, False
         try:
             async for data in messages:
+                while taken.qsize() >= MOST_TAKEN:
+                    await asyncio.sleep(TOGETHER)
                 piece = parse(wire.Piece, data)
                 if piece.HasField("head"):
                     if letter is not None and not dropping:
@@ -226,13 +281,12 @@ class Server:
                     if expected is not None and expected.round != piece.head.round:
                         expected = None
                     letter = check_head(piece.head, neighbor.name, station.limits, expected, station.furthest)
-                    held, attempt = 0, next(self._attempts)
+                    held, attempt, soon = 0, next(self._attempts), piece.head.soon
                     dropping = (
                         letter.round <= station.through or station.journal.find(neighbor.name, letter.round) is not None
                     )
                     if dropping:
-                        await self._on_disk()
-                        yield letter.round
+                        taken.put_nowait(letter.round)
                     else:
                         station.may_wait(neighbor, letter.round)
                 if letter is None:
@@ -246,11 +300,12 @@ class Server:
                     )  # fmt: skip
                     station.journal.append(entry, letter.size, piece.data)
                 if held == letter.size:
+                    if soon:
+                        wanted.set()
                     done, letter = letter, None
                     if not dropping:
                         station.arrived(neighbor.name, done.round)
-                        await self._on_disk()
-                        yield done.round
+                        taken.put_nowait(done.round)
         finally:
             if letter is not None and not dropping:
                 station.journal.drop_partial(neighbor.name, letter.round, attempt)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,9 +39,9 @@ from .transport import Transport
 log = logging.getLogger("dekpca.peer")
 
 EXPIRY_WARNING = 14  # days
-CHECKPOINT_EVERY = (
-    5  # iterations: what came since is in the journal, so that a restart computes at most so many again, alone
-)
+# What came since a checkpoint is in the journal: a restart computes at most so many iterations again, alone, or what takes so many seconds.
+CHECKPOINT_EVERY = 5  # iterations
+CHECKPOINT_APART = 1.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Place:
     timeouts: Timeouts = field(default_factory=Timeouts)
     threads: int = 1  # of BLAS: results are bit-identical after a restart only with the same number
     checkpoint_every: int = CHECKPOINT_EVERY
+    checkpoint_apart: float = CHECKPOINT_APART
 
 
 class Session:
@@ -141,20 +143,25 @@ class Session:
         self.station.phase = "setting up" if not saved.round else "iterating"
         self.transport.open_doors()
         log.info("begun", extra={"round": saved.round, "resumed": bool(saved.round)})
-        last = saved.round
+        last, due = saved.round, time.monotonic() + self.place.checkpoint_apart
+        waiting: Saved | None = None  # a checkpoint, until all that was said before it is acknowledged
         del saved
 
         def at_checkpoint(blocks: list[Block], requests: list[Checkpoint]) -> None:
-            nonlocal last
+            nonlocal last, due, waiting
             state = requests[0].state
             self.station.phase, self.station.iteration = "iterating", int(state.iteration)
             if state.history["residual"]:
                 self.station.residual = float(np.max(state.history["residual"][-1]))
-            if mail.round > last and int(state.iteration) % self.place.checkpoint_every == 0:
-                self.station.wait_acknowledged()
-                self.store.save(Saved(mail.round, requests[0].known, state, dict(mail.last_sent), _traffic(mail)))
-                last = mail.round
+            wanted = waiting is None and mail.round > last and int(state.iteration) % self.place.checkpoint_every == 0
+            if wanted and time.monotonic() >= due:
+                last, due = mail.round, time.monotonic() + self.place.checkpoint_apart
+                waiting = Saved(mail.round, requests[0].known, state, dict(mail.last_sent), _traffic(mail))
+            if waiting is not None and self.station.all_acknowledged(waiting.round):
+                self.store.save(waiting)
                 self.station.forget(self.store.through)
+                waiting = None
+            self.station.wants_receipts = waiting is not None
             if observer is not None:
                 observer(blocks, requests)
 
@@ -166,6 +173,7 @@ class Session:
             error.contagious = True  # type: ignore[attr-defined]
             raise
         self.station.phase = "finishing"
+        self.transport.hurry()
         return outcome
 
     def options(self, options: Options) -> Options:

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,9 @@ class Neighbor:
 
     name: str
     address: str
-    outbox: OrderedDict[int, tuple[Letter, memoryview]] = field(default_factory=OrderedDict)  # not acknowledged
+    outbox: OrderedDict[int, tuple[Letter, Sequence[memoryview]]] = field(
+        default_factory=OrderedDict
+    )  # not acknowledged
     acknowledged: set[int] = field(default_factory=set)  # rounds, as far as remembered
     through: int = 0  # it needs nothing up to this round
     progress: float = 0.0  # when it last took something that we had to say, or nothing was left to say
@@ -54,6 +56,8 @@ class Neighbor:
     heard: float | None = None  # when it first spoke to us
     silence: tuple[float, float] = (0.0, 0.0)  # how long we have not answered it, and when it said so
     agreed: bool = False  # we have compared settings
+    knows: set[str] = field(default_factory=set)  # nodes whose records it has, as far as it said or was told
+    called: Callable[[], None] = lambda: None  # what to do when it calls us: then it can be called, too
     done: bool = False  # it has its answer
     told_done: bool = False  # it knows that we have ours
     stopped: str = ""  # why it stopped, if it said so
@@ -91,6 +95,7 @@ class Station:
         self.missing: set[str] = set()  # who has not been heard in this round
         self.phase, self.iteration = "meeting", 0
         self.residual: float | None = None
+        self.wants_receipts = False  # a checkpoint waits for them
         self.done = False
         self.error: BaseException | None = None
         self.cause = ""  # what the neighbors are told of it
@@ -154,13 +159,13 @@ class Station:
             contagious=bool(getattr(self.error, "contagious", False)),
         )
 
-    def acknowledge(self, neighbor: Neighbor, round: int) -> None:
+    def acknowledge(self, neighbor: Neighbor, rounds: Iterable[int]) -> None:
         with self.changed:
             neighbor.progress = time.monotonic()
-            if neighbor.outbox.pop(round, None) is not None:
-                neighbor.acknowledged.add(round)
-                if not self.missing and not neighbor.outbox:  # otherwise the program waits for something else
-                    self.changed.notify_all()
+            taken = [round for round in rounds if neighbor.outbox.pop(round, None) is not None]
+            neighbor.acknowledged.update(taken)
+            if taken and not self.missing and not neighbor.outbox:  # otherwise the program waits for something else
+                self.changed.notify_all()
 
     def check_held(self, neighbor: Neighbor, through: int, held: set[int]) -> None:
         """What a neighbor has acknowledged it must still have: otherwise its folder was lost, and it cannot be told again."""
@@ -180,9 +185,9 @@ class Station:
 
     def may_wait(self, neighbor: Neighbor, round: int) -> None:
         """Refuse a message if too many of this neighbor wait already, or broke off: they fill the disk."""
-        waiting = [r for r in self.journal.held(neighbor.name) if r > self.furthest and r != round]
-        if len(waiting) >= WAITING:
-            raise ProtocolError(f"{len(waiting)} messages wait for this node already, no neighbor can be so far ahead")
+        waiting = self.journal.count_after(neighbor.name, self.furthest)
+        if waiting >= WAITING:
+            raise ProtocolError(f"{waiting} messages wait for this node already, no neighbor can be so far ahead")
         assert self.limits is not None
         if neighbor.broken_off > BROKEN_OFF * self.limits.largest:
             raise ProtocolError(
@@ -224,10 +229,10 @@ class Station:
                 if round:
                     self.neighbors[name].acknowledged.add(round)
             self.changed.notify_all()
-        self.wake(None)
+        self.wake(list(self.neighbors))
 
     def exchange(
-        self, round: int, sent: Iterable[tuple[str, Letter, memoryview]], expected: Mapping[str, Letter]
+        self, round: int, sent: Iterable[tuple[str, Letter, Sequence[memoryview]]], expected: Mapping[str, Letter]
     ) -> None:
         """Begin a round: what goes out, and what will come from whom."""
         with self.changed:
@@ -270,16 +275,10 @@ class Station:
         _check_same(message, letter)
         self.journal.read(message, into)
 
-    def wait_acknowledged(self) -> None:
-        """Wait until the neighbors have all that this node has said on disk."""
-        while True:
-            with self.changed:
-                self._raise_error()
-                waited = [n for n in self.neighbors.values() if n.outbox and not n.done]
-                if not waited:
-                    return
-                self._check_lost(waited, f"to acknowledge round {next(iter(waited[0].outbox))}")
-                self.changed.wait(POLL)
+    def all_acknowledged(self, through: int) -> bool:
+        """Whether the neighbors have all that this node has said up to this round on disk."""
+        with self.changed:
+            return all(n.done or next(iter(n.outbox), through + 1) > through for n in self.neighbors.values())
 
     def finish(self) -> list[str]:
         """This node has its answer: stay until the neighbors have theirs. Returns those who were not heard from any more.

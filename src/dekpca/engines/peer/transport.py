@@ -65,6 +65,10 @@ class Transport:
         """The network is known: messages of the program are taken from now on."""
         self._loop.call_soon_threadsafe(self._server.ready.set)
 
+    def hurry(self) -> None:
+        """The program has ended: neighbors get their receipts at once."""
+        self._loop.call_soon_threadsafe(self._server.hurry)
+
     def _say_farewell(self, error: BaseException) -> None:
         """Tell the neighbors why, as far as they listen."""
         text = "stopped by its owner" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__

@@ -33,20 +33,22 @@ class Greeting(_message.Message):
     def __init__(self, facts: _Optional[_Iterable[_Union[Fact, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
 
 class Head(_message.Message):
-    __slots__ = ("run", "sender", "round", "kind", "dtype", "shape")
+    __slots__ = ("run", "sender", "round", "kind", "dtype", "shape", "soon")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
+    SOON_FIELD_NUMBER: _ClassVar[int]
     run: str
     sender: str
     round: int
     kind: str
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, run: _Optional[str] = ..., sender: _Optional[str] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+    soon: bool
+    def __init__(self, run: _Optional[str] = ..., sender: _Optional[str] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., soon: bool = ...) -> None: ...
 
 class Piece(_message.Message):
     __slots__ = ("head", "offset", "data")
@@ -59,16 +61,16 @@ class Piece(_message.Message):
     def __init__(self, head: _Optional[_Union[Head, _Mapping]] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("opening", "through", "held", "round")
+    __slots__ = ("opening", "through", "held", "rounds")
     OPENING_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
-    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     opening: bool
     through: int
     held: _containers.RepeatedScalarFieldContainer[int]
-    round: int
-    def __init__(self, opening: bool = ..., through: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ...) -> None: ...
+    rounds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, opening: bool = ..., through: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., rounds: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("silence", "phase", "iteration", "done", "stopped", "contagious")
