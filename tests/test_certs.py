@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from typer.testing import CliRunner
 
 from dekpca.cli import app
+from dekpca.cli.common import out
 from dekpca.engines.peer import identity
 from dekpca.engines.peer.authority import SKEW
 from dekpca.engines.peer.certificates import public
@@ -390,6 +391,11 @@ def test_the_commands_for_an_own_ca_work(tmp_path):
 # ---------------------------------------------------------------------- the verbs
 def invoke(*words):
     return CliRunner().invoke(app, ["certs", *map(str, words)])
+
+
+def test_a_fingerprint_is_not_drawn_as_pictures(capsys):
+    out.print("12:CD:34:AB:56")  # rich knows a picture for :CD:
+    assert capsys.readouterr().out == "12:CD:34:AB:56\n"
 
 
 def test_init_issue_show(tmp_path):

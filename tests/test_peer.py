@@ -245,7 +245,10 @@ def test_a_one_sided_edge_names_both(tmp_path):
     for name in "012":
         text = str(nodes.errors[name])
         seen = "node 0 lists node 2 as a neighbor, but node 2 does not" in text
-        assert seen or "node '0' is not a neighbor of node 2" in text, repr(nodes.errors[name])
+        refused = "node '0' is not a neighbor of node 2" in text
+        # whoever is not up yet when the others stop cannot be told why
+        late = name == "1" and ("node 0 was not heard from" in text or "node 2 was not heard from" in text)
+        assert seen or refused or late, repr(nodes.errors[name])
 
 
 def test_a_restart_with_other_data_or_settings_is_refused(tmp_path):

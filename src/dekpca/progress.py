@@ -17,7 +17,7 @@ from .options import Options
 @contextmanager
 def watch(shown: bool, n_nodes: int, options: Options) -> Iterator[Callable[..., None] | None]:
     """An observer for an engine that draws the progress of the iterations on standard error."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     iterates = options.random_features or (options.solver == "projection" and n_nodes > 1)
     if not shown or not iterates:
         yield None

@@ -329,8 +329,9 @@ async def fuzz(node: Node, messages: int, seed: int) -> tuple[Counter[str], floa
         if node.outcomes["damaged"] >= messages * len(seen) / 25:
             seen.append(node.at_rest())
     await node.still_works()
-    others = {held[1:] for held in seen}
-    assert len(others) == 1, f"open files and threads, as they were: {others}"
+    # fewer is what earlier tests in this process closed meanwhile
+    others = [held[1:] for held in seen]
+    assert tuple(map(max, zip(*others, strict=True))) == others[0], f"open files and threads, as they were: {others}"
     growth = median(held[0] for held in seen[-5:]) - median(held[0] for held in seen[1:6])
     assert growth < ALLOWED_GROWTH, f"memory grew by {growth / 1e6:.1f} MB"
     above = peak() - seen[-1][0]

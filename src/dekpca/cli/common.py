@@ -23,8 +23,8 @@ from ..network import Network
 DONE, FAILED, USAGE, NOT_CONVERGED = range(4)  # exit codes
 INTERRUPTED = 130  # as shells have it
 
-out = Console()
-err = Console(stderr=True)
+out = Console(emoji=False)
+err = Console(stderr=True, emoji=False)
 
 
 def verb(function: Callable[..., Any]) -> Callable[..., Any]:
