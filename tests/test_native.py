@@ -7,6 +7,7 @@ import pytest
 
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.core import native, spectrum
+from dekpca.options import settle
 
 pytestmark = pytest.mark.skipif(
     native.steps is None and shutil.which("cc") is None,
@@ -59,6 +60,8 @@ CASES = {
     "no landmarks": ({"n_landmarks": 0, "init": "local", "centering": "local"}, [30] * 6, Network.ring(6, 4)),
     "many columns": ({"n_components": 5, "n_oversamples": 6}, [40] * 6, Network.ring(6)),
     "penalties on a schedule": ({"rho": [(0, 60.0, 40.0), (6, 90.0, 60.0)]}, [30] * 6, Network.ring(6)),
+    "more columns than tiles have": ({"n_components": 9, "n_oversamples": 26}, [60] * 4, Network.ring(4)),
+    "nodes of one sample": ({"n_components": 2}, [1, 30, 1, 25, 30], Network.ring(5)),
     "local means": ({"centering": "local"}, [30] * 6, Network.ring(6)),
     "a linear kernel": ({"kernel": "linear"}, [30] * 6, Network.ring(6)),  # rest matrices are singular
 }
@@ -99,6 +102,29 @@ def test_the_steps_are_used(monkeypatch):
     assert len(called) == 5
 
 
+@pytest.mark.filterwarnings("ignore:not converged")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("n_components", [1, 3, 4])
+def test_a_resumed_run_has_the_same_bits(dtype, n_components):
+    """Also in what is measured of it: the verdict of a check follows from that."""
+    from dekpca.engines import local
+
+    network, parts = Network.ring(4), parts_of([50] * 4, dtype)
+    model = DecentralizedKernelPCA(n_components, network=network, max_iter=20, tol=0, random_state=0)
+    options = settle(model._options(6, 0), network, np.full(4, 50), "auto", "auto")
+    kept = []
+
+    def keep(blocks, checkpoints):
+        if checkpoints[0].state.iteration == 13:
+            kept.extend((c.known, c.state) for c in checkpoints)
+
+    (whole,) = local.run(parts, network, options, keep).answers
+    (resumed,) = local.run(parts, network, options, resume=kept).answers
+    assert np.array_equal(whole.w, resumed.w)
+    for name, numbers in whole.history.items():
+        assert np.array_equal(numbers, resumed.history[name]), name
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_inverses_of_positive_definite_matrices(dtype):
     random = np.random.default_rng(0)
@@ -115,6 +141,16 @@ def test_inverses_of_positive_definite_matrices(dtype):
     )
     with pytest.raises(np.linalg.LinAlgError):
         spectrum.invert(np.zeros((2, 3, 3), dtype=dtype))
+
+
+@pytest.mark.parametrize("scale", [1e-16, 1e-7, 1.0, 1e10, 1e18])
+def test_the_largest_eigenvalue_of_any_size(scale, monkeypatch):
+    roots = np.random.default_rng(2).standard_normal((3, 20, 30))
+    matrices = (scale * (roots @ roots.transpose(0, 2, 1))).astype(np.float32)
+    exact = np.linalg.eigvalsh(matrices.astype(np.float64))[:, -1]
+    np.testing.assert_allclose(spectrum.largest(matrices), exact, rtol=1e-3)
+    monkeypatch.setattr(native, "steps", None)
+    np.testing.assert_allclose(spectrum.largest(matrices), exact, rtol=1e-3)
 
 
 @pytest.mark.parametrize("falls", [0.0, 0.05, 1.0, 5.0])  # flat to steep

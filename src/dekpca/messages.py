@@ -97,10 +97,6 @@ class Slots:
         """In order."""
         return cls(rows, aac.array_namespace(rows).arange(rows.shape[0], device=aac.device(rows)), n_slots)
 
-    @property
-    def n_nodes(self) -> int:
-        return int(self.place.shape[0]) // self.n_slots
-
     def slots(self, nodes: slice) -> Array:
         """What some nodes heard in each slot: (b, d, rows, ...)."""
         xp = aac.array_namespace(self.rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import array_api_compat as aac
@@ -295,11 +296,12 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
     """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`."""
     if state.sums.seen.shape[1] != (block.n_slots if options.diagnostics else 1):
         raise ValueError("a run must be resumed with the diagnostics it was begun with")
-    before = at_check = stopping.Measured.of(space.own, state.w)
-    if state.at_check[0] is not state.w:
-        at_check = stopping.Measured.of(space.own, state.at_check[0])
-    response, made_for = None, None
     compiled = Steps.of(space.own, space.near) if options.anchored and not options.diagnostics else None
+    measured_of = compiled.measured if compiled else partial(stopping.Measured.of, space.own)
+    before = at_check = measured_of(state.w)
+    if state.at_check[0] is not state.w:
+        at_check = measured_of(state.at_check[0])
+    response, made_for = None, None
     while True:
         t = state.iteration
         asked = yield Checkpoint(*snapshot(known, state))

@@ -43,7 +43,7 @@ def doctor(as_json: Json = False, debug: Debug = False) -> None:
         "memory_gb": _memory(),
         "required": {name: _version(name) for name in REQUIRED},
         "extras": {module: _extra(module) for module in EXTRAS},
-        "compiled": native.steps is not None,
+        "compiled": native.level(),
         "engines": {name: _engine(name) for name in ENGINES},
         "devices": _devices(),
         "mpiexec": _mpiexec(),
@@ -117,8 +117,11 @@ def _tell(result: dict[str, Any]) -> None:
         table.add_column(column)
     for name, state in result["engines"].items():
         table.add_row(f"engine {name}", "yes" if state["works"] else "no", "", state.get("problem", ""))
-    remedy = "" if result["compiled"] else "install dekpca again where there is a C compiler"
-    table.add_row("compiled iterations", "yes" if result["compiled"] else "no", "several times the speed", remedy)
+    works = result["compiled"] != "none"
+    remedy = "" if works else f"install dekpca again where there is a C compiler ({native.problem})"
+    table.add_row(
+        "compiled iterations", f"yes, {result['compiled']}" if works else "no", "several times the speed", remedy
+    )
     for name, state in result["extras"].items():
         works = f"yes, {state['version']}" if state["works"] else "no"
         table.add_row(name, works, state["for"], state.get("problem", "") or state.get("remedy", ""))

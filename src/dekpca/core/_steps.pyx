@@ -118,7 +118,7 @@ cdef void apply_gram(
 
     `following` are the blocks of the next node. Most are among those of this one; the others have until then to arrive.
     """
-    cdef Py_ssize_t t, one = n * k
+    cdef Py_ssize_t t, one = <Py_ssize_t> n * k
     cdef int s, q, rows, columns
     cdef const real *block
     cdef const real *ahead
@@ -181,7 +181,7 @@ def z_nodes(
     """z of some nodes from what they heard, clipped, and its values on the samples of the neighborhood."""
     cdef Py_ssize_t b, i, s
     cdef int m = shared.shape[1], d = near.shape[1], n = near.shape[2], k = near.shape[3]
-    cdef Py_ssize_t long = d * n * k, short = m * k, one = n * k
+    cdef Py_ssize_t one = <Py_ssize_t> n * k, short = <Py_ssize_t> m * k, long = d * one
     cdef int lwork = 34 * k + 8
     cdef real factor
     cdef const real *x
@@ -259,7 +259,7 @@ cdef void moved(
     const real *w, const real *gw, const real *w_before, const real *gw_before, real *space, real *square, int rows, int k
 ) noexcept nogil:
     """(k, k) inner products of what w changed by."""
-    cdef Py_ssize_t i, count = rows * k
+    cdef Py_ssize_t i, count = <Py_ssize_t> rows * k
     for i in range(count):
         space[i] = w[i] - w_before[i]
         space[count + i] = gw[i] - gw_before[i]
@@ -312,7 +312,7 @@ def w_nodes(
     """w of some nodes, the multipliers and all that follows from them, and how far the nodes are."""
     cdef Py_ssize_t b, i, s
     cdef int d = dual.shape[1], n = dual.shape[2], k = dual.shape[3], m = psi.shape[2], kept = rotation.shape[1]
-    cdef Py_ssize_t one = n * k, short = m * k, c, next_node
+    cdef Py_ssize_t one = <Py_ssize_t> n * k, short = <Py_ssize_t> m * k, c, next_node
     cdef real now, later, objective, x
     cdef const real *turn = &rotation[0, 0]
     cdef const real *heard
@@ -331,7 +331,7 @@ def w_nodes(
     cdef real *new
     cdef real *share
     with nogil:
-        space = <real *> malloc((d * one + one + 3 * (short + one) + k * k + one + 2 * kept) * sizeof(real))
+        space = <real *> malloc((d * one + one + 3 * (short + one) + k * k + 2 * kept) * sizeof(real))
         if space == NULL:
             with gil:
                 raise MemoryError()
@@ -339,7 +339,7 @@ def w_nodes(
         target = around + one
         apart = target + short + one  # twice as long: also for differences
         square = apart + 2 * (short + one)
-        length = square + k * k + one
+        length = square + k * k
         for b in range(start, stop):
             w, gw, half = &out_w[b, 0, 0], &out_gw[b, 0, 0], &out_values[b, 0, 0]
             # what it saw of its neighbors' z
@@ -435,16 +435,30 @@ def w_nodes(
         free(space)
 
 
+def metric_nodes(
+    Py_ssize_t start, Py_ssize_t stop, const real[:, :, ::1] rest, const real[:, :, ::1] w, real[:, :, ::1] out
+):
+    """w of some nodes with the metric applied, to the same bits as w_nodes."""
+    cdef Py_ssize_t b, i
+    cdef int n = rest.shape[1], k = w.shape[2]
+    cdef Py_ssize_t short = (w.shape[1] - n) * k
+    with nogil:
+        for b in range(start, stop):
+            for i in range(short):
+                (&out[b, 0, 0])[i] = (&w[b, 0, 0])[i]
+            product(&out[b, 0, 0] + short, &rest[b, 0, 0], &w[b, 0, 0] + short, n, n, k, False, <real> 1, <real> 0, &rest[b, 0, 0])
+
+
 def inverses(const real[:, :, ::1] matrices, real[:, :, ::1] out):
     """The inverse of each of a stack of positive definite matrices; how many came out before one that is not."""
-    cdef Py_ssize_t b = 0, i, j
+    cdef Py_ssize_t b = 0, i, j, size = matrices.shape[1] * matrices.shape[1]
     cdef int n = matrices.shape[1], info = 0
     cdef char lower = b"L"
     cdef real *x
     with nogil:
         for b in range(matrices.shape[0] if n else 0):
             x = &out[b, 0, 0]
-            for i in range(n * n):
+            for i in range(size):
                 x[i] = (&matrices[b, 0, 0])[i]
             if real is double:
                 dpotrf(&lower, &n, x, &n, &info)
@@ -465,17 +479,17 @@ def inverses(const real[:, :, ::1] matrices, real[:, :, ::1] out):
 
 def definite(const real[:, :, ::1] matrices, const real[::1] shift):
     """Whether all of a stack of symmetric matrices, each with a number of its own added along its diagonal, have a Cholesky factor."""
-    cdef Py_ssize_t b, i
+    cdef Py_ssize_t b, i, size = matrices.shape[1] * matrices.shape[1]
     cdef int n = matrices.shape[1], info = 0
     cdef char lower = b"L"
     cdef real *space
     with nogil:
-        space = <real *> malloc(n * n * sizeof(real))
+        space = <real *> malloc(size * sizeof(real))
         if space == NULL:
             with gil:
                 raise MemoryError()
         for b in range(matrices.shape[0] if n else 0):
-            for i in range(n * n):
+            for i in range(size):
                 space[i] = (&matrices[b, 0, 0])[i]
             for i in range(n):
                 space[i * n + i] += shift[b]
@@ -502,11 +516,11 @@ def tops(const real[:, :, ::1] matrices, const real[:, ::1] start, int steps, re
     cdef real *square
     cdef const real *a
     with nogil:
-        space = <real *> malloc((2 * n * c + 2 * c * c + c + lwork) * sizeof(real))
+        space = <real *> malloc((2 * <Py_ssize_t> n * c + 2 * c * c + c + lwork) * sizeof(real))
         if space == NULL:
             with gil:
                 raise MemoryError()
-        x, y, square = space, space + n * c, space + 2 * n * c
+        x, y, square = space, space + <Py_ssize_t> n * c, space + 2 * <Py_ssize_t> n * c
         for b in range(matrices.shape[0]):
             a = &matrices[b, 0, 0]
             product(x, a, &start[0, 0], n, n, c, False, <real> 1, <real> 0, a)

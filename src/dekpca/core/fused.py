@@ -39,6 +39,12 @@ class Steps:
         psi, rest, inverse = (np.ascontiguousarray(x) for x in (own.psi, own.rest, own.inverse))
         return cls(OwnSpace(psi, rest, inverse), near, *near.blocks_of_nodes)
 
+    def measured(self, w: Array) -> Measured:
+        """`Measured.of`, to the same bits as `w_step` has them: a run that is resumed goes on as if it had not stopped."""
+        gw = _like(w)
+        self._run("metric_nodes", w.dtype, self.own.rest, w, gw)
+        return Measured(w, gw, self.own.values(w))
+
     def z_step(
         self, z: Estimate, sums: Sums, shares: Slots, heard: Slots, late: Array, rho: Penalties
     ) -> tuple[Estimate, Array]:

@@ -1,16 +1,21 @@
-"""The compiled module (_steps.pyx), or None where it was not built: then NumPy does its work, several times slower."""
+"""The compiled module (_steps.pyx), or None where there is none: then NumPy does its work, several times slower."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
+steps: Any = None
+problem = ""  # why there is none
+try:
+    steps = import_module("._steps", __package__)
+except (
+    ImportError,
+    TypeError,
+) as error:  # no compiler where this was installed, or another SciPy than it was built for
+    problem = str(error)
 
-def _load() -> Any:
-    try:
-        return import_module("._steps", __package__)
-    except ImportError:  # no compiler where this was installed
-        return None
 
-
-steps: Any = _load()
+def level() -> str:
+    """What results depend on in their last bits: whether compiled code computes, and with which instructions."""
+    return "none" if steps is None else ("plain", "AVX2", "AVX-512")[steps.instructions()]

@@ -24,10 +24,11 @@ from ..kernels import row_tiles
 Array = Any
 
 CACHE_BYTES = 2**19  # of results that one chunk makes; what it reads and its temporaries are a few times that
-SHARES = 8
+SHARES = 4  # a thread: whoever is held up takes fewer
 DEVICE_BYTES = 2**28  # the same where a chunk is a few kernel launches
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("pool", default=None)
+_workers: ContextVar[int] = ContextVar("workers", default=1)  # threads of the pool
 
 
 @contextmanager
@@ -38,11 +39,12 @@ def threads(n_nodes: int) -> Iterator[int]:
             yield 1
             return
         with ThreadPoolExecutor(allowed) as pool:
-            token = _pool.set(pool)
+            tokens = _pool.set(pool), _workers.set(allowed)
             try:
                 yield allowed
             finally:
-                _pool.reset(token)
+                _pool.reset(tokens[0])
+                _workers.reset(tokens[1])
 
 
 class _Blas:
@@ -99,7 +101,7 @@ def chunks_of(count: int, item_bytes: int, like: Array) -> list[slice]:
 
 def shares_of(count: int) -> list[slice]:
     """A few slices that cover `count` items, for threads to share; for code that needs no chunk to fit into a cache."""
-    return list(row_tiles(count, -(-count // SHARES)))
+    return list(row_tiles(count, -(-count // (SHARES * _workers.get()))))
 
 
 def by_nodes(f: Callable[[slice], tuple[Array, ...]], count: int, item_bytes: int, like: Array) -> tuple[Array, ...]:

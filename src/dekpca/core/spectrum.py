@@ -93,14 +93,14 @@ class Factor:
         size = xp.sqrt(xp.sum(self.matrix * self.matrix, axis=(-2, -1)))  # at least the largest eigenvalue
         floor = xp.maximum(CUTOFF * size, self.rounding)
         present = xp.linalg.diagonal(self.matrix) > floor[:, None]
-        if bool(xp.all(present)) and definite(self.matrix, -floor):
-            return invert(self.matrix)
-        there = xp.astype(present, self.matrix.dtype)
-        both = there[:, :, None] * there[:, None, :]
-        eye = xp.eye(n, dtype=self.matrix.dtype, device=aac.device(self.matrix))
-        filled = self.matrix * both + ((1.0 - there) * (size + 1.0)[:, None])[..., None] * eye
+        filled, both = self.matrix, None
+        if not bool(xp.all(present)):
+            there = xp.astype(present, self.matrix.dtype)
+            both = there[:, :, None] * there[:, None, :]
+            eye = xp.eye(n, dtype=self.matrix.dtype, device=aac.device(self.matrix))
+            filled = self.matrix * both + ((1.0 - there) * (size + 1.0)[:, None])[..., None] * eye
         if definite(filled, -floor):
-            return invert(filled) * both
+            return invert(filled) if both is None else invert(filled) * both
         if count > 1:
             return xp.concat([self[half]._inverse() for half in (slice(0, count // 2), slice(count // 2, count))])
         eigen = self.eigen
@@ -182,16 +182,20 @@ def largest(gram: Array) -> Array:
     start = xp.asarray(
         np.cos(2.4 * at), dtype=gram.dtype, device=aac.device(gram)
     )  # any directions, but the same everywhere
+    # products of products of large or tiny numbers leave the range of float32: no entry is larger than the largest of the diagonal
+    unit = xp.max(xp.linalg.diagonal(gram), axis=-1)
+    unit = xp.where(unit > 0, unit, xp.ones_like(unit))
+    gram = gram / unit[:, None, None]
     if native.steps is not None and aac.is_numpy_array(gram):
         found = np.empty(gram.shape[0], dtype=gram.dtype)
-        native.steps.tops(np.ascontiguousarray(gram), start, POWER_STEPS, _least(gram, columns), found)
-        return found
+        native.steps.tops(gram, start, POWER_STEPS, _least(gram, columns), found)
+        return unit * found
     image = gram @ start
     for _ in range(POWER_STEPS):
         image = gram @ (gram @ _orthonormal(image))
     basis = _orthonormal(image)
     inner = transposed(basis) @ (gram @ basis)
-    return xp.clip(xp.linalg.eigvalsh(0.5 * (inner + transposed(inner)))[..., -1], min=0.0)
+    return unit * xp.clip(xp.linalg.eigvalsh(0.5 * (inner + transposed(inner)))[..., -1], min=0.0)
 
 
 def _least(x: Array, columns: int) -> float:

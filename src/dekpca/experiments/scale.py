@@ -174,7 +174,7 @@ def fit(
 def seconds_by_part(model: DecentralizedKernelPCA, gram: float) -> dict[str, float]:
     """As the engine measured them, with the Gram blocks apart from what is made of them."""
     parts = dict(model.history_["seconds"])
-    factors = parts.pop("kernel matrices") - gram
+    factors = parts.pop("kernel matrices", gram) - gram
     return {**parts, "Gram blocks": gram, "factors": factors}
 
 

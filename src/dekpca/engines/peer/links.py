@@ -76,6 +76,8 @@ class Link:
             except PeerError as error:
                 self.station.fail(error)
                 return
+            if delay > FIRST_DELAY:  # a neighbor that calls often does not set the pace
+                await asyncio.sleep(FIRST_DELAY)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._called.wait(), delay * random.uniform(0.5, 1.0))
             self._called.clear()

@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from ... import __version__
 from ...block import Block, make_blocks
+from ...core import native
 from ...messages import Checkpoint
 from ...network import Network
 from ...options import Options
@@ -39,7 +40,7 @@ from .transport import Transport
 log = logging.getLogger("dekpca.peer")
 
 EXPIRY_WARNING = 14  # days
-# What came since a checkpoint is in the journal: a restart computes at most so many iterations again, alone, or what takes so many seconds.
+# What came since a checkpoint is in the journal: a restart computes about so many iterations again, alone, or what took so many seconds if that is more.
 CHECKPOINT_EVERY = 5  # iterations
 CHECKPOINT_APART = 1.0  # seconds
 
@@ -77,7 +78,7 @@ class Session:
             "node": place.name,
             "neighbors": ", ".join(sorted(place.neighbors)),
         }
-        own |= {"data": fingerprint(samples), "threads": str(place.threads)}
+        own |= {"data": fingerprint(samples), "threads": str(place.threads), "compiled code": native.level()}
         self.store = Store(place.folder)
         try:
             self.store.claim(own | self.facts)
