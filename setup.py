@@ -9,7 +9,7 @@ steps = Extension(
     depends=["src/dekpca/core/_small.h"],
     include_dirs=["src/dekpca/core"],
     # they let loops be vectorized and do not change what is computed
-    extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
+    extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math"],
 )
 modules = cythonize([steps], build_dir="build")
 for module in modules:

@@ -40,7 +40,7 @@ from .transport import Transport
 log = logging.getLogger("dekpca.peer")
 
 EXPIRY_WARNING = 14  # days
-# What came since a checkpoint is in the journal: a restart computes about so many iterations again, alone, or what took so many seconds if that is more.
+# What came since a checkpoint is in the journal: a restart computes about so many iterations again, or what took so many seconds if that is more.
 CHECKPOINT_EVERY = 5  # iterations
 CHECKPOINT_APART = 1.0  # seconds
 
