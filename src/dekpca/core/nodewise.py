@@ -24,7 +24,7 @@ from ..kernels import row_tiles
 Array = Any
 
 CACHE_BYTES = 2**19  # of results that one chunk makes; what it reads and its temporaries are a few times that
-SHARES = 4  # a thread: whoever is held up takes fewer
+SHARES = 2  # a thread: whoever is held up takes fewer, and neighbors that share matrices are mostly in one
 DEVICE_BYTES = 2**28  # the same where a chunk is a few kernel launches
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("pool", default=None)

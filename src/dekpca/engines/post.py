@@ -35,14 +35,14 @@ class Traffic:
         self.edge_bytes = np.zeros(len(self.edges), dtype=np.int64)
 
     def add(self, kind: str, edges: np.ndarray, sizes: np.ndarray) -> None:
-        """One message along each of these edges (numbers), of so many bytes."""
+        """One message along each of these edges (numbers, none twice), of so many bytes."""
         if kind not in self.messages:
             self.messages[kind] = np.zeros(self.n_nodes, dtype=np.int64)
             self.bytes[kind] = np.zeros(self.n_nodes, dtype=np.int64)
         senders = self.edges[edges, 0]
         self.messages[kind] += np.bincount(senders, minlength=self.n_nodes)
-        np.add.at(self.bytes[kind], senders, sizes)
-        np.add.at(self.edge_bytes, edges, sizes)
+        self.bytes[kind] += np.bincount(senders, sizes, self.n_nodes).astype(np.int64)  # exact below 2^53 bytes
+        self.edge_bytes[edges] += sizes
 
 
 @dataclass(frozen=True, eq=False)

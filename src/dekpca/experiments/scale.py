@@ -31,6 +31,7 @@ K = 4  # components
 NOISE = 0.1  # of the data's standard deviation, added to copies of rows where there are not enough
 REFERENCE_ROWS = {True: 40_000, False: 100_000}  # of central kernel PCA, where there are more: on the host, on a device
 DENSE_ROWS = 10_000  # up to here by eigendecomposition
+SETTLE = 0.3  # seconds before each measurement: threads of a BLAS go on spinning for a while after its last call
 LOOKED_AT = 20  # nodes whose answers are compared with it
 
 
@@ -150,6 +151,7 @@ def fit(
     for _ in range(repeats):
         model = None
         wait(X)
+        time.sleep(SETTLE)
         start = time.perf_counter()
         with gram_timed(X) as gram:
             model = estimator(network, gamma, **settings).fit(X, nodes=labels)
@@ -232,6 +234,7 @@ def against_central(X: np.ndarray, network: Network, gamma: float, repeats: int 
     ours, theirs = [], []
     for _ in range(repeats):
         ours.append(fit(X, network, gamma)[0])
+        time.sleep(SETTLE)
         start = time.perf_counter()
         KernelPCA(K, kernel="rbf", gamma=gamma, eigen_solver="arpack", random_state=0).fit(X)
         theirs.append(time.perf_counter() - start)
