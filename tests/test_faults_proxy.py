@@ -161,9 +161,9 @@ def test_reset_in_the_middle_of_a_message(wire, connect, echo):
     sock.sendall(bytes(4000))
     with pytest.raises(ConnectionResetError):
         read_to_the_end(sock)
-    assert len(echo.seen[0]) == 5 + 999
     assert wire.resets == 1
     until(lambda: echo.errors == 1)  # the other end was reset too
+    assert len(echo.seen[0]) - 5 in (0, 999)  # what it had not read by then is lost
     assert says_and_hears(connect(), bytes(4000))
 
 
