@@ -119,9 +119,7 @@ def _tell(result: dict[str, Any]) -> None:
         table.add_row(f"engine {name}", "yes" if state["works"] else "no", "", state.get("problem", ""))
     works = result["compiled"] != "none"
     remedy = "" if works else f"install dekpca again where there is a C compiler ({native.problem})"
-    table.add_row(
-        "compiled iterations", f"yes, {result['compiled']}" if works else "no", "several times the speed", remedy
-    )
+    table.add_row("compiled iterations", f"yes, {result['compiled']}" if works else "no", "speed", remedy)
     for name, state in result["extras"].items():
         works = f"yes, {state['version']}" if state["works"] else "no"
         table.add_row(name, works, state["for"], state.get("problem", "") or state.get("remedy", ""))

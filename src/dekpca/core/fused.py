@@ -1,7 +1,7 @@
 """The steps of an iteration in compiled code (_steps.pyx), where they can be used: NumPy arrays, the proximal update, Gram blocks kept.
 
 The same formulas as consensus.py and stopping.py, to rounding. There each is a call over many nodes and makes a pass over memory; here a
-node's iterate stays in the cache from the first to the last. Without the compiled module everything works, several times slower.
+node's iterate stays in the cache from the first to the last. Without the compiled module everything works, slower.
 """
 
 from __future__ import annotations

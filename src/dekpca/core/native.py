@@ -1,4 +1,4 @@
-"""The compiled module (_steps.pyx), or None where there is none: then NumPy does its work, several times slower."""
+"""The compiled module (_steps.pyx), or None where there is none: then NumPy does its work, slower."""
 
 from __future__ import annotations
 
