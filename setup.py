@@ -1,17 +1,27 @@
 """The compiled part. It is optional: without a C compiler the build goes on without it, and NumPy does its work."""
 
+import platform
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-steps = Extension(
-    "dekpca.core._steps",
-    ["src/dekpca/core/_steps.pyx"],
-    depends=["src/dekpca/core/_small.h"],
-    include_dirs=["src/dekpca/core"],
-    # they let loops be vectorized and do not change what is computed
-    extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math"],
-)
-modules = cythonize([steps], build_dir="build")
+SETS = {"_steps": []}
+if platform.machine() in ("x86_64", "AMD64"):
+    SETS["_steps_avx2"] = ["-mavx2", "-mfma"]
+    SETS["_steps_avx512"] = ["-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx2", "-mfma", "-mprefer-vector-width=512"]
+
+steps = [
+    Extension(
+        f"dekpca.core.{name}",
+        [f"src/dekpca/core/{name}.pyx"],
+        depends=["src/dekpca/core/_steps.pxi", "src/dekpca/core/_small.h"],
+        include_dirs=["src/dekpca/core"],
+        # they let loops be vectorized and do not change what is computed
+        extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", *instructions],
+    )
+    for name, instructions in SETS.items()
+]
+modules = cythonize(steps, build_dir="build")
 for module in modules:
     module.optional = True  # cythonize would forget it
 

@@ -19,13 +19,12 @@ def test_they_were_built():
     assert native.steps is not None, "there is a C compiler, but dekpca.core._steps was not built"
 
 
-@pytest.fixture(params=[0, 1, 2])
-def instructions(request):
-    if native.steps.instructions(request.param) != request.param:
-        native.steps.instructions(2)
+@pytest.fixture(params=native.LEVELS)
+def instructions(request, monkeypatch):
+    if request.param not in native.available:
         pytest.skip("this machine has no such instructions")
-    yield
-    native.steps.instructions(2)
+    monkeypatch.setattr(native, "steps", native.available[request.param])
+    assert native.level() == request.param
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

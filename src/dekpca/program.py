@@ -304,13 +304,13 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
     response, made_for = None, None
     while True:
         t = state.iteration
-        asked = yield Checkpoint(*snapshot(known, state))
-        if t >= options.max_iter or state.verdict:
-            return
         rho, next_rho = _rho(block, options, known, t), _rho(block, options, known, t + 1)
         if made_for != (rho.near, rho.mine):
             response, made_for = space.gram.response(rho.spent), (rho.near, rho.mine)
 
+        asked = yield Checkpoint(*snapshot(known, state))
+        if t >= options.max_iter or state.verdict:
+            return
         shares, heard = yield _say(block, "share", state.shares, state.said, back=False)
         if compiled:
             z, values = compiled.z_step(state.z, state.sums, shares, heard, state.late, rho)

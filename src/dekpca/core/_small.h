@@ -1,47 +1,135 @@
 /* Products of a small matrix with a few columns, row by row in memory: out (rows, columns) = alpha a b + beta out.
 
 Twice as fast as a BLAS on a matrix that the cache holds, whose panels it would copy first. A tile of `out` stays in registers; `a` may lie in
-either order (`by_row` and `by_inner` say how far apart its entries are). Meanwhile as many numbers from `ahead` on, which the next product needs,
-are fetched into the cache. Sets of instructions are chosen when the program runs. */
+either order (`by_row` and `by_inner` say how far apart its entries are). `both_*` multiplies with a and with its transpose in one pass over it.
+Meanwhile what will be needed later is fetched into the cache, evenly spread: as many bytes as memory can deliver in the time. */
 
 #include <stddef.h>
+
+/* What is to be fetched into the cache, and how fast */
+typedef struct {
+    const char *at;
+    ptrdiff_t bytes;
+} Range;
+
+typedef struct {
+    Range *ranges; /* the last of them is fetched first */
+    int count;
+    ptrdiff_t bytes, pace; /* all together, and while a tile takes one step */
+} Fetch;
+
+static inline void fetch_later(Fetch *fetch, const void *at, ptrdiff_t bytes) {
+    fetch->ranges[fetch->count++] = (Range){at, bytes};
+    fetch->bytes += bytes;
+}
+
+/* Spread all that over products of so many numbers of matrices */
+static inline void fetch_during(Fetch *fetch, ptrdiff_t numbers) {
+    ptrdiff_t pace = numbers > 0 ? 9 * fetch->bytes / numbers + 1 : 64; /* tiles have 8 rows; a little faster, to be ready in time */
+    fetch->pace = pace < 64 ? pace : 64;                                /* the bytes of a line of the cache */
+}
+
+/* Where the next tile, of so many steps, begins to fetch; its pace is 0 if there is nothing left */
+static inline const char *fetch_now(Fetch *fetch, ptrdiff_t steps, ptrdiff_t *pace, const void *nothing) {
+    *pace = 0;
+    if (fetch == NULL || fetch->count == 0) return nothing;
+    Range *range = fetch->ranges + fetch->count - 1;
+    const char *from = range->at;
+    ptrdiff_t bytes = steps * fetch->pace;
+    *pace = fetch->pace;
+    range->at += bytes;
+    range->bytes -= bytes;
+    if (range->bytes <= 0) fetch->count--;
+    return from;
+}
 
 #if defined(__GNUC__)
 
 #define UNROLL _Pragma("GCC unroll 16")
+#define EACH(I, N) UNROLL for (int I = 0; I < N; I++)
 
 /* R rows and N vectors V of L numbers T */
-#define TILE(NAME, TARGET, T, V, L, N, R)                                                                            \
-    static inline __attribute__((always_inline)) TARGET void NAME(                                                   \
-        T *restrict out, const T *restrict a, const T *restrict b, ptrdiff_t inner, ptrdiff_t by_row,                \
-        ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta, const T *ahead) {                                                    \
-        V sum[R][N];                                                                                                 \
-        UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < N; c++) sum[r][c] = (V){0};                    \
-        for (ptrdiff_t l = 0; l < inner; l++) {                                                                      \
-            const T *at = a + l * by_inner;                                                                          \
-            __builtin_prefetch(ahead + l * R, 0, 2);                                                                 \
-            V x[N];                                                                                                  \
-            UNROLL for (int c = 0; c < N; c++) x[c] = *(const V *)(b + l * columns + c * L);                         \
-            UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < N; c++) sum[r][c] += at[r * by_row] * x[c]; \
-        }                                                                                                            \
-        UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < N; c++) {                                      \
-            V *o = (V *)(out + r * columns + c * L);                                                                 \
-            V x = alpha * sum[r][c];                                                                                 \
-            *o = beta == 0 ? x : x + beta * *o;                                                                      \
-        }                                                                                                            \
+#define TILE(NAME, T, V, L, N, R)                                                                                                   \
+    static inline __attribute__((always_inline)) void NAME(                                                                         \
+        T *restrict out, const T *restrict a, const T *restrict b, ptrdiff_t inner, ptrdiff_t by_row,                               \
+        ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                                                     \
+        const T *next = a + R * by_row; /* the rows of the next tile */                                                             \
+        ptrdiff_t by_next = by_inner == 1 ? R : by_inner;                                                                           \
+        ptrdiff_t pace;                                                                                                             \
+        const char *ahead = fetch_now(fetch, inner, &pace, a);                                                                      \
+        V sum[R][N];                                                                                                                \
+        EACH(r, R) EACH(c, N) sum[r][c] = (V){0};                                                                                   \
+        for (ptrdiff_t l = 0; l < inner; l++) {                                                                                     \
+            const T *at = a + l * by_inner;                                                                                         \
+            __builtin_prefetch(next + l * by_next, 0, 3);                                                                           \
+            __builtin_prefetch(ahead + l * pace, 0, 2);                                                                             \
+            V x[N];                                                                                                                 \
+            EACH(c, N) x[c] = *(const V *)(b + l * columns + c * L);                                                                \
+            EACH(r, R) EACH(c, N) sum[r][c] += at[r * by_row] * x[c];                                                               \
+        }                                                                                                                           \
+        EACH(r, R) EACH(c, N) {                                                                                                     \
+            V *o = (V *)(out + r * columns + c * L);                                                                                \
+            V x = alpha * sum[r][c];                                                                                                \
+            *o = beta == 0 ? x : x + beta * *o;                                                                                     \
+        }                                                                                                                           \
     }
 
-/* all rows of L * N columns */
-#define STRIP(NAME, TARGET, T, V, L, N, R)                                                                        \
-    TILE(NAME##_rows, TARGET, T, V, L, N, R)                                                                      \
-    TILE(NAME##_row, TARGET, T, V, L, N, 1)                                                                       \
-    static TARGET void NAME(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t by_row,    \
-                            ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta, const T *ahead) {                             \
-        ptrdiff_t i = 0;                                                                                          \
-        for (; i + R <= rows; i += R)                                                                             \
-            NAME##_rows(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta, ahead + i * inner);     \
-        for (; i < rows; i++)                                                                                     \
-            NAME##_row(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta, ahead + i * inner);      \
+/* out (R rows) += alpha a b, and turned (inner rows) += beta a' y, where y has the rows that out has */
+#define BOTH(NAME, T, V, L, N, R)                                                                                                   \
+    static inline __attribute__((always_inline)) void NAME(                                                                         \
+        T *restrict out, T *restrict turned, const T *restrict a, const T *restrict b, const T *restrict y,                         \
+        ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                                                        \
+        ptrdiff_t pace;                                                                                                             \
+        const char *ahead = fetch_now(fetch, inner, &pace, a);                                                                      \
+        V sum[R][N], own[R][N];                                                                                                     \
+        EACH(r, R) EACH(c, N) {                                                                                                     \
+            sum[r][c] = (V){0};                                                                                                     \
+            own[r][c] = beta * *(const V *)(y + r * columns + c * L);                                                               \
+        }                                                                                                                           \
+        for (ptrdiff_t l = 0; l < inner; l++) {                                                                                     \
+            __builtin_prefetch(a + R * (inner + l), 0, 3);                                                                          \
+            __builtin_prefetch(ahead + l * pace, 0, 2);                                                                             \
+            V x[N], to[N];                                                                                                          \
+            EACH(c, N) {                                                                                                            \
+                x[c] = *(const V *)(b + l * columns + c * L);                                                                       \
+                to[c] = *(const V *)(turned + l * columns + c * L);                                                                 \
+            }                                                                                                                       \
+            EACH(r, R) EACH(c, N) {                                                                                                 \
+                sum[r][c] += a[r * inner + l] * x[c];                                                                               \
+                to[c] += a[r * inner + l] * own[r][c];                                                                              \
+            }                                                                                                                       \
+            EACH(c, N) *(V *)(turned + l * columns + c * L) = to[c];                                                                \
+        }                                                                                                                           \
+        EACH(r, R) EACH(c, N) *(V *)(out + r * columns + c * L) += alpha * sum[r][c];                                               \
+    }
+
+/* all rows of L * N columns: R, half of R and single ones at a time, Q for both */
+#define STRIP(NAME, T, V, L, N, R, Q)                                                                                               \
+    TILE(NAME##_rows, T, V, L, N, R)                                                                                                \
+    TILE(NAME##_half, T, V, L, N, (R / 2))                                                                                          \
+    TILE(NAME##_row, T, V, L, N, 1)                                                                                                 \
+    BOTH(NAME##_both_rows, T, V, L, N, Q)                                                                                           \
+    BOTH(NAME##_both_half, T, V, L, N, (Q / 2))                                                                                     \
+    BOTH(NAME##_both_row, T, V, L, N, 1)                                                                                            \
+    static void NAME(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t by_row,                             \
+                            ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                                 \
+        ptrdiff_t i = 0;                                                                                                            \
+        for (; i + R <= rows; i += R)                                                                                               \
+            NAME##_rows(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta, fetch);                \
+        for (; i + R / 2 <= rows; i += R / 2)                                                                                       \
+            NAME##_half(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta, fetch);                \
+        for (; i < rows; i++)                                                                                                       \
+            NAME##_row(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta, fetch);                 \
+    }                                                                                                                               \
+    static void NAME##_both(T *out, T *turned, const T *a, const T *b, const T *y, ptrdiff_t rows,                                  \
+                                   ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                             \
+        ptrdiff_t i = 0;                                                                                                            \
+        for (; i + Q <= rows; i += Q)                                                                                               \
+            NAME##_both_rows(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta, fetch);     \
+        for (; i + Q / 2 <= rows; i += Q / 2)                                                                                       \
+            NAME##_both_half(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta, fetch);     \
+        for (; i < rows; i++)                                                                                                       \
+            NAME##_both_row(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta, fetch);      \
     }
 
 #define VECTOR(T, L) __attribute__((vector_size(L * sizeof(T)), aligned(sizeof(T)))) T
@@ -52,85 +140,98 @@ typedef VECTOR(float, 8) float_8;
 typedef VECTOR(float, 4) float_4;
 typedef VECTOR(float, 2) float_2;
 
-/* strips of 8, 4, 2 and 1 columns; WIDE is a vector of WL numbers that the instructions have a register for, R8 tiles of it fill the registers */
-#define LEVEL(NAME, TARGET, T, WIDE, WL, R8, R4)                                                                        \
-    STRIP(NAME##_8, TARGET, T, WIDE, WL, (8 / WL), R8)                                                                \
-    STRIP(NAME##_4, TARGET, T, T##_4, 4, 1, R4)                                                                       \
-    STRIP(NAME##_2, TARGET, T, T##_2, 2, 1, R4)                                                                       \
-    STRIP(NAME##_1, TARGET, T, T, 1, 1, R4)                                                                           \
-    static void NAME(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t by_row,               \
-                     ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta, const T *ahead) {                                        \
-        ptrdiff_t c = 0;                                                                                              \
-        for (; c + 8 <= columns; c += 8) NAME##_8(out + c, a, b + c, rows, inner, by_row, by_inner, columns, alpha, beta, ahead); \
-        if (columns - c >= 4) {                                                                                       \
-            NAME##_4(out + c, a, b + c, rows, inner, by_row, by_inner, columns, alpha, beta, ahead);                         \
-            c += 4;                                                                                                   \
-        }                                                                                                             \
-        if (columns - c >= 2) {                                                                                       \
-            NAME##_2(out + c, a, b + c, rows, inner, by_row, by_inner, columns, alpha, beta, ahead);                         \
-            c += 2;                                                                                                   \
-        }                                                                                                             \
-        if (columns > c) NAME##_1(out + c, a, b + c, rows, inner, by_row, by_inner, columns, alpha, beta, ahead);            \
+/* all columns: strips of 8, 4, 2 and 1 */
+#define BY_STRIPS(NAME, SUFFIX, GIVEN)                                                                                              \
+    ptrdiff_t c = 0;                                                                                                                \
+    for (; c + 8 <= columns; c += 8) NAME##_8##SUFFIX GIVEN;                                                                        \
+    if (columns - c >= 4) {                                                                                                         \
+        NAME##_4##SUFFIX GIVEN;                                                                                                     \
+        c += 4;                                                                                                                     \
+    }                                                                                                                               \
+    if (columns - c >= 2) {                                                                                                         \
+        NAME##_2##SUFFIX GIVEN;                                                                                                     \
+        c += 2;                                                                                                                     \
+    }                                                                                                                               \
+    if (columns > c) NAME##_1##SUFFIX GIVEN;
+
+/* WIDE is a vector of WL numbers that the instructions have a register for; R8 (R4) rows of 8 (4) columns fill the registers, Q8 and Q4 for both */
+#define LEVEL(NAME, T, WIDE, WL, R8, R4, Q8, Q4)                                                                                    \
+    STRIP(NAME##_8, T, WIDE, WL, (8 / WL), R8, Q8)                                                                                  \
+    STRIP(NAME##_4, T, T##_4, 4, 1, R4, Q4)                                                                                         \
+    STRIP(NAME##_2, T, T##_2, 2, 1, R4, Q4)                                                                                         \
+    STRIP(NAME##_1, T, T, 1, 1, R4, Q4)                                                                                             \
+    static void NAME(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t by_row,                             \
+                     ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                                        \
+        BY_STRIPS(NAME, , (out + c, a, b + c, rows, inner, by_row, by_inner, columns, alpha, beta, fetch))                          \
+    }                                                                                                                               \
+    static void NAME##_both(T *out, T *turned, const T *a, const T *b, const T *y, ptrdiff_t rows, ptrdiff_t inner,                 \
+                            ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                                                     \
+        BY_STRIPS(NAME, _both, (out + c, turned + c, a, b + c, y + c, rows, inner, columns, alpha, beta, fetch))                    \
     }
 
-LEVEL(plain_double, , double, double_2, 2, 2, 4)
-LEVEL(plain_float, , float, float_4, 4, 4, 4)
-
-#if defined(__x86_64__)
-#define AVX2 __attribute__((target("avx2,fma")))
-#define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx2,fma")))
-LEVEL(avx2_double, AVX2, double, double_4, 4, 4, 8)
-LEVEL(avx2_float, AVX2, float, float_8, 8, 8, 8)
-LEVEL(avx512_double, AVX512, double, double_8, 8, 8, 8)
-LEVEL(avx512_float, AVX512, float, float_8, 8, 8, 8)
-
-static int allowed_level = 2;
-
-static int known_level(void) {
-    static int level = -1; /* threads that find it out at once find the same */
-    if (level < 0) {
-        __builtin_cpu_init();
-        int two = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-        int five = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-        level = two ? (five ? 2 : 1) : 0;
-    }
-    return level < allowed_level ? level : allowed_level;
-}
-
-static int at_most(int level) {
-    allowed_level = level;
-    return known_level();
-}
-
-#define SMALL(T)                                                                                                     \
-    static inline int small_##T(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t columns,  \
-                                int turned, T alpha, T beta, const T *ahead) {                                                       \
-        ptrdiff_t by_row = turned ? 1 : inner, by_inner = turned ? rows : 1;                                         \
-        if (columns > 32 || rows * inner * (ptrdiff_t)sizeof(T) > 1 << 19) return 0;                                 \
-        switch (known_level()) {                                                                                     \
-        case 2: avx512_##T(out, a, b, rows, inner, by_row, by_inner, columns, alpha, beta, ahead); break;                   \
-        case 1: avx2_##T(out, a, b, rows, inner, by_row, by_inner, columns, alpha, beta, ahead); break;                     \
-        default: plain_##T(out, a, b, rows, inner, by_row, by_inner, columns, alpha, beta, ahead);                          \
-        }                                                                                                            \
-        return 1;                                                                                                    \
-    }
+#if defined(__AVX512F__)
+LEVEL(fit_double, double, double_8, 8, 8, 8, 8, 8)
+LEVEL(fit_float, float, float_8, 8, 8, 8, 8, 8)
+#elif defined(__AVX2__)
+LEVEL(fit_double, double, double_4, 4, 4, 8, 2, 4)
+LEVEL(fit_float, float, float_8, 8, 8, 8, 4, 4)
 #else
-static int at_most(int level) { return 0; }
-
-#define SMALL(T)                                                                                                     \
-    static inline int small_##T(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t columns,  \
-                                int turned, T alpha, T beta, const T *ahead) {                                                       \
-        if (columns > 32 || rows * inner * (ptrdiff_t)sizeof(T) > 1 << 19) return 0;                                 \
-        plain_##T(out, a, b, rows, inner, turned ? 1 : inner, turned ? rows : 1, columns, alpha, beta, ahead);              \
-        return 1;                                                                                                    \
-    }
+LEVEL(fit_double, double, double_2, 2, 2, 4, 2, 2)
+LEVEL(fit_float, float, float_4, 4, 4, 4, 2, 2)
 #endif
+
+/* 1 if the matrix was small enough */
+#define SMALL(T)                                                                                                                    \
+    static inline int small_##T(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t columns,                 \
+                                int turned, T alpha, T beta, Fetch *fetch) {                                                        \
+        ptrdiff_t by_row = turned ? 1 : inner, by_inner = turned ? rows : 1;                                                        \
+        if (columns > 32 || rows * inner * (ptrdiff_t)sizeof(T) > 1 << 19) return 0;                                                \
+        fit_##T(out, a, b, rows, inner, by_row, by_inner, columns, alpha, beta, fetch);                                             \
+        return 1;                                                                                                                   \
+    }                                                                                                                               \
+    static inline int small_both_##T(T *out, T *turned, const T *a, const T *b, const T *y, ptrdiff_t rows,                         \
+                                     ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                           \
+        if (columns > 32 || rows * inner * (ptrdiff_t)sizeof(T) > 1 << 19) return 0;                                                \
+        fit_##T##_both(out, turned, a, b, y, rows, inner, columns, alpha, beta, fetch);                                             \
+        return 1;                                                                                                                   \
+    }
 
 SMALL(double)
 SMALL(float)
 
 #else /* a compiler without vectors: BLAS does it */
-static int at_most(int level) { return 0; }
 #define small_double(...) 0
 #define small_float(...) 0
+#define small_both_double(...) 0
+#define small_both_float(...) 0
 #endif
+
+/* Sums of arrays, each times a number of its own */
+#if defined(_MSC_VER)
+#define restrict __restrict
+#endif
+#define EVERY for (ptrdiff_t i = 0; i < n; i++)
+#define SUMS(T)                                                                                                                     \
+    static inline void add_##T(T *restrict out, T a, const T *restrict x, ptrdiff_t n) { EVERY out[i] += a * x[i]; }                \
+    static inline void sum1_##T(T *restrict out, T a, const T *restrict x, ptrdiff_t n) { EVERY out[i] = a * x[i]; }                \
+    static inline void sum2_##T(T *restrict out, T a, const T *restrict x, T b, const T *restrict y, ptrdiff_t n) {                 \
+        EVERY out[i] = a * x[i] + b * y[i];                                                                                         \
+    }                                                                                                                               \
+    static inline void sum3_##T(T *restrict out, T a, const T *restrict x, T b, const T *restrict y, T c, const T *restrict z,      \
+                                ptrdiff_t n) {                                                                                      \
+        EVERY out[i] = a * x[i] + b * y[i] + c * z[i];                                                                              \
+    }
+
+SUMS(double)
+SUMS(float)
+
+/* The largest set of instructions that this machine has: 2, 1 or 0 */
+static int supported(void) {
+#if defined(__GNUC__) && defined(__x86_64__)
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") ? 2 : 1;
+#else
+    return 0;
+#endif
+}

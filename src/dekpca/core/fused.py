@@ -20,6 +20,7 @@ from .pairs import NeighborhoodGram
 from .stopping import NOTHING, Measured, Progress
 
 Array = Any
+LINE = 64  # bytes of a line of the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,7 @@ class Steps:
 
     def measured(self, w: Array) -> Measured:
         """`Measured.of`, to the same bits as `w_step` has them: a run that is resumed goes on as if it had not stopped."""
-        gw = _like(w)
+        gw = _like(self.own.values(w))
         self._run("metric_nodes", w.dtype, self.own.rest, w, gw)
         return Measured(w, gw, self.own.values(w))
 
@@ -85,7 +86,7 @@ class Steps:
         own, dual, pulled, sums = self.own, state.dual, state.pulled, state.sums
         _fits(views, dual.shape[2:])
         _fits(heard, sums.w.shape[1:])
-        new = Measured(_like(before.w), _like(before.w), _like(pulled))
+        new = Measured(_like(before.w), _like(before.gw), _like(pulled))
         beside = tuple(_like(x) for x in (dual, pulled, dual, sums.w, sums.w))
         after = Sums(*(_like(x) for x in sums.arrays()))
         dtype = pulled.dtype
@@ -115,4 +116,7 @@ def _fits(heard: Slots, shape: tuple[int, ...]) -> None:
 
 
 def _like(x: Array) -> Array:
-    return np.empty(x.shape, dtype=x.dtype)
+    """An array of the same kind that begins where a line of the cache does."""
+    whole = np.empty(x.nbytes + LINE, dtype=np.uint8)
+    start = -whole.ctypes.data % LINE
+    return whole[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
