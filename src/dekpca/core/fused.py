@@ -42,7 +42,7 @@ class Steps:
 
     def measured(self, w: Array) -> Measured:
         """`Measured.of`, to the same bits as `w_step` has them: a run that is resumed goes on as if it had not stopped."""
-        gw = _like(self.own.values(w))
+        gw = _like(w[:, self.own.m :, :])
         self._run("metric_nodes", w.dtype, self.own.rest, w, gw)
         return Measured(w, gw, self.own.values(w))
 
