@@ -397,12 +397,16 @@ def _fill(
             xp.reshape(groups[g].sites[1][1][here], (S, count))
             for (g, _, count), here in zip(parts, places, strict=True)
         ]
-        blocks = tile(p, p_rows, q, xp.concat(q_rows, axis=1))
-        at = 0
+        partners = xp.concat(q_rows, axis=1)
+        order = np.arange(partners.shape[1])
+        if S == 1 and aac.is_numpy_array(like):  # partners that are next to each other need not be gathered
+            order = np.argsort(partners[0])
+            partners = partners[:, order]
+        blocks = tile(p, p_rows, q, partners)
+        where = iter(np.argsort(order).tolist())
         for (g, _, count), here in zip(parts, places, strict=True):
-            part = blocks[:, at : at + count, ...]
-            groups[g].blocks[here, ...] = xp.reshape(part, (S * count, *part.shape[2:]))  # type: ignore[index]
-            at += count
+            for i in range(count):
+                groups[g].blocks[here.start + i : here.stop : count, ...] = blocks[:, next(where), ...]  # type: ignore[index]
 
     in_turn(compute, work, like)
 
