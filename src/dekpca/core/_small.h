@@ -1,47 +1,9 @@
 /* Products of a small matrix with a few columns, row by row in memory: out (rows, columns) = alpha a b + beta out.
 
 Twice as fast as a BLAS on a matrix that the cache holds, whose panels it would copy first. A tile of `out` stays in registers; `a` may lie in
-either order (`by_row` and `by_inner` say how far apart its entries are). `both_*` multiplies with a and with its transpose in one pass over it.
-Meanwhile what will be needed later is fetched into the cache, evenly spread: as many bytes as memory can deliver in the time. */
+either order (`by_row` and `by_inner` say how far apart its entries are). `both_*` multiplies with a and with its transpose in one pass over it. */
 
 #include <stddef.h>
-
-/* What is to be fetched into the cache, and how fast */
-typedef struct {
-    const char *at;
-    ptrdiff_t bytes;
-} Range;
-
-typedef struct {
-    Range *ranges; /* the last of them is fetched first */
-    int count;
-    ptrdiff_t bytes, pace; /* all together, and while a tile takes one step */
-} Fetch;
-
-static inline void fetch_later(Fetch *fetch, const void *at, ptrdiff_t bytes) {
-    fetch->ranges[fetch->count++] = (Range){at, bytes};
-    fetch->bytes += bytes;
-}
-
-/* Spread all that over products of so many numbers of matrices */
-static inline void fetch_during(Fetch *fetch, ptrdiff_t numbers) {
-    ptrdiff_t pace = numbers > 0 ? 9 * fetch->bytes / numbers + 1 : 64; /* tiles have 8 rows; a little faster, to be ready in time */
-    fetch->pace = pace < 64 ? pace : 64;                                /* the bytes of a line of the cache */
-}
-
-/* Where the next tile, of so many steps, begins to fetch; its pace is 0 if there is nothing left */
-static inline const char *fetch_now(Fetch *fetch, ptrdiff_t steps, ptrdiff_t *pace, const void *nothing) {
-    *pace = 0;
-    if (fetch == NULL || fetch->count == 0) return nothing;
-    Range *range = fetch->ranges + fetch->count - 1;
-    const char *from = range->at;
-    ptrdiff_t bytes = steps * fetch->pace;
-    *pace = fetch->pace;
-    range->at += bytes;
-    range->bytes -= bytes;
-    if (range->bytes <= 0) fetch->count--;
-    return from;
-}
 
 #if defined(__GNUC__)
 
@@ -52,17 +14,14 @@ static inline const char *fetch_now(Fetch *fetch, ptrdiff_t steps, ptrdiff_t *pa
 #define TILE(NAME, T, V, L, N, R)                                                                                                   \
     static inline __attribute__((always_inline)) void NAME(                                                                         \
         T *restrict out, const T *restrict a, const T *restrict b, ptrdiff_t inner, ptrdiff_t by_row,                               \
-        ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                                                     \
+        ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta) {                                                                   \
         const T *next = a + R * by_row; /* the rows of the next tile */                                                             \
         ptrdiff_t by_next = by_inner == 1 ? R : by_inner;                                                                           \
-        ptrdiff_t pace;                                                                                                             \
-        const char *ahead = fetch_now(fetch, inner, &pace, a);                                                                      \
         V sum[R][N];                                                                                                                \
         EACH(r, R) EACH(c, N) sum[r][c] = (V){0};                                                                                   \
         for (ptrdiff_t l = 0; l < inner; l++) {                                                                                     \
             const T *at = a + l * by_inner;                                                                                         \
             __builtin_prefetch(next + l * by_next, 0, 3);                                                                           \
-            __builtin_prefetch(ahead + l * pace, 0, 2);                                                                             \
             V x[N];                                                                                                                 \
             EACH(c, N) x[c] = *(const V *)(b + l * columns + c * L);                                                                \
             EACH(r, R) EACH(c, N) sum[r][c] += at[r * by_row] * x[c];                                                               \
@@ -78,9 +37,7 @@ static inline const char *fetch_now(Fetch *fetch, ptrdiff_t steps, ptrdiff_t *pa
 #define BOTH(NAME, T, V, L, N, R)                                                                                                   \
     static inline __attribute__((always_inline)) void NAME(                                                                         \
         T *restrict out, T *restrict turned, const T *restrict a, const T *restrict b, const T *restrict y,                         \
-        ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                                                        \
-        ptrdiff_t pace;                                                                                                             \
-        const char *ahead = fetch_now(fetch, inner, &pace, a);                                                                      \
+        ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta) {                                                                      \
         V sum[R][N], own[R][N];                                                                                                     \
         EACH(r, R) EACH(c, N) {                                                                                                     \
             sum[r][c] = (V){0};                                                                                                     \
@@ -88,7 +45,6 @@ static inline const char *fetch_now(Fetch *fetch, ptrdiff_t steps, ptrdiff_t *pa
         }                                                                                                                           \
         for (ptrdiff_t l = 0; l < inner; l++) {                                                                                     \
             __builtin_prefetch(a + R * (inner + l), 0, 3);                                                                          \
-            __builtin_prefetch(ahead + l * pace, 0, 2);                                                                             \
             V x[N], to[N];                                                                                                          \
             EACH(c, N) {                                                                                                            \
                 x[c] = *(const V *)(b + l * columns + c * L);                                                                       \
@@ -112,24 +68,24 @@ static inline const char *fetch_now(Fetch *fetch, ptrdiff_t steps, ptrdiff_t *pa
     BOTH(NAME##_both_half, T, V, L, N, (Q / 2))                                                                                     \
     BOTH(NAME##_both_row, T, V, L, N, 1)                                                                                            \
     static void NAME(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t by_row,                             \
-                            ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                                 \
+                            ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta) {                                               \
         ptrdiff_t i = 0;                                                                                                            \
         for (; i + R <= rows; i += R)                                                                                               \
-            NAME##_rows(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta, fetch);                \
+            NAME##_rows(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta);                       \
         for (; i + R / 2 <= rows; i += R / 2)                                                                                       \
-            NAME##_half(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta, fetch);                \
+            NAME##_half(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta);                       \
         for (; i < rows; i++)                                                                                                       \
-            NAME##_row(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta, fetch);                 \
+            NAME##_row(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta);                        \
     }                                                                                                                               \
     static void NAME##_both(T *out, T *turned, const T *a, const T *b, const T *y, ptrdiff_t rows,                                  \
-                                   ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                             \
+                                   ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta) {                                           \
         ptrdiff_t i = 0;                                                                                                            \
         for (; i + Q <= rows; i += Q)                                                                                               \
-            NAME##_both_rows(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta, fetch);     \
+            NAME##_both_rows(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta);            \
         for (; i + Q / 2 <= rows; i += Q / 2)                                                                                       \
-            NAME##_both_half(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta, fetch);     \
+            NAME##_both_half(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta);            \
         for (; i < rows; i++)                                                                                                       \
-            NAME##_both_row(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta, fetch);      \
+            NAME##_both_row(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta);             \
     }
 
 #define VECTOR(T, L) __attribute__((vector_size(L * sizeof(T)), aligned(sizeof(T)))) T
@@ -161,12 +117,12 @@ typedef VECTOR(float, 2) float_2;
     STRIP(NAME##_2, T, T##_2, 2, 1, R4, Q4)                                                                                         \
     STRIP(NAME##_1, T, T, 1, 1, R4, Q4)                                                                                             \
     static void NAME(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t by_row,                             \
-                     ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                                        \
-        BY_STRIPS(NAME, , (out + c, a, b + c, rows, inner, by_row, by_inner, columns, alpha, beta, fetch))                          \
+                     ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta) {                                                      \
+        BY_STRIPS(NAME, , (out + c, a, b + c, rows, inner, by_row, by_inner, columns, alpha, beta))                                 \
     }                                                                                                                               \
     static void NAME##_both(T *out, T *turned, const T *a, const T *b, const T *y, ptrdiff_t rows, ptrdiff_t inner,                 \
-                            ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                                                     \
-        BY_STRIPS(NAME, _both, (out + c, turned + c, a, b + c, y + c, rows, inner, columns, alpha, beta, fetch))                    \
+                            ptrdiff_t columns, T alpha, T beta) {                                                                   \
+        BY_STRIPS(NAME, _both, (out + c, turned + c, a, b + c, y + c, rows, inner, columns, alpha, beta))                           \
     }
 
 #if defined(__AVX512F__)
@@ -183,16 +139,16 @@ LEVEL(fit_float, float, float_4, 4, 4, 4, 2, 2)
 /* 1 if the matrix was small enough */
 #define SMALL(T)                                                                                                                    \
     static inline int small_##T(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t columns,                 \
-                                int turned, T alpha, T beta, Fetch *fetch) {                                                        \
+                                int turned, T alpha, T beta) {                                                                      \
         ptrdiff_t by_row = turned ? 1 : inner, by_inner = turned ? rows : 1;                                                        \
         if (columns > 32 || rows * inner * (ptrdiff_t)sizeof(T) > 1 << 19) return 0;                                                \
-        fit_##T(out, a, b, rows, inner, by_row, by_inner, columns, alpha, beta, fetch);                                             \
+        fit_##T(out, a, b, rows, inner, by_row, by_inner, columns, alpha, beta);                                                    \
         return 1;                                                                                                                   \
     }                                                                                                                               \
     static inline int small_both_##T(T *out, T *turned, const T *a, const T *b, const T *y, ptrdiff_t rows,                         \
-                                     ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta, Fetch *fetch) {                           \
+                                     ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta) {                                         \
         if (columns > 32 || rows * inner * (ptrdiff_t)sizeof(T) > 1 << 19) return 0;                                                \
-        fit_##T##_both(out, turned, a, b, y, rows, inner, columns, alpha, beta, fetch);                                             \
+        fit_##T##_both(out, turned, a, b, y, rows, inner, columns, alpha, beta);                                                    \
         return 1;                                                                                                                   \
     }
 

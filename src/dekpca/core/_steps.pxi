@@ -13,34 +13,23 @@ from libc.string cimport memset
 from scipy.linalg.cython_blas cimport dgemm, sgemm
 from scipy.linalg.cython_lapack cimport dpotrf, dpotri, dsyev, spotrf, spotri, ssyev
 
-DEF MANY = 64  # blocks of a neighborhood; comparing all with all would take too long
-
-
 ctypedef fused real:
     float
     double
 
 cdef extern from "_small.h" nogil:
-    ctypedef struct Range:
-        pass
-    ctypedef struct Fetch:
-        Range *ranges
-        int count
-        Py_ssize_t bytes
-    void fetch_later(Fetch *, const void *, Py_ssize_t)
-    void fetch_during(Fetch *, Py_ssize_t)
     # 1 if the matrix was small enough
     bint small_double(
-        double *, const double *, const double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, bint, double, double, Fetch *
+        double *, const double *, const double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, bint, double, double
     )
     bint small_float(
-        float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, bint, float, float, Fetch *
+        float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, bint, float, float
     )
     bint small_both_double(
-        double *, double *, const double *, const double *, const double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, double, double, Fetch *
+        double *, double *, const double *, const double *, const double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, double, double
     )
     bint small_both_float(
-        float *, float *, const float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, float, float, Fetch *
+        float *, float *, const float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, float, float
     )
     void add_double(double *, double, const double *, Py_ssize_t)
     void add_float(float *, float, const float *, Py_ssize_t)
@@ -54,7 +43,7 @@ cdef extern from "_small.h" nogil:
 
 
 cdef void product(
-    real *out, const real *a, const real *b, int rows, int inner, int columns, bint turned, real alpha, real beta, Fetch *fetch=NULL
+    real *out, const real *a, const real *b, int rows, int inner, int columns, bint turned, real alpha, real beta
 ) noexcept nogil:
     """out (rows, columns) = alpha a b + beta out, row by row; `turned`: a is stored (inner, rows)."""
     cdef int lda = rows if turned else inner
@@ -67,27 +56,27 @@ cdef void product(
         return
     # BLAS: what is row by row here is column by column there, out' = b' a'
     if real is double:
-        if small_double(out, a, b, rows, inner, columns, turned, alpha, beta, fetch):
+        if small_double(out, a, b, rows, inner, columns, turned, alpha, beta):
             return
         dgemm(&plain, &first, &columns, &rows, &inner, &alpha, <double *> b, &columns, <double *> a, &lda, &beta, out, &columns)
     else:
-        if small_float(out, a, b, rows, inner, columns, turned, alpha, beta, fetch):
+        if small_float(out, a, b, rows, inner, columns, turned, alpha, beta):
             return
         sgemm(&plain, &first, &columns, &rows, &inner, &alpha, <float *> b, &columns, <float *> a, &lda, &beta, out, &columns)
 
 
 cdef void both(
-    real *out, real *turned, const real *a, const real *b, const real *y, int rows, int columns, int k, real alpha, real beta, Fetch *fetch
+    real *out, real *turned, const real *a, const real *b, const real *y, int rows, int columns, int k, real alpha, real beta
 ) noexcept nogil:
     """out (rows, k) += alpha a b, and turned (columns, k) += beta a' y."""
     if real is double:
-        if small_both_double(out, turned, a, b, y, rows, columns, k, alpha, beta, fetch):
+        if small_both_double(out, turned, a, b, y, rows, columns, k, alpha, beta):
             return
     else:
-        if small_both_float(out, turned, a, b, y, rows, columns, k, alpha, beta, fetch):
+        if small_both_float(out, turned, a, b, y, rows, columns, k, alpha, beta):
             return
-    product(out, a, b, rows, columns, k, False, alpha, <real> 1, fetch)
-    product(turned, a, y, columns, rows, k, True, beta, <real> 1, fetch)
+    product(out, a, b, rows, columns, k, False, alpha, <real> 1)
+    product(turned, a, y, columns, rows, k, True, beta, <real> 1)
 
 
 cdef void add(real *out, real a, const real *x, Py_ssize_t count) noexcept nogil:
@@ -190,7 +179,7 @@ cdef void clip_matrix(real *square, real *shrink, real *size, real *work, int lw
 
 cdef void apply_gram(
     const real *c, real *values, const real *weights, const intptr_t *address, const int *where, Py_ssize_t n_blocks,
-    int d, int n, int k, Fetch *fetch
+    int d, int n, int k
 ) noexcept nogil:
     """values (d, n, k) = G c of one neighborhood, block by block; `weights` (d, d) scale what a slot (last axis) adds to another."""
     cdef Py_ssize_t t, one = <Py_ssize_t> n * k
@@ -204,27 +193,9 @@ cdef void apply_gram(
         there = 1 if weights == NULL else weights[s * d + q]
         back = 1 if weights == NULL else weights[q * d + s]
         if s == q:
-            product(values + s * one, block, c + q * one, rows, columns, k, False, there, <real> 1, fetch)
+            product(values + s * one, block, c + q * one, rows, columns, k, False, there, <real> 1)
         else:
-            both(values + s * one, values + q * one, block, c + q * one, c + s * one, rows, columns, k, there, back, fetch)
-
-
-cdef bint among(intptr_t x, const intptr_t *these, Py_ssize_t count) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(count):
-        if these[i] == x:
-            return True
-    return False
-
-
-cdef void fetch_rows(
-    Fetch *fetch, const real *first, Py_ssize_t size, const Py_ssize_t *place, Py_ssize_t b, Py_ssize_t after, Py_ssize_t d
-) noexcept nogil:
-    """What the slots of the node after b hold, as far as those of b do not hold it."""
-    cdef Py_ssize_t s
-    for s in range(d):
-        if not among(place[after * d + s], <const intptr_t *> place + b * d, d):
-            fetch_later(fetch, first + place[after * d + s] * size, size * sizeof(real))
+            both(values + s * one, values + q * one, block, c + q * one, c + s * one, rows, columns, k, there, back)
 
 
 def apply_nodes(
@@ -242,8 +213,7 @@ def apply_nodes(
     with nogil:
         for b in range(start, stop):
             apply_gram(
-                &c[b, 0, 0, 0], &out[b, 0, 0, 0], &weights[b, 0, 0], &address[b, 0], &where[b, 0, 0], address.shape[1], d, n, k,
-                NULL,
+                &c[b, 0, 0, 0], &out[b, 0, 0, 0], &weights[b, 0, 0], &address[b, 0], &where[b, 0, 0], address.shape[1], d, n, k
             )
 
 
@@ -270,7 +240,7 @@ def z_nodes(
     real[:, :, :, ::1] out_values,
 ):
     """z of some nodes from what they heard, clipped, and its values on the samples of the neighborhood."""
-    cdef Py_ssize_t b, after, s
+    cdef Py_ssize_t b, s
     cdef int m = shared.shape[1], d = near.shape[1], n = near.shape[2], k = near.shape[3]
     cdef Py_ssize_t one = <Py_ssize_t> n * k, short = <Py_ssize_t> m * k, long = d * one
     cdef int lwork = 34 * k + 8
@@ -282,14 +252,9 @@ def z_nodes(
     cdef real *values
     cdef real *square
     cdef real *work
-    cdef Fetch fetch
-    cdef Py_ssize_t t, n_blocks = address.shape[1], numbers
     with nogil:
         space = <real *> malloc((2 * long + 2 * short + 2 * k * k + k + lwork) * sizeof(real) + 64)
-        fetch.ranges = <Range *> malloc((n_blocks + 2 * d + 7) * sizeof(Range))
-        if space == NULL or fetch.ranges == NULL:
-            free(space)
-            free(fetch.ranges)
+        if space == NULL:
             with gil:
                 raise MemoryError()
         wanted = aligned(space)
@@ -299,24 +264,6 @@ def z_nodes(
         square = heard + short
         work = square + 2 * k * k + k
         for b in range(start, stop):
-            after = b + 1
-            fetch.count = fetch.bytes = numbers = 0
-            if after < stop:  # what the next node needs, the last first
-                fetch_later(&fetch, &out_values[after, 0, 0, 0], long * sizeof(real))
-                fetch_later(&fetch, &out_near[after, 0, 0, 0], long * sizeof(real))
-                for t in range(n_blocks):
-                    numbers += <Py_ssize_t> where[b, t, 2] * where[b, t, 3]
-                    if n_blocks < MANY and not among(address[after, t], &address[b, 0], n_blocks):
-                        fetch_later(&fetch, <void *> address[after, t], <Py_ssize_t> where[after, t, 2] * where[after, t, 3] * sizeof(real))
-                if m:
-                    fetch_later(&fetch, &out_shared[after, 0, 0], short * sizeof(real))
-                    fetch_later(&fetch, &total[after, 0, 0], short * sizeof(real))
-                    fetch_later(&fetch, &shared[after, 0, 0], short * sizeof(real))
-                    fetch_later(&fetch, &late[after, 0, 0], short * sizeof(real))
-                    fetch_rows(&fetch, &rows[0, 0, 0], short, &place[0], b, after, d)
-                fetch_rows(&fetch, &shares[0, 0, 0], one, &at_shares[0], b, after, d)
-                fetch_later(&fetch, &near[after, 0, 0, 0], long * sizeof(real))
-                fetch_during(&fetch, numbers)
             for s in range(d):
                 sum2(wanted + s * one, <real> 1, &near[b, s, 0, 0], factors[b, s] / on_z[b], &shares[at_shares[b * d + s], 0, 0], one)
             if m:
@@ -325,7 +272,7 @@ def z_nodes(
                     add(heard, <real> 1, &rows[place[b * d + s], 0, 0], short)
                 pull = around[b] / on_z[b]
                 sum3(top, 1 - pull * weight, &shared[b, 0, 0], 1 / on_z[b], heard, -pull, &total[b, 0, 0], short)
-            apply_gram(wanted, values, NULL, &address[b, 0], &where[b, 0, 0], address.shape[1], d, n, k, &fetch)
+            apply_gram(wanted, values, NULL, &address[b, 0], &where[b, 0, 0], address.shape[1], d, n, k)
             product(square, top, top, k, m, k, True, <real> 1, <real> 0)
             product(square, wanted, values, k, d * n, k, True, <real> 1, <real> 1)
             clip_matrix(square, square + k * k, square + 2 * k * k, work, lwork, k, limit)
@@ -334,7 +281,6 @@ def z_nodes(
             product(&out_near[b, 0, 0, 0], wanted, square + k * k, d * n, k, k, False, <real> 1, <real> 0)
             product(&out_values[b, 0, 0, 0], values, square + k * k, d * n, k, k, False, <real> 1, <real> 0)
         free(space)
-        free(fetch.ranges)
 
 
 cdef void norms(const real *square, const real *rotation, int k, int kept, real *out) noexcept nogil:
@@ -419,14 +365,13 @@ def w_nodes(
     real[:, ::1] progress,  # (4, B): residual, change, since the check, objective
 ):
     """w of some nodes, the multipliers and all that follows from them, and how far the nodes are."""
-    cdef Py_ssize_t b, after, i, s
+    cdef Py_ssize_t b, i, s
     cdef int d = dual.shape[1], n = dual.shape[2], k = dual.shape[3], m = psi.shape[2], kept = rotation.shape[1]
     cdef Py_ssize_t one = <Py_ssize_t> n * k, short = <Py_ssize_t> m * k, c
     cdef real scaled, now, later, objective
     cdef bint checked = &w_before[0, 0, 0] == &w_check[0, 0, 0]  # the last iteration was followed by a check
     cdef const real *turn = &rotation[0, 0]
     cdef const real *heard
-    cdef Fetch fetch
     cdef real *space
     cdef real *seen
     cdef real *around
@@ -440,10 +385,7 @@ def w_nodes(
     cdef real *alone
     with nogil:
         space = <real *> malloc((d * one + one + 3 * (short + one) + k * k + 2 * kept) * sizeof(real) + 64)
-        fetch.ranges = <Range *> malloc((2 * d + 27) * sizeof(Range))
-        if space == NULL or fetch.ranges == NULL:
-            free(space)
-            free(fetch.ranges)
+        if space == NULL:
             with gil:
                 raise MemoryError()
         seen = aligned(space)
@@ -453,47 +395,10 @@ def w_nodes(
         square = apart + 2 * (short + one)
         length = square + k * k
         for b in range(start, stop):
-            after = b + 1
             w, gw, half = &out_w[b, 0, 0], &out_gw[b, 0, 0], &out_values[b, 0, 0]
-            fetch.count = fetch.bytes = 0
-            if after < stop:  # what the next node needs, the last first
-                c = short * sizeof(real)
-                if not checked:
-                    fetch_later(&fetch, &gw_check[after, 0, 0], one * sizeof(real))
-                    fetch_later(&fetch, &w_check[after, 0, 0], c + one * sizeof(real))
-                fetch_later(&fetch, &gw_before[after, 0, 0], one * sizeof(real))
-                fetch_later(&fetch, &w_before[after, 0, 0], c + one * sizeof(real))
-                if m:
-                    fetch_later(&fetch, &out_late[after, 0, 0], c)
-                    fetch_later(&fetch, &out_said[after, 0, 0], c)
-                    fetch_later(&fetch, &out_sum_extra[after, 0, 0], c)
-                    fetch_later(&fetch, &out_sum_w[after, 0, 0], c)
-                fetch_later(&fetch, &out_shares[after, 0, 0, 0], d * one * sizeof(real))
-                fetch_later(&fetch, &out_dual[after, 0, 0, 0], d * one * sizeof(real))
-                fetch_later(&fetch, &dual[after, 0, 0, 0], d * one * sizeof(real))
-                fetch_later(&fetch, &out_pulled[after, 0, 0], one * sizeof(real))
-                fetch_later(&fetch, &out_gw[after, 0, 0], one * sizeof(real))
-                fetch_later(&fetch, &out_w[after, 0, 0], c + one * sizeof(real))
-                fetch_later(&fetch, &out_values[after, 0, 0], one * sizeof(real))
-                fetch_later(&fetch, &response[after, 0, 0], n * n * sizeof(real))
-                if m:
-                    fetch_later(&fetch, &psi[after, 0, 0], n * m * sizeof(real))
-                fetch_later(&fetch, &rest[after, 0, 0], n * n * sizeof(real))
-                fetch_later(&fetch, &pulled[after, 0, 0], one * sizeof(real))
-                if m:
-                    fetch_later(&fetch, &out_sum_z[after, 0, 0], c)
-                    fetch_later(&fetch, &out_sum_seen[after, 0, 0, 0], c)
-                    fetch_later(&fetch, &sum_z[after, 0, 0], c)
-                    fetch_later(&fetch, &sum_extra[after, 0, 0], c)
-                    fetch_later(&fetch, &sum_w[after, 0, 0], c)
-                    fetch_later(&fetch, &sum_seen[after, 0, 0, 0], c)
-                    fetch_rows(&fetch, &rows[0, 0, 0], short, &place[0], b, after, d)
-                fetch_rows(&fetch, &views[0, 0, 0], one, &at_views[0], b, after, d)
-                fetch_later(&fetch, &inverse[after, 0, 0], n * n * sizeof(real))
-                fetch_during(&fetch, (d + 3) * <Py_ssize_t> n * n + 2 * <Py_ssize_t> n * m)
             # what it saw of its neighbors' z
             for s in range(d):
-                product(seen + s * one, &inverse[b, 0, 0], &views[at_views[b * d + s], 0, 0], n, n, k, False, <real> 1, <real> 0, &fetch)
+                product(seen + s * one, &inverse[b, 0, 0], &views[at_views[b * d + s], 0, 0], n, n, k, False, <real> 1, <real> 0)
             sum1(around, <real> 1, seen, one)
             for s in range(1, d):
                 add(around, <real> 1, seen + s * one, one)
@@ -510,16 +415,16 @@ def w_nodes(
                 sum2(&out_sum_seen[b, 0, 0, 0], <real> 1, &sum_seen[b, 0, 0, 0], weight, apart, short)
                 sum2(&out_sum_z[b, 0, 0], <real> 1, &sum_z[b, 0, 0], weight, heard, short)
             sum3(target + short, scaled * weight, around, scaled * extra, seen, -scaled, &pulled[b, 0, 0], one)
-            product(apart, &rest[b, 0, 0], target + short, n, n, k, False, <real> 1, <real> 0, &fetch)
+            product(apart, &rest[b, 0, 0], target + short, n, n, k, False, <real> 1, <real> 0)
             if m:
-                product(apart, &psi[b, 0, 0], target, n, m, k, False, <real> 1, <real> 1, &fetch)
-            product(half, &response[b, 0, 0], apart, n, n, k, False, <real> 1, <real> 0, &fetch)
+                product(apart, &psi[b, 0, 0], target, n, m, k, False, <real> 1, <real> 1)
+            product(half, &response[b, 0, 0], apart, n, n, k, False, <real> 1, <real> 0)
             if m:
                 sum1(w, 1 / spent[b], target, short)
-                product(w, &psi[b, 0, 0], half, m, n, k, True, 2 / spent[b], <real> 1, &fetch)
+                product(w, &psi[b, 0, 0], half, m, n, k, True, 2 / spent[b], <real> 1)
             alone = w + short
             sum2(alone, 1 / spent[b], target + short, 2 / spent[b], half, one)
-            product(gw, &rest[b, 0, 0], alone, n, n, k, False, <real> 1, <real> 0, &fetch)
+            product(gw, &rest[b, 0, 0], alone, n, n, k, False, <real> 1, <real> 0)
             # the multipliers, and the shares to be said next
             sum2(target, <real> d, alone, <real> -1, around, one)
             sum3(&out_pulled[b, 0, 0], <real> 1, &pulled[b, 0, 0], weight, target, extra, alone, one)
@@ -563,7 +468,6 @@ def w_nodes(
                 objective += apart[i] * apart[i]
             progress[3, b] = objective
         free(space)
-        free(fetch.ranges)
 
 
 def metric_nodes(
