@@ -162,11 +162,9 @@ class Kernel:
                 out[..., i, j] = self._tile(A[..., i, :], B[..., j, :])
         return out
 
-    def far(self, X: Array) -> bool:
-        """Whether samples lie so far from the origin, for this kernel, that they should be compared with others near them one set at a time."""
-        if self.name != "rbf":
-            return False
-        return self.gamma * float(aac.array_namespace(X).max(aac.array_namespace(X).vecdot(X, X))) > FAR_FROM_ORIGIN
+    def far(self, squares: Array | None) -> bool:
+        """Whether samples with these `squares` lie so far from the origin that they should be compared with others near them one set at a time."""
+        return squares is not None and self.gamma * float(aac.array_namespace(squares).max(squares)) > FAR_FROM_ORIGIN
 
     def diagonal(self, A: Array) -> Array:
         """k(x, x) for each row of A (..., a, M): (..., a)."""

@@ -47,7 +47,7 @@ class Function:
     def __call__(self, kernel: Kernel, X: Array) -> Array:
         """Values at the rows of X, (rows, k), computed in tiles."""
         xp = aac.array_namespace(X, self.offset)
-        if len(self.points) > 1 and any(kernel.far(points) for points in self.points):
+        if len(self.points) > 1 and any(kernel.far(kernel.squares(points)) for points in self.points):
             parts = zip(self.points, self.coefficients, strict=True)
             return sum(Function((p,), (c,), 0.0 * self.offset)(kernel, X) for p, c in parts) - self.offset
         several = len(self.points) > 1

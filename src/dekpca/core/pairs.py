@@ -321,7 +321,7 @@ def neighborhood_gram(
     pattern = pattern.ravel()
     sequence = np.lexsort((site_2, kind, site_1, pattern[site_1]))  # pattern by pattern, site by site, kind by kind
 
-    far = any(kernel.far(pool.samples) for pool in pools)
+    far = any(kernel.far(pool.squares) for pool in pools)
     tile: Tile = partial(_tile, pools, n_rows, kernel, local_means, far)
     xp = aac.array_namespace(pools[0].samples)
     device = aac.device(pools[0].samples)
