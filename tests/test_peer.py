@@ -15,9 +15,12 @@ import pytest
 
 from dekpca import DecentralizedKernelPCA, Network, engines
 from dekpca.engines import local
+from dekpca.engines.peer import wire_pb2 as wire
 from dekpca.engines.peer.crew import Crew
-from dekpca.engines.peer.errors import Damaged, Disagreement, PeerLost
-from dekpca.engines.peer.station import Timeouts
+from dekpca.engines.peer.errors import Damaged, Disagreement, PeerError, PeerLost
+from dekpca.engines.peer.journal import Journal
+from dekpca.engines.peer.roster import Roster
+from dekpca.engines.peer.station import Station, Timeouts
 from dekpca.testing import check_answers, check_engine
 from peer_nodes import PATIENCE, Nodes, Stop, bits, join, problem
 
@@ -193,13 +196,29 @@ def test_what_differs_is_said_by_both(tmp_path):
     nodes = Nodes(tmp_path, network, parts, options)
     join([nodes.start("0"), nodes.start("1", facts={"tol": "0.5", "max_iter": "7"})])
     for name in "01":
-        # whoever hears the other stop before its answer to the greeting stops for what the other says
-        assert isinstance(nodes.errors[name], (Disagreement, PeerLost)), nodes.errors
+        assert isinstance(nodes.errors[name], Disagreement), nodes.errors  # also if only the other's farewell was heard
         text = str(nodes.errors[name])
         assert "tol: node" in text
         assert "0.5" in text
         assert "max_iter: node" in text
         assert "gamma" not in text  # only what differs
+
+
+@pytest.mark.parametrize(
+    ("kind", "becomes"),
+    [("Disagreement", Disagreement), ("PeerLost", PeerLost), ("", PeerLost), ("SystemExit", PeerLost)],
+)
+def test_a_farewell_is_an_error_of_the_same_kind_and_is_passed_on(tmp_path, kind, becomes):
+    journal = Journal(tmp_path)
+    station = Station("a", "r", tmp_path, {"b": "", "c": ""}, Roster("a", ["b", "c"], 3), journal, Timeouts())
+    beat = wire.Beat(phase="meeting", stopped="tol: node b has 1, node d has 2", contagious=True, kind=kind)
+    station.note_beat(station.neighbors["b"], beat)
+    with pytest.raises(PeerError, match=r"tol: node b has 1, node d has 2 \(says node b\)") as caught:
+        station.meet()
+    assert type(caught.value) is becomes
+    said = station.beat(station.neighbors["c"])
+    assert (said.stopped, said.contagious, said.kind) == (beat.stopped, True, becomes.__name__)
+    journal.close()
 
 
 @pytest.mark.parametrize("what", ["number of columns", "dtype"])

@@ -18,7 +18,7 @@ from typing import Any
 
 from . import wire_pb2 as wire
 from .codec import sync_folder
-from .errors import Damaged, Disagreement, PeerLost, ProtocolError
+from .errors import KINDS, Damaged, Disagreement, PeerLost, ProtocolError
 from .journal import Journal, Message
 from .letters import BROKEN_OFF, WAITING, Letter, Limits, showable
 from .roster import Record, Roster
@@ -144,7 +144,8 @@ class Station:
             log.warning("neighbor stops", extra={"peer": neighbor.name, "why": beat.stopped})
             # whoever stops before it has begun, perhaps with wrong settings, stops only those who have not begun either
             if beat.contagious and not self.done and (self.limits is None or beat.phase != "meeting"):
-                self.fail(PeerLost(f"{beat.stopped} (says node {neighbor.name})"), beat.stopped)
+                kind = KINDS.get(beat.kind, PeerLost)  # so that this node ends as the one whose error it is
+                self.fail(kind(f"{beat.stopped} (says node {neighbor.name})"), beat.stopped)
 
     def beat(self, neighbor: Neighbor) -> wire.Beat:
         """What this node says of itself."""
@@ -157,6 +158,7 @@ class Station:
             done=self.done,
             stopped=showable(self.cause),
             contagious=bool(getattr(self.error, "contagious", False)),
+            kind=type(self.error).__name__ if self.error else "",
         )
 
     def acknowledge(self, neighbor: Neighbor, rounds: Iterable[int]) -> None:
