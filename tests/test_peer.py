@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -21,6 +22,7 @@ from dekpca.engines.peer.errors import Damaged, Disagreement, PeerError, PeerLos
 from dekpca.engines.peer.journal import Journal
 from dekpca.engines.peer.roster import Roster
 from dekpca.engines.peer.station import Station, Timeouts
+from dekpca.engines.peer.transport import Transport
 from dekpca.testing import check_answers, check_engine
 from peer_nodes import PATIENCE, Nodes, Stop, bits, join, problem
 
@@ -319,6 +321,30 @@ def test_noise_is_drawn_from_a_seed_that_nobody_else_knows(tmp_path):
         assert 0.05 < noise.std() < 0.2
         assert abs(np.corrcoef(noise.ravel(), public.ravel())[0, 1]) < 0.5
     assert np.abs(seen[0] - seen[1]).max() > 0.01
+
+
+def test_a_link_that_misses_that_it_is_to_end_is_told_again(tmp_path):
+    journal = Journal(tmp_path)
+    station = Station("a", "r", tmp_path, {}, Roster("a", [], 3), journal, Timeouts())
+    missed = []
+
+    async def link():
+        while len(missed) < 2:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError as error:
+                missed.append(error)
+
+    async def stop():
+        transport = Transport(station, {}, None, "127.0.0.1:0")
+        transport._tasks = [asyncio.create_task(link())]
+        await asyncio.sleep(0)  # so that it has begun
+        await asyncio.wait_for(transport._stop(), PATIENCE)
+        assert all(task.done() for task in transport._tasks)
+
+    asyncio.run(stop())
+    assert len(missed) == 2
+    journal.close()
 
 
 def test_no_thread_is_left():

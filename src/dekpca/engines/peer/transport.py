@@ -19,6 +19,7 @@ from .station import FAREWELL, POLL, Station
 log = logging.getLogger("dekpca.peer")
 
 START, END = 30.0, 10.0  # seconds until the server listens, and until it has stopped
+CANCEL = 0.1  # seconds in which a link that is told to end does so
 
 
 _first = threading.Lock()
@@ -109,9 +110,11 @@ class Transport:
             self._tasks.append(task)
 
     async def _stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        going = set(self._tasks)
+        while going:  # again and again: wait_for (before Python 3.12) and calls of gRPC lose a cancellation when they end just then
+            for task in going:
+                task.cancel()
+            _, going = await asyncio.wait(going, timeout=CANCEL)
         await self._server.stop()
 
     def _link_ended(self, task: Any) -> None:
