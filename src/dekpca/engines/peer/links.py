@@ -106,6 +106,7 @@ class Link:
         refused = code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED)
         if refused and self.station.limits is None:  # nothing has begun, so nothing is lost by saying it at once
             self.station.fail(Disagreement(f"refused by node {self.neighbor.name}: {text}"))
+            self.neighbor.told_done = True  # it told us
         elif code == grpc.StatusCode.INVALID_ARGUMENT:
             self.station.fail(ProtocolError(f"node {self.neighbor.name} does not take what this node sends: {text}"))
         elif code != grpc.StatusCode.ABORTED:

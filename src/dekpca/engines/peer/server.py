@@ -157,6 +157,7 @@ class Server:
             except Disagreement as error:
                 if self.station.limits is None:  # nothing has begun: both say it, and stop
                     self.station.fail(error)
+                    neighbor.told_done = True  # with this refusal
                 await self._refuse(context, Code.FAILED_PRECONDITION, who, str(error))
             except NotYet as error:
                 await context.abort(Code.ABORTED, str(error))
@@ -176,6 +177,9 @@ class Server:
         async for data in messages:
             facts, records = check_greeting(parse(wire.Greeting, data))
             refuse_differences(self.station.name, neighbor.name, self.facts, facts)
+            if self.station.error is not None and self.station.limits is None:
+                # a beat says why; our record may change before we are back
+                raise NotYet("this node stops")
             self.learn(records, neighbor)
             neighbor.agreed = True
             answer = self.greeting()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -10,11 +11,12 @@ from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
-from .errors import PeerError
+from ...network import listing
+from .errors import Disagreement, PeerError
 from .identity import Identity
 from .links import Link
 from .server import Server
-from .station import FAREWELL, POLL, Station
+from .station import FAREWELL, LATE, POLL, Station
 
 log = logging.getLogger("dekpca.peer")
 
@@ -71,17 +73,22 @@ class Transport:
         self._loop.call_soon_threadsafe(self._server.hurry)
 
     def _say_farewell(self, error: BaseException) -> None:
-        """Tell the neighbors why, as far as they listen."""
+        """Tell the neighbors why, as far as they listen. Those that have not come yet would wait in vain for a node that disagrees."""
         text = "stopped by its owner" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         relayed = isinstance(error, PeerError) and error.contagious  # it names whom it is about
         self.station.fail(error, text if relayed else f"node {self.station.name}: {text}")
-        for neighbor in self.station.neighbors.values():
-            neighbor.told_done = False
         self._wake(None)
-        deadline = time.monotonic() + FAREWELL
-        with self.station.changed:
+        neighbors, seconds, late = list(self.station.neighbors.values()), FAREWELL, []
+        if isinstance(error, Disagreement) and self.station.limits is None:
+            late = [n for n in neighbors if n.may_come]
+        if late:
+            seconds = min(LATE, self.station.timeouts.start)
+            whom = listing([n.name for n in late])
+            log.warning(f"stopping; waiting up to {seconds:g} s to tell node {whom} why", extra={"why": text})
+        deadline = time.monotonic() + seconds
+        with self.station.changed, contextlib.suppress(KeyboardInterrupt):  # the owner knows already
             while time.monotonic() < deadline:
-                if all(n.told_done or not n.up for n in self.station.neighbors.values()):
+                if all(n.told_done or not ((n in late and n.may_come) or n.up) for n in neighbors):
                     return
                 self.station.changed.wait(POLL)
 
