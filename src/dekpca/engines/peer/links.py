@@ -64,7 +64,8 @@ class Link:
         while True:
             try:
                 async with self._channel() as channel:
-                    await asyncio.wait_for(self._connect(channel), CONNECT)
+                    async with asyncio.timeout(CONNECT):
+                        await self._connect(channel)
                     delay = FIRST_DELAY
                     await work(channel)
             except grpc.aio.AioRpcError as error:
@@ -79,7 +80,8 @@ class Link:
             if delay > FIRST_DELAY:  # a neighbor that calls often does not set the pace
                 await asyncio.sleep(FIRST_DELAY)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._called.wait(), delay * random.uniform(0.5, 1.0))
+                async with asyncio.timeout(delay * random.uniform(0.5, 1.0)):
+                    await self._called.wait()
             self._called.clear()
             delay = min(2 * delay, MOST_DELAY)
 
@@ -220,7 +222,8 @@ class Link:
                 self.beat_now.clear()
                 said = self.station.beat(self.neighbor)
                 await call.write(said.SerializeToString())
-                data = await asyncio.wait_for(self._read(call), max(CONNECT, 2 * period))
+                async with asyncio.timeout(max(CONNECT, 2 * period)):
+                    data = await self._read(call)
                 self.station.note_beat(self.neighbor, check_beat(parse(wire.Beat, data)))
                 self.station.answered(self.neighbor)
                 if said.done and not self.neighbor.told_done:
@@ -230,6 +233,7 @@ class Link:
                     self.neighbor.told_done = True
                     self.station.arrived()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.beat_now.wait(), period)
+                    async with asyncio.timeout(period):
+                        await self.beat_now.wait()
         finally:
             call.cancel()

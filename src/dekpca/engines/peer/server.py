@@ -75,6 +75,7 @@ class Server:
         self._attempts = itertools.count()
         self._streams: dict[str, int] = {}
         self._server: Any = None
+        self._stopping = False
 
     async def start(self, listen: str) -> str:
         """Listen; returns the address, with the port that was found if 0 was asked for."""
@@ -100,6 +101,7 @@ class Server:
         return f"{listen.rsplit(':', 1)[0]}:{port}"
 
     async def stop(self) -> None:
+        self._stopping = True
         if self._server is not None:
             await self._server.stop(GRACE)
 
@@ -165,6 +167,8 @@ class Server:
                 self.station.fail(error)
                 await context.abort(Code.UNAVAILABLE, "cannot write its journal")
             except Exception as error:
+                if self._stopping:  # gRPC's way to tell a call
+                    return
                 log.exception("a call failed", extra={"peer": neighbor.name})
                 self.station.fail(error)
                 await context.abort(Code.INTERNAL, "an error of ours")
@@ -255,7 +259,8 @@ class Server:
         if not self._ended:
             due = TOGETHER - asyncio.get_running_loop().time() % TOGETHER
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wanted.wait(), due)
+                async with asyncio.timeout(due):
+                    await wanted.wait()
             wanted.clear()
 
     def hurry(self) -> None:

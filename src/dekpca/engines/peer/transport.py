@@ -118,7 +118,7 @@ class Transport:
 
     async def _stop(self) -> None:
         going = set(self._tasks)
-        while going:  # again and again: wait_for (before Python 3.12) and calls of gRPC lose a cancellation when they end just then
+        while going:  # again and again: calls of gRPC lose a cancellation when they end just then
             for task in going:
                 task.cancel()
             _, going = await asyncio.wait(going, timeout=CANCEL)
