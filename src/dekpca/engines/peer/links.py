@@ -27,6 +27,7 @@ from .station import Neighbor, Station, refuse_differences
 CALL = 30.0  # seconds for a greeting
 NEWS = 0.02  # seconds in which news of several nodes are told together
 CONNECT = 10.0  # seconds for a connection, handshake included
+FIRST_LOOK = 0.002  # seconds until we look whether there is one, then twice as long; a handshake takes milliseconds
 FIRST_DELAY, MOST_DELAY = 0.1, 2.0  # seconds before trying again
 OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),
@@ -87,6 +88,7 @@ class Link:
 
     async def _connect(self, channel: Any) -> None:
         """Until the handshake is over. If it fails, a call fails at once and says why, which the state of a channel does not."""
+        pause = FIRST_LOOK
         while (state := channel.get_state(try_to_connect=True)) != grpc.ChannelConnectivity.READY:
             if state == grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                 call = channel.stream_stream(f"/{SERVICE}/Pulse")(metadata=self._metadata, timeout=1.0)
@@ -94,7 +96,9 @@ class Link:
                     await self._read(call)
                 finally:
                     call.cancel()
-            await channel.wait_for_state_change(state)
+            # not wait_for_state_change: if we stop waiting, it keeps the channel alive, and calling
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, FIRST_DELAY)
 
     def _channel(self) -> Any:
         options: list[tuple[str, Any]] = list(OPTIONS)
