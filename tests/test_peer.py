@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -15,9 +16,14 @@ import pytest
 
 from dekpca import DecentralizedKernelPCA, Network, engines
 from dekpca.engines import local
+from dekpca.engines.peer import transport
+from dekpca.engines.peer import wire_pb2 as wire
 from dekpca.engines.peer.crew import Crew
-from dekpca.engines.peer.errors import Damaged, Disagreement, PeerLost
-from dekpca.engines.peer.station import Timeouts
+from dekpca.engines.peer.errors import Damaged, Disagreement, PeerError, PeerLost
+from dekpca.engines.peer.journal import Journal
+from dekpca.engines.peer.roster import Roster
+from dekpca.engines.peer.station import Station, Timeouts
+from dekpca.engines.peer.transport import Transport
 from dekpca.testing import check_answers, check_engine
 from peer_nodes import PATIENCE, Nodes, Stop, bits, join, problem
 
@@ -193,13 +199,29 @@ def test_what_differs_is_said_by_both(tmp_path):
     nodes = Nodes(tmp_path, network, parts, options)
     join([nodes.start("0"), nodes.start("1", facts={"tol": "0.5", "max_iter": "7"})])
     for name in "01":
-        # whoever hears the other stop before its answer to the greeting stops for what the other says
-        assert isinstance(nodes.errors[name], (Disagreement, PeerLost)), nodes.errors
+        assert isinstance(nodes.errors[name], Disagreement), nodes.errors  # also if only the other's farewell was heard
         text = str(nodes.errors[name])
         assert "tol: node" in text
         assert "0.5" in text
         assert "max_iter: node" in text
         assert "gamma" not in text  # only what differs
+
+
+@pytest.mark.parametrize(
+    ("kind", "becomes"),
+    [("Disagreement", Disagreement), ("PeerLost", PeerLost), ("", PeerLost), ("SystemExit", PeerLost)],
+)
+def test_a_farewell_is_an_error_of_the_same_kind_and_is_passed_on(tmp_path, kind, becomes):
+    journal = Journal(tmp_path)
+    station = Station("a", "r", tmp_path, {"b": "", "c": ""}, Roster("a", ["b", "c"], 3), journal, Timeouts())
+    beat = wire.Beat(phase="meeting", stopped="tol: node b has 1, node d has 2", contagious=True, kind=kind)
+    station.note_beat(station.neighbors["b"], beat)
+    with pytest.raises(PeerError, match=r"tol: node b has 1, node d has 2 \(says node b\)") as caught:
+        station.meet()
+    assert type(caught.value) is becomes
+    said = station.beat(station.neighbors["c"])
+    assert (said.stopped, said.contagious, said.kind) == (beat.stopped, True, becomes.__name__)
+    journal.close()
 
 
 @pytest.mark.parametrize("what", ["number of columns", "dtype"])
@@ -239,7 +261,8 @@ def wait_for(what):
 def test_a_one_sided_edge_names_both(tmp_path):
     network = Network.path(3)
     parts, options = problem(network)
-    nodes = Nodes(tmp_path, network, parts, options, timeouts=Timeouts(peer=60, start=15, beat=0.2))
+    # node 0 may wait for node 2, which has nothing to do with it, and has left, as long as `start`
+    nodes = Nodes(tmp_path, network, parts, options, timeouts=Timeouts(peer=60, start=30, beat=0.2))
     nodes.places["0"] = replace(
         nodes.places["0"], neighbors={**nodes.places["0"].neighbors, "2": nodes.places["2"].listen}
     )
@@ -248,9 +271,53 @@ def test_a_one_sided_edge_names_both(tmp_path):
         text = str(nodes.errors[name])
         seen = "node 0 lists node 2 as a neighbor, but node 2 does not" in text
         refused = "node '0' is not a neighbor of node 2" in text
-        # whoever is not up yet when node 0 stops cannot be told why, and waits for it
-        late = name != "0" and re.search("node [02] was not heard from", text)
-        assert seen or refused or late, repr(nodes.errors[name])
+        assert seen or refused, repr(nodes.errors[name])
+        assert isinstance(nodes.errors[name], Disagreement)
+
+
+def test_whoever_comes_late_is_told_why_and_whoever_was_told_can_start_again(tmp_path, caplog):
+    network = Network.path(3)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path / "run", network, parts, options)
+    logging.getLogger("dekpca.peer").propagate = True
+    first, middle = nodes.start("0", facts={"tol": "0.5"}), nodes.start("1")
+    join([first])  # it has no other neighbor: it does not wait
+    wait_for(lambda: re.search("stopping; waiting up to 60 s to tell node (0, )?2 why", caplog.text))
+    nodes.places["0"] = replace(nodes.places["0"], folder=tmp_path / "corrected")
+    first = nodes.start("0")
+    wait_for(lambda: "0" in nodes.sessions and nodes.sessions["0"].station.neighbors["1"].up)
+    assert middle.is_alive()
+    since = time.monotonic()
+    join([nodes.start("2"), middle])
+    assert time.monotonic() - since < nodes.places["2"].timeouts.start / 2  # far sooner than it would give up by itself
+    for name in "12":
+        assert isinstance(nodes.errors[name], Disagreement), nodes.errors
+        assert "tol: node" in str(nodes.errors[name])
+    join([first, nodes.start("1"), nodes.start("2")])
+    assert not nodes.errors
+
+
+def test_nobody_waits_for_ever_to_tell_who_never_comes(tmp_path, monkeypatch):
+    monkeypatch.setattr(transport, "LATE", 2.0)
+    network = Network.path(3)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    threads = [nodes.start("0", facts={"tol": "0.5"}), nodes.start("1")]
+    join(threads[:1])
+    since = time.monotonic()
+    join(threads[1:])
+    assert 1 < time.monotonic() - since < 30
+    assert isinstance(nodes.errors["1"], Disagreement)
+
+
+def test_who_gives_up_does_not_wait_on_to_say_so(tmp_path, caplog):
+    network = Network.path(2)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options, timeouts=Timeouts(peer=60, start=1, beat=0.2))
+    logging.getLogger("dekpca.peer").propagate = True
+    join([nodes.start("0")])
+    assert isinstance(nodes.errors["0"], PeerLost)
+    assert "waiting up to" not in caplog.text
 
 
 def test_a_restart_with_other_data_or_settings_is_refused(tmp_path):
@@ -300,6 +367,30 @@ def test_noise_is_drawn_from_a_seed_that_nobody_else_knows(tmp_path):
         assert 0.05 < noise.std() < 0.2
         assert abs(np.corrcoef(noise.ravel(), public.ravel())[0, 1]) < 0.5
     assert np.abs(seen[0] - seen[1]).max() > 0.01
+
+
+def test_a_link_that_misses_that_it_is_to_end_is_told_again(tmp_path):
+    journal = Journal(tmp_path)
+    station = Station("a", "r", tmp_path, {}, Roster("a", [], 3), journal, Timeouts())
+    missed = []
+
+    async def link():
+        while len(missed) < 2:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError as error:
+                missed.append(error)
+
+    async def stop():
+        transport = Transport(station, {}, None, "127.0.0.1:0")
+        transport._tasks = [asyncio.create_task(link())]
+        await asyncio.sleep(0)  # so that it has begun
+        await asyncio.wait_for(transport._stop(), PATIENCE)
+        assert all(task.done() for task in transport._tasks)
+
+    asyncio.run(stop())
+    assert len(missed) == 2
+    journal.close()
 
 
 def test_no_thread_is_left():

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
+import sys
+import time
 import urllib.request
 
 import numpy as np
@@ -15,7 +20,7 @@ from dekpca.engines.peer import status
 from dekpca.engines.peer.config import ConfigError, check_loopback, read
 from dekpca.engines.peer.disclosure import disclosure, leaves_rows
 from dekpca.node_model import NodeModel
-from peer_nodes import Nodes, join, problem
+from peer_nodes import PATIENCE, Nodes, join, problem
 
 GOOD = """name = "oslo"
 run = "r"
@@ -143,6 +148,36 @@ def test_simulated_nodes_are_real_ones(tmp_path):
     assert again.exit_code == 0
     assert "was finished before" in again.output
     assert CliRunner().invoke(app, ["node", "simulate", "--out", str(out)]).exit_code == 2  # not empty
+
+
+def test_nodes_that_disagree_say_so_also_to_who_comes_late_until_their_owner_has_enough(tmp_path):
+    out = tmp_path / "peers"
+    made = CliRunner().invoke(
+        app, ["node", "simulate", "--nodes", "3", "--network", "path:3", "--out", str(out), "--write-only"]
+    )
+    assert made.exit_code == 0, made.output
+    config = out / "node-0.toml"
+    config.write_text(re.sub(r'"tol" = .*', '"tol" = 0.5', config.read_text()))
+    command = [sys.executable, "-m", "dekpca.cli", "node", "run", "--yes"]
+    first, middle = (
+        subprocess.Popen([*command, out / f"node-{j}.toml"], stderr=subprocess.PIPE, text=True) for j in (0, 1)
+    )
+    try:
+        said = first.communicate(timeout=PATIENCE)[1]
+        assert first.returncode == 2, said  # correct the config; nothing is gained by starting again as it is
+        assert "tol: node" in said.splitlines()[-1]
+        line = next(line for line in middle.stderr if re.search("waiting up to 60 s to tell node .*node-2 why", line))
+        assert "tol: node" in json.loads(line)["why"]
+        since = time.monotonic()
+        middle.send_signal(signal.SIGINT)
+        said = middle.communicate(timeout=PATIENCE)[1]
+        assert time.monotonic() - since < 30
+        assert middle.returncode == 2
+        assert "tol: node" in said.splitlines()[-1]
+    finally:
+        for process in (first, middle):
+            process.kill()
+            process.communicate()
 
 
 def test_metrics_and_the_page(tmp_path):

@@ -315,11 +315,8 @@ def resources() -> tuple[int, int, int]:
 
 
 # ---------------------------------------------------------------------- in the process
-async def fuzz(node: Node, messages: int, seed: int, others: int = 0) -> tuple[Counter[str], float]:
-    """At least so many damaged messages; returns the outcomes, and by how many bytes memory has grown from the first to the last fifth.
-
-    `others` is how many files and threads something else in this process may open meanwhile.
-    """
+async def fuzz(node: Node, messages: int, seed: int) -> tuple[Counter[str], float]:
+    """At least so many damaged messages; returns the outcomes, and by how many bytes memory has grown from the first to the last fifth."""
     mutator, calls, seen = Mutator(seed), 0, [node.at_rest()]
     peak()
     while node.outcomes["damaged"] < messages:
@@ -334,7 +331,7 @@ async def fuzz(node: Node, messages: int, seed: int, others: int = 0) -> tuple[C
     await node.still_works()
     held = [one[1:] for one in seen]
     grown = [max(x) - x[0] for x in zip(*held, strict=True)]
-    assert max(grown) <= others, f"open files and threads, as they were: {held}"
+    assert max(grown) <= 0, f"open files and threads, as they were: {held}"
     growth = median(held[0] for held in seen[-5:]) - median(held[0] for held in seen[1:6])
     assert growth < ALLOWED_GROWTH, f"memory grew by {growth / 1e6:.1f} MB"
     above = peak() - seen[-1][0]

@@ -31,3 +31,6 @@ class PeerLost(PeerError):
 
 class Damaged(PeerError):
     pass
+
+
+KINDS: dict[str, type[PeerError]] = {kind.__name__: kind for kind in (Disagreement, PeerLost)}  # contagious, by name

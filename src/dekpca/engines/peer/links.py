@@ -27,6 +27,7 @@ from .station import Neighbor, Station, refuse_differences
 CALL = 30.0  # seconds for a greeting
 NEWS = 0.02  # seconds in which news of several nodes are told together
 CONNECT = 10.0  # seconds for a connection, handshake included
+FIRST_LOOK = 0.002  # seconds until we look whether there is one, then twice as long; a handshake takes milliseconds
 FIRST_DELAY, MOST_DELAY = 0.1, 2.0  # seconds before trying again
 OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),
@@ -64,7 +65,8 @@ class Link:
         while True:
             try:
                 async with self._channel() as channel:
-                    await asyncio.wait_for(self._connect(channel), CONNECT)
+                    async with asyncio.timeout(CONNECT):
+                        await self._connect(channel)
                     delay = FIRST_DELAY
                     await work(channel)
             except grpc.aio.AioRpcError as error:
@@ -79,12 +81,14 @@ class Link:
             if delay > FIRST_DELAY:  # a neighbor that calls often does not set the pace
                 await asyncio.sleep(FIRST_DELAY)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._called.wait(), delay * random.uniform(0.5, 1.0))
+                async with asyncio.timeout(delay * random.uniform(0.5, 1.0)):
+                    await self._called.wait()
             self._called.clear()
             delay = min(2 * delay, MOST_DELAY)
 
     async def _connect(self, channel: Any) -> None:
         """Until the handshake is over. If it fails, a call fails at once and says why, which the state of a channel does not."""
+        pause = FIRST_LOOK
         while (state := channel.get_state(try_to_connect=True)) != grpc.ChannelConnectivity.READY:
             if state == grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                 call = channel.stream_stream(f"/{SERVICE}/Pulse")(metadata=self._metadata, timeout=1.0)
@@ -92,7 +96,9 @@ class Link:
                     await self._read(call)
                 finally:
                     call.cancel()
-            await channel.wait_for_state_change(state)
+            # not wait_for_state_change: if we stop waiting, it keeps the channel alive, and calling
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, FIRST_DELAY)
 
     def _channel(self) -> Any:
         options: list[tuple[str, Any]] = list(OPTIONS)
@@ -106,6 +112,7 @@ class Link:
         refused = code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED)
         if refused and self.station.limits is None:  # nothing has begun, so nothing is lost by saying it at once
             self.station.fail(Disagreement(f"refused by node {self.neighbor.name}: {text}"))
+            self.neighbor.told_done = True  # it told us
         elif code == grpc.StatusCode.INVALID_ARGUMENT:
             self.station.fail(ProtocolError(f"node {self.neighbor.name} does not take what this node sends: {text}"))
         elif code != grpc.StatusCode.ABORTED:
@@ -219,7 +226,8 @@ class Link:
                 self.beat_now.clear()
                 said = self.station.beat(self.neighbor)
                 await call.write(said.SerializeToString())
-                data = await asyncio.wait_for(self._read(call), max(CONNECT, 2 * period))
+                async with asyncio.timeout(max(CONNECT, 2 * period)):
+                    data = await self._read(call)
                 self.station.note_beat(self.neighbor, check_beat(parse(wire.Beat, data)))
                 self.station.answered(self.neighbor)
                 if said.done and not self.neighbor.told_done:
@@ -229,6 +237,7 @@ class Link:
                     self.neighbor.told_done = True
                     self.station.arrived()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.beat_now.wait(), period)
+                    async with asyncio.timeout(period):
+                        await self.beat_now.wait()
         finally:
             call.cancel()

@@ -88,7 +88,7 @@ def run(prepared: Prepared, identity: Identity | None, watch: Watch | None = Non
         if config.report is not None:
             write_report(prepared, config.report)
         session.finish()
-        (config.folder / FINISHED).write_text(json.dumps(result), encoding="utf-8")
+        session.store.write_text(config.folder / FINISHED, json.dumps(result))
     return result
 
 

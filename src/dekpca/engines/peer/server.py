@@ -75,6 +75,7 @@ class Server:
         self._attempts = itertools.count()
         self._streams: dict[str, int] = {}
         self._server: Any = None
+        self._stopping = False
 
     async def start(self, listen: str) -> str:
         """Listen; returns the address, with the port that was found if 0 was asked for."""
@@ -100,6 +101,7 @@ class Server:
         return f"{listen.rsplit(':', 1)[0]}:{port}"
 
     async def stop(self) -> None:
+        self._stopping = True
         if self._server is not None:
             await self._server.stop(GRACE)
 
@@ -157,6 +159,7 @@ class Server:
             except Disagreement as error:
                 if self.station.limits is None:  # nothing has begun: both say it, and stop
                     self.station.fail(error)
+                    neighbor.told_done = True  # with this refusal
                 await self._refuse(context, Code.FAILED_PRECONDITION, who, str(error))
             except NotYet as error:
                 await context.abort(Code.ABORTED, str(error))
@@ -164,6 +167,8 @@ class Server:
                 self.station.fail(error)
                 await context.abort(Code.UNAVAILABLE, "cannot write its journal")
             except Exception as error:
+                if self._stopping:  # gRPC's way to tell a call
+                    return
                 log.exception("a call failed", extra={"peer": neighbor.name})
                 self.station.fail(error)
                 await context.abort(Code.INTERNAL, "an error of ours")
@@ -176,6 +181,9 @@ class Server:
         async for data in messages:
             facts, records = check_greeting(parse(wire.Greeting, data))
             refuse_differences(self.station.name, neighbor.name, self.facts, facts)
+            if self.station.error is not None and self.station.limits is None:
+                # a beat says why; our record may change before we are back
+                raise NotYet("this node stops")
             self.learn(records, neighbor)
             neighbor.agreed = True
             answer = self.greeting()
@@ -251,7 +259,8 @@ class Server:
         if not self._ended:
             due = TOGETHER - asyncio.get_running_loop().time() % TOGETHER
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wanted.wait(), due)
+                async with asyncio.timeout(due):
+                    await wanted.wait()
             wanted.clear()
 
     def hurry(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from . import wire_pb2 as wire
 from .codec import sync_folder
-from .errors import Damaged, Disagreement, PeerLost, ProtocolError
+from .errors import KINDS, Damaged, Disagreement, PeerLost, ProtocolError
 from .journal import Journal, Message
 from .letters import BROKEN_OFF, WAITING, Letter, Limits, showable
 from .roster import Record, Roster
@@ -27,6 +27,9 @@ log = logging.getLogger("dekpca.peer")
 
 POLL = 0.25  # seconds between looks at the clock while waiting
 FAREWELL = 3.0  # seconds in which the neighbors are told that this node stops
+# Seconds in which those that have not come yet are told, too: enough for nodes that are started together, and not so long that an
+# owner who has corrected the config is kept from starting again.
+LATE = 60.0
 REMEMBERED = 64  # acknowledgements by which a neighbor that lost its folder is known
 DONE_FILE = "done.json"
 
@@ -59,7 +62,7 @@ class Neighbor:
     knows: set[str] = field(default_factory=set)  # nodes whose records it has, as far as it said or was told
     called: Callable[[], None] = lambda: None  # what to do when it calls us: then it can be called, too
     done: bool = False  # it has its answer
-    told_done: bool = False  # it knows that we have ours
+    told_done: bool = False  # it knows that we have ours, or why we stop
     stopped: str = ""  # why it stopped, if it said so
     up: bool = False
     trouble: str = ""  # why it cannot be reached
@@ -68,6 +71,11 @@ class Neighbor:
     sent: int = 0  # bytes
     received: int = 0
     broken_off: int = 0  # bytes of messages that it did not send to their end, since the last checkpoint
+
+    @property
+    def may_come(self) -> bool:
+        """Whether it has not been up yet, as far as we know, and does not know why we stop."""
+        return self.answered is None and not self.stopped and not self.told_done
 
     def silent(self, now: float, started: float) -> float:
         """For how long messages have not gone both ways."""
@@ -112,12 +120,15 @@ class Station:
         with self.changed:
             if self.error is None:
                 self.error, self.cause = error, cause or str(error)
+                for neighbor in self.neighbors.values():
+                    neighbor.told_done = False
             self.changed.notify_all()
 
     def answered(self, neighbor: Neighbor) -> None:
-        neighbor.answered = time.monotonic()
-        if not neighbor.up:
-            neighbor.up, neighbor.trouble, neighbor.stopped = True, "", ""
+        came, neighbor.up = not neighbor.up, True
+        neighbor.answered = time.monotonic()  # after `up`: who has answered once and is not up is not waited for
+        if came:
+            neighbor.trouble = neighbor.stopped = ""
             log.info("neighbor is up", extra={"peer": neighbor.name})
             with self.changed:
                 self.changed.notify_all()
@@ -141,22 +152,26 @@ class Station:
             self._keep_done(neighbor)
         if beat.stopped and not neighbor.stopped:
             neighbor.stopped = beat.stopped
+            neighbor.told_done |= self.error is not None  # it needs no reason of ours
             log.warning("neighbor stops", extra={"peer": neighbor.name, "why": beat.stopped})
             # whoever stops before it has begun, perhaps with wrong settings, stops only those who have not begun either
             if beat.contagious and not self.done and (self.limits is None or beat.phase != "meeting"):
-                self.fail(PeerLost(f"{beat.stopped} (says node {neighbor.name})"), beat.stopped)
+                kind = KINDS.get(beat.kind, PeerLost)  # so that this node ends as the one whose error it is
+                self.fail(kind(f"{beat.stopped} (says node {neighbor.name})"), beat.stopped)
 
     def beat(self, neighbor: Neighbor) -> wire.Beat:
-        """What this node says of itself."""
+        """What this node says of itself. Why it stops is said once: a neighbor that was corrected and started again is not stopped by it."""
         now = time.monotonic()
         since = neighbor.answered or neighbor.heard
+        stopped = self.error is not None and not neighbor.told_done
         return wire.Beat(
             silence=0.0 if since is None else now - since,
             phase=self.phase,
             iteration=self.iteration,
             done=self.done,
-            stopped=showable(self.cause),
-            contagious=bool(getattr(self.error, "contagious", False)),
+            stopped=showable(self.cause) if stopped else "",
+            contagious=stopped and bool(getattr(self.error, "contagious", False)),
+            kind=type(self.error).__name__ if stopped else "",
         )
 
     def acknowledge(self, neighbor: Neighbor, rounds: Iterable[int]) -> None:
@@ -302,8 +317,8 @@ class Station:
                 self.changed.wait(POLL)
 
     def _raise_error(self) -> None:
-        if self.error is None and self.journal.failed is not None:
-            self.error = self.journal.failed
+        if self.journal.failed is not None:
+            self.fail(self.journal.failed)
         if self.error is not None:
             raise self.error
 

@@ -79,7 +79,7 @@ class Store:
         """Begin the run that these facts describe, or go on with it."""
         path = self.folder / "run.json"
         if not path.exists():
-            self._write_text(path, json.dumps(dict(facts), indent=1))
+            self.write_text(path, json.dumps(dict(facts), indent=1))
             return
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
@@ -99,7 +99,7 @@ class Store:
         """Randomness that nobody else knows, the same after a restart."""
         path = self.folder / "seed"
         if not path.exists():
-            self._write_text(path, str(secrets.randbits(120)))
+            self.write_text(path, str(secrets.randbits(120)))
         try:
             return int(path.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -119,9 +119,10 @@ class Store:
 
     def keep_records(self, records: Mapping[str, Record]) -> None:
         if not (self.folder / "network.json").exists():
-            self._write_text(self.folder / "network.json", json.dumps(records))
+            self.write_text(self.folder / "network.json", json.dumps(records))
 
-    def _write_text(self, path: Path, text: str) -> None:
+    def write_text(self, path: Path, text: str) -> None:
+        """All of it or nothing, whenever the process ends."""
         partial = path.with_name(path.name + ".tmp")
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
@@ -190,7 +191,7 @@ class Store:
         if len(self._kept) < KEPT:
             return
         if not self._trimmed.exists():
-            self._write_text(self._trimmed, "")
+            self.write_text(self._trimmed, "")
         del self._kept[:-KEPT]
         kept = {self._path(g).name for g, _, _ in self._kept}
         kept |= {self._known_path(k, copy).name for _, _, k in self._kept for copy in COPIES}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -10,15 +11,17 @@ from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
-from .errors import PeerError
+from ...network import listing
+from .errors import Disagreement, PeerError
 from .identity import Identity
 from .links import Link
 from .server import Server
-from .station import FAREWELL, POLL, Station
+from .station import FAREWELL, LATE, POLL, Station
 
 log = logging.getLogger("dekpca.peer")
 
 START, END = 30.0, 10.0  # seconds until the server listens, and until it has stopped
+CANCEL = 0.1  # seconds in which a link that is told to end does so
 
 
 _first = threading.Lock()
@@ -70,17 +73,22 @@ class Transport:
         self._loop.call_soon_threadsafe(self._server.hurry)
 
     def _say_farewell(self, error: BaseException) -> None:
-        """Tell the neighbors why, as far as they listen."""
+        """Tell the neighbors why, as far as they listen. Those that have not come yet would wait in vain for a node that disagrees."""
         text = "stopped by its owner" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         relayed = isinstance(error, PeerError) and error.contagious  # it names whom it is about
         self.station.fail(error, text if relayed else f"node {self.station.name}: {text}")
-        for neighbor in self.station.neighbors.values():
-            neighbor.told_done = False
         self._wake(None)
-        deadline = time.monotonic() + FAREWELL
-        with self.station.changed:
+        neighbors, seconds, late = list(self.station.neighbors.values()), FAREWELL, []
+        if isinstance(error, Disagreement) and self.station.limits is None:
+            late = [n for n in neighbors if n.may_come]
+        if late:
+            seconds = min(LATE, self.station.timeouts.start)
+            whom = listing([n.name for n in late])
+            log.warning(f"stopping; waiting up to {seconds:g} s to tell node {whom} why", extra={"why": text})
+        deadline = time.monotonic() + seconds
+        with self.station.changed, contextlib.suppress(KeyboardInterrupt):  # the owner knows already
             while time.monotonic() < deadline:
-                if all(n.told_done or not n.up for n in self.station.neighbors.values()):
+                if all(n.told_done or not ((n in late and n.may_come) or n.up) for n in neighbors):
                     return
                 self.station.changed.wait(POLL)
 
@@ -109,9 +117,11 @@ class Transport:
             self._tasks.append(task)
 
     async def _stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        going = set(self._tasks)
+        while going:  # again and again: calls of gRPC lose a cancellation when they end just then
+            for task in going:
+                task.cancel()
+            _, going = await asyncio.wait(going, timeout=CANCEL)
         await self._server.stop()
 
     def _link_ended(self, task: Any) -> None:

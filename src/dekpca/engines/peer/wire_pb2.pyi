@@ -73,20 +73,22 @@ class Receipt(_message.Message):
     def __init__(self, opening: bool = ..., through: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., rounds: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("silence", "phase", "iteration", "done", "stopped", "contagious")
+    __slots__ = ("silence", "phase", "iteration", "done", "stopped", "contagious", "kind")
     SILENCE_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     CONTAGIOUS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     silence: float
     phase: str
     iteration: int
     done: bool
     stopped: str
     contagious: bool
-    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., done: bool = ..., stopped: _Optional[str] = ..., contagious: bool = ...) -> None: ...
+    kind: str
+    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., done: bool = ..., stopped: _Optional[str] = ..., contagious: bool = ..., kind: _Optional[str] = ...) -> None: ...
 
 class Entry(_message.Message):
     __slots__ = ("sender", "round", "attempt", "kind", "dtype", "shape", "offset")
