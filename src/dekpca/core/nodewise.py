@@ -125,6 +125,7 @@ def by_nodes(f: Callable[[slice], tuple[Array, ...]], count: int, item_bytes: in
     return tuple(out)
 
 
-def row_bytes(x: Array) -> int:
-    """Bytes of x[0]."""
-    return math.prod(x.shape[1:]) * aac.array_namespace(x).finfo(x.dtype).bits // 8
+def row_bytes(x: Array, leading: int = 1) -> int:
+    """Bytes of x[0], or behind more leading axes."""
+    item = x.itemsize if aac.is_numpy_array(x) else aac.array_namespace(x).finfo(x.dtype).bits // 8
+    return math.prod(x.shape[leading:]) * item

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..block import Block, pad_rows
 from ..collectives import rows_below
+from ..core.nodewise import row_bytes
 from ..messages import Edges, Heard, Rows, Say, Slots, Tell, Total
 
 Array = Any
@@ -132,7 +133,7 @@ class Post:
         for block, told in zip(self.blocks, tells, strict=True):
             others = block.slots[:, 1:]
             edges = self._edge_numbers(np.repeat(block.nodes, block.n_slots - 1), others.ravel())
-            sizes = np.repeat(told.lengths * _row_bytes(told.payload, 2), block.n_slots - 1)
+            sizes = np.repeat(told.lengths * row_bytes(told.payload, 2), block.n_slots - 1)
             self.traffic.add(told.kind, edges, sizes)
         pools += self._told(tells)
         return [Heard(pools, self._home[block.slots, 0], self._home[block.slots, 1]) for block in self.blocks]
@@ -152,8 +153,8 @@ class Post:
         if root.finish is not None:
             result = root.finish(result)
         up, down = self._tree_edges
-        self.traffic.add(root.kind, up, np.full(len(up), _row_bytes(values, 1)))
-        self.traffic.add(root.kind, down, np.full(len(down), _row_bytes(result, 0)))
+        self.traffic.add(root.kind, up, np.full(len(up), row_bytes(values, 1)))
+        self.traffic.add(root.kind, down, np.full(len(down), row_bytes(result, 0)))
         return [result] * len(requests)
 
     def _add_up(self, values: Array) -> Array:
@@ -181,8 +182,8 @@ class Post:
         up, down = self._tree_edges
         below = rows_below(self.network, counts)[self.traffic.edges[up, 0]]
         speaks = below > 0
-        self.traffic.add(requests[0].kind, up[speaks], below[speaks] * _row_bytes(together, 1))
-        self.traffic.add(requests[0].kind, down, np.full(len(down), _row_bytes(result, 0)))
+        self.traffic.add(requests[0].kind, up[speaks], below[speaks] * row_bytes(together, 1))
+        self.traffic.add(requests[0].kind, down, np.full(len(down), row_bytes(result, 0)))
         return [result] * len(requests)
 
     @cached_property
@@ -289,18 +290,13 @@ class Post:
             if s.payload is None or not leaving.any():
                 continue
             if s.common:
-                lengths = np.full(len(edges), _row_bytes(s.payload, 0))
+                lengths = np.full(len(edges), row_bytes(s.payload, 0))
             else:
                 rows = np.full(len(edges), s.payload.shape[1]) if s.lengths is None else s.lengths
-                lengths = rows * _row_bytes(s.payload, 2) + (0 if s.alike is None else _row_bytes(s.alike, 1))
+                lengths = rows * row_bytes(s.payload, 2) + (0 if s.alike is None else row_bytes(s.alike, 1))
             self.traffic.add(s.kind, edges[leaving], lengths[leaving])
 
 
 def _index(like: Array, places: np.ndarray) -> Array:
     xp = aac.array_namespace(like)
     return xp.asarray(places, device=aac.device(like))
-
-
-def _row_bytes(x: Array, leading: int) -> int:
-    """Bytes behind the first `leading` axes."""
-    return int(np.prod(x.shape[leading:])) * aac.array_namespace(x).finfo(x.dtype).bits // 8
