@@ -121,13 +121,15 @@ def rates(like: Array, size: int = 2048) -> Rates:
     def add(part: slice) -> None:
         np.add(x[part], y[part], out=out[part])
 
+    flops, moved = 2.0 * size**3 / seconds, float(n * (xp.finfo(like.dtype).bits // 8))
+    if not aac.is_numpy_array(like):
+        copying = 2 * moved / best(lambda: copy(slice(n)), like, 5)
+        return Rates(flops, copying, copying)
     with threads(n) as count, ThreadPoolExecutor(count) as pool:
         parts = list(row_tiles(n, -(-n // count)))
-        moved = float(n * (xp.finfo(like.dtype).bits // 8))
         copying = 2 * moved / best(lambda: list(pool.map(copy, parts)), like, 5)
-        on_host = aac.is_numpy_array(like)
-        adding = 3 * moved / best(lambda: list(pool.map(add, parts)), like, 5) if on_host else copying
-    return Rates(2.0 * size**3 / seconds, adding, copying)
+        adding = 3 * moved / best(lambda: list(pool.map(add, parts)), like, 5)
+    return Rates(flops, adding, copying)
 
 
 def draw(X: Array, rows: int, seed: int = 0) -> tuple[Array, bool]:
