@@ -1,4 +1,4 @@
-"""The steps of an iteration in compiled code (_steps.pyx), where they can be used: NumPy arrays, the proximal update, Gram blocks kept.
+"""The steps of an iteration in compiled code (_steps.pxi), where they can be used: NumPy arrays, the proximal update, Gram blocks kept.
 
 The same formulas as consensus.py and stopping.py, to rounding. There each is a call over many nodes and makes a pass over memory; here a
 node's iterate stays in the cache from the first to the last. Without the compiled module everything works, slower.
