@@ -16,7 +16,7 @@ steps = [
         [f"src/dekpca/core/{name}.pyx"],
         depends=["src/dekpca/core/_steps.pxi", "src/dekpca/core/_small.h"],
         include_dirs=["src/dekpca/core"],
-        # they let loops be vectorized and do not change what is computed
+        # the first ones let loops be vectorized and do not change what is computed; instructions change the last bits
         extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", *instructions],
     )
     for name, instructions in SETS.items()

@@ -256,6 +256,14 @@ def test_penalties_and_starts_agree_in_the_end(rho, init):
         assert abs(np.corrcoef(one, two)[0, 1]) > 0.9999
 
 
+def test_penalties_are_not_asked_for_beyond_the_last_iteration():
+    table = [200.0] * 7  # for iterations 0 to max_iter, as is checked before the fit
+    model = DecentralizedKernelPCA(2, gamma=0.05, rho=lambda t, own: table[t], max_iter=6, tol=0, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit_parts(clusters([30] * 5))
+    assert model.n_iter_ == 6
+
+
 def test_gamma_scale_is_scikit_learns():
     parts = clusters([30, 12, 40])
     model = DecentralizedKernelPCA(2, gamma="scale", random_state=0).fit_parts(parts)

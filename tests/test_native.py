@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 def test_they_were_built():
     assert native.steps is not None, "there is a C compiler, but dekpca.core._steps was not built"
+    assert len(native.available) == 1 + native.steps.instructions(), native.problem
 
 
 @pytest.fixture(params=native.LEVELS)
@@ -66,6 +67,7 @@ CASES = {
 }
 
 
+@pytest.mark.usefixtures("instructions")
 @pytest.mark.filterwarnings("ignore:not converged")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("case", CASES)
@@ -101,6 +103,7 @@ def test_the_steps_are_used(monkeypatch):
     assert len(called) == 5
 
 
+@pytest.mark.usefixtures("instructions")
 @pytest.mark.filterwarnings("ignore:not converged")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("n_components", [1, 3, 4])
@@ -122,6 +125,16 @@ def test_a_resumed_run_has_the_same_bits(dtype, n_components):
     assert np.array_equal(whole.w, resumed.w)
     for name, numbers in whole.history.items():
         assert np.array_equal(numbers, resumed.history[name]), name
+
+
+def test_a_module_of_another_version_is_not_used(monkeypatch):
+    """Its code would write where the arrays of this one end."""
+    monkeypatch.setattr(native, "LAYOUT", native.LAYOUT + 1)
+    monkeypatch.setattr(native, "available", {})
+    monkeypatch.setattr(native, "problem", "")
+    native._load("plain")
+    assert not native.available
+    assert "another version" in native.problem
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -304,12 +304,14 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
     response, made_for = None, None
     while True:
         t = state.iteration
-        rho, next_rho = _rho(block, options, known, t), _rho(block, options, known, t + 1)
-        if made_for != (rho.near, rho.mine):
-            response, made_for = space.gram.response(rho.spent), (rho.near, rho.mine)
+        going = t < options.max_iter and not state.verdict
+        if going:  # before the checkpoint: the first response is not a part of the iterations
+            rho, next_rho = _rho(block, options, known, t), _rho(block, options, known, t + 1)
+            if made_for != (rho.near, rho.mine):
+                response, made_for = space.gram.response(rho.spent), (rho.near, rho.mine)
 
         asked = yield Checkpoint(*snapshot(known, state))
-        if t >= options.max_iter or state.verdict:
+        if not going:
             return
         shares, heard = yield _say(block, "share", state.shares, state.said, back=False)
         if compiled:

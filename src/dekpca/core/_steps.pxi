@@ -13,6 +13,9 @@ from libc.string cimport memset
 from scipy.linalg.cython_blas cimport dgemm, sgemm
 from scipy.linalg.cython_lapack cimport dpotrf, dpotri, dsyev, spotrf, spotri, ssyev
 
+LAYOUT = 2  # of the arrays that fused.py hands over; native.py compares it
+
+
 ctypedef fused real:
     float
     double

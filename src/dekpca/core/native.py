@@ -6,18 +6,27 @@ from importlib import import_module
 from typing import Any
 
 LEVELS = {"plain": "_steps", "AVX2": "_steps_avx2", "AVX-512": "_steps_avx512"}  # from the least to the most
+LAYOUT = 2  # of the arrays that fused.py hands over, which compiled code does not check
 
 available: dict[str, Any] = {}
-problem = ""  # why there is none
-try:
-    available["plain"] = import_module("._steps", __package__)
-    for name in list(LEVELS)[1 : 1 + available["plain"].instructions()]:
-        available[name] = import_module(f".{LEVELS[name]}", __package__)
-except (
-    ImportError,
-    TypeError,
-) as error:  # no compiler where this was installed, or another SciPy than it was built for
-    problem = str(error)
+problem = ""  # why there is none, or not the one for all instructions of this machine
+
+
+def _load(name: str) -> None:
+    global problem
+    try:
+        module = import_module(f".{LEVELS[name]}", __package__)
+        if getattr(module, "LAYOUT", 1) != LAYOUT:
+            raise ImportError(f"{module.__file__} was built from another version of dekpca")
+        available[name] = module
+    # no compiler where this was installed, or another SciPy than it was built for
+    except (ImportError, TypeError) as error:
+        problem = str(error)
+
+
+_load("plain")
+for level_ in list(LEVELS)[1 : 1 + (available["plain"].instructions() if available else 0)]:
+    _load(level_)
 
 steps: Any = list(available.values())[-1] if available else None
 

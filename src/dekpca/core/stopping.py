@@ -42,7 +42,7 @@ class Measured:
 
     w: Array
     gw: Array
-    values: Array
+    values: Array  # None of an earlier w, if nobody will ask (fused.py)
 
     @classmethod
     def of(cls, own: OwnSpace, w: Array) -> Measured:
