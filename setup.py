@@ -1,5 +1,6 @@
 """The compiled part. It is optional: without a C compiler the build goes on without it, and NumPy does its work."""
 
+import os
 import platform
 
 from Cython.Build import cythonize
@@ -25,4 +26,4 @@ modules = cythonize(steps, build_dir="build")
 for module in modules:
     module.optional = True  # cythonize would forget it
 
-setup(ext_modules=modules)
+setup(ext_modules=modules, options={"build_ext": {"parallel": os.cpu_count()}})
