@@ -91,8 +91,8 @@ class Connection:
                 if not chunk:
                     break
                 allowed = self.wire.allowance(len(chunk))
+                self.wire.passed += allowed  # before anybody can read it
                 writer.write(chunk[:allowed])
-                self.wire.passed += allowed
                 await writer.drain()
                 if allowed < len(chunk):
                     raise ConnectionResetError
