@@ -136,8 +136,6 @@ class Link:
         return not self.neighbor.knows.issuperset(self.station.roster.records)
 
     async def _greet(self, channel: Any) -> None:
-        if self.station.error is not None and self.station.limits is None:
-            await asyncio.Event().wait()  # until it ends: beats say why, and our record may change before we are back
         said = self.server.greeting()
         call = channel.stream_stream(f"/{SERVICE}/Greet")(metadata=self._metadata, timeout=CALL)
         try:
@@ -149,7 +147,7 @@ class Link:
         refuse_differences(self.station.name, self.neighbor.name, self.server.facts, facts)
         self.server.learn(records, self.neighbor)
         self.neighbor.knows |= {record.name for record in said.records}
-        self.station.agree(self.neighbor)
+        self.neighbor.agreed = True
         self.station.answered(self.neighbor)
 
     async def _deliver(self, channel: Any) -> None:

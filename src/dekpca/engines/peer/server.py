@@ -168,7 +168,6 @@ class Server:
                 await context.abort(Code.UNAVAILABLE, "cannot write its journal")
             except Exception as error:
                 if self._stopping:  # gRPC's way to tell a call
-                    log.debug("a call ended while stopping", extra={"peer": neighbor.name, "why": repr(error)})
                     return
                 log.exception("a call failed", extra={"peer": neighbor.name})
                 self.station.fail(error)
@@ -186,7 +185,7 @@ class Server:
                 # a beat says why; our record may change before we are back
                 raise NotYet("this node stops")
             self.learn(records, neighbor)
-            self.station.agree(neighbor)
+            neighbor.agreed = True
             answer = self.greeting()
             yield answer.SerializeToString()
             neighbor.knows |= {record.name for record in answer.records}

@@ -133,14 +133,6 @@ class Station:
             with self.changed:
                 self.changed.notify_all()
 
-    def agree(self, neighbor: Neighbor) -> None:
-        """We hold the same settings. What was heard from it before, perhaps only why it stopped, does not count as silence since then."""
-        if not neighbor.agreed:
-            neighbor.silence = 0.0, 0.0
-            if neighbor.answered is not None:
-                neighbor.answered = time.monotonic()
-            neighbor.agreed = True
-
     def unreachable(self, neighbor: Neighbor, why: str) -> None:
         if neighbor.up or why != neighbor.trouble:
             log.log(
@@ -160,13 +152,12 @@ class Station:
             self._keep_done(neighbor)
         if beat.stopped and not neighbor.stopped:
             neighbor.stopped = beat.stopped
+            neighbor.told_done |= self.error is not None  # it needs no reason of ours
             log.warning("neighbor stops", extra={"peer": neighbor.name, "why": beat.stopped})
             # whoever stops before it has begun, perhaps with wrong settings, stops only those who have not begun either
             if beat.contagious and not self.done and (self.limits is None or beat.phase != "meeting"):
                 kind = KINDS.get(beat.kind, PeerLost)  # so that this node ends as the one whose error it is
                 self.fail(kind(f"{beat.stopped} (says node {neighbor.name})"), beat.stopped)
-        if beat.stopped:
-            neighbor.told_done |= self.error is not None  # it needs no reason of ours
 
     def beat(self, neighbor: Neighbor) -> wire.Beat:
         """What this node says of itself. Why it stops is said once: a neighbor that was corrected and started again is not stopped by it."""
@@ -334,8 +325,7 @@ class Station:
     def _check_lost(self, waited: list[Neighbor], what: str) -> None:
         now = time.monotonic()
         for n in waited:
-            # who has not agreed with us may have stayed only to say why it stops
-            limit = self.timeouts.peer if n.agreed and n.answered is not None else self.timeouts.start
+            limit = self.timeouts.start if n.answered is None else self.timeouts.peer
             silent = n.silent(now, self.started)
             if silent > limit:
                 why = n.stopped or n.trouble

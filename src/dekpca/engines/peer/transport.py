@@ -21,7 +21,7 @@ from .station import FAREWELL, LATE, POLL, Station
 log = logging.getLogger("dekpca.peer")
 
 START, END = 30.0, 10.0  # seconds until the server listens, and until it has stopped
-CANCEL = (0.5, 0.5, 1.0, 2.0, 4.0)  # seconds in which links that are told to end do so, each time
+CANCEL = 0.1  # seconds in which a link that is told to end does so
 
 
 _first = threading.Lock()
@@ -118,11 +118,10 @@ class Transport:
 
     async def _stop(self) -> None:
         going = set(self._tasks)
-        for seconds in CANCEL:  # more than once: calls of gRPC lose a cancellation when they end just then
+        while going:  # again and again: calls of gRPC lose a cancellation when they end just then
             for task in going:
                 task.cancel()
-            if going:
-                _, going = await asyncio.wait(going, timeout=seconds)
+            _, going = await asyncio.wait(going, timeout=CANCEL)
         await self._server.stop()
 
     def _link_ended(self, task: Any) -> None:
