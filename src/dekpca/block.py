@@ -62,6 +62,11 @@ class Block:
         return self.sizes[self.slots]
 
     @cached_property
+    def said_sizes(self) -> np.ndarray:
+        """(B * d,) samples of the node itself, for each slot."""
+        return np.repeat(self.own_sizes, self.n_slots)
+
+    @cached_property
     def everywhere(self) -> Edges:
         """All slots of all nodes, in the order in which a (B, d, ...) array holds them."""
         rows, slots = np.divmod(np.arange(self.slots.size), self.n_slots)

@@ -339,7 +339,7 @@ def _say(block: Block, kind: str, payload: Array, alike: Array, back: bool) -> S
     """A message to all neighbors about the sender's samples or, on the way back, about the receiver's; and shared coordinates."""
     xp = aac.array_namespace(payload)
     k = payload.shape[3]
-    own, near = np.repeat(block.own_sizes, block.n_slots), block.near_sizes.ravel()
+    own, near = block.said_sizes, block.near_sizes.ravel()
     shape = (block.samples.shape[1] if back else block.n_near, k)
     lengths, arriving = (near, own) if back else (own, near)
     flat = xp.reshape(payload, (-1, *payload.shape[2:]))

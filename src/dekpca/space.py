@@ -52,6 +52,7 @@ class Coordinates:
 
     marks: Landmarks | RandomFeatures | None
     raw: Array
+    squares: Array | None = None  # of the own samples (Kernel.squares), where somebody needed them
     _centered: Array | None = None  # by the network's mean
 
     @classmethod
@@ -65,7 +66,8 @@ class Coordinates:
         if known.points is None:
             return cls(None, block.array(np.zeros((*block.samples.shape[:2], 0))))
         marks = Landmarks.of(known.points, kernel)
-        return cls(marks, block.masked(marks.coordinates(kernel, block.samples)))
+        psi, squares = marks.with_squares(kernel, block.samples)
+        return cls(marks, block.masked(psi), squares)
 
     def centered(self, block: Block, options: Options, known: Known) -> Array:
         """psi with the network's mean, or the node's own, subtracted."""
@@ -181,6 +183,7 @@ def _pool(block: Block, sites: Heard, number: int, kernel: Kernel, coordinates: 
     size[sites.row[here]] = block.near_sizes[here]
     rows = min(samples.shape[1], block.n_near)
     mask = block.array(np.arange(rows) < size[:, None])
+    squares = coordinates.squares if samples is block.samples else None
     if samples is block.samples:
         psi = coordinates.raw[:, :rows, :]
     elif marks is not None:
@@ -188,7 +191,8 @@ def _pool(block: Block, sites: Heard, number: int, kernel: Kernel, coordinates: 
     else:
         psi = xp.zeros((samples.shape[0], rows, 0), dtype=samples.dtype, device=aac.device(samples))
     samples = samples[:, :rows, :]
-    return Pool(samples, psi, mask, bool((size >= rows).all()), kernel.squares(samples))
+    squares = kernel.squares(samples) if squares is None else squares[:, :rows]
+    return Pool(samples, psi, mask, bool((size >= rows).all()), squares)
 
 
 def _penalties(options: Options, n_slots: int, gram: Factor, sizes: Array, scale: Array) -> np.ndarray | None:

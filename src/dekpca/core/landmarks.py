@@ -120,18 +120,29 @@ class Landmarks:
         gram = kernel.gram(points, points)[None, ...]
         check_finite(gram, ["the landmarks"], kernel)
         whole = spectrum.Factor(gram, size, scale)
+        root = spectrum.inverse_root(whole)[0, ...]  # first: with eigenvalues the check is quick
         check_kernel(points[None, ...], whole, np.array([points.shape[0]]), ["the landmarks"], kernel)
-        return cls(points, spectrum.inverse_root(whole)[0, ...])
+        return cls(points, root)
 
     def coordinates(self, kernel: Kernel, samples: Array) -> Array:
         """psi of each sample, not centred: (..., n, m)."""
+        return self.with_squares(kernel, samples)[0]
+
+    def with_squares(self, kernel: Kernel, samples: Array) -> tuple[Array, Array | None]:
+        """psi of each sample, and Kernel.squares of the samples, which it takes anyway."""
         xp = aac.array_namespace(samples)
         flat = xp.reshape(samples, (-1, samples.shape[-1]))
+        of_points = kernel.squares(self.points)
+
+        def some(rows: slice) -> tuple[Array, ...]:
+            squares = kernel.squares(flat[rows, :])
+            psi = kernel.gram(flat[rows, :], self.points, (squares, of_points)) @ self.root
+            return (psi,) if squares is None else (psi, squares)
+
         work = max(row_bytes(self.root), row_bytes(flat) // 4)  # rows enough for a product at full speed
-        (psi,) = by_nodes(
-            lambda rows: (kernel.gram(flat[rows, :], self.points) @ self.root,), flat.shape[0], work, flat
-        )
-        return xp.reshape(psi, (*samples.shape[:-1], self.root.shape[0]))
+        psi, *squares = by_nodes(some, flat.shape[0], work, flat)
+        psi = xp.reshape(psi, (*samples.shape[:-1], self.root.shape[0]))
+        return psi, xp.reshape(squares[0], samples.shape[:-1]) if squares else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,7 +55,7 @@ class Route:
 
     pieces: list[list[tuple[int, Array]]]  # receiving block -> (sender, places in what it says)
     order: list[Array | None]  # how to put the pieces in the order of `hear`
-    edges: list[np.ndarray]  # sending block -> edge of each message, -1 for those that stay at home
+    edges: list[tuple[np.ndarray, np.ndarray]]  # sending block -> which messages do not stay at home, and along which edges
     leaving: np.ndarray  # (., 3) process it goes to, block here, place in its `to`: by process, then by edge
     arriving: np.ndarray  # (., 3) process it comes from, block here, place in its `hear`: by process, then by edge
 
@@ -215,7 +215,8 @@ class Post:
         heard = self._table(hear, leaving=False)
         b = spoken[:, 3]
         numbers = self._edge_numbers(spoken[:, 2], b)
-        edges = [numbers[spoken[:, 0] == i] for i in range(len(self.blocks))]
+        of_block = [numbers[spoken[:, 0] == i] for i in range(len(self.blocks))]
+        edges = [(np.flatnonzero(of >= 0), of[of >= 0]) for of in of_block]
         leaving, arriving = self._crossing(spoken, self.hosts[b]), self._crossing(heard, self.hosts[heard[:, 2]])
 
         # what other processes say is one more sender; its messages lie in the order of `arriving`
@@ -285,16 +286,15 @@ class Post:
         return xp.take(xp.concat(arrived), route.order[receiver], axis=0)
 
     def _count(self, says: Sequence[Say], route: Route) -> None:
-        for s, edges in zip(says, route.edges, strict=True):
-            leaving = edges >= 0
-            if s.payload is None or not leaving.any():
+        for s, (leaving, edges) in zip(says, route.edges, strict=True):
+            if s.payload is None or not len(edges):
                 continue
             if s.common:
                 lengths = np.full(len(edges), row_bytes(s.payload, 0))
             else:
-                rows = np.full(len(edges), s.payload.shape[1]) if s.lengths is None else s.lengths
+                rows = np.full(len(edges), s.payload.shape[1]) if s.lengths is None else s.lengths[leaving]
                 lengths = rows * row_bytes(s.payload, 2) + (0 if s.alike is None else row_bytes(s.alike, 1))
-            self.traffic.add(s.kind, edges[leaving], lengths[leaving])
+            self.traffic.add(s.kind, edges, lengths)
 
 
 def _index(like: Array, places: np.ndarray) -> Array:

@@ -247,7 +247,7 @@ def central_values(X: Array, gamma: float, passes: int = 3) -> Array:
     return (basis @ xp.flip(turn, axis=1))[:, :K]
 
 
-def against_central(X: np.ndarray, network: Network, gamma: float, repeats: int = 3) -> tuple[Fit, float]:
+def against_central(X: np.ndarray, network: Network, gamma: float, repeats: int = 5) -> tuple[Fit, float]:
     """The network and scikit-learn's KernelPCA on the same rows, in turn; the best of each."""
     ours, theirs = [], []
     for _ in range(repeats):
