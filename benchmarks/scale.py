@@ -40,10 +40,14 @@ def central(X: np.ndarray, floors: Floors) -> None:
         )
         reached = parts_table(f"{dtype}, part by part", network, 100, ours, machine, 8 if dtype == "float64" else 4)
         if dtype == "float64":
-            for part in ("Gram blocks", "iterations"):
-                floors.require(
-                    reached[part] >= 0.5, f"J = 80: {part} at {reached[part]:.0%} of what the machine does, floor 50 %"
-                )
+            for part, fraction in reached.items():
+                share = ours.parts[part] / ours.seconds
+                if part in ("Gram blocks", "iterations"):
+                    floors.require(
+                        fraction >= 0.5, f"J = 80: {part} at {fraction:.1%} of what the machine does, floor 50 %"
+                    )
+                else:
+                    floors.require(share <= 0.1, f"J = 80: {part} takes {share:.1%} of the time, floor 10 %")
             floors.require(ratio >= 3, f"J = 80: scikit-learn takes {ratio:.2f} times as long as the network, floor 3")
         good(floors, ours, f"J = 80, {dtype}")
 
@@ -51,19 +55,20 @@ def central(X: np.ndarray, floors: Floors) -> None:
 def parts_table(
     title: str, network: Network, n: int, found: scale.Fit, machine: scale.Rates, item: int
 ) -> dict[str, float]:
-    """Prints it; returns which part of the machine's rate each part of a fit reached."""
-    shown = table(title, "part", "seconds", "share", "GFLOP", "GB", "at best, s", "reached")
+    """Prints it; returns which part of the machine's rate each part of a fit reached: rates are the best of several tries, and so are parts."""
+    fastest = found.fastest or found.parts
+    shown = table(title, "part", "seconds", "share", "fastest, s", "GFLOP", "GB", "at best, s", "reached")
     parts = scale.work(network, n, 784, min(200, found.rows // 10), found.iterations, item)
     for w in parts:
         taken, bound = found.parts[w.part], w.bound(machine)
         shown.add_row(
-            w.part, f"{taken:.3f}", f"{taken / found.seconds:.0%}", f"{w.flops / 1e9:.2f}", f"{w.bytes / 1e9:.3f}", f"{bound:.4f}",
-            f"{bound / taken:.0%}",
+            w.part, f"{taken:.3f}", f"{taken / found.seconds:.0%}", f"{fastest[w.part]:.3f}", f"{w.flops / 1e9:.2f}", f"{w.bytes / 1e9:.3f}",
+            f"{bound:.4f}", f"{bound / fastest[w.part]:.0%}",
         )  # fmt: skip
     others = found.seconds - sum(found.parts[w.part] for w in parts)
-    shown.add_row("everything else", f"{others:.3f}", f"{others / found.seconds:.0%}", "", "", "", "")
+    shown.add_row("everything else", f"{others:.3f}", f"{others / found.seconds:.0%}", "", "", "", "", "")
     console.print(shown)
-    return {w.part: w.bound(machine) / found.parts[w.part] for w in parts}
+    return {w.part: w.bound(machine) / fastest[w.part] for w in parts}
 
 
 def good(floors: Floors, found: scale.Fit, what: str) -> None:

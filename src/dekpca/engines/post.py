@@ -55,7 +55,9 @@ class Route:
 
     pieces: list[list[tuple[int, Array]]]  # receiving block -> (sender, places in what it says)
     order: list[Array | None]  # how to put the pieces in the order of `hear`
-    edges: list[tuple[np.ndarray, np.ndarray]]  # sending block -> which messages do not stay at home, and along which edges
+    edges: list[
+        tuple[np.ndarray, np.ndarray]
+    ]  # sending block -> which messages do not stay at home, and along which edges
     leaving: np.ndarray  # (., 3) process it goes to, block here, place in its `to`: by process, then by edge
     arriving: np.ndarray  # (., 3) process it comes from, block here, place in its `hear`: by process, then by edge
 
