@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -18,9 +19,10 @@ from dekpca import DecentralizedKernelPCA, Network, engines
 from dekpca.engines import local
 from dekpca.engines.peer import transport
 from dekpca.engines.peer import wire_pb2 as wire
-from dekpca.engines.peer.crew import Crew
+from dekpca.engines.peer.crew import Crew, free_addresses
 from dekpca.engines.peer.errors import Damaged, Disagreement, PeerError, PeerLost
 from dekpca.engines.peer.journal import Journal
+from dekpca.engines.peer.links import Link
 from dekpca.engines.peer.roster import Roster
 from dekpca.engines.peer.station import Station, Timeouts
 from dekpca.engines.peer.transport import Transport
@@ -224,6 +226,29 @@ def test_a_farewell_is_an_error_of_the_same_kind_and_is_passed_on(tmp_path, kind
     journal.close()
 
 
+def test_who_stops_anyway_hears_that_we_know_but_is_not_stopped_by_it(tmp_path):
+    """It may have said so in an answer, and waits for it; or be started again by now, with what was wrong corrected."""
+    journal = Journal(tmp_path)
+    station = Station(
+        "a", "r", tmp_path, {"b": "", "c": "", "d": ""}, Roster("a", ["b", "c", "d"], 3), journal, Timeouts()
+    )
+    b, c, d = station.neighbors.values()
+    interrupted = wire.Beat(phase="meeting", stopped="stopped by its owner", kind="KeyboardInterrupt")
+    station.note_beat(b, interrupted)
+    assert station.error is None
+    why = wire.Beat(phase="meeting", stopped="tol differs", contagious=True, kind="Disagreement")
+    station.note_beat(b, why)  # also if it wanted to stop before, for another reason
+    assert isinstance(station.error, Disagreement)
+    passed_on = wire.Beat(phase="meeting", stopped="tol differs", kind="Disagreement")
+    for neighbor, beat, stops in [(b, why, False), (c, passed_on, False), (d, interrupted, True)]:
+        station.note_beat(neighbor, beat)
+        said = station.beat(neighbor)
+        assert (said.stopped, said.contagious) == ("tol differs", stops)
+        neighbor.told_done = True
+        assert not station.beat(neighbor).stopped
+    journal.close()
+
+
 @pytest.mark.parametrize("what", ["number of columns", "dtype"])
 def test_columns_and_dtype_are_compared(tmp_path, what):
     network = Network.path(2)
@@ -284,6 +309,7 @@ def test_whoever_comes_late_is_told_why_and_whoever_was_told_can_start_again(tmp
     join([first])  # it has no other neighbor: it does not wait
     wait_for(lambda: re.search("stopping; waiting up to 60 s to tell node (0, )?2 why", caplog.text))
     nodes.places["0"] = replace(nodes.places["0"], folder=tmp_path / "corrected")
+    del nodes.sessions["0"]
     first = nodes.start("0")
     wait_for(lambda: "0" in nodes.sessions and nodes.sessions["0"].station.neighbors["1"].up)
     assert middle.is_alive()
@@ -293,6 +319,43 @@ def test_whoever_comes_late_is_told_why_and_whoever_was_told_can_start_again(tmp
     for name in "12":
         assert isinstance(nodes.errors[name], Disagreement), nodes.errors
         assert "tol: node" in str(nodes.errors[name])
+    # nobody holds on to what it said before
+    nodes.places["1"] = replace(nodes.places["1"], folder=tmp_path / "other rows")
+    join([first, nodes.start("1", samples=parts[1][:15]), nodes.start("2")])
+    assert not nodes.errors
+
+
+def test_who_was_told_in_an_answer_says_that_it_knows(tmp_path):
+    """Else whoever has told it stays on to do so."""
+    network = Network.path(3)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    (nowhere,) = free_addresses(1)
+    nodes.places["1"] = replace(nodes.places["1"], neighbors={**nodes.places["1"].neighbors, "2": nowhere})
+    threads = [nodes.start("0", facts={"tol": "0.5"}), nodes.start("1")]
+    wait_for(lambda: "1" in nodes.sessions and nodes.sessions["1"].station.error is not None)
+    since = time.monotonic()
+    join([*threads, nodes.start("2")])
+    assert time.monotonic() - since < transport.LATE / 2
+    for name in "012":
+        assert isinstance(nodes.errors[name], Disagreement), nodes.errors
+
+
+def test_who_stays_only_to_say_why_does_not_count_as_having_come(tmp_path, monkeypatch):
+    """Else a corrected neighbor would wait for it only as long as for one that was there and fell silent."""
+    monkeypatch.setattr(transport, "LATE", 3.0)
+    network = Network.path(3)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path / "run", network, parts, options, timeouts=Timeouts(peer=5, start=60, beat=0.2))
+    first, middle = nodes.start("0", facts={"tol": "0.5"}), nodes.start("1")
+    join([first])
+    nodes.places["0"] = replace(nodes.places["0"], folder=tmp_path / "corrected")
+    del nodes.sessions["0"]
+    first = nodes.start("0")
+    wait_for(lambda: "0" in nodes.sessions and nodes.sessions["0"].station.neighbors["1"].up)
+    join([middle])
+    time.sleep(7)
+    assert first.is_alive()
     join([first, nodes.start("1"), nodes.start("2")])
     assert not nodes.errors
 
@@ -388,6 +451,27 @@ def test_a_link_that_misses_that_it_is_to_end_is_told_again(tmp_path):
 
     asyncio.run(stop())
     assert len(missed) == 2
+    journal.close()
+
+
+@pytest.mark.parametrize("which", ["_talk", "_live"])
+def test_no_half_of_a_link_is_left_if_only_it_misses_that_it_is_to_end(tmp_path, monkeypatch, which):
+    journal = Journal(tmp_path)
+    station = Station("a", "r", tmp_path, {"b": "127.0.0.1:1"}, Roster("a", ["b"], 3), journal, Timeouts())
+    begun, ended = [], []
+
+    async def again(self, work):
+        begun.append(work.__name__)
+        for _ in range(2 if work.__name__ == which else 1):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        ended.append(work.__name__)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Link, "_again", again)
+    with Transport(station, {}, None, "127.0.0.1:0"):
+        wait_for(lambda: len(begun) == 2)
+    assert sorted(ended) == ["_live", "_talk"]
     journal.close()
 
 

@@ -56,9 +56,9 @@ class Link:
         neighbor.called = self._called.set
         self._metadata = metadata(station.run, station.name)
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        await asyncio.gather(self._again(self._talk), self._again(self._live))
+    def start(self) -> list[asyncio.Task[None]]:
+        """Until cancelled, each: a task for both would end with the first of them, and leave the other if that missed it."""
+        return [asyncio.create_task(self._again(work)) for work in (self._talk, self._live)]
 
     async def _again(self, work: Any) -> None:
         delay = FIRST_DELAY
@@ -136,6 +136,8 @@ class Link:
         return not self.neighbor.knows.issuperset(self.station.roster.records)
 
     async def _greet(self, channel: Any) -> None:
+        if self.station.error is not None and self.station.limits is None:
+            await asyncio.Event().wait()  # until it ends: beats say why, and our record may change before we are back
         said = self.server.greeting()
         call = channel.stream_stream(f"/{SERVICE}/Greet")(metadata=self._metadata, timeout=CALL)
         try:
@@ -147,7 +149,7 @@ class Link:
         refuse_differences(self.station.name, self.neighbor.name, self.server.facts, facts)
         self.server.learn(records, self.neighbor)
         self.neighbor.knows |= {record.name for record in said.records}
-        self.neighbor.agreed = True
+        self.station.agree(self.neighbor)
         self.station.answered(self.neighbor)
 
     async def _deliver(self, channel: Any) -> None:
@@ -228,8 +230,9 @@ class Link:
                 await call.write(said.SerializeToString())
                 async with asyncio.timeout(max(CONNECT, 2 * period)):
                     data = await self._read(call)
-                self.station.note_beat(self.neighbor, check_beat(parse(wire.Beat, data)))
-                self.station.answered(self.neighbor)
+                beat = check_beat(parse(wire.Beat, data))
+                self.station.answered(self.neighbor)  # first: if it stops us, it is up, and waits to hear that we know
+                self.station.note_beat(self.neighbor, beat)
                 if said.done and not self.neighbor.told_done:
                     self.neighbor.told_done = True
                     self.station.arrived()

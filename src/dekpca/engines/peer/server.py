@@ -168,6 +168,7 @@ class Server:
                 await context.abort(Code.UNAVAILABLE, "cannot write its journal")
             except Exception as error:
                 if self._stopping:  # gRPC's way to tell a call
+                    log.debug("a call ended while stopping", extra={"peer": neighbor.name, "why": repr(error)})
                     return
                 log.exception("a call failed", extra={"peer": neighbor.name})
                 self.station.fail(error)
@@ -185,7 +186,7 @@ class Server:
                 # a beat says why; our record may change before we are back
                 raise NotYet("this node stops")
             self.learn(records, neighbor)
-            neighbor.agreed = True
+            self.station.agree(neighbor)
             answer = self.greeting()
             yield answer.SerializeToString()
             neighbor.knows |= {record.name for record in answer.records}

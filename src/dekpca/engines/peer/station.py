@@ -63,6 +63,7 @@ class Neighbor:
     called: Callable[[], None] = lambda: None  # what to do when it calls us: then it can be called, too
     done: bool = False  # it has its answer
     told_done: bool = False  # it knows that we have ours, or why we stop
+    stops_too: bool = False  # it said so while we stop: then it need not be stopped by us
     stopped: str = ""  # why it stopped, if it said so
     up: bool = False
     trouble: str = ""  # why it cannot be reached
@@ -133,6 +134,14 @@ class Station:
             with self.changed:
                 self.changed.notify_all()
 
+    def agree(self, neighbor: Neighbor) -> None:
+        """We hold the same settings. What was heard from it before, perhaps only why it stopped, does not count as silence since then."""
+        if not neighbor.agreed:
+            neighbor.silence = 0.0, 0.0
+            if neighbor.answered is not None:
+                neighbor.answered = time.monotonic()
+            neighbor.agreed = True
+
     def unreachable(self, neighbor: Neighbor, why: str) -> None:
         if neighbor.up or why != neighbor.trouble:
             log.log(
@@ -150,17 +159,22 @@ class Station:
         neighbor.phase, neighbor.iteration = beat.phase, beat.iteration
         if beat.done and not neighbor.done:
             self._keep_done(neighbor)
-        if beat.stopped and not neighbor.stopped:
+        if beat.stopped:
+            if not neighbor.stopped:
+                log.warning("neighbor stops", extra={"peer": neighbor.name, "why": beat.stopped})
             neighbor.stopped = beat.stopped
-            neighbor.told_done |= self.error is not None  # it needs no reason of ours
-            log.warning("neighbor stops", extra={"peer": neighbor.name, "why": beat.stopped})
             # whoever stops before it has begun, perhaps with wrong settings, stops only those who have not begun either
             if beat.contagious and not self.done and (self.limits is None or beat.phase != "meeting"):
                 kind = KINDS.get(beat.kind, PeerLost)  # so that this node ends as the one whose error it is
                 self.fail(kind(f"{beat.stopped} (says node {neighbor.name})"), beat.stopped)
+            if self.error is not None:  # not if its owner interrupts it: it may come back and wait for us
+                neighbor.stops_too |= beat.contagious or beat.kind in KINDS
 
     def beat(self, neighbor: Neighbor) -> wire.Beat:
-        """What this node says of itself. Why it stops is said once: a neighbor that was corrected and started again is not stopped by it."""
+        """What this node says of itself. Why it stops is said once: a neighbor that was corrected and started again is not stopped by it.
+
+        Who has said the same before is told, too, but not to stop: it may have said so in an answer, and stays until it knows that we know.
+        """
         now = time.monotonic()
         since = neighbor.answered or neighbor.heard
         stopped = self.error is not None and not neighbor.told_done
@@ -170,7 +184,7 @@ class Station:
             iteration=self.iteration,
             done=self.done,
             stopped=showable(self.cause) if stopped else "",
-            contagious=stopped and bool(getattr(self.error, "contagious", False)),
+            contagious=stopped and not neighbor.stops_too and bool(getattr(self.error, "contagious", False)),
             kind=type(self.error).__name__ if stopped else "",
         )
 
@@ -325,7 +339,8 @@ class Station:
     def _check_lost(self, waited: list[Neighbor], what: str) -> None:
         now = time.monotonic()
         for n in waited:
-            limit = self.timeouts.start if n.answered is None else self.timeouts.peer
+            # who has not agreed with us may have stayed only to say why it stops
+            limit = self.timeouts.peer if n.agreed and n.answered is not None else self.timeouts.start
             silent = n.silent(now, self.started)
             if silent > limit:
                 why = n.stopped or n.trouble

@@ -21,7 +21,9 @@ from .station import FAREWELL, LATE, POLL, Station
 log = logging.getLogger("dekpca.peer")
 
 START, END = 30.0, 10.0  # seconds until the server listens, and until it has stopped
-CANCEL = 0.1  # seconds in which a link that is told to end does so
+# Seconds in which links that are told to end do so, each time: longer, since they must not be kept from tidying up; together less than END,
+# since the server must stop, too.
+CANCEL = (0.5, 0.5, 1.0, 2.0, 4.0)
 
 
 _first = threading.Lock()
@@ -112,17 +114,20 @@ class Transport:
         self.address = await self._server.start(self.listen)
         for neighbor in self.station.neighbors.values():
             link = self._links[neighbor.name] = Link(self.station, self._server, neighbor, self.identity)
-            task = asyncio.create_task(link.run())
-            task.add_done_callback(self._link_ended)
-            self._tasks.append(task)
+            for task in link.start():
+                task.add_done_callback(self._link_ended)
+                self._tasks.append(task)
 
     async def _stop(self) -> None:
         going = set(self._tasks)
-        while going:  # again and again: calls of gRPC lose a cancellation when they end just then
+        for seconds in CANCEL:  # more than once: calls of gRPC lose a cancellation when they end just then
             for task in going:
                 task.cancel()
-            _, going = await asyncio.wait(going, timeout=CANCEL)
-        await self._server.stop()
+            if going:
+                _, going = await asyncio.wait(going, timeout=seconds)
+        if going:
+            log.warning("links did not end", extra={"tasks": len(going)})
+        await self._server.stop()  # in any case: nobody may call a node that has left
 
     def _link_ended(self, task: Any) -> None:
         """A link never ends by itself: whatever ended it is a bug, and must not be waited for."""
