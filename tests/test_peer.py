@@ -100,6 +100,29 @@ def test_nodes_that_stop_go_on_bit_for_bit(tmp_path, case):
     assert bits(nodes.answers) == bits(expected)
 
 
+def test_what_is_deleted_is_said_to_be_over_before(tmp_path, monkeypatch):
+    """Else a neighbor that calls at that moment takes it for lost, and all stop."""
+    forget, told = Journal.forget, []
+
+    def slow(journal, through):
+        told.extend((through, s.station.through) for s in list(nodes.sessions.values()) if s.station.journal is journal)
+        forget(journal, through)
+        time.sleep(0.2)  # for the neighbor that starts again to call
+
+    network = Network.ring(3)
+    parts, options = problem(network, max_iter=10)
+    nodes = Nodes(tmp_path, network, parts, options)
+    monkeypatch.setattr(Journal, "forget", slow)
+    threads = {name: nodes.start(name, stop_at(4) if name == "1" else None) for name in network.names}
+    join([threads["1"]])
+    assert isinstance(nodes.errors["1"], Stop)
+    threads["1"] = nodes.start("1")
+    join(threads.values())
+    assert not nodes.errors
+    assert told
+    assert all(through <= said for through, said in told), told
+
+
 def _by_name(answers):
     return {
         name: (a, a.w[0, : (a.marks.size if a.marks else 0) + (0 if a.z is None else a.block.own_sizes[0])])

@@ -161,6 +161,7 @@ class Session:
             if waiting is not None and self.station.all_acknowledged(waiting.round):
                 self.store.save(waiting)
                 self.station.forget(self.store.through)
+                self.store.trim()
                 waiting = None
             self.station.wants_receipts = waiting is not None
             if observer is not None:

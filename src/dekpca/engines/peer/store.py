@@ -171,7 +171,7 @@ class Store:
         return found
 
     def save(self, saved: Saved) -> None:
-        """Write a checkpoint, begin a new journal, and delete what is not needed any more."""
+        """Write a checkpoint, and begin a new journal."""
         generation, self._next = self._next, self._next + 1
         flat = codec.flatten(saved.known)
         if self._known is None or not codec.same(flat, self._known[1]):
@@ -188,11 +188,14 @@ class Store:
         codec.write(self._path(generation), codec.flatten(value))
         self._kept.append((generation, saved.round, self._known[0]))
         self.journal.rotate()
-        if len(self._kept) < KEPT:
-            return
-        if not self._trimmed.exists():
+        if len(self._kept) >= KEPT and not self._trimmed.exists():
             self.write_text(self._trimmed, "")
         del self._kept[:-KEPT]
+
+    def trim(self) -> None:
+        """Delete what is not needed any more. Neighbors must be told `through` before: they take what is neither said nor here for lost."""
+        if not self.through:
+            return
         kept = {self._path(g).name for g, _, _ in self._kept}
         kept |= {self._known_path(k, copy).name for _, _, k in self._kept for copy in COPIES}
         for path in self.folder.glob("*.bin"):
