@@ -40,6 +40,11 @@ def central(X: np.ndarray, floors: Floors) -> None:
         )
         reached = parts_table(f"{dtype}, part by part", network, 100, ours, machine, 8 if dtype == "float64" else 4)
         if dtype == "float64":
+            others = ours.seconds - sum(ours.parts[part] for part in reached)
+            floors.require(
+                others <= 0.1 * ours.seconds,
+                f"J = 80: everything else takes {others / ours.seconds:.1%} of the time, floor 10 %",
+            )
             for part, fraction in reached.items():
                 share = ours.parts[part] / ours.seconds
                 if part in ("Gram blocks", "iterations"):

@@ -123,6 +123,31 @@ def test_what_is_deleted_is_said_to_be_over_before(tmp_path, monkeypatch):
     assert all(through <= said for through, said in told), told
 
 
+def test_the_silence_of_a_former_life_is_not_said(tmp_path):
+    """A node that was answered only by one that stayed to say why it stopped may wait longer than peer_timeout for it to come back."""
+    stations = {}
+    for name, other in ("ab", "ba"):
+        (tmp_path / name).mkdir()
+        roster, journal = Roster(name, [other], 3), Journal(tmp_path / name)
+        stations[name] = Station(
+            name, "r", tmp_path / name, {other: ""}, roster, journal, Timeouts(peer=300, start=3600)
+        )
+    a, b = stations["a"], stations["b"]
+    a.answered(a.neighbors["b"])
+    a.neighbors["b"].answered -= 500
+    a._check_lost([a.neighbors["b"]], "its record")
+    early = a.beat(a.neighbors["b"])  # on its way when the two agree
+    b.answered(b.neighbors["a"])
+    b.agree(b.neighbors["a"])
+    b.note_beat(b.neighbors["a"], early)
+    b._check_lost([b.neighbors["a"]], "its record")
+    a.agree(a.neighbors["b"])
+    a.neighbors["b"].answered -= 400
+    assert a.beat(a.neighbors["b"]).silence >= 400  # of this life it is
+    for station in stations.values():
+        station.journal.close()
+
+
 def _by_name(answers):
     return {
         name: (a, a.w[0, : (a.marks.size if a.marks else 0) + (0 if a.z is None else a.block.own_sizes[0])])

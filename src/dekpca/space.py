@@ -52,7 +52,7 @@ class Coordinates:
 
     marks: Landmarks | RandomFeatures | None
     raw: Array
-    squares: Array | None = None  # of the own samples (Kernel.squares), where somebody needed them
+    squares: Array | None = None  # of the own samples (Kernel.squares), where they were computed for psi
     _centered: Array | None = None  # by the network's mean
 
     @classmethod

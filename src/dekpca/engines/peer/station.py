@@ -176,7 +176,8 @@ class Station:
         Who has said the same before is told, too, but not to stop: it may have said so in an answer, and stays until it knows that we know.
         """
         now = time.monotonic()
-        since = neighbor.answered or neighbor.heard
+        # until we agree it may be the silence of a former life, which the neighbor would take for one of this
+        since = (neighbor.answered or neighbor.heard) if neighbor.agreed else None
         stopped = self.error is not None and not neighbor.told_done
         return wire.Beat(
             silence=0.0 if since is None else now - since,
