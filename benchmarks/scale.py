@@ -47,7 +47,7 @@ def central(X: np.ndarray, floors: Floors) -> None:
             )
             for part, fraction in reached.items():
                 share = ours.parts[part] / ours.seconds
-                if part in ("landmark coordinates", "Gram blocks", "iterations"):  # kernel matrices, and what uses them
+                if part in ("Gram blocks", "iterations"):
                     floors.require(
                         fraction >= 0.5, f"J = 80: {part} at {fraction:.1%} of what the machine does, floor 50 %"
                     )
