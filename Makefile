@@ -6,7 +6,7 @@ DATA ?= ../shared/data/mnist-0358.npz
 
 .PHONY: demo test test-openmpi test-faults soak fuzz lint format quality clean
 
-$(VENV)/installed: pyproject.toml setup.py constraints.txt $(wildcard src/dekpca/core/_s*.p[xy]* src/dekpca/core/_small.h)
+$(VENV)/installed: pyproject.toml setup.py constraints.txt $(wildcard src/dekpca/core/_s*.p[xy]* src/dekpca/core/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dekpca needs Python 3.11 or later; set PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -15,7 +15,7 @@ steps = [
     Extension(
         f"dekpca.core.{name}",
         [f"src/dekpca/core/{name}.pyx"],
-        depends=["src/dekpca/core/_steps.pxi", "src/dekpca/core/_small.h"],
+        depends=[f"src/dekpca/core/{name}" for name in ("_steps.pxi", "_small.h", "_blocks.h")],
         include_dirs=["src/dekpca/core"],
         # the first ones let loops be vectorized and do not change what is computed; instructions change the last bits
         extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", *instructions],

@@ -34,6 +34,11 @@ cdef extern from "_small.h" nogil:
     bint small_both_float(
         float *, float *, const float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, float, float
     )
+    int MOST_FACTORED
+    bint factor_double(double *, double *, double *, Py_ssize_t)
+    bint factor_float(float *, float *, float *, Py_ssize_t)
+    void invert_double(double *, const double *, double *, double *, Py_ssize_t)
+    void invert_float(float *, const float *, float *, float *, Py_ssize_t)
     void add_double(double *, double, const double *, Py_ssize_t)
     void add_float(float *, float, const float *, Py_ssize_t)
     void sum1_double(double *, double, const double *, Py_ssize_t)
@@ -43,6 +48,23 @@ cdef extern from "_small.h" nogil:
     void sum3_double(double *, double, const double *, double, const double *, double, const double *, Py_ssize_t)
     void sum3_float(float *, float, const float *, float, const float *, float, const float *, Py_ssize_t)
     int supported()
+
+cdef extern from "_blocks.h" nogil:
+    bint BLOCKS_OF_SETS "BLOCKS"
+    Py_ssize_t packed_size_double(Py_ssize_t, Py_ssize_t, Py_ssize_t)
+    Py_ssize_t packed_size_float(Py_ssize_t, Py_ssize_t, Py_ssize_t)
+    void pack_double(double *, const double *, const double *, Py_ssize_t, Py_ssize_t, Py_ssize_t)
+    void pack_float(float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t)
+    void block_double(double *, double *, double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, double, Py_ssize_t)
+    void block_float(float *, float *, float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, float, Py_ssize_t)
+    bint coordinates_double(
+        double *, double *, const double *, Py_ssize_t, Py_ssize_t, const double *, const double *, Py_ssize_t, double
+    )
+    bint coordinates_float(
+        float *, float *, const float *, Py_ssize_t, Py_ssize_t, const float *, const float *, Py_ssize_t, float
+    )
+
+BLOCKS = BLOCKS_OF_SETS  # whether rest_blocks and landmark_rows are better than BLAS
 
 
 cdef void product(
@@ -485,61 +507,154 @@ def metric_nodes(
             product(&out[b, 0, 0], &rest[b, 0, 0], &w[b, 0, 0] + short, n, n, k, False, <real> 1, <real> 0)
 
 
-def inverses(const real[:, :, ::1] matrices, real[:, :, ::1] out):
-    """The inverse of each of a stack of positive definite matrices; how many came out before one that is not."""
-    cdef Py_ssize_t b = 0, i, j, size = matrices.shape[1] * matrices.shape[1]
-    cdef int n = matrices.shape[1], info = 0
-    cdef char lower = b"L"
-    cdef real *x
-    with nogil:
-        for b in range(matrices.shape[0] if n else 0):
-            x = &out[b, 0, 0]
-            for i in range(size):
-                x[i] = (&matrices[b, 0, 0])[i]
-            if real is double:
-                dpotrf(&lower, &n, x, &n, &info)
-            else:
-                spotrf(&lower, &n, x, &n, &info)
-            if info == 0:
-                if real is double:
-                    dpotri(&lower, &n, x, &n, &info)
-                else:
-                    spotri(&lower, &n, x, &n, &info)
-            if info != 0:
-                break
-            for i in range(n):  # what is below the diagonal there is above it here
-                for j in range(i):
-                    x[i * n + j] = x[j * n + i]
-    return b if info != 0 else matrices.shape[0]
+cdef Py_ssize_t factor_space(Py_ssize_t n) noexcept nogil:
+    """Numbers that `factored` and `inverted` need room for, for matrices of n rows: the matrix first."""
+    return 2 * n * n + 16 * n
+
+
+cdef void widened(const real *x, real *out, int n, int wide, real factor, real shift) noexcept nogil:
+    """factor x + shift I into out (wide, wide), with the unit matrix beyond n."""
+    cdef Py_ssize_t i
+    for i in range(n):
+        sum1(out + i * wide, factor, x + i * n, n)
+        memset(out + i * wide + n, 0, (wide - n) * sizeof(real))
+        out[i * wide + i] += shift
+    for i in range(n, wide):
+        memset(out + i * wide, 0, wide * sizeof(real))
+        out[i * wide + i] = 1
+
+
+cdef bint factored(real *x, int n) noexcept nogil:
+    """Whether the symmetric x (n, n) is positive definite; its Cholesky factor replaces it."""
+    cdef Py_ssize_t i
+    cdef int info = 0
+    cdef char half = b"L"  # what is row by row here is column by column there
+    if n <= MOST_FACTORED:
+        if real is double:
+            return factor_double(x, x + n * n, x + n * n + 8 * n, n)
+        else:
+            return factor_float(x, x + n * n, x + n * n + 8 * n, n)
+    if real is double:
+        dpotrf(&half, &n, x, &n, &info)
+    else:
+        spotrf(&half, &n, x, &n, &info)
+    for i in range(n if info == 0 else 0):  # of NaN it makes NaN
+        if not x[i * n + i] > 0:
+            info = 1
+    return info == 0
+
+
+cdef void inverted(real *x, real *out, int n, int wide) noexcept nogil:
+    """After `factored`: the inverse of x (wide, wide), its first n rows and columns, into `out`."""
+    cdef Py_ssize_t i, j
+    cdef int info = 0
+    cdef char half = b"L"
+    if wide <= MOST_FACTORED:
+        if real is double:
+            invert_double(x, x + wide * wide, x + wide * wide + 8 * wide, x + wide * wide + 16 * wide, wide)
+        else:
+            invert_float(x, x + wide * wide, x + wide * wide + 8 * wide, x + wide * wide + 16 * wide, wide)
+        for i in range(n):
+            for j in range(i + 1):
+                out[i * n + j] = out[j * n + i] = x[i * wide + j]
+        return
+    if real is double:
+        dpotri(&half, &wide, x, &wide, &info)
+    else:
+        spotri(&half, &wide, x, &wide, &info)
+    for i in range(n):
+        for j in range(i, n):
+            out[i * n + j] = out[j * n + i] = x[i * wide + j]
+
+
+cdef real norm(const real *x, Py_ssize_t count) noexcept nogil:
+    """The root of the sum of squares."""
+    cdef Py_ssize_t i, j
+    cdef real part[16]
+    cdef real found = 0
+    memset(part, 0, sizeof(part))
+    for i in range(0, count - 15, 16):
+        for j in range(16):
+            part[j] += x[i + j] * x[i + j]
+    for i in range(count // 16 * 16, count):
+        found += x[i] * x[i]
+    for j in range(16):
+        found += part[j]
+    return sqrt(found)
 
 
 def definite(const real[:, :, ::1] matrices, const real[::1] shift):
-    """Whether all of a stack of symmetric matrices, each with a number of its own added along its diagonal, have a Cholesky factor."""
-    cdef Py_ssize_t b, i, size = matrices.shape[1] * matrices.shape[1]
-    cdef int n = matrices.shape[1], info = 0
-    cdef char lower = b"L"
+    """Whether all of a stack of symmetric matrices, each with a number of its own added along its diagonal, are positive definite."""
+    return _factors(matrices, 1, shift, None)
+
+
+def inverses(const real[:, :, ::1] matrices, real factor, const real[::1] shift, real[:, :, ::1] out):
+    """The inverse of factor A + shift of each A of a stack; False if one of them is not positive definite."""
+    return _factors(matrices, factor, shift, out)
+
+
+def _factors(const real[:, :, ::1] matrices, real factor, const real[::1] shift, real[:, :, ::1] out):
+    cdef Py_ssize_t b
+    cdef int n = matrices.shape[1], wide = (n + 7) // 8 * 8
+    cdef bint good = True, wanted = out is not None
     cdef real *space
+    cdef real *x
     with nogil:
-        space = <real *> malloc(size * sizeof(real))
+        space = <real *> malloc(factor_space(wide) * sizeof(real) + 64)
         if space == NULL:
             with gil:
                 raise MemoryError()
+        x = aligned(space)
         for b in range(matrices.shape[0] if n else 0):
-            for i in range(size):
-                space[i] = (&matrices[b, 0, 0])[i]
-            for i in range(n):
-                space[i * n + i] += shift[b]
-            if real is double:
-                dpotrf(&lower, &n, space, &n, &info)
-            else:
-                spotrf(&lower, &n, space, &n, &info)
-            for i in range(n if info == 0 else 0):  # of NaN it makes NaN
-                if not space[i * n + i] > 0:
-                    info = 1
-            if info != 0:
+            widened(&matrices[b, 0, 0], x, n, wide, factor, shift[b])
+            good = factored(x, wide)
+            if not good:
                 break
+            if wanted:
+                inverted(x, &out[b, 0, 0], n, wide)
         free(space)
-    return info == 0
+    return good
+
+
+def pseudo_inverses(
+    const real[:, :, ::1] matrices, const real[::1] rounding, real cutoff, real[:, :, ::1] out, unsigned char[::1] done
+):
+    """As spectrum.Factor._inverse: of each of a stack, without rows and columns that are nothing but rounding.
+
+    `done` says where nothing else is below cutoff and rounding, for certain: the norm of the inverse is at least 1 / the smallest eigenvalue.
+    """
+    cdef Py_ssize_t b, i, j
+    cdef int n = matrices.shape[1], wide = (n + 7) // 8 * 8
+    cdef real size, least
+    cdef const real *matrix
+    cdef real *space
+    cdef real *x
+    with nogil:
+        space = <real *> malloc(factor_space(wide) * sizeof(real) + 64)
+        if space == NULL:
+            with gil:
+                raise MemoryError()
+        x = aligned(space)
+        for b in range(matrices.shape[0] if n else 0):
+            matrix = &matrices[b, 0, 0]
+            size = norm(matrix, n * n)
+            least = max(cutoff * size, rounding[b])
+            widened(matrix, x, n, wide, <real> 1, <real> 0)
+            for i in range(n):
+                if not matrix[i * n + i] > least:
+                    memset(x + i * wide, 0, n * sizeof(real))
+                    for j in range(n):
+                        x[j * wide + i] = 0
+                    x[i * wide + i] = size + 1
+            done[b] = factored(x, wide)
+            if not done[b]:
+                continue
+            inverted(x, &out[b, 0, 0], n, wide)
+            for i in range(n):
+                if not matrix[i * n + i] > least:
+                    out[b, i, i] = 0
+            done[b] = norm(&out[b, 0, 0], n * n) * least < 1
+        free(space)
 
 
 def tops(const real[:, :, ::1] matrices, const real[:, ::1] start, int steps, real least, real[::1] out):
@@ -572,6 +687,120 @@ def tops(const real[:, :, ::1] matrices, const real[:, ::1] start, int steps, re
             eigen(square, square + 2 * c * c, square + 2 * c * c + c, lwork, c)
             out[b] = max(square[2 * c * c + c - 1], 0)
         free(space)
+
+
+cdef enum:
+    MOST_SETS = 16
+
+
+cdef struct Sets:  # some sets of samples, packed; which, where, and when each was needed last
+    Py_ssize_t which[MOST_SETS]
+    Py_ssize_t last[MOST_SETS]
+    Py_ssize_t count
+
+
+cdef Py_ssize_t find(Sets *sets, Py_ssize_t site, Py_ssize_t now, bint *there) noexcept nogil:
+    """The place of a site, or the one that was not needed for the longest time."""
+    cdef Py_ssize_t i, oldest = 0
+    there[0] = False
+    for i in range(sets.count):
+        if sets.which[i] == site:
+            there[0] = True
+            oldest = i
+            break
+        if sets.last[i] < sets.last[oldest]:
+            oldest = i
+    sets.which[oldest], sets.last[oldest] = site, now
+    return oldest
+
+
+def rest_blocks(
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    const real[:, :, :] p_samples,  # (S, a, M), the rows of a site one behind the other
+    const real[:, :, :] p_psi,
+    const Py_ssize_t[::1] p_sizes,  # (S,) real rows
+    const real[:, :, :] q_samples,  # the other side, which may be the same
+    const real[:, :, :] q_psi,
+    const Py_ssize_t[::1] q_sizes,
+    const Py_ssize_t[::1] p_rows,  # of each pair: its sites,
+    const Py_ssize_t[::1] q_rows,
+    const intptr_t[::1] address,  # and where its block (a, b) is
+    Py_ssize_t kept_bytes,  # of packed sets, two at least
+    real gamma,
+):
+    """What is left of the rbf kernel between the sites of some pairs."""
+    cdef Py_ssize_t t, i, site, size, bytes, a = p_samples.shape[1], b = q_samples.shape[1]
+    cdef Py_ssize_t M = p_samples.shape[2], m = p_psi.shape[2], S = p_samples.shape[0]
+    cdef Py_ssize_t rows[2]
+    cdef bint there, alike = &p_samples[0, 0, 0] == &q_samples[0, 0, 0]
+    cdef real *space
+    cdef real *first
+    cdef real *at[2]
+    cdef real *block
+    cdef const real *samples
+    cdef const real *psi
+    cdef Sets sets
+    with nogil:
+        if real is double:
+            size = packed_size_double(max(a, b), M, m)
+        else:
+            size = packed_size_float(max(a, b), M, m)
+        bytes = size * sizeof(real)
+        sets.count = min(max(kept_bytes // bytes, 2), MOST_SETS)
+        for i in range(sets.count):
+            sets.which[i] = sets.last[i] = -1
+        space = <real *> malloc(sets.count * bytes + 64)
+        if space == NULL:
+            with gil:
+                raise MemoryError()
+        first = aligned(space)
+        for t in range(start, stop):
+            for i in range(2):
+                if i == 0 or alike:
+                    site = p_rows[t] if i == 0 else q_rows[t]
+                    at[i] = first + size * find(&sets, site, t, &there)
+                    samples, psi, rows[i] = &p_samples[site, 0, 0], &p_psi[site, 0, 0] if m else NULL, p_sizes[site]
+                else:
+                    site = q_rows[t]
+                    at[i] = first + size * find(&sets, S + site, t, &there)
+                    samples, psi, rows[i] = &q_samples[site, 0, 0], &q_psi[site, 0, 0] if m else NULL, q_sizes[site]
+                if there:
+                    continue
+                if real is double:
+                    pack_double(at[i], samples, psi, rows[i], M, m)
+                else:
+                    pack_float(at[i], samples, psi, rows[i], M, m)
+            block = <real *> address[t]
+            if rows[0] < a or rows[1] < b:
+                memset(block, 0, a * b * sizeof(real))
+            if real is double:
+                block_double(block, at[0], at[1], rows[0], rows[1], M, m, gamma, b)
+            else:
+                block_float(block, at[0], at[1], rows[0], rows[1], M, m, gamma, b)
+        free(space)
+
+
+def landmark_rows(
+    Py_ssize_t start,
+    Py_ssize_t stop,
+    const real[:, ::1] samples,
+    const real[:, ::1] marks,  # (m, M)
+    const real[:, ::1] root,  # (m, m), turned
+    real gamma,
+    real[:, ::1] psi,
+    real[::1] squares,
+):
+    """Landmark coordinates of some samples with the rbf kernel, and the samples' squares."""
+    cdef Py_ssize_t rows = stop - start, M = samples.shape[1], m = marks.shape[0]
+    cdef bint done
+    with nogil:
+        if real is double:
+            done = coordinates_double(&psi[start, 0], &squares[start], &samples[start, 0], rows, M, &marks[0, 0], &root[0, 0], m, gamma)
+        else:
+            done = coordinates_float(&psi[start, 0], &squares[start], &samples[start, 0], rows, M, &marks[0, 0], &root[0, 0], m, gamma)
+    if not done:
+        raise MemoryError()
 
 
 def multiply(const real[:, ::1] a, const real[:, ::1] b, bint turned):

@@ -19,11 +19,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin
 
 from ..kernels import Kernel
-from . import spectrum
-from .nodewise import by_nodes, row_bytes
+from . import native, spectrum
+from .nodewise import by_nodes, in_turn, row_bytes, shares_of
 
 Array = Any
 
+PACKED_BYTES = 2**22  # of landmarks: more than that a BLAS does as well
 LEAST_CLUSTER = 5  # rows; the mean of fewer says too much about each
 
 
@@ -132,6 +133,9 @@ class Landmarks:
         """psi of each sample, and Kernel.squares of the samples, which it takes anyway."""
         xp = aac.array_namespace(samples)
         flat = xp.reshape(samples, (-1, samples.shape[-1]))
+        found = self._compiled(kernel, flat)
+        if found is not None:
+            return found[0].reshape(*samples.shape[:-1], self.size), found[1].reshape(samples.shape[:-1])
         of_points = kernel.squares(self.points)
 
         def some(rows: slice) -> tuple[Array, ...]:
@@ -143,6 +147,20 @@ class Landmarks:
         psi, *squares = by_nodes(some, flat.shape[0], work, flat)
         psi = xp.reshape(psi, (*samples.shape[:-1], self.root.shape[0]))
         return psi, xp.reshape(squares[0], samples.shape[:-1]) if squares else None
+
+    def _compiled(self, kernel: Kernel, samples: Array) -> tuple[np.ndarray, np.ndarray] | None:
+        """psi (N, m) and squares (N,) by compiled code; None where BLAS is better, or the samples are too far from the origin for it."""
+        usable = native.steps is not None and native.steps.BLOCKS and kernel.name == "rbf"
+        if not usable or not aac.is_numpy_array(samples) or not self.size or row_bytes(self.points, 0) > PACKED_BYTES:
+            return None
+        psi, squares = (np.empty(shape, dtype=samples.dtype) for shape in ((len(samples), self.size), len(samples)))
+        given = np.ascontiguousarray(samples), np.ascontiguousarray(self.points), np.ascontiguousarray(self.root.T)
+        in_turn(
+            lambda rows: native.steps.landmark_rows(rows.start, rows.stop, *given, kernel.gamma, psi, squares),
+            shares_of(len(samples)),
+            samples,
+        )
+        return None if kernel.far(squares) or kernel.far(kernel.squares(self.points)) else (psi, squares)
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,7 @@ Array = Any
 
 PANEL_BYTES = 4 * 2**20  # of samples gathered at a time while Gram blocks are computed, in a thread's cache
 DEVICE_PANEL_BYTES = 2**30
+PACKED_BYTES = 2**20  # of one site's samples: larger ones gain nothing from being packed once
 
 
 Tile = Callable[[int, Array, int, Array], Array]  # pool, its rows (S,), other pool, its rows (S, c) -> (S, c, a, b)
@@ -357,35 +358,86 @@ def neighborhood_gram(
             order[second, first % d] = start + np.arange(len(used))
             start += len(used)
 
-    _fill(groups, pools, kinds, patterns, np.bincount(pattern[np.unique(site_1)], minlength=len(patterns)), tile)
+    done = set() if far or local_means else _fill_compiled(groups, pools, n_rows, kernel)
+    sites_of_pattern = np.bincount(pattern[np.unique(site_1)], minlength=len(patterns))
+    _fill(groups, done, pools, kinds, patterns, sites_of_pattern, tile)
     return NeighborhoodGram(tuple(groups), xp.asarray(np.ascontiguousarray(order.T), device=device), B, d, n_rows)
+
+
+def _fill_compiled(groups: Sequence[Group], pools: Sequence[Pool], n_rows: int, kernel: Kernel) -> set[int]:
+    """Compute the blocks of groups of small sites pair by pair; returns which groups are done."""
+    small = [_small(pool) and kernel.name == "rbf" for pool in pools]
+    by_pools: dict[tuple[int, int], list[int]] = {}
+    for number, group in enumerate(groups):
+        (p, _), (q, _) = group.sites
+        if group.blocks is not None and small[p] and small[q]:
+            by_pools.setdefault((p, q), []).append(number)
+
+    def pairs_of(group: Group) -> np.ndarray:
+        """(P, 3): the two sites, and where in memory their block is."""
+        (_, p_rows), (_, q_rows) = group.sites
+        blocks = group.blocks
+        assert blocks is not None
+        return np.column_stack([p_rows, q_rows, blocks.ctypes.data + np.arange(len(blocks)) * blocks.strides[0]])
+
+    for (p, q), members in by_pools.items():
+        pairs = np.concatenate([pairs_of(groups[number]) for number in members]).astype(np.intp)
+        pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]  # so that most pairs find their sites packed already
+        columns = np.ascontiguousarray(pairs.T)
+        sides = *_packing(pools[p], n_rows), *_packing(pools[q], n_rows)
+
+        def compute(some: slice, given: tuple[Any, ...] = (*sides, *columns, 8 * PACKED_BYTES, kernel.gamma)) -> None:
+            native.steps.rest_blocks(some.start, some.stop, *given)
+
+        in_turn(compute, shares_of(len(pairs)), pools[p].samples)
+    return {number for members in by_pools.values() for number in members}
+
+
+def _small(pool: Pool) -> bool:
+    """Whether compiled code makes better blocks of its sites than BLAS: what it packs for a pair stays in the cache."""
+    if native.steps is None or not native.steps.BLOCKS or not aac.is_numpy_array(pool.samples):
+        return False
+    return row_bytes(pool.samples) <= PACKED_BYTES
+
+
+def _packing(pool: Pool, n_rows: int) -> tuple[np.ndarray, ...]:
+    """What compiled code packs of a site: samples and landmark coordinates, cut to n_rows; and how many rows are real."""
+    sizes = np.asarray(pool.mask[:, :n_rows].sum(axis=1)).astype(np.intp)
+    return *(_rows_together(x[:, :n_rows, :]) for x in (pool.samples, pool.psi)), sizes
+
+
+def _rows_together(x: np.ndarray) -> np.ndarray:
+    """x, or a copy of it, with the rows of each matrix one behind the other."""
+    together = x.strides[1:] == (x.shape[2] * x.itemsize, x.itemsize)
+    return x if together else np.ascontiguousarray(x)
 
 
 def _fill(
     groups: Sequence[Group],
+    done: set[int],
     pools: Sequence[Pool],
     kinds: np.ndarray,
     patterns: np.ndarray,
     n_sites: np.ndarray,
     tile: Tile,
 ) -> None:
-    """Compute the blocks that the groups keep, a panel at a time: some sites, each with all its partners of one pool, in one wide product.
+    """Compute the blocks that the other groups keep, a panel at a time: some sites, each with all its partners of one pool, in one wide product.
 
     `patterns` (., kinds) says how many pairs of each kind a site has, `n_sites` how many sites have that pattern.
     """
     like = pools[0].samples
     xp = aac.array_namespace(like)
     work = []
-    done = np.zeros(len(kinds), dtype=np.int64)
+    begun = np.zeros(len(kinds), dtype=np.int64)
     for pattern, sites in zip(patterns, n_sites, strict=True):
-        present = [g for g in np.flatnonzero(pattern).tolist() if groups[g].blocks is not None]
+        present = [g for g in np.flatnonzero(pattern).tolist() if g not in done and groups[g].blocks is not None]
         for (p, q), members in groupby(present, key=lambda g: tuple(kinds[g, :2].tolist())):
-            parts = [(g, int(done[g]), int(pattern[g])) for g in members]
+            parts = [(g, int(begun[g]), int(pattern[g])) for g in members]
             columns = groups[parts[0][0]].shape[1] + sum(count * groups[g].shape[2] for g, _, count in parts)
             limit = PANEL_BYTES if aac.is_numpy_array(like) else DEVICE_PANEL_BYTES
             step = max(1, limit // (columns * row_bytes(like[:1, 0, :])))
             work += [(p, q, parts, chunk) for chunk in row_tiles(int(sites), step)]
-        done += pattern * sites
+        begun += pattern * sites
 
     def compute(panel: tuple[int, int, list[tuple[int, int, int]], slice]) -> None:
         p, q, parts, chunk = panel

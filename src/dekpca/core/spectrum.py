@@ -85,7 +85,16 @@ class Factor:
     def inverse(self) -> Array:
         """(B, n, n): the pseudo-inverse. Where a Cholesky factor shows that nothing else is to be dropped than rows of zeros
         (padding, and samples that the landmarks express entirely), it is the inverse of the other rows."""
-        return self._by_nodes(lambda some: some._inverse())
+        return self._by_nodes(lambda some: some._compiled() if _native(some.matrix) else some._inverse())
+
+    def _compiled(self) -> Array:
+        """`_inverse`, where it is plain that nothing is to be dropped without a second look."""
+        matrices = np.ascontiguousarray(self.matrix)
+        out, done = np.empty_like(matrices), np.zeros(len(matrices), dtype=np.uint8)
+        native.steps.pseudo_inverses(matrices, self.rounding, CUTOFF, out, done)
+        for b in np.flatnonzero(done == 0):
+            out[b : b + 1] = self[b : b + 1]._inverse()
+        return out
 
     def _inverse(self) -> Array:
         xp = aac.array_namespace(self.matrix)
@@ -113,7 +122,7 @@ class Factor:
         def inverse(nodes: slice) -> tuple[Array]:
             some = self[nodes]
             try:
-                return (invert(shifted(-2.0 * some.matrix, r[nodes])),)
+                return (invert(some.matrix, -2.0, r[nodes]),)
             except np.linalg.LinAlgError:
                 values, basis = xp.linalg.eigh(some.matrix)
                 return ((basis / (r[nodes][:, None] - 2.0 * values)[:, None, :]) @ transposed(basis),)
@@ -134,13 +143,20 @@ def shifted(matrix: Array, by: Array) -> Array:
     return matrix + by[..., None, None] * eye
 
 
-def invert(matrices: Array) -> Array:
-    """The inverse of each of a stack of symmetric matrices; LinAlgError where one has none."""
+def _native(x: Array) -> bool:
+    return native.steps is not None and aac.is_numpy_array(x)
+
+
+def invert(matrices: Array, factor: float = 1.0, by: Array | None = None) -> Array:
+    """The inverse of factor A + by of each A of a stack of symmetric matrices; LinAlgError where there is none."""
     xp = aac.array_namespace(matrices)
-    if native.steps is not None and aac.is_numpy_array(matrices):
+    if _native(matrices):
         out = np.empty(matrices.shape, dtype=matrices.dtype)
-        if native.steps.inverses(np.ascontiguousarray(matrices), out) == len(out):
+        added = np.zeros(len(out), dtype=out.dtype) if by is None else np.ascontiguousarray(by)
+        if native.steps.inverses(np.ascontiguousarray(matrices), factor, added, out):
             return out
+    if by is not None:
+        matrices = shifted(factor * matrices, by)
     if not aac.is_torch_array(matrices):
         return xp.linalg.inv(matrices)
     factor, info = xp.linalg.cholesky_ex(matrices)  # on a GPU this way takes half the time
@@ -157,7 +173,7 @@ def invert(matrices: Array) -> Array:
 def definite(matrices: Array, by: Array) -> bool:
     """Whether all of a stack, each with a number of its own (B,) added along its diagonal, have a Cholesky factor."""
     xp = aac.array_namespace(matrices)
-    if native.steps is not None and aac.is_numpy_array(matrices):
+    if _native(matrices):
         return bool(native.steps.definite(np.ascontiguousarray(matrices), np.ascontiguousarray(by)))
     matrices = shifted(matrices, by)
     if aac.is_torch_array(matrices):
@@ -186,7 +202,7 @@ def largest(gram: Array) -> Array:
     unit = xp.max(xp.linalg.diagonal(gram), axis=-1)
     unit = xp.where(unit > 0, unit, xp.ones_like(unit))
     gram = gram / unit[:, None, None]
-    if native.steps is not None and aac.is_numpy_array(gram):
+    if _native(gram):
         found = np.empty(gram.shape[0], dtype=gram.dtype)
         native.steps.tops(gram, start, POWER_STEPS, _least(gram, columns), found)
         return unit * found

@@ -1,0 +1,228 @@
+/* Blocks of an rbf kernel's matrix between small sets of samples, less what landmark coordinates express of them.
+
+A BLAS would pack both sets for every block; here a set is packed once for all blocks that it is in: lines of the cache, LINE numbers each, of which
+line k of a group holds column k of LINE samples. A tile of the block stays in registers from the first column to the last, and its exponentials
+are taken before it is stored. */
+
+#include "_small.h"
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__AVX2__)
+#define BLOCKS 1
+#else
+#define BLOCKS 0 /* BLAS is better */
+#endif
+
+#if defined(__GNUC__)
+
+/* exp(x) for x <= 0 (NaN stays) to two units in the last place, 0 below LEAST, without a branch, so that a compiler makes vectors of it:
+x = N log(2) + r, exp(r) by its series. Adding ROUND leaves N in the last bits; log(2) is HIGH + LOW, N * HIGH exact. */
+#define EXP(T, BITS, ROUND, MANTISSA, BIAS, LEAST, HIGH, LOW, ...)                                                                  \
+    static inline T exp_##T(T x) {                                                                                                  \
+        static const T series[] = {__VA_ARGS__}; /* from the last term to the first */                                              \
+        T y = x < (T)(LEAST) ? (T)(LEAST) : x;                                                                                      \
+        T rounded = y * (T)1.4426950408889634074 + (T)(ROUND);                                                                      \
+        T whole = rounded - (T)(ROUND);                                                                                             \
+        T r = (y - whole * (T)(HIGH)) - whole * (T)(LOW);                                                                           \
+        T sum = series[0], power;                                                                                                   \
+        UNROLL for (size_t i = 1; i < sizeof series / sizeof series[0]; i++) sum = sum * r + series[i];                           \
+        BITS bits;                                                                                                                  \
+        memcpy(&bits, &rounded, sizeof bits);                                                                                       \
+        bits = (bits + BIAS) << MANTISSA;                                                                                           \
+        memcpy(&power, &bits, sizeof bits);                                                                                         \
+        return x < (T)(LEAST) ? (T)0 : sum * power;                                                                                 \
+    }
+
+#define TO_7 1. / 5040, 1. / 720, 1. / 120, 1. / 24, 1. / 6, 1. / 2, 1, 1
+EXP(double, uint64_t, 6755399441055744.0, 52, 1023, -708, 6.93147180369123816490e-01, 1.90821492927058770002e-10, 1. / 6227020800,
+    1. / 479001600, 1. / 39916800, 1. / 3628800, 1. / 362880, 1. / 40320, TO_7)
+EXP(float, uint32_t, 12582912.0, 23, 127, -87, 0.693359375, -2.12194440054690583e-4, TO_7)
+
+/* out = exp(min(0, gamma (2 out - a - b))) - less: the kernel of samples whose products are in `out` and whose squares are a and b */
+#define RBF(T)                                                                                                                      \
+    static inline void rbf_##T(T *restrict out, const T *restrict less, T gamma, T a, const T *restrict b, ptrdiff_t count) {       \
+        for (ptrdiff_t c = 0; c < count; c++) {                                                                                     \
+            T x = gamma * (2 * out[c] - a - b[c]);                                                                                  \
+            out[c] = exp_##T(x > 0 ? 0 : x) - less[c];                                                                              \
+        }                                                                                                                           \
+    }
+
+RBF(double)
+RBF(float)
+
+/* out (R rows, N lines) = products of R samples of one group with those of N groups, each `apart` numbers from the next; W vectors V of L are a line */
+#define PRODUCTS(NAME, T, V, L, W, R, N)                                                                                            \
+    static inline __attribute__((always_inline)) void NAME(T *restrict out, const T *restrict a, const T *restrict b,               \
+                                                           ptrdiff_t columns, ptrdiff_t apart) {                                    \
+        V sum[R][N * W];                                                                                                            \
+        EACH(r, R) EACH(c, N * W) sum[r][c] = (V){0};                                                                               \
+        for (ptrdiff_t k = 0; k < columns; k++) {                                                                                   \
+            V x[N * W];                                                                                                             \
+            EACH(c, N * W) x[c] = *(const V *)(b + c / W * apart + (k * W + c % W) * L);                                            \
+            EACH(r, R) {                                                                                                            \
+                T y = a[k * W * L + r];                                                                                             \
+                EACH(c, N * W) sum[r][c] += y * x[c];                                                                               \
+            }                                                                                                                       \
+        }                                                                                                                           \
+        EACH(r, R) EACH(c, N * W) *(V *)(out + (r * N * W + c) * L) = sum[r][c];                                                    \
+    }
+
+/* R rows of a block from row i on, N lines of its columns from column j on */
+#define PART(NAME, T, V, L, W, R, N)                                                                                                \
+    PRODUCTS(NAME##_products, T, V, L, W, R, N)                                                                                     \
+    static void NAME(T *restrict out, const Set_##T *p, const Set_##T *q, ptrdiff_t i, ptrdiff_t j, T gamma, ptrdiff_t by_row) {    \
+        enum { LINE = W * L, WIDE = N * LINE };                                                                                     \
+        T found[R * WIDE], less[R * WIDE];                                                                                          \
+        ptrdiff_t M = p->columns, m = p->landmarks, group = i / LINE * LINE, real = q->rows - j < WIDE ? q->rows - j : WIDE;        \
+        NAME##_products(found, p->samples + group * M + i - group, q->samples + j * M, M, M * LINE);                                \
+        NAME##_products(less, p->psi + group * m + i - group, q->psi + j * m, m, m * LINE);                                         \
+        for (ptrdiff_t r = 0; r < R && i + r < p->rows; r++) {                                                                      \
+            rbf_##T(found + r * WIDE, less + r * WIDE, gamma, p->squares[i + r], q->squares + j, WIDE);                             \
+            memcpy(out + (i + r) * by_row + j, found + r * WIDE, real * sizeof(T));                                                 \
+        }                                                                                                                           \
+    }
+
+/* Sets of samples, packed into `memory` of so many numbers; tiles of a block have R rows and MOST lines or fewer */
+#define SETS(T, V, L, W, R, MOST)                                                                                                   \
+    typedef struct {                                                                                                                \
+        ptrdiff_t rows, columns, landmarks;                                                                                         \
+        T *samples, *psi, *squares;                                                                                                 \
+    } Set_##T;                                                                                                                      \
+                                                                                                                                    \
+    static Set_##T set_##T(T *memory, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t landmarks) {                                     \
+        ptrdiff_t all = (rows + W * L - 1) / (W * L) * (W * L);                                                                     \
+        T *psi = memory + all * columns;                                                                                            \
+        return (Set_##T){rows, columns, landmarks, memory, psi, psi + all * landmarks};                                             \
+    }                                                                                                                               \
+                                                                                                                                    \
+    static ptrdiff_t packed_size_##T(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t landmarks) {                                      \
+        return (rows + W * L - 1) / (W * L) * (W * L) * (columns + landmarks + 1);                                                  \
+    }                                                                                                                               \
+                                                                                                                                    \
+    static void pack_rows_##T(T *restrict out, const T *restrict x, ptrdiff_t rows, ptrdiff_t columns) {                            \
+        enum { LINE = W * L };                                                                                                      \
+        for (ptrdiff_t g = 0; g < rows; g += LINE) {                                                                                \
+            ptrdiff_t real = rows - g < LINE ? rows - g : LINE;                                                                     \
+            T *restrict o = out + g * columns;                                                                                      \
+            if (real < LINE) memset(o, 0, LINE * columns * sizeof(T));                                                              \
+            for (ptrdiff_t k = 0; k < columns; k++)                                                                                 \
+                for (ptrdiff_t r = 0; r < real; r++) o[k * LINE + r] = x[(g + r) * columns + k];                                    \
+        }                                                                                                                           \
+    }                                                                                                                               \
+                                                                                                                                    \
+    /* In the order in which products are summed up, so that a sample is at no distance from itself */                              \
+    static void squares_##T(Set_##T set) {                                                                                          \
+        enum { LINE = W * L };                                                                                                      \
+        for (ptrdiff_t g = 0; g < set.rows; g += LINE) {                                                                            \
+            T sum[LINE] = {0};                                                                                                      \
+            for (ptrdiff_t k = 0; k < set.columns; k++) {                                                                           \
+                const T *restrict x = set.samples + g * set.columns + k * LINE;                                                     \
+                EACH(r, LINE) sum[r] += x[r] * x[r];                                                                                \
+            }                                                                                                                       \
+            memcpy(set.squares + g, sum, sizeof sum);                                                                               \
+        }                                                                                                                           \
+    }                                                                                                                               \
+                                                                                                                                    \
+    static void pack_##T(T *memory, const T *samples, const T *psi, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t landmarks) {       \
+        Set_##T set = set_##T(memory, rows, columns, landmarks);                                                                    \
+        pack_rows_##T(set.samples, samples, rows, columns);                                                                         \
+        pack_rows_##T(set.psi, psi, rows, landmarks);                                                                               \
+        squares_##T(set);                                                                                                           \
+    }                                                                                                                               \
+                                                                                                                                    \
+    PART(part_1_##T, T, V, L, W, R, 1)                                                                                              \
+    PART(part_2_##T, T, V, L, W, R, 2)                                                                                              \
+    PART(part_3_##T, T, V, L, W, R, 3)                                                                                              \
+                                                                                                                                    \
+    /* rest(X_p, X_q) into the real rows and columns of `out`, whose rows are `by_row` apart; of a set with itself one half is computed */\
+    static void block_##T(T *out, T *p_memory, T *q_memory, ptrdiff_t p_rows, ptrdiff_t q_rows, ptrdiff_t columns,                  \
+                          ptrdiff_t landmarks, T gamma, ptrdiff_t by_row) {                                                         \
+        enum { LINE = W * L };                                                                                                      \
+        Set_##T p = set_##T(p_memory, p_rows, columns, landmarks), q = set_##T(q_memory, q_rows, columns, landmarks);               \
+        for (ptrdiff_t j = 0; j < q_rows;) {                                                                                        \
+            ptrdiff_t left = (q_rows - j + LINE - 1) / LINE, lines = left == 2 || left == 4 ? 2 : left == 1 ? 1 : 3;                \
+            lines = lines < MOST ? lines : MOST;                                                                                    \
+            for (ptrdiff_t i = p_memory == q_memory ? j / R * R : 0; i < p_rows; i += R) {                                          \
+                if (lines == 3) part_3_##T(out, &p, &q, i, j, gamma, by_row);                                                       \
+                else if (lines == 2) part_2_##T(out, &p, &q, i, j, gamma, by_row);                                                  \
+                else part_1_##T(out, &p, &q, i, j, gamma, by_row);                                                                  \
+            }                                                                                                                       \
+            j += lines * LINE;                                                                                                      \
+        }                                                                                                                           \
+        for (ptrdiff_t i = 0; p_memory == q_memory && i < p_rows; i++)                                                              \
+            for (ptrdiff_t j = 0; j < i; j++) out[j * by_row + i] = out[i * by_row + j];                                            \
+    }                                                                                                                               \
+                                                                                                                                    \
+    /* Landmark coordinates `psi` (rows, m) of a few samples, MOST groups at most, and their squares. `root` has the columns of K_LL^-1/2, packed, in\
+    whole tiles; x and `kernel` are room for that many samples. */                                                                  \
+    static void few_coordinates_##T(T *psi, T *squares, const T *samples, ptrdiff_t rows, Set_##T of, const T *root, T gamma, Set_##T x,\
+                                    T *kernel) {                                                                                    \
+        enum { LINE = W * L, WIDE = MOST * LINE };                                                                                  \
+        static const T nothing[WIDE];                                                                                               \
+        ptrdiff_t columns = of.columns, m = of.rows;                                                                                \
+        T found[R * WIDE];                                                                                                          \
+        if (rows < WIDE) memset(x.samples, 0, WIDE * columns * sizeof(T));                                                          \
+        pack_rows_##T(x.samples, samples, rows, columns);                                                                           \
+        squares_##T(x);                                                                                                             \
+        memcpy(squares, x.squares, rows * sizeof(T));                                                                               \
+        for (ptrdiff_t i = 0; i < m; i += R) { /* the kernel, packed as if landmarks were columns */                                \
+            ptrdiff_t group = i / LINE * LINE;                                                                                      \
+            part_##MOST##_##T##_products(found, of.samples + group * columns + i - group, x.samples, columns, columns * LINE);      \
+            for (ptrdiff_t r = 0; r < R && i + r < m; r++) {                                                                        \
+                rbf_##T(found + r * WIDE, nothing, gamma, of.squares[i + r], x.squares, WIDE);                                      \
+                EACH(g, MOST) memcpy(kernel + (g * m + i + r) * LINE, found + r * WIDE + g * LINE, LINE * sizeof(T));               \
+            }                                                                                                                       \
+        }                                                                                                                           \
+        for (ptrdiff_t j = 0; j < m; j += WIDE) {                                                                                   \
+            ptrdiff_t real = m - j < WIDE ? m - j : WIDE;                                                                           \
+            for (ptrdiff_t i = 0; i < rows; i += R) {                                                                               \
+                ptrdiff_t group = i / LINE * LINE;                                                                                  \
+                part_##MOST##_##T##_products(found, kernel + group * m + i - group, root + j * m, m, m * LINE);                     \
+                for (ptrdiff_t r = 0; r < R && i + r < rows; r++)                                                                   \
+                    memcpy(psi + (i + r) * m + j, found + r * WIDE, real * sizeof(T));                                              \
+            }                                                                                                                       \
+        }                                                                                                                           \
+    }                                                                                                                               \
+                                                                                                                                    \
+    /* The same of any number of samples; `root` (m, m) is turned. 0 if there is not enough memory */                               \
+    static int coordinates_##T(T *psi, T *squares, const T *samples, ptrdiff_t rows, ptrdiff_t columns, const T *marks, const T *root,\
+                               ptrdiff_t m, T gamma) {                                                                              \
+        enum { WIDE = MOST * W * L };                                                                                               \
+        ptrdiff_t wide = (m + WIDE - 1) / WIDE * WIDE, of_marks = packed_size_##T(m, columns, 0);                                   \
+        T *space = malloc((wide * m + of_marks + WIDE * (columns + 1 + m)) * sizeof(T) + 64);                                       \
+        if (space == NULL) return 0;                                                                                                \
+        T *roots = (T *)(((uintptr_t)space + 63) / 64 * 64), *packed = roots + wide * m, *few = packed + of_marks;                  \
+        memset(roots, 0, wide * m * sizeof(T));                                                                                     \
+        pack_rows_##T(roots, root, m, m);                                                                                           \
+        pack_##T(packed, marks, NULL, m, columns, 0);                                                                               \
+        for (ptrdiff_t i = 0; i < rows; i += WIDE)                                                                                  \
+            few_coordinates_##T(psi + i * m, squares + i, samples + i * columns, rows - i < WIDE ? rows - i : WIDE,                 \
+                                set_##T(packed, m, columns, 0), roots, gamma, set_##T(few, WIDE, columns, 0), few + WIDE * (columns + 1));\
+        free(space);                                                                                                                \
+        return 1;                                                                                                                   \
+    }
+
+typedef VECTOR(float, 16) float_16;
+#if defined(__AVX512F__)
+SETS(double, double_8, 8, 1, 8, 3)
+SETS(float, float_16, 16, 1, 8, 3)
+#elif defined(__AVX2__)
+SETS(double, double_4, 4, 2, 4, 1)
+SETS(float, float_8, 8, 2, 4, 1)
+#else
+SETS(double, double_2, 2, 4, 2, 1)
+SETS(float, float_4, 4, 4, 2, 1)
+#endif
+
+#else
+#define packed_size_double(...) 0
+#define packed_size_float(...) 0
+#define pack_double(...)
+#define pack_float(...)
+#define block_double(...)
+#define block_float(...)
+#define coordinates_double(...) 0
+#define coordinates_float(...) 0
+#endif
