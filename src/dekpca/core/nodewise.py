@@ -8,8 +8,9 @@ libraries, which do their own scheduling, a chunk is as large as its memory allo
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
@@ -24,11 +25,11 @@ from ..kernels import row_tiles
 Array = Any
 
 CACHE_BYTES = 2**19  # of results that one chunk makes; what it reads and its temporaries are a few times that
-SHARES = 2  # a thread: whoever is held up takes fewer, and neighbors that share matrices are mostly in one
+SHARE = 1.5  # the first share is one part in so many of a thread's; the smallest a 40th of all
 DEVICE_BYTES = 2**28  # the same where a chunk is a few kernel launches
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("pool", default=None)
-_workers: ContextVar[int] = ContextVar("workers", default=1)  # threads of the pool
+_workers: ContextVar[int] = ContextVar("workers", default=1)  # threads of the pool, and the one that asks
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def threads(n_nodes: int) -> Iterator[int]:
         if allowed == 1:
             yield 1
             return
-        with ThreadPoolExecutor(allowed) as pool:
+        with ThreadPoolExecutor(allowed - 1) as pool:  # who asks works, too
             tokens = _pool.set(pool), _workers.set(allowed)
             try:
                 yield allowed
@@ -86,11 +87,28 @@ def in_turn(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) -> 
             work(chunk)
         return
 
-    def quietly(chunk: Any) -> None:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a thread does not inherit it
-            work(chunk)
+    left = deque(chunks)
 
-    list(pool.map(quietly, chunks))
+    def some() -> None:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a thread does not inherit it
+            try:
+                while left:
+                    try:
+                        chunk = left.popleft()
+                    except IndexError:  # another was faster
+                        return
+                    work(chunk)
+            except BaseException:
+                left.clear()
+                raise
+
+    helpers = [pool.submit(some) for _ in range(min(_workers.get(), len(chunks)) - 1)]
+    try:
+        some()
+    finally:
+        wait(helpers)  # they write into what the caller holds
+    for helper in helpers:
+        helper.result()
 
 
 def chunks_of(count: int, item_bytes: int, like: Array) -> list[slice]:
@@ -100,8 +118,19 @@ def chunks_of(count: int, item_bytes: int, like: Array) -> list[slice]:
 
 
 def shares_of(count: int) -> list[slice]:
-    """A few slices that cover `count` items, for threads to share; for code that needs no chunk to fit into a cache."""
-    return list(row_tiles(count, -(-count // (SHARES * _workers.get()))))
+    """A few slices that cover `count` items, for threads to share; for code that needs no chunk to fit into a cache.
+
+    Large ones first, since neighbors share matrices, then smaller ones, so that all are ready at the same time although some are held up.
+    """
+    workers = _workers.get()
+    if workers == 1:
+        return [slice(0, count)]
+    slices, start = [], 0
+    while start < count:
+        stop = min(count, start + max(math.ceil((count - start) / (SHARE * workers)), math.ceil(count / 40)))
+        slices.append(slice(start, stop))
+        start = stop
+    return slices
 
 
 def by_nodes(f: Callable[[slice], tuple[Array, ...]], count: int, item_bytes: int, like: Array) -> tuple[Array, ...]:
