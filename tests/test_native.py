@@ -1,12 +1,13 @@
 """The compiled steps: what they are made of, and that they compute what NumPy computes without them."""
 
 import shutil
+import time
 
 import numpy as np
 import pytest
 
 from dekpca import DecentralizedKernelPCA, Network
-from dekpca.core import native, spectrum
+from dekpca.core import native, nodewise, spectrum
 from dekpca.options import settle
 
 pytestmark = pytest.mark.skipif(
@@ -177,3 +178,196 @@ def test_the_largest_eigenvalue(falls, monkeypatch):
     np.testing.assert_allclose(compiled, spectrum.largest(matrices), rtol=1e-9)
     np.testing.assert_allclose(compiled, exact, rtol=1e-9 if falls != 0.05 else 1e-2)
     assert spectrum.largest(np.zeros((2, 5, 5))).tolist() == [0, 0]
+
+
+DTYPES = pytest.mark.parametrize("dtype", ["float64", "float32"])
+
+
+def positive(random, n, condition, dtype, count=1):
+    """Symmetric matrices with eigenvalues from 1 down to 1 / condition."""
+    basis = np.linalg.qr(random.standard_normal((count, n, n)))[0]
+    values = np.geomspace(1, 1 / condition, n) if n > 1 else np.ones(1)
+    made = (basis * values) @ basis.transpose(0, 2, 1)
+    return (0.5 * (made + made.transpose(0, 2, 1))).astype(dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 20, 100, 248, 300])  # the last is for LAPACK
+@pytest.mark.usefixtures("instructions")
+def test_inverses_are_as_good_as_lapack(dtype, n):
+    """Both lose as many digits as the condition has; this is where an elimination that is not stable would show."""
+    random = np.random.default_rng(n)
+    condition = 1e8 if dtype == "float64" else 1e4
+    for matrix in positive(random, n, condition, dtype, 3):
+        exact = np.linalg.inv(matrix.astype(np.float64))
+        out = np.empty_like(matrix)[None]
+        assert native.steps.inverses(matrix[None], 1.0, np.zeros(1, dtype=dtype), out)
+        assert (out[0] == out[0].T).all()
+        off = np.linalg.norm(out[0] - exact) / np.linalg.norm(exact)
+        assert off < 0.5 * condition * np.finfo(dtype).eps
+
+
+@DTYPES
+@pytest.mark.usefixtures("instructions")
+def test_inverses_of_shifted_matrices(dtype):
+    random = np.random.default_rng(0)
+    matrices, by = positive(random, 50, 10, dtype, 4), np.array([3, 4, 5, 6], dtype=dtype)
+    out = np.empty_like(matrices)
+    assert native.steps.inverses(matrices, -2.0, by, out)
+    expected = np.linalg.inv(by[:, None, None] * np.eye(50) - 2.0 * matrices.astype(np.float64))
+    np.testing.assert_allclose(out, expected, atol=100 * np.finfo(dtype).eps)
+    assert not native.steps.inverses(matrices, -2.0, np.array([3, 4, 1.9, 6], dtype=dtype), out)  # 1.9 - 2 < 0
+
+
+@DTYPES
+@pytest.mark.parametrize("n", [1, 8, 13, 100, 300])
+@pytest.mark.usefixtures("instructions")
+def test_definite_just_above_and_below(dtype, n):
+    matrices = positive(np.random.default_rng(n), n, 100, dtype, 3)
+    lowest = np.linalg.eigvalsh(matrices.astype(np.float64))[:, 0]
+    near = 0.99, 1.01
+    above, below = (np.asarray(-lowest * factor, dtype=dtype) for factor in near)
+    assert native.steps.definite(matrices, above)
+    mixed = above.copy()
+    mixed[1] = below[1]
+    assert not native.steps.definite(matrices, mixed)
+    matrices[2, n // 2, n // 2] = np.nan
+    assert not native.steps.definite(matrices, above)
+
+
+@pytest.mark.usefixtures("instructions")
+def test_pseudo_inverses_drop_what_numpy_drops(monkeypatch):
+    """Rows of zeros, tiny eigenvalues, tiny and empty matrices: each the same with and without compiled code."""
+    random = np.random.default_rng(3)
+    matrices = positive(random, 30, 1e3, "float64", 6)
+    matrices[1, [2, 17]] = matrices[1, :, [2, 17]] = 0
+    flat = random.standard_normal((30, 12))
+    matrices[2] = flat @ flat.T  # rank 12
+    matrices[3] = 0
+    matrices[4] *= 1e-30
+    matrices[4, 5] = matrices[4, :, 5] = 0
+    matrices[5] += 1e9 * np.outer(flat[:, 0], flat[:, 0])  # small ones are below 1e-8 of the largest
+
+    def inverse():
+        return spectrum.Factor(matrices, np.full(6, 30.0), np.array([1, 1, 1, 1, 1e-30, 1.0])).inverse
+
+    compiled = inverse()
+    monkeypatch.setattr(native, "steps", None)
+    plain = inverse()
+    for one, other in zip(compiled, plain, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-7 * max(np.abs(other).max(), 1e-300))
+
+
+def kernel_left(X, Y, psi_x, psi_y, gamma):
+    squares = ((X[:, None, :].astype(np.float64) - Y[None, :, :]) ** 2).sum(axis=2)
+    return np.exp(-gamma * squares) - psi_x.astype(np.float64) @ psi_y.T
+
+
+@DTYPES
+@pytest.mark.usefixtures("instructions")
+@pytest.mark.parametrize(("M", "m"), [(1, 0), (5, 3), (40, 17)])
+@pytest.mark.parametrize(("a", "b"), [(1, 1), (8, 16), (13, 40), (57, 57)])
+def test_blocks_of_any_shape(dtype, M, m, a, b):
+    """Two pools of sites, some of them not full; among them pairs of a site with itself and sites that are packed, forgotten and packed again."""
+    random = np.random.default_rng(a)
+    p, q = (random.standard_normal((5, n, M)).astype(dtype) for n in (a, b))
+    psi_p, psi_q = (0.1 * random.standard_normal((5, n, m)).astype(dtype) for n in (a, b))
+    p_sizes, q_sizes = (np.array([n, max(1, n - 1), n, max(1, n // 2), n], dtype=np.intp) for n in (a, b))
+    for other in ((p, psi_p, p_sizes), (q, psi_q, q_sizes)):
+        first, second = (np.ascontiguousarray(x.ravel(), dtype=np.intp) for x in np.indices((5, 5)))
+        blocks = np.full((25, a, other[0].shape[1]), np.nan, dtype=dtype)
+        address = blocks.ctypes.data + np.arange(25, dtype=np.intp) * blocks.strides[0]
+        native.steps.rest_blocks(0, 25, p, psi_p, p_sizes, *other, first, second, address, 0, 0.3)
+        for i, j, block in zip(first, second, blocks, strict=True):
+            rows, columns = p_sizes[i], other[2][j]
+            expected = kernel_left(p[i, :rows], other[0][j, :columns], psi_p[i, :rows], other[1][j, :columns], 0.3)
+            np.testing.assert_allclose(block[:rows, :columns], expected, atol=20 * np.finfo(dtype).eps * (1 + M))
+            assert not block[rows:].any()
+            assert not block[:, columns:].any()
+            if other[0] is p and i == j:
+                assert (block == block.T).all()
+                np.testing.assert_allclose(np.diag(block)[:rows], np.diag(expected), atol=4 * np.finfo(dtype).eps)
+
+
+@DTYPES
+@pytest.mark.usefixtures("instructions")
+@pytest.mark.parametrize("m", [1, 8, 23, 50])
+@pytest.mark.parametrize("triangular", [True, False])
+def test_landmark_coordinates_of_any_shape(dtype, m, triangular):
+    random = np.random.default_rng(m)
+    for rows, M in ((1, 1), (7, 30), (100, 12)):
+        X, marks, root = (random.standard_normal(s).astype(dtype) for s in ((rows + 3, M), (m, M), (m, m)))
+        root = np.triu(root) if triangular else root
+        psi, squares = np.full((rows + 3, m), np.nan, dtype=dtype), np.full(rows + 3, np.nan, dtype=dtype)
+        native.steps.landmark_rows(2, 2 + rows, X, marks, np.ascontiguousarray(root.T), 0.2, psi, squares)
+        here = slice(2, 2 + rows)
+        nothing = np.zeros((rows, 0)), np.zeros((m, 0))
+        expected = kernel_left(X[here], marks, *nothing, 0.2) @ root
+        np.testing.assert_allclose(psi[here], expected, atol=40 * np.finfo(dtype).eps * (M + m))
+        np.testing.assert_allclose(
+            squares[here], (X[here].astype(np.float64) ** 2).sum(1), rtol=20 * np.finfo(dtype).eps
+        )
+        assert all(np.isnan(x[rest]).all() for x in (psi, squares) for rest in (slice(2), slice(2 + rows, None)))
+
+
+@DTYPES
+@pytest.mark.usefixtures("instructions")
+def test_exponentials(dtype):
+    """To two units in the last place; 0 where the result would leave the range; NaN stays NaN."""
+    least = -708 if dtype == "float64" else -87
+    x = np.concatenate([np.linspace(least, 0, 20_001), -np.geomspace(1e-30, 1, 1000)]).astype(dtype)
+    # one sample at the origin, others of one column: k(0, y) = exp(-y^2)
+    y = np.sqrt(-x.astype(np.float64)).astype(dtype)
+    found = exponentials(y)
+    exact = np.exp(-(y * y).astype(np.float64))
+    np.testing.assert_allclose(found, exact, rtol=2 * np.finfo(dtype).eps)
+    assert not exponentials(np.array([np.sqrt(-2.0 * least), 1e6], dtype=dtype)).any()
+    assert np.isnan(exponentials(np.array([np.nan], dtype=dtype))).all()
+
+
+def exponentials(y):
+    psi, squares = np.empty((len(y), 1), dtype=y.dtype), np.empty(len(y), dtype=y.dtype)
+    origin, one = np.zeros((1, 1), dtype=y.dtype), np.ones((1, 1), dtype=y.dtype)
+    native.steps.landmark_rows(0, len(y), y[:, None], origin, one, 1.0, psi, squares)
+    return psi[:, 0]
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
+@pytest.mark.parametrize("far", [False, True])
+def test_blocks_with_and_without_compiled_code(monkeypatch, far):
+    """The same matrices by BLAS; samples far from the origin are left to it, with digits to spare."""
+    parts = [x + (1e4 if far else 0) for x in parts_of([12, 40, 25, 31, 9, 33], "float64")]
+    model = DecentralizedKernelPCA(3, gamma=0.05, random_state=0, network=Network.ring(6), max_iter=5, tol=0)
+    compiled = model.fit_parts(parts).transform(parts[0])
+    monkeypatch.setattr(native, "steps", None)
+    plain = model.fit_parts(parts).transform(parts[0])
+    np.testing.assert_allclose(compiled, plain, atol=1e-9)
+
+
+@pytest.mark.parametrize("where", ["caller", "helper"])
+def test_an_error_in_a_thread_reaches_the_caller_and_stops_the_others(where):
+    from threading import get_ident
+
+    caller, done = get_ident(), []
+
+    def work(chunk):
+        if (get_ident() == caller) == (where == "caller"):
+            raise RuntimeError("no")
+        done.append(chunk)
+        time.sleep(0.01)
+
+    with nodewise.threads(1000) as count:
+        if count == 1:
+            pytest.skip("BLAS has one thread here")
+        with pytest.raises(RuntimeError, match="no"):
+            nodewise.in_turn(work, list(range(1000)), np.zeros(1))
+        before = len(done)
+        time.sleep(0.05)
+        assert len(done) == before < 1000
+
+
+@pytest.mark.parametrize("count", [1, 3, 39, 80, 8000])
+def test_shares_cover_everything_once(count):
+    with nodewise.threads(1000):
+        shares = nodewise.shares_of(count)
+    assert [i for share in shares for i in range(share.start, share.stop)] == list(range(count))

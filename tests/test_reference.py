@@ -8,22 +8,36 @@ import pytest
 import oracle
 from conftest import clusters, make_options
 from dekpca import PAPER, Network
+from dekpca.core.landmarks import Landmarks
 from dekpca.engines import local
 from dekpca.kernels import Kernel
 
 KERNEL = Kernel("rbf", gamma=0.05)
 
 
+def oracle_turn(points):
+    """From the library's landmark coordinates to the oracle's: both are roots of K_LL^-1, so what lies between them is a rotation."""
+    if points is None:
+        return np.zeros((0, 0))
+    lam, V = np.linalg.eigh(KERNEL.gram(points, points))
+    turn = (V * np.sqrt(lam)) @ V.T @ Landmarks.of(points, KERNEL).root
+    np.testing.assert_allclose(turn.T @ turn, np.eye(len(turn)), atol=1e-10)
+    return turn
+
+
 def run_library(parts, network, options):
-    """States before the first and after the last iteration, by node: w without padding."""
+    """States before the first and after the last iteration, by node, in the oracle's coordinates: w without padding, z."""
     seen = []
 
     def observe(blocks, checkpoints):
         step = {}
         for block, checkpoint in zip(blocks, checkpoints, strict=True):
-            m = 0 if checkpoint.known.points is None else len(checkpoint.known.points)
+            turn, state = oracle_turn(checkpoint.known.points), checkpoint.state
+            m = len(turn)
             for b, j in enumerate(block.nodes):
-                step[int(j)] = (checkpoint.state.w[b, : m + block.own_sizes[b]].copy(), checkpoint.state.z, block, b)
+                w = state.w[b, : m + block.own_sizes[b]]
+                z = turn @ state.z.shared[b], state.z.near[b]
+                step[int(j)] = (np.concatenate([turn @ w[:m], w[m:]]), z, block, b)
         seen.append((step, checkpoints[0].known))
 
     local.run(parts, network, options, observe)
@@ -64,13 +78,13 @@ def test_ten_iterations_equal_the_oracle(name, sizes):
     rho = {"auto": auto_rho(dense, around), 150.0: lambda j, q, t: 150.0}.get(options.rho, paper_rho)
     w, z = oracle.iterate(dense, around, [start[j][0] for j in range(6)], rho, options.max_iter, options.update)
     for j in range(6):
-        got, estimate, block, b = end[j]
+        got, (shared, near), block, b = end[j]
         # coefficients of samples that the landmarks express entirely are not determined: compare functions, on all
         # samples
         mine, theirs = (evaluate(dense, j, x) for x in (got, w[j]))
         assert np.abs(mine - theirs).max() <= 1e-8 * np.abs(theirs).max()
-        z_mine = dense.psi @ estimate.shared[b] + sum(
-            dense.rest[:, dense.own[l]] @ estimate.near[b, s, : len(parts[l])] for s, l in enumerate(block.slots[b])
+        z_mine = dense.psi @ shared + sum(
+            dense.rest[:, dense.own[l]] @ near[s, : len(parts[l])] for s, l in enumerate(block.slots[b])
         )
         z_theirs = dense.psi @ z[j][0] + sum(
             dense.rest[:, dense.own[l]] @ c for l, c in zip(around[j], z[j][1], strict=True)

@@ -198,7 +198,7 @@ def what_is_missed(block: Block, options: Options, known: Known, coordinates: Co
     if not kernel.has_features:
         return values[:, :0, :]
     drawn = random_features(block, kernel, REST_FEATURES, options.seed)
-    on_marks = marks.root @ drawn.coordinates(kernel, marks.points)
+    on_marks = transposed(marks.root) @ drawn.coordinates(kernel, marks.points)
     B, n, _ = values.shape
     at_once = TILE_BYTES // (8 * REST_FEATURES)  # samples
     sums = []

@@ -85,123 +85,132 @@ RBF(float)
     }
 
 /* Sets of samples, packed into `memory` of so many numbers; tiles of a block have R rows and MOST lines or fewer */
-#define SETS(T, V, L, W, R, MOST)                                                                                                   \
-    typedef struct {                                                                                                                \
-        ptrdiff_t rows, columns, landmarks;                                                                                         \
-        T *samples, *psi, *squares;                                                                                                 \
-    } Set_##T;                                                                                                                      \
-                                                                                                                                    \
-    static Set_##T set_##T(T *memory, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t landmarks) {                                     \
-        ptrdiff_t all = (rows + W * L - 1) / (W * L) * (W * L);                                                                     \
-        T *psi = memory + all * columns;                                                                                            \
-        return (Set_##T){rows, columns, landmarks, memory, psi, psi + all * landmarks};                                             \
-    }                                                                                                                               \
-                                                                                                                                    \
-    static ptrdiff_t packed_size_##T(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t landmarks) {                                      \
-        return (rows + W * L - 1) / (W * L) * (W * L) * (columns + landmarks + 1);                                                  \
-    }                                                                                                                               \
-                                                                                                                                    \
-    static void pack_rows_##T(T *restrict out, const T *restrict x, ptrdiff_t rows, ptrdiff_t columns) {                            \
-        enum { LINE = W * L };                                                                                                      \
-        for (ptrdiff_t g = 0; g < rows; g += LINE) {                                                                                \
-            ptrdiff_t real = rows - g < LINE ? rows - g : LINE;                                                                     \
-            T *restrict o = out + g * columns;                                                                                      \
-            if (real < LINE) memset(o, 0, LINE * columns * sizeof(T));                                                              \
-            for (ptrdiff_t k = 0; k < columns; k++)                                                                                 \
-                for (ptrdiff_t r = 0; r < real; r++) o[k * LINE + r] = x[(g + r) * columns + k];                                    \
-        }                                                                                                                           \
-    }                                                                                                                               \
-                                                                                                                                    \
-    /* In the order in which products are summed up, so that a sample is at no distance from itself */                              \
-    static void squares_##T(Set_##T set) {                                                                                          \
-        enum { LINE = W * L };                                                                                                      \
-        for (ptrdiff_t g = 0; g < set.rows; g += LINE) {                                                                            \
-            T sum[LINE] = {0};                                                                                                      \
-            for (ptrdiff_t k = 0; k < set.columns; k++) {                                                                           \
-                const T *restrict x = set.samples + g * set.columns + k * LINE;                                                     \
-                EACH(r, LINE) sum[r] += x[r] * x[r];                                                                                \
-            }                                                                                                                       \
-            memcpy(set.squares + g, sum, sizeof sum);                                                                               \
-        }                                                                                                                           \
-    }                                                                                                                               \
-                                                                                                                                    \
-    static void pack_##T(T *memory, const T *samples, const T *psi, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t landmarks) {       \
-        Set_##T set = set_##T(memory, rows, columns, landmarks);                                                                    \
-        pack_rows_##T(set.samples, samples, rows, columns);                                                                         \
-        pack_rows_##T(set.psi, psi, rows, landmarks);                                                                               \
-        squares_##T(set);                                                                                                           \
-    }                                                                                                                               \
-                                                                                                                                    \
-    PART(part_1_##T, T, V, L, W, R, 1)                                                                                              \
-    PART(part_2_##T, T, V, L, W, R, 2)                                                                                              \
-    PART(part_3_##T, T, V, L, W, R, 3)                                                                                              \
-                                                                                                                                    \
+#define SETS(T, V, L, W, R, MOST)                                                                                                       \
+    typedef struct {                                                                                                                    \
+        ptrdiff_t rows, columns, landmarks;                                                                                             \
+        T *samples, *psi, *squares;                                                                                                     \
+    } Set_##T;                                                                                                                          \
+                                                                                                                                        \
+    static Set_##T set_##T(T *memory, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t landmarks) {                                         \
+        ptrdiff_t all = (rows + W * L - 1) / (W * L) * (W * L);                                                                         \
+        T *psi = memory + all * columns;                                                                                                \
+        return (Set_##T){rows, columns, landmarks, memory, psi, psi + all * landmarks};                                                 \
+    }                                                                                                                                   \
+                                                                                                                                        \
+    static ptrdiff_t packed_size_##T(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t landmarks) {                                          \
+        return (rows + W * L - 1) / (W * L) * (W * L) * (columns + landmarks + 1);                                                      \
+    }                                                                                                                                   \
+                                                                                                                                        \
+    static void pack_rows_##T(T *restrict out, const T *restrict x, ptrdiff_t rows, ptrdiff_t columns) {                                \
+        enum { LINE = W * L };                                                                                                          \
+        for (ptrdiff_t g = 0; g < rows; g += LINE) {                                                                                    \
+            ptrdiff_t real = rows - g < LINE ? rows - g : LINE;                                                                         \
+            T *restrict o = out + g * columns;                                                                                          \
+            if (real < LINE) memset(o, 0, LINE * columns * sizeof(T));                                                                  \
+            for (ptrdiff_t k = 0; k < columns; k++)                                                                                     \
+                for (ptrdiff_t r = 0; r < real; r++) o[k * LINE + r] = x[(g + r) * columns + k];                                        \
+        }                                                                                                                               \
+    }                                                                                                                                   \
+                                                                                                                                        \
+    /* In the order in which products are summed up, so that a sample is at no distance from itself */                                  \
+    static void squares_##T(Set_##T set) {                                                                                              \
+        enum { LINE = W * L };                                                                                                          \
+        for (ptrdiff_t g = 0; g < set.rows; g += LINE) {                                                                                \
+            T sum[LINE] = {0};                                                                                                          \
+            for (ptrdiff_t k = 0; k < set.columns; k++) {                                                                               \
+                const T *restrict x = set.samples + g * set.columns + k * LINE;                                                         \
+                EACH(r, LINE) sum[r] += x[r] * x[r];                                                                                    \
+            }                                                                                                                           \
+            memcpy(set.squares + g, sum, sizeof sum);                                                                                   \
+        }                                                                                                                               \
+    }                                                                                                                                   \
+                                                                                                                                        \
+    static void pack_##T(T *memory, const T *samples, const T *psi, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t landmarks) {           \
+        Set_##T set = set_##T(memory, rows, columns, landmarks);                                                                        \
+        pack_rows_##T(set.samples, samples, rows, columns);                                                                             \
+        pack_rows_##T(set.psi, psi, rows, landmarks);                                                                                   \
+        squares_##T(set);                                                                                                               \
+    }                                                                                                                                   \
+                                                                                                                                        \
+    PART(part_1_##T, T, V, L, W, R, 1)                                                                                                  \
+    PART(part_2_##T, T, V, L, W, R, 2)                                                                                                  \
+    PART(part_3_##T, T, V, L, W, R, 3)                                                                                                  \
+                                                                                                                                        \
     /* rest(X_p, X_q) into the real rows and columns of `out`, whose rows are `by_row` apart; of a set with itself one half is computed */\
-    static void block_##T(T *out, T *p_memory, T *q_memory, ptrdiff_t p_rows, ptrdiff_t q_rows, ptrdiff_t columns,                  \
-                          ptrdiff_t landmarks, T gamma, ptrdiff_t by_row) {                                                         \
-        enum { LINE = W * L };                                                                                                      \
-        Set_##T p = set_##T(p_memory, p_rows, columns, landmarks), q = set_##T(q_memory, q_rows, columns, landmarks);               \
-        for (ptrdiff_t j = 0; j < q_rows;) {                                                                                        \
-            ptrdiff_t left = (q_rows - j + LINE - 1) / LINE, lines = left == 2 || left == 4 ? 2 : left == 1 ? 1 : 3;                \
-            lines = lines < MOST ? lines : MOST;                                                                                    \
-            for (ptrdiff_t i = p_memory == q_memory ? j / R * R : 0; i < p_rows; i += R) {                                          \
-                if (lines == 3) part_3_##T(out, &p, &q, i, j, gamma, by_row);                                                       \
-                else if (lines == 2) part_2_##T(out, &p, &q, i, j, gamma, by_row);                                                  \
-                else part_1_##T(out, &p, &q, i, j, gamma, by_row);                                                                  \
-            }                                                                                                                       \
-            j += lines * LINE;                                                                                                      \
-        }                                                                                                                           \
-        for (ptrdiff_t i = 0; p_memory == q_memory && i < p_rows; i++)                                                              \
-            for (ptrdiff_t j = 0; j < i; j++) out[j * by_row + i] = out[i * by_row + j];                                            \
-    }                                                                                                                               \
-                                                                                                                                    \
-    /* Landmark coordinates `psi` (rows, m) of a few samples, MOST groups at most, and their squares. `root` has the columns of K_LL^-1/2, packed, in\
-    whole tiles; x and `kernel` are room for that many samples. */                                                                  \
-    static void few_coordinates_##T(T *psi, T *squares, const T *samples, ptrdiff_t rows, Set_##T of, const T *root, T gamma, Set_##T x,\
-                                    T *kernel) {                                                                                    \
-        enum { LINE = W * L, WIDE = MOST * LINE };                                                                                  \
-        static const T nothing[WIDE];                                                                                               \
-        ptrdiff_t columns = of.columns, m = of.rows;                                                                                \
-        T found[R * WIDE];                                                                                                          \
-        if (rows < WIDE) memset(x.samples, 0, WIDE * columns * sizeof(T));                                                          \
-        pack_rows_##T(x.samples, samples, rows, columns);                                                                           \
-        squares_##T(x);                                                                                                             \
-        memcpy(squares, x.squares, rows * sizeof(T));                                                                               \
-        for (ptrdiff_t i = 0; i < m; i += R) { /* the kernel, packed as if landmarks were columns */                                \
-            ptrdiff_t group = i / LINE * LINE;                                                                                      \
-            part_##MOST##_##T##_products(found, of.samples + group * columns + i - group, x.samples, columns, columns * LINE);      \
-            for (ptrdiff_t r = 0; r < R && i + r < m; r++) {                                                                        \
-                rbf_##T(found + r * WIDE, nothing, gamma, of.squares[i + r], x.squares, WIDE);                                      \
-                EACH(g, MOST) memcpy(kernel + (g * m + i + r) * LINE, found + r * WIDE + g * LINE, LINE * sizeof(T));               \
-            }                                                                                                                       \
-        }                                                                                                                           \
-        for (ptrdiff_t j = 0; j < m; j += WIDE) {                                                                                   \
-            ptrdiff_t real = m - j < WIDE ? m - j : WIDE;                                                                           \
-            for (ptrdiff_t i = 0; i < rows; i += R) {                                                                               \
-                ptrdiff_t group = i / LINE * LINE;                                                                                  \
-                part_##MOST##_##T##_products(found, kernel + group * m + i - group, root + j * m, m, m * LINE);                     \
-                for (ptrdiff_t r = 0; r < R && i + r < rows; r++)                                                                   \
-                    memcpy(psi + (i + r) * m + j, found + r * WIDE, real * sizeof(T));                                              \
-            }                                                                                                                       \
-        }                                                                                                                           \
-    }                                                                                                                               \
-                                                                                                                                    \
-    /* The same of any number of samples; `root` (m, m) is turned. 0 if there is not enough memory */                               \
-    static int coordinates_##T(T *psi, T *squares, const T *samples, ptrdiff_t rows, ptrdiff_t columns, const T *marks, const T *root,\
-                               ptrdiff_t m, T gamma) {                                                                              \
-        enum { WIDE = MOST * W * L };                                                                                               \
-        ptrdiff_t wide = (m + WIDE - 1) / WIDE * WIDE, of_marks = packed_size_##T(m, columns, 0);                                   \
-        T *space = malloc((wide * m + of_marks + WIDE * (columns + 1 + m)) * sizeof(T) + 64);                                       \
-        if (space == NULL) return 0;                                                                                                \
-        T *roots = (T *)(((uintptr_t)space + 63) / 64 * 64), *packed = roots + wide * m, *few = packed + of_marks;                  \
-        memset(roots, 0, wide * m * sizeof(T));                                                                                     \
-        pack_rows_##T(roots, root, m, m);                                                                                           \
-        pack_##T(packed, marks, NULL, m, columns, 0);                                                                               \
-        for (ptrdiff_t i = 0; i < rows; i += WIDE)                                                                                  \
-            few_coordinates_##T(psi + i * m, squares + i, samples + i * columns, rows - i < WIDE ? rows - i : WIDE,                 \
-                                set_##T(packed, m, columns, 0), roots, gamma, set_##T(few, WIDE, columns, 0), few + WIDE * (columns + 1));\
-        free(space);                                                                                                                \
-        return 1;                                                                                                                   \
+    static void block_##T(T *out, T *p_memory, T *q_memory, ptrdiff_t p_rows, ptrdiff_t q_rows, ptrdiff_t columns,                      \
+                          ptrdiff_t landmarks, T gamma, ptrdiff_t by_row) {                                                             \
+        enum { LINE = W * L };                                                                                                          \
+        Set_##T p = set_##T(p_memory, p_rows, columns, landmarks), q = set_##T(q_memory, q_rows, columns, landmarks);                   \
+        for (ptrdiff_t j = 0; j < q_rows;) {                                                                                            \
+            ptrdiff_t left = (q_rows - j + LINE - 1) / LINE, lines = left == 2 || left == 4 ? 2 : left == 1 ? 1 : 3;                    \
+            lines = lines < MOST ? lines : MOST;                                                                                        \
+            for (ptrdiff_t i = p_memory == q_memory ? j / R * R : 0; i < p_rows; i += R) {                                              \
+                if (lines == 3) part_3_##T(out, &p, &q, i, j, gamma, by_row);                                                           \
+                else if (lines == 2) part_2_##T(out, &p, &q, i, j, gamma, by_row);                                                      \
+                else part_1_##T(out, &p, &q, i, j, gamma, by_row);                                                                      \
+            }                                                                                                                           \
+            j += lines * LINE;                                                                                                          \
+        }                                                                                                                               \
+        for (ptrdiff_t i = 0; p_memory == q_memory && i < p_rows; i++)                                                                  \
+            for (ptrdiff_t j = 0; j < i; j++) out[j * by_row + i] = out[i * by_row + j];                                                \
+    }                                                                                                                                   \
+                                                                                                                                        \
+    /* Landmark coordinates `psi` (rows, m) of a few samples, MOST groups at most, and their squares: the kernel with the landmarks `of`, times a\
+    matrix whose columns are packed in `root`, in whole tiles; it is triangular as a rule, and `used` says how many rows of a tile are not zero.\
+    x and `kernel` are room for that many samples. */                                                                                   \
+    static void few_coordinates_##T(T *psi, T *squares, const T *samples, ptrdiff_t rows, Set_##T of, const T *root, const ptrdiff_t *used,\
+                                    T gamma, Set_##T x, T *kernel) {                                                                    \
+        enum { LINE = W * L, WIDE = MOST * LINE };                                                                                      \
+        static const T nothing[WIDE];                                                                                                   \
+        ptrdiff_t columns = of.columns, m = of.rows;                                                                                    \
+        T found[R * WIDE];                                                                                                              \
+        if (rows < WIDE) memset(x.samples, 0, WIDE * columns * sizeof(T));                                                              \
+        pack_rows_##T(x.samples, samples, rows, columns);                                                                               \
+        squares_##T(x);                                                                                                                 \
+        memcpy(squares, x.squares, rows * sizeof(T));                                                                                   \
+        for (ptrdiff_t i = 0; i < m; i += R) { /* the kernel, packed as if landmarks were columns */                                    \
+            ptrdiff_t group = i / LINE * LINE;                                                                                          \
+            part_##MOST##_##T##_products(found, of.samples + group * columns + i - group, x.samples, columns, columns * LINE);          \
+            for (ptrdiff_t r = 0; r < R && i + r < m; r++) {                                                                            \
+                rbf_##T(found + r * WIDE, nothing, gamma, of.squares[i + r], x.squares, WIDE);                                          \
+                EACH(g, MOST) memcpy(kernel + (g * m + i + r) * LINE, found + r * WIDE + g * LINE, LINE * sizeof(T));                   \
+            }                                                                                                                           \
+        }                                                                                                                               \
+        for (ptrdiff_t j = 0; j < m; j += WIDE) {                                                                                       \
+            ptrdiff_t real = m - j < WIDE ? m - j : WIDE;                                                                               \
+            for (ptrdiff_t i = 0; i < rows; i += R) {                                                                                   \
+                ptrdiff_t group = i / LINE * LINE;                                                                                      \
+                part_##MOST##_##T##_products(found, kernel + group * m + i - group, root + j * m, used[j / WIDE], m * LINE);            \
+                for (ptrdiff_t r = 0; r < R && i + r < rows; r++)                                                                       \
+                    memcpy(psi + (i + r) * m + j, found + r * WIDE, real * sizeof(T));                                                  \
+            }                                                                                                                           \
+        }                                                                                                                               \
+    }                                                                                                                                   \
+                                                                                                                                        \
+    /* The same of any number of samples; `root` (m, m) is turned. 0 if there is not enough memory */                                   \
+    static int coordinates_##T(T *psi, T *squares, const T *samples, ptrdiff_t rows, ptrdiff_t columns, const T *marks, const T *root,  \
+                               ptrdiff_t m, T gamma) {                                                                                  \
+        enum { WIDE = MOST * W * L };                                                                                                   \
+        ptrdiff_t wide = (m + WIDE - 1) / WIDE * WIDE, of_marks = packed_size_##T(m, columns, 0);                                       \
+        T *space = malloc((wide * m + of_marks + WIDE * (columns + 1 + m)) * sizeof(T) + 64);                                           \
+        ptrdiff_t *used = calloc(wide / WIDE, sizeof(ptrdiff_t));                                                                       \
+        if (space != NULL && used != NULL) {                                                                                            \
+            T *roots = (T *)(((uintptr_t)space + 63) / 64 * 64), *packed = roots + wide * m, *few = packed + of_marks;                  \
+            memset(roots, 0, wide * m * sizeof(T));                                                                                     \
+            pack_rows_##T(roots, root, m, m);                                                                                           \
+            pack_##T(packed, marks, NULL, m, columns, 0);                                                                               \
+            for (ptrdiff_t j = 0; j < m; j++)                                                                                           \
+                for (ptrdiff_t k = m; k > used[j / WIDE]; k--)                                                                          \
+                    if (root[j * m + k - 1] != 0) used[j / WIDE] = k;                                                                   \
+            for (ptrdiff_t i = 0; i < rows; i += WIDE)                                                                                  \
+                few_coordinates_##T(psi + i * m, squares + i, samples + i * columns, rows - i < WIDE ? rows - i : WIDE,                 \
+                                    set_##T(packed, m, columns, 0), roots, used, gamma, set_##T(few, WIDE, columns, 0),                 \
+                                    few + WIDE * (columns + 1));                                                                        \
+        }                                                                                                                               \
+        int done = space != NULL && used != NULL;                                                                                       \
+        free(space);                                                                                                                    \
+        free(used);                                                                                                                     \
+        return done;                                                                                                                    \
     }
 
 typedef VECTOR(float, 16) float_16;

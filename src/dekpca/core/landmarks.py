@@ -1,6 +1,6 @@
 """Landmarks: a small set of points that all nodes know, and the coordinates they give to every sample.
 
-psi(x) = K_LL^-1/2 k(L, x) are the coordinates of phi(x) in the span of the landmarks, the same map at every node. What
+psi(x) = R' k(L, x), with R R' = K_LL^-1, are the coordinates of phi(x) in the span of the landmarks, the same map at every node. What
 is left of the kernel, rest(x, y) = k(x, y) - psi(x)'psi(y), is positive semi-definite.
 """
 
@@ -104,7 +104,7 @@ def digest(points: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Landmarks:
-    """The points (m, M) and K_LL^-1/2 (m, m)."""
+    """The points (m, M) and a root R (m, m) of K_LL^-1."""
 
     points: Array
     root: Array
@@ -115,15 +115,20 @@ class Landmarks:
 
     @classmethod
     def of(cls, points: Array, kernel: Kernel) -> Landmarks:
+        """In float64 whatever the data: there are two kinds of root, and nodes that differ in the last bits must not differ in the kind."""
         xp = aac.array_namespace(points)
-        scale = xp.max(kernel.diagonal(points))[None]
-        size = xp.full((1,), float(points.shape[0]), dtype=points.dtype, device=aac.device(points))
-        gram = kernel.gram(points, points)[None, ...]
+        exact = xp.astype(points, xp.float64)
+        scale = xp.max(kernel.diagonal(exact))[None] * (
+            spectrum.eps(points) / spectrum.eps(exact)
+        )  # rounding is that of the data
+        size = xp.full((1,), float(points.shape[0]), dtype=exact.dtype, device=aac.device(points))
+        gram = kernel.gram(exact, exact)[None, ...]
         check_finite(gram, ["the landmarks"], kernel)
         whole = spectrum.Factor(gram, size, scale)
-        root = spectrum.inverse_root(whole)[0, ...]  # first: with eigenvalues the check is quick
-        check_kernel(points[None, ...], whole, np.array([points.shape[0]]), ["the landmarks"], kernel)
-        return cls(points, root)
+        root = spectrum.inverse_root(whole)[0, ...]
+        if "eigen" in whole.__dict__:  # otherwise it has a Cholesky factor
+            check_kernel(exact[None, ...], whole, np.array([points.shape[0]]), ["the landmarks"], kernel)
+        return cls(points, xp.astype(root, points.dtype))
 
     def coordinates(self, kernel: Kernel, samples: Array) -> Array:
         """psi of each sample, not centred: (..., n, m)."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import array_api_compat as aac
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from . import native
 from .nodewise import by_nodes, chunks_of, in_turn, row_bytes
@@ -99,7 +100,7 @@ class Factor:
     def _inverse(self) -> Array:
         xp = aac.array_namespace(self.matrix)
         count, n = self.matrix.shape[:2]
-        size = xp.sqrt(xp.sum(self.matrix * self.matrix, axis=(-2, -1)))  # at least the largest eigenvalue
+        size = _size(self.matrix)
         floor = xp.maximum(CUTOFF * size, self.rounding)
         present = xp.linalg.diagonal(self.matrix) > floor[:, None]
         filled, both = self.matrix, None
@@ -165,8 +166,7 @@ def invert(matrices: Array, factor: float = 1.0, by: Array | None = None) -> Arr
         if bool(info.any()):
             raise np.linalg.LinAlgError("singular matrix")
         return inverse
-    eye = xp.eye(matrices.shape[-1], dtype=matrices.dtype, device=aac.device(matrices))
-    root = xp.linalg.solve_triangular(factor, xp.broadcast_to(eye, matrices.shape), upper=False)
+    root = _inverse_triangle(factor)
     return transposed(root) @ root
 
 
@@ -231,10 +231,29 @@ def _orthonormal(x: Array) -> Array:
 
 
 def inverse_root(whole: Factor) -> Array:
-    """The symmetric A^-1/2, tiny eigenvalues dropped."""
+    """R with R R' = A^-1, of one matrix A (1, n, n): upper triangular, by a Cholesky factor, where that shows that nothing is to be dropped;
+    else the symmetric A^-1/2 without tiny eigenvalues."""
     xp = aac.array_namespace(whole.matrix)
+    if definite(whole.matrix, -xp.maximum(CUTOFF * _size(whole.matrix), whole.rounding)):
+        return transposed(_inverse_triangle(xp.linalg.cholesky(whole.matrix)))
     basis = whole.eigen.basis
     return (basis * xp.sqrt(whole.eigen.inverse)[..., None, :]) @ transposed(basis)
+
+
+def _inverse_triangle(lower: Array) -> Array:
+    """The inverse of each of a stack of lower triangular matrices."""
+    xp = aac.array_namespace(lower)
+    eye = xp.eye(lower.shape[-1], dtype=lower.dtype, device=aac.device(lower))
+    if aac.is_torch_array(lower):
+        return xp.linalg.solve_triangular(lower, xp.broadcast_to(eye, lower.shape), upper=False)
+    if aac.is_numpy_array(lower):
+        return np.stack([solve_triangular(x, eye, lower=True, check_finite=False) for x in lower])
+    return xp.linalg.solve(lower, xp.broadcast_to(eye, lower.shape))
+
+
+def _size(matrices: Array) -> Array:
+    """The norm of each of a stack of matrices, which is at least the largest eigenvalue."""
+    return aac.array_namespace(matrices).linalg.vector_norm(matrices, axis=(-2, -1))
 
 
 def negatives(whole: Factor, sizes: np.ndarray, scale: Array) -> list[tuple[int, float, float]]:

@@ -219,7 +219,7 @@ def by_iteration(
         flat = block.samples.reshape(-1, block.samples.shape[2])
         values = raw_u(kernel, flat).reshape(block.samples.shape[:2]) * block.mask
         marks = coordinates.marks
-        on_marks = marks.root @ raw_u(kernel, marks.points)[:, 0] if isinstance(marks, Landmarks) else np.zeros(0)
+        on_marks = marks.root.T @ raw_u(kernel, marks.points)[:, 0] if isinstance(marks, Landmarks) else np.zeros(0)
         left = (values - coordinates.raw @ on_marks)[..., None]
         rest = kernel.gram(block.samples, block.samples) - coordinates.raw @ transposed(coordinates.raw)
         rest = rest * block.mask[:, None, :] * block.mask[:, :, None]

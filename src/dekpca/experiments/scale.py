@@ -359,9 +359,9 @@ def work(network: Network, rows_a_node: int, columns: int, landmarks: int, itera
     ) // 2  # unordered pairs of nodes that somebody has around, each with itself included
     uses = float(((network.degrees + 1) ** 2).sum())  # blocks of all neighborhoods
     slots = float((network.degrees + 1).sum())
-    coordinates = Work("landmark coordinates", 2.0 * J * n * m * (M + m), item * J * n * (M + 2 * m))
+    coordinates = Work("landmark coordinates", 2.0 * J * n * m * (M + m / 2), item * J * n * (M + 2 * m))
     meeting = Work("meeting", 2.0 * J * n * m * m, item * J * n * 3 * m)
-    gram = Work("Gram blocks", 2.0 * pairs * n * n * (M + m), item * (J * n * (M + m) + pairs * n * n))
+    gram = Work("Gram blocks", 2.0 * (pairs - J / 2) * n * n * (M + m), item * (J * n * (M + m) + pairs * n * n))
     factors = Work("factors", J * (2.0 * n * n * m + 6.0 * n**3), item * J * (n * m + 4 * n * n))
     flops = 2.0 * n * n * k * (uses + slots + 2 * J) + 4.0 * J * n * m * k
     moved = pairs * n * n + J * (3 * n * n + n * m) + slots * n * k * 8 + J * n * k * 8 + J * m * k * 16
