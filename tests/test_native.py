@@ -299,7 +299,8 @@ def test_landmark_coordinates_of_any_shape(dtype, m, triangular):
         X, marks, root = (random.standard_normal(s).astype(dtype) for s in ((rows + 3, M), (m, M), (m, m)))
         root = np.triu(root) if triangular else root
         psi, squares = np.full((rows + 3, m), np.nan, dtype=dtype), np.full(rows + 3, np.nan, dtype=dtype)
-        native.steps.landmark_rows(2, 2 + rows, X, marks, np.ascontiguousarray(root.T), 0.2, psi, squares)
+        packed = native.steps.packed_landmarks(marks, np.ascontiguousarray(root.T))
+        native.steps.landmark_rows(2, 2 + rows, X, packed, 0.2, psi, squares)
         here = slice(2, 2 + rows)
         nothing = np.zeros((rows, 0)), np.zeros((m, 0))
         expected = kernel_left(X[here], marks, *nothing, 0.2) @ root
@@ -327,8 +328,8 @@ def test_exponentials(dtype):
 
 def exponentials(y):
     psi, squares = np.empty((len(y), 1), dtype=y.dtype), np.empty(len(y), dtype=y.dtype)
-    origin, one = np.zeros((1, 1), dtype=y.dtype), np.ones((1, 1), dtype=y.dtype)
-    native.steps.landmark_rows(0, len(y), y[:, None], origin, one, 1.0, psi, squares)
+    packed = native.steps.packed_landmarks(np.zeros((1, 1), dtype=y.dtype), np.ones((1, 1), dtype=y.dtype))
+    native.steps.landmark_rows(0, len(y), y[:, None], packed, 1.0, psi, squares)
     return psi[:, 0]
 
 

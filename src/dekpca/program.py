@@ -296,7 +296,8 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
     """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`."""
     if state.sums.seen.shape[1] != (block.n_slots if options.diagnostics else 1):
         raise ValueError("a run must be resumed with the diagnostics it was begun with")
-    compiled = Steps.of(space.own, space.near) if options.anchored and not options.diagnostics else None
+    alike = known.rho_near is not None
+    compiled = Steps.of(space.own, space.near, alike) if options.anchored and not options.diagnostics else None
     measured_of = compiled.measured if compiled else partial(stopping.Measured.of, space.own)
     before = at_check = measured_of(state.w)
     if state.at_check[0] is not state.w:

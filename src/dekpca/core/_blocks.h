@@ -187,30 +187,37 @@ RBF(float)
         }                                                                                                                               \
     }                                                                                                                                   \
                                                                                                                                         \
-    /* The same of any number of samples; `root` (m, m) is turned. 0 if there is not enough memory */                                   \
-    static int coordinates_##T(T *psi, T *squares, const T *samples, ptrdiff_t rows, ptrdiff_t columns, const T *marks, const T *root,  \
-                               ptrdiff_t m, T gamma) {                                                                                  \
+    /* Landmarks, packed: their samples, then the columns of a matrix `root` (m, m), which is given turned, in whole tiles */           \
+    static ptrdiff_t landmarks_size_##T(ptrdiff_t m, ptrdiff_t columns) {                                                               \
+        return packed_size_##T(m, columns, 0) + (m + MOST * W * L - 1) / (MOST * W * L) * (MOST * W * L) * m;                           \
+    }                                                                                                                                   \
+                                                                                                                                        \
+    static void pack_landmarks_##T(T *memory, const T *marks, const T *root, ptrdiff_t m, ptrdiff_t columns) {                          \
+        ptrdiff_t of_marks = packed_size_##T(m, columns, 0);                                                                            \
+        pack_##T(memory, marks, NULL, m, columns, 0);                                                                                   \
+        memset(memory + of_marks, 0, (landmarks_size_##T(m, columns) - of_marks) * sizeof(T));                                          \
+        pack_rows_##T(memory + of_marks, root, m, m);                                                                                   \
+    }                                                                                                                                   \
+                                                                                                                                        \
+    /* Landmark coordinates of any number of samples, and their squares; 0 if there is not enough memory */                             \
+    static int coordinates_##T(T *psi, T *squares, const T *samples, ptrdiff_t rows, ptrdiff_t columns, T *memory, ptrdiff_t m,         \
+                               T gamma) {                                                                                               \
         enum { WIDE = MOST * W * L };                                                                                                   \
-        ptrdiff_t wide = (m + WIDE - 1) / WIDE * WIDE, of_marks = packed_size_##T(m, columns, 0);                                       \
-        T *space = malloc((wide * m + of_marks + WIDE * (columns + 1 + m)) * sizeof(T) + 64);                                           \
-        ptrdiff_t *used = calloc(wide / WIDE, sizeof(ptrdiff_t));                                                                       \
-        if (space != NULL && used != NULL) {                                                                                            \
-            T *roots = (T *)(((uintptr_t)space + 63) / 64 * 64), *packed = roots + wide * m, *few = packed + of_marks;                  \
-            memset(roots, 0, wide * m * sizeof(T));                                                                                     \
-            pack_rows_##T(roots, root, m, m);                                                                                           \
-            pack_##T(packed, marks, NULL, m, columns, 0);                                                                               \
-            for (ptrdiff_t j = 0; j < m; j++)                                                                                           \
-                for (ptrdiff_t k = m; k > used[j / WIDE]; k--)                                                                          \
-                    if (root[j * m + k - 1] != 0) used[j / WIDE] = k;                                                                   \
-            for (ptrdiff_t i = 0; i < rows; i += WIDE)                                                                                  \
-                few_coordinates_##T(psi + i * m, squares + i, samples + i * columns, rows - i < WIDE ? rows - i : WIDE,                 \
-                                    set_##T(packed, m, columns, 0), roots, used, gamma, set_##T(few, WIDE, columns, 0),                 \
-                                    few + WIDE * (columns + 1));                                                                        \
-        }                                                                                                                               \
-        int done = space != NULL && used != NULL;                                                                                       \
+        const T *root = memory + packed_size_##T(m, columns, 0);                                                                        \
+        ptrdiff_t *used = calloc((m + WIDE - 1) / WIDE, sizeof(ptrdiff_t));                                                             \
+        T *space = malloc(WIDE * (columns + 1 + m) * sizeof(T) + 64);                                                                   \
+        int good = used != NULL && space != NULL;                                                                                       \
+        for (ptrdiff_t g = 0; good && g < m; g += W * L) /* group by group of columns */                                                \
+            for (ptrdiff_t k = m * W * L; k > used[g / WIDE] * W * L; k--)                                                              \
+                if (root[g * m + k - 1] != 0) used[g / WIDE] = (k - 1) / (W * L) + 1;                                                   \
+        T *few = (T *)(((uintptr_t)space + 63) / 64 * 64);                                                                              \
+        for (ptrdiff_t i = 0; good && i < rows; i += WIDE)                                                                              \
+            few_coordinates_##T(psi + i * m, squares + i, samples + i * columns, rows - i < WIDE ? rows - i : WIDE,                     \
+                                set_##T(memory, m, columns, 0), root, used, gamma, set_##T(few, WIDE, columns, 0),                      \
+                                few + WIDE * (columns + 1));                                                                            \
         free(space);                                                                                                                    \
         free(used);                                                                                                                     \
-        return done;                                                                                                                    \
+        return good;                                                                                                                    \
     }
 
 typedef VECTOR(float, 16) float_16;
@@ -232,6 +239,10 @@ SETS(float, float_4, 4, 4, 2, 1)
 #define pack_float(...)
 #define block_double(...)
 #define block_float(...)
+#define landmarks_size_double(...) 0
+#define landmarks_size_float(...) 0
+#define pack_landmarks_double(...)
+#define pack_landmarks_float(...)
 #define coordinates_double(...) 0
 #define coordinates_float(...) 0
 #endif

@@ -13,7 +13,7 @@ from libc.string cimport memset
 from scipy.linalg.cython_blas cimport dgemm, sgemm
 from scipy.linalg.cython_lapack cimport dpotrf, dpotri, dsyev, spotrf, spotri, ssyev
 
-LAYOUT = 2  # of the arrays that fused.py hands over; native.py compares it
+LAYOUT = 3  # of the arrays that fused.py hands over; native.py compares it
 
 
 ctypedef fused real:
@@ -57,12 +57,12 @@ cdef extern from "_blocks.h" nogil:
     void pack_float(float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t)
     void block_double(double *, double *, double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, double, Py_ssize_t)
     void block_float(float *, float *, float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, float, Py_ssize_t)
-    bint coordinates_double(
-        double *, double *, const double *, Py_ssize_t, Py_ssize_t, const double *, const double *, Py_ssize_t, double
-    )
-    bint coordinates_float(
-        float *, float *, const float *, Py_ssize_t, Py_ssize_t, const float *, const float *, Py_ssize_t, float
-    )
+    Py_ssize_t landmarks_size_double(Py_ssize_t, Py_ssize_t)
+    Py_ssize_t landmarks_size_float(Py_ssize_t, Py_ssize_t)
+    void pack_landmarks_double(double *, const double *, const double *, Py_ssize_t, Py_ssize_t)
+    void pack_landmarks_float(float *, const float *, const float *, Py_ssize_t, Py_ssize_t)
+    bint coordinates_double(double *, double *, const double *, Py_ssize_t, Py_ssize_t, double *, Py_ssize_t, double)
+    bint coordinates_float(float *, float *, const float *, Py_ssize_t, Py_ssize_t, float *, Py_ssize_t, float)
 
 BLOCKS = BLOCKS_OF_SETS  # whether rest_blocks and landmark_rows are better than BLAS
 
@@ -257,6 +257,7 @@ def z_nodes(
     const real[::1] around,
     const real[::1] on_z,
     real weight,
+    bint alike,  # the penalties: nothing is late
     const intptr_t[:, ::1] address,  # (B, T) of each Gram block of a neighborhood;
     const int[:, :, ::1] where,  # (B, T, 4): its slots, rows and columns
     real limit,
@@ -292,7 +293,9 @@ def z_nodes(
             for s in range(d):
                 sum2(wanted + s * one, <real> 1, &near[b, s, 0, 0], factors[b, s] / on_z[b], &shares[at_shares[b * d + s], 0, 0], one)
             if m:
-                sum2(heard, <real> 1, &late[b, 0, 0], <real> 1, &rows[place[b * d], 0, 0], short)
+                sum1(heard, <real> 1, &rows[place[b * d], 0, 0], short)
+                if not alike:
+                    add(heard, <real> 1, &late[b, 0, 0], short)
                 for s in range(1, d):
                     add(heard, <real> 1, &rows[place[b * d + s], 0, 0], short)
                 pull = around[b] / on_z[b]
@@ -369,6 +372,7 @@ def w_nodes(
     real extra,  # and what the own has beyond that;
     real next_weight,  # in the next iteration
     real next_extra,
+    bint alike,  # the penalties of all: nothing is extra or late, and stays as it is
     const real[:, :, ::1] w_before,  # (B, m + n, k) and, (B, n, k), with the metric: of the last iteration,
     const real[:, :, ::1] gw_before,
     const real[:, :, ::1] w_check,  # of the last check
@@ -436,7 +440,8 @@ def w_nodes(
                     add(apart, <real> 1, &rows[place[b * d + s], 0, 0], short)
                 sum3(target, scaled * weight, apart, scaled * extra, heard, scaled, &sum_seen[b, 0, 0, 0], short)
                 add(target, -scaled * d, &sum_w[b, 0, 0], short)
-                add(target, -scaled, &sum_extra[b, 0, 0], short)
+                if not alike:
+                    add(target, -scaled, &sum_extra[b, 0, 0], short)
                 sum2(&out_sum_seen[b, 0, 0, 0], <real> 1, &sum_seen[b, 0, 0, 0], weight, apart, short)
                 sum2(&out_sum_z[b, 0, 0], <real> 1, &sum_z[b, 0, 0], weight, heard, short)
             sum3(target + short, scaled * weight, around, scaled * extra, seen, -scaled, &pulled[b, 0, 0], one)
@@ -466,8 +471,9 @@ def w_nodes(
                 product(square, apart, apart, k, m, k, True, <real> 1, <real> 1)
                 if s == 0:
                     sum2(&out_sum_w[b, 0, 0], <real> 1, &sum_w[b, 0, 0], weight, w, short)
-                    sum2(&out_sum_extra[b, 0, 0], <real> 1, &sum_extra[b, 0, 0], extra, apart, short)
                     sum2(&out_said[b, 0, 0], scaled, &out_sum_w[b, 0, 0], scaled * next_weight, w, short)
+                if s == 0 and not alike:
+                    sum2(&out_sum_extra[b, 0, 0], <real> 1, &sum_extra[b, 0, 0], extra, apart, short)
                     sum2(&out_late[b, 0, 0], scaled, &out_sum_extra[b, 0, 0], scaled * next_extra, apart, short)
             # how far it is
             for i in range(k * k):
@@ -781,24 +787,33 @@ def rest_blocks(
         free(space)
 
 
+def packed_landmarks(const real[:, ::1] marks, const real[:, ::1] root):
+    """Landmarks (m, M) and a matrix (m, m), turned, as `landmark_rows` takes them."""
+    cdef Py_ssize_t m = marks.shape[0], M = marks.shape[1]
+    if real is double:
+        memory = np.empty(landmarks_size_double(m, M) + 8, dtype=np.float64)
+    else:
+        memory = np.empty(landmarks_size_float(m, M) + 16, dtype=np.float32)
+    cdef real[::1] into = memory
+    with nogil:
+        if real is double:
+            pack_landmarks_double(aligned(&into[0]), &marks[0, 0], &root[0, 0], m, M)
+        else:
+            pack_landmarks_float(aligned(&into[0]), &marks[0, 0], &root[0, 0], m, M)
+    return memory
+
+
 def landmark_rows(
-    Py_ssize_t start,
-    Py_ssize_t stop,
-    const real[:, ::1] samples,
-    const real[:, ::1] marks,  # (m, M)
-    const real[:, ::1] root,  # (m, m), turned
-    real gamma,
-    real[:, ::1] psi,
-    real[::1] squares,
+    Py_ssize_t start, Py_ssize_t stop, const real[:, ::1] samples, real[::1] packed, real gamma, real[:, ::1] psi, real[::1] squares
 ):
     """Landmark coordinates of some samples with the rbf kernel, and the samples' squares."""
-    cdef Py_ssize_t rows = stop - start, M = samples.shape[1], m = marks.shape[0]
+    cdef Py_ssize_t rows = stop - start, M = samples.shape[1], m = psi.shape[1]
     cdef bint done
     with nogil:
         if real is double:
-            done = coordinates_double(&psi[start, 0], &squares[start], &samples[start, 0], rows, M, &marks[0, 0], &root[0, 0], m, gamma)
+            done = coordinates_double(&psi[start, 0], &squares[start], &samples[start, 0], rows, M, aligned(&packed[0]), m, gamma)
         else:
-            done = coordinates_float(&psi[start, 0], &squares[start], &samples[start, 0], rows, M, &marks[0, 0], &root[0, 0], m, gamma)
+            done = coordinates_float(&psi[start, 0], &squares[start], &samples[start, 0], rows, M, aligned(&packed[0]), m, gamma)
     if not done:
         raise MemoryError()
 

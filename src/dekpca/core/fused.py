@@ -29,16 +29,17 @@ class Steps:
 
     own: OwnSpace
     near: NeighborhoodGram  # keeps alive what `address` points to
+    alike: bool  # in every iteration a node's penalties are the same for its own z and its neighbors': `late` and `sums.extra` stay zero
     address: np.ndarray  # (B, T) of each Gram block of a neighborhood
     where: np.ndarray  # (B, T, 4): its slots, rows, columns
 
     @classmethod
-    def of(cls, own: OwnSpace, near: NeighborhoodGram) -> Steps | None:
+    def of(cls, own: OwnSpace, near: NeighborhoodGram, alike: bool) -> Steps | None:
         """None where compiled code cannot be used."""
         if native.steps is None or own.reach is not None or not near.in_memory:
             return None
         psi, rest, inverse = (np.ascontiguousarray(x) for x in (own.psi, own.rest, own.inverse))
-        return cls(OwnSpace(psi, rest, inverse), near, *near.blocks_of_nodes)
+        return cls(OwnSpace(psi, rest, inverse), near, alike, *near.blocks_of_nodes)
 
     def measured(self, w: Array) -> Measured:
         """`Measured.of`, to the same bits as `w_step` has them: a run that is resumed goes on as if it had not stopped."""
@@ -67,7 +68,7 @@ class Steps:
             rho.around,
             rho.on_z,
         )
-        self._run("z_nodes", late.dtype, *given, rho.near, self.address, self.where, limit, *out)
+        self._run("z_nodes", late.dtype, *given, rho.near, self.alike, self.address, self.where, limit, *out)
         return Estimate(out[0], out[1]), out[2]
 
     def w_step(
@@ -87,15 +88,16 @@ class Steps:
         _fits(views, dual.shape[2:])
         _fits(heard, sums.w.shape[1:])
         new = Measured(_like(before.w), _like(before.gw), _like(pulled))
-        beside = tuple(_like(x) for x in (dual, pulled, dual, sums.w, sums.w))
-        after = Sums(*(_like(x) for x in sums.arrays()))
+        late, extra = (state.late, sums.extra) if self.alike else (_like(sums.w), _like(sums.w))
+        beside = (*(_like(x) for x in (dual, pulled, dual, sums.w)), late)
+        after = Sums(_like(sums.w), _like(sums.z), _like(sums.seen), extra)
         dtype = pulled.dtype
         progress = np.empty((4, pulled.shape[0]), dtype=dtype)
         weights = rho.near, rho.mine - rho.near, next_rho.near, next_rho.mine - next_rho.near
         self._run(
             "w_nodes", dtype,
             views.rows, views.place, heard.rows, heard.place, own.psi, own.rest, own.inverse, response, dual, pulled, *sums.arrays(),
-            rho.factor, rho.spent, *weights, before.w, before.gw, at_check.w, at_check.gw, leading, NOTHING[dtype.itemsize * 8],
+            rho.factor, rho.spent, *weights, self.alike, before.w, before.gw, at_check.w, at_check.gw, leading, NOTHING[dtype.itemsize * 8],
             new.w, new.gw, new.values, *beside, *after.arrays(), progress,
         )  # fmt: skip
         (state.dual, state.pulled, state.shares, state.said, state.late), state.sums = beside, after

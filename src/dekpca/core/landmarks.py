@@ -159,9 +159,10 @@ class Landmarks:
         if not usable or not aac.is_numpy_array(samples) or not self.size or row_bytes(self.points, 0) > PACKED_BYTES:
             return None
         psi, squares = (np.empty(shape, dtype=samples.dtype) for shape in ((len(samples), self.size), len(samples)))
-        given = np.ascontiguousarray(samples), np.ascontiguousarray(self.points), np.ascontiguousarray(self.root.T)
+        packed = native.steps.packed_landmarks(np.ascontiguousarray(self.points), np.ascontiguousarray(self.root.T))
+        given = np.ascontiguousarray(samples), packed, kernel.gamma
         in_turn(
-            lambda rows: native.steps.landmark_rows(rows.start, rows.stop, *given, kernel.gamma, psi, squares),
+            lambda rows: native.steps.landmark_rows(rows.start, rows.stop, *given, psi, squares),
             shares_of(len(samples)),
             samples,
         )

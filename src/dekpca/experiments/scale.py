@@ -364,7 +364,7 @@ def work(network: Network, rows_a_node: int, columns: int, landmarks: int, itera
     gram = Work("Gram blocks", 2.0 * (pairs - J / 2) * n * n * (M + m), item * (J * n * (M + m) + pairs * n * n))
     factors = Work("factors", J * (2.0 * n * n * m + 6.0 * n**3), item * J * (n * m + 4 * n * n))
     flops = 2.0 * n * n * k * (uses + slots + 2 * J) + 4.0 * J * n * m * k
-    moved = pairs * n * n + J * (3 * n * n + n * m) + slots * n * k * 8 + J * n * k * 8 + J * m * k * 16
+    moved = pairs * n * n + J * (3 * n * n + n * m) + slots * n * k * 8 + J * n * k * 8 + J * m * k * 14
     return [coordinates, meeting, gram, factors, Work("iterations", iterations * flops, item * iterations * moved)]
 
 
