@@ -19,7 +19,7 @@ from . import wire_pb2 as wire
 from .certificates import NAME
 from .errors import ProtocolError
 
-PROTOCOL = 2  # goes up with any change that an older node would not understand
+PROTOCOL = 3  # goes up with any change that an older node would not understand
 PIECE = 1 << 18  # bytes of data in a piece: a few dozen keep a fast line busy, one a slow line for a moment
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; greetings of thousands of nodes fit
 MOST_AXES = 3
