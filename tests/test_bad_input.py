@@ -8,6 +8,7 @@ import pytest
 from conftest import clusters
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.core import consensus
+from dekpca.samples import all_finite
 
 
 @pytest.fixture(autouse=True)
@@ -176,3 +177,11 @@ def test_transform_checks_its_input():
         model.node_models_[0].transform(np.ones((2, 4)))
     with pytest.raises(ValueError, match="NaN"):
         model.transform(np.full((2, 6), np.nan))
+
+
+def test_numbers_whose_sum_overflows_are_finite():
+    X = np.full((3, 4), np.finfo(np.float64).max)
+    assert all_finite(X)
+    for bad in (np.nan, np.inf, -np.inf):
+        X[1, 2] = bad
+        assert not all_finite(X)

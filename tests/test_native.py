@@ -8,6 +8,8 @@ import pytest
 
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.core import native, nodewise, spectrum
+from dekpca.core.landmarks import Landmarks
+from dekpca.kernels import Kernel
 from dekpca.options import settle
 
 pytestmark = pytest.mark.skipif(
@@ -277,7 +279,7 @@ def test_blocks_of_any_shape(dtype, M, m, a, b):
         first, second = (np.ascontiguousarray(x.ravel(), dtype=np.intp) for x in np.indices((5, 5)))
         blocks = np.full((25, a, other[0].shape[1]), np.nan, dtype=dtype)
         address = blocks.ctypes.data + np.arange(25, dtype=np.intp) * blocks.strides[0]
-        native.steps.rest_blocks(0, 25, p, psi_p, p_sizes, *other, first, second, address, 0, 0.3)
+        native.steps.rest_blocks(0, 25, p, psi_p, p_sizes, *other, other[0] is p, first, second, address, 0, 0.3)
         for i, j, block in zip(first, second, blocks, strict=True):
             rows, columns = p_sizes[i], other[2][j]
             expected = kernel_left(p[i, :rows], other[0][j, :columns], psi_p[i, :rows], other[1][j, :columns], 0.3)
@@ -287,6 +289,45 @@ def test_blocks_of_any_shape(dtype, M, m, a, b):
             if other[0] is p and i == j:
                 assert (block == block.T).all()
                 np.testing.assert_allclose(np.diag(block)[:rows], np.diag(expected), atol=4 * np.finfo(dtype).eps)
+
+
+@pytest.mark.usefixtures("instructions")
+@pytest.mark.parametrize("kept_bytes", [0, 2**14, 2**30])
+def test_packed_sites_are_forgotten_in_time(kept_bytes):
+    """Two, a few, or as many as there are places for, of 40 sites in any order."""
+    random = np.random.default_rng(0)
+    X, psi = random.standard_normal((40, 9, 4)), 0.1 * random.standard_normal((40, 9, 2))
+    sizes, (first, second) = np.full(40, 9), random.integers(40, size=(2, 500))
+    blocks = np.empty((500, 9, 9))
+    address = blocks.ctypes.data + np.arange(500) * blocks.strides[0]
+    native.steps.rest_blocks(0, 500, X, psi, sizes, X, psi, sizes, True, first, second, address, kept_bytes, 0.3)
+    for i, j, block in zip(first, second, blocks, strict=True):
+        np.testing.assert_allclose(block, kernel_left(X[i], X[j], psi[i], psi[j], 0.3), atol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_borrowed_samples_in_either_order(order):
+    """With copy_X=False the rows of a node need not lie one behind the other."""
+    X = np.concatenate(parts_of([20] * 6, "float64"))
+    settings = {"network": Network.ring(6), "random_state": 0, "max_iter": 5, "tol": 0}
+    expected = DecentralizedKernelPCA(2, **settings).fit(X, nodes=np.repeat(np.arange(6), 20)).transform(X)
+    model = DecentralizedKernelPCA(2, copy_X=False, **settings)
+    found = model.fit(np.asarray(X, order=order), nodes=np.repeat(np.arange(6), 20)).transform(X)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [20, 60])  # of so many in two dimensions most are not needed
+def test_roots_of_either_kind(count):
+    points = np.random.default_rng(0).standard_normal((count, 2))
+    kernel = Kernel("rbf", gamma=0.1 if count == 60 else 30.0)
+    K = kernel.gram(points, points)
+    root = Landmarks.of(points, kernel).root
+    triangular = not np.tril(root, -1).any()
+    assert triangular == (np.linalg.eigvalsh(K)[0] > 1e-6) == (count == 20)
+    if not triangular:
+        np.testing.assert_allclose(root, root.T, atol=1e-9 * np.abs(root).max())
+    np.testing.assert_allclose(K @ root @ root.T @ K, K, atol=1e-6)
 
 
 @DTYPES

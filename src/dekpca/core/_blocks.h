@@ -9,7 +9,7 @@ are taken before it is stored. */
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__AVX2__)
+#if defined(__AVX2__) && defined(__GNUC__)
 #define BLOCKS 1
 #else
 #define BLOCKS 0 /* BLAS is better */
@@ -189,7 +189,8 @@ RBF(float)
                                                                                                                                         \
     /* Landmarks, packed: their samples, then the columns of a matrix `root` (m, m), which is given turned, in whole tiles */           \
     static ptrdiff_t landmarks_size_##T(ptrdiff_t m, ptrdiff_t columns) {                                                               \
-        return packed_size_##T(m, columns, 0) + (m + MOST * W * L - 1) / (MOST * W * L) * (MOST * W * L) * m;                           \
+        enum { WIDEST = 3 * W * L }; /* of any instructions */                                                                          \
+        return packed_size_##T(m, columns, 0) + (m + WIDEST - 1) / WIDEST * WIDEST * m;                                                 \
     }                                                                                                                                   \
                                                                                                                                         \
     static void pack_landmarks_##T(T *memory, const T *marks, const T *root, ptrdiff_t m, ptrdiff_t columns) {                          \

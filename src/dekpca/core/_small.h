@@ -188,7 +188,7 @@ matrices with more than MOST_FACTORED it makes better use of the cache. `rows` h
         return 1;                                                                                                                   \
     }                                                                                                                               \
                                                                                                                                     \
-    /* U of a = U'U in its upper half, and the inverse of each 8 x 8 block L_kk in `blocks` (n / 8, 8, 8); 0 if a is not positive definite */\
+    /* What is right of the 8 x 8 blocks on the diagonal of U, a = U'U, and the inverse of each of those, turned, in `blocks`; 0 if a has none */\
     static int factor_##T(T *restrict a, T *restrict blocks, T *restrict rows, ptrdiff_t n) {                                       \
         for (ptrdiff_t k = 0; k < n; k += 8) {                                                                                      \
             if (k)                                                                                                                  \

@@ -515,7 +515,7 @@ def metric_nodes(
 
 cdef Py_ssize_t factor_space(Py_ssize_t n) noexcept nogil:
     """Numbers that `factored` and `inverted` need room for, for matrices of n rows: the matrix first."""
-    return 2 * n * n + 16 * n
+    return 2 * n * n + 16 * n if n <= MOST_FACTORED else n * n
 
 
 cdef void widened(const real *x, real *out, int n, int wide, real factor, real shift) noexcept nogil:
@@ -531,7 +531,7 @@ cdef void widened(const real *x, real *out, int n, int wide, real factor, real s
 
 
 cdef bint factored(real *x, int n) noexcept nogil:
-    """Whether the symmetric x (n, n) is positive definite; its Cholesky factor replaces it."""
+    """Whether the symmetric x (n, n) is positive definite; what `inverted` needs replaces it."""
     cdef Py_ssize_t i
     cdef int info = 0
     cdef char half = b"L"  # what is row by row here is column by column there
@@ -643,7 +643,7 @@ def pseudo_inverses(
         x = aligned(space)
         for b in range(matrices.shape[0] if n else 0):
             matrix = &matrices[b, 0, 0]
-            size = norm(matrix, n * n)
+            size = norm(matrix, <Py_ssize_t> n * n)
             least = max(cutoff * size, rounding[b])
             widened(matrix, x, n, wide, <real> 1, <real> 0)
             for i in range(n):
@@ -659,7 +659,7 @@ def pseudo_inverses(
             for i in range(n):
                 if not matrix[i * n + i] > least:
                     out[b, i, i] = 0
-            done[b] = norm(&out[b, 0, 0], n * n) * least < 1
+            done[b] = norm(&out[b, 0, 0], <Py_ssize_t> n * n) * least < 1
         free(space)
 
 
@@ -729,6 +729,7 @@ def rest_blocks(
     const real[:, :, :] q_samples,  # the other side, which may be the same
     const real[:, :, :] q_psi,
     const Py_ssize_t[::1] q_sizes,
+    bint alike,  # whether it is
     const Py_ssize_t[::1] p_rows,  # of each pair: its sites,
     const Py_ssize_t[::1] q_rows,
     const intptr_t[::1] address,  # and where its block (a, b) is
@@ -739,7 +740,7 @@ def rest_blocks(
     cdef Py_ssize_t t, i, site, size, bytes, a = p_samples.shape[1], b = q_samples.shape[1]
     cdef Py_ssize_t M = p_samples.shape[2], m = p_psi.shape[2], S = p_samples.shape[0]
     cdef Py_ssize_t rows[2]
-    cdef bint there, alike = &p_samples[0, 0, 0] == &q_samples[0, 0, 0]
+    cdef bint there
     cdef real *space
     cdef real *first
     cdef real *at[2]

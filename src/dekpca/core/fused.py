@@ -88,9 +88,10 @@ class Steps:
         _fits(views, dual.shape[2:])
         _fits(heard, sums.w.shape[1:])
         new = Measured(_like(before.w), _like(before.gw), _like(pulled))
-        late, extra = (state.late, sums.extra) if self.alike else (_like(sums.w), _like(sums.w))
-        beside = (*(_like(x) for x in (dual, pulled, dual, sums.w)), late)
-        after = Sums(_like(sums.w), _like(sums.z), _like(sums.seen), extra)
+        beside = tuple(_like(x) for x in (dual, pulled, dual, sums.w))
+        after = Sums(_like(sums.w), _like(sums.z), _like(sums.seen), sums.extra if self.alike else _like(sums.w))
+        late = state.late if self.alike else _like(sums.w)
+        unused = beside[3]  # for what would be written if penalties were not alike
         dtype = pulled.dtype
         progress = np.empty((4, pulled.shape[0]), dtype=dtype)
         weights = rho.near, rho.mine - rho.near, next_rho.near, next_rho.mine - next_rho.near
@@ -98,9 +99,10 @@ class Steps:
             "w_nodes", dtype,
             views.rows, views.place, heard.rows, heard.place, own.psi, own.rest, own.inverse, response, dual, pulled, *sums.arrays(),
             rho.factor, rho.spent, *weights, self.alike, before.w, before.gw, at_check.w, at_check.gw, leading, NOTHING[dtype.itemsize * 8],
-            new.w, new.gw, new.values, *beside, *after.arrays(), progress,
+            new.w, new.gw, new.values, *beside, unused if self.alike else late,
+            after.w, after.z, after.seen, unused if self.alike else after.extra, progress,
         )  # fmt: skip
-        (state.dual, state.pulled, state.shares, state.said, state.late), state.sums = beside, after
+        (state.dual, state.pulled, state.shares, state.said), state.late, state.sums = beside, late, after
         return new, Progress(*progress)
 
     def _run(self, name: str, dtype: np.dtype, *arguments: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -24,7 +24,7 @@ from .nodewise import by_nodes, in_turn, row_bytes, shares_of
 
 Array = Any
 
-PACKED_BYTES = 2**22  # of landmarks: more than that a BLAS does as well
+PACKED_BYTES = 2**22  # of landmarks and their root: more than that a BLAS does as well
 LEAST_CLUSTER = 5  # rows; the mean of fewer says too much about each
 
 
@@ -155,18 +155,26 @@ class Landmarks:
 
     def _compiled(self, kernel: Kernel, samples: Array) -> tuple[np.ndarray, np.ndarray] | None:
         """psi (N, m) and squares (N,) by compiled code; None where BLAS is better, or the samples are too far from the origin for it."""
-        usable = native.steps is not None and native.steps.BLOCKS and kernel.name == "rbf"
-        if not usable or not aac.is_numpy_array(samples) or not self.size or row_bytes(self.points, 0) > PACKED_BYTES:
+        usable = (
+            native.steps is not None and native.steps.BLOCKS and kernel.name == "rbf" and aac.is_numpy_array(samples)
+        )
+        if not usable or not self.size or row_bytes(self.points, 0) + row_bytes(self.root, 0) > PACKED_BYTES:
+            return None
+        if kernel.far(kernel.squares(self.points)):
             return None
         psi, squares = (np.empty(shape, dtype=samples.dtype) for shape in ((len(samples), self.size), len(samples)))
-        packed = native.steps.packed_landmarks(np.ascontiguousarray(self.points), np.ascontiguousarray(self.root.T))
-        given = np.ascontiguousarray(samples), packed, kernel.gamma
+        given = np.ascontiguousarray(samples), self._packed, kernel.gamma
         in_turn(
             lambda rows: native.steps.landmark_rows(rows.start, rows.stop, *given, psi, squares),
             shares_of(len(samples)),
             samples,
         )
-        return None if kernel.far(squares) or kernel.far(kernel.squares(self.points)) else (psi, squares)
+        return None if kernel.far(squares) else (psi, squares)
+
+    @cached_property
+    def _packed(self) -> np.ndarray:
+        """As compiled code takes them."""
+        return native.steps.packed_landmarks(np.ascontiguousarray(self.points), np.ascontiguousarray(self.root.T))
 
 
 @dataclass(frozen=True, eq=False)

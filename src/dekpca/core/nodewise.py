@@ -106,8 +106,9 @@ def in_turn(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) -> 
     try:
         some()
     finally:
-        wait(helpers)  # they write into what the caller holds
-    for helper in helpers:
+        begun = [helper for helper in helpers if not helper.cancel()]  # the others would find nothing to do
+        wait(begun)  # they write into what the caller holds
+    for helper in begun:
         helper.result()
 
 

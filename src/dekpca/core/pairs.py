@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -28,7 +28,7 @@ Array = Any
 
 PANEL_BYTES = 4 * 2**20  # of samples gathered at a time while Gram blocks are computed, in a thread's cache
 DEVICE_PANEL_BYTES = 2**30
-PACKED_BYTES = 2**20  # of one site's samples: larger ones gain nothing from being packed once
+PACKED_BYTES = 2**20  # of one site: larger ones gain nothing from being packed once
 
 
 Tile = Callable[[int, Array, int, Array], Array]  # pool, its rows (S,), other pool, its rows (S, c) -> (S, c, a, b)
@@ -373,6 +373,8 @@ def _fill_compiled(groups: Sequence[Group], pools: Sequence[Pool], n_rows: int, 
         if group.blocks is not None and small[p] and small[q]:
             by_pools.setdefault((p, q), []).append(number)
 
+    packing = cache(lambda pool: _packing(pools[pool], n_rows))
+
     def pairs_of(group: Group) -> np.ndarray:
         """(P, 3): the two sites, and where in memory their block is."""
         (_, p_rows), (_, q_rows) = group.sites
@@ -384,9 +386,9 @@ def _fill_compiled(groups: Sequence[Group], pools: Sequence[Pool], n_rows: int, 
         pairs = np.concatenate([pairs_of(groups[number]) for number in members]).astype(np.intp)
         pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]  # so that most pairs find their sites packed already
         columns = np.ascontiguousarray(pairs.T)
-        sides = *_packing(pools[p], n_rows), *_packing(pools[q], n_rows)
+        given = *packing(p), *packing(q), p == q, *columns, 8 * PACKED_BYTES, kernel.gamma
 
-        def compute(some: slice, given: tuple[Any, ...] = (*sides, *columns, 8 * PACKED_BYTES, kernel.gamma)) -> None:
+        def compute(some: slice, given: tuple[Any, ...] = given) -> None:
             native.steps.rest_blocks(some.start, some.stop, *given)
 
         in_turn(compute, shares_of(len(pairs)), pools[p].samples)
@@ -397,7 +399,7 @@ def _small(pool: Pool) -> bool:
     """Whether compiled code makes better blocks of its sites than BLAS: what it packs for a pair stays in the cache."""
     if native.steps is None or not native.steps.BLOCKS or not aac.is_numpy_array(pool.samples):
         return False
-    return row_bytes(pool.samples) <= PACKED_BYTES
+    return row_bytes(pool.samples) + row_bytes(pool.psi) <= PACKED_BYTES
 
 
 def _packing(pool: Pool, n_rows: int) -> tuple[np.ndarray, ...]:

@@ -84,8 +84,8 @@ class Factor:
 
     @cached_property
     def inverse(self) -> Array:
-        """(B, n, n): the pseudo-inverse. Where a Cholesky factor shows that nothing else is to be dropped than rows of zeros
-        (padding, and samples that the landmarks express entirely), it is the inverse of the other rows."""
+        """(B, n, n): the pseudo-inverse. Where a Cholesky factor, or the norm of the inverse, shows that nothing else is to be dropped than rows of
+        zeros (padding, and samples that the landmarks express entirely), it is the inverse of the other rows."""
         return self._by_nodes(lambda some: some._compiled() if _native(some.matrix) else some._inverse())
 
     def _compiled(self) -> Array:
@@ -148,16 +148,15 @@ def _native(x: Array) -> bool:
     return native.steps is not None and aac.is_numpy_array(x)
 
 
-def invert(matrices: Array, factor: float = 1.0, by: Array | None = None) -> Array:
-    """The inverse of factor A + by of each A of a stack of symmetric matrices; LinAlgError where there is none."""
+def invert(matrices: Array, times: float = 1.0, by: Array | None = None) -> Array:
+    """The inverse of `times` A, plus `by` (B,) along the diagonal, of each A of a stack of symmetric matrices; LinAlgError where there is none."""
     xp = aac.array_namespace(matrices)
+    by = xp.zeros(matrices.shape[:1], dtype=matrices.dtype, device=aac.device(matrices)) if by is None else by
     if _native(matrices):
         out = np.empty(matrices.shape, dtype=matrices.dtype)
-        added = np.zeros(len(out), dtype=out.dtype) if by is None else np.ascontiguousarray(by)
-        if native.steps.inverses(np.ascontiguousarray(matrices), factor, added, out):
+        if native.steps.inverses(np.ascontiguousarray(matrices), times, np.ascontiguousarray(by), out):
             return out
-    if by is not None:
-        matrices = shifted(factor * matrices, by)
+    matrices = shifted(times * matrices, by)
     if not aac.is_torch_array(matrices):
         return xp.linalg.inv(matrices)
     factor, info = xp.linalg.cholesky_ex(matrices)  # on a GPU this way takes half the time
