@@ -53,19 +53,20 @@ class _Blas:
 
     def __init__(self) -> None:
         self.lock, self.users, self.allowed = Lock(), 0, 1
+        self.controller: ThreadpoolController | None = None  # found once: NumPy's and SciPy's libraries are there by then
         self.limiter: Any = None
 
     @contextmanager
     def held(self, n_nodes: int) -> Iterator[int]:
         """As many threads as it had, or 1 where it keeps them."""
         with self.lock:
+            self.controller = self.controller or ThreadpoolController()
             if self.users == 0:
-                controller = ThreadpoolController()
-                found = [library["num_threads"] for library in controller.info() if library["user_api"] == "blas"]
+                found = [library["num_threads"] for library in self.controller.info() if library["user_api"] == "blas"]
                 self.allowed = max(found, default=1)
             wanted = self.allowed > 1 and n_nodes >= 4 * self.allowed
             if wanted and self.users == 0:
-                self.limiter = controller.limit(limits=1, user_api="blas")
+                self.limiter = self.controller.limit(limits=1, user_api="blas")
             self.users += wanted
         try:
             yield self.allowed if wanted else 1
