@@ -789,7 +789,7 @@ def rest_blocks(
 
 
 def packed_landmarks(const real[:, ::1] marks, const real[:, ::1] root):
-    """Landmarks (m, M) and a matrix (m, m), turned, as `landmark_rows` takes them."""
+    """Landmarks (m, M) and a matrix (m, m), turned, as `landmark_rows` takes them; a copy would be of no use, since it begins at a line of the cache."""
     cdef Py_ssize_t m = marks.shape[0], M = marks.shape[1]
     if real is double:
         memory = np.empty(landmarks_size_double(m, M) + 8, dtype=np.float64)

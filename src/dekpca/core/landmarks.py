@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 
@@ -163,18 +163,14 @@ class Landmarks:
         if kernel.far(kernel.squares(self.points)):
             return None
         psi, squares = (np.empty(shape, dtype=samples.dtype) for shape in ((len(samples), self.size), len(samples)))
-        given = np.ascontiguousarray(samples), self._packed, kernel.gamma
+        packed = native.steps.packed_landmarks(np.ascontiguousarray(self.points), np.ascontiguousarray(self.root.T))
+        given = np.ascontiguousarray(samples), packed, kernel.gamma
         in_turn(
             lambda rows: native.steps.landmark_rows(rows.start, rows.stop, *given, psi, squares),
             shares_of(len(samples)),
             samples,
         )
         return None if kernel.far(squares) else (psi, squares)
-
-    @cached_property
-    def _packed(self) -> np.ndarray:
-        """As compiled code takes them."""
-        return native.steps.packed_landmarks(np.ascontiguousarray(self.points), np.ascontiguousarray(self.root.T))
 
 
 @dataclass(frozen=True, eq=False)

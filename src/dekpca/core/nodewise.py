@@ -53,7 +53,9 @@ class _Blas:
 
     def __init__(self) -> None:
         self.lock, self.users, self.allowed = Lock(), 0, 1
-        self.controller: ThreadpoolController | None = None  # found once: NumPy's and SciPy's libraries are there by then
+        self.controller: ThreadpoolController | None = (
+            None  # found once: NumPy's and SciPy's libraries are there by then
+        )
         self.limiter: Any = None
 
     @contextmanager
