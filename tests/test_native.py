@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.core import native, nodewise, spectrum
@@ -398,9 +399,8 @@ def test_an_error_in_a_thread_reaches_the_caller_and_stops_the_others(where):
         done.append(chunk)
         time.sleep(0.01)
 
-    with nodewise.threads(1000) as count:
-        if count == 1:
-            pytest.skip("BLAS has one thread here")
+    with threadpool_limits(2, user_api="blas"), nodewise.threads(1000) as count:
+        assert count == 2
         with pytest.raises(RuntimeError, match="no"):
             nodewise.in_turn(work, list(range(1000)), np.zeros(1))
         before = len(done)
@@ -410,6 +410,6 @@ def test_an_error_in_a_thread_reaches_the_caller_and_stops_the_others(where):
 
 @pytest.mark.parametrize("count", [1, 3, 39, 80, 8000])
 def test_shares_cover_everything_once(count):
-    with nodewise.threads(1000):
+    with threadpool_limits(3, user_api="blas"), nodewise.threads(1000):
         shares = nodewise.shares_of(count)
     assert [i for share in shares for i in range(share.start, share.stop)] == list(range(count))
