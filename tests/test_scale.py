@@ -189,6 +189,8 @@ def test_bench_prints_what_it_measured():
     assert all(min(one["agreement"][:2]) > 0.9 for one in found["fits"])
     shown = CliRunner().invoke(app, ["bench", "--nodes", "12", "--rows", "20"])
     assert "scikit-learn on the same rows" in shown.output
+    assert "Gram blocks" in shown.output
+    assert "…" not in shown.output  # all of it fits into 80 columns
     assert CliRunner().invoke(app, ["bench", "--nodes", "2"]).exit_code == 2
 
 
