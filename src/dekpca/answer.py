@@ -60,19 +60,20 @@ def separated_answer(
     space: Space,
     w: Array,
     z: Estimate,
+    turn: Array,
     runs: list[tuple[str, int]],
     history: dict[str, list[Array]],
 ) -> Script:
-    """Components and eigenvalues, by one more exchange of values and one network sum."""
+    """Components and eigenvalues, by one more exchange of values and one network sum; `turn` (q, q) makes components of the columns already."""
     q, k = w.shape[2], options.n_components
-    mine = yield from what_is_seen(block, space, space.own.values(w))
+    mine = yield from what_is_seen(block, space, space.own.values(w) @ turn)
 
     def separate(total: Array) -> Array:
         return ritz.separate(total, q, k, pair_counts(block), mix=options.update != "paper")
 
     found = yield from network_sum(block, "spectrum", mine.pack(), separate, 1 + k + q * k)
     xp = aac.array_namespace(w)
-    turn = xp.reshape(found[1 + k :], (q, k))
+    turn = turn @ xp.reshape(found[1 + k :], (q, k))
     return Answer(
         block=block,
         known=known,
@@ -96,21 +97,15 @@ def what_is_seen(block: Block, space: Space, values: Array) -> Script:
     psi, rest, m = space.own.psi, space.clean_rest, space.own.m
     work = d * row_bytes(values)
 
-    def mark(j: slice) -> tuple[Array]:
-        return (xp.concat([transposed(psi[j, ...]) @ values[j, ...], values[j, ...]], axis=1),)
-
-    (mine,) = by_nodes(mark, B, work, values)
-    said = xp.reshape(xp.broadcast_to(mine[:, None, ...], (B, d, m + n, q)), (B * d, m + n, q))
-    shape = (m + block.n_near, q)
-    lengths, arriving = np.repeat(m + block.own_sizes, d), (m + block.near_sizes).ravel()
-    heard = yield Say("values", said, block.everywhere, block.everywhere, shape, lengths, arriving)
-    heard = xp.reshape(heard, (B, d, *shape))
+    (on_marks,) = by_nodes(lambda j: (transposed(psi[j, ...]) @ values[j, ...],), B, work, values)
+    heard, heard_marks = yield block.say("values", xp.broadcast_to(values[:, None, ...], (B, d, n, q)), on_marks)
+    near = heard.slots(slice(0, B))
     shares = block.array(pair_shares(block))
-    through = space.near.apply(heard[:, :, m:, :], shares)
+    through = space.near.apply(near, shares)
 
     def multiply(j: slice) -> tuple[Array, ...]:
-        v, rest_j, marks, b = values[j, ...], rest[j, ...], mine[j, :m, :], j.stop - j.start
-        near, near_marks = heard[j, :, m:, :], heard[j, :, :m, :]
+        v, rest_j, marks, b = values[j, ...], rest[j, ...], on_marks[j, ...], j.stop - j.start
+        near_marks = heard_marks.slots(j)
         other_marks = xp.reshape(shares[j, ...] @ xp.reshape(near_marks, (b, d, m * q)), (b, d, m, q))
         alone = transposed(v) @ (xp.linalg.diagonal(rest_j)[..., None] * v)
         marks_alone = xp.sum(xp.sum(psi[j, ...] ** 2, axis=2)[..., None] * v * v, axis=1)
@@ -118,7 +113,7 @@ def what_is_seen(block: Block, space: Space, values: Array) -> Script:
             transposed(v) @ v,
             alone,
             transposed(v) @ (rest_j @ v) - alone,
-            consensus.products(near, through[j, ...]),
+            consensus.products(near[j, ...], through[j, ...]),
             marks_alone,
             xp.sum(marks * marks, axis=1) - marks_alone,
             xp.sum(near_marks * other_marks, axis=(1, 2)),

@@ -16,7 +16,7 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from .messages import Edges
+from .messages import Edges, Say
 from .network import Network
 
 Array = Any
@@ -88,6 +88,15 @@ class Block:
         xp = aac.array_namespace(self.samples)
         host = np.asarray(values, dtype=np.float64)
         return xp.asarray(host, dtype=self.samples.dtype, device=aac.device(self.samples))
+
+    def say(self, kind: str, payload: Array, alike: Array, back: bool = False) -> Say:
+        """A message to all neighbors, `payload` (B, d, ...) about the sender's samples or, on the way back, about the receiver's; and rows
+        in shared coordinates that all hear."""
+        own, near = self.said_sizes, self.near_sizes.ravel()
+        shape = (self.samples.shape[1] if back else self.n_near, *payload.shape[3:])
+        lengths, arriving = (near, own) if back else (own, near)
+        flat = aac.array_namespace(payload).reshape(payload, (-1, *payload.shape[2:]))
+        return Say(kind, flat, self.everywhere, self.everywhere, shape, lengths, arriving, alike=alike)
 
     @cached_property
     def tree(self) -> Tree:

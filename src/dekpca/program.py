@@ -91,8 +91,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     sequential = options.n_components if options.update == "paper" else 1
     while True:
         yield from iterate(block, options, known, deflated, state)
-        turn = state.rotation
-        state.finished.append((state.w @ turn, Estimate(state.z.shared @ turn, state.z.near @ turn)))
+        state.finished.append((state.w, state.z))
         state.runs.append((VERDICTS[state.verdict] or "max_iter", state.iteration))
         if len(state.finished) == sequential:
             break
@@ -101,7 +100,11 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
         again = start(block, options, known, deflated)
         state = replace(again, history=state.history, finished=state.finished, runs=state.runs)
     w, z = reassemble(block, known, space, state)
-    return (yield from separated_answer(block, options, known, marks, space, w, z, state.runs, state.history))
+    turn, runs, history = state.rotation, state.runs, state.history
+    if sequential > 1:  # each is a component already
+        turn = block.array(np.eye(sequential))
+    del state, deflated  # as large as all that follows
+    return (yield from separated_answer(block, options, known, marks, space, w, z, turn, runs, history))
 
 
 # ---------------------------------------------------------------------- set-up: what the nodes tell each other once
@@ -314,16 +317,18 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         asked = yield Checkpoint(*snapshot(known, state))
         if not going:
             return
-        shares, heard = yield _say(block, "share", state.shares, state.said, back=False)
+        shares, heard = yield block.say("share", state.shares, state.said)
         if compiled:
             z, values = compiled.z_step(state.z, state.sums, shares, heard, state.late, rho)
         else:
             z, values = z_step(options, space, state, shares, heard, rho)
-        views, heard = yield _say(block, "view", values, z.shared, back=True)
+        shares = state.shares = state.said = None  # their memory is for what follows
+        views, heard = yield block.say("view", values, z.shared, back=True)
         leading = state.rotation[:, : min(state.w.shape[2], options.n_components)]
         args = (views, heard, rho, next_rho, response, before, at_check, leading)
         measured, progress = compiled.w_step(state, *args) if compiled else w_step(options, space, state, *args)
         state.w, state.z, state.iteration, before = measured.w, z, t + 1, measured
+        del args, views, values, heard
         for name in HISTORY:
             if (numbers := getattr(progress, name)) is not None:
                 state.history[name].append(numbers)
@@ -334,17 +339,6 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
                 state.w, state.z = state.at_check
             else:
                 state.rotation, state.at_check, at_check = rotation, (state.w, z), measured
-
-
-def _say(block: Block, kind: str, payload: Array, alike: Array, back: bool) -> Say:
-    """A message to all neighbors about the sender's samples or, on the way back, about the receiver's; and shared coordinates."""
-    xp = aac.array_namespace(payload)
-    k = payload.shape[3]
-    own, near = block.said_sizes, block.near_sizes.ravel()
-    shape = (block.samples.shape[1] if back else block.n_near, k)
-    lengths, arriving = (near, own) if back else (own, near)
-    flat = xp.reshape(payload, (-1, *payload.shape[2:]))
-    return Say(kind, flat, block.everywhere, block.everywhere, shape, lengths, arriving, alike=alike)
 
 
 def z_step(

@@ -6,8 +6,10 @@ node's iterate stays in the cache from the first to the last. Without the compil
 
 from __future__ import annotations
 
+import weakref
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from .stopping import NOTHING, Measured, Progress
 
 Array = Any
 LINE = 64  # bytes of a line of the cache
+LARGE = 2**22  # bytes of an array that the C library gets from the system and gives back at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +35,7 @@ class Steps:
     alike: bool  # in every iteration a node's penalties are the same for its own z and its neighbors': `late` and `sums.extra` stay zero
     address: np.ndarray  # (B, T) of each Gram block of a neighborhood
     where: np.ndarray  # (B, T, 4): its slots, rows, columns
+    memory: Memory = field(default_factory=lambda: Memory())
 
     @classmethod
     def of(cls, own: OwnSpace, near: NeighborhoodGram, alike: bool) -> Steps | None:
@@ -43,7 +47,7 @@ class Steps:
 
     def measured(self, w: Array) -> Measured:
         """`Measured.of`, to the same bits as `w_step` has them: a run that is resumed goes on as if it had not stopped."""
-        gw = _like(w[:, self.own.m :, :])
+        gw = self.memory.like(w[:, self.own.m :, :])
         self._run("metric_nodes", w.dtype, self.own.rest, w, gw)
         return Measured(w, gw, None)  # nobody asks for the values of an earlier w
 
@@ -53,7 +57,7 @@ class Steps:
         """`z_target`, `apply` and `z_clip`: the new z, and its values on the samples of the neighborhood."""
         _fits(shares, z.near.shape[2:])
         _fits(heard, z.shared.shape[1:])
-        out = _like(z.shared), _like(z.near), _like(z.near)
+        out = tuple(self.memory.like(x) for x in (z.shared, z.near, z.near))
         limit = float(np.finfo(late.dtype).max) ** 0.5
         given = (
             z.shared,
@@ -84,13 +88,13 @@ class Steps:
         leading: Array,
     ) -> tuple[Measured, Progress]:
         """`project`, `w_step`, `dual_step`, `sums_step` and `measure`: the new w, multipliers and shares (into `state`), and how far they are."""
-        own, dual, pulled, sums = self.own, state.dual, state.pulled, state.sums
+        own, dual, pulled, sums, like = self.own, state.dual, state.pulled, state.sums, self.memory.like
         _fits(views, dual.shape[2:])
         _fits(heard, sums.w.shape[1:])
-        new = Measured(_like(before.w), _like(before.gw), _like(pulled))
-        beside = tuple(_like(x) for x in (dual, pulled, dual, sums.w))
-        after = Sums(_like(sums.w), _like(sums.z), _like(sums.seen), sums.extra if self.alike else _like(sums.w))
-        late = state.late if self.alike else _like(sums.w)
+        new = Measured(like(before.w), like(before.gw), like(pulled))
+        beside = tuple(like(x) for x in (dual, pulled, dual, sums.w))
+        after = Sums(like(sums.w), like(sums.z), like(sums.seen), sums.extra if self.alike else like(sums.w))
+        late = state.late if self.alike else like(sums.w)
         unused = beside[3]  # for what would be written if penalties were not alike
         dtype = pulled.dtype
         progress = np.empty((4, pulled.shape[0]), dtype=dtype)
@@ -119,8 +123,21 @@ def _fits(heard: Slots, shape: tuple[int, ...]) -> None:
         raise RuntimeError(f"messages of shape {heard.rows.shape[1:]} arrived, {shape} are needed")
 
 
-def _like(x: Array) -> Array:
-    """An array of the same kind that begins where a line of the cache does."""
-    whole = np.empty(x.nbytes + LINE, dtype=np.uint8)
-    start = -whole.ctypes.data % LINE
-    return whole[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+class Memory:
+    """Memory for what each iteration makes anew: that of large arrays which nobody refers to any more is used again.
+
+    The C library would give it back to the system, which clears all that it gives out, page by page: a quarter of the time of a large network.
+    """
+
+    def __init__(self) -> None:
+        self.free: dict[int, list[np.ndarray]] = defaultdict(list)  # by size
+
+    def like(self, x: Array) -> Array:
+        """An array of the same kind, not filled, that begins where a line of the cache does."""
+        free = self.free[x.nbytes]
+        whole = free.pop() if free else np.empty(x.nbytes + LINE, dtype=np.uint8)
+        if x.nbytes >= LARGE:
+            memory, whole = whole, np.frombuffer(whole.data, dtype=np.uint8)  # to which all views of it refer
+            weakref.finalize(whole, free.append, memory).atexit = False
+        start = -whole.ctypes.data % LINE
+        return whole[start : start + x.nbytes].view(x.dtype).reshape(x.shape)

@@ -220,6 +220,8 @@ class NeighborhoodGram:
             place[uses[pairs, at] // self.n_slots] = start + pairs
             start += len(uses)
         stacked = xp.concat(blocks) if len(blocks) > 1 else blocks[0]
+        if len(place) == stacked.shape[0] and (place == np.arange(len(place))).all():
+            return stacked
         there = xp.asarray(place, device=aac.device(stacked))
         return by_nodes(lambda j: (xp.take(stacked, there[j], axis=0),), self.n_nodes, row_bytes(stacked), stacked)[0]
 
@@ -324,6 +326,8 @@ def neighborhood_gram(
 
     far = any(kernel.far(pool.squares) for pool in pools)
     tile: Tile = partial(_tile, pools, n_rows, kernel, local_means, far)
+    small = [kernel.name == "rbf" and not far and not local_means and _small(pool) for pool in pools]
+    compiled = {(p, q) for p, q in kinds[:, :2].tolist() if small[p] and small[q]}
     xp = aac.array_namespace(pools[0].samples)
     device = aac.device(pools[0].samples)
     item = row_bytes(pools[0].samples[:1, :1, :1])
@@ -332,6 +336,8 @@ def neighborhood_gram(
     start = 0
     for number, (p, q, n_uses, diagonal) in enumerate(kinds.tolist()):
         members = sequence[kind[sequence] == number]
+        if (p, q) in compiled:
+            members = np.sort(members)  # site by site
         used = by_pair[starts[members][:, None] + np.arange(n_uses)].ravel()
         rows = tuple(
             xp.asarray(site[members] - offsets[pool], device=device) for site, pool in ((site_1, p), (site_2, q))
@@ -358,19 +364,22 @@ def neighborhood_gram(
             order[second, first % d] = start + np.arange(len(used))
             start += len(used)
 
-    done = set() if far or local_means else _fill_compiled(groups, pools, n_rows, kernel)
+    done = _fill_compiled(groups, compiled, pools, n_rows, kernel)
     sites_of_pattern = np.bincount(pattern[np.unique(site_1)], minlength=len(patterns))
     _fill(groups, done, pools, kinds, patterns, sites_of_pattern, tile)
-    return NeighborhoodGram(tuple(groups), xp.asarray(np.ascontiguousarray(order.T), device=device), B, d, n_rows)
+    # blocks that are kept are never made again; `make` would hold on to the landmark coordinates of all samples
+    kept = tuple(group if group.blocks is None else replace(group, make=_kept) for group in groups)
+    return NeighborhoodGram(kept, xp.asarray(np.ascontiguousarray(order.T), device=device), B, d, n_rows)
 
 
-def _fill_compiled(groups: Sequence[Group], pools: Sequence[Pool], n_rows: int, kernel: Kernel) -> set[int]:
-    """Compute the blocks of groups of small sites pair by pair; returns which groups are done."""
-    small = [_small(pool) and kernel.name == "rbf" for pool in pools]
+def _fill_compiled(
+    groups: Sequence[Group], compiled: set[tuple[int, int]], pools: Sequence[Pool], n_rows: int, kernel: Kernel
+) -> set[int]:
+    """Compute the blocks of groups of these pairs of pools pair by pair; returns which groups are done."""
     by_pools: dict[tuple[int, int], list[int]] = {}
     for number, group in enumerate(groups):
         (p, _), (q, _) = group.sites
-        if group.blocks is not None and small[p] and small[q]:
+        if group.blocks is not None and (p, q) in compiled:
             by_pools.setdefault((p, q), []).append(number)
 
     packing = cache(lambda pool: _packing(pools[pool], n_rows))

@@ -166,7 +166,7 @@ class Post:
         sums = list(values)
         for node in self.network.upward:
             for child in self.network.children[node]:
-                sums[node] = sums[node] + sums[child]
+                sums[node], sums[child] = sums[node] + sums[child], None  # whose memory the next sum takes
         return sums[self.network.root]
 
     def rows(self, requests: Sequence[Rows]) -> list[Array | None]:
