@@ -2,13 +2,14 @@
 
 import shutil
 import time
+from copy import deepcopy
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
 from dekpca import DecentralizedKernelPCA, Network
-from dekpca.core import native, nodewise, spectrum
+from dekpca.core import fused, native, nodewise, spectrum
 from dekpca.core.landmarks import Landmarks
 from dekpca.kernels import Kernel
 from dekpca.options import settle
@@ -129,6 +130,72 @@ def test_a_resumed_run_has_the_same_bits(dtype, n_components):
     assert np.array_equal(whole.w, resumed.w)
     for name, numbers in whole.history.items():
         assert np.array_equal(numbers, resumed.history[name]), name
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
+def test_memory_is_used_again_but_not_that_of_a_checkpoint_that_is_kept(monkeypatch):
+    from dekpca.engines import local
+
+    network, parts = Network.ring(6), parts_of([30] * 6, "float64")
+    model = DecentralizedKernelPCA(3, network=network, max_iter=20, tol=0, random_state=0)
+    options = settle(model._options(6, 0), network, np.full(6, 30), "auto", "auto")
+    (plain,) = local.run(parts, network, options).answers
+    monkeypatch.setattr(fused, "LARGE", 0)
+    asked, new = [], []
+    like, empty = fused.Memory.like, np.empty
+    monkeypatch.setattr(fused.Memory, "like", lambda memory, x: asked.append(1) or like(memory, x))
+    monkeypatch.setattr(
+        fused.np, "empty", lambda *a, **given: new.append(given.get("dtype") == np.uint8) or empty(*a, **given)
+    )
+    (again,) = local.run(parts, network, options).answers
+    assert sum(new) < len(asked) / 5  # two or three of each, in 20 iterations
+    assert np.array_equal(plain.w, again.w)
+
+    states, copies = [], []
+
+    def keep(blocks, checkpoints):
+        states.append(checkpoints[0].state)
+        copies.append(deepcopy(checkpoints[0].state))
+
+    (watched,) = local.run(parts, network, options, keep).answers
+    assert np.array_equal(plain.w, watched.w)
+    for state, copy in zip(states, copies, strict=True):
+        for name in ("w", "dual", "pulled", "shares", "said", "late"):
+            assert np.array_equal(getattr(state, name), getattr(copy, name)), name
+        assert all(np.array_equal(a, b) for a, b in zip(state.sums.arrays(), copy.sums.arrays(), strict=True))
+        assert np.array_equal(state.z.near, copy.z.near)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_response_in_the_place_of_the_matrices_is_the_same(compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(native, "steps", None)
+    roots = np.random.default_rng(0).standard_normal((5, 30, 30))
+    grams = roots @ roots.transpose(0, 2, 1)
+    r = np.array([3.0, 2.5, 1.0, 2.1, 4.0]) * np.linalg.eigvalsh(grams)[:, -1]  # the third is not positive definite
+    whole = spectrum.Factor(grams.copy(), np.full(5, 30.0), np.ones(5))
+    found = whole.response(r)
+    np.testing.assert_allclose(found @ (r[:, None, None] * np.eye(30) - 2 * grams), np.eye(30) + 0 * grams, atol=1e-10)
+    assert np.array_equal(whole.matrix, grams)
+    memory = whole.matrix
+    assert np.array_equal(whole.response(r, in_place=True), found)
+    assert np.array_equal(memory, found)
+    with pytest.raises(TypeError):
+        whole.response(r)  # and not something wrong
+
+
+def test_memory_is_not_used_again_while_a_view_of_it_is_there():
+    memory = fused.Memory()
+    first = memory.like(np.zeros(fused.LARGE, dtype=np.float32))
+    assert first.ctypes.data % fused.LINE == 0
+    at, part = first.ctypes.data, first[5:7]
+    part[:] = 1.0
+    del first
+    second = memory.like(np.zeros(fused.LARGE, dtype=np.float32))
+    assert second.ctypes.data != at
+    assert (part == 1.0).all()
+    del part
+    assert memory.like(np.zeros((2, fused.LARGE // 2), dtype=np.float32)).ctypes.data == at
 
 
 def test_a_module_of_another_version_is_not_used(monkeypatch):

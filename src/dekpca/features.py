@@ -44,7 +44,7 @@ def feature_answer(
     block: Block, options: Options, known: Known, coordinates: Coordinates, state: PowerState | None
 ) -> Script:
     """The leading eigenvectors of the covariance of all the data's features."""
-    psi = coordinates.centered(block, options, known)
+    psi = coordinates.center(block, options, known)
     xp = aac.array_namespace(psi)
     m, q, k = psi.shape[2], options.n_columns, options.n_components
     if state is None:

@@ -203,13 +203,12 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
     m = coordinates.raw.shape[2]
     if options.centering == "global":
         raw = coordinates.raw
-        (mine,) = by_nodes(lambda j: (xp.sum(raw[j, ...], axis=1),), block.n_nodes, row_bytes(raw), raw)
+        (mine,) = by_nodes(lambda j: (xp.sum(raw[j, ...], axis=1),), block.n_nodes, row_bytes(raw) // 4, raw)
         total = yield from network_sum(block, "mean", mine)
         known.mean = total / float(block.sizes.sum())
     if options.random_features:
         return
     if options.solver == "landmarks" or options.init == "landmarks":
-        psi = coordinates.centered(block, options, known)
         keep = min(m, options.n_columns)
 
         def directions(triangle: Array) -> Array:
@@ -217,12 +216,11 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
             values, basis = landmarks.principal_directions(triangle, m, keep, scale)
             return xp.concat([values, xp.reshape(basis, (-1,))])
 
-        (triangles,) = by_nodes(
-            lambda j: (landmarks.pack_triangle(transposed(psi[j, ...]) @ psi[j, ...]),),
-            block.n_nodes,
-            row_bytes(psi),
-            psi,
-        )
+        def triangle(nodes: slice) -> tuple[Array]:
+            psi = coordinates.centered(block, options, known, nodes)
+            return (landmarks.pack_triangle(transposed(psi) @ psi),)
+
+        (triangles,) = by_nodes(triangle, block.n_nodes, row_bytes(coordinates.raw), coordinates.raw)
         found = yield from network_sum(block, "covariance", triangles, directions, keep * (1 + m))
         known.landmark_values, known.directions = found[:keep], xp.reshape(found[keep:], (m, keep))
 
@@ -306,13 +304,15 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
     if state.at_check[0] is not state.w:
         at_check = measured_of(state.at_check[0])
     response, made_for = None, None
+    # what penalties that never change make of K_j is all that is needed of it
+    last = alike and options.update != "paper" and space.gram.matrix is not space.own.rest
     while True:
         t = state.iteration
         going = t < options.max_iter and not state.verdict
         if going:  # before the checkpoint: the first response is not a part of the iterations
             rho, next_rho = _rho(block, options, known, t), _rho(block, options, known, t + 1)
             if made_for != (rho.near, rho.mine):
-                response, made_for = space.gram.response(rho.spent), (rho.near, rho.mine)
+                response, made_for = space.gram.response(rho.spent, in_place=last), (rho.near, rho.mine)
 
         asked = yield Checkpoint(*snapshot(known, state))
         if not going:

@@ -16,7 +16,7 @@ from .core import landmarks, spectrum
 from .core.centering import Columns, center_blocks, center_rows
 from .core.consensus import OwnSpace
 from .core.landmarks import Landmarks, RandomFeatures, node_random
-from .core.nodewise import by_nodes, row_bytes
+from .core.nodewise import by_nodes, chunks_of, in_turn, row_bytes
 from .core.pairs import NeighborhoodGram, Pool, neighborhood_gram
 from .core.spectrum import Factor, to_numpy, transposed
 from .kernels import Kernel
@@ -53,7 +53,6 @@ class Coordinates:
     marks: Landmarks | RandomFeatures | None
     raw: Array
     squares: Array | None = None  # of the own samples (Kernel.squares), where they were computed for psi
-    _centered: Array | None = None  # by the network's mean
 
     @classmethod
     def of(cls, block: Block, options: Options, known: Known) -> Coordinates:
@@ -69,20 +68,21 @@ class Coordinates:
         psi, squares = marks.with_squares(kernel, block.samples)
         return cls(marks, block.masked(psi), squares)
 
-    def centered(self, block: Block, options: Options, known: Known) -> Array:
-        """psi with the network's mean, or the node's own, subtracted."""
+    def centered(self, block: Block, options: Options, known: Known, nodes: slice = slice(None)) -> Array:
+        """psi of some nodes with the network's mean, or the node's own, subtracted."""
+        raw = self.raw[nodes, ...]
         if options.centering == "local":
-            return center_rows(self.raw, block.mask)
-        if known.mean is None:
-            return self.raw
-        if self._centered is None:  # asked for twice
-            (self._centered,) = by_nodes(
-                lambda j: (block.masked(self.raw[j, ...] - known.mean, j),),
-                block.n_nodes,
-                row_bytes(self.raw),
-                self.raw,
-            )
-        return self._centered
+            return center_rows(raw, block.mask[nodes, :])
+        return raw if known.mean is None else block.masked(raw - known.mean, nodes)
+
+    def center(self, block: Block, options: Options, known: Known) -> Array:
+        """That of all nodes, in the place of `raw`, which is as large as many Gram blocks and not to be used any more."""
+
+        def some(nodes: slice) -> None:
+            self.raw[nodes, ...] = self.centered(block, options, known, nodes)
+
+        in_turn(some, chunks_of(block.n_nodes, row_bytes(self.raw), self.raw), self.raw)
+        return self.raw
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,6 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
     """Gram blocks of all neighborhoods, factors of the own ones, penalties."""
     xp = aac.array_namespace(block.samples)
     kernel, raw = known.kernel(options), coordinates.raw
-    psi = coordinates.centered(block, options, known)
     # a network of one node hears nobody, and looks at its own samples
     sites = known.near or Heard((block.samples,), *np.zeros((2, block.n_nodes, 1), dtype=np.int64))
     sites = sites.narrowed()
@@ -149,6 +148,8 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
     if noisy:
         seen = raw if coordinates.marks is None else coordinates.marks.coordinates(kernel, sent)
         reach, clean = rest_between(sent, seen), rest_between(block.samples, raw)
+    # Gram blocks that are not kept are made of what is not centred
+    psi = (coordinates.center if near.kept else coordinates.centered)(block, options, known)
     own, gram = own_space(block, psi, rest, reach, scale)
     landmarks.check_kernel(block.samples, gram, block.own_sizes, owners, kernel)
     rho = _penalties(options, block.n_slots, gram, block.array(block.own_sizes), scale)

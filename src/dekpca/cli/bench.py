@@ -54,7 +54,8 @@ def bench(
         network = Network.ring(count, neighbors)
         with err.status(f"{count} nodes, {count * rows:,} rows: fits, and central kernel PCA to compare with"):
             if device is None:
-                found = scale.apart(X, count, rows, neighbors, width, {"memory_limit": memory_limit})
+                limits, in_a_row = {"memory_limit": memory_limit}, max(counts) // count
+                found = scale.apart(X, count, rows, neighbors, width, limits, in_a_row=in_a_row)
             else:
                 some, _ = scale.draw(X, count * rows)
                 found, _ = scale.fit(some, network, width, repeats=2, memory_limit=memory_limit)

@@ -132,9 +132,14 @@ class NeighborhoodGram:
         return by_nodes(lambda nodes: (self.collect(products, nodes, weights),), self.n_nodes, row_bytes(c), c)[0]
 
     @property
+    def kept(self) -> bool:
+        """Whether all blocks are."""
+        return all(group.blocks is not None for group in self.groups)
+
+    @property
     def in_memory(self) -> bool:
-        """Whether all blocks are NumPy arrays that are kept, as compiled code needs them."""
-        return all(aac.is_numpy_array(group.blocks) for group in self.groups)
+        """Whether they are NumPy arrays too, as compiled code needs them."""
+        return self.kept and aac.is_numpy_array(self.order)
 
     def _apply_compiled(self, c: Array, weights: Array) -> Array:
         out = np.empty(c.shape, dtype=c.dtype)

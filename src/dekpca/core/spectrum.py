@@ -12,7 +12,7 @@ from typing import Any
 
 import array_api_compat as aac
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrtri, strtri
 
 from . import native
 from .nodewise import by_nodes, chunks_of, in_turn, row_bytes
@@ -116,19 +116,26 @@ class Factor:
         eigen = self.eigen
         return (eigen.basis * eigen.inverse[..., None, :]) @ transposed(eigen.basis)
 
-    def response(self, r: Array) -> Array:
-        """(B, n, n): (r - 2 A)^-1, `r` one number for each matrix; not finite where that does not exist, which a check will notice."""
-        xp = aac.array_namespace(self.matrix)
+    def response(self, r: Array, in_place: bool = False) -> Array:
+        """(B, n, n): (r - 2 A)^-1, `r` one number for each matrix; not finite where that does not exist, which a check will notice.
 
-        def inverse(nodes: slice) -> tuple[Array]:
-            some = self[nodes]
+        `in_place` of the matrices, which nothing else can be had from after that.
+        """
+        matrix = self.matrix
+        xp = aac.array_namespace(matrix)
+        out = matrix if in_place else xp.empty_like(matrix)
+
+        def inverse(nodes: slice) -> None:
             try:
-                return (invert(some.matrix, -2.0, r[nodes]),)
+                out[nodes, ...] = invert(matrix[nodes, ...], -2.0, r[nodes])
             except np.linalg.LinAlgError:
-                values, basis = xp.linalg.eigh(some.matrix)
-                return ((basis / (r[nodes][:, None] - 2.0 * values)[:, None, :]) @ transposed(basis),)
+                values, basis = xp.linalg.eigh(matrix[nodes, ...])
+                out[nodes, ...] = (basis / (r[nodes][:, None] - 2.0 * values)[:, None, :]) @ transposed(basis)
 
-        return by_nodes(inverse, self.matrix.shape[0], row_bytes(self.matrix), self.matrix)[0]
+        in_turn(inverse, chunks_of(matrix.shape[0], row_bytes(matrix), matrix), matrix)
+        if in_place:
+            object.__setattr__(self, "matrix", None)
+        return out
 
     def __getitem__(self, nodes: slice) -> Factor:
         return Factor(self.matrix[nodes, ...], self.sizes[nodes], self.scale[nodes])
@@ -246,7 +253,10 @@ def _inverse_triangle(lower: Array) -> Array:
     if aac.is_torch_array(lower):
         return xp.linalg.solve_triangular(lower, xp.broadcast_to(eye, lower.shape), upper=False)
     if aac.is_numpy_array(lower):
-        return np.stack([solve_triangular(x, eye, lower=True, check_finite=False) for x in lower])
+        inverse = (
+            dtrtri if lower.dtype == np.float64 else strtri
+        )  # of what is row by row here, and column by column there
+        return np.stack([inverse(x.T)[0].T for x in lower])
     return xp.linalg.solve(lower, xp.broadcast_to(eye, lower.shape))
 
 
