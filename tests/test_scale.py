@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ from threadpoolctl import threadpool_limits
 from typer.testing import CliRunner
 
 from conftest import clusters, make_options
-from dekpca import DecentralizedKernelPCA, Network
+from dekpca import DecentralizedKernelPCA, Network, memory
 from dekpca.block import Dealt, make_blocks
 from dekpca.cli import app
-from dekpca.core import nodewise, spectrum
+from dekpca.core import native, nodewise, pairs, spectrum
 from dekpca.engines import local
 from dekpca.experiments import scale
 from dekpca.memory import parse_size, within
@@ -77,15 +78,55 @@ def test_threads_are_those_of_blas_and_given_back():
 
 
 @pytest.mark.parametrize("mode", [{}, {"centering": "local", "init": "random"}, {"exchange_noise": 0.1}], ids=str)
-def test_gram_blocks_computed_again_give_the_same_answer(mode, ragged):
+def test_gram_blocks_computed_again_give_the_same_answer(mode, ragged, monkeypatch):
+    monkeypatch.setattr(memory, "_compiled", lambda *given: False)  # which would take all of them
     parts, network = ragged
     options = make_options(parts, network, 15, **mode)
     usual = local.run(parts, network, options)
     blocks = make_blocks(parts, network)
     least = next(bytes for bytes in (2**i for i in range(12, 40)) if _fits(blocks, options, bytes))
     tight = local.run(parts, network, options, memory_limit=least)
-    assert any(group.gram_bytes < np.inf for group in within(blocks, options, least))
+    limited = within(blocks, options, least)
+    assert any(block.gram_bytes < memory._gram(block) for block in limited)
     same(usual, tight, 1e-11)
+
+
+SHAPES = {
+    "a ring": ([60] * 40, Network.ring(40, 4), 60, {}),
+    "many landmarks": ([30] * 40, Network.ring(40), 200, {}),
+    "a star": ([50] * 20, Network.star(20), 40, {}),
+    "ragged": ([20 + 37 * j % 90 for j in range(30)], Network.ring(30, 4), 60, {}),
+    "penalties on a schedule": ([60] * 40, Network.ring(40), 60, {"rho": [(0, 60.0, 40.0), (6, 90.0, 60.0)]}),
+    "a start at random": ([60] * 40, Network.ring(40), 60, {"init": "random"}),
+}
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_run_takes_no_more_memory_than_was_counted(shape, compiled, monkeypatch):
+    """But for what threads work on, which does not grow with the network, and is made small here."""
+    if compiled and native.steps is None:
+        pytest.skip("no compiled steps here")
+    monkeypatch.setattr(nodewise, "CACHE_BYTES", 2**13)
+    monkeypatch.setattr(pairs, "PANEL_BYTES", 2**14)
+    sizes, network, n_landmarks, settings = SHAPES[shape]
+    parts = clusters(sizes)
+    options = make_options(parts, network, n_landmarks, max_iter=12, tol=0, **settings)
+    blocks = make_blocks(parts, network)
+    gram = sum(memory._gram(block) for block in blocks)
+    if not compiled:
+        monkeypatch.setattr(memory, "_compiled", lambda *given: False)
+        gram = gram // 4  # some blocks are kept, and some computed again
+    counted = gram + sum(memory._without_gram(block, options, compiled) for block in blocks)
+    limited = within(blocks, options, counted)
+    assert all((block.gram_bytes >= memory._gram(block)) == compiled for block in limited)
+    with threadpool_limits(1):
+        tracemalloc.start()
+        local.run(parts, network, options, memory_limit=counted)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak <= counted
+    assert peak >= counted / 3  # it is not counted for nothing
 
 
 def _fits(blocks, options, limit):

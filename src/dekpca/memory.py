@@ -12,9 +12,12 @@ from functools import cache
 from numbers import Integral
 from typing import Any
 
+import array_api_compat as aac
+
 from .block import Block
+from .core import native
 from .core.nodewise import row_bytes
-from .options import Options
+from .options import Options, noise_level
 
 UNITS = {
     "": 1,
@@ -29,8 +32,9 @@ UNITS = {
     "TIB": 2**40,
 }
 
-# Arrays alive at once at the peak of an iteration, as counted in program.py: for each neighbor and sample, and for each landmark.
+# Arrays alive at once at the peak of an iteration, as counted in program.py and core/fused.py: for each neighbor and sample, and for each landmark.
 SLOT_ARRAYS, SHARED_ARRAYS = 16, 24
+COMPILED_SLOT_ARRAYS, COMPILED_SHARED_ARRAYS = 9, 18
 
 
 def parse_size(limit: int | str | None) -> int | None:
@@ -49,19 +53,25 @@ def parse_size(limit: int | str | None) -> int | None:
 
 
 def within(blocks: Sequence[Block], options: Options, limit: int | None) -> list[Block]:
-    """The blocks, each with its share of what the limit leaves for Gram blocks."""
+    """The blocks, each with its share of what the limit leaves for Gram blocks.
+
+    Compiled steps need less memory than others, but all Gram blocks.
+    """
     if limit is None:
         return list(blocks)
+    gram = [_gram(block) for block in blocks]
+    if all(_compiled(block, options) for block in blocks):
+        needed = sum(_without_gram(block, options, compiled=True) for block in blocks)
+        if needed + sum(gram) <= limit:
+            return [replace(block, gram_bytes=size) for block, size in zip(blocks, gram, strict=True)]
     needed = sum(_without_gram(block, options) for block in blocks)
     if needed > limit:
         raise ValueError(
             f"memory_limit={limit / 1e9:.3g} GB: the samples, factors and iterates of these {sum(b.n_nodes for b in blocks)} nodes take about "
             f"{needed / 1e9:.3g} GB; raise it, use dtype='float32', or spread the nodes over more processes (engine='mpi')"
         )
-    sizes = [block.n_nodes * block.n_slots**2 * block.n_near**2 for block in blocks]
     return [
-        replace(block, gram_bytes=(limit - needed) * size / sum(sizes))
-        for block, size in zip(blocks, sizes, strict=True)
+        replace(block, gram_bytes=(limit - needed) * size / sum(gram)) for block, size in zip(blocks, gram, strict=True)
     ]
 
 
@@ -78,14 +88,36 @@ def give_back(blocks: Sequence[Block]) -> None:
         trim(0)
 
 
-def _without_gram(block: Block, options: Options) -> int:
+def _compiled(block: Block, options: Options) -> bool:
+    """Whether the steps of an iteration will be compiled ones, if all Gram blocks are kept."""
+    noise, _ = noise_level(options.exchange_noise)
+    usual = options.solver == "projection" and options.anchored and not options.diagnostics and noise == 0
+    return native.steps is not None and aac.is_numpy_array(block.samples) and usual
+
+
+def _gram(block: Block) -> int:
+    """Bytes of the Gram blocks, at most: one for each pair of nodes that some node has around."""
+    pairs = (block.network.watchers.nnz + len(block.network)) // 2
+    at_most = min(pairs, block.n_nodes * block.n_slots * (block.n_slots + 1) // 2)
+    return int(at_most * block.n_near**2 * _item(block))
+
+
+def _without_gram(block: Block, options: Options, compiled: bool = False) -> int:
     """Bytes of everything else."""
     B, n, M = block.samples.shape
     if block.borrowed:
         M = 0
     m, k, d = options.n_landmarks, options.n_columns, block.n_slots
     if options.solver == "landmarks":
-        return int(B * n * (M + 2 * m) * row_bytes(block.samples[:1, :1, 0]))
+        return int(B * n * (M + 2 * m) * _item(block))
     matrices = 4 * n * n  # rest and its inverse, K_j, the response
-    iterates = k * (block.n_near * (SLOT_ARRAYS * d + d * d) + SHARED_ARRAYS * m)
-    return int(B * (n * M + 2 * n * m + matrices + iterates) * row_bytes(block.samples[:1, :1, 0]))
+    if compiled:
+        psi, iterates = n * m, block.n_near * COMPILED_SLOT_ARRAYS * d + COMPILED_SHARED_ARRAYS * m
+    else:  # psi is there centred and as it came, for blocks that are computed again
+        psi, iterates = 2 * n * m, block.n_near * (SLOT_ARRAYS * d + d * d) + SHARED_ARRAYS * m
+    triangles = n * m + m * (m + 1) // 2 if options.init == "landmarks" else 0  # with which it begins
+    return int(B * (n * M + max(triangles, psi + matrices + k * iterates)) * _item(block))
+
+
+def _item(block: Block) -> int:
+    return row_bytes(block.samples[:1, :1, 0])

@@ -220,7 +220,9 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
             psi = coordinates.centered(block, options, known, nodes)
             return (landmarks.pack_triangle(transposed(psi) @ psi),)
 
-        (triangles,) = by_nodes(triangle, block.n_nodes, row_bytes(coordinates.raw), coordinates.raw)
+        raw = coordinates.raw
+        work = row_bytes(raw, 2) * max(raw.shape[1], m // 2)  # what it reads or what it makes
+        (triangles,) = by_nodes(triangle, block.n_nodes, work, raw)
         found = yield from network_sum(block, "covariance", triangles, directions, keep * (1 + m))
         known.landmark_values, known.directions = found[:keep], xp.reshape(found[keep:], (m, keep))
 

@@ -23,7 +23,27 @@ from .stopping import NOTHING, Measured, Progress
 
 Array = Any
 LINE = 64  # bytes of a line of the cache
-LARGE = 2**22  # bytes of an array that the C library gets from the system and gives back at once
+LARGE = 2**22  # bytes; the memory of smaller arrays the C library keeps for others
+
+
+class Memory:
+    """Memory for what each iteration makes anew: that of large arrays which nobody refers to any more is used again.
+
+    The C library would give it back to the system, which clears all that it gives out, page by page: a quarter of the time of a large network.
+    """
+
+    def __init__(self) -> None:
+        self.free: dict[int, list[np.ndarray]] = defaultdict(list)  # by size
+
+    def like(self, x: Array) -> Array:
+        """An array of the same kind, not filled, that begins where a line of the cache does."""
+        free = self.free[x.nbytes]
+        whole = free.pop() if free else np.empty(x.nbytes + LINE, dtype=np.uint8)
+        if x.nbytes >= LARGE:
+            memory, whole = whole, np.frombuffer(whole.data, dtype=np.uint8)  # to which all views of it refer
+            weakref.finalize(whole, free.append, memory).atexit = False
+        start = -whole.ctypes.data % LINE
+        return whole[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +55,7 @@ class Steps:
     alike: bool  # in every iteration a node's penalties are the same for its own z and its neighbors': `late` and `sums.extra` stay zero
     address: np.ndarray  # (B, T) of each Gram block of a neighborhood
     where: np.ndarray  # (B, T, 4): its slots, rows, columns
-    memory: Memory = field(default_factory=lambda: Memory())
+    memory: Memory = field(default_factory=Memory)
 
     @classmethod
     def of(cls, own: OwnSpace, near: NeighborhoodGram, alike: bool) -> Steps | None:
@@ -121,23 +141,3 @@ def _fits(heard: Slots, shape: tuple[int, ...]) -> None:
     """Compiled code would not notice."""
     if heard.rows.shape[1:] != shape:
         raise RuntimeError(f"messages of shape {heard.rows.shape[1:]} arrived, {shape} are needed")
-
-
-class Memory:
-    """Memory for what each iteration makes anew: that of large arrays which nobody refers to any more is used again.
-
-    The C library would give it back to the system, which clears all that it gives out, page by page: a quarter of the time of a large network.
-    """
-
-    def __init__(self) -> None:
-        self.free: dict[int, list[np.ndarray]] = defaultdict(list)  # by size
-
-    def like(self, x: Array) -> Array:
-        """An array of the same kind, not filled, that begins where a line of the cache does."""
-        free = self.free[x.nbytes]
-        whole = free.pop() if free else np.empty(x.nbytes + LINE, dtype=np.uint8)
-        if x.nbytes >= LARGE:
-            memory, whole = whole, np.frombuffer(whole.data, dtype=np.uint8)  # to which all views of it refer
-            weakref.finalize(whole, free.append, memory).atexit = False
-        start = -whole.ctypes.data % LINE
-        return whole[start : start + x.nbytes].view(x.dtype).reshape(x.shape)

@@ -26,7 +26,9 @@ from .spectrum import to_numpy, transposed
 
 Array = Any
 
-PANEL_BYTES = 4 * 2**20  # of samples gathered at a time while Gram blocks are computed, in a thread's cache
+PANEL_BYTES = (
+    4 * 2**20
+)  # of samples gathered at a time while Gram blocks are computed, or of these, in a thread's cache
 DEVICE_PANEL_BYTES = 2**30
 PACKED_BYTES = 2**20  # of one site: larger ones gain nothing from being packed once
 
@@ -65,7 +67,7 @@ class Group:
     blocks: Array | None  # (P, a, b); None: too large to be kept, and made again each time
     make: Callable[[slice], Array]  # the blocks of some pairs, computed
     shape: tuple[int, int, int]
-    work_bytes: int  # of the samples that making one block takes
+    work_bytes: int  # of the samples that making one block takes, or of the block
     n_uses: int
     first: Array
     second: Array | None  # None: pairs of a site with itself
@@ -356,7 +358,9 @@ def neighborhood_gram(
                 blocks=xp.empty(shape, dtype=pools[p].samples.dtype, device=device) if fits else None,
                 make=partial(_one_by_one, tile, p, rows[0], q, rows[1]),
                 shape=shape,
-                work_bytes=(shape[1] + shape[2]) * row_bytes(pools[p].samples[:1, 0, :]),
+                work_bytes=max(
+                    (shape[1] + shape[2]) * row_bytes(pools[p].samples[:1, 0, :]), shape[1] * shape[2] * item
+                ),
                 n_uses=n_uses,
                 first=xp.asarray(first, device=device),
                 second=None if diagonal else xp.asarray(second, device=device),
@@ -449,9 +453,10 @@ def _fill(
         present = [g for g in np.flatnonzero(pattern).tolist() if g not in done and groups[g].blocks is not None]
         for (p, q), members in groupby(present, key=lambda g: tuple(kinds[g, :2].tolist())):
             parts = [(g, int(begun[g]), int(pattern[g])) for g in members]
-            columns = groups[parts[0][0]].shape[1] + sum(count * groups[g].shape[2] for g, _, count in parts)
+            rows, columns = groups[parts[0][0]].shape[1], sum(count * groups[g].shape[2] for g, _, count in parts)
             limit = PANEL_BYTES if aac.is_numpy_array(like) else DEVICE_PANEL_BYTES
-            step = max(1, limit // (columns * row_bytes(like[:1, 0, :])))
+            samples, blocks = (rows + columns) * row_bytes(like[:1, 0, :]), rows * columns * row_bytes(like[:1, :1, 0])
+            step = max(1, limit // max(samples, blocks))
             work += [(p, q, parts, chunk) for chunk in row_tiles(int(sites), step)]
         begun += pattern * sites
 

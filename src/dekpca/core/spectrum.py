@@ -248,15 +248,13 @@ def inverse_root(whole: Factor) -> Array:
 
 def _inverse_triangle(lower: Array) -> Array:
     """The inverse of each of a stack of lower triangular matrices."""
+    if aac.is_numpy_array(lower):
+        inverse = dtrtri if lower.dtype == np.float64 else strtri
+        return np.stack([inverse(x.T)[0].T for x in lower])  # LAPACK has columns where NumPy has rows
     xp = aac.array_namespace(lower)
     eye = xp.eye(lower.shape[-1], dtype=lower.dtype, device=aac.device(lower))
     if aac.is_torch_array(lower):
         return xp.linalg.solve_triangular(lower, xp.broadcast_to(eye, lower.shape), upper=False)
-    if aac.is_numpy_array(lower):
-        inverse = (
-            dtrtri if lower.dtype == np.float64 else strtri
-        )  # of what is row by row here, and column by column there
-        return np.stack([inverse(x.T)[0].T for x in lower])
     return xp.linalg.solve(lower, xp.broadcast_to(eye, lower.shape))
 
 
