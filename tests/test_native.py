@@ -2,6 +2,7 @@
 
 import shutil
 import time
+import weakref
 from copy import deepcopy
 
 import numpy as np
@@ -111,13 +112,20 @@ def test_the_steps_are_used(monkeypatch):
 @pytest.mark.usefixtures("instructions")
 @pytest.mark.filterwarnings("ignore:not converged")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("n_components", [1, 3, 4])
-def test_a_resumed_run_has_the_same_bits(dtype, n_components):
+@pytest.mark.parametrize(
+    ("n_components", "packed", "centering"),
+    [(1, 2**20, "global"), (3, 2**20, "global"), (4, 0, "global"), (3, 0, "local")],
+)
+def test_a_resumed_run_has_the_same_bits(dtype, n_components, packed, centering, monkeypatch):
     """Also in what is measured of it: the verdict of a check follows from that."""
+    from dekpca.core import pairs
     from dekpca.engines import local
 
+    monkeypatch.setattr(pairs, "PACKED_BYTES", packed)
     network, parts = Network.ring(4), parts_of([50] * 4, dtype)
-    model = DecentralizedKernelPCA(n_components, network=network, max_iter=20, tol=0, random_state=0)
+    model = DecentralizedKernelPCA(
+        n_components, network=network, max_iter=20, tol=0, random_state=0, centering=centering
+    )
     options = settle(model._options(6, 0), network, np.full(4, 50), "auto", "auto")
     kept = []
 
@@ -182,6 +190,18 @@ def test_a_response_in_the_place_of_the_matrices_is_the_same(compiled, monkeypat
     assert np.array_equal(memory, found)
     with pytest.raises(TypeError):
         whole.response(r)  # and not something wrong
+
+
+def test_nobody_keeps_memory_for_iterations_that_are_over():
+    memory = fused.Memory()
+    arrays = [memory.like(np.zeros(fused.LARGE, dtype=np.uint8)) for _ in range(3)]
+    del arrays[1:]
+    (spare,) = memory.free.values()
+    assert len(spare) == 2
+    gone = weakref.ref(spare[0])
+    del spare, memory
+    assert gone() is None
+    assert arrays[0].shape == (fused.LARGE,)  # while another is still in use
 
 
 def test_memory_is_not_used_again_while_a_view_of_it_is_there():

@@ -14,7 +14,7 @@ from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, memory
 from dekpca.block import Dealt, make_blocks
 from dekpca.cli import app
-from dekpca.core import native, nodewise, pairs, spectrum
+from dekpca.core import fused, native, nodewise, pairs, spectrum
 from dekpca.engines import local
 from dekpca.experiments import scale
 from dekpca.memory import parse_size, within
@@ -97,6 +97,10 @@ SHAPES = {
     "a star": ([50] * 20, Network.star(20), 40, {}),
     "ragged": ([20 + 37 * j % 90 for j in range(30)], Network.ring(30, 4), 60, {}),
     "penalties on a schedule": ([60] * 40, Network.ring(40), 60, {"rho": [(0, 60.0, 40.0), (6, 90.0, 60.0)]}),
+    "small nodes": ([20] * 60, Network.ring(60), 20, {"n_components": 8}),
+    "a schedule, small nodes": ([20] * 60, Network.ring(60), 60, {"rho": [(0, 60.0, 40.0), (6, 90.0, 60.0)]}),
+    "ragged, many landmarks": ([10 + 7 * j % 30 for j in range(40)], Network.ring(40), 200, {}),
+    "no landmarks": ([60] * 40, Network.ring(40), 0, {"init": "local", "centering": "local"}),
     "a start at random": ([60] * 40, Network.ring(40), 60, {"init": "random"}),
 }
 
@@ -109,6 +113,7 @@ def test_a_run_takes_no_more_memory_than_was_counted(shape, compiled, monkeypatc
         pytest.skip("no compiled steps here")
     monkeypatch.setattr(nodewise, "CACHE_BYTES", 2**13)
     monkeypatch.setattr(pairs, "PANEL_BYTES", 2**14)
+    monkeypatch.setattr(fused, "LARGE", 0)
     sizes, network, n_landmarks, settings = SHAPES[shape]
     parts = clusters(sizes)
     options = make_options(parts, network, n_landmarks, max_iter=12, tol=0, **settings)

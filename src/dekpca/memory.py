@@ -33,8 +33,8 @@ UNITS = {
 }
 
 # Arrays alive at once at the peak of an iteration, as counted in program.py and core/fused.py: for each neighbor and sample, and for each landmark.
-SLOT_ARRAYS, SHARED_ARRAYS = 16, 24
-COMPILED_SLOT_ARRAYS, COMPILED_SHARED_ARRAYS = 9, 18
+SLOT_ARRAYS, SHARED_ARRAYS = 16, 26
+COMPILED_SLOT_ARRAYS, COMPILED_SHARED_ARRAYS = 9, 24
 
 
 def parse_size(limit: int | str | None) -> int | None:
@@ -111,6 +111,8 @@ def _without_gram(block: Block, options: Options, compiled: bool = False) -> int
     if options.solver == "landmarks":
         return int(B * n * (M + 2 * m) * _item(block))
     matrices = 4 * n * n  # rest and its inverse, K_j, the response
+    if options.init != "landmarks":
+        matrices += 2 * n * n  # eigenvectors to begin with
     if compiled:
         psi, iterates = n * m, block.n_near * COMPILED_SLOT_ARRAYS * d + COMPILED_SHARED_ARRAYS * m
     else:  # psi is there centred and as it came, for blocks that are computed again

@@ -203,7 +203,9 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
     m = coordinates.raw.shape[2]
     if options.centering == "global":
         raw = coordinates.raw
-        (mine,) = by_nodes(lambda j: (xp.sum(raw[j, ...], axis=1),), block.n_nodes, row_bytes(raw) // 4, raw)
+        (mine,) = by_nodes(
+            lambda j: (xp.sum(raw[j, ...], axis=1),), block.n_nodes, row_bytes(raw) // 4, raw
+        )  # little is kept of it
         total = yield from network_sum(block, "mean", mine)
         known.mean = total / float(block.sizes.sum())
     if options.random_features:
@@ -296,7 +298,7 @@ def _rho(block: Block, options: Options, known: Known, t: int) -> Penalties:
 
 
 def iterate(block: Block, options: Options, known: Known, space: Space, state: State) -> Script:
-    """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`."""
+    """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`, and may use up `space.gram`."""
     if state.sums.seen.shape[1] != (block.n_slots if options.diagnostics else 1):
         raise ValueError("a run must be resumed with the diagnostics it was begun with")
     alike = known.rho_near is not None
@@ -307,14 +309,14 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         at_check = measured_of(state.at_check[0])
     response, made_for = None, None
     # what penalties that never change make of K_j is all that is needed of it
-    last = alike and options.update != "paper" and space.gram.matrix is not space.own.rest
+    once = alike and options.update != "paper" and space.gram.matrix is not space.own.rest
     while True:
         t = state.iteration
         going = t < options.max_iter and not state.verdict
         if going:  # before the checkpoint: the first response is not a part of the iterations
             rho, next_rho = _rho(block, options, known, t), _rho(block, options, known, t + 1)
             if made_for != (rho.near, rho.mine):
-                response, made_for = space.gram.response(rho.spent, in_place=last), (rho.near, rho.mine)
+                response, made_for = space.gram.response(rho.spent, in_place=once), (rho.near, rho.mine)
 
         asked = yield Checkpoint(*snapshot(known, state))
         if not going:

@@ -48,7 +48,7 @@ class Known:
 
 @dataclass(eq=False)
 class Coordinates:
-    """The landmarks (None: there are none) and psi of the own samples (B, n, m), not centred; padding is zero."""
+    """The landmarks (None: there are none) and psi of the own samples (B, n, m), not centred before `center`; padding is zero."""
 
     marks: Landmarks | RandomFeatures | None
     raw: Array
@@ -68,8 +68,11 @@ class Coordinates:
         psi, squares = marks.with_squares(kernel, block.samples)
         return cls(marks, block.masked(psi), squares)
 
-    def centered(self, block: Block, options: Options, known: Known, nodes: slice = slice(None)) -> Array:
-        """psi of some nodes with the network's mean, or the node's own, subtracted."""
+    def centered(self, block: Block, options: Options, known: Known, nodes: slice | None = None) -> Array:
+        """psi of some nodes, or of all, with the network's mean, or the node's own, subtracted."""
+        if nodes is None:
+            work = row_bytes(self.raw)
+            return by_nodes(lambda j: (self.centered(block, options, known, j),), block.n_nodes, work, self.raw)[0]
         raw = self.raw[nodes, ...]
         if options.centering == "local":
             return center_rows(raw, block.mask[nodes, :])
@@ -90,7 +93,7 @@ class Space:
     """The block's feature space, computed from samples and what is known."""
 
     own: OwnSpace
-    gram: Factor  # of K_j = psi psi' + rest
+    gram: Factor  # of K_j = psi psi' + rest; `iterate` may use it up
     near: NeighborhoodGram
     sites: Heard  # where the samples behind each slot are
     clean_rest: Array  # (B, n, n) of the own samples without noise
@@ -184,11 +187,13 @@ def _pool(block: Block, sites: Heard, number: int, kernel: Kernel, coordinates: 
     size[sites.row[here]] = block.near_sizes[here]
     rows = min(samples.shape[1], block.n_near)
     mask = block.array(np.arange(rows) < size[:, None])
-    squares = coordinates.squares if samples is block.samples else None
+    squares: Array | None = None
     if samples is block.samples:
-        psi = coordinates.raw[:, :rows, :]
-    elif marks is not None:
-        psi = marks.coordinates(kernel, samples[:, :rows, :])
+        psi, squares = coordinates.raw[:, :rows, :], coordinates.squares
+    elif isinstance(
+        marks, Landmarks
+    ):  # as for the own samples: a run that is resumed finds these among what it heard, and has the same bits
+        psi, squares = marks.with_squares(kernel, samples[:, :rows, :])
     else:
         psi = xp.zeros((samples.shape[0], rows, 0), dtype=samples.dtype, device=aac.device(samples))
     samples = samples[:, :rows, :]

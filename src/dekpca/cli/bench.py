@@ -54,7 +54,7 @@ def bench(
         network = Network.ring(count, neighbors)
         with err.status(f"{count} nodes, {count * rows:,} rows: fits, and central kernel PCA to compare with"):
             if device is None:
-                limits, in_a_row = {"memory_limit": memory_limit}, max(counts) // count
+                limits, in_a_row = {"memory_limit": memory_limit}, min(20, max(counts) // count)
                 found = scale.apart(X, count, rows, neighbors, width, limits, in_a_row=in_a_row)
             else:
                 some, _ = scale.draw(X, count * rows)

@@ -41,9 +41,15 @@ class Memory:
         whole = free.pop() if free else np.empty(x.nbytes + LINE, dtype=np.uint8)
         if x.nbytes >= LARGE:
             memory, whole = whole, np.frombuffer(whole.data, dtype=np.uint8)  # to which all views of it refer
-            weakref.finalize(whole, free.append, memory).atexit = False
+            weakref.finalize(whole, _taken_back, weakref.ref(self), memory).atexit = False
         start = -whole.ctypes.data % LINE
         return whole[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+
+
+def _taken_back(by: weakref.ref[Memory], memory: np.ndarray) -> None:
+    """After the iterations there is nobody to use it again."""
+    if (there := by()) is not None:
+        there.free[len(memory) - LINE].append(memory)
 
 
 @dataclass(frozen=True, eq=False)

@@ -145,25 +145,24 @@ class Post:
         """The sum over all nodes, and the messages it would have taken along the tree."""
         if not self.alone:
             return [None] * len(requests)
-        xp = aac.array_namespace(requests[0].values)
-        values = requests[0].values if len(requests) == 1 else xp.concat([r.values for r in requests])
-        nodes = np.concatenate([block.nodes for block in self.blocks])
-        if (nodes != np.arange(len(nodes))).any():
-            values = xp.take(values, _index(values, np.argsort(nodes)), axis=0)
-        result = self._add_up(values)
+        result = self._add_up([r.values for r in requests])
         root = requests[int(self._home[self.network.root, 0])]
         if root.finish is not None:
             result = root.finish(result)
         up, down = self._tree_edges
-        self.traffic.add(root.kind, up, np.full(len(up), row_bytes(values, 1)))
+        self.traffic.add(root.kind, up, np.full(len(up), row_bytes(requests[0].values, 1)))
         self.traffic.add(root.kind, down, np.full(len(down), row_bytes(result, 0)))
         return [result] * len(requests)
 
-    def _add_up(self, values: Array) -> Array:
-        """The rows of (J, length) added in the order of the tree (on other devices than the host in theirs: 10,000 launches would not do)."""
-        if not aac.is_numpy_array(values):
-            return aac.array_namespace(values).sum(values, axis=0)
-        sums = list(values)
+    def _add_up(self, values: Sequence[Array]) -> Array:
+        """The rows of the blocks added in the order of the tree (on other devices than the host in theirs: 10,000 launches would not do)."""
+        if not aac.is_numpy_array(values[0]):
+            xp = aac.array_namespace(values[0])
+            return xp.sum(xp.stack([xp.sum(rows, axis=0) for rows in values]), axis=0)
+        sums: list[Any] = [None] * len(self.network)
+        for block, rows in zip(self.blocks, values, strict=True):
+            for node, row in zip(block.nodes, rows, strict=True):
+                sums[node] = row
         for node in self.network.upward:
             for child in self.network.children[node]:
                 sums[node], sums[child] = sums[node] + sums[child], None  # whose memory the next sum takes

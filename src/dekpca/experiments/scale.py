@@ -315,8 +315,8 @@ def _measured(
             with gram_timed(rows) as gram:
                 model = estimator(network, gamma, **settings).fit(rows, nodes=labels)
             whole = whole or _memory("VmHWM")
-            for part, taken in seconds_by_part(model, sum(gram)).items():
-                parts[part] += taken / in_a_row
+            for part, spent in seconds_by_part(model, sum(gram)).items():
+                parts[part] += spent / in_a_row
         taken = (time.perf_counter() - start) / in_a_row
         if taken < seconds:
             seconds, fastest = taken, dict(parts)

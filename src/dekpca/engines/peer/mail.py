@@ -36,7 +36,7 @@ class PeerMail(Post):
 
     # ------------------------------------------------------------------ rounds
     def deliver(self, says: Sequence[Say]) -> Iterator[Any]:
-        """As every engine's. What is said in each iteration goes from the program's arrays to the wire, and from the journal to its arrays."""
+        """As every engine's. What all neighbors hear goes from the program's arrays to the wire, and from the journal to its arrays."""
         (s,) = says
         if s.alike is None or s.payload is None or s.lengths is None or s.arriving is None:
             yield from super().deliver(says)
