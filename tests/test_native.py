@@ -10,7 +10,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from dekpca import DecentralizedKernelPCA, Network
-from dekpca.core import fused, native, nodewise, spectrum
+from dekpca.core import fused, landmarks, native, nodewise, spectrum
 from dekpca.core.landmarks import Landmarks
 from dekpca.kernels import Kernel
 from dekpca.options import settle
@@ -172,6 +172,36 @@ def test_memory_is_used_again_but_not_that_of_a_checkpoint_that_is_kept(monkeypa
             assert np.array_equal(getattr(state, name), getattr(copy, name)), name
         assert all(np.array_equal(a, b) for a, b in zip(state.sums.arrays(), copy.sums.arrays(), strict=True))
         assert np.array_equal(state.z.near, copy.z.near)
+
+
+@pytest.mark.usefixtures("instructions")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("n", [1, 7, 8, 50, 200, 248, 249])
+def test_inverses_of_cholesky_factors(n, dtype):
+    random = np.random.default_rng(n)
+    vectors = random.standard_normal((n, n + 5))
+    matrix = (vectors @ vectors.T / n + 0.1 * np.eye(n)).astype(dtype)
+    out = np.zeros_like(matrix)
+    assert native.steps.inverse_factor(matrix, out) == (n <= 248)  # larger ones are for LAPACK
+    if n <= 248:
+        expected = np.linalg.inv(np.linalg.cholesky(matrix.astype(np.float64)))
+        np.testing.assert_allclose(out, expected, atol=1e3 * np.finfo(dtype).eps * np.abs(expected).max())
+        assert not np.triu(out, 1).any()
+        matrix[-1, -1] = -1.0
+        assert not native.steps.inverse_factor(matrix, out)
+
+
+@pytest.mark.usefixtures("instructions")
+@pytest.mark.parametrize("count", [1, 9, 200, 300])
+def test_the_kernel_of_landmarks_with_each_other(count):
+    points = np.random.default_rng(count).standard_normal((count, 30))
+    kernel = Kernel("rbf", gamma=0.02)
+    found = landmarks._among(points, kernel)
+    np.testing.assert_allclose(found, kernel.gram(points, points), atol=1e-14)
+    assert not native.steps.BLOCKS or (np.diag(found) == 1.0).all()
+    assert np.array_equal(found, found.T)
+    root = Landmarks.of(points, kernel).root
+    np.testing.assert_allclose(root.T @ found @ root, np.eye(count), atol=1e-9)
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -200,8 +200,8 @@ matrices with more than MOST_FACTORED it makes better use of the cache. `rows` h
         return 1;                                                                                                                   \
     }                                                                                                                               \
                                                                                                                                     \
-    /* After `factor`: the inverse of a in its lower half; `root` (n, n) becomes L^-1 there */                                      \
-    static void invert_##T(T *restrict a, const T *restrict blocks, T *restrict rows, T *restrict root, ptrdiff_t n) {              \
+    /* After `factor`: L^-1 in the lower half of `root` (n, n), L = U' */                                                           \
+    static void root_##T(const T *restrict a, const T *restrict blocks, T *restrict rows, T *restrict root, ptrdiff_t n) {          \
         for (ptrdiff_t k = 0; k < n; k += 8) {                                                                                      \
             for (ptrdiff_t j = 0; j < k; j += 8) {                                                                                  \
                 fit_##T##_8(rows + j, a + j * n + k, root + j * n + j, 8, k - j, 1, n, n, 1, 0);                                    \
@@ -209,6 +209,11 @@ matrices with more than MOST_FACTORED it makes better use of the cache. `rows` h
             }                                                                                                                       \
             for (int r = 0; r < 8; r++) memcpy(root + (k + r) * n + k, blocks + 8 * (k + r), 8 * sizeof(T));                        \
         }                                                                                                                           \
+    }                                                                                                                               \
+                                                                                                                                    \
+    /* And then the inverse of a in its lower half */                                                                               \
+    static void invert_##T(T *restrict a, const T *restrict blocks, T *restrict rows, T *restrict root, ptrdiff_t n) {              \
+        root_##T(a, blocks, rows, root, n);                                                                                         \
         for (ptrdiff_t i = 0; i < n; i += 8)                                                                                        \
             for (ptrdiff_t j = 0; j <= i; j += 8) fit_##T##_8(a + i * n + j, root + i * n + i, root + i * n + j, 8, n - i, 1, n, n, 1, 0);\
     }
@@ -224,6 +229,8 @@ CHOLESKY(float)
 #define MOST_FACTORED 0
 #define factor_double(...) 0
 #define factor_float(...) 0
+#define root_double(...)
+#define root_float(...)
 #define invert_double(...)
 #define invert_float(...)
 #endif

@@ -122,7 +122,7 @@ class Landmarks:
             spectrum.eps(points) / spectrum.eps(exact)
         )  # rounding is that of the data
         size = xp.full((1,), float(points.shape[0]), dtype=exact.dtype, device=aac.device(points))
-        gram = kernel.gram(exact, exact)[None, ...]
+        gram = _among(exact, kernel)[None, ...]
         check_finite(gram, ["the landmarks"], kernel)
         whole = spectrum.Factor(gram, size, scale)
         root = spectrum.inverse_root(whole)[0, ...]
@@ -155,12 +155,7 @@ class Landmarks:
 
     def _compiled(self, kernel: Kernel, samples: Array) -> tuple[np.ndarray, np.ndarray] | None:
         """psi (N, m) and squares (N,) by compiled code; None where BLAS is better, or the samples are too far from the origin for it."""
-        usable = (
-            native.steps is not None and native.steps.BLOCKS and kernel.name == "rbf" and aac.is_numpy_array(samples)
-        )
-        if not usable or not self.size or row_bytes(self.points, 0) + row_bytes(self.root, 0) > PACKED_BYTES:
-            return None
-        if kernel.far(kernel.squares(self.points)):
+        if not _compiles(kernel, self.points) or row_bytes(self.points, 0) + row_bytes(self.root, 0) > PACKED_BYTES:
             return None
         psi, squares = (np.empty(shape, dtype=samples.dtype) for shape in ((len(samples), self.size), len(samples)))
         packed = native.steps.packed_landmarks(np.ascontiguousarray(self.points), np.ascontiguousarray(self.root.T))
@@ -171,6 +166,27 @@ class Landmarks:
             samples,
         )
         return None if kernel.far(squares) else (psi, squares)
+
+
+def _compiles(kernel: Kernel, points: Array) -> bool:
+    """Whether compiled code knows what to do with these landmarks, not too far from the origin."""
+    usable = native.steps is not None and native.steps.BLOCKS and kernel.name == "rbf" and aac.is_numpy_array(points)
+    return usable and len(points) > 0 and not kernel.far(kernel.squares(points))
+
+
+def _among(points: Array, kernel: Kernel) -> Array:
+    """k of all landmarks with each other: (m, m)."""
+    if not _compiles(kernel, points) or row_bytes(points, 0) > PACKED_BYTES:
+        return kernel.gram(points, points)
+    gram = np.empty((len(points), len(points)), dtype=points.dtype)
+    site = (
+        np.ascontiguousarray(points)[None],
+        np.empty((1, len(points), 0), dtype=points.dtype),
+        np.array([len(points)]),
+    )
+    pair = np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp), np.array([gram.ctypes.data])
+    native.steps.rest_blocks(0, 1, *site, *site, True, *pair, 0, kernel.gamma)
+    return gram
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 LEVELS = {"plain": "_steps", "AVX2": "_steps_avx2", "AVX-512": "_steps_avx512"}  # from the least to the most
-LAYOUT = 3  # of the arrays that fused.py hands over, which compiled code does not check
+LAYOUT = 4  # of the arrays that fused.py hands over, which compiled code does not check
 
 available: dict[str, Any] = {}
 problem = ""  # why there is none, or not the one for all instructions of this machine

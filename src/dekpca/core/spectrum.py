@@ -241,6 +241,10 @@ def inverse_root(whole: Factor) -> Array:
     else the symmetric A^-1/2 without tiny eigenvalues."""
     xp = aac.array_namespace(whole.matrix)
     if definite(whole.matrix, -xp.maximum(CUTOFF * _size(whole.matrix), whole.rounding)):
+        if _native(whole.matrix):
+            root = np.zeros_like(whole.matrix)
+            if native.steps.inverse_factor(np.ascontiguousarray(whole.matrix[0]), root[0]):
+                return transposed(root)
         return transposed(_inverse_triangle(xp.linalg.cholesky(whole.matrix)))
     basis = whole.eigen.basis
     return (basis * xp.sqrt(whole.eigen.inverse)[..., None, :]) @ transposed(basis)
