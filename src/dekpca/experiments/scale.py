@@ -249,7 +249,7 @@ def central_values(X: Array, gamma: float, passes: int = 3) -> Array:
     return (basis @ xp.flip(turn, axis=1))[:, :K]
 
 
-def against_central(X: np.ndarray, network: Network, gamma: float, repeats: int = 5) -> tuple[Fit, float]:
+def against_central(X: np.ndarray, network: Network, gamma: float, repeats: int = 10) -> tuple[Fit, float]:
     """The network and scikit-learn's KernelPCA on the same rows, in turn; the best of each, and of each part of a fit."""
     ours: list[Fit] = []
     theirs, model = [], None
