@@ -203,9 +203,8 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
     m = coordinates.raw.shape[2]
     if options.centering == "global":
         raw = coordinates.raw
-        (mine,) = by_nodes(
-            lambda j: (xp.sum(raw[j, ...], axis=1),), block.n_nodes, row_bytes(raw) // 4, raw
-        )  # little is kept of it
+        work = row_bytes(raw) // 4  # little is kept of it
+        (mine,) = by_nodes(lambda j: (xp.sum(raw[j, ...], axis=1),), block.n_nodes, work, raw)
         total = yield from network_sum(block, "mean", mine)
         known.mean = total / float(block.sizes.sum())
     if options.random_features:

@@ -190,9 +190,8 @@ def _pool(block: Block, sites: Heard, number: int, kernel: Kernel, coordinates: 
     squares: Array | None = None
     if samples is block.samples:
         psi, squares = coordinates.raw[:, :rows, :], coordinates.squares
-    elif isinstance(
-        marks, Landmarks
-    ):  # as for the own samples: a run that is resumed finds these among what it heard, and has the same bits
+    elif isinstance(marks, Landmarks):
+        # as for the own samples: a run that is resumed finds these among what it heard, and has the same bits
         psi, squares = marks.with_squares(kernel, samples[:, :rows, :])
     else:
         psi = xp.zeros((samples.shape[0], rows, 0), dtype=samples.dtype, device=aac.device(samples))
