@@ -66,7 +66,8 @@ def separated_answer(
 ) -> Script:
     """Components and eigenvalues, by one more exchange of values and one network sum; `turn` (q, q) makes components of the columns already."""
     q, k = w.shape[2], options.n_components
-    mine = yield from what_is_seen(block, space, space.own.values(w) @ turn)
+    (values,) = by_nodes(lambda j: (space.own[j].values(w[j, ...]) @ turn,), block.n_nodes, row_bytes(w), w)
+    mine = yield from what_is_seen(block, space, values)
 
     def separate(total: Array) -> Array:
         return ritz.separate(total, q, k, pair_counts(block), mix=options.update != "paper")

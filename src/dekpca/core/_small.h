@@ -8,6 +8,32 @@ either order (`by_row` and `by_inner` say how far apart its entries are). `both_
 #include <stddef.h>
 #include <string.h>
 
+/* What will be needed next. With each tile of a product as many bytes as the tile has are fetched into the second cache, while it computes: else
+memory would be idle as long as the numbers at hand suffice, and then be waited for. */
+#define MOST_COMING 48
+#define MOST_AHEAD (1 << 19) /* bytes of matrices: more would drive each other out of that cache */
+typedef struct {
+    const char *at[MOST_COMING];
+    ptrdiff_t left[MOST_COMING]; /* bytes */
+    int count, now;
+} Coming;
+
+static inline void expect(Coming *coming, const void *at, ptrdiff_t bytes) {
+    if (bytes <= 0 || coming->count == MOST_COMING) return;
+    coming->at[coming->count] = (const char *)at;
+    coming->left[coming->count++] = bytes;
+}
+
+/* Where the next so many bytes begin; NULL if nothing is left */
+static inline const void *taken(Coming *coming, ptrdiff_t bytes) {
+    if (!coming || coming->now == coming->count) return NULL;
+    const char *at = coming->at[coming->now];
+    coming->at[coming->now] += bytes;
+    coming->left[coming->now] -= bytes;
+    if (coming->left[coming->now] <= 0) coming->now++;
+    return at;
+}
+
 #if defined(__GNUC__)
 
 #define UNROLL _Pragma("GCC unroll 16")
@@ -17,22 +43,29 @@ either order (`by_row` and `by_inner` say how far apart its entries are). `both_
 #define TILE(NAME, T, V, L, N, R)                                                                                                   \
     static inline __attribute__((always_inline)) void NAME(                                                                         \
         T *restrict out, const T *restrict a, const T *restrict b, ptrdiff_t inner, ptrdiff_t by_row,                               \
-        ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta) {                                                                   \
-        const T *next = a + R * by_row; /* the rows of the next tile */                                                             \
-        ptrdiff_t by_next = by_inner == 1 ? R : by_inner;                                                                           \
+        ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta, Coming *coming) {                                                   \
+        ptrdiff_t by_next = R;                                                                                                      \
+        const T *next = (const T *)taken(coming, R * inner * sizeof(T));                                                            \
+        if (!next) { /* the rows of the next tile */                                                                                \
+            next = a + R * by_row;                                                                                                  \
+            by_next = by_inner == 1 ? R : by_inner;                                                                                 \
+        }                                                                                                                           \
         V sum[R][N];                                                                                                                \
         EACH(r, R) EACH(c, N) sum[r][c] = (V){0};                                                                                   \
         for (ptrdiff_t l = 0; l < inner; l++) {                                                                                     \
             const T *at = a + l * by_inner;                                                                                         \
-            __builtin_prefetch(next + l * by_next, 0, 3);                                                                           \
+            __builtin_prefetch(next + l * by_next, 0, 2);                                                                           \
             V x[N];                                                                                                                 \
             EACH(c, N) x[c] = *(const V *)(b + l * columns + c * L);                                                                \
             EACH(r, R) EACH(c, N) sum[r][c] += at[r * by_row] * x[c];                                                               \
         }                                                                                                                           \
+        if (beta == 0) { /* nothing is read: memory that is new would be given a page of zeros first, and then another to write to */ \
+            EACH(r, R) EACH(c, N) *(V *)(out + r * columns + c * L) = alpha * sum[r][c];                                            \
+            return;                                                                                                                 \
+        }                                                                                                                           \
         EACH(r, R) EACH(c, N) {                                                                                                     \
             V *o = (V *)(out + r * columns + c * L);                                                                                \
-            V x = alpha * sum[r][c];                                                                                                \
-            *o = beta == 0 ? x : x + beta * *o;                                                                                     \
+            *o = alpha * sum[r][c] + beta * *o;                                                                                     \
         }                                                                                                                           \
     }
 
@@ -40,14 +73,16 @@ either order (`by_row` and `by_inner` say how far apart its entries are). `both_
 #define BOTH(NAME, T, V, L, N, R)                                                                                                   \
     static inline __attribute__((always_inline)) void NAME(                                                                         \
         T *restrict out, T *restrict turned, const T *restrict a, const T *restrict b, const T *restrict y,                         \
-        ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta) {                                                                      \
+        ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta, Coming *coming) {                                                      \
+        const T *next = (const T *)taken(coming, R * inner * sizeof(T));                                                            \
+        if (!next) next = a + R * inner;                                                                                            \
         V sum[R][N], own[R][N];                                                                                                     \
         EACH(r, R) EACH(c, N) {                                                                                                     \
             sum[r][c] = (V){0};                                                                                                     \
             own[r][c] = beta * *(const V *)(y + r * columns + c * L);                                                               \
         }                                                                                                                           \
         for (ptrdiff_t l = 0; l < inner; l++) {                                                                                     \
-            __builtin_prefetch(a + R * (inner + l), 0, 3);                                                                          \
+            __builtin_prefetch(next + R * l, 0, 2);                                                                                 \
             V x[N], to[N];                                                                                                          \
             EACH(c, N) {                                                                                                            \
                 x[c] = *(const V *)(b + l * columns + c * L);                                                                       \
@@ -71,24 +106,24 @@ either order (`by_row` and `by_inner` say how far apart its entries are). `both_
     BOTH(NAME##_both_half, T, V, L, N, (Q / 2))                                                                                     \
     BOTH(NAME##_both_row, T, V, L, N, 1)                                                                                            \
     static void NAME(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t by_row,                             \
-                            ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta) {                                               \
+                            ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta, Coming *coming) {                               \
         ptrdiff_t i = 0;                                                                                                            \
         for (; i + R <= rows; i += R)                                                                                               \
-            NAME##_rows(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta);                       \
+            NAME##_rows(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta, coming);               \
         for (; i + R / 2 <= rows; i += R / 2)                                                                                       \
-            NAME##_half(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta);                       \
+            NAME##_half(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta, coming);               \
         for (; i < rows; i++)                                                                                                       \
-            NAME##_row(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta);                        \
+            NAME##_row(out + i * columns, a + i * by_row, b, inner, by_row, by_inner, columns, alpha, beta, coming);                \
     }                                                                                                                               \
     static void NAME##_both(T *out, T *turned, const T *a, const T *b, const T *y, ptrdiff_t rows,                                  \
-                                   ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta) {                                           \
+                                   ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta, Coming *coming) {                           \
         ptrdiff_t i = 0;                                                                                                            \
         for (; i + Q <= rows; i += Q)                                                                                               \
-            NAME##_both_rows(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta);            \
+            NAME##_both_rows(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta, coming);    \
         for (; i + Q / 2 <= rows; i += Q / 2)                                                                                       \
-            NAME##_both_half(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta);            \
+            NAME##_both_half(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta, coming);    \
         for (; i < rows; i++)                                                                                                       \
-            NAME##_both_row(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta);             \
+            NAME##_both_row(out + i * columns, turned, a + i * inner, b, y + i * columns, inner, columns, alpha, beta, coming);     \
     }
 
 #define VECTOR(T, L) __attribute__((vector_size(L * sizeof(T)), aligned(sizeof(T)))) T
@@ -120,12 +155,12 @@ typedef VECTOR(float, 2) float_2;
     STRIP(NAME##_2, T, T##_2, 2, 1, R4, Q4)                                                                                         \
     STRIP(NAME##_1, T, T, 1, 1, R4, Q4)                                                                                             \
     static void NAME(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t by_row,                             \
-                     ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta) {                                                      \
-        BY_STRIPS(NAME, , (out + c, a, b + c, rows, inner, by_row, by_inner, columns, alpha, beta))                                 \
+                     ptrdiff_t by_inner, ptrdiff_t columns, T alpha, T beta, Coming *coming) {                                      \
+        BY_STRIPS(NAME, , (out + c, a, b + c, rows, inner, by_row, by_inner, columns, alpha, beta, coming))                         \
     }                                                                                                                               \
     static void NAME##_both(T *out, T *turned, const T *a, const T *b, const T *y, ptrdiff_t rows, ptrdiff_t inner,                 \
-                            ptrdiff_t columns, T alpha, T beta) {                                                                   \
-        BY_STRIPS(NAME, _both, (out + c, turned + c, a, b + c, y + c, rows, inner, columns, alpha, beta))                           \
+                            ptrdiff_t columns, T alpha, T beta, Coming *coming) {                                                   \
+        BY_STRIPS(NAME, _both, (out + c, turned + c, a, b + c, y + c, rows, inner, columns, alpha, beta, coming))                   \
     }
 
 #if defined(__AVX512F__)
@@ -142,16 +177,16 @@ LEVEL(fit_float, float, float_4, 4, 4, 4, 2, 2)
 /* 1 if the matrix was small enough */
 #define SMALL(T)                                                                                                                    \
     static inline int small_##T(T *out, const T *a, const T *b, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t columns,                 \
-                                int turned, T alpha, T beta) {                                                                      \
+                                int turned, T alpha, T beta, Coming *coming) {                                                      \
         ptrdiff_t by_row = turned ? 1 : inner, by_inner = turned ? rows : 1;                                                        \
         if (columns > 32 || rows * inner * (ptrdiff_t)sizeof(T) > 1 << 19) return 0;                                                \
-        fit_##T(out, a, b, rows, inner, by_row, by_inner, columns, alpha, beta);                                                    \
+        fit_##T(out, a, b, rows, inner, by_row, by_inner, columns, alpha, beta, coming);                                            \
         return 1;                                                                                                                   \
     }                                                                                                                               \
     static inline int small_both_##T(T *out, T *turned, const T *a, const T *b, const T *y, ptrdiff_t rows,                         \
-                                     ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta) {                                         \
+                                     ptrdiff_t inner, ptrdiff_t columns, T alpha, T beta, Coming *coming) {                         \
         if (columns > 32 || rows * inner * (ptrdiff_t)sizeof(T) > 1 << 19) return 0;                                                \
-        fit_##T##_both(out, turned, a, b, y, rows, inner, columns, alpha, beta);                                                    \
+        fit_##T##_both(out, turned, a, b, y, rows, inner, columns, alpha, beta, coming);                                            \
         return 1;                                                                                                                   \
     }
 
@@ -188,14 +223,14 @@ matrices with more than MOST_FACTORED it makes better use of the cache. `rows` h
         return 1;                                                                                                                   \
     }                                                                                                                               \
                                                                                                                                     \
-    /* What is right of the 8 x 8 blocks on the diagonal of U, a = U'U, and the inverse of each of those, turned, in `blocks`; 0 if a has none */\
+    /* What is right of the 8 x 8 blocks on the diagonal of U, a = U'U, and the inverse of each of those, turned, in `blocks`; 0 if a has none */ \
     static int factor_##T(T *restrict a, T *restrict blocks, T *restrict rows, ptrdiff_t n) {                                       \
         for (ptrdiff_t k = 0; k < n; k += 8) {                                                                                      \
             if (k)                                                                                                                  \
-                for (ptrdiff_t j = k; j < n; j += 8) fit_##T##_8(a + k * n + j, a + k, a + j, 8, k, 1, n, n, -1, 1);                \
+                for (ptrdiff_t j = k; j < n; j += 8) fit_##T##_8(a + k * n + j, a + k, a + j, 8, k, 1, n, n, -1, 1, NULL);          \
             if (!invert_factor_##T(a + k * n + k, n, blocks + 8 * k)) return 0;                                                     \
             memcpy(rows, a + k * n, 8 * n * sizeof(T));                                                                             \
-            for (ptrdiff_t j = k + 8; j < n; j += 8) fit_##T##_8(a + k * n + j, blocks + 8 * k, rows + j, 8, 8, 8, 1, n, 1, 0);     \
+            for (ptrdiff_t j = k + 8; j < n; j += 8) fit_##T##_8(a + k * n + j, blocks + 8 * k, rows + j, 8, 8, 8, 1, n, 1, 0, NULL); \
         }                                                                                                                           \
         return 1;                                                                                                                   \
     }                                                                                                                               \
@@ -204,8 +239,8 @@ matrices with more than MOST_FACTORED it makes better use of the cache. `rows` h
     static void root_##T(const T *restrict a, const T *restrict blocks, T *restrict rows, T *restrict root, ptrdiff_t n) {          \
         for (ptrdiff_t k = 0; k < n; k += 8) {                                                                                      \
             for (ptrdiff_t j = 0; j < k; j += 8) {                                                                                  \
-                fit_##T##_8(rows + j, a + j * n + k, root + j * n + j, 8, k - j, 1, n, n, 1, 0);                                    \
-                fit_##T##_8(root + k * n + j, blocks + 8 * k, rows + j, 8, 8, 8, 1, n, -1, 0);                                      \
+                fit_##T##_8(rows + j, a + j * n + k, root + j * n + j, 8, k - j, 1, n, n, 1, 0, NULL);                              \
+                fit_##T##_8(root + k * n + j, blocks + 8 * k, rows + j, 8, 8, 8, 1, n, -1, 0, NULL);                                \
             }                                                                                                                       \
             for (int r = 0; r < 8; r++) memcpy(root + (k + r) * n + k, blocks + 8 * (k + r), 8 * sizeof(T));                        \
         }                                                                                                                           \
@@ -215,7 +250,7 @@ matrices with more than MOST_FACTORED it makes better use of the cache. `rows` h
     static void invert_##T(T *restrict a, const T *restrict blocks, T *restrict rows, T *restrict root, ptrdiff_t n) {              \
         root_##T(a, blocks, rows, root, n);                                                                                         \
         for (ptrdiff_t i = 0; i < n; i += 8)                                                                                        \
-            for (ptrdiff_t j = 0; j <= i; j += 8) fit_##T##_8(a + i * n + j, root + i * n + i, root + i * n + j, 8, n - i, 1, n, n, 1, 0);\
+            for (ptrdiff_t j = 0; j <= i; j += 8) fit_##T##_8(a + i * n + j, root + i * n + i, root + i * n + j, 8, n - i, 1, n, n, 1, 0, NULL); \
     }
 
 CHOLESKY(double)

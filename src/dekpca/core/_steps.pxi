@@ -21,18 +21,22 @@ ctypedef fused real:
     double
 
 cdef extern from "_small.h" nogil:
+    ctypedef struct Coming:
+        int count, now
+    void expect(Coming *, const void *, Py_ssize_t)
+    Py_ssize_t MOST_AHEAD
     # 1 if the matrix was small enough
     bint small_double(
-        double *, const double *, const double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, bint, double, double
+        double *, const double *, const double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, bint, double, double, Coming *
     )
     bint small_float(
-        float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, bint, float, float
+        float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, bint, float, float, Coming *
     )
     bint small_both_double(
-        double *, double *, const double *, const double *, const double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, double, double
+        double *, double *, const double *, const double *, const double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, double, double, Coming *
     )
     bint small_both_float(
-        float *, float *, const float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, float, float
+        float *, float *, const float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, float, float, Coming *
     )
     int MOST_FACTORED
     bint factor_double(double *, double *, double *, Py_ssize_t)
@@ -70,7 +74,8 @@ BLOCKS = BLOCKS_OF_SETS  # whether rest_blocks and landmark_rows are better than
 
 
 cdef void product(
-    real *out, const real *a, const real *b, int rows, int inner, int columns, bint turned, real alpha, real beta
+    real *out, const real *a, const real *b, int rows, int inner, int columns, bint turned, real alpha, real beta,
+    Coming *coming=NULL
 ) noexcept nogil:
     """out (rows, columns) = alpha a b + beta out, row by row; `turned`: a is stored (inner, rows)."""
     cdef int lda = rows if turned else inner
@@ -83,24 +88,25 @@ cdef void product(
         return
     # BLAS: what is row by row here is column by column there, out' = b' a'
     if real is double:
-        if small_double(out, a, b, rows, inner, columns, turned, alpha, beta):
+        if small_double(out, a, b, rows, inner, columns, turned, alpha, beta, coming):
             return
         dgemm(&plain, &first, &columns, &rows, &inner, &alpha, <double *> b, &columns, <double *> a, &lda, &beta, out, &columns)
     else:
-        if small_float(out, a, b, rows, inner, columns, turned, alpha, beta):
+        if small_float(out, a, b, rows, inner, columns, turned, alpha, beta, coming):
             return
         sgemm(&plain, &first, &columns, &rows, &inner, &alpha, <float *> b, &columns, <float *> a, &lda, &beta, out, &columns)
 
 
 cdef void both(
-    real *out, real *turned, const real *a, const real *b, const real *y, int rows, int columns, int k, real alpha, real beta
+    real *out, real *turned, const real *a, const real *b, const real *y, int rows, int columns, int k, real alpha, real beta,
+    Coming *coming
 ) noexcept nogil:
     """out (rows, k) += alpha a b, and turned (columns, k) += beta a' y."""
     if real is double:
-        if small_both_double(out, turned, a, b, y, rows, columns, k, alpha, beta):
+        if small_both_double(out, turned, a, b, y, rows, columns, k, alpha, beta, coming):
             return
     else:
-        if small_both_float(out, turned, a, b, y, rows, columns, k, alpha, beta):
+        if small_both_float(out, turned, a, b, y, rows, columns, k, alpha, beta, coming):
             return
     product(out, a, b, rows, columns, k, False, alpha, <real> 1)
     product(turned, a, y, columns, rows, k, True, beta, <real> 1)
@@ -134,6 +140,11 @@ cdef void sum3(real *out, real a, const real *x, real b, const real *y, real c, 
         sum3_double(out, a, x, b, y, c, z, count)
     else:
         sum3_float(out, a, x, b, y, c, z, count)
+
+
+cdef void soon(Coming *coming, const real *at, Py_ssize_t count) noexcept nogil:
+    """So many numbers will be needed."""
+    expect(coming, at, count * sizeof(real))
 
 
 cdef real *aligned(real *x) noexcept nogil:
@@ -206,23 +217,35 @@ cdef void clip_matrix(real *square, real *shrink, real *size, real *work, int lw
 
 cdef void apply_gram(
     const real *c, real *values, const real *weights, const intptr_t *address, const int *where, Py_ssize_t n_blocks,
-    int d, int n, int k
+    int d, int n, int k, Coming *after
 ) noexcept nogil:
-    """values (d, n, k) = G c of one neighborhood, block by block; `weights` (d, d) scale what a slot (last axis) adds to another."""
-    cdef Py_ssize_t t, one = <Py_ssize_t> n * k
+    """values (d, n, k) = G c of one neighborhood, block by block; `weights` (d, d) scale what a slot (last axis) adds to another.
+
+    What is needed after that is fetched with the last block.
+    """
+    cdef Py_ssize_t t, next_size, one = <Py_ssize_t> n * k
     cdef int s, q, rows, columns
     cdef real there, back
     cdef const real *block
+    cdef Coming coming
+    cdef Coming *then
     memset(values, 0, d * one * sizeof(real))
     for t in range(n_blocks):
         block = <const real *> address[t]
         s, q, rows, columns = where[4 * t], where[4 * t + 1], where[4 * t + 2], where[4 * t + 3]
+        then = after
+        if t + 1 < n_blocks:
+            then = &coming
+            coming.count = coming.now = 0
+            next_size = where[4 * t + 6] * where[4 * t + 7]
+            if next_size * sizeof(real) < MOST_AHEAD:
+                soon(then, <const real *> address[t + 1], next_size)
         there = 1 if weights == NULL else weights[s * d + q]
         back = 1 if weights == NULL else weights[q * d + s]
         if s == q:
-            product(values + s * one, block, c + q * one, rows, columns, k, False, there, <real> 1)
+            product(values + s * one, block, c + q * one, rows, columns, k, False, there, <real> 1, then)
         else:
-            both(values + s * one, values + q * one, block, c + q * one, c + s * one, rows, columns, k, there, back)
+            both(values + s * one, values + q * one, block, c + q * one, c + s * one, rows, columns, k, there, back, then)
 
 
 def apply_nodes(
@@ -240,7 +263,8 @@ def apply_nodes(
     with nogil:
         for b in range(start, stop):
             apply_gram(
-                &c[b, 0, 0, 0], &out[b, 0, 0, 0], &weights[b, 0, 0], &address[b, 0], &where[b, 0, 0], address.shape[1], d, n, k
+                &c[b, 0, 0, 0], &out[b, 0, 0, 0], &weights[b, 0, 0], &address[b, 0], &where[b, 0, 0], address.shape[1],
+                d, n, k, NULL
             )
 
 
@@ -273,6 +297,7 @@ def z_nodes(
     cdef Py_ssize_t one = <Py_ssize_t> n * k, short = <Py_ssize_t> m * k, long = d * one
     cdef int lwork = 34 * k + 8
     cdef real pull
+    cdef Coming coming
     cdef real *space
     cdef real *wanted
     cdef real *top
@@ -302,14 +327,26 @@ def z_nodes(
                     add(heard, <real> 1, &rows[place[b * d + s], 0, 0], short)
                 pull = around[b] / on_z[b]
                 sum3(top, 1 - pull * weight, &shared[b, 0, 0], 1 / on_z[b], heard, -pull, &total[b, 0, 0], short)
-            apply_gram(wanted, values, NULL, &address[b, 0], &where[b, 0, 0], address.shape[1], d, n, k)
-            product(square, top, top, k, m, k, True, <real> 1, <real> 0)
-            product(square, wanted, values, k, d * n, k, True, <real> 1, <real> 1)
+            coming.count = coming.now = 0
+            soon(&coming, &out_near[b, 0, 0, 0], long)
+            soon(&coming, &out_values[b, 0, 0, 0], long)
+            if m:
+                soon(&coming, &out_shared[b, 0, 0], short)
+            if b + 1 < stop:
+                soon(&coming, &near[b + 1, 0, 0, 0], long)
+                for s in range(d):
+                    soon(&coming, &shares[at_shares[(b + 1) * d + s], 0, 0], one)
+                if m:
+                    soon(&coming, &shared[b + 1, 0, 0], short)
+                    soon(&coming, &total[b + 1, 0, 0], short)
+            apply_gram(wanted, values, NULL, &address[b, 0], &where[b, 0, 0], address.shape[1], d, n, k, &coming)
+            product(square, top, top, k, m, k, True, <real> 1, <real> 0, &coming)
+            product(square, wanted, values, k, d * n, k, True, <real> 1, <real> 1, &coming)
             clip_matrix(square, square + k * k, square + 2 * k * k, work, lwork, k, limit)
             if m:
-                product(&out_shared[b, 0, 0], top, square + k * k, m, k, k, False, <real> 1, <real> 0)
-            product(&out_near[b, 0, 0, 0], wanted, square + k * k, d * n, k, k, False, <real> 1, <real> 0)
-            product(&out_values[b, 0, 0, 0], values, square + k * k, d * n, k, k, False, <real> 1, <real> 0)
+                product(&out_shared[b, 0, 0], top, square + k * k, m, k, k, False, <real> 1, <real> 0, &coming)
+            product(&out_near[b, 0, 0, 0], wanted, square + k * k, d * n, k, k, False, <real> 1, <real> 0, &coming)
+            product(&out_values[b, 0, 0, 0], values, square + k * k, d * n, k, k, False, <real> 1, <real> 0, &coming)
         free(space)
 
 
@@ -400,9 +437,10 @@ def w_nodes(
     cdef int d = dual.shape[1], n = dual.shape[2], k = dual.shape[3], m = psi.shape[2], kept = rotation.shape[1]
     cdef Py_ssize_t one = <Py_ssize_t> n * k, short = <Py_ssize_t> m * k, c
     cdef real scaled, now, later, objective
-    cdef bint checked = &w_before[0, 0, 0] == &w_check[0, 0, 0]  # the last iteration was followed by a check
+    cdef bint ahead, checked = &w_before[0, 0, 0] == &w_check[0, 0, 0]  # the last iteration was followed by a check
     cdef const real *turn = &rotation[0, 0]
     cdef const real *heard
+    cdef Coming coming
     cdef real *space
     cdef real *seen
     cdef real *around
@@ -425,11 +463,43 @@ def w_nodes(
         apart = target + short + one  # twice as long: also for differences
         square = apart + 2 * (short + one)
         length = square + k * k
+        ahead = (3 * n + m) * n * sizeof(real) < MOST_AHEAD
         for b in range(start, stop):
             w, gw, half = &out_w[b, 0, 0], &out_gw[b, 0, 0], &out_values[b, 0, 0]
+            coming.count = coming.now = 0
+            if ahead:
+                if b == start and n > 8:
+                    soon(&coming, &inverse[b, 8, 0], (n - 8) * n)  # its first rows are being read
+                soon(&coming, &rest[b, 0, 0], n * n)
+                if m:
+                    soon(&coming, &psi[b, 0, 0], n * m)
+                soon(&coming, &response[b, 0, 0], n * n)
+                if m:
+                    soon(&coming, &sum_seen[b, 0, 0, 0], short)
+                    soon(&coming, &sum_w[b, 0, 0], short)
+                    soon(&coming, &sum_z[b, 0, 0], short)
+                    soon(&coming, &out_sum_seen[b, 0, 0, 0], short)
+                    soon(&coming, &out_sum_z[b, 0, 0], short)
+                soon(&coming, &pulled[b, 0, 0], one)
+                soon(&coming, w, short + one)
+                soon(&coming, &dual[b, 0, 0, 0], d * one)
+                soon(&coming, &out_dual[b, 0, 0, 0], d * one)
+                soon(&coming, &out_shares[b, 0, 0, 0], d * one)
+                if m:
+                    soon(&coming, &out_sum_w[b, 0, 0], short)
+                    soon(&coming, &out_said[b, 0, 0], short)
+                soon(&coming, &w_before[b, 0, 0], short + one)
+                if not checked:
+                    soon(&coming, &w_check[b, 0, 0], short + one)
+            if ahead and b + 1 < stop:
+                soon(&coming, &inverse[b + 1, 0, 0], n * n)
+                for s in range(d):
+                    soon(&coming, &views[at_views[(b + 1) * d + s], 0, 0], one)
+                for s in range(d if m else 0):
+                    soon(&coming, &rows[place[(b + 1) * d + s], 0, 0], short)
             # what it saw of its neighbors' z
             for s in range(d):
-                product(seen + s * one, &inverse[b, 0, 0], &views[at_views[b * d + s], 0, 0], n, n, k, False, <real> 1, <real> 0)
+                product(seen + s * one, &inverse[b, 0, 0], &views[at_views[b * d + s], 0, 0], n, n, k, False, <real> 1, <real> 0, &coming)
             sum1(around, <real> 1, seen, one)
             for s in range(1, d):
                 add(around, <real> 1, seen + s * one, one)
@@ -447,16 +517,16 @@ def w_nodes(
                 sum2(&out_sum_seen[b, 0, 0, 0], <real> 1, &sum_seen[b, 0, 0, 0], weight, apart, short)
                 sum2(&out_sum_z[b, 0, 0], <real> 1, &sum_z[b, 0, 0], weight, heard, short)
             sum3(target + short, scaled * weight, around, scaled * extra, seen, -scaled, &pulled[b, 0, 0], one)
-            product(apart, &rest[b, 0, 0], target + short, n, n, k, False, <real> 1, <real> 0)
+            product(apart, &rest[b, 0, 0], target + short, n, n, k, False, <real> 1, <real> 0, &coming)
             if m:
-                product(apart, &psi[b, 0, 0], target, n, m, k, False, <real> 1, <real> 1)
-            product(half, &response[b, 0, 0], apart, n, n, k, False, <real> 1, <real> 0)
+                product(apart, &psi[b, 0, 0], target, n, m, k, False, <real> 1, <real> 1, &coming)
+            product(half, &response[b, 0, 0], apart, n, n, k, False, <real> 1, <real> 0, &coming)
             if m:
                 sum1(w, 1 / spent[b], target, short)
-                product(w, &psi[b, 0, 0], half, m, n, k, True, 2 / spent[b], <real> 1)
+                product(w, &psi[b, 0, 0], half, m, n, k, True, 2 / spent[b], <real> 1, &coming)
             alone = w + short
             sum2(alone, 1 / spent[b], target + short, 2 / spent[b], half, one)
-            product(gw, &rest[b, 0, 0], alone, n, n, k, False, <real> 1, <real> 0)
+            product(gw, &rest[b, 0, 0], alone, n, n, k, False, <real> 1, <real> 0, &coming)
             # the multipliers, and the shares to be said next
             sum2(target, <real> d, alone, <real> -1, around, one)
             sum3(&out_pulled[b, 0, 0], <real> 1, &pulled[b, 0, 0], weight, target, extra, alone, one)
