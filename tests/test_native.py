@@ -410,6 +410,35 @@ def test_blocks_of_any_shape(dtype, M, m, a, b):
                 np.testing.assert_allclose(np.diag(block)[:rows], np.diag(expected), atol=4 * np.finfo(dtype).eps)
 
 
+@DTYPES
+@pytest.mark.usefixtures("instructions")
+@pytest.mark.parametrize("full", [0, 1, 11])  # columns with numbers in them, of 30
+def test_columns_of_zeros_change_no_bit(dtype, full):
+    """They are left out where all samples of a line have them, and some have numbers where others of the line, or the other site's, do not."""
+    random = np.random.default_rng(full)
+    X = np.zeros((2, 21, 30), dtype=dtype)
+    where = np.sort(random.permutation(30)[:full])
+    X[..., where] = random.standard_normal((2, 21, full)) * (random.random((2, 21, full)) < 0.3)
+    psi, sizes = 0.1 * random.standard_normal((2, 21, 3)).astype(dtype), np.array([21, 20], dtype=np.intp)
+    first, second = (np.array(x, dtype=np.intp) for x in ((0, 0, 1), (0, 1, 1)))
+    marks = np.ascontiguousarray(X[0, :9])
+    root = np.triu(random.standard_normal((9, 9)).astype(dtype)).T.copy()
+    found = []
+    for columns in (slice(None), where):
+        given = np.ascontiguousarray(X[..., columns])
+        blocks, coordinates = np.empty((3, 21, 21), dtype=dtype), np.empty((21, 9), dtype=dtype)
+        address = blocks.ctypes.data + np.arange(3, dtype=np.intp) * blocks.strides[0]
+        native.steps.rest_blocks(0, 3, given, psi, sizes, given, psi, sizes, True, first, second, address, 2**20, 0.3)
+        squares = np.empty(21, dtype=dtype)
+        packed = native.steps.packed_landmarks(np.ascontiguousarray(marks[:, columns]), root)
+        native.steps.landmark_rows(0, 21, given[1], packed, 0.3, coordinates, squares)
+        expected = kernel_left(X[0], X[1, :20], psi[0], psi[1, :20], 0.3)
+        np.testing.assert_allclose(blocks[1, :, :20], expected, atol=600 * np.finfo(dtype).eps)
+        found.append((blocks.copy(), coordinates, squares))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.usefixtures("instructions")
 @pytest.mark.parametrize("kept_bytes", [0, 2**14, 2**30])
 def test_packed_sites_are_forgotten_in_time(kept_bytes):

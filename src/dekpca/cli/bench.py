@@ -59,9 +59,7 @@ def bench(
             else:
                 some, _ = scale.draw(X, count * rows)
                 found, _ = scale.fit(some, network, width, repeats=2, memory_limit=memory_limit)
-        bounds = scale.work(
-            network, rows, X.shape[1], min(200, count * rows // 10), found.iterations, 4 if "32" in str(X.dtype) else 8
-        )
+        bounds = scale.work(network, rows, X, min(200, count * rows // 10), found.iterations)
         fits.append(
             {
                 "nodes": count, "rows": found.rows, "seconds": found.seconds, "iterations": found.iterations,

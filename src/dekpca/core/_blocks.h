@@ -19,20 +19,20 @@ are taken before it is stored. */
 
 /* exp(x) for x <= 0 (NaN stays) to two units in the last place, 0 below LEAST, without a branch, so that a compiler makes vectors of it:
 x = N log(2) + r, exp(r) by its series. Adding ROUND leaves N in the last bits; log(2) is HIGH + LOW, N * HIGH exact. */
-#define EXP(T, BITS, ROUND, MANTISSA, BIAS, LEAST, HIGH, LOW, ...)                                                                  \
-    static inline T exp_##T(T x) {                                                                                                  \
-        static const T series[] = {__VA_ARGS__}; /* from the last term to the first */                                              \
-        T y = x < (T)(LEAST) ? (T)(LEAST) : x;                                                                                      \
-        T rounded = y * (T)1.4426950408889634074 + (T)(ROUND);                                                                      \
-        T whole = rounded - (T)(ROUND);                                                                                             \
-        T r = (y - whole * (T)(HIGH)) - whole * (T)(LOW);                                                                           \
-        T sum = series[0], power;                                                                                                   \
-        UNROLL for (size_t i = 1; i < sizeof series / sizeof series[0]; i++) sum = sum * r + series[i];                           \
-        BITS bits;                                                                                                                  \
-        memcpy(&bits, &rounded, sizeof bits);                                                                                       \
-        bits = (bits + BIAS) << MANTISSA;                                                                                           \
-        memcpy(&power, &bits, sizeof bits);                                                                                         \
-        return x < (T)(LEAST) ? (T)0 : sum * power;                                                                                 \
+#define EXP(T, BITS, ROUND, MANTISSA, BIAS, LEAST, HIGH, LOW, ...)                                                                      \
+    static inline T exp_##T(T x) {                                                                                                      \
+        static const T series[] = {__VA_ARGS__}; /* from the last term to the first */                                                  \
+        T y = x < (T)(LEAST) ? (T)(LEAST) : x;                                                                                          \
+        T rounded = y * (T)1.4426950408889634074 + (T)(ROUND);                                                                          \
+        T whole = rounded - (T)(ROUND);                                                                                                 \
+        T r = (y - whole * (T)(HIGH)) - whole * (T)(LOW);                                                                               \
+        T sum = series[0], power;                                                                                                       \
+        UNROLL for (size_t i = 1; i < sizeof series / sizeof series[0]; i++) sum = sum * r + series[i];                                 \
+        BITS bits;                                                                                                                      \
+        memcpy(&bits, &rounded, sizeof bits);                                                                                           \
+        bits = (bits + BIAS) << MANTISSA;                                                                                               \
+        memcpy(&power, &bits, sizeof bits);                                                                                             \
+        return x < (T)(LEAST) ? (T)0 : sum * power;                                                                                     \
     }
 
 #define TO_7 1. / 5040, 1. / 720, 1. / 120, 1. / 24, 1. / 6, 1. / 2, 1, 1
@@ -41,64 +41,101 @@ EXP(double, uint64_t, 6755399441055744.0, 52, 1023, -708, 6.93147180369123816490
 EXP(float, uint32_t, 12582912.0, 23, 127, -87, 0.693359375, -2.12194440054690583e-4, TO_7)
 
 /* out = exp(min(0, gamma (2 out - a - b))) - less: the kernel of samples whose products are in `out` and whose squares are a and b */
-#define RBF(T)                                                                                                                      \
-    static inline void rbf_##T(T *restrict out, const T *restrict less, T gamma, T a, const T *restrict b, ptrdiff_t count) {       \
-        for (ptrdiff_t c = 0; c < count; c++) {                                                                                     \
-            T x = gamma * (2 * out[c] - a - b[c]);                                                                                  \
-            out[c] = exp_##T(x > 0 ? 0 : x) - less[c];                                                                              \
-        }                                                                                                                           \
+#define RBF(T)                                                                                                                          \
+    static inline void rbf_##T(T *restrict out, const T *restrict less, T gamma, T a, const T *restrict b, ptrdiff_t count) {           \
+        for (ptrdiff_t c = 0; c < count; c++) {                                                                                         \
+            T x = gamma * (2 * out[c] - a - b[c]);                                                                                      \
+            out[c] = exp_##T(x > 0 ? 0 : x) - less[c];                                                                                  \
+        }                                                                                                                               \
     }
 
 RBF(double)
 RBF(float)
 
-/* out (R rows, N lines) = products of R samples of one group with those of N groups, each `apart` numbers from the next; W vectors V of L are a line */
-#define PRODUCTS(NAME, T, V, L, W, R, N)                                                                                            \
-    static inline __attribute__((always_inline)) void NAME(T *restrict out, const T *restrict a, const T *restrict b,               \
-                                                           ptrdiff_t columns, ptrdiff_t apart) {                                    \
-        V sum[R][N * W];                                                                                                            \
-        EACH(r, R) EACH(c, N * W) sum[r][c] = (V){0};                                                                               \
-        for (ptrdiff_t k = 0; k < columns; k++) {                                                                                   \
-            V x[N * W];                                                                                                             \
-            EACH(c, N * W) x[c] = *(const V *)(b + c / W * apart + (k * W + c % W) * L);                                            \
-            EACH(r, R) {                                                                                                            \
-                T y = a[k * W * L + r];                                                                                             \
-                EACH(c, N * W) sum[r][c] += y * x[c];                                                                               \
-            }                                                                                                                       \
-        }                                                                                                                           \
-        EACH(r, R) EACH(c, N * W) *(V *)(out + (r * N * W + c) * L) = sum[r][c];                                                    \
+/* out (R rows, N lines) = products of R samples of one group with those of N groups, each `apart` numbers from the next; W vectors V of L are a line.
+`which` columns count, NULL: all of them */
+#define PRODUCTS(NAME, T, V, L, W, R, N)                                                                                                \
+    static inline __attribute__((always_inline)) void NAME(T *restrict out, const T *restrict a, const T *restrict b,                   \
+                                                           ptrdiff_t columns, ptrdiff_t apart, const int32_t *which) {                  \
+        V sum[R][N * W];                                                                                                                \
+        EACH(r, R) EACH(c, N * W) sum[r][c] = (V){0};                                                                                   \
+        for (ptrdiff_t t = 0; t < columns; t++) {                                                                                       \
+            ptrdiff_t k = which ? which[t] : t;                                                                                         \
+            V x[N * W];                                                                                                                 \
+            EACH(c, N * W) x[c] = *(const V *)(b + c / W * apart + (k * W + c % W) * L);                                                \
+            EACH(r, R) {                                                                                                                \
+                T y = a[k * W * L + r];                                                                                                 \
+                EACH(c, N * W) sum[r][c] += y * x[c];                                                                                   \
+            }                                                                                                                           \
+        }                                                                                                                               \
+        EACH(r, R) EACH(c, N * W) *(V *)(out + (r * N * W + c) * L) = sum[r][c];                                                        \
     }
 
 /* R rows of a block from row i on, N lines of its columns from column j on */
-#define PART(NAME, T, V, L, W, R, N)                                                                                                \
-    PRODUCTS(NAME##_products, T, V, L, W, R, N)                                                                                     \
-    static void NAME(T *restrict out, const Set_##T *p, const Set_##T *q, ptrdiff_t i, ptrdiff_t j, T gamma, ptrdiff_t by_row) {    \
-        enum { LINE = W * L, WIDE = N * LINE };                                                                                     \
-        T found[R * WIDE], less[R * WIDE];                                                                                          \
-        ptrdiff_t M = p->columns, m = p->landmarks, group = i / LINE * LINE, real = q->rows - j < WIDE ? q->rows - j : WIDE;        \
-        NAME##_products(found, p->samples + group * M + i - group, q->samples + j * M, M, M * LINE);                                \
-        NAME##_products(less, p->psi + group * m + i - group, q->psi + j * m, m, m * LINE);                                         \
-        for (ptrdiff_t r = 0; r < R && i + r < p->rows; r++) {                                                                      \
-            rbf_##T(found + r * WIDE, less + r * WIDE, gamma, p->squares[i + r], q->squares + j, WIDE);                             \
-            memcpy(out + (i + r) * by_row + j, found + r * WIDE, real * sizeof(T));                                                 \
-        }                                                                                                                           \
+#define PART(NAME, T, V, L, W, R, N)                                                                                                    \
+    PRODUCTS(NAME##_products, T, V, L, W, R, N)                                                                                         \
+    static void NAME(T *restrict out, const Set_##T *p, const Set_##T *q, ptrdiff_t i, ptrdiff_t j, T gamma, ptrdiff_t by_row) {        \
+        enum { LINE = W * L, WIDE = N * LINE };                                                                                         \
+        T found[R * WIDE], less[R * WIDE];                                                                                              \
+        ptrdiff_t M = p->columns, m = p->landmarks, group = i / LINE * LINE, real = q->rows - j < WIDE ? q->rows - j : WIDE;            \
+        const int32_t *which = p->which + i / LINE * (M + 1);                                                                           \
+        NAME##_products(found, p->samples + group * M + i - group, q->samples + j * M, which[0], M * LINE, which + 1);                  \
+        NAME##_products(less, p->psi + group * m + i - group, q->psi + j * m, m, m * LINE, NULL);                                       \
+        for (ptrdiff_t r = 0; r < R && i + r < p->rows; r++) {                                                                          \
+            rbf_##T(found + r * WIDE, less + r * WIDE, gamma, p->squares[i + r], q->squares + j, WIDE);                                 \
+            memcpy(out + (i + r) * by_row + j, found + r * WIDE, real * sizeof(T));                                                     \
+        }                                                                                                                               \
     }
+
+typedef VECTOR(float, 16) float_16;
+
+/* As many columns of a line's number of rows as can be turned at once, column by column; how many these were */
+#if defined(__AVX512F__)
+#define TURNED(T, V, L, BITS, LOW, HIGH)                                                                                                \
+    typedef BITS V##_order __attribute__((vector_size(L * sizeof(T))));                                                                 \
+    static inline ptrdiff_t turned_##T(T *restrict out, const T *restrict x, ptrdiff_t columns) {                                       \
+        static const V##_order low = LOW, high = HIGH; /* of two vectors in turn: their first halves, their second */                   \
+        ptrdiff_t k = 0;                                                                                                                \
+        for (; k + L <= columns; k += L) {                                                                                              \
+            V a[L], b[L];                                                                                                               \
+            EACH(r, L) a[r] = *(const V *)(x + r * columns + k);                                                                        \
+            for (int half = 1; half < L; half *= 2) {                                                                                   \
+                EACH(r, L / 2) {                                                                                                        \
+                    b[2 * r] = __builtin_shuffle(a[r], a[r + L / 2], low);                                                              \
+                    b[2 * r + 1] = __builtin_shuffle(a[r], a[r + L / 2], high);                                                         \
+                }                                                                                                                       \
+                EACH(r, L) a[r] = b[r];                                                                                                 \
+            }                                                                                                                           \
+            EACH(r, L) *(V *)(out + (k + r) * L) = a[r];                                                                                \
+        }                                                                                                                               \
+        return k;                                                                                                                       \
+    }
+#define PAIRS_8(A) A, A + 8, A + 1, A + 9, A + 2, A + 10, A + 3, A + 11
+#define PAIRS_16(A) A, A + 16, A + 1, A + 17, A + 2, A + 18, A + 3, A + 19, A + 4, A + 20, A + 5, A + 21, A + 6, A + 22, A + 7, A + 23
+TURNED(double, double_8, 8, int64_t, {PAIRS_8(0)}, {PAIRS_8(4)})
+TURNED(float, float_16, 16, int32_t, {PAIRS_16(0)}, {PAIRS_16(8)})
+#else
+#define turned_double(...) 0
+#define turned_float(...) 0
+#endif
 
 /* Sets of samples, packed into `memory` of so many numbers; tiles of a block have R rows and MOST lines or fewer */
 #define SETS(T, V, L, W, R, MOST)                                                                                                       \
     typedef struct {                                                                                                                    \
         ptrdiff_t rows, columns, landmarks;                                                                                             \
         T *samples, *psi, *squares;                                                                                                     \
+        int32_t *which; /* for each group how many columns are not zero for all its samples, and these: the others add nothing, to the last bit */ \
     } Set_##T;                                                                                                                          \
                                                                                                                                         \
     static Set_##T set_##T(T *memory, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t landmarks) {                                         \
         ptrdiff_t all = (rows + W * L - 1) / (W * L) * (W * L);                                                                         \
-        T *psi = memory + all * columns;                                                                                                \
-        return (Set_##T){rows, columns, landmarks, memory, psi, psi + all * landmarks};                                                 \
+        T *psi = memory + all * columns, *squares = psi + all * landmarks;                                                              \
+        return (Set_##T){rows, columns, landmarks, memory, psi, squares, (int32_t *)(squares + all)};                                   \
     }                                                                                                                                   \
                                                                                                                                         \
     static ptrdiff_t packed_size_##T(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t landmarks) {                                          \
-        return (rows + W * L - 1) / (W * L) * (W * L) * (columns + landmarks + 1);                                                      \
+        ptrdiff_t groups = (rows + W * L - 1) / (W * L), lists = (groups * (columns + 1) * sizeof(int32_t) + 63) / 64 * 64;             \
+        return groups * W * L * (columns + landmarks + 1) + lists / sizeof(T);                                                          \
     }                                                                                                                                   \
                                                                                                                                         \
     static void pack_rows_##T(T *restrict out, const T *restrict x, ptrdiff_t rows, ptrdiff_t columns) {                                \
@@ -107,7 +144,8 @@ RBF(float)
             ptrdiff_t real = rows - g < LINE ? rows - g : LINE;                                                                         \
             T *restrict o = out + g * columns;                                                                                          \
             if (real < LINE) memset(o, 0, LINE * columns * sizeof(T));                                                                  \
-            for (ptrdiff_t k = 0; k < columns; k++)                                                                                     \
+            ptrdiff_t k = real < LINE ? 0 : turned_##T(o, x + g * columns, columns);                                                    \
+            for (; k < columns; k++)                                                                                                    \
                 for (ptrdiff_t r = 0; r < real; r++) o[k * LINE + r] = x[(g + r) * columns + k];                                        \
         }                                                                                                                               \
     }                                                                                                                                   \
@@ -125,18 +163,34 @@ RBF(float)
         }                                                                                                                               \
     }                                                                                                                                   \
                                                                                                                                         \
+    static void find_##T(Set_##T set) {                                                                                                 \
+        enum { LINE = W * L };                                                                                                          \
+        for (ptrdiff_t g = 0; g < set.rows; g += LINE) {                                                                                \
+            int32_t *which = set.which + g / LINE * (set.columns + 1), count = 0;                                                       \
+            for (ptrdiff_t k = 0; k < set.columns; k++) {                                                                               \
+                const T *restrict x = set.samples + g * set.columns + k * LINE;                                                         \
+                int any = 0;                                                                                                            \
+                EACH(r, LINE) any |= x[r] != 0;                                                                                         \
+                which[1 + count] = k; /* there is always room for one more */                                                           \
+                count += any;                                                                                                           \
+            }                                                                                                                           \
+            which[0] = count;                                                                                                           \
+        }                                                                                                                               \
+    }                                                                                                                                   \
+                                                                                                                                        \
     static void pack_##T(T *memory, const T *samples, const T *psi, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t landmarks) {           \
         Set_##T set = set_##T(memory, rows, columns, landmarks);                                                                        \
         pack_rows_##T(set.samples, samples, rows, columns);                                                                             \
         pack_rows_##T(set.psi, psi, rows, landmarks);                                                                                   \
         squares_##T(set);                                                                                                               \
+        find_##T(set);                                                                                                                  \
     }                                                                                                                                   \
                                                                                                                                         \
     PART(part_1_##T, T, V, L, W, R, 1)                                                                                                  \
     PART(part_2_##T, T, V, L, W, R, 2)                                                                                                  \
     PART(part_3_##T, T, V, L, W, R, 3)                                                                                                  \
                                                                                                                                         \
-    /* rest(X_p, X_q) into the real rows and columns of `out`, whose rows are `by_row` apart; of a set with itself one half is computed */\
+    /* rest(X_p, X_q) into the real rows and columns of `out`, whose rows are `by_row` apart; of a set with itself one half is computed */ \
     static void block_##T(T *out, T *p_memory, T *q_memory, ptrdiff_t p_rows, ptrdiff_t q_rows, ptrdiff_t columns,                      \
                           ptrdiff_t landmarks, T gamma, ptrdiff_t by_row) {                                                             \
         enum { LINE = W * L };                                                                                                          \
@@ -155,10 +209,10 @@ RBF(float)
             for (ptrdiff_t j = 0; j < i; j++) out[j * by_row + i] = out[i * by_row + j];                                                \
     }                                                                                                                                   \
                                                                                                                                         \
-    /* Landmark coordinates `psi` (rows, m) of a few samples, MOST groups at most, and their squares: the kernel with the landmarks `of`, times a\
-    matrix whose columns are packed in `root`, in whole tiles; it is triangular as a rule, and `used` says how many rows of a tile are not zero.\
+    /* Landmark coordinates `psi` (rows, m) of a few samples, MOST groups at most, and their squares: the kernel with the landmarks `of`, times a \
+    matrix whose columns are packed in `root`, in whole tiles; it is triangular as a rule, and `used` says how many rows of a tile are not zero. \
     x and `kernel` are room for that many samples. */                                                                                   \
-    static void few_coordinates_##T(T *psi, T *squares, const T *samples, ptrdiff_t rows, Set_##T of, const T *root, const ptrdiff_t *used,\
+    static void few_coordinates_##T(T *psi, T *squares, const T *samples, ptrdiff_t rows, Set_##T of, const T *root, const ptrdiff_t *used, \
                                     T gamma, Set_##T x, T *kernel) {                                                                    \
         enum { LINE = W * L, WIDE = MOST * LINE };                                                                                      \
         static const T nothing[WIDE];                                                                                                   \
@@ -170,7 +224,8 @@ RBF(float)
         memcpy(squares, x.squares, rows * sizeof(T));                                                                                   \
         for (ptrdiff_t i = 0; i < m; i += R) { /* the kernel, packed as if landmarks were columns */                                    \
             ptrdiff_t group = i / LINE * LINE;                                                                                          \
-            part_##MOST##_##T##_products(found, of.samples + group * columns + i - group, x.samples, columns, columns * LINE);          \
+            const int32_t *which = of.which + i / LINE * (columns + 1);                                                                 \
+            part_##MOST##_##T##_products(found, of.samples + group * columns + i - group, x.samples, which[0], columns * LINE, which + 1); \
             for (ptrdiff_t r = 0; r < R && i + r < m; r++) {                                                                            \
                 rbf_##T(found + r * WIDE, nothing, gamma, of.squares[i + r], x.squares, WIDE);                                          \
                 EACH(g, MOST) memcpy(kernel + (g * m + i + r) * LINE, found + r * WIDE + g * LINE, LINE * sizeof(T));                   \
@@ -180,7 +235,7 @@ RBF(float)
             ptrdiff_t real = m - j < WIDE ? m - j : WIDE;                                                                               \
             for (ptrdiff_t i = 0; i < rows; i += R) {                                                                                   \
                 ptrdiff_t group = i / LINE * LINE;                                                                                      \
-                part_##MOST##_##T##_products(found, kernel + group * m + i - group, root + j * m, used[j / WIDE], m * LINE);            \
+                part_##MOST##_##T##_products(found, kernel + group * m + i - group, root + j * m, used[j / WIDE], m * LINE, NULL);      \
                 for (ptrdiff_t r = 0; r < R && i + r < rows; r++)                                                                       \
                     memcpy(psi + (i + r) * m + j, found + r * WIDE, real * sizeof(T));                                                  \
             }                                                                                                                           \
@@ -221,7 +276,6 @@ RBF(float)
         return good;                                                                                                                    \
     }
 
-typedef VECTOR(float, 16) float_16;
 #if defined(__AVX512F__)
 SETS(double, double_8, 8, 1, 8, 3)
 SETS(float, float_16, 16, 1, 8, 3)

@@ -21,6 +21,7 @@ import numpy as np
 from sklearn.decomposition import KernelPCA
 
 from .. import baselines, space
+from ..core import native
 from ..core.nodewise import threads
 from ..core.spectrum import to_numpy
 from ..estimator import DecentralizedKernelPCA
@@ -135,7 +136,10 @@ def rates(like: Array, size: int = 2048) -> Rates:
 
 
 def draw(X: Array, rows: int, seed: int = 0) -> tuple[Array, bool]:
-    """So many rows of X in random order; where there are fewer, rows drawn with replacement plus noise, and True."""
+    """So many rows of X in random order; where there are fewer, rows drawn with replacement, with noise on what is not zero, and True.
+
+    Zeros stay, since a fit of rows with many zeros has less to do: few rows and many must differ in nothing but their number.
+    """
     xp = aac.array_namespace(X)
     random = np.random.default_rng(seed)
     if rows <= X.shape[0]:
@@ -152,9 +156,10 @@ def draw(X: Array, rows: int, seed: int = 0) -> tuple[Array, bool]:
             import torch
 
             generator = torch.Generator(device=X.device).manual_seed(seed + start)
-            part += deviation * torch.randn(part.shape, dtype=X.dtype, device=X.device, generator=generator)
+            noise = torch.randn(part.shape, dtype=X.dtype, device=X.device, generator=generator)
         else:
-            part += deviation * xp.asarray(random.standard_normal(part.shape), dtype=X.dtype)
+            noise = xp.asarray(random.standard_normal(part.shape), dtype=X.dtype)
+        part += deviation * noise * (part != 0)
     return out, True
 
 
@@ -350,17 +355,29 @@ class Work:
         return max(self.flops / machine.flops, self.bytes / machine.bandwidth)
 
 
-def work(network: Network, rows_a_node: int, columns: int, landmarks: int, iterations: int, item: int) -> list[Work]:
-    """Counted for the default settings and nodes of one size: docs/performance.md derives the numbers."""
-    J, n, M, m, k = len(network), rows_a_node, columns, landmarks, 2 * K
+def columns_multiplied(X: Array) -> float:
+    """How many columns products of samples have on average: compiled code leaves out those that are zero for a line of samples."""
+    if not aac.is_numpy_array(X) or native.steps is None or not native.steps.BLOCKS:
+        return float(X.shape[1])
+    line = 64 // X.itemsize
+    lines = X[: len(X) // line * line].reshape(-1, line, X.shape[1])
+    return float((lines != 0).any(axis=1).sum(axis=1).mean())
+
+
+def work(network: Network, rows_a_node: int, X: Array, landmarks: int, iterations: int) -> list[Work]:
+    """Counted for the default settings and nodes of one size, with rows such as X's: docs/performance.md derives the numbers."""
+    J, n, m, k = len(network), rows_a_node, landmarks, 2 * K
+    M, multiplied = X.shape[1], columns_multiplied(X)
+    item = aac.array_namespace(X).finfo(X.dtype).bits // 8
     pairs = (
         network.watchers.nnz + J
     ) // 2  # unordered pairs of nodes that somebody has around, each with itself included
     uses = float(((network.degrees + 1) ** 2).sum())  # blocks of all neighborhoods
     slots = float((network.degrees + 1).sum())
-    coordinates = Work("landmark coordinates", 2.0 * J * n * m * (M + m / 2), item * J * n * (M + 2 * m))
+    coordinates = Work("landmark coordinates", 2.0 * J * n * m * (multiplied + m / 2), item * J * n * (M + 2 * m))
     meeting = Work("meeting", 2.0 * J * n * m * m, item * J * n * 3 * m)
-    gram = Work("Gram blocks", 2.0 * (pairs - J / 2) * n * n * (M + m), item * (J * n * (M + m) + pairs * n * n))
+    products = 2.0 * (pairs - J / 2) * n * n * (multiplied + m)
+    gram = Work("Gram blocks", products, item * (J * n * (M + m) + pairs * n * n))
     factors = Work("factors", J * (2.0 * n * n * m + 6.0 * n**3), item * J * (n * m + 4 * n * n))
     flops = 2.0 * n * n * k * (uses + slots + 2 * J) + 4.0 * J * n * m * k
     moved = pairs * n * n + J * (3 * n * n + n * m) + slots * n * k * 8 + J * n * k * 8 + J * m * k * 14
