@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.core import fused, landmarks, native, nodewise, spectrum
 from dekpca.core.landmarks import Landmarks
+from dekpca.experiments import scale
 from dekpca.kernels import Kernel
 from dekpca.options import settle
 
@@ -69,6 +70,9 @@ CASES = {
     "more columns than tiles have": ({"n_components": 9, "n_oversamples": 26}, [60] * 4, Network.ring(4)),
     "nodes of one sample": ({"n_components": 2}, [1, 30, 1, 25, 30], Network.ring(5)),
     "local means": ({"centering": "local"}, [30] * 6, Network.ring(6)),
+    "more than the cache is to hold": ({}, [150] * 4, Network.ring(4)),
+    "many neighbors": ({}, [9] * 17, Network.star(17)),  # more than are thought of while products are computed
+    "nodes of few samples": ({}, [6] * 20, Network.ring(20, 4)),
     "a linear kernel": ({"kernel": "linear"}, [30] * 6, Network.ring(6)),  # rest matrices are singular
 }
 
@@ -89,8 +93,8 @@ def test_the_answer_is_that_of_numpy(case, dtype, monkeypatch):
     monkeypatch.setattr(native, "steps", None)
     plain = fit()
     tolerance = 1e-8 if dtype == "float64" else 2e-3
-    scale = plain.eigenvalues_[0]
-    np.testing.assert_allclose(compiled.eigenvalues_, plain.eigenvalues_, atol=tolerance * scale)
+    largest = plain.eigenvalues_[0]
+    np.testing.assert_allclose(compiled.eigenvalues_, plain.eigenvalues_, atol=tolerance * largest)
     for name in ("residual", "change", "since_check", "objective"):
         np.testing.assert_allclose(
             compiled.history_[name], plain.history_[name], rtol=100 * tolerance, atol=10 * tolerance, err_msg=name
@@ -416,27 +420,45 @@ def test_blocks_of_any_shape(dtype, M, m, a, b):
 def test_columns_of_zeros_change_no_bit(dtype, full):
     """They are left out where all samples of a line have them, and some have numbers where others of the line, or the other site's, do not."""
     random = np.random.default_rng(full)
-    X = np.zeros((2, 21, 30), dtype=dtype)
+    X = np.zeros((2, 45, 30), dtype=dtype)
     where = np.sort(random.permutation(30)[:full])
-    X[..., where] = random.standard_normal((2, 21, full)) * (random.random((2, 21, full)) < 0.3)
-    psi, sizes = 0.1 * random.standard_normal((2, 21, 3)).astype(dtype), np.array([21, 20], dtype=np.intp)
+    X[..., where] = random.standard_normal((2, 45, full)) * (random.random((2, 45, full)) < 0.1)  # -0 among them
+    psi, sizes = 0.1 * random.standard_normal((2, 45, 3)).astype(dtype), np.array([45, 44], dtype=np.intp)
     first, second = (np.array(x, dtype=np.intp) for x in ((0, 0, 1), (0, 1, 1)))
-    marks = np.ascontiguousarray(X[0, :9])
-    root = np.triu(random.standard_normal((9, 9)).astype(dtype)).T.copy()
+    root, marks = np.triu(random.standard_normal((40, 40)).astype(dtype)), X[0, :40]
     found = []
     for columns in (slice(None), where):
         given = np.ascontiguousarray(X[..., columns])
-        blocks, coordinates = np.empty((3, 21, 21), dtype=dtype), np.empty((21, 9), dtype=dtype)
+        blocks, coordinates = np.empty((3, 45, 45), dtype=dtype), np.empty((45, 40), dtype=dtype)
         address = blocks.ctypes.data + np.arange(3, dtype=np.intp) * blocks.strides[0]
         native.steps.rest_blocks(0, 3, given, psi, sizes, given, psi, sizes, True, first, second, address, 2**20, 0.3)
-        squares = np.empty(21, dtype=dtype)
-        packed = native.steps.packed_landmarks(np.ascontiguousarray(marks[:, columns]), root)
-        native.steps.landmark_rows(0, 21, given[1], packed, 0.3, coordinates, squares)
-        expected = kernel_left(X[0], X[1, :20], psi[0], psi[1, :20], 0.3)
-        np.testing.assert_allclose(blocks[1, :, :20], expected, atol=600 * np.finfo(dtype).eps)
-        found.append((blocks.copy(), coordinates, squares))
+        squares = np.empty(45, dtype=dtype)
+        packed = native.steps.packed_landmarks(np.ascontiguousarray(marks[:, columns]), np.ascontiguousarray(root.T))
+        native.steps.landmark_rows(0, 45, given[1], packed, 0.3, coordinates, squares)
+        found.append((blocks, coordinates, squares))
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
+    near = 100 * np.finfo(dtype).eps
+    for i, j, block in zip(first, second, blocks, strict=True):
+        a, b = sizes[i], sizes[j]
+        np.testing.assert_allclose(
+            block[:a, :b], kernel_left(X[i, :a], X[j, :b], psi[i, :a], psi[j, :b], 0.3), atol=near
+        )
+    alone = np.zeros((45, 0)), np.zeros((40, 0))
+    np.testing.assert_allclose(coordinates, kernel_left(X[1], marks, *alone, 0.3) @ root, atol=40 * near)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_columns_are_counted_as_they_are_multiplied(dtype):
+    """Lines of eight (sixteen) samples; perturbed copies have their zeros where the rows have them."""
+    line = 64 // np.dtype(dtype).itemsize
+    X = np.zeros((2 * line, 5), dtype=dtype)
+    X[0, :3], X[line, 3] = 1.0, 1.0
+    assert scale.columns_multiplied(X) == (2.0 if native.steps.BLOCKS else 5.0)
+    copies, perturbed = scale.draw(X, 200)
+    assert perturbed
+    assert {tuple(row) for row in copies != 0} == {tuple(row) for row in X != 0}
+    assert len(np.unique(copies)) > 5
 
 
 @pytest.mark.usefixtures("instructions")

@@ -59,7 +59,9 @@ def bench(
             else:
                 some, _ = scale.draw(X, count * rows)
                 found, _ = scale.fit(some, network, width, repeats=2, memory_limit=memory_limit)
-        bounds = scale.work(network, rows, X, min(200, count * rows // 10), found.iterations)
+        bounds = scale.work(
+            network, rows, scale.draw(X, count * rows)[0], min(200, count * rows // 10), found.iterations
+        )
         fits.append(
             {
                 "nodes": count, "rows": found.rows, "seconds": found.seconds, "iterations": found.iterations,

@@ -237,7 +237,7 @@ cdef void apply_gram(
         if t + 1 < n_blocks:
             then = &coming
             coming.count = coming.now = 0
-            next_size = where[4 * t + 6] * where[4 * t + 7]
+            next_size = <Py_ssize_t> where[4 * t + 6] * where[4 * t + 7]
             if next_size * sizeof(real) < MOST_AHEAD:
                 soon(then, <const real *> address[t + 1], next_size)
         there = 1 if weights == NULL else weights[s * d + q]
@@ -463,7 +463,7 @@ def w_nodes(
         apart = target + short + one  # twice as long: also for differences
         square = apart + 2 * (short + one)
         length = square + k * k
-        ahead = (3 * n + m) * n * sizeof(real) < MOST_AHEAD
+        ahead = (3 * <Py_ssize_t> n + m) * n * sizeof(real) < MOST_AHEAD
         for b in range(start, stop):
             w, gw, half = &out_w[b, 0, 0], &out_gw[b, 0, 0], &out_values[b, 0, 0]
             coming.count = coming.now = 0

@@ -22,7 +22,9 @@ from sklearn.decomposition import KernelPCA
 
 from .. import baselines, space
 from ..core import native
+from ..core.fused import LINE
 from ..core.nodewise import threads
+from ..core.pairs import PACKED_BYTES
 from ..core.spectrum import to_numpy
 from ..estimator import DecentralizedKernelPCA
 from ..kernels import Kernel, row_tiles
@@ -159,7 +161,7 @@ def draw(X: Array, rows: int, seed: int = 0) -> tuple[Array, bool]:
             noise = torch.randn(part.shape, dtype=X.dtype, device=X.device, generator=generator)
         else:
             noise = xp.asarray(random.standard_normal(part.shape), dtype=X.dtype)
-        part += deviation * noise * (part != 0)
+        part += xp.where(part != 0, deviation * noise, xp.zeros_like(part))
     return out, True
 
 
@@ -357,9 +359,9 @@ class Work:
 
 def columns_multiplied(X: Array) -> float:
     """How many columns products of samples have on average: compiled code leaves out those that are zero for a line of samples."""
-    if not aac.is_numpy_array(X) or native.steps is None or not native.steps.BLOCKS:
+    if not aac.is_numpy_array(X) or native.steps is None or not native.steps.BLOCKS or len(X) < LINE // X.itemsize:
         return float(X.shape[1])
-    line = 64 // X.itemsize
+    line = LINE // X.itemsize
     lines = X[: len(X) // line * line].reshape(-1, line, X.shape[1])
     return float((lines != 0).any(axis=1).sum(axis=1).mean())
 
@@ -367,8 +369,9 @@ def columns_multiplied(X: Array) -> float:
 def work(network: Network, rows_a_node: int, X: Array, landmarks: int, iterations: int) -> list[Work]:
     """Counted for the default settings and nodes of one size, with rows such as X's: docs/performance.md derives the numbers."""
     J, n, m, k = len(network), rows_a_node, landmarks, 2 * K
-    M, multiplied = X.shape[1], columns_multiplied(X)
     item = aac.array_namespace(X).finfo(X.dtype).bits // 8
+    M, multiplied = X.shape[1], columns_multiplied(X)
+    in_blocks = multiplied if item * n * (M + m) <= PACKED_BYTES else M  # or else BLAS does it
     pairs = (
         network.watchers.nnz + J
     ) // 2  # unordered pairs of nodes that somebody has around, each with itself included
@@ -376,7 +379,7 @@ def work(network: Network, rows_a_node: int, X: Array, landmarks: int, iteration
     slots = float((network.degrees + 1).sum())
     coordinates = Work("landmark coordinates", 2.0 * J * n * m * (multiplied + m / 2), item * J * n * (M + 2 * m))
     meeting = Work("meeting", 2.0 * J * n * m * m, item * J * n * 3 * m)
-    products = 2.0 * (pairs - J / 2) * n * n * (multiplied + m)
+    products = 2.0 * (pairs - J / 2) * n * n * (in_blocks + m)
     gram = Work("Gram blocks", products, item * (J * n * (M + m) + pairs * n * n))
     factors = Work("factors", J * (2.0 * n * n * m + 6.0 * n**3), item * J * (n * m + 4 * n * n))
     flops = 2.0 * n * n * k * (uses + slots + 2 * J) + 4.0 * J * n * m * k
