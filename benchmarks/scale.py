@@ -85,7 +85,7 @@ def good(floors: Floors, found: scale.Fit, what: str) -> None:
 
 
 def growth(X: np.ndarray, floors: Floors) -> None:
-    """Ten times the nodes; fits of few nodes are timed several in a row, so that all take about as long."""
+    """Ten times the nodes; fits of few nodes are timed several in a row, so that all take about as long, and all sizes take turns."""
     shown = table(
         "n = 100, 4 neighbors",
         "nodes",
@@ -98,8 +98,9 @@ def growth(X: np.ndarray, floors: Floors) -> None:
         "of the process, GB",
     )
     seconds = {}
-    for J in (100, 200, 400, 1000):
-        found = scale.apart(X, J, 100, 4, GAMMA, {}, in_a_row=1000 // J)
+    cases = [scale.Case(J, 100, 4, in_a_row=1000 // J) for J in (100, 200, 400, 1000)]
+    for found in scale.apart(X, cases, GAMMA):
+        J = found.nodes
         seconds[J] = found.seconds
         process = found.checks["process_bytes"]
         shown.add_row(
@@ -117,7 +118,8 @@ def growth(X: np.ndarray, floors: Floors) -> None:
 def memory(X: np.ndarray, floors: Floors) -> None:
     """Within a limit and without one, the same answer: with all Gram blocks, for which 2 GB are enough, and with some computed again."""
     for J, n, limit in ((1000, 100, "2GB"), (50, 500, "0.8GB")):
-        free, tight = (scale.apart(X, J, n, 4, GAMMA, {"memory_limit": x}, judged=False) for x in (None, limit))
+        cases = [scale.Case(J, n, 4, {"memory_limit": x}) for x in (None, limit)]
+        free, tight = scale.apart(X, cases, GAMMA, judged=False)
         apart = float(np.abs(free.checks["values"] - tight.checks["values"]).max())
         console.print(
             f"J = {J}, n = {n}: {free.seconds:.1f} s and {scale.gigabytes(free.peak_bytes)} GB; memory_limit={limit!r}: {tight.seconds:.1f} s and "

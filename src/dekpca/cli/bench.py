@@ -47,24 +47,24 @@ def bench(
         from ..samples import on_device
 
         X = on_device(X, device)
+    networks = [Network.ring(count, neighbors) for count in counts]
     with err.status("the machine's rates"):
         machine = scale.rates(X)
+    measured: list[scale.Fit] = []
+    limit: dict[str, Any] = {"memory_limit": memory_limit}
+    if device is None:
+        cases = [scale.Case(count, rows, neighbors, limit, min(20, max(counts) // count)) for count in counts]
+        with err.status(f"{nodes} nodes of {rows} rows in turn: fits, and central kernel PCA to compare with"):
+            measured = scale.apart(X, cases, width)
+    for network in networks if device is not None else []:
+        with err.status(f"{len(network)} nodes of {rows} rows: fits, and central kernel PCA to compare with"):
+            measured.append(scale.fit(scale.draw(X, len(network) * rows)[0], network, width, repeats=2, **limit)[0])
     fits: list[dict[str, Any]] = []
-    for count in counts:
-        network = Network.ring(count, neighbors)
-        with err.status(f"{count} nodes, {count * rows:,} rows: fits, and central kernel PCA to compare with"):
-            if device is None:
-                limits, in_a_row = {"memory_limit": memory_limit}, min(20, max(counts) // count)
-                found = scale.apart(X, count, rows, neighbors, width, limits, in_a_row=in_a_row)
-            else:
-                some, _ = scale.draw(X, count * rows)
-                found, _ = scale.fit(some, network, width, repeats=2, memory_limit=memory_limit)
-        bounds = scale.work(
-            network, rows, scale.draw(X, count * rows)[0], min(200, count * rows // 10), found.iterations
-        )
+    for network, found in zip(networks, measured, strict=True):
+        bounds = scale.work(network, rows, scale.draw(X, found.rows)[0], min(200, found.rows // 10), found.iterations)
         fits.append(
             {
-                "nodes": count, "rows": found.rows, "seconds": found.seconds, "iterations": found.iterations,
+                "nodes": found.nodes, "rows": found.rows, "seconds": found.seconds, "iterations": found.iterations,
                 "agreement": found.agreement, "peak_bytes": found.peak_bytes,
                 "seconds_by_part": found.parts,
                 "of_the_machine": {w.part: w.bound(machine) / found.parts[w.part] for w in bounds},

@@ -9,9 +9,9 @@ import math
 import multiprocessing
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -277,60 +277,88 @@ def against_central(X: np.ndarray, network: Network, gamma: float, repeats: int 
     return best, min(theirs)
 
 
-def apart(
-    X: np.ndarray,
-    nodes: int,
-    rows_a_node: int,
-    neighbors: int,
-    gamma: float,
-    settings: dict[str, Any],
-    judged: bool = True,
-    in_a_row: int = 1,
-) -> Fit:
-    """The fastest of some fits in a process of their own, and the peak memory of the first; `checks` has its component values at a few rows.
+@dataclass(frozen=True)
+class Case:
+    """What is to be measured in a process of its own."""
 
-    Unless `judged` there is one, and it is not compared with central kernel PCA, which takes longer than the fit. Times are means over so many
-    fits `in_a_row`: load of other programs comes in bursts, and would else slow down fits that take long, but not the fastest of short ones.
+    nodes: int
+    rows_a_node: int
+    neighbors: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    in_a_row: int = 1  # fits whose mean time counts
+
+
+def apart(X: np.ndarray, cases: Sequence[Case], gamma: float, judged: bool = True) -> list[Fit]:
+    """For each case the fastest of some fits in a process of its own, and the peak memory of the first; `checks` has its component values at a
+    few rows.
+
+    Unless `judged` there is one fit, and it is not compared with central kernel PCA, which takes longer. Other programs slow a machine down for
+    seconds and for minutes. So fits of few nodes are timed several in a row, or the fastest of short ones would miss what long ones cannot; and
+    the cases take turns, or those of one minute would be compared with those of another.
     """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(_measured, X, nodes, rows_a_node, neighbors, gamma, settings, judged, in_a_row).result()
-
-
-def _measured(
-    X: np.ndarray,
-    nodes: int,
-    rows_a_node: int,
-    neighbors: int,
-    gamma: float,
-    settings: dict[str, Any],
-    judged: bool,
-    in_a_row: int,
-) -> Fit:
-    rows, _ = draw(X, nodes * rows_a_node)
-    network = Network.ring(nodes, neighbors)
-    estimator(Network.ring(8, 2), gamma).fit(rows[:400])  # what is imported and allocated once is not the fit's
-    before = _memory("VmRSS", reset=True)
-    labels = np.repeat(np.arange(nodes), rows_a_node)
-    seconds, whole = math.inf, 0
-    model: Any
-    for _ in range(REPEATS if judged else 1):
-        parts: dict[str, float] = defaultdict(float)
-        start = time.perf_counter()
-        for _ in range(in_a_row):
-            model = None
-            with gram_timed(rows) as gram:
-                model = estimator(network, gamma, **settings).fit(rows, nodes=labels)
-            whole = whole or _memory("VmHWM")
-            for part, spent in seconds_by_part(model, sum(gram)).items():
-                parts[part] += spent / in_a_row
-        taken = (time.perf_counter() - start) / in_a_row
-        if taken < seconds:
-            seconds, fastest = taken, dict(parts)
-    reached = agreement(model, rows, gamma) if judged else []
-    found = Fit(nodes, len(rows), seconds, fastest, model.n_iter_, model.converged_, reached, peak_bytes=whole - before)
-    found.checks = {"values": np.asarray(model.transform(rows[:200])), "process_bytes": whole}
+    with ExitStack() as stack:
+        pools = [stack.enter_context(ProcessPoolExecutor(1, mp_context=context)) for _ in cases]
+        for pool, case in zip(pools, cases, strict=True):
+            pool.submit(_begin, X, case, gamma).result()
+        rounds = [[pool.submit(_again).result() for pool in pools] for _ in range(REPEATS if judged else 1)]
+        found = [min(fits, key=lambda f: f.seconds) for fits in zip(*rounds, strict=True)]
+        for pool, best, first in zip(pools, found, rounds[0], strict=True):
+            best.peak_bytes, best.checks = first.peak_bytes, first.checks
+            if judged:
+                best.agreement = pool.submit(_agreement).result()
     return found
+
+
+class _Fits:
+    """The fits of a case, in its process."""
+
+    here: _Fits
+
+    def __init__(self, X: np.ndarray, case: Case, gamma: float):
+        self.case, self.gamma = case, gamma
+        self.rows, _ = draw(X, case.nodes * case.rows_a_node)
+        self.network = Network.ring(case.nodes, case.neighbors)
+        self.labels = np.repeat(np.arange(case.nodes), case.rows_a_node)
+        estimator(Network.ring(8, 2), gamma).fit(
+            self.rows[:400]
+        )  # what is imported and allocated once is not the fit's
+        self.before = _memory("VmRSS", reset=True)
+        self.model: Any = None
+
+    def again(self) -> Fit:
+        count = self.case.in_a_row
+        parts: dict[str, float] = defaultdict(float)
+        whole = 0
+        time.sleep(SETTLE)
+        start = time.perf_counter()
+        for _ in range(count):
+            self.model = None
+            with gram_timed(self.rows) as gram:
+                self.model = estimator(self.network, self.gamma, **self.case.settings).fit(self.rows, nodes=self.labels)
+            whole = whole or _memory("VmHWM")
+            for part, spent in seconds_by_part(self.model, sum(gram)).items():
+                parts[part] += spent / count
+        seconds = (time.perf_counter() - start) / count
+        model, rows = self.model, len(self.rows)
+        found = Fit(
+            self.case.nodes, rows, seconds, dict(parts), model.n_iter_, model.converged_, [], {}, whole - self.before
+        )
+        found.checks = {"values": np.asarray(model.transform(self.rows[:200])), "process_bytes": whole}
+        return found
+
+
+def _begin(X: np.ndarray, case: Case, gamma: float) -> None:
+    _Fits.here = _Fits(X, case, gamma)
+
+
+def _again() -> Fit:
+    return _Fits.here.again()
+
+
+def _agreement() -> list[float]:
+    fits = _Fits.here
+    return agreement(fits.model, fits.rows, fits.gamma)
 
 
 def _memory(what: str, reset: bool = False) -> int:
