@@ -225,6 +225,16 @@ def test_device_and_limit_are_for_the_local_engine():
         DecentralizedKernelPCA(2, engine="mpi", memory_limit="1GB").fit_parts(clusters([9, 9, 9]))
 
 
+@pytest.mark.skipif(scale._memory("VmRSS") == 0, reason="no /proc")
+def test_the_memory_of_a_fit_is_counted_from_its_beginning():
+    """Not from when all the rows were there that its own were drawn from, 10 times as many bytes as its Gram blocks."""
+    X = np.random.default_rng(0).standard_normal((200_000, 50))
+    (found,) = scale.apart(X, [scale.Case(20, 100, 4)], 0.01, judged=False)
+    blocks = 20 * 5 * 100**2 * 8
+    assert blocks < found.peak_bytes < found.checks["process_bytes"]
+    assert found.checks["values"].shape == (200, scale.K)
+
+
 def test_bench_prints_what_it_measured():
     done = CliRunner().invoke(app, ["bench", "--nodes", "12,24", "--rows", "20", "--json"])
     assert done.exit_code == 0, done.output

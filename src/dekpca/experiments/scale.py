@@ -323,14 +323,13 @@ class _Fits:
         estimator(Network.ring(8, 2), gamma).fit(
             self.rows[:400]
         )  # what is imported and allocated once is not the fit's
-        self.before = _memory("VmRSS", reset=True)
         self.model: Any = None
 
     def again(self) -> Fit:
         count = self.case.in_a_row
         parts: dict[str, float] = defaultdict(float)
-        whole = 0
         time.sleep(SETTLE)
+        before, whole = _memory("VmRSS", reset=True), 0  # not while X is here, of which there are rows enough
         start = time.perf_counter()
         for _ in range(count):
             self.model = None
@@ -342,7 +341,7 @@ class _Fits:
         seconds = (time.perf_counter() - start) / count
         model, rows = self.model, len(self.rows)
         found = Fit(
-            self.case.nodes, rows, seconds, dict(parts), model.n_iter_, model.converged_, [], {}, whole - self.before
+            self.case.nodes, rows, seconds, dict(parts), model.n_iter_, model.converged_, [], {}, whole - before
         )
         found.checks = {"values": np.asarray(model.transform(self.rows[:200])), "process_bytes": whole}
         return found
