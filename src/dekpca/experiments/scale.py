@@ -294,14 +294,15 @@ def apart(X: np.ndarray, cases: Sequence[Case], gamma: float, judged: bool = Tru
 
     Unless `judged` there is one fit, and it is not compared with central kernel PCA, which takes longer. Other programs slow a machine down for
     seconds and for minutes. So fits of few nodes are timed several in a row, or the fastest of short ones would miss what long ones cannot; and
-    the cases take turns, or those of one minute would be compared with those of another.
+    the cases take turns, or those of one minute would be compared with those of another. Each turn begins with a fit that does not count,
+    because the host of a virtual machine takes back memory that is free for seconds; `checks` has how long the very first took.
     """
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         pools = [stack.enter_context(ProcessPoolExecutor(1, mp_context=context)) for _ in cases]
         for pool, case in zip(pools, cases, strict=True):
             pool.submit(_begin, X, case, gamma).result()
-        rounds = [[pool.submit(_again).result() for pool in pools] for _ in range(REPEATS if judged else 1)]
+        rounds = [[pool.submit(_again, judged).result() for pool in pools] for _ in range(REPEATS if judged else 1)]
         found = [min(fits, key=lambda f: f.seconds) for fits in zip(*rounds, strict=True)]
         for pool, best, first in zip(pools, found, rounds[0], strict=True):
             best.peak_bytes, best.checks = first.peak_bytes, first.checks
@@ -325,34 +326,37 @@ class _Fits:
         )  # what is imported and allocated once is not the fit's
         self.model: Any = None
 
-    def again(self) -> Fit:
-        count = self.case.in_a_row
-        parts: dict[str, float] = defaultdict(float)
+    def again(self, warmed_up: bool) -> Fit:
         time.sleep(SETTLE)
-        before, whole = _memory("VmRSS", reset=True), 0  # not while X is here, of which there are rows enough
+        before = _memory("VmRSS", reset=True)  # not while X is here, of which there are rows enough
+        first, parts = self.timed(1)
+        whole = _memory("VmHWM")
+        seconds, parts = self.timed(self.case.in_a_row) if warmed_up else (first, parts)
+        model, rows = self.model, len(self.rows)
+        found = Fit(self.case.nodes, rows, seconds, parts, model.n_iter_, model.converged_, [], {}, whole - before)
+        values = np.asarray(model.transform(self.rows[:200]))
+        found.checks = {"values": values, "process_bytes": whole, "first_seconds": first}
+        return found
+
+    def timed(self, count: int) -> tuple[float, dict[str, float]]:
+        """Seconds of each of so many fits in a row, and of its parts."""
+        parts: dict[str, float] = defaultdict(float)
         start = time.perf_counter()
         for _ in range(count):
             self.model = None
             with gram_timed(self.rows) as gram:
                 self.model = estimator(self.network, self.gamma, **self.case.settings).fit(self.rows, nodes=self.labels)
-            whole = whole or _memory("VmHWM")
             for part, spent in seconds_by_part(self.model, sum(gram)).items():
                 parts[part] += spent / count
-        seconds = (time.perf_counter() - start) / count
-        model, rows = self.model, len(self.rows)
-        found = Fit(
-            self.case.nodes, rows, seconds, dict(parts), model.n_iter_, model.converged_, [], {}, whole - before
-        )
-        found.checks = {"values": np.asarray(model.transform(self.rows[:200])), "process_bytes": whole}
-        return found
+        return (time.perf_counter() - start) / count, dict(parts)
 
 
 def _begin(X: np.ndarray, case: Case, gamma: float) -> None:
     _Fits.here = _Fits(X, case, gamma)
 
 
-def _again() -> Fit:
-    return _Fits.here.again()
+def _again(warmed_up: bool) -> Fit:
+    return _Fits.here.again(warmed_up)
 
 
 def _agreement() -> list[float]:
