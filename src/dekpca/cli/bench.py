@@ -56,9 +56,11 @@ def bench(
         cases = [scale.Case(count, rows, neighbors, limit, min(20, max(counts) // count)) for count in counts]
         with err.status(f"{nodes} nodes of {rows} rows in turn: fits, and central kernel PCA to compare with"):
             measured = scale.apart(X, cases, width)
-    for network in networks if device is not None else []:
-        with err.status(f"{len(network)} nodes of {rows} rows: fits, and central kernel PCA to compare with"):
-            measured.append(scale.fit(scale.draw(X, len(network) * rows)[0], network, width, repeats=2, **limit)[0])
+    else:
+        for network in networks:
+            some, _ = scale.draw(X, len(network) * rows)
+            with err.status(f"{len(network)} nodes of {rows} rows: fits, and central kernel PCA to compare with"):
+                measured.append(scale.fit(some, network, width, repeats=2, **limit)[0])
     fits: list[dict[str, Any]] = []
     for network, found in zip(networks, measured, strict=True):
         bounds = scale.work(network, rows, scale.draw(X, found.rows)[0], min(200, found.rows // 10), found.iterations)

@@ -89,8 +89,8 @@ They are of the `columns` that are in `which`, or of the first ones if that is N
 
 typedef VECTOR(float, 16) float_16;
 
-/* Turns the columns of a line's number of rows, as many at a time as vectors have numbers; returns how many it turned. Number by number it took a
-tenth of the time of landmark coordinates. */
+/* Turns the columns of a line's number of rows, as many at a time as vectors have numbers; returns how many it turned. Number by number it would
+take longer than reading the samples. */
 #if defined(__AVX512F__) && !defined(__clang__) /* which has no __builtin_shuffle */
 #define TURNED(T, V, L, BITS, LOW, HIGH)                                                                                            \
     typedef BITS V##_order __attribute__((vector_size(L * sizeof(T))));                                                             \

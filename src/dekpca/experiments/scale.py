@@ -21,10 +21,9 @@ import numpy as np
 from sklearn.decomposition import KernelPCA
 
 from .. import baselines, space
-from ..core import native
+from ..core import landmarks, native, pairs
 from ..core.fused import LINE
 from ..core.nodewise import threads
-from ..core.pairs import PACKED_BYTES
 from ..core.spectrum import to_numpy
 from ..estimator import DecentralizedKernelPCA
 from ..kernels import Kernel, row_tiles
@@ -321,14 +320,13 @@ class _Fits:
         self.rows, _ = draw(X, case.nodes * case.rows_a_node)
         self.network = Network.ring(case.nodes, case.neighbors)
         self.labels = np.repeat(np.arange(case.nodes), case.rows_a_node)
-        estimator(Network.ring(8, 2), gamma).fit(
-            self.rows[:400]
-        )  # what is imported and allocated once is not the fit's
+        # what is imported and allocated once is not the fit's
+        estimator(Network.ring(8, 2), gamma).fit(self.rows[:400])
         self.model: Any = None
 
     def again(self, warmed_up: bool) -> Fit:
         time.sleep(SETTLE)
-        before = _memory("VmRSS", reset=True)  # not while X is here, of which there are rows enough
+        before = _memory("VmRSS", reset=True)  # by now X, which the rows were drawn from, is gone
         first, parts = self.timed(1)
         whole = _memory("VmHWM")
         seconds, parts = self.timed(self.case.in_a_row) if warmed_up else (first, parts)
@@ -397,24 +395,25 @@ def columns_multiplied(X: Array) -> float:
     return float((lines != 0).any(axis=1).sum(axis=1).mean())
 
 
-def work(network: Network, rows_a_node: int, X: Array, landmarks: int, iterations: int) -> list[Work]:
+def work(network: Network, rows_a_node: int, X: Array, n_landmarks: int, iterations: int) -> list[Work]:
     """Counted for the default settings and nodes of one size, with rows such as X's: docs/performance.md derives the numbers."""
-    J, n, m, k = len(network), rows_a_node, landmarks, 2 * K
+    J, n, m, k = len(network), rows_a_node, n_landmarks, 2 * K
     item = aac.array_namespace(X).finfo(X.dtype).bits // 8
     M, multiplied = X.shape[1], columns_multiplied(X)
-    in_blocks = multiplied if item * n * (M + m) <= PACKED_BYTES else M  # or else BLAS does it
-    pairs = (
-        network.watchers.nnz + J
-    ) // 2  # unordered pairs of nodes that somebody has around, each with itself included
+    # where matrices are larger BLAS does it
+    in_blocks = multiplied if item * n * (M + m) <= pairs.PACKED_BYTES else M
+    with_marks = multiplied if item * m * (M + m) <= landmarks.PACKED_BYTES else M
+    # unordered pairs of nodes that somebody has around, each with itself included
+    n_pairs = (network.watchers.nnz + J) // 2
     uses = float(((network.degrees + 1) ** 2).sum())  # blocks of all neighborhoods
     slots = float((network.degrees + 1).sum())
-    coordinates = Work("landmark coordinates", 2.0 * J * n * m * (multiplied + m / 2), item * J * n * (M + 2 * m))
+    coordinates = Work("landmark coordinates", 2.0 * J * n * m * (with_marks + m / 2), item * J * n * (M + 2 * m))
     meeting = Work("meeting", 2.0 * J * n * m * m, item * J * n * 3 * m)
-    products = 2.0 * (pairs - J / 2) * n * n * (in_blocks + m)
-    gram = Work("Gram blocks", products, item * (J * n * (M + m) + pairs * n * n))
+    products = 2.0 * (n_pairs - J / 2) * n * n * (in_blocks + m)
+    gram = Work("Gram blocks", products, item * (J * n * (M + m) + n_pairs * n * n))
     factors = Work("factors", J * (2.0 * n * n * m + 6.0 * n**3), item * J * (n * m + 4 * n * n))
     flops = 2.0 * n * n * k * (uses + slots + 2 * J) + 4.0 * J * n * m * k
-    moved = pairs * n * n + J * (3 * n * n + n * m) + slots * n * k * 8 + J * n * k * 8 + J * m * k * 14
+    moved = n_pairs * n * n + J * (3 * n * n + n * m) + slots * n * k * 8 + J * n * k * 8 + J * m * k * 14
     return [coordinates, meeting, gram, factors, Work("iterations", iterations * flops, item * iterations * moved)]
 
 
