@@ -21,6 +21,7 @@ import numpy as np
 
 from common import GAMMA, Floors, arguments, console, load, table
 from dekpca import DecentralizedKernelPCA, Network
+from dekpca.columns import Features
 from dekpca.engines.ranks import assign, crossing, find_mpiexec
 from dekpca.experiments import splits
 from dekpca.options import settle
@@ -91,7 +92,7 @@ def measure(comm, parts, network, alone=False, overlap=False, split=False):
     model = DecentralizedKernelPCA(
         K, gamma=GAMMA, network=network, max_iter=ITERATIONS, tol=0, random_state=0, engine="mpi"
     )
-    options = settle(model._options(own[0].shape[1], 0), network, sizes, "auto", "auto")
+    options = settle(model._options(Features(own[0].shape[1]), 0), network, sizes, "auto", "auto")
     if alone:
         blocks = [b for j, x in zip(nodes, own, strict=True) for b in make_blocks([x], network, [j], sizes)]
     else:

@@ -25,6 +25,7 @@ import numpy as np
 import mpi as by_mpi
 from common import GAMMA, Floors, arguments, console, load, table
 from dekpca import DecentralizedKernelPCA, Network
+from dekpca.columns import Features
 from dekpca.engines.peer.crew import Crew, free_addresses, write_nodes
 from dekpca.engines.peer.identity import init_ca, issue
 from dekpca.experiments import splits
@@ -53,7 +54,7 @@ def against_mpi(data: Path, floors: Floors, repeats: int) -> None:
             model = DecentralizedKernelPCA(
                 by_mpi.K, gamma=GAMMA, network=network, max_iter=by_mpi.ITERATIONS, tol=0, random_state=0
             )
-            options = settle(model._options(X.shape[1], 0), network, np.full(J, rows), "auto", "auto")
+            options = settle(model._options(Features(X.shape[1]), 0), network, np.full(J, rows), "auto", "auto")
             if rows == 100:
                 crew.run(parts, network, options)  # imports and the like
             peers, mpi, iterating = [], [], []

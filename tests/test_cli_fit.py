@@ -82,7 +82,10 @@ def test_not_converged_is_exit_code_3_and_saved(files):
     [
         (["fit", "missing.npz"], "missing.npz: no such file"),
         (["fit", "rows.npz", "--out", "rows.npz/models"], "cannot write into this folder"),
-        (["fit", "rows.npz", "--owner", "city"], "no column or array 'city' for the owner"),
+        (
+            ["fit", "rows.npz", "--owner", "city"],
+            "no column or array 'city'; it has 'y', 'town' and columns without names, 0 to 63",
+        ),
         (["fit", "rows.npz", "--nodes", "3", "--owner", "town"], "give one of them"),
         (["fit", "oslo.csv", "rome.csv", "--nodes", "3"], "--nodes is for one file"),
         (["fit", "oslo.csv", "./oslo.csv"], "two files for node oslo"),

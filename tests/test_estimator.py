@@ -20,6 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import dekpca
 from conftest import clusters
 from dekpca import PAPER, DecentralizedKernelPCA, Network, baselines, metrics
+from dekpca.estimator import NarrowKernelWarning
 
 X = np.concatenate(clusters([40] * 6))
 
@@ -335,11 +336,20 @@ def test_divergence_is_noticed_and_the_last_good_iterate_kept(settings, dtype):
 
 
 def test_a_narrow_kernel_is_named_in_the_warning():
-    rng = np.random.default_rng(0)
-    with pytest.warns(ConvergenceWarning, match="explains only .* try gamma='scale'"):
-        DecentralizedKernelPCA(2, gamma=50.0, network=6, max_iter=5, tol=1e-9, random_state=0).fit(
-            rng.normal(size=(300, 5))
-        )
+    X = np.random.default_rng(0).normal(size=(300, 5))
+    settings = {"network": 6, "random_state": 0}
+    for more in (
+        {},
+        {"solver": "landmarks"},
+        {"network": 1},
+        {"kernel": "laplacian"},
+    ):  # converged or not; silent at c6f9cc8
+        with pytest.warns(NarrowKernelWarning, match=r"explains 0\..*% .* gamma=50 .* use gamma='scale'"):
+            DecentralizedKernelPCA(2, gamma=50.0, **{**settings, **more}).fit(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NarrowKernelWarning)
+        DecentralizedKernelPCA(2, **settings).fit(1000 * X)
+        DecentralizedKernelPCA(2, **settings).fit(np.ones((30, 2)))
 
 
 # float32 itself cannot hold the data beside a larger offset

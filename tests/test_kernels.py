@@ -89,7 +89,7 @@ def test_callable_with_parameters_and_in_stacks():
     ("function", "says"),
     [
         (lambda A, B: np.ones((1, 1)), r"returned shape \(1, 1\)"),
-        (lambda A, B: 3.0, "float"),
+        (lambda A, B: 3.0, "takes two vectors"),
         (lambda A, B: np.full((len(A), len(B)), np.nan), "NaN"),
     ],
 )

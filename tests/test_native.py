@@ -10,6 +10,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from dekpca import DecentralizedKernelPCA, Network
+from dekpca.columns import Features
 from dekpca.core import fused, landmarks, native, nodewise, spectrum
 from dekpca.core.landmarks import Landmarks
 from dekpca.experiments import scale
@@ -130,7 +131,7 @@ def test_a_resumed_run_has_the_same_bits(dtype, n_components, packed, centering,
     model = DecentralizedKernelPCA(
         n_components, network=network, max_iter=20, tol=0, random_state=0, centering=centering
     )
-    options = settle(model._options(6, 0), network, np.full(4, 50), "auto", "auto")
+    options = settle(model._options(Features(6), 0), network, np.full(4, 50), "auto", "auto")
     kept = []
 
     def keep(blocks, checkpoints):
@@ -150,7 +151,7 @@ def test_memory_is_used_again_but_not_that_of_a_checkpoint_that_is_kept(monkeypa
 
     network, parts = Network.ring(6), parts_of([30] * 6, "float64")
     model = DecentralizedKernelPCA(3, network=network, max_iter=20, tol=0, random_state=0)
-    options = settle(model._options(6, 0), network, np.full(6, 30), "auto", "auto")
+    options = settle(model._options(Features(6), 0), network, np.full(6, 30), "auto", "auto")
     (plain,) = local.run(parts, network, options).answers
     monkeypatch.setattr(fused, "LARGE", 0)
     asked, new = [], []

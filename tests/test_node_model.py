@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 from conftest import clusters
 from dekpca import DecentralizedKernelPCA, Network, NodeModel
+from dekpca.model_file import ModelFileError
 from dekpca.node_model import EXPANSIONS
 
 PARTS = clusters([30, 12, 25, 1, 20])
@@ -98,20 +100,25 @@ def test_files_hold_no_pickle_and_damage_is_noticed(tmp_path):
     with pytest.raises(ValueError, match="not a node model"):
         NodeModel.load(path)
     np.savez(path, **{k: v for k, v in content.items() if k != "header"})
-    with pytest.raises(ValueError, match="not a node model"):
+    with pytest.raises(ModelFileError, match="not a node model: header is missing"):
         NodeModel.load(path)
+    text = str(content["header"])
     for change, says in (
-        ({"header": np.array(str(content["header"]).replace('"version": 2', '"version": 3'))}, "version 3"),
-        ({"header": np.array(str(content["header"]).replace('"contents"', '"content"'))}, "damaged header"),
-        ({"header": np.array(str(content["header"]).replace('"rbf"', '"gauss"'))}, "unknown kernel"),
-        ({"points": content["points"][:-1]}, "do not fit"),
-        ({"node_offset": np.zeros(9)}, "do not fit"),
+        ({"header": np.array(text.replace('"version": 3', '"version": 4'))}, "version 4, this dekpca reads version 3"),
+        ({"header": np.array(text.replace('"contents"', '"content"'))}, "contents in the header is None"),
+        ({"header": np.array(text.replace('"rbf"', '"gauss"'))}, "unknown kernel"),
+        ({"header": np.array(re.sub(r'"gamma": [0-9.e-]+', '"gamma": NaN', text))}, "NaN in the header"),
+        ({"header": np.array(re.sub(r'"gamma": [0-9.e-]+', '"gamma": 1e999', text))}, "gamma=inf"),
+        ({"header": np.array(text.replace('"name": "0"', '"name": "\\u001b[31m"'))}, "name in the header is no name"),
+        ({"points": content["points"][:-1]}, "points (has .* bytes|is float64)"),
+        ({"points": np.where(content["points"] > 1, np.nan, content["points"])}, "points has NaN or infinity"),
+        ({"node_offset": np.zeros(9)}, "node_offset (has .* bytes|is float64)"),
     ):
         np.savez(path, **(content | change))
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ModelFileError, match=f"not a node model: .*{says}"):
             NodeModel.load(path)
     np.savez(path, **{k: v for k, v in content.items() if k != "node_offset"})
-    with pytest.raises(ValueError, match="without 'node_offset'"):
+    with pytest.raises(ModelFileError, match="node_offset is missing"):
         NodeModel.load(path)
 
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.cli import app
+from dekpca.columns import Features
 from dekpca.engines.peer import status
 from dekpca.engines.peer.config import ConfigError, check_loopback, read
 from dekpca.engines.peer.disclosure import disclosure, leaves_rows
@@ -116,7 +117,7 @@ def test_nothing_leaves_before_somebody_has_agreed(config):
 )
 def test_what_is_said_to_leave(settings, rows):
     model = DecentralizedKernelPCA(2, gamma=0.1, standardize=True, **settings)
-    options = model._options(4, 0)
+    options = model._options(Features(4), 0)
     said = disclosure(options, model.n_landmarks, 30, 4, ["rome"])
     assert leaves_rows(options, model.n_landmarks) == rows
     text = " | ".join(what for what, _ in said)

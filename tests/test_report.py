@@ -262,7 +262,9 @@ def test_a_process_that_hosts_some_of_the_nodes(tmp_path):
     mine = [answer for answer in model.node_models_._answers if 0 not in answer.block.nodes]
     numbers = np.concatenate([answer.block.nodes for answer in mine])
     model.history_["residual_by_node"] = model.history_["residual_by_node"][:, np.sort(numbers)]
-    model.node_models_ = dekpca.node_model.NodeModels(mine, model.expansion, model.node_models_._options)
+    model.node_models_ = dekpca.node_model.NodeModels(
+        mine, model.expansion, model.node_models_._options, model._features
+    )
     model.answering_node_ = int(numbers[0])
     page = fit_report(tmp_path / "mine.html", model, np.concatenate(parts)).read_text()
     worst = int(np.sort(numbers)[np.argmax(model.history_["residual_by_node"][-1])])

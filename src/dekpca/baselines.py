@@ -7,6 +7,7 @@ nothing here is decentralized.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse.linalg import eigsh
 
+from .columns import Features, Samples, check_all_named, is_frame
 from .core.centering import Columns, center_blocks, center_rows
 from .core.spectrum import CUTOFF, flip_signs
 from .kernels import Kernel, make_kernel
@@ -31,7 +33,7 @@ def central(
     X_or_parts: Array | Sequence[Array],
     n_components: int = 2,
     kernel: str | Callable[..., Any] = "rbf",
-    gamma: float | str | None = None,
+    gamma: float | str | None = "scale",
     degree: float = 3,
     coef0: float = 1.0,
     kernel_params: Mapping[str, Any] | None = None,
@@ -48,16 +50,17 @@ def central(
     >>> dekpca.baselines.central(X, 2, gamma=0.1).transform(X).shape
     (50, 2)
     """
-    (X,), columns = _standardized([_together(X_or_parts)], standardize)
+    parts, features = _samples([X_or_parts] if is_frame(X_or_parts) or aac.is_array_api_obj(X_or_parts) else X_or_parts)
+    (X,), columns = _standardized([np.concatenate(parts)], standardize)
     k = _settled([X], kernel, gamma, degree, coef0, kernel_params, normalize)
-    return _one("central", X, n_components, k, columns, "samples of all nodes")
+    return _one("central", X, n_components, k, columns, features, "samples of all nodes")
 
 
 def local(
     parts: Sequence[Array],
     n_components: int = 2,
     kernel: str | Callable[..., Any] = "rbf",
-    gamma: float | str | None = None,
+    gamma: float | str | None = "scale",
     degree: float = 3,
     coef0: float = 1.0,
     kernel_params: Mapping[str, Any] | None = None,
@@ -74,9 +77,12 @@ def local(
     >>> [model.name for model in dekpca.baselines.local(parts, 2)]
     ['0', '1', '2', '3']
     """
-    parts, columns = _standardized([_samples(part) for part in parts], standardize)
+    parts, features = _samples(parts)
+    parts, columns = _standardized(parts, standardize)
     k = _settled(parts, kernel, gamma, degree, coef0, kernel_params, normalize)
-    return [_one(str(j), part, n_components, k, columns, f"samples of node {j}") for j, part in enumerate(parts)]
+    return [
+        _one(str(j), part, n_components, k, columns, features, f"samples of node {j}") for j, part in enumerate(parts)
+    ]
 
 
 def neighborhood(
@@ -84,7 +90,7 @@ def neighborhood(
     network: Network,
     n_components: int = 2,
     kernel: str | Callable[..., Any] = "rbf",
-    gamma: float | str | None = None,
+    gamma: float | str | None = "scale",
     degree: float = 3,
     coef0: float = 1.0,
     kernel_params: Mapping[str, Any] | None = None,
@@ -101,7 +107,8 @@ def neighborhood(
     >>> len(dekpca.baselines.neighborhood(parts, dekpca.Network.path(4), 2))
     4
     """
-    parts, columns = _standardized([_samples(part) for part in parts], standardize)
+    parts, features = _samples(parts)
+    parts, columns = _standardized(parts, standardize)
     if len(parts) != len(network):
         raise ValueError(f"{len(parts)} parts for a network of {len(network)} nodes; give one for each node")
     k = _settled(parts, kernel, gamma, degree, coef0, kernel_params, normalize)
@@ -118,7 +125,17 @@ def neighborhood(
         coefficients = white @ vectors[:, ::-1][:, :found]
         name = network.names[j]
         models.append(
-            _model(name, own, k, coefficients, values[::-1][:found], n_components, columns, f"samples of node {name}")
+            _model(
+                name,
+                own,
+                k,
+                coefficients,
+                values[::-1][:found],
+                n_components,
+                columns,
+                features,
+                f"samples of node {name}",
+            )
         )
     return models
 
@@ -127,7 +144,7 @@ def plain_consensus(
     parts: Sequence[Array],
     n_components: int = 2,
     kernel: str | Callable[..., Any] = "rbf",
-    gamma: float | str | None = None,
+    gamma: float | str | None = "scale",
     degree: float = 3,
     coef0: float = 1.0,
     kernel_params: Mapping[str, Any] | None = None,
@@ -150,7 +167,8 @@ def plain_consensus(
     >>> bool(abs(b - a) < 1e-9), bool(abs(abs(c - a) - 1) < 1e-9)  # it points along the poor node's line
     (True, True)
     """
-    parts, columns = _standardized([_samples(part) for part in parts], standardize)
+    parts, features = _samples(parts)
+    parts, columns = _standardized(parts, standardize)
     k = _settled(parts, kernel, gamma, degree, coef0, kernel_params, normalize)
     ends = np.cumsum([0, *map(len, parts)])
     gram = np.block([[_centered(k, a, b) for b in parts] for a in parts])
@@ -170,21 +188,33 @@ def plain_consensus(
     for j, (part, (a, b)) in enumerate(zip(parts, pairwise(ends), strict=True)):
         coefficients = scipy.linalg.pinv(rows[a:b].T, rtol=CUTOFF) @ functions
         models.append(
-            _model(str(j), part, k, coefficients, values[::-1][:found], n_components, columns, f"samples of node {j}")
+            _model(
+                str(j),
+                part,
+                k,
+                coefficients,
+                values[::-1][:found],
+                n_components,
+                columns,
+                features,
+                f"samples of node {j}",
+            )
         )
     return models
 
 
-def _samples(part: Array) -> np.ndarray:
-    """Baselines run on NumPy."""
-    part = np.asarray(part)
-    return part if part.dtype in (np.float32, np.float64) else part.astype(np.float64)
-
-
-def _together(X_or_parts: Array | Sequence[Array]) -> np.ndarray:
-    if aac.is_array_api_obj(X_or_parts):
-        return _samples(X_or_parts)
-    return np.concatenate([_samples(part) for part in X_or_parts])
+def _samples(parts: Sequence[Array]) -> tuple[list[np.ndarray], Features]:
+    """Matrices of numbers, on NumPy, with named columns in the order in which the estimator computes with them."""
+    owners = [f"part {j}" for j in range(len(parts))]
+    given = [Samples.of(part, owner) for part, owner in zip(parts, owners, strict=True)]
+    check_all_named(given, owners)
+    features = Features(int(np.shape(given[0].X)[1]), given[0].names)
+    found = []
+    for samples, owner in zip(given, owners, strict=True):
+        X = np.asarray(samples.X)
+        X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
+        found.append(features.arrange(Samples(X, samples.names), owner, owners[0]))
+    return found, features
 
 
 def _standardized(parts: Sequence[np.ndarray], wanted: bool) -> tuple[Sequence[np.ndarray], Columns | None]:
@@ -200,16 +230,19 @@ def _settled(
     parts: Sequence[np.ndarray], kernel: Any, gamma: Any, degree: Any, coef0: Any, params: Any, normalize: bool
 ) -> Kernel:
     n_features = parts[0].shape[1]
-    if gamma == "scale":
-        gamma = 1.0 / (n_features * np.concatenate(parts).var())
-    return make_kernel(kernel, gamma, degree, coef0, params, normalize, n_features)
+    settled = make_kernel(kernel, gamma, degree, coef0, params, normalize, n_features)
+    if not isinstance(gamma, str) or not settled.has_gamma:
+        return settled
+    return replace(settled, gamma=settled.scaled(n_features, float(np.concatenate(parts).var())))
 
 
 def _centered(kernel: Kernel, A: np.ndarray, B: np.ndarray) -> np.ndarray:
     return center_blocks(kernel.gram(A, B), np.ones(len(A)), np.ones(len(B)))
 
 
-def _one(name: str, X: np.ndarray, n_components: int, kernel: Kernel, columns: Columns | None, what: str) -> NodeModel:
+def _one(
+    name: str, X: np.ndarray, n_components: int, kernel: Kernel, columns: Columns | None, features: Features, what: str
+) -> NodeModel:
     n = len(X)
     found = min(n_components, n)
     gram = _centered(kernel, X, X)
@@ -222,7 +255,7 @@ def _one(name: str, X: np.ndarray, n_components: int, kernel: Kernel, columns: C
     values, vectors = values[::-1], flip_signs(vectors[:, ::-1])
     positive = values > CUTOFF * max(values[0], 0)
     scale = np.where(positive, 1.0 / np.sqrt(np.where(positive, values, 1.0)), 0.0)
-    return _model(name, X, kernel, vectors * scale, np.maximum(values, 0.0), n_components, columns, what)
+    return _model(name, X, kernel, vectors * scale, np.maximum(values, 0.0), n_components, columns, features, what)
 
 
 def _model(
@@ -233,6 +266,7 @@ def _model(
     values: np.ndarray,
     n_components: int,
     columns: Columns | None,
+    features: Features,
     what: str,
 ) -> NodeModel:
     """Functions over X, centred by its mean; columns of zeros for components that the data does not have."""
@@ -242,4 +276,4 @@ def _model(
     raw = Function((X,), (coefficients,), np.zeros(n_components, dtype=X.dtype))
     function = Function((X,), (coefficients,), raw(kernel, X).mean(axis=0))
     contents = [Held(len(X), what, samples=True)]
-    return NodeModel(name, kernel, {"node": function}, "node", values, "local", contents, columns)
+    return NodeModel(name, kernel, {"node": function}, "node", values, "local", contents, columns, features)

@@ -22,19 +22,33 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from . import engines, progress
 from .answer import Answer
 from .block import Dealt, part_sizes
+from .columns import Features, Samples, check_all_named
 from .core.spectrum import to_numpy
 from .kernels import FREQUENCIES, KERNELS, make_kernel
 from .memory import parse_size
 from .network import Network, listing, natural_key
 from .node_model import EXPANSIONS, NodeModel, NodeModels
 from .options import RANDOM_FEATURES, Options, check_rho, noise_level, settle
-from .samples import check_alike, check_finite, check_part, foreign_samples, is_foreign, numeric, on_device
+from .samples import (
+    check_alike,
+    check_finite,
+    check_part,
+    foreign_samples,
+    is_foreign,
+    numeric,
+    on_device,
+    refuse_sparse,
+)
 
 Array = Any
 
 ROWS_A_NODE = 200  # when the number of nodes is left to us
 DEGREE = 4  # of the random regular network we then make
 FLAT = 0.01  # a first component that explains less is worth a word
+
+
+class NarrowKernelWarning(UserWarning):
+    """The kernel is too narrow for the data: the components explain next to nothing."""
 
 
 class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -47,10 +61,11 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     n_components : int, default=2
         Number of components.
     kernel : {"rbf", "linear", "poly", "laplacian", "sigmoid", "cosine"} or callable, default="rbf"
-        A callable maps two sample matrices to the matrix of k(a, b). It must be positive semi-definite.
-    gamma : float, "scale" or None, default=None
-        Of rbf, laplacian, poly and sigmoid. None is 1 / n_features; "scale" is 1 / (n_features * variance of all data),
-        by a network sum.
+        A callable maps two sample matrices to the matrix of k(a, b). It must be positive semi-definite, which sigmoid is not for most data: on a
+        network it is then refused, and a single node leaves out negative eigenvalues, with a warning, as scikit-learn does.
+    gamma : float, "scale" or None, default="scale"
+        Of rbf, laplacian, poly and sigmoid. "scale" is 1 / (n_features * variance of all data), by a network sum, and does not depend on the
+        units of the data (of laplacian: 1 / (n_features * standard deviation)). None is 1 / n_features, scikit-learn's default for KernelPCA.
     degree, coef0 : float
         Of poly (and coef0 of sigmoid).
     kernel_params : dict or None
@@ -81,6 +96,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         repeat, a mean can equal a row); or points that everybody has already, public or synthetic (checked by a fingerprint). "random-features"
         (solver="landmarks"; rbf and laplacian kernels) has no points at all: `n_landmarks` random Fourier features from the seed, by block power
         iterations until the squared relative residual is below `tol`.
+    missing : {"error", "mean"}, default="error"
+        What NaN in the samples means: an error, or a missing value, in whose place the column's mean over all nodes goes, from a network sum. The
+        means are kept in the node models, for new points.
     standardize : bool, default=False
         Scale every column by the mean and standard deviation over all nodes, from a network sum; kept in the node models, which take and give
         points in the original units. Landmarks given as an array are scaled too; `exchange_noise` is in units of the scaled columns.
@@ -126,6 +144,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     Attributes
     ----------
+    gamma_ : float
+        The kernel's gamma, as the fit settled it.
+    feature_names_in_ : (columns,)
+        Where the samples had named columns (a DataFrame). Nodes may have them in different orders; this is the order of X, or of the first part.
     eigenvalues_ : (n_components,)
         Estimates of the eigenvalues of the centred kernel matrix of all data.
     explained_variance_ratio_ : (n_components,)
@@ -177,6 +199,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         "n_oversamples": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
         "n_landmarks": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
         "landmarks": [StrOptions({"samples", "kmeans", RANDOM_FEATURES}), "array-like"],
+        "missing": [StrOptions({"error", "mean"})],
         "standardize": ["boolean"],
         "expansion": [StrOptions(set(EXPANSIONS))],
         "exchange_noise": [Interval(Real, 0, None, closed="left"), str],
@@ -198,7 +221,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         n_components=2,
         *,
         kernel="rbf",
-        gamma=None,
+        gamma="scale",
         degree=3,
         coef0=1.0,
         kernel_params=None,
@@ -211,6 +234,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         n_oversamples="auto",
         n_landmarks="auto",
         landmarks="samples",
+        missing="error",
         standardize=False,
         expansion="neighborhood",
         exchange_noise=0.0,
@@ -241,6 +265,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.n_oversamples = n_oversamples
         self.n_landmarks = n_landmarks
         self.landmarks = landmarks
+        self.missing = missing
         self.standardize = standardize
         self.expansion = expansion
         self.exchange_noise = exchange_noise
@@ -263,7 +288,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Parameters
         ----------
         X : array (rows, columns)
-            NumPy, or any array of the array API standard; the answers come in kind.
+            NumPy, a DataFrame, or any array of the array API standard, and then the answers come in kind.
         nodes : sequence of labels, optional
             `nodes[i]` is the node (its name or number) of row i; where `network` is not a Network, the labels name the nodes.
             By default a seeded permutation of the rows is dealt evenly.
@@ -273,7 +298,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             raise ValueError(
                 "engine='mpi' with fit: no rank holds all the data; call fit_parts with the samples of this rank's nodes"
             )
-        X = self._placed(self._check_samples(X))
+        X = self._check_samples(X)
+        X = self._placed(self._features.to_sorted(X))
         seed = self._seed()
         if nodes is None:
             network = self._make_network(max(1, round(X.shape[0] / ROWS_A_NODE)), seed)
@@ -284,10 +310,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             rows = np.array_split(np.random.default_rng(seed).permutation(X.shape[0]), len(network))
         else:
             network, rows = self._rows_by_label(nodes, X.shape[0], seed)
-        check_finite(X, "X", rows, network)
+        check_finite(X, "X", rows, network, self.missing == "mean")
         self.nodes_ = np.empty(X.shape[0], dtype=np.int64)
         self.nodes_[np.concatenate(rows)] = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
-        return self._fit(Dealt(X, rows, borrow=not self.copy_X), network, self._options(X.shape[1], seed))
+        return self._fit(Dealt(X, rows, borrow=not self.copy_X), network, self._options(self._features, seed))
 
     def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
         """Find the components of data that is already apart.
@@ -296,7 +322,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         ----------
         parts : sequence of arrays (n_j, columns), or mapping of node name to array
             `parts[j]` are the samples of the node named `network.names[j]` (which `Network.from_edges` sorts); a mapping says whose
-            they are, and names the nodes where `network` does not. With engine="mpi" every rank gives the parts of the nodes that it
+            they are, and names the nodes where `network` does not. Columns of DataFrames are taken by name: all parts need the same, in any
+            order. With engine="mpi" every rank gives the parts of the nodes that it
             hosts: a sequence continues the numbers of the rank before, a mapping (which needs a Network) names them.
 
         Examples
@@ -329,7 +356,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             raise ValueError(f"{len(parts)} parts for a network of {len(network)} nodes; give one part for each node")
         checked = [self._placed(part) for part in self._check_parts(parts, network.names)]
         self.nodes_ = np.repeat(np.arange(len(checked)), [part.shape[0] for part in checked])
-        return self._fit(checked, network, self._options(self.n_features_in_, seed))
+        return self._fit(checked, network, self._options(self._features, seed))
 
     def _fit_hosted(self, parts: Sequence[Array], nodes: Sequence[Any] | None, company: Any) -> list[str]:
         """fit_parts where other processes host the other nodes, and all must agree first; returns the names of the nodes hosted here."""
@@ -356,10 +383,11 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                 raise ValueError(f"{len(parts)} parts, but {len(names)} nodes named for them; give each part its node")
             checked = self._check_parts(parts, names)
             self.nodes_ = np.repeat(numbers, [part.shape[0] for part in checked])
-            options = self._options(self.n_features_in_, seed)
+            options = self._options(self._features, seed)
         settings = mpi.settings_of(options) | {
             name: getattr(self, name) for name in ("n_landmarks", "n_oversamples", "expansion")
         }
+        company.agree_on_columns(self._features.sorted_names, self.n_features_in_)
         company.agree(mpi.facts(network, self.n_features_in_, checked[0].dtype, settings))
         _, sizes = company.roster(network, numbers, [part.shape[0] for part in checked])
         run = partial(mpi.run, nodes=numbers, comm=company.comm)
@@ -367,17 +395,32 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return names
 
     def _check_parts(self, parts: Sequence[Array], names: Sequence[str]) -> list[Array]:
-        checked = [
-            check_part(part, name, self._float_types(), self.dtype) for part, name in zip(parts, names, strict=True)
+        """The samples of nodes as matrices of numbers, with the columns in the order in which they are computed with."""
+        owners = [f"node {name}" for name in names]
+        given = [Samples.of(part, owner) for part, owner in zip(parts, owners, strict=True)]
+        given = [
+            Samples(check_part(samples.X, owner, self._float_types(), self.dtype), samples.names)
+            for samples, owner in zip(given, owners, strict=True)
         ]
-        check_alike(checked, names)
-        self.n_features_in_ = int(checked[0].shape[1])
-        return checked
+        check_all_named(given, owners)
+        check_alike([samples.X for samples in given], names, self.missing == "mean")
+        self._keep_features(Features(int(given[0].X.shape[1]), given[0].names))
+        return [self._features.arrange(samples, owner, owners[0]) for samples, owner in zip(given, owners, strict=True)]
+
+    def _keep_features(self, features: Features) -> None:
+        self._features = features
+        self.n_features_in_ = features.count
+        if features.names is not None:
+            self.feature_names_in_ = np.array(features.names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
+            del self.feature_names_in_
 
     def _settled(self, parts: Sequence[Array], network: Network, seed: int) -> Options:
         """The settings of a run on this data."""
         sizes = np.array([part.shape[0] for part in parts])
-        return settle(self._options(parts[0].shape[1], seed), network, sizes, self.n_landmarks, self.n_oversamples)
+        return settle(
+            self._options(Features(parts[0].shape[1]), seed), network, sizes, self.n_landmarks, self.n_oversamples
+        )
 
     def _fit(
         self,
@@ -411,13 +454,35 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.explained_variance_ratio_ = self.eigenvalues_ / trace if trace > 0 else self.eigenvalues_ * 0
         self.n_iter_ = first.n_iter
         self.converged_ = first.converged
-        self.node_models_ = NodeModels(answers, self.expansion, options)
+        self.gamma_ = float(first.kernel.gamma)
+        self.node_models_ = NodeModels(answers, self.expansion, options, self._features)
         self.history_ = _history(answers, outcome)
         self.answering_node_ = _best_informed(network, sizes, nodes)
         self._n_features_out = self.n_components
         if not self.converged_:
             self._warn(first.runs)
+        self._warn_if_narrow()
         return self
+
+    def _warn_if_narrow(self) -> None:
+        """A kernel so narrow that rows are alike only to themselves has components that explain next to nothing."""
+        share = float(self.explained_variance_ratio_[0])
+        unsure = self.update == "paper" or (
+            isinstance(self.landmarks, str) and self.landmarks == RANDOM_FEATURES and not self.converged_
+        )
+        if not 0 < share < FLAT or self.kernel not in ("rbf", "laplacian") or unsure:
+            return
+        remedy = (
+            "use a smaller gamma, or standardize=True"
+            if self.gamma == "scale"
+            else "use gamma='scale', or a smaller gamma"
+        )
+        warnings.warn(
+            f"the first component explains {share:.2%} of the variance: with gamma={self.gamma_:.3g} the kernel is too narrow for this data, "
+            f"so that nearly every row is alike only to itself; {remedy}",
+            NarrowKernelWarning,
+            stacklevel=4,
+        )
 
     def _warn(self, runs: list[tuple[str, int]]) -> None:
         """Say what did not converge, by how much, and what to try."""
@@ -445,15 +510,20 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                 message += (
                     "" if self.n_oversamples == "auto" else ", or raise n_oversamples, in case eigenvalues lie close"
                 )
-        if verdict != "interrupted" and float(self.explained_variance_ratio_[0]) < FLAT:
-            message += (
-                f"; the first component explains only {float(self.explained_variance_ratio_[0]):.1%}: the kernel may be too "
-                "narrow for this data, try gamma='scale' or a smaller gamma"
-            )
         warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
     # ------------------------------------------------------------------ checks, at the edge
     def _check_parameters(self) -> None:
+        if self.n_components is None:
+            raise ValueError(
+                "n_components=None: all components of N rows would take N columns at every node; give the number that you want"
+            )
+        if isinstance(self.kernel, str) and self.kernel == "precomputed":
+            raise ValueError(
+                "kernel='precomputed': a node must compare its rows with landmarks and neighbors, which a matrix given to it cannot do. Where one "
+                "process has the whole matrix K, give row numbers as samples, X = numpy.arange(len(K))[:, None], and a kernel that looks them up: "
+                "lambda A, B: K[numpy.ix_(A[:, 0].astype(int), B[:, 0].astype(int))]"
+            )
         self._validate_params()
         check_rho(self.rho, self.max_iter)
         parse_size(self.memory_limit)
@@ -480,13 +550,17 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                     f"that have them: {', '.join(sorted(FREQUENCIES))}"
                 )
 
-    def _check_landmarks(self, n_features: int) -> Any:
+    def _check_landmarks(self, features: Features) -> Any:
         if isinstance(self.landmarks, str):
             return self.landmarks
-        points = foreign_samples(self.landmarks, "landmarks", None) if is_foreign(self.landmarks) else self.landmarks
+        samples = Samples.of(self.landmarks, "landmarks")
+        points, n_features = samples.X, features.count
+        if is_foreign(points):
+            points = foreign_samples(points, "landmarks", None)
         points = check_array(to_numpy(points), dtype=np.float64, input_name="landmarks")
         if points.shape[1] != n_features:
             raise ValueError(f"landmarks: {points.shape[1]} columns, but the samples have {n_features}; use the same")
+        points = features.arrange(Samples(points, samples.names), "landmarks", "the samples")
         _, first, counts = np.unique(points, axis=0, return_index=True, return_counts=True)
         if (counts > 1).any():
             row = int(first[counts > 1][0])
@@ -506,9 +580,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return [np.float64, np.float32] if self.dtype is None else [np.dtype(self.dtype).type]
 
     def _check_samples(self, X: Array) -> Array:
+        refuse_sparse(X, "X")
         if is_foreign(X):
             X = foreign_samples(X, "X", self.dtype)
-            self.n_features_in_ = int(X.shape[1])
+            self._keep_features(Features(int(X.shape[1])))
             if X.shape[0] < 2:
                 raise ValueError(f"X has {X.shape[0]} sample(s); at least 2 are needed")
             return X
@@ -516,12 +591,15 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             raise ValueError(
                 f"fit takes one array, but got a list of {len(X)}; use fit_parts for data that is already apart"
             )
+        samples = Samples.of(X, "X")
         try:
-            return validate_data(self, X, dtype=self._float_types(), ensure_min_samples=2, ensure_all_finite=False)
+            X = validate_data(self, samples.X, dtype=self._float_types(), ensure_min_samples=2, ensure_all_finite=False)
         except ValueError as error:
             if "could not convert" in str(error):
                 raise numeric(error, "X") from error
             raise
+        self._keep_features(Features(int(X.shape[1]), samples.names))
+        return X
 
     def _make_network(self, n_nodes: int, seed: int) -> Network:
         if isinstance(self.network, Network):
@@ -578,22 +656,23 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         order = np.argsort(number, kind="stable")
         return network, np.split(order, np.cumsum(np.bincount(number, minlength=len(network)))[:-1])
 
-    def _options(self, n_features: int, seed: int) -> Options:
+    def _options(self, features: Features, seed: int) -> Options:
         kernel = make_kernel(
-            self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params, self.normalize, n_features
+            self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params, self.normalize, features.count
         )
         return Options(
             n_components=int(self.n_components),
             n_oversamples=0,
             kernel=kernel,
-            gamma_by_variance=isinstance(self.gamma, str),
+            gamma_by_variance=isinstance(self.gamma, str) and kernel.has_gamma,
             solver=self.solver,
             update=self.update,
             centering=self.centering,
             init=self.init,
             rho=self.rho,
             n_landmarks=0,
-            landmarks=self._check_landmarks(n_features),
+            landmarks=self._check_landmarks(features),
+            impute=self.missing == "mean",
             standardize=self.standardize,
             exchange_noise=self.exchange_noise,
             max_iter=int(self.max_iter),
@@ -610,9 +689,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         the first by name), since its function is made of the most. Any other node's is `node_models_[j].transform`.
         """
         check_is_fitted(self)
+        refuse_sparse(X, "X")
         if not is_foreign(X):
-            X = self._in_kind(validate_data(self, X, dtype=self._float_types(), reset=False))
-        return self._back(self._answering.transform(X))
+            nan = "allow-nan" if self.missing == "mean" else True
+            X = validate_data(self, Samples.of(X, "X").X, dtype=self._float_types(), reset=False, ensure_all_finite=nan)
+            X = self._in_kind(X)
+        return self._back(self._answering.transform(Samples(X, self._features.names)))
 
     def inverse_transform(self, Z: Array, alpha: float = 0.1) -> Array:
         """Points that have about these component values, as `answering_node_` reconstructs them: see `NodeModel.inverse_transform`."""
@@ -650,6 +732,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.input_tags.allow_nan = self.missing == "mean"
         return tags
 
 

@@ -5,6 +5,7 @@ Everything here is a pure function of its arrays. No centring (core/centering.py
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -136,6 +137,18 @@ class Kernel:
         return self.name in ("rbf", "laplacian", "cosine")
 
     @property
+    def has_gamma(self) -> bool:
+        """Whether gamma means anything to it."""
+        return self.name in ("rbf", "laplacian", "poly", "sigmoid")
+
+    def scaled(self, n_features: int, variance: float) -> float:
+        """gamma="scale", for data of this variance: the kernel does not depend on the units of the data. 1 where nothing varies."""
+        spread = (
+            variance**0.5 if self.name == "laplacian" else variance
+        )  # it has distances where the others have squares and products
+        return 1.0 / (n_features * spread) if spread > 0 else 1.0
+
+    @property
     def label(self) -> str:
         return self.name if isinstance(self.name, str) else getattr(self.name, "__name__", repr(self.name))
 
@@ -214,10 +227,15 @@ class Kernel:
 
     def _call(self, A: Array, B: Array) -> Array:
         xp = aac.array_namespace(A)
-        gram = self.name(A, B, **self.params)  # type: ignore[operator]
         label = self.label
         expected = (A.shape[0], B.shape[0])
+        try:
+            gram = self.name(A, B, **self.params)  # type: ignore[operator]
+        except Exception as error:
+            self._refuse_vectors(A, B, error)
+            raise
         if getattr(gram, "shape", None) != expected:
+            self._refuse_vectors(A, B)
             raise ValueError(
                 f"kernel {label}: returned shape {getattr(gram, 'shape', type(gram).__name__)} for {A.shape[0]} and {B.shape[0]} "
                 f"samples, expected {expected}; a callable kernel maps two sample matrices to the matrix of k(a, b)"
@@ -226,6 +244,18 @@ class Kernel:
         if not bool(xp.all(xp.isfinite(gram))):
             raise ValueError(f"kernel {label}: returned NaN or infinity for finite samples")
         return gram
+
+    def _refuse_vectors(self, A: Array, B: Array, cause: Exception | None = None) -> None:
+        """A callable for two vectors, scikit-learn's convention, is told apart from one that is wrong otherwise."""
+        try:
+            value = self.name(A[0, :], B[0, :], **self.params)  # type: ignore[operator]
+            math.isfinite(float(value))
+        except Exception:
+            return
+        raise ValueError(
+            f"kernel {self.label}: takes two vectors and gives a number; here a kernel takes two matrices and gives the matrix of k(a, b), which is "
+            "faster: write it so, or wrap it: lambda A, B: numpy.array([[f(a, b) for b in B] for a in A])"
+        ) from cause
 
     def _raw_diagonal(self, A: Array) -> Array:
         xp = aac.array_namespace(A)

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import array_api_compat as aac
 import numpy as np
 
-from .core.centering import Columns, center_blocks, center_rows
+from .columns import Samples, check_same_names
+from .core.centering import center_blocks, center_rows
 from .core.spectrum import CUTOFF, to_numpy
 from .kernels import TILE_ROWS, Kernel, row_tiles
 from .node_model import Function, NodeModel
@@ -38,7 +40,7 @@ def similarity(model: Any, central: NodeModel) -> np.ndarray:
     (3, 2)
     """
     nodes = _expanded_in_points(_nodes(model, central))
-    u = _hosted(central.own_function())
+    u = _columns_of(nodes, central)
     u_norm = np.sqrt(_squared_norms(central.kernel, u))
     at = _Raw(central.kernel, u)
     out = []
@@ -62,11 +64,12 @@ def oracle(model: Any, central: NodeModel) -> np.ndarray:
     >>> dekpca.metrics.oracle(local, central).shape
     (4, 2)
     """
-    u = _hosted(central.own_function())
+    nodes = _expanded_in_points(_nodes(model, central))
+    u = _columns_of(nodes, central)
     u_norm = np.sqrt(_squared_norms(central.kernel, u))
     at = _Raw(central.kernel, u)
     out = []
-    for node in _expanded_in_points(_nodes(model, central)):
+    for node in nodes:
         sets = _hosted(node.own_function()).points
         values, gram = np.concatenate([at(p) for p in sets]), _gram(node.kernel, sets)
         if (
@@ -98,11 +101,11 @@ def agreement(model: Any, central: NodeModel, X: Array, expansion: str | None = 
     (4, 2)
     """
     nodes = _nodes(model, central)
-    X = to_numpy(X)
-    truth = central.transform(X)
+    samples = Samples.of(X, "X")
+    samples = Samples(to_numpy(samples.X), samples.names or nodes[0].features.names or central.features.names)
+    truth = central.transform(samples)
     functions = [_hosted(node.function(expansion)) for node in nodes]
-    columns = nodes[0].columns
-    values = _evaluate(nodes[0].kernel, functions, X if columns is None else _hosted_columns(columns).standardized(X))
+    values = _evaluate(nodes[0].kernel, functions, to_numpy(_prepared(nodes[0], samples, expansion)))
     k = min(values.shape[2], truth.shape[1])
     values, truth = (
         values[..., :k] - values[..., :k].mean(axis=1, keepdims=True),
@@ -124,11 +127,12 @@ def angles(model: Any, central: NodeModel) -> np.ndarray:
     >>> dekpca.metrics.angles(local, central).shape
     (4, 2)
     """
-    u = _hosted(central.own_function())
+    nodes = _expanded_in_points(_nodes(model, central))
+    u = _columns_of(nodes, central)
     at = _Raw(central.kernel, u)
     u_basis = _orthonormal(_inner(central.kernel, u))
     out = []
-    for node in _expanded_in_points(_nodes(model, central)):
+    for node in nodes:
         w = _hosted(node.own_function())
         cross = sum(c.T @ at(p) for p, c in zip(w.points, w.coefficients, strict=True))
         cosines = np.linalg.svd(_orthonormal(_inner(node.kernel, w)).T @ cross @ u_basis, compute_uv=False)
@@ -173,8 +177,19 @@ def _nodes(model: Any, central: NodeModel) -> Sequence[NodeModel]:
     return nodes
 
 
-def _hosted_columns(columns: Columns) -> Columns:
-    return Columns(to_numpy(columns.mean), to_numpy(columns.scale))
+def _prepared(node: NodeModel, samples: Samples, expansion: str | None) -> Array:
+    like = node.function(expansion).offset
+    X = aac.array_namespace(like).asarray(samples.X, dtype=like.dtype, device=aac.device(like))
+    return node.prepared(Samples(X, samples.names), like)
+
+
+def _columns_of(nodes: Sequence[NodeModel], central: NodeModel) -> Function:
+    """The central components with the columns of their points in the order of the nodes' points."""
+    u, mine, theirs = _hosted(central.own_function()), nodes[0].features, central.features
+    if mine.names is not None and theirs.names is not None:
+        check_same_names(theirs.names, mine.names, "the central answer", "the nodes")  # both are in natural order
+        return u
+    return Function(tuple(mine.to_sorted(theirs.from_sorted(p)) for p in u.points), u.coefficients, u.offset)
 
 
 def _expanded_in_points(nodes: Sequence[NodeModel]) -> Sequence[NodeModel]:

@@ -6,10 +6,10 @@ neighbors'. All that the algorithm does with means and landmark coordinates fold
 
 from __future__ import annotations
 
-import json
+import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from numbers import Real
 from os import PathLike
 from typing import Any, overload
@@ -18,18 +18,20 @@ import array_api_compat as aac
 import numpy as np
 
 from .answer import Answer
-from .core.centering import Columns
+from .columns import Features, Samples, check_same_names
+from .core.centering import Columns, filled
 from .core.landmarks import LEAST_CLUSTER, RandomFeatures
-from .core.spectrum import to_numpy, transposed
-from .kernels import KERNELS, TILE_BYTES, Kernel, row_tiles
+from .core.spectrum import transposed
+from .kernels import TILE_BYTES, Kernel, row_tiles
 from .options import RANDOM_FEATURES, Options, noise_level
+from .samples import first_bad_row
 
 Array = Any
 
+log = logging.getLogger("dekpca")
+
 CACHE_TILE = 4 * 2**20  # bytes of a tile of the kernel matrix that new points make: it is passed over several times
 EXPANSIONS = ("neighborhood", "node", "landmarks")
-FILE_FORMAT = "dekpca-node-model"
-FILE_VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,12 @@ class NodeModel:
         landmarks alone (the first two include the landmarks). Expansions smaller than this one are available too.
     eigenvalues_ : array (n_components,)
         Estimates of the eigenvalues of the whole network's centred kernel matrix.
+    feature_names_in_ : array (columns,)
+        The names of the columns, where the samples had names.
+    fill : array (columns,) or None
+        With missing="mean", what stands in the place of a missing value in `transform` too.
+    reading : dict
+        How the command line turns files into samples for this model (columns to leave out, categories).
     contents : tuple of Held
         The points that the model and its file consist of, and whose they are. Where none are samples
         (`any(held.samples for held in model.contents)` is False) the model can be handed out.
@@ -115,6 +123,9 @@ class NodeModel:
         centering: str | None,
         contents: Sequence[Held],
         columns: Columns | None = None,
+        features: Features | None = None,
+        fill: Array | None = None,
+        reading: Mapping[str, Any] | None = None,
     ):
         self.name = name
         self.kernel = kernel
@@ -124,11 +135,22 @@ class NodeModel:
         self.functions = dict(functions)
         self.contents = tuple(contents)
         self.columns = columns
+        self.features = Features(self.n_features_in_) if features is None else features
+        self.fill = fill
+        self.reading = dict(reading or {})
         self._preimages: dict[tuple[str, float], Preimages] = {}
+        self._told_order = False
 
     @property
     def n_features_in_(self) -> int:
         return int(self.functions[self.expansion].points[0].shape[1])
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """The names of the columns, in the order in which `transform` takes an array without names; only where the samples had names."""
+        if self.features.names is None:
+            raise AttributeError(f"node {self.name}: fitted on columns without names")
+        return np.array(self.features.names, dtype=object)
 
     @property
     def n_components(self) -> int:
@@ -138,10 +160,28 @@ class NodeModel:
         return f"NodeModel({self.name!r}, {self.n_components} components over {', '.join(map(str, self.contents))})"
 
     def transform(self, X: Array, expansion: str | None = None) -> Array:
-        """Component values at the rows of X: (rows, n_components)."""
+        """Component values at the rows of X: (rows, n_components). Columns with names are taken by name, in whatever order."""
         function = self.function(expansion)
-        X = self._checked(X, "X", self.n_features_in_, function.offset)
-        return function(self.kernel, X if self.columns is None else self.columns.standardized(X))
+        return function(self.kernel, self.prepared(X, function.offset))
+
+    def prepared(self, X: Array, like: Array) -> Array:
+        """Rows as the functions take them, in the library and dtype of `like`: columns in order, missing values filled, standardized."""
+        who = f"node {self.name}"
+        samples = Samples.of(X, who)
+        names = self.features.names
+        if (samples.names is None) != (names is None) and not isinstance(X, Samples):
+            has, fitted = ("has no", "with") if samples.names is None else ("has", "without")
+            text = f"{who}: X {has} column names, but the model was fitted {fitted} them; columns are taken in the order of the fit"
+            warnings.warn(text, UserWarning, stacklevel=3)
+        if samples.names is not None and names is not None:
+            check_same_names(samples.names, names, f"{who}: X", "the fit")  # says more than that their number differs
+            if samples.names != names and not self._told_order:
+                self._told_order = True
+                log.info(f"{who}: X has the columns in another order than the fit; they are taken by name")
+        X = self._checked(samples.X, "X", self.n_features_in_, like, allow_nan=self.fill is not None)
+        X = self.features.arrange(Samples(X, samples.names), who, "the fit")
+        X = X if self.fill is None else filled(X, self.fill)
+        return X if self.columns is None else self.columns.standardized(X)
 
     def inverse_transform(self, Z: Array, alpha: float = 0.1, expansion: str | None = None) -> Array:
         """Points (rows, n_features) that have about these component values: pre-images, learned from the points the model holds.
@@ -184,9 +224,9 @@ class NodeModel:
                     f"node {self.name}: alpha={alpha!r} is too small for {points.dtype}; raise it"
                 ) from error
         X = self._preimages[key](Z)
-        return X if self.columns is None else self.columns.restored(X)
+        return self.features.from_sorted(X if self.columns is None else self.columns.restored(X))
 
-    def _checked(self, X: Array, what: str, width: int, like: Array) -> Array:
+    def _checked(self, X: Array, what: str, width: int, like: Array, allow_nan: bool = False) -> Array:
         """Rows of numbers in the library and dtype of the model."""
         if not aac.is_array_api_obj(X):  # lists, data frames
             X = np.asarray(X, dtype=np.float64)
@@ -199,8 +239,8 @@ class NodeModel:
             raise ValueError(
                 f"node {self.name}: {what} is of {type(X).__module__}, the model of {type(like).__module__}; use one library"
             )
-        if not bool(xp.all(xp.isfinite(X))):
-            row = int(np.flatnonzero(~np.isfinite(to_numpy(X)).all(axis=1))[0])
+        row = first_bad_row(X, allow_nan)
+        if row is not None:
             raise ValueError(f"node {self.name}: {what} has NaN or infinity in row {row}; remove or impute such rows")
         return xp.astype(X, like.dtype, copy=False)
 
@@ -220,112 +260,26 @@ class NodeModel:
 
     # ------------------------------------------------------------------ files
     def save(self, path: str | PathLike[str]) -> None:
-        """To one `.npz` file: arrays and a JSON header, no pickle. A kernel that is a Python function is named, not stored.
+        """To one `.npz` file, readable by its owner only: arrays and a JSON header, no pickle. A kernel that is a Python function is named, not
+        stored.
 
         The file holds the points that the model is made of, as `contents` says and its header does too: landmarks, and unless
         `expansion` is "landmarks" the samples of the node, with "neighborhood" those of its neighbors too. Fit with the smallest
         expansion that you want to hand out.
         """
-        largest = self.functions[self.expansion]
-        names = [name for name in EXPANSIONS if name in self.functions]
-        header = {
-            "format": FILE_FORMAT,
-            "version": FILE_VERSION,
-            "name": self.name,
-            "expansion": self.expansion,
-            "expansions": names,
-            "centering": self.centering,
-            "kernel": {
-                "name": self.kernel.label,
-                "callable": not isinstance(self.kernel.name, str),
-                "gamma": self.kernel.gamma,
-                "degree": self.kernel.degree,
-                "coef0": self.kernel.coef0,
-                "normalize": self.kernel.normalize,
-            },
-            "fourier": largest.fourier,
-            "contents": [asdict(held) for held in self.contents],
-        }
-        arrays = {
-            "points": np.concatenate([to_numpy(p) for p in largest.points]),
-            "eigenvalues": to_numpy(self.eigenvalues_),
-        }
-        for name in names:
-            arrays[f"{name}_coefficients"] = np.concatenate([to_numpy(c) for c in self.functions[name].coefficients])
-            arrays[f"{name}_offset"] = to_numpy(self.functions[name].offset)
-        if self.columns is not None:
-            arrays["column_mean"], arrays["column_scale"] = to_numpy(self.columns.mean), to_numpy(self.columns.scale)
-        with open(path, "wb") as file:  # a file object: numpy would add .npz to a name without it
-            np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
+        from .model_file import save
+
+        save(self, path)
 
     @classmethod
     def load(
         cls, path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[str, Any] | None = None
     ) -> NodeModel:
-        """From a file written by `save`. A model fitted with a callable kernel needs the same function here."""
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                content = {key: file[key] for key in file.files}
-            header = json.loads(str(content["header"]))
-            if header["format"] != FILE_FORMAT:
-                raise KeyError("format")
-        except FileNotFoundError:
-            raise
-        except Exception as error:
-            raise ValueError(f"{path}: not a node model; expected a file that NodeModel.save wrote") from error
-        if header["version"] != FILE_VERSION:
-            raise ValueError(
-                f"{path}: version {header['version']}, this dekpca reads version {FILE_VERSION}; update it"
-            )
-        try:
-            settings = dict(header["kernel"])
-            contents = [Held(**held) for held in header["contents"]]
-            expansions, fourier = header["expansions"], bool(header["fourier"])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path}: a node model with a damaged header ({error})") from error
-        if settings.pop("callable"):
-            if not callable(kernel):
-                raise ValueError(
-                    f"{path}: its kernel is the Python function {settings['name']}, which a file cannot hold; pass kernel="
-                )
-            settings.update(name=kernel, params=dict(kernel_params or {}))
-        elif settings["name"] not in KERNELS:
-            raise ValueError(f"{path}: unknown kernel {settings['name']!r}; known are {', '.join(sorted(KERNELS))}")
-        functions = {name: _read_function(path, name, content, contents, fourier) for name in expansions}
-        columns = Columns(content["column_mean"], content["column_scale"]) if "column_mean" in content else None
-        return cls(
-            header["name"],
-            Kernel(**settings),
-            functions,
-            header["expansion"],
-            content["eigenvalues"],
-            header["centering"],
-            contents,
-            columns,
-        )
+        """From a file written by `save`; ModelFileError says what is wrong with any other. A model fitted with a callable kernel needs the same
+        function here."""
+        from .model_file import load
 
-
-def _read_function(
-    path: Any, name: str, content: Mapping[str, np.ndarray], contents: Sequence[Held], fourier: bool
-) -> Function:
-    try:
-        points, coefficients = content["points"], content[f"{name}_coefficients"]
-        offset, k = content[f"{name}_offset"], content["eigenvalues"].shape[0]
-    except KeyError as error:
-        raise ValueError(f"{path}: a node model without {error}; the file is damaged") from error
-    ends = np.cumsum([0, *(held.rows for held in contents)])
-    rows = len(coefficients) // 2 if fourier else len(coefficients)  # cos and sin of each frequency
-    used = int(np.searchsorted(ends, rows))  # a smaller expansion uses the first few sets
-    whole = used < len(ends) and ends[used] == rows and ends[-1] == len(points)
-    if not whole or coefficients.shape[1:] != (k,) or offset.shape != (k,):
-        raise ValueError(
-            f"{path}: {len(points)} points, {coefficients.shape} coefficients and sets of {', '.join(map(str, contents))} do not fit; "
-            "the file is damaged"
-        )
-    if fourier:
-        return Function((points,), (coefficients,), offset, fourier=True)
-    slices = [slice(a, b) for a, b in pairwise(ends[: used + 1])]
-    return Function(tuple(points[s] for s in slices), tuple(coefficients[s] for s in slices), offset)
+        return load(path, kernel, kernel_params)
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,8 +307,9 @@ class Preimages:
 class NodeModels(Sequence[NodeModel]):
     """The models of all nodes by number or name (of an MPI rank: of the nodes it hosts); each is put together when it is asked for."""
 
-    def __init__(self, answers: Sequence[Answer], expansion: str, options: Options):
+    def __init__(self, answers: Sequence[Answer], expansion: str, options: Options, features: Features):
         self._answers = list(answers)
+        self._features = features
         self._expansion = expansion
         self._options = options
         self._home = {int(j): (i, b) for i, answer in enumerate(answers) for b, j in enumerate(answer.block.nodes)}
@@ -381,7 +336,7 @@ class NodeModels(Sequence[NodeModel]):
         node = self._numbers[index]
         if node not in self._made:
             i, b = self._home[node]
-            self._made[node] = _make(self._answers[i], b, self._expansion, self._options)
+            self._made[node] = _make(self._answers[i], b, self._expansion, self._options, self._features)
         return self._made[node]
 
     def __iter__(self) -> Iterator[NodeModel]:
@@ -399,7 +354,7 @@ LANDMARKS = {
 }
 
 
-def _make(answer: Answer, b: int, expansion: str, options: Options) -> NodeModel:
+def _make(answer: Answer, b: int, expansion: str, options: Options, features: Features) -> NodeModel:
     """Fold landmark coordinates and means of one node's functions into coefficients and offsets."""
     block, centering = answer.block, options.centering
     size = int(block.own_sizes[b])
@@ -431,8 +386,9 @@ def _make(answer: Answer, b: int, expansion: str, options: Options) -> NodeModel
         )  # a node's own expansion stops after itself
     ]
     return NodeModel(
-        block.names[b], answer.kernel, functions, held, answer.eigenvalues, centering, contents, answer.known.columns
-    )
+        block.names[b], answer.kernel, functions, held, answer.eigenvalues, centering, contents, answer.known.columns, features,
+        answer.known.fill,
+    )  # fmt: skip
 
 
 def _fold(

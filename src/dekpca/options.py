@@ -61,6 +61,7 @@ class Options:
     max_iter: int
     tol: float
     seed: int
+    impute: bool = False  # NaN is a missing value: the column's mean over all nodes goes in its place
     diagnostics: bool = False
     private_seed: int | None = None  # of this node alone: what nobody else may know is drawn from it, if it is given
 

@@ -18,7 +18,7 @@ from .answer import landmark_answer, separated_answer, whole_answer
 from .block import Block, pad_rows, take
 from .collectives import collect_rows, network_sum, pass_down
 from .core import consensus, landmarks, ritz, stopping
-from .core.centering import Columns
+from .core.centering import Columns, filled
 from .core.consensus import Estimate, Penalties, Sums
 from .core.fused import Steps
 from .core.landmarks import node_random
@@ -26,6 +26,7 @@ from .core.nodewise import by_nodes, row_bytes
 from .core.spectrum import sane, to_numpy, transposed
 from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
 from .features import feature_answer
+from .kernels import Kernel
 from .messages import Checkpoint, Say, Slots, Tell
 from .options import CHECK_EVERY, Options, schedule
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
@@ -62,6 +63,10 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     known: Known
     state: Any
     known, state = resume or (Known(options.kernel.gamma), None)
+    if options.impute:
+        if known.fill is None:
+            known.fill = yield from column_means(block)
+        block = replace(block, samples=filled(block.samples, known.fill))
     if options.standardize:
         if known.columns is None:
             known.columns = yield from column_scales(block)
@@ -108,6 +113,20 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
 
 
 # ---------------------------------------------------------------------- set-up: what the nodes tell each other once
+def column_means(block: Block) -> Script:
+    """Mean of the values that each column has, over all nodes; raises where it has none."""
+    xp = aac.array_namespace(block.samples)
+    there = ~xp.isnan(block.samples)
+    total = xp.sum(xp.where(there, block.samples, xp.zeros_like(block.samples)), axis=1)
+    count = xp.sum(xp.astype(there, block.samples.dtype) * block.mask[..., None], axis=1)
+    found = yield from network_sum(block, "columns", xp.concat([total, count], axis=1))
+    total, count = found[: total.shape[1]], found[total.shape[1] :]
+    empty = np.flatnonzero(to_numpy(count) == 0)
+    if len(empty):
+        raise ValueError(f"missing='mean': column {empty[0]} has no value at any node; drop it")
+    return total / count
+
+
 def column_scales(block: Block) -> Script:
     """Mean and standard deviation of each column over all nodes; two sums, for the accuracy of the second."""
     xp = aac.array_namespace(block.samples)
@@ -126,7 +145,7 @@ def column_scales(block: Block) -> Script:
 def meet(block: Block, options: Options, known: Known) -> Script:
     """Agree on gamma, landmarks, mean and start, and exchange samples; returns the own samples' landmark coordinates."""
     if options.gamma_by_variance:
-        known.gamma = yield from variance_gamma(block)
+        known.gamma = yield from variance_gamma(block, options.kernel)
     sent = with_noise(block, options)
     if options.n_landmarks and not options.random_features:
         known.points = yield from agree_on_landmarks(block, options, known, sent)
@@ -182,19 +201,14 @@ def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array
     return (yield from collect_rows(block, "landmarks", rows, counts))
 
 
-def variance_gamma(block: Block) -> Script:
-    """gamma="scale": 1 / (columns times the variance of all entries), as scikit-learn has it; two sums, for the accuracy of the second."""
+def variance_gamma(block: Block, kernel: Kernel) -> Script:
+    """gamma="scale", by the variance of all entries; two sums, for the accuracy of the second."""
     xp = aac.array_namespace(block.samples)
     entries = int(block.sizes.sum()) * block.samples.shape[2]
     total = yield from network_sum(block, "scale", xp.sum(block.samples, axis=(1, 2))[:, None])
     spread = (block.samples - total[0] / entries) * block.mask[..., None]
     squares = yield from network_sum(block, "scale", xp.sum(spread * spread, axis=(1, 2))[:, None])
-    variance = float(squares[0]) / entries
-    if variance <= 0:
-        raise ValueError(
-            "gamma='scale' needs data that varies, but all entries of all nodes are equal; give gamma as a number"
-        )
-    return 1.0 / (block.samples.shape[2] * variance)
+    return kernel.scaled(block.samples.shape[2], float(squares[0]) / entries)
 
 
 def learn_directions(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Script:

@@ -54,26 +54,47 @@ def on_device(X: np.ndarray, device: str) -> Array:
         ) from error
 
 
-def all_finite(X: Array) -> bool:
-    """Whether no entry is NaN or infinity; a sum shows that in half the time, unless it overflows."""
+def refuse_sparse(X: Any, who: str) -> None:
+    if issparse(X):
+        size = X.shape[0] * X.shape[1] * 8 / 1e9
+        raise TypeError(
+            f"{who}: a sparse matrix, but dekpca computes with dense rows; reduce its columns first (scikit-learn's TruncatedSVD), or use "
+            f"X.toarray() if {size:.2g} GB fit"
+        )
+
+
+def first_bad_row(X: Array, allow_nan: bool) -> int | None:
+    """The first row with infinity or, unless it is allowed, NaN. A sum shows in half the time that there is none, unless it overflows."""
     xp = aac.array_namespace(X)
     with np.errstate(over="ignore", invalid="ignore"):
         total = xp.sum(X)
-    return bool(xp.isfinite(total)) or bool(xp.all(xp.isfinite(X)))
+    if bool(xp.isfinite(total)):
+        return None
+    bad = xp.isinf(X) if allow_nan else ~xp.isfinite(X)
+    rows = np.flatnonzero(to_numpy(bad).any(axis=1))
+    return int(rows[0]) if len(rows) else None
 
 
-def check_finite(X: Array, who: str, rows: Sequence[np.ndarray], network: Network) -> None:
+def _what(allow_nan: bool) -> str:
+    return "infinity" if allow_nan else "NaN or infinity"
+
+
+def _remedy(allow_nan: bool) -> str:
+    return "correct or remove such rows" if allow_nan else "remove or impute such rows, or use missing='mean'"
+
+
+def check_finite(X: Array, who: str, rows: Sequence[np.ndarray], network: Network, allow_nan: bool = False) -> None:
     """NaN and infinity, told by row and by the node that the row belongs to."""
-    if all_finite(X):
+    row = first_bad_row(X, allow_nan)
+    if row is None:
         return
-    row = int(np.flatnonzero(~np.isfinite(to_numpy(X)).all(axis=1))[0])
     node = next(network.names[j] for j, own in enumerate(rows) if row in own)
     raise ValueError(
-        f"Input {who} contains NaN or infinity in row {row}, which belongs to node {node}; remove or impute such rows"
+        f"Input {who} contains {_what(allow_nan)} in row {row}, which belongs to node {node}; {_remedy(allow_nan)}"
     )
 
 
-def check_alike(parts: Sequence[Array], names: Sequence[str]) -> None:
+def check_alike(parts: Sequence[Array], names: Sequence[str], allow_nan: bool = False) -> None:
     first, name = parts[0], names[0]
     for part, other in zip(parts, names, strict=True):
         if type(part) is not type(first) or aac.device(part) != aac.device(first):
@@ -88,9 +109,9 @@ def check_alike(parts: Sequence[Array], names: Sequence[str]) -> None:
             raise ValueError(
                 f"node {other}: dtype {part.dtype}, but node {name} has {first.dtype}; set dtype, or give all nodes the same"
             )
-        if not all_finite(part):
-            row = int(np.flatnonzero(~np.isfinite(to_numpy(part)).all(axis=1))[0])
-            raise ValueError(f"node {other}: NaN or infinity in row {row}; remove or impute such rows")
+        row = first_bad_row(part, allow_nan)
+        if row is not None:
+            raise ValueError(f"node {other}: {_what(allow_nan)} in row {row}; {_remedy(allow_nan)}")
 
 
 def numeric(error: Exception, who: str) -> Exception:
@@ -99,9 +120,9 @@ def numeric(error: Exception, who: str) -> Exception:
     return type(error)(f"{who}: {error}{advice}")
 
 
-def check_part(part: Array, name: str, dtypes: list[Any], dtype: Any) -> Array:
+def check_part(part: Array, who: str, dtypes: list[Any], dtype: Any) -> Array:
     """The samples of one node as a matrix of numbers."""
-    who = f"node {name}"
+    refuse_sparse(part, who)
     if is_foreign(part):
         part = foreign_samples(part, who, dtype)
     else:

@@ -31,6 +31,7 @@ class Known:
     """What the block learned from others during set-up; with it and the own samples everything else can be recomputed."""
 
     gamma: float
+    fill: Array | None = None  # (M,) mean of each column, in the place of missing values
     columns: Columns | None = None  # by which all samples are standardized
     points: Array | None = None  # the landmarks (m, M)
     mean: Array | None = None  # of psi over the network (m,)
@@ -154,7 +155,7 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
     # Gram blocks that are not kept are made of what is not centred
     psi = (coordinates.center if near.kept else coordinates.centered)(block, options, known)
     own, gram = own_space(block, psi, rest, reach, scale)
-    landmarks.check_kernel(block.samples, gram, block.own_sizes, owners, kernel)
+    landmarks.check_kernel(block.samples, gram, block.own_sizes, owners, kernel, len(block.network) == 1)
     rho = _penalties(options, block.n_slots, gram, block.array(block.own_sizes), scale)
     rest = rest if clean is None else clean
     if clean is None:

@@ -11,11 +11,12 @@ from .bench import bench
 from .certs import certs
 from .demo import demo
 from .doctor import doctor
-from .fit import fit, transform
+from .fit import fit
 from .launch import launch
 from .network import network
 from .node import node
 from .reproduce import reproduce
+from .transform import transform
 
 app = typer.Typer(
     help="Decentralized kernel PCA: data stays on its node, nodes talk to their neighbors only, everybody gets the answer.",

@@ -1,4 +1,4 @@
-"""`dekpca fit` and `dekpca transform`: from files to node models, and from models to component values."""
+"""`dekpca fit`: from files to node models."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 
 from .. import __version__, baselines
-from ..data import Data, read
+from ..columns import Samples
+from ..core.centering import filled
+from ..data import Data, Roles, read
 from ..engines import ENGINES
-from ..estimator import DecentralizedKernelPCA
+from ..estimator import DecentralizedKernelPCA, NarrowKernelWarning
+from ..files import PUBLIC, write_text
 from ..network import listing, natural_key
-from ..node_model import NodeModel
 from . import on_ranks
 from .common import (
     NOT_CONVERGED,
@@ -38,6 +40,7 @@ from .common import (
     plain,
     verb,
 )
+from .reading import Columns, Drop, IdColumn, OneHot, make_roles, notes, remembered, with_categories
 
 SUMMARY = "summary.json"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]+")
@@ -51,10 +54,20 @@ def fit(
     label: Annotated[
         str | None, typer.Option(help="Column or array of classes: left out of the samples, shown in the report.")
     ] = None,
+    id_column: IdColumn = None,
+    columns: Columns = None,
+    drop: Drop = None,
+    one_hot: OneHot = None,
+    missing: Annotated[
+        str,
+        typer.Option(
+            help="Rows with missing values: error, drop (leave them out) or mean (of the column, over all nodes)."
+        ),
+    ] = "error",
     network: Annotated[str | None, typer.Option(help=TOPOLOGIES)] = None,
     components: Annotated[int, typer.Option("--components", "-k", min=1, help="How many components.")] = 2,
     kernel: Annotated[str, typer.Option(help="rbf linear poly laplacian sigmoid cosine")] = "rbf",
-    gamma: Annotated[str | None, typer.Option(help="A number, or scale; default 1 / columns.")] = None,
+    gamma: Annotated[str, typer.Option(help="A number, or scale: 1 / (columns x variance).")] = "scale",
     degree: Annotated[int, typer.Option(help="Of poly.")] = 3,
     coef0: Annotated[float, typer.Option(help="Of poly and sigmoid.")] = 1.0,
     solver: Annotated[str, typer.Option(help="projection or landmarks")] = "projection",
@@ -90,14 +103,14 @@ def fit(
 ) -> None:
     """Fit decentralized kernel PCA to files and save one model a node.
 
-    Rows are dealt to --nodes nodes, or belong to the node that the --owner column names, or every node has a file of its own.
-    Exit code 3: saved, but not converged.
+    Rows are dealt to --nodes nodes, or belong to the node that the --owner column names, or every node has a file of its own. Columns with
+    names are taken by name: files may have them in different orders. Exit code 3: saved, but not converged.
 
     Examples:
 
       dekpca fit rows.npz --nodes 20 -k 4 --gamma scale
 
-      dekpca fit patients.csv --owner hospital --standardize --landmarks kmeans --solver landmarks
+      dekpca fit patients.csv --owner hospital --id patient --drop notes --one-hot blood_group --missing mean --standardize
 
       dekpca fit oslo.csv rome.csv bonn.csv --network path:3 --out models --report fit.html
 
@@ -118,28 +131,34 @@ def fit(
         landmarks=_landmarks(landmarks), n_landmarks=_number_or_word(n_landmarks, "--n-landmarks", int), standardize=standardize,
         expansion=expansion, exchange_noise=_number_or_word(exchange_noise, "--exchange-noise"), max_iter=max_iter, tol=tol, dtype=dtype,
         random_state=seed, verbose=not as_json, engine=engine,
+        missing="mean" if missing == "mean" else "error",
     )  # fmt: skip
     paths = _expand(data)
+    roles = make_roles(owner, label, id_column, columns, drop, one_hot)
     told = True
-    with warnings.catch_warnings(record=True) as caught:
+    with notes(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
+        warnings.simplefilter("always", NarrowKernelWarning)
         if engine == "mpi":
             if report is not None:
                 raise ValueError("--report with --engine mpi: no rank holds all models; use --engine local")
-            numbers, told = on_ranks.fit(model, paths, nodes, owner, label, network, seed)
+            numbers, told, reading = on_ranks.fit(model, paths, nodes, roles, missing, network, seed)
         else:
             start = time.perf_counter()
-            sources = _read_all(paths, owner, label)
-            reading = time.perf_counter() - start
+            roles = with_categories(paths, roles)
+            sources = _read_all(paths, roles, missing)
+            reading = remembered(roles, list(sources.values()))
+            read_in = time.perf_counter() - start
             _fit(model, sources, nodes, network, seed)
             sent = {phase: int(x.sum()) for phase, x in model.history_["bytes"].items()}
-            numbers = {"rows": len(model.nodes_), "bytes_by_phase": sent}
-            numbers["seconds"] = {"reading": reading, "fitting": time.perf_counter() - start - reading}
+            dropped = sum(source.dropped for source in sources.values())
+            numbers = {"rows": len(model.nodes_), "rows_dropped": dropped, "bytes_by_phase": sent}
+            numbers["seconds"] = {"reading": read_in, "fitting": time.perf_counter() - start - read_in}
     start = time.perf_counter()
     files = _file_names(model.network_.names)
-    if told:
-        _remove_stale(out_dir, files)
+    removed = _remove_stale(out_dir, files) if told else []
     for node in model.node_models_:  # under MPI those that this rank hosts
+        node.reading = reading
         node.save(out_dir / files[node.name])
     numbers["seconds"]["saving"] = time.perf_counter() - start
     result: dict[str, Any] = {
@@ -148,6 +167,9 @@ def fit(
         "models": files,
         "nodes": len(model.network_),
         "columns": model.n_features_in_,
+        "feature_names": None if model._features.names is None else list(model._features.names),
+        "gamma": model.gamma_,
+        "removed": removed,
         "components": components,
         "converged": bool(model.converged_),
         "iterations": int(model.n_iter_),
@@ -161,7 +183,7 @@ def fit(
             err.print(f"warning: {warning.message}", markup=False, highlight=False, soft_wrap=True)
         if report is not None:
             result["report"] = _report(report, model, sources, compare)
-        (out_dir / SUMMARY).write_text(json.dumps(plain(result), indent=1), encoding="utf-8")
+        write_text(out_dir / SUMMARY, json.dumps(plain(result), indent=1), PUBLIC)
         emit(result, as_json, lambda: _tell(result))
     if not model.converged_:
         raise typer.Exit(NOT_CONVERGED)
@@ -181,10 +203,10 @@ def _expand(patterns: list[Path]) -> list[Path]:
     return paths
 
 
-def _read_all(paths: list[Path], owner: str | None, label: str | None) -> dict[str, Data]:
-    if len(paths) > 1 and owner is not None:
+def _read_all(paths: list[Path], roles: Roles, missing: Any) -> dict[str, Data]:
+    if len(paths) > 1 and roles.owner is not None:
         raise ValueError("--owner is for one file; several files belong to one node each: leave it out")
-    return {name: read(path, owner, label) for name, path in on_ranks.by_node(paths).items()}
+    return {name: read(path, roles, missing) for name, path in on_ranks.by_node(paths).items()}
 
 
 def _number_or_word(text: str | None, option: str, kind: type = float) -> Any:
@@ -200,7 +222,7 @@ def _number_or_word(text: str | None, option: str, kind: type = float) -> Any:
 
 
 def _landmarks(text: str) -> Any:
-    return read(text).X if Path(text).suffix else text
+    return read(text).samples if Path(text).suffix else text
 
 
 def _fit(
@@ -211,7 +233,7 @@ def _fit(
         if nodes is not None:
             raise ValueError("--nodes is for one file; each of several files is a node: leave it out")
         model.set_params(network=made if made is None else on_ranks.renamed(made, list(sources)))
-        model.fit_parts({name: source.X for name, source in sources.items()})
+        model.fit_parts({name: source.samples for name, source in sources.items()})
         return
     (source,) = sources.values()
     if nodes is not None and made is not None and len(made) != nodes:
@@ -223,9 +245,9 @@ def _fit(
         names = [str(name) for name in dict.fromkeys(source.owners.tolist())]
         if made is not None:
             model.set_params(network=on_ranks.renamed(made, names))
-        model.fit(source.X, nodes=source.owners)
+        model.fit(source.samples, nodes=source.owners)
     else:
-        model.fit(source.X)
+        model.fit(source.samples)
 
 
 def _file_names(names: Sequence[str]) -> dict[str, str]:
@@ -244,31 +266,44 @@ def _file_names(names: Sequence[str]) -> dict[str, str]:
     return files
 
 
-def _remove_stale(folder: Path, files: dict[str, str]) -> None:
-    """Models that an earlier fit into this folder wrote and this one does not."""
+def _remove_stale(folder: Path, files: dict[str, str]) -> list[str]:
+    """Delete models that an earlier fit into this folder wrote and this one does not, and say so."""
     summary = folder / SUMMARY
-    if summary.is_file():
-        earlier = json.loads(summary.read_text(encoding="utf-8"))["models"]
-        for name in set(earlier.values()) - set(files.values()):
-            (folder / Path(name).name).unlink(missing_ok=True)
+    if not summary.is_file():
+        return []
+    earlier = {Path(name).name for name in json.loads(summary.read_text(encoding="utf-8"))["models"].values()}
+    stale = sorted((name for name in earlier - set(files.values()) if (folder / name).is_file()), key=natural_key)
+    for name in stale:
+        (folder / name).unlink()
+    if stale:
+        err.print(
+            f"note: {folder}: deleted models of an earlier fit that this one does not replace: {listing(stale)}; --out keeps fits apart",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    return stale
 
 
 def _report(path: Path, model: DecentralizedKernelPCA, sources: dict[str, Data], compare: bool) -> Path:
     from ..report import fit_report
 
     ordered = [sources[name] for name in model.network_.names] if len(sources) > 1 else list(sources.values())
-    X = np.concatenate([source.X for source in ordered])
+    names = ordered[0].names
+    X = Samples(np.concatenate([source.samples.in_order_of(names).X for source in ordered]), names)
     labels = [source.labels for source in ordered if source.labels is not None]
     central, others = None, None
     if compare:
         given = {
             "kernel": model.kernel,
-            "gamma": model.gamma,
+            "gamma": model.gamma_,
             "degree": model.degree,
             "coef0": model.coef0,
             "standardize": model.standardize,
         }
-        parts = [X[model.nodes_ == j] for j in range(len(model.network_))]
+        fill = model.node_models_[0].fill
+        full = X if fill is None else Samples(filled(X.X, model._features.from_sorted(fill[None, :])[0]), names)
+        parts = [full[model.nodes_ == j] for j in range(len(model.network_))]
         central = baselines.central(parts, model.n_components, **given)
         others = {
             "local": baselines.local(parts, model.n_components, **given),
@@ -288,69 +323,10 @@ def _tell(result: dict[str, Any]) -> None:
     state = "converged" if result["converged"] else "not converged"
     sent = sum(result["bytes_by_phase"].values()) / result["nodes"] / 1e6
     out.print(
-        f"{state} after {result['iterations']} iterations; {sent:.2f} MB sent a node; {result['seconds']['fitting']:.1f} s",
+        f"{state} after {result['iterations']} iterations; {sent:.2f} MB sent a node; {result['seconds']['fitting']:.1f} s"
+        + (f"; {result['rows_dropped']} rows with missing values left out" if result["rows_dropped"] else ""),
         highlight=False,
     )
     out.print(f"{len(result['models'])} models in {result['folder']}", highlight=False, soft_wrap=True)
     if result["report"] is not None:
         out.print(f"report: {result['report']}", highlight=False, soft_wrap=True)
-
-
-@verb
-def transform(
-    model: Annotated[Path, typer.Argument(help="A model file, or a folder that dekpca fit wrote.")],
-    data: Annotated[Path, typer.Argument(help="Samples.")],
-    node: Annotated[
-        str | None, typer.Option(help="Which node of the folder answers; default: the best informed.")
-    ] = None,
-    owner: Annotated[str | None, typer.Option(help="Column to leave out.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column to leave out.")] = None,
-    out_file: Annotated[Path, typer.Option("--out", help="Where component values go: .npy or .csv.")] = Path(
-        "components.npy"
-    ),
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
-    """Component values of new samples, through the model of any node.
-
-    Examples:
-
-      dekpca transform dekpca-models new.csv --out components.csv
-
-      dekpca transform dekpca-models/rome.npz new.npy
-
-      dekpca transform dekpca-models new.npz --node rome
-    """
-    path = _model_file(model, node)
-    if out_file.suffix.lower() not in (".npy", ".csv"):
-        raise ValueError(f"--out {out_file}: unknown format {out_file.suffix or '(no ending)'}; use .npy or .csv")
-    make_folder(out_file.parent)
-    loaded = NodeModel.load(path)
-    values = loaded.transform(read(data, owner, label).X.astype(np.float64))
-    if out_file.suffix.lower() == ".npy":
-        np.save(out_file, values)
-    else:
-        header = ",".join(f"component {i + 1}" for i in range(values.shape[1]))
-        np.savetxt(out_file, values, delimiter=",", header=header, comments="")
-    result = {"model": path, "node": loaded.name, "rows": len(values), "components": values.shape[1], "file": out_file}
-    emit(
-        result, as_json, lambda: out.print(f"{len(values)} rows through node {loaded.name}: {out_file}", highlight=False, soft_wrap=True)
-    )  # fmt: skip
-
-
-def _model_file(model: Path, node: str | None) -> Path:
-    if model.is_file():
-        if node is not None:
-            raise ValueError(f"--node {node}: {model} is one node's model; give the folder to choose among nodes")
-        return model
-    if not model.is_dir():
-        raise ValueError(f"{model}: no such model file or folder")
-    summary = model / SUMMARY
-    if not summary.is_file():
-        raise ValueError(f"{model}: no {SUMMARY} in it, so dekpca fit did not write this folder; give a model file")
-    content = json.loads(summary.read_text(encoding="utf-8"))
-    name = content["answering_node"] if node is None else node
-    if name not in content["models"]:
-        raise ValueError(f"--node {name}: not among the nodes of {model}: {listing(content['models'])}")
-    return model / content["models"][name]

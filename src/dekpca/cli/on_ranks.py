@@ -10,11 +10,12 @@ import numpy as np
 import typer
 
 from .. import engines
-from ..data import read
+from ..data import Data, Roles, read
 from ..engines.ranks import assign
 from ..estimator import DecentralizedKernelPCA
 from ..network import Network, natural_key
 from .common import USAGE, parse_network
+from .reading import remembered
 
 
 def by_node(paths: list[Path]) -> dict[str, Path]:
@@ -37,46 +38,57 @@ def renamed(network: Network, names: list[str]) -> Network:
 
 
 def fit(
-    model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, owner: str | None, label: str | None, network: str | None, seed: int
-) -> tuple[dict[str, Any], bool]:  # fmt: skip
-    """Fit the nodes of this rank; returns what the summary needs of all ranks, and whether this rank is to tell it."""
+    model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, roles: Roles, missing: Any, network: str | None, seed: int
+) -> tuple[dict[str, Any], bool, dict[str, Any]]:  # fmt: skip
+    """Fit the nodes of this rank; returns what the summary needs of all ranks, whether this rank is to tell it, and what models remember."""
     company = engines.module("mpi").Company()
     start = time.perf_counter()
     try:
         with company.checking():
-            net, parts = _own(model, paths, nodes, owner, label, network, seed, company)
+            net, parts = _own(model, paths, nodes, roles, missing, network, seed, company)
         reading = time.perf_counter() - start
-        model.set_params(network=net, engine="mpi").fit_parts(parts)
+        model.set_params(network=net, engine="mpi").fit_parts({name: part.samples for name, part in parts.items()})
     except Exception as error:  # raised on all ranks alike: one voice is enough
         if company.rank:
             raise typer.Exit(USAGE) from error
         raise ValueError(str(error)) from error
     phases = sorted(model.history_["bytes"])
-    mine = np.array([len(model.nodes_), *(model.history_["bytes"][phase].sum() for phase in phases)], dtype=np.int64)
+    counts = [len(model.nodes_), sum(part.dropped for part in parts.values())]
+    mine = np.array([*counts, *(model.history_["bytes"][phase].sum() for phase in phases)], dtype=np.int64)
     total = np.empty_like(mine)
     company.comm.Allreduce(mine, total)
     seconds = {"reading": reading, "fitting": time.perf_counter() - start - reading}
-    found = {"rows": int(total[0]), "bytes_by_phase": dict(zip(phases, total[1:].tolist(), strict=True))}
-    return found | {"seconds": seconds, "ranks": company.size}, company.rank == 0
+    found: dict[str, Any] = {"rows": int(total[0]), "rows_dropped": int(total[1])}
+    found |= {
+        "bytes_by_phase": dict(zip(phases, total[2:].tolist(), strict=True)),
+        "seconds": seconds,
+        "ranks": company.size,
+    }
+    return found, company.rank == 0, remembered(roles, list(parts.values()))
 
 
 def _own(
-    model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, owner: str | None, label: str | None, network: str | None,
-    seed: int, company: Any,
-) -> tuple[Network, dict[str, np.ndarray]]:  # fmt: skip
+    model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, roles: Roles, missing: Any, network: str | None, seed: int,
+    company: Any,
+) -> tuple[Network, dict[str, Data]]:  # fmt: skip
     """The network, and the samples of the nodes that this rank hosts."""
-    if owner is not None:
+    if roles.owner is not None:
         raise ValueError("--owner with --engine mpi: every rank would have to read all rows; give one file a node")
+    open_ = [name for name, given in roles.one_hot.items() if given is None]
+    if open_:
+        raise ValueError(
+            f"--one-hot {open_[0]} with --engine mpi: no rank sees all categories; list them: --one-hot {open_[0]}=red,green"
+        )
     made = None if network is None else parse_network(network, seed)
     if len(paths) == 1:
         if paths[0].suffix != ".npy":
             raise ValueError(
                 f"{paths[0]}: with --engine mpi give one file a node, or one .npy file, of which each rank reads its rows"
             )
-        X = read(paths[0]).X  # memory-mapped
+        X = read(paths[0], roles, missing).X  # memory-mapped
         net = model.set_params(network=made or nodes)._make_network(max(1, len(X) // 200), seed)
         rows = np.array_split(np.random.default_rng(seed).permutation(len(X)), len(net))  # as fit(X) deals them
-        return net, {net.names[j]: np.asarray(X[rows[j]]) for j in _hosted(net, company)}
+        return net, {net.names[j]: Data(np.asarray(X[rows[j]])) for j in _hosted(net, company)}
     if nodes is not None:
         raise ValueError("--nodes is for one file; each of several files is a node: leave it out")
     files = by_node(paths)
@@ -86,7 +98,7 @@ def _own(
         raise ValueError(
             f"{len(files)} files for a network of {len(net)} nodes; give one file for each node, named after it"
         )
-    return net, {net.names[j]: read(files[net.names[j]], label=label).X for j in _hosted(net, company)}
+    return net, {net.names[j]: read(files[net.names[j]], roles, missing) for j in _hosted(net, company)}
 
 
 def _hosted(network: Network, company: Any) -> list[int]:

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from sklearn.datasets import fetch_openml, load_digits
 
-from ..data import read
+from ..data import Roles, read
 from ..experiments import paper, runner, toy
 from ..experiments.runner import Source
 from ..report import panels
@@ -114,7 +114,7 @@ def _source(data: Path | None, openml: bool, label: str | None, classes: str | N
     if data is not None and openml:
         raise ValueError("--data and --openml: give one of them")
     if data is not None:
-        read_data = read(data, label=label)
+        read_data = read(data, Roles(label=label))
         if read_data.labels is None:
             raise ValueError(
                 f"{data}: no labels, which the experiments need to deal classes; add an array or column y, or name it with --label"

@@ -34,6 +34,12 @@ class Columns:
         return X * self.scale + self.mean
 
 
+def filled(X: Array, means: Array) -> Array:
+    """X with the mean of its column for every NaN."""
+    xp = aac.array_namespace(X)
+    return xp.where(xp.isnan(X), means, X)
+
+
 def center_rows(x: Array, mask: Array) -> Array:
     """Subtract from the rows of each block (..., n, m) their mean; padding stays zero."""
     xp = aac.array_namespace(x)

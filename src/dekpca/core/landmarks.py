@@ -248,8 +248,10 @@ def unpack_triangle(triangle: Array, m: int) -> Array:
     return xp.reshape(xp.take(triangle, xp.asarray(place.ravel(), device=aac.device(triangle)), axis=0), (m, m))
 
 
-def check_kernel(samples: Array, whole: spectrum.Factor, sizes: np.ndarray, owners: list[str], kernel: Kernel) -> None:
-    """Refuse a kernel that is not positive semi-definite on the samples (B, n, M) of some owner.
+def check_kernel(
+    samples: Array, whole: spectrum.Factor, sizes: np.ndarray, owners: list[str], kernel: Kernel, alone: bool = False
+) -> None:
+    """Refuse a kernel that is not positive semi-definite on the samples (B, n, M) of some owner; `alone`, warn.
 
     `whole` is the factor of K_j, which came about by subtracting; where it has a negative eigenvalue the kernel matrix itself is
     looked at, so that rounding is not taken for a bad kernel.
@@ -262,10 +264,13 @@ def check_kernel(samples: Array, whole: spectrum.Factor, sizes: np.ndarray, owne
         size = xp.full((1,), float(n), dtype=own.dtype, device=aac.device(own))
         raw = spectrum.Factor(kernel.gram(own, own)[None, ...], size, scale[place : place + 1])
         for _, low, high in spectrum.negatives(raw, sizes[place : place + 1], scale[place : place + 1]):
+            found = f"kernel {kernel.label} is not positive semi-definite: smallest eigenvalue {low:.3g} of a Gram matrix whose largest is {high:.3g}"
+            if alone:  # as scikit-learn does
+                warnings.warn(f"{found}; negative eigenvalues are left out", UserWarning, stacklevel=2)
+                return
             raise ValueError(
-                f"{owners[place]}: kernel {kernel.label} is not positive semi-definite: smallest eigenvalue {low:.3g} of a "
-                f"Gram matrix whose largest is {high:.3g}; allowed, beyond rounding, is {-spectrum.NEGATIVE:g} times the "
-                "largest; change the kernel or its parameters"
+                f"{owners[place]}: {found}; allowed, beyond rounding, is {-spectrum.NEGATIVE:g} times the largest; "
+                "change the kernel or its parameters, or fit on one node (network=1), which leaves negative eigenvalues out"
             )
 
 

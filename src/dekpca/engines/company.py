@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..columns import ColumnError, check_same_names
 from ..network import Network, listing
 
 
@@ -77,6 +78,20 @@ class Company:
         differing = [line for fact in held[0] for line in _disagreement(fact, [h.get(fact, "") for h in held])]
         missing = [f"rank {r} knows other settings" for r, h in enumerate(held) if h.keys() != held[0].keys()]
         raise ValueError("; ".join(differing + missing) + "; give all ranks the same")
+
+    def agree_on_columns(self, names: Sequence[str] | None, count: int) -> None:
+        """All ranks must have columns of the same names (in whatever order), or none of them names; then their number is compared elsewhere."""
+        said = [json.loads(text) for text in self.texts(json.dumps(None if names is None else list(names)))]
+        if all(held == said[0] for held in said):
+            return
+        for rank, held in enumerate(said):
+            if (held is None) != (said[0] is None):
+                named, bare = (0, rank) if held is None else (rank, 0)
+                raise ColumnError(
+                    f"rank {bare}: its columns have no names, but those of rank {named} have; give all named columns, or none"
+                )
+            if held is not None:
+                check_same_names(held, said[0], f"rank {rank}", "rank 0")
 
     def roster(self, network: Network, nodes: Sequence[int], sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """The rank that hosts each node, and each node's number of samples; every node must be hosted exactly once."""

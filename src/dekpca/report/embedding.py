@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..columns import Samples
 from ..node_model import NodeModel
 from . import charts
 from .figures import aligned
@@ -23,7 +24,7 @@ BUDGET = 220_000  # numbers in all, two bytes each: the file stays well below it
 
 def embedding_chart(
     model: Any,
-    X: np.ndarray,
+    X: Samples,
     labels: np.ndarray | None,
     central: NodeModel | None,
     node_of: np.ndarray | None,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from ..columns import Samples
 from ..core.spectrum import to_numpy
 from ..node_model import NodeModel
 from . import charts
@@ -112,9 +113,10 @@ def _checked(model: Any, X: Any, labels: Any, node_of: Any) -> tuple[Any, Any, A
         if given:
             raise ValueError(f"{given[0]} without X: there are no rows to colour; give X too")
         return None, None, None
-    X = np.asarray(to_numpy(X))
-    if X.ndim != 2 or X.shape[1] != model.n_features_in_:
-        raise ValueError(f"X has shape {X.shape}, but the model was fitted on {model.n_features_in_} columns")
+    rows = Samples.of(X, "X")
+    X = Samples(np.asarray(to_numpy(rows.X)), rows.names or model.node_models_[0].features.names)
+    if X.X.ndim != 2 or X.X.shape[1] != model.n_features_in_:
+        raise ValueError(f"X has shape {X.X.shape}, but the model was fitted on {model.n_features_in_} columns")
     labels, node_of = (None if v is None else np.asarray(to_numpy(v)).ravel() for v in (labels, node_of))
     for name, value in (("labels", labels), ("node_of", node_of)):
         if value is not None and len(value) != len(X):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import metrics
+from ..columns import Samples
 from ..core.spectrum import to_numpy
 from ..network import Network
 from ..node_model import NodeModel
@@ -37,7 +38,7 @@ class Findings:
 
 def measure(
     model: Any,
-    X: np.ndarray | None,
+    X: Samples | None,
     central: NodeModel | None,
     baselines: Mapping[str, Sequence[NodeModel]],
     node_of: np.ndarray | None,

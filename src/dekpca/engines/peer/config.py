@@ -3,7 +3,7 @@
     name = "oslo"                      # as the certificate has it, and as the neighbors write it
     run = "study-7"                    # the same at all nodes; another one for every run
     listen = "0.0.0.0:7070"
-    data = "oslo.csv"                  # any file that dekpca fit takes
+    data = "oslo.csv"                  # any file that dekpca fit takes; label, id, columns, drop, one_hot and missing say what its columns are
     folder = "oslo-run"                # checkpoints and journal; holds the neighbors' rows
     out = "oslo.npz"                   # this node's model, at the end
     certificate = "oslo.crt"
@@ -30,6 +30,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ...data import MISSING, Missing, Roles
 from ...data import read as read_data
 from ...estimator import DecentralizedKernelPCA
 from ...network import listing
@@ -44,6 +45,7 @@ NOT_HERE = {
     "engine": "this is the peer engine",
     "verbose": "progress is shown on a terminal",
     "kernel_params": "a kernel must have a name here",
+    "missing": "it is a setting of its own, outside [model]",
 }
 CAREFUL = {"landmarks": "kmeans", "random_state": 0}  # defaults between organisations: no row is shown to everybody
 
@@ -67,6 +69,12 @@ class Config:
     out: Path | None = None
     report: Path | None = None
     label: str | None = None
+    id: str | None = None
+    columns: list[str] | None = None
+    drop: list[str] = field(default_factory=list)
+    one_hot: Mapping[str, list[str]] = field(default_factory=dict)
+    missing: Missing = "error"
+    secret_columns: bool = False  # neighbors get a fingerprint of the columns' names instead of the names
     certificate: Path | None = None
     key: Path | None = None
     ca: Path | None = None
@@ -80,6 +88,12 @@ class Config:
     @property
     def model_file(self) -> Path:
         return self.out or self.folder / f"{self.name}.npz"
+
+    @property
+    def roles(self) -> Roles:
+        return Roles(
+            label=self.label, id=self.id, columns=self.columns, drop=self.drop, one_hot={k: list(v) for k, v in self.one_hot.items()}
+        )  # fmt: skip
 
     def identity(self) -> Identity:
         """From the certificate files; there is no run without."""
@@ -101,10 +115,10 @@ class Config:
 
     def estimator(self) -> DecentralizedKernelPCA:
         """With the settings of this run; the careful ones where nothing is said."""
-        settings = {**CAREFUL, **self.model}
+        settings = {**CAREFUL, "missing": "mean" if self.missing == "mean" else "error", **self.model}
         points = settings["landmarks"]
         if isinstance(points, str) and Path(points).suffix:
-            settings["landmarks"] = read_data(self.path.parent / points).X
+            settings["landmarks"] = read_data(self.path.parent / points).samples
         return DecentralizedKernelPCA(**settings)
 
 
@@ -194,8 +208,14 @@ def _check_keys(where: str, content: Mapping[str, Any], known: list[str]) -> Non
 def _check_type(path: Path, key: str, value: Any) -> None:
     kinds: tuple[Any, str]
     given: Any = value
-    if key in ("neighbors", "model"):
+    if key in ("neighbors", "model", "one_hot"):
         kinds = dict, "a table"
+    elif key in ("columns", "drop"):
+        kinds = list, "a list of column names"
+    elif key == "secret_columns":
+        if not isinstance(value, bool):
+            raise ConfigError(f"{path}: {key} = {value!r}; it must be true or false")
+        return
     elif key in ("threads", "checkpoint_every"):
         kinds = int, "a whole number"
     elif key in ("peer_timeout", "start_timeout", "heartbeat", "checkpoint_apart"):
@@ -204,5 +224,11 @@ def _check_type(path: Path, key: str, value: Any) -> None:
         kinds = str, "a text"
     if not isinstance(value, kinds[0]) or isinstance(value, bool):
         raise ConfigError(f"{path}: {key} = {value!r}; it must be {kinds[1]}")
+    names = value if key in ("columns", "drop") else []
+    lists = given.values() if key == "one_hot" else [names]
+    if not all(isinstance(some, list) and all(isinstance(name, str) for name in some) for some in lists):
+        raise ConfigError(f'{path}: {key}: write texts in a list, such as ["red", "green"]')
+    if key == "missing" and value not in MISSING:
+        raise ConfigError(f"{path}: missing = {value!r}; known are {', '.join(MISSING)}")
     if key == "neighbors" and not all(isinstance(v, str) for v in given.values()):
         raise ConfigError(f'{path}: [neighbors]: write name = "host:port"')

@@ -47,11 +47,11 @@ def prepare(config: Config) -> Prepared:
     """Read the data and check the settings."""
     model = config.estimator()
     model._check_parameters()
-    data = read_data(config.data, label=config.label)
-    (samples,) = model._check_parts([np.asarray(data.X)], [config.name])
+    data = read_data(config.data, config.roles, config.missing)
+    (samples,) = model._check_parts([data.samples], [config.name])
     if config.report is not None:
         import_module("dekpca.report.charts")  # before the work: it says what is missing for a report
-    options = model._options(samples.shape[1], int(model.random_state))
+    options = model._options(model._features, int(model.random_state))
     settings = settings_of(options) | {name: getattr(model, name) for name in ("n_landmarks", "n_oversamples")}
     return Prepared(config, model, samples, data.labels, options, texts(settings))
 

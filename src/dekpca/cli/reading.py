@@ -1,0 +1,96 @@
+"""Options of the command line about the columns of files, and what they mean."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..data import Data, Roles, categories
+from .common import err
+
+IdColumn = Annotated[
+    str | None,
+    typer.Option("--id", help="Column or array that names each row: never a feature, carried to the output."),
+]
+Columns = Annotated[
+    list[str] | None, typer.Option(help="The features, separated by commas; other columns are left out. Default: all.")
+]
+Drop = Annotated[list[str] | None, typer.Option(help="Columns to leave out, separated by commas.")]
+OneHot = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A column of categories, each of which becomes a feature: COLUMN, or COLUMN=red,green,blue. Repeatable."
+    ),
+]
+
+
+def make_roles(
+    owner: str | None, label: str | None, id_column: str | None, columns: list[str] | None, drop: list[str] | None, one_hot: list[str] | None
+) -> Roles:  # fmt: skip
+    """What the options say about columns."""
+    encoded: dict[str, list[str] | None] = {}
+    for text in one_hot or []:
+        name, equals, values = text.partition("=")
+        encoded[name.strip()] = _split([values]) if equals else None
+    return Roles(owner, label, id_column, _split(columns) if columns else None, _split(drop or []), encoded)
+
+
+def _split(texts: Sequence[str]) -> list[str]:
+    """Names separated by commas; quotes protect a comma within a name."""
+    return [name.strip() for row in csv.reader(texts, skipinitialspace=True) for name in row if name.strip()]
+
+
+def with_categories(paths: Sequence[Path], roles: Roles) -> Roles:
+    """The roles with the categories that any of the files has, where none were given: all nodes need the same features."""
+    found: dict[str, Sequence[str] | None] = dict(roles.one_hot)
+    for name, given in roles.one_hot.items():
+        if given is None:
+            found[name] = sorted(set().union(*(categories(path, name) for path in paths)))
+    return replace(roles, one_hot=found)
+
+
+def remembered(roles: Roles, sources: Sequence[Data]) -> dict[str, Any]:
+    """What a model keeps, so that `dekpca transform` takes files with the same columns."""
+    ignored = dict.fromkeys(name for source in sources for name in source.ignored)
+    return {
+        "id": roles.id,
+        "ignore": list(ignored),
+        "one_hot": {name: list(v or ()) for name, v in roles.one_hot.items()},
+    }
+
+
+def recalled(reading: Mapping[str, Any], roles: Roles, there: Sequence[str]) -> Roles:
+    """The roles for a file of new samples: what the options say, and otherwise what the model remembers; `there` are the file's columns."""
+    return replace(
+        roles,
+        id=roles.id or (reading.get("id") if reading.get("id") in there else None),
+        ignore=tuple(reading.get("ignore", ())),
+        one_hot={**reading.get("one_hot", {}), **roles.one_hot},
+    )
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        what = "warning" if record.levelno >= logging.WARNING else "note"
+        err.print(f"{what}: {record.getMessage()}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def notes() -> Iterator[None]:
+    """What the library logs, on standard error."""
+    logger, handler = logging.getLogger("dekpca"), _Notes()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

@@ -1,0 +1,326 @@
+"""Node models in `.npz` files: a JSON header and plain arrays, no pickle.
+
+The header names every array with its dtype and shape. `load` reads the header first, compares what it promises with the file, and then reads
+the arrays that it names and nothing else: a damaged or hostile file takes no more memory than an honest one of its size.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import struct
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from os import PathLike
+from typing import IO, Any
+
+import numpy as np
+
+from .columns import Features
+from .core.centering import Columns
+from .core.spectrum import to_numpy
+from .files import atomic_write
+from .kernels import KERNELS, Kernel
+from .node_model import EXPANSIONS, Function, Held, NodeModel
+
+FORMAT = "dekpca-node-model"
+VERSION = 3
+DTYPES = ("<f4", "<f8")
+MOST_HEADER = 64 * 2**20  # bytes; it names every column
+MOST_ARRAYS = 32
+MOST_TEXT = 1000  # characters of a name
+END_OF_ZIP = struct.Struct("<4s4H2IH")  # the last record of a zip file without a comment
+LARGEST_DIRECTORY = 100 * MOST_ARRAYS  # bytes of the list of members
+
+
+class ModelFileError(ValueError):
+    """A file that is no node model, or a damaged one."""
+
+
+def save(model: NodeModel, path: str | PathLike[str]) -> None:
+    """See `NodeModel.save`."""
+    largest = model.functions[model.expansion]
+    names = [name for name in EXPANSIONS if name in model.functions]
+    arrays = {
+        "points": np.concatenate([to_numpy(p) for p in largest.points]),
+        "eigenvalues": to_numpy(model.eigenvalues_),
+    }
+    for name in names:
+        arrays[f"{name}_coefficients"] = np.concatenate([to_numpy(c) for c in model.functions[name].coefficients])
+        arrays[f"{name}_offset"] = to_numpy(model.functions[name].offset)
+    if model.columns is not None:
+        arrays["column_mean"], arrays["column_scale"] = to_numpy(model.columns.mean), to_numpy(model.columns.scale)
+    if model.fill is not None:
+        arrays["fill"] = to_numpy(model.fill)
+    arrays = {name: np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<")) for name, x in arrays.items()}
+    kernel = model.kernel
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": model.name,
+        "expansion": model.expansion,
+        "expansions": names,
+        "centering": model.centering,
+        "kernel": {
+            "name": kernel.label,
+            "callable": not isinstance(kernel.name, str),
+            "gamma": kernel.gamma,
+            "degree": kernel.degree,
+            "coef0": kernel.coef0,
+            "normalize": kernel.normalize,
+        },
+        "fourier": largest.fourier,
+        "contents": [asdict(held) for held in model.contents],
+        "feature_names": None if model.features.names is None else list(model.features.names),
+        "reading": model.reading,
+        "arrays": {name: [x.dtype.str, list(x.shape)] for name, x in arrays.items()},
+    }
+    with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        _add(archive, "header", np.array(json.dumps(header, allow_nan=False)))
+        for name, x in arrays.items():
+            _add(archive, name, x)
+
+
+def _add(archive: zipfile.ZipFile, name: str, x: np.ndarray) -> None:
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array(member, x, allow_pickle=False)
+
+
+def load(path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[str, Any] | None = None) -> NodeModel:
+    """See `NodeModel.load`."""
+    with open(path, "rb") as file:
+        try:
+            header, arrays = _read(file)
+            return _model(header, arrays, kernel, kernel_params)
+        except ModelFileError as error:
+            raise ModelFileError(f"{os.fspath(path)}: not a node model: {error}") from error
+        except MemoryError:
+            raise
+        except (Exception, RecursionError) as error:
+            why = _printable(str(error))[:200] or type(error).__name__
+            raise ModelFileError(f"{os.fspath(path)}: not a node model: the file is damaged ({why})") from error
+
+
+# ---------------------------------------------------------------------- bytes to header and arrays
+def _read(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    size = file.seek(0, os.SEEK_END)
+    _check_directory(file, size)
+    with zipfile.ZipFile(file) as archive:
+        header = _read_header(archive)
+        arrays = {}
+        for name, (dtype, shape) in _promised(header, size).items():
+            arrays[name] = _read_array(archive, name, np.dtype(dtype), shape)
+            if not np.isfinite(arrays[name]).all():
+                raise ModelFileError(f"array {name} has NaN or infinity")
+    return header, arrays
+
+
+def _check_directory(file: IO[bytes], size: int) -> None:
+    """A zip file with few members, and nothing behind them: Python's reader would take memory for as many as a file claims."""
+    if size < END_OF_ZIP.size:
+        raise ModelFileError(f"{size} bytes are too few")
+    file.seek(size - END_OF_ZIP.size)
+    mark, _, _, _, members, directory, _, comment = END_OF_ZIP.unpack(file.read(END_OF_ZIP.size))
+    if mark != b"PK\x05\x06" or comment:
+        raise ModelFileError("not an npz file, or the end is cut off")
+    if members > MOST_ARRAYS or directory > LARGEST_DIRECTORY:
+        raise ModelFileError(f"{members} members, more than the {MOST_ARRAYS} that a model may have")
+    file.seek(0)
+
+
+def _member(archive: zipfile.ZipFile, name: str, expected: int | None, most: int) -> bytes:
+    """The bytes of a member, which must be stored as they are: a compressed one may be a thousand times as large as the file."""
+    try:
+        info = archive.getinfo(f"{name}.npy")
+    except KeyError:
+        raise ModelFileError(f"{name} is missing") from None
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+        raise ModelFileError(f"{name} is compressed")
+    if info.file_size > most or (expected is not None and not expected <= info.file_size <= expected + 4096):
+        raise ModelFileError(f"{name} has {info.file_size} bytes")
+    return archive.read(info)
+
+
+def _read_header(archive: zipfile.ZipFile) -> dict[str, Any]:
+    data = io.BytesIO(_member(archive, "header", None, MOST_HEADER))
+    dtype, shape = _array_head(data)
+    if dtype.kind != "U" or shape != ():
+        raise ModelFileError("the header is no text")
+    text = data.read().decode("utf-32-le" if dtype.byteorder in "<=" else "utf-32-be").rstrip("\0")
+    header = json.loads(text, parse_constant=_no_constant)
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise ModelFileError("its header is not one that NodeModel.save wrote")
+    if header.get("version") != VERSION:
+        raise ModelFileError(
+            f"version {header.get('version')!r}, this dekpca reads version {VERSION}; update it, or fit again"
+        )
+    return header
+
+
+def _no_constant(name: str) -> None:
+    raise ModelFileError(f"{name} in the header")
+
+
+def _promised(header: Mapping[str, Any], size: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The arrays that the header names, which must fit into the file."""
+    found = {}
+    total = 0
+    arrays = _typed(header, "arrays", dict)
+    if len(arrays) >= MOST_ARRAYS:
+        raise ModelFileError(f"{len(arrays)} arrays")
+    for name, promised in arrays.items():
+        dtype, shape = promised
+        if dtype not in DTYPES or len(shape) > 2 or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
+            raise ModelFileError(f"array {_printable(name)} of {_printable(str(dtype))} {shape!r}")
+        total += np.dtype(dtype).itemsize * math.prod(shape)
+        found[name] = dtype, tuple(shape)
+    if total > size:
+        raise ModelFileError(f"its arrays need {total} bytes, the file has {size}")
+    return found
+
+
+def _read_array(archive: zipfile.ZipFile, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    size = dtype.itemsize * math.prod(shape)
+    data = io.BytesIO(_member(archive, name, size, size + 4096))
+    found = _array_head(data)
+    if found != (dtype, shape):
+        raise ModelFileError(f"array {name} is {found[0]} {found[1]}, the header says {dtype} {shape}")
+    body = data.getbuffer()[data.tell() :]
+    if len(body) != size:
+        raise ModelFileError(f"array {name} has {len(body)} bytes, expected {size}")
+    return np.frombuffer(body, dtype=dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=True)
+
+
+def _array_head(data: IO[bytes]) -> tuple[np.dtype, tuple[int, ...]]:
+    version = np.lib.format.read_magic(data)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+    shape, fortran, dtype = read(data, max_header_size=4096)
+    if fortran and len(shape) > 1:
+        raise ModelFileError("an array that is stored by columns")
+    return dtype, shape
+
+
+# ---------------------------------------------------------------------- header and arrays to a model
+def _model(
+    header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], kernel: Any, kernel_params: Mapping[str, Any] | None
+) -> NodeModel:
+    contents = [
+        Held(_typed(held, "rows", int), _text(held, "what"), _typed(held, "samples", bool))
+        for held in _typed(header, "contents", list)
+    ]
+    expansions, fourier = _typed(header, "expansions", list), _typed(header, "fourier", bool)
+    expansion, centering = _text(header, "expansion"), header["centering"]
+    if expansion not in expansions or not set(expansions) <= set(EXPANSIONS):
+        raise ModelFileError(f"expansion {expansion!r} of {expansions!r}")
+    if centering not in ("global", "local", None):
+        raise ModelFileError(f"centering {centering!r}")
+    points, eigenvalues = _array(arrays, "points", 2), _array(arrays, "eigenvalues", 1)
+    if (eigenvalues < 0).any():
+        raise ModelFileError("an eigenvalue below 0")
+    functions = {name: _function(name, arrays, contents, fourier) for name in expansions}
+    names, width = header["feature_names"], points.shape[1]
+    if names is not None:
+        names = tuple(_text({"name": name}, "name") for name in _typed(header, "feature_names", list))
+        if len(names) != width or len(set(names)) != width:
+            raise ModelFileError(f"{len(names)} names for {width} columns")
+    columns = fill = None
+    if "column_mean" in arrays:
+        columns = Columns(_array(arrays, "column_mean", 1, width), _array(arrays, "column_scale", 1, width))
+        if (columns.scale <= 0).any():
+            raise ModelFileError("a column scale that is not above 0")
+    if "fill" in arrays:
+        fill = _array(arrays, "fill", 1, width)
+    return NodeModel(
+        _text(header, "name"), _kernel(header, kernel, kernel_params), functions, expansion, eigenvalues, centering, contents, columns,
+        Features(width, names), fill, _reading(header),
+    )  # fmt: skip
+
+
+def _kernel(header: Mapping[str, Any], given: Any, params: Mapping[str, Any] | None) -> Kernel:
+    settings = _typed(header, "kernel", dict)
+    name: Any = _text(settings, "name")
+    if _typed(settings, "callable", bool):
+        if not callable(given):
+            raise ModelFileError(f"its kernel is the Python function {name}, which a file cannot hold; pass kernel=")
+        name = given
+    elif name not in KERNELS:
+        raise ModelFileError(f"unknown kernel {name!r}; known are {', '.join(sorted(KERNELS))}")
+    numbers = {key: _number(settings, key) for key in ("gamma", "degree", "coef0")}
+    if numbers["gamma"] <= 0 or numbers["degree"] < 0:
+        raise ModelFileError(f"gamma={numbers['gamma']} and degree={numbers['degree']}")
+    degree = settings["degree"]  # a whole number stays one
+    return Kernel(
+        name, numbers["gamma"], degree, numbers["coef0"], dict(params or {}), _typed(settings, "normalize", bool)
+    )
+
+
+def _function(name: str, arrays: Mapping[str, np.ndarray], contents: Sequence[Held], fourier: bool) -> Function:
+    points, k = arrays["points"], arrays["eigenvalues"].shape[0]
+    coefficients, offset = _array(arrays, f"{name}_coefficients", 2), _array(arrays, f"{name}_offset", 1, k)
+    ends = [0]
+    for held in contents:
+        if held.rows < 0:
+            raise ModelFileError(f"a set of {held.rows} points")
+        ends.append(ends[-1] + held.rows)
+    rows = len(coefficients) // 2 if fourier else len(coefficients)  # cos and sin of each frequency
+    if (
+        rows not in ends or ends[-1] != len(points) or coefficients.shape[1] != k
+    ):  # a smaller expansion uses the first few sets
+        raise ModelFileError(
+            f"{len(points)} points, {coefficients.shape} coefficients and sets of {', '.join(map(str, contents))} do not fit"
+        )
+    if fourier:
+        return Function((points,), (coefficients,), offset, fourier=True)
+    slices = [slice(a, b) for a, b in pairwise(ends[: ends.index(rows) + 1])]
+    return Function(tuple(points[s] for s in slices), tuple(coefficients[s] for s in slices), offset)
+
+
+def _reading(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What `dekpca transform` needs to know about files: names of columns only."""
+    given = _typed(header, "reading", dict)
+    found: dict[str, Any] = {}
+    if given.get("id") is not None:
+        found["id"] = _text(given, "id")
+    found["ignore"] = [_text({"n": n}, "n") for n in given.get("ignore", [])]
+    one_hot = given.get("one_hot", {})
+    found["one_hot"] = {_text({"n": n}, "n"): [_text({"v": v}, "v") for v in values] for n, values in one_hot.items()}
+    return found
+
+
+def _typed(where: Mapping[str, Any], key: str, kind: type) -> Any:
+    value = where[key] if isinstance(where, dict) and key in where else None
+    if type(value) is not kind:
+        raise ModelFileError(f"{key} in the header is {_printable(repr(value))[:60]}, not of {kind.__name__}")
+    return value
+
+
+def _text(where: Mapping[str, Any], key: str) -> str:
+    """A name, which will be shown to people: one line, without control characters."""
+    value = _typed(where, key, str)
+    if not value.isprintable() or len(value) > MOST_TEXT:
+        raise ModelFileError(f"{key} in the header is no name: {_printable(value)[:60]!r}")
+    return value
+
+
+def _number(where: Mapping[str, Any], key: str) -> float:
+    value = where.get(key)
+    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+        raise ModelFileError(f"{key}={_printable(repr(value))[:60]}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _array(arrays: Mapping[str, np.ndarray], name: str, axes: int, length: int | None = None) -> np.ndarray:
+    if name not in arrays:
+        raise ModelFileError(f"array {name} is missing")
+    x = arrays[name]
+    if x.ndim != axes or 0 in x.shape[1:] or (length is not None and x.shape != (length,)):
+        raise ModelFileError(f"array {name} has shape {x.shape}")
+    return x
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
