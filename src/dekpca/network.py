@@ -20,6 +20,8 @@ import numpy as np
 from scipy.sparse import csr_array, eye_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, shortest_path
 
+from .files import PUBLIC, write_text
+
 FILE_FORMAT = "dekpca-network"
 FILE_VERSION = 1
 RESAMPLES = 1000  # draws of a random graph before we say that its parameters leave it disconnected
@@ -235,14 +237,28 @@ class Network:
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Network:
-        """From a file written by `write`."""
+        """From a JSON file written by `write`, or a text file with an edge a line: two names, separated by a comma or blanks.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "edges.txt"
+        >>> _ = path.write_text("# who talks to whom\\noslo rome\\nrome bonn\\n")
+        >>> Network.read(path).names
+        ('bonn', 'oslo', 'rome')
+        """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise NetworkError(f"{path}: not a network file: {error}") from error
+            text = Path(path).read_text(encoding="utf-8")
+            if not text.lstrip().startswith("{"):
+                return cls.from_edges(_read_edges(path, text))
+            content = json.loads(text)
+        except UnicodeDecodeError as error:
+            raise NetworkError(f"{path}: not a network file: not text in UTF-8") from error
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise NetworkError(f"{path}: not a network file: damaged JSON ({error})") from error
         if not isinstance(content, dict) or content.get("format") != FILE_FORMAT:
             raise NetworkError(
-                f'{path}: not a network file; expected {{"format": "{FILE_FORMAT}", ...}} as Network.write makes it'
+                f'{path}: not a network file; expected {{"format": "{FILE_FORMAT}", ...}} as Network.write makes it, or an edge a line'
             )
         if content.get("version") != FILE_VERSION:
             raise NetworkError(
@@ -260,7 +276,7 @@ class Network:
     def write(self, path: str | PathLike[str]) -> None:
         """To a small JSON file."""
         content = {"format": FILE_FORMAT, "version": FILE_VERSION, "nodes": self.names, "edges": self.edges}
-        Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(content, indent=1) + "\n", PUBLIC)
 
     # ------------------------------------------------------------------ what it says of itself
     def __len__(self) -> int:
@@ -402,6 +418,24 @@ class Network:
         """The longest of the shortest ways between two nodes."""
         chunks = np.array_split(np.arange(len(self)), max(1, len(self) // 256))
         return int(max(shortest_path(self._adjacency, unweighted=True, indices=chunk).max() for chunk in chunks))
+
+
+def _read_edges(path: str | PathLike[str], text: str) -> list[tuple[str, str]]:
+    """An edge a line; empty lines and what follows a # are passed over."""
+    edges = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.partition("#")[0].strip()
+        ends = [end.strip() for end in (line.split(",") if "," in line else line.split())]
+        if not line:
+            continue
+        if len(ends) != 2 or not all(ends):
+            raise NetworkError(
+                f"{path}: line {number} is {line[:60]!r}; write an edge a line, two names separated by a comma or blanks"
+            )
+        edges.append((ends[0], ends[1]))
+    if not edges:
+        raise NetworkError(f"{path}: no edges; write one a line, two names separated by a comma or blanks")
+    return edges
 
 
 def _unique_names(labels: Iterable[Any]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,19 +49,23 @@ def bench(
 
         X = on_device(X, device)
     networks = [Network.ring(count, neighbors) for count in counts]
-    with err.status("the machine's rates"):
-        machine = scale.rates(X)
+    start = time.perf_counter()
+
+    def tell(text: str) -> None:
+        err.print(f"{time.perf_counter() - start:5.0f} s  {text}", highlight=False, markup=False)
+
+    tell("measuring this machine's rates")
+    machine = scale.rates(X)
     measured: list[scale.Fit] = []
     limit: dict[str, Any] = {"memory_limit": memory_limit}
     if device is None:
         cases = [scale.Case(count, rows, neighbors, limit, min(20, max(counts) // count)) for count in counts]
-        with err.status(f"{nodes} nodes of {rows} rows in turn: fits, and central kernel PCA to compare with"):
-            measured = scale.apart(X, cases, width)
+        measured = scale.apart(X, cases, width, tell=tell)
     else:
         for network in networks:
             some, _ = scale.draw(X, len(network) * rows)
-            with err.status(f"{len(network)} nodes of {rows} rows: fits, and central kernel PCA to compare with"):
-                measured.append(scale.fit(some, network, width, repeats=2, **limit)[0])
+            tell(f"{len(network)} nodes of {rows} rows: fits, and central kernel PCA to compare with")
+            measured.append(scale.fit(some, network, width, repeats=2, **limit)[0])
     fits: list[dict[str, Any]] = []
     for network, found in zip(networks, measured, strict=True):
         bounds = scale.work(network, rows, scale.draw(X, found.rows)[0], min(200, found.rows // 10), found.iterations)
@@ -75,8 +80,8 @@ def bench(
     result: dict[str, Any] = {"flops": machine.flops, "bandwidth": machine.bandwidth, "fits": fits}
     if device is None and counts[0] * rows <= 20_000:
         first, _ = scale.draw(X, counts[0] * rows)
-        with err.status(f"{counts[0]} nodes against scikit-learn, in turn"):
-            ours, theirs = scale.against_central(first, Network.ring(counts[0], neighbors), width, 2)
+        tell(f"{counts[0]} nodes against scikit-learn, in turn")
+        ours, theirs = scale.against_central(first, Network.ring(counts[0], neighbors), width, 2)
         result["central"] = {"nodes": counts[0], "network_seconds": ours.seconds, "scikit_learn_seconds": theirs}
     emit(result, as_json, lambda: _tell(result))
 

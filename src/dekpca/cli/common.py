@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import re
 import sys
 import tempfile
 import tomllib
@@ -149,27 +150,35 @@ def bar(what: str, total: int) -> Iterator[Callable[[int, int, str], None]]:
         yield lambda done, all_, note: shown.update(task, completed=done, total=all_, note=note)
 
 
-TOPOLOGIES = "ring:20 ring:20:4 path:10 star:8 grid:4x5 complete:6 random:20:0.3 (or a file of edges)"
+TOPOLOGIES = "ring:20 ring:20:4 path:10 star:8 grid:4x5 complete:6 random:20:0.3, or a file with an edge a line (oslo rome)"
 
 
 def parse_network(text: str, seed: int = 0) -> Network:
     """A topology such as ring:20:4, or a file that Network.read takes."""
     kind, *numbers = text.split(":")
-    makers: dict[str, Callable[..., Network]] = {
-        "ring": lambda n, k="2": Network.ring(int(n), int(k)),
-        "path": lambda n: Network.path(int(n)),
-        "star": lambda n: Network.star(int(n)),
-        "grid": lambda size: Network.grid(*(int(s) for s in size.split("x"))),
-        "complete": lambda n: Network.complete(int(n)),
-        "random": lambda n, p="0.3": Network.random(int(n), float(p), seed=seed),
+    makers: dict[str, tuple[Callable[..., Network], int, int]] = {  # with the least and the most numbers it takes
+        "ring": (Network.ring, 1, 2),
+        "path": (Network.path, 1, 1),
+        "star": (Network.star, 1, 1),
+        "grid": (Network.grid, 2, 2),
+        "complete": (Network.complete, 1, 1),
+        "random": (lambda n, p=0.3: Network.random(n, p, seed=seed), 1, 2),
     }
     if kind in makers and numbers:
+        make, least, most = makers[kind]
+        if kind == "grid":
+            numbers = re.split("[x,*]", ":".join(numbers))
         try:
-            return makers[kind](*numbers)
-        except TypeError as error:
-            raise ValueError(f"network {text!r}: wrong numbers; write one of {TOPOLOGIES}") from error
+            given = [float(x) if kind == "random" and i else int(x) for i, x in enumerate(numbers)]
+        except ValueError:
+            given = []
+        if not least <= len(given) <= most:
+            example = next(word for word in reversed(TOPOLOGIES.split()) if word.startswith(kind))
+            raise ValueError(f"network {text!r}: write it as {example.rstrip(',')}")
+        try:
+            return make(*given)
         except ValueError as error:
-            raise ValueError(f"network {text!r}: {error}; write one of {TOPOLOGIES}") from error
-    if not Path(text).exists():
+            raise ValueError(f"network {text!r}: {error}") from error
+    if not Path(text).is_file():
         raise ValueError(f"network {text!r}: no such topology or file; write one of {TOPOLOGIES}")
     return Network.read(text)

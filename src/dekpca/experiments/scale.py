@@ -287,7 +287,9 @@ class Case:
     in_a_row: int = 1  # fits whose mean time counts
 
 
-def apart(X: np.ndarray, cases: Sequence[Case], gamma: float, judged: bool = True) -> list[Fit]:
+def apart(
+    X: np.ndarray, cases: Sequence[Case], gamma: float, judged: bool = True, tell: Callable[[str], None] = lambda text: None
+) -> list[Fit]:
     """For each case the fastest of some fits in a process of its own, and the peak memory of the first; `checks` has its component values at a
     few rows.
 
@@ -300,12 +302,19 @@ def apart(X: np.ndarray, cases: Sequence[Case], gamma: float, judged: bool = Tru
     with ExitStack() as stack:
         pools = [stack.enter_context(ProcessPoolExecutor(1, mp_context=context)) for _ in cases]
         for pool, case in zip(pools, cases, strict=True):
+            tell(f"{case.nodes} nodes: warm-up")
             pool.submit(_begin, X, case, gamma).result()
-        rounds = [[pool.submit(_again, judged).result() for pool in pools] for _ in range(REPEATS if judged else 1)]
+        rounds: list[list[Fit]] = []
+        for number in range(REPEATS if judged else 1):
+            rounds.append([])
+            for pool, case in zip(pools, cases, strict=True):
+                rounds[-1].append(pool.submit(_again, judged).result())
+                tell(f"{case.nodes} nodes, round {number + 1} of {REPEATS if judged else 1}: {rounds[-1][-1].seconds:.2f} s a fit")
         found = [min(fits, key=lambda f: f.seconds) for fits in zip(*rounds, strict=True)]
         for pool, best, first in zip(pools, found, rounds[0], strict=True):
             best.peak_bytes, best.checks = first.peak_bytes, first.checks
             if judged:
+                tell(f"{best.nodes} nodes: comparing with central kernel PCA")
                 best.agreement = pool.submit(_agreement).result()
     return found
 
