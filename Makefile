@@ -36,9 +36,10 @@ MINUTES ?= 30
 soak: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m faults.soak --minutes $(MINUTES)
 
-# Damaged messages for all that a neighbor can reach; minutes.
+# Damaged messages for all that a neighbor can reach, and damaged model files; minutes.
 fuzz: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/fuzz.py --messages 100000 --over-tls 5000 --seed $(or $(SEED),0)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/fuzz_models.py --files 10000 --seed $(or $(SEED),0)
 
 # The generated code of the wire format is committed. An older compiler makes code for more versions of protobuf; it wants one of its own.
 wire:

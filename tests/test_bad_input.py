@@ -137,7 +137,10 @@ def indefinite(A, B):
             lambda: fit(PARTS, landmarks="random-features", solver="landmarks", n_landmarks=0),
             "solver='landmarks' with n_landmarks=0",
         ),
-        (lambda: fit([1e200 * p for p in PARTS], standardize=True), "squares of column 0 overflow float64"),
+        (
+            lambda: fit([1e200 * p for p in PARTS], standardize=True),
+            "column 0 is too large to standardize: its squares overflow float64",
+        ),
         (lambda: fit(PARTS, landmarks=np.eye(4)), "landmarks: 4 columns, but the samples have 6"),
         (lambda: fit(PARTS, landmarks=np.ones((3, 6))), "row 0 comes 3 times"),
         (lambda: fit(PARTS, landmarks=np.eye(6), n_landmarks=5), "landmarks are 6 points"),

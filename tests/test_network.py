@@ -111,7 +111,9 @@ def test_bad_networks_say_what_is_wrong(make, says):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("not json", "not a network file"),
+        ('{"format": ', "damaged JSON"),
+        ("three words here", "line 1 is 'three words here'; write an edge a line"),
+        ("# nothing", "no edges"),
         ("{}", "dekpca-network"),
         ('{"format": "dekpca-network", "version": 99}', "version 99"),
         ('{"format": "dekpca-network", "version": 1, "nodes": ["a"], "edges": [["a", "b"]]}', "not a pair"),

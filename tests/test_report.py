@@ -193,7 +193,7 @@ def test_the_embedding_holds_the_values_of_every_view(full):
     values = low[:, None] + (raw.astype(float) + 32767) / 65534 * (high - low)[:, None]
     assert len(spec["views"]) == 5
     node = spec["views"][2]["node"]
-    sizes = measures.rows_of_nodes(model, None, np.arange(4)).astype(int)
+    sizes = model.node_sizes_
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(n, 5)) * np.geomspace(2, 0.5, 5) + rng.normal(size=5) for n in sizes]
     mine = model.node_models_[node].transform(np.concatenate(parts))

@@ -154,6 +154,12 @@ class Features:
         """The names in the order in which columns are computed with."""
         return None if self.names is None else tuple(sorted(self.names, key=natural_key))
 
+    def describe(self, place: int) -> str:
+        """The column at a place in the order of computing, in the user's words."""
+        if self.sorted_names is not None:
+            return f"column {self.sorted_names[place]!r}"
+        return f"column {place}"
+
     def to_sorted(self, X: Array) -> Array:
         """Columns in the user's order as they are computed with."""
         return X if self.order is None else _take_columns(X, self.order)

@@ -544,7 +544,7 @@ def _one_hot(
     if len(unknown):
         row = int(unknown[0])
         raise DataError(
-            f"{path}: column {name!r} holds {texts[row]!r} in {where(row)}, which is not among its categories {listing(map(repr, found))}"
+            f"{path}: column {name!r} holds {str(texts[row])!r} in {where(row)}, which is not among its categories {listing(map(repr, found))}"
         )
     columns = (texts[:, None] == np.array(found)[None, :]).astype(np.float64)
     columns[absent] = np.nan

@@ -23,6 +23,7 @@ from . import engines, progress
 from .answer import Answer
 from .block import Dealt, part_sizes
 from .columns import Features, Samples, check_all_named
+from .core.centering import BadColumn
 from .core.spectrum import to_numpy
 from .kernels import FREQUENCIES, KERNELS, make_kernel
 from .memory import parse_size
@@ -165,6 +166,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     node_models_ : sequence of NodeModel
         With engine="mpi" those of the nodes that this rank hosts, by number; `history_` is of these nodes too.
     network_ : Network
+    node_sizes_ : (nodes,)
+        The number of rows of each node of the network.
     nodes_ : (rows,)
         The number of each row's node; after `fit_parts`, of the rows of all parts in the order of `network_.names`.
     answering_node_ : int
@@ -444,11 +447,15 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         if run is None:
             run = engines.get(self.engine)
             run = run if self.memory_limit is None else partial(run, memory_limit=parse_size(self.memory_limit))
-        with progress.watch(bool(self.verbose) and shown, len(network), options) as watcher:
-            outcome = run(parts, network, options, observer=watcher)
+        try:
+            with progress.watch(bool(self.verbose) and shown, len(network), options) as watcher:
+                outcome = run(parts, network, options, observer=watcher)
+        except BadColumn as error:
+            raise ValueError(f"{self._features.describe(error.column)} {error.text}") from error
         answers: list[Answer] = outcome.answers
         first = answers[0]
         self.network_ = network
+        self.node_sizes_ = np.asarray(sizes)
         self.eigenvalues_ = self._back(first.eigenvalues)
         trace = float(first.trace)
         self.explained_variance_ratio_ = self.eigenvalues_ / trace if trace > 0 else self.eigenvalues_ * 0

@@ -18,7 +18,7 @@ from .answer import landmark_answer, separated_answer, whole_answer
 from .block import Block, pad_rows, take
 from .collectives import collect_rows, network_sum, pass_down
 from .core import consensus, landmarks, ritz, stopping
-from .core.centering import Columns, filled
+from .core.centering import BadColumn, Columns, filled
 from .core.consensus import Estimate, Penalties, Sums
 from .core.fused import Steps
 from .core.landmarks import node_random
@@ -123,7 +123,7 @@ def column_means(block: Block) -> Script:
     total, count = found[: total.shape[1]], found[total.shape[1] :]
     empty = np.flatnonzero(to_numpy(count) == 0)
     if len(empty):
-        raise ValueError(f"missing='mean': column {empty[0]} has no value at any node; drop it")
+        raise BadColumn(int(empty[0]), "has no value at any node, so missing='mean' has none to put; drop it")
     return total / count
 
 
@@ -136,9 +136,8 @@ def column_scales(block: Block) -> Script:
     variance = (yield from network_sum(block, "columns", xp.sum(spread * spread, axis=1))) / count
     bad = np.flatnonzero(~np.isfinite(to_numpy(variance)))
     if len(bad):
-        raise ValueError(
-            f"standardize=True: the squares of column {bad[0]} overflow {block.samples.dtype}; scale it down first, or use dtype='float64'"
-        )
+        text = f"is too large to standardize: its squares overflow {block.samples.dtype}; scale it down, or use dtype='float64'"
+        raise BadColumn(int(bad[0]), text)
     return Columns.of(mean, variance)
 
 

@@ -150,7 +150,9 @@ def bar(what: str, total: int) -> Iterator[Callable[[int, int, str], None]]:
         yield lambda done, all_, note: shown.update(task, completed=done, total=all_, note=note)
 
 
-TOPOLOGIES = "ring:20 ring:20:4 path:10 star:8 grid:4x5 complete:6 random:20:0.3, or a file with an edge a line (oslo rome)"
+TOPOLOGIES = (
+    "ring:20 ring:20:4 path:10 star:8 grid:4x5 complete:6 random:20:0.3, or a file with an edge a line (oslo rome)"
+)
 
 
 def parse_network(text: str, seed: int = 0) -> Network:

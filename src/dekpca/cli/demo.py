@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from .. import baselines, metrics
 from ..estimator import DecentralizedKernelPCA
 from ..experiments import splits
+from ..files import PUBLIC, atomic_write
 from ..network import Network
 from ..options import PAPER
 from .common import Debug, err, make_folder, out, verb
@@ -180,6 +181,7 @@ def _draw(
             axes[place], figures.aligned(values, truth), y, title, own if place != "a" else None
         )
     figure.legend(*scatter.legend_elements(), title="digit", loc="outside right lower", fontsize=8)
-    figure.savefig(path, dpi=110)
+    with atomic_write(path, PUBLIC) as file:
+        figure.savefig(file, dpi=110, format="png")
     plt.close(figure)
     return True

@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from ..files import PUBLIC, atomic_write
 from .common import TOPOLOGIES, Config, Debug, Json, emit, make_folder, out, parse_network, verb
 
 MANY = 400  # nodes; more cannot be told apart in a picture
@@ -68,7 +69,8 @@ def _draw(path: Path, net: object) -> None:
     make_folder(path.parent)
     figure, ax = plt.subplots(figsize=(7, 7))
     draw_network(ax, net, np.zeros(len(net)), repr(net))  # type: ignore[arg-type]
-    figure.savefig(path, dpi=120, bbox_inches="tight")
+    with atomic_write(path, PUBLIC) as file:
+        figure.savefig(file, dpi=120, bbox_inches="tight", format=path.suffix[1:] or "png")
     plt.close(figure)
 
 

@@ -13,6 +13,14 @@ from .spectrum import eps
 Array = Any
 
 
+class BadColumn(ValueError):
+    """Something is wrong with a column, of which only the place is known here; `text` goes on after its name."""
+
+    def __init__(self, column: int, text: str):
+        super().__init__(f"column {column} {text}")
+        self.column, self.text = column, text
+
+
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Mean and standard deviation of each column, (M,), over all nodes."""

@@ -7,6 +7,7 @@ NAME-times.csv.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import signal
 import threading
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..files import PUBLIC, write_text
 from ..report.panels import Panel
 
 Row = dict[str, Any]
@@ -74,12 +76,10 @@ def run(
             continue
         with _uninterrupted_or_not_at_all():
             measured, took = experiment.measure(source, cell, repeat)
-        new = [{"repeat": repeat, "cell": label} | row for row in measured]
-        new_times = [{"repeat": repeat, "cell": label} | row for row in took]
-        _append(times_path, TIME_COLUMNS, new_times)
-        _append(path, columns, new)  # last: a repeat counts as finished when its measurements are written
-        rows += [_as_read(row, columns) for row in new]
-        times += [_as_read(row, TIME_COLUMNS) for row in new_times]
+        rows += [_as_read({"repeat": repeat, "cell": label} | row, columns) for row in measured]
+        times += [_as_read({"repeat": repeat, "cell": label} | row, TIME_COLUMNS) for row in took]
+        _write(times_path, TIME_COLUMNS, times)
+        _write(path, columns, rows)  # last: a repeat counts as finished when its measurements are written
     progress(len(wanted), len(wanted), "done")
     return [r for r in rows if r["repeat"] < repeats], [t for t in times if t["repeat"] < repeats]
 
@@ -116,56 +116,30 @@ def _stamp(experiment: Experiment, source: Source, cells: list[dict[str, Any]]) 
 def _kept(
     folder: Path, path: Path, times_path: Path, columns: Sequence[str], stamp: str
 ) -> tuple[list[Row], list[Row]]:
-    """What was finished before. A last line that was cut off is dropped, and so is the repeat that it belonged to."""
+    """What was finished before."""
     stamp_path = path.with_suffix(".json")
     if path.exists() and (not stamp_path.exists() or stamp_path.read_text(encoding="utf-8") != stamp):
         raise ValueError(f"{path}: made from other data or settings; remove it or choose another folder with --out")
-    stamp_path.write_text(stamp, encoding="utf-8")
-    rows = list(_read(path, columns))
-    times = list(_read(times_path, TIME_COLUMNS))
+    write_text(stamp_path, stamp, PUBLIC)
+    rows, times = _read(path, columns), _read(times_path, TIME_COLUMNS)
     finished = {(row["repeat"], row["cell"]) for row in rows}
-    times = [row for row in times if (row["repeat"], row["cell"]) in finished]
-    for file, names, kept in ((path, columns, rows), (times_path, TIME_COLUMNS, times)):
-        fresh = file.with_suffix(".part")
-        fresh.unlink(missing_ok=True)
-        _append(fresh, names, kept)
-        fresh.replace(file)
-    return rows, times
+    return rows, [row for row in times if (row["repeat"], row["cell"]) in finished]
 
 
-def _read(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+def _read(path: Path, columns: Sequence[str]) -> list[Row]:
     if not path.exists():
-        return
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]  # a line without its end was being written
-    last: list[Row] = []
-    usual = 0  # rows of a repeat of a cell
-    for line in csv.DictReader(whole.splitlines()):
-        row = _as_read(line, columns)
-        if last and (row["repeat"], row["cell"]) != (last[0]["repeat"], last[0]["cell"]):
-            yield from last
-            usual, last = len(last), []
-        last.append(row)
-    if whole == text and len(last) >= usual:
-        yield from last
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return [_as_read(row, columns) for row in csv.DictReader(file)]
 
 
-def _append(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """All rows of a repeat in one write."""
-    new = not path.exists()
-    lines = []
-
-    class Lines:
-        def write(self, text: str) -> None:
-            lines.append(text)
-
-    writer = csv.DictWriter(Lines(), columns, lineterminator="\n")
-    if new:
-        writer.writeheader()
+def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    """All rows; a run that is killed leaves the file as it was before."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
     writer.writerows({key: _text(row[key]) for key in columns} for row in rows)
-    with path.open("a", encoding="utf-8", newline="") as file:
-        file.write("".join(lines))
-        file.flush()
+    write_text(path, text.getvalue(), PUBLIC)
 
 
 def _text(value: Any) -> Any:

@@ -288,7 +288,11 @@ class Case:
 
 
 def apart(
-    X: np.ndarray, cases: Sequence[Case], gamma: float, judged: bool = True, tell: Callable[[str], None] = lambda text: None
+    X: np.ndarray,
+    cases: Sequence[Case],
+    gamma: float,
+    judged: bool = True,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> list[Fit]:
     """For each case the fastest of some fits in a process of its own, and the peak memory of the first; `checks` has its component values at a
     few rows.
@@ -309,7 +313,9 @@ def apart(
             rounds.append([])
             for pool, case in zip(pools, cases, strict=True):
                 rounds[-1].append(pool.submit(_again, judged).result())
-                tell(f"{case.nodes} nodes, round {number + 1} of {REPEATS if judged else 1}: {rounds[-1][-1].seconds:.2f} s a fit")
+                tell(
+                    f"{case.nodes} nodes, round {number + 1} of {REPEATS if judged else 1}: {rounds[-1][-1].seconds:.2f} s a fit"
+                )
         found = [min(fits, key=lambda f: f.seconds) for fits in zip(*rounds, strict=True)]
         for pool, best, first in zip(pools, found, rounds[0], strict=True):
             best.peak_bytes, best.checks = first.peak_bytes, first.checks

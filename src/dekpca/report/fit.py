@@ -80,17 +80,13 @@ def fit_report(
     """
     check_is_fitted(model)
     X, labels, node_of = _checked(model, X, labels, node_of)
-    found = measure(model, X, central, baselines or {}, node_of)
-    count = len(model.network_)
-    total = len(X) if X is not None else None
-    if found.rows is not None and np.isfinite(found.rows).all():
-        total = int(found.rows.sum())
-    rows = f", {total:,} rows" if total is not None else ""
-    title = title or f"Decentralized kernel PCA: {count:,} {'node' if count == 1 else 'nodes'}{rows}"
+    found = measure(model, X, central, baselines or {})
+    count, total = len(model.network_), int(model.node_sizes_.sum())
+    title = title or f"Decentralized kernel PCA: {count:,} {'node' if count == 1 else 'nodes'}, {total:,} rows"
     sections = [
         _network(model, found),
         _convergence(model),
-        _similarity(found, central, bool(baselines)),
+        _similarity(model, found, central, bool(baselines)),
         _embedding(model, X, labels, central, node_of, found),
         _eigenvalues(model, central),
         traffic_section(model),
@@ -131,10 +127,15 @@ def _checked(model: Any, X: Any, labels: Any, node_of: Any) -> tuple[Any, Any, A
 
 
 # ---------------------------------------------------------------------- the sections
-def _summary(model: Any, found: Findings, total: int | None, central: NodeModel | None) -> str:
+def _hosts_all(model: Any) -> bool:
+    """Whether this process has all nodes; a peer has its own, and nobody has a central answer then."""
+    return len(model.node_models_) == len(model.network_)
+
+
+def _summary(model: Any, found: Findings, total: int, central: NodeModel | None) -> str:
     network = model.network_
     good, why = verdict(model)
-    worst = "–", "give central and X to see it"
+    worst = "–", "give central and X to see it" if _hosts_all(model) else "no process has all rows to compare with"
     if found.agreement is not None:
         j, c = np.unravel_index(np.nanargmin(found.agreement), found.agreement.shape)
         least = np.floor(found.agreement[j, c] * 1e4) / 1e4  # rounded up, it would claim too much
@@ -143,7 +144,7 @@ def _summary(model: Any, found: Findings, total: int | None, central: NodeModel 
         worst = "–", "give X to see it"
     cards = [
         ("Nodes", f"{len(network):,}", f"{network.n_edges:,} edges, {network.degrees.mean():.3g} neighbors a node"),
-        ("Rows", "–" if total is None else f"{total:,}", f"of {model.n_features_in_:,} columns"),
+        ("Rows", f"{total:,}", f"of {model.n_features_in_:,} columns"),
         ("Components", str(model.n_components), f"explain {hosted(model.explained_variance_ratio_).sum():.1%}"),
         ("Iterations", f"{model.n_iter_:,}", f"of at most {model.max_iter:,}"),
         ("Worst agreement", *worst),
@@ -195,10 +196,7 @@ def _network(model: Any, found: Findings) -> Section:
         quantities.append(charts.Quantity("residual at the end", found.residual, False, logarithmic=True))
     if found.sent is not None and len(model.node_models_) == len(network):
         quantities.append(charts.Quantity("kB sent", found.sent / 1e3, False))
-    if found.rows is not None and np.isfinite(found.rows[nodes]).all():
-        quantities.append(charts.Quantity("rows", found.rows, True))
-    if not quantities:
-        quantities.append(charts.Quantity("neighbors", network.degrees.astype(float), True))
+    quantities.append(charts.Quantity("rows", found.rows.astype(float), True))
     facts = [_facts(model, found, int(j)) for j in nodes]
     details = ["<br>".join(charts.plain(line) for line in lines) for lines in facts]
     figure, patches, all_edges = charts.network_figure(
@@ -243,8 +241,7 @@ def _facts(model: Any, found: Findings, j: int) -> list[str]:
     around = [network.names[q] for q in network.neighbors(j)]
     more = f" and {len(around) - charts.LISTED} more" if len(around) > charts.LISTED else ""
     lines = [f"node {network.names[j]}", f"neighbors: {', '.join(around[: charts.LISTED]) or 'none'}{more}"]
-    if found.rows is not None and np.isfinite(found.rows[j]):
-        lines.append(f"rows: {int(found.rows[j]):,}")
+    lines.append(f"rows: {int(found.rows[j]):,}")
     for what, values in (("similarity", found.similarity), ("agreement", found.agreement)):
         if values is not None and np.isfinite(values[j]).all():
             shown = ", ".join(f"{v:.4f}" for v in values[j][:6])
@@ -264,8 +261,7 @@ def _node_table(model: Any, found: Findings) -> Table:
         order = np.argsort(-found.residual, kind="stable")
     listed = order[:NODES_LISTED]
     columns: list[tuple[str, Any]] = [("node", [network.names[j] for j in listed]), ("neighbors", network.degrees[listed])]  # fmt: skip
-    if found.rows is not None:
-        columns.append(("rows", [None if np.isnan(r) else int(r) for r in found.rows[listed]]))
+    columns.append(("rows", [int(r) for r in found.rows[listed]]))
     if found.similarity is not None:
         columns.append(("similarity, component 1", found.similarity[listed, 0]))
     if found.agreement is not None:
@@ -320,14 +316,15 @@ def _convergence(model: Any) -> Section:
     return Section("convergence", "Convergence", text, [chart])
 
 
-def _similarity(found: Findings, central: NodeModel | None, compared: bool) -> Section:
+def _similarity(model: Any, found: Findings, central: NodeModel | None, compared: bool) -> Section:
     title = "How close to the central answer"
     if central is None:
-        return Section(
-            "similarity",
-            title,
-            "Give central=dekpca.baselines.central(...) to see how close each node came to kernel PCA of all the data.",
+        says = (
+            "Give central=dekpca.baselines.central(...) to see how close each node came to kernel PCA of all the data."
         )
+        if not _hosts_all(model):
+            says = "No process holds the rows of all nodes, so there is no central answer to compare with."
+        return Section("similarity", title, says)
     if not found.methods:
         says = "Random features have no angle to the central answer; give X to see the agreement of the nodes' values with it."
         return Section("similarity", title, says)
@@ -371,7 +368,13 @@ def _embedding(model: Any, X: Any, labels: Any, central: NodeModel | None, node_
     if X is None:
         return Section("embedding", "The embedding", "Give X to see its rows by their components, and labels or node_of to colour them.")  # fmt: skip
     text = "The rows by two of their components, as a node values them by itself: switch from node to node"
-    text += " and to the central answer." if central is not None else "; give central to compare with it."
+    text += (
+        " and to the central answer."
+        if central is not None
+        else "."
+        if not _hosts_all(model)
+        else "; give central to compare with it."
+    )
     if labels is None:
         text += " Give labels to colour the rows by class."
     chart = embedding_chart(model, X, labels, central, node_of, found.agreement)
@@ -415,6 +418,6 @@ def _eigenvalues(model: Any, central: NodeModel | None) -> Section:
         heading="Explained variance",
     )
     text = "How much each component explains, as the network estimates it without ever holding the kernel matrix."
-    if central is None:
+    if central is None and _hosts_all(model):
         text += " Give central to compare."
     return Section("eigenvalues", "Eigenvalues", text, [Pair((one, two))])

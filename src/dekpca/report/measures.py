@@ -26,7 +26,7 @@ class Findings:
 
     drawn: np.ndarray  # numbers of the nodes in the picture of the network
     centre: int | None  # the node they lie around, where not all are drawn
-    rows: np.ndarray | None
+    rows: np.ndarray
     residual: np.ndarray | None
     sent: np.ndarray | None
     similarity: np.ndarray | None  # (nodes, components)
@@ -41,7 +41,6 @@ def measure(
     X: Samples | None,
     central: NodeModel | None,
     baselines: Mapping[str, Sequence[NodeModel]],
-    node_of: np.ndarray | None,
 ) -> Findings:
     """All numbers of the report that need more than a look at the model's attributes."""
     network: Network = model.network_
@@ -71,7 +70,7 @@ def measure(
             methods |= {name: metrics.similarity(models, central) for name, models in chosen.items()}
             methods["oracle"] = metrics.oracle([model.node_models_[int(j)] for j in sample], central)
     return Findings(
-        drawn, centre, rows_of_nodes(model, node_of, drawn), residual, sent if sent.shape == (count,) else None,
+        drawn, centre, model.node_sizes_, residual, sent if sent.shape == (count,) else None,
         similarity, agreement, methods, kind, len(sample),
     )  # fmt: skip
 
@@ -98,23 +97,6 @@ def part_to_draw(network: Network, residual: np.ndarray | None) -> tuple[np.ndar
                 seen.add(int(other))
                 found.append(int(other))
     return np.sort(np.array(found)), centre
-
-
-def rows_of_nodes(model: Any, node_of: np.ndarray | None, nodes: np.ndarray) -> np.ndarray | None:
-    """Rows of each node: counted from their owners, or as the node models say, where they hold their samples."""
-    names = model.network_.names
-    if node_of is not None:
-        return np.bincount(node_of, minlength=len(names)).astype(float)
-    rows = np.full(len(names), np.nan)
-    here = set(model.node_models_.names)
-    for j in nodes:
-        if names[j] not in here:
-            continue
-        own = f"samples of node {names[j]}"
-        held = [h.rows for h in model.node_models_[names[j]].contents if h.what in (own, f"{own} with noise")]
-        if held:
-            rows[j] = held[0]
-    return rows if np.isfinite(rows).any() else None
 
 
 def spread(count: int, most: int) -> np.ndarray:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ..files import atomic_write
 from . import charts
 
 ASSETS = Path(__file__).parent / "assets"
@@ -97,7 +98,7 @@ def escape(text: object) -> str:
 def write_page(
     path: str | PathLike[str], title: str, lead: str, sections: Sequence[Section], summary: str = ""
 ) -> Path:
-    """Write the file and return its path. `lead` is text, `summary` HTML."""
+    """Write the file, readable by its owner only, and return its path. `lead` is text, `summary` HTML."""
     path = Path(path)
     content = _page(title, lead, summary, sections).encode("utf-8")
     if len(content) > LIMIT:
@@ -105,7 +106,8 @@ def write_page(
             f"{path}: {len(content) / 1e6:.1f} MB, more than {LIMIT / 1e6:g}; draw fewer points, or round them",
             stacklevel=3,
         )
-    path.write_bytes(content)
+    with atomic_write(path) as file:
+        file.write(content)
     return path
 
 

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..files import PUBLIC, atomic_write
+
 COLORS = (
     "#4477aa",
     "#ee6677",
@@ -72,7 +74,8 @@ def save(panels: Sequence[Panel], title: str, stem: Path, columns: int = 3) -> l
     figure.suptitle(title)
     paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
     for path in paths:
-        figure.savefig(path, dpi=120)
+        with atomic_write(path, PUBLIC) as file:
+            figure.savefig(file, dpi=120, format=path.suffix[1:])
     plt.close(figure)
     return paths
 
