@@ -12,7 +12,15 @@ import argparse
 import warnings
 
 import numpy as np
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine, make_moons, make_swiss_roll
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_digits,
+    load_iris,
+    load_wine,
+    make_moons,
+    make_swiss_roll,
+)
 from sklearn.preprocessing import StandardScaler
 
 from dekpca import DecentralizedKernelPCA, baselines, metrics
@@ -23,7 +31,9 @@ def main() -> None:
     parser.add_argument("--data", help="MNIST digits 0, 3, 5, 8: X in an npz")
     given = parser.parse_args()
     rng = np.random.default_rng(0)
-    people = np.column_stack([rng.normal(45, 15, 600), rng.lognormal(10.5, 0.5, 600), rng.normal(172, 9, 600), rng.normal(26, 4, 600)])
+    people = np.column_stack(
+        [rng.normal(45, 15, 600), rng.lognormal(10.5, 0.5, 600), rng.normal(172, 9, 600), rng.normal(26, 4, 600)]
+    )
     sets = {
         "wine": load_wine().data,
         "iris": load_iris().data,
