@@ -526,3 +526,30 @@ def test_no_half_of_a_link_is_left_if_only_it_misses_that_it_is_to_end(tmp_path,
 def test_no_thread_is_left():
     wait_for(lambda: not any(t.name == "journal" for t in threading.enumerate()))
     assert sum(t.name == "transport" for t in threading.enumerate()) <= 1
+
+
+def test_a_link_delivers_when_somebody_else_has_told_the_news(tmp_path, monkeypatch):
+    """At c6f9cc8 it waited for ever: the program had begun, and its wake-up call was lost while the link paused before it greets again."""
+    journal = Journal(tmp_path)
+    station = Station("a", "r", tmp_path, {"b": ""}, Roster("a", ["b"], 3), journal, Timeouts())
+    did = []
+
+    async def talk():
+        link = Link(station, None, station.neighbors["b"], None)
+
+        async def note(self, channel, what):
+            did.append(what)
+
+        async def pause(seconds):  # meanwhile b greets us
+            station.neighbors["b"].knows |= station.roster.records.keys()
+
+        monkeypatch.setattr(Link, "_greet", lambda self, channel: note(self, channel, "greet"))
+        monkeypatch.setattr(Link, "_deliver", lambda self, channel: note(self, channel, "deliver"))
+        station.limits = object()  # the program has begun, and has woken the link
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "sleep", pause)
+            await asyncio.wait_for(link._talk(None), 5)
+
+    asyncio.run(talk())
+    assert did == ["greet", "deliver"]
+    journal.close()

@@ -123,12 +123,12 @@ class Link:
         await self._greet(channel)
         while self.station.limits is None or self._has_news:
             self.news.clear()
-            if self._has_news:
-                await asyncio.sleep(NEWS)  # it may be told by somebody else, or have news itself
+            if not self._has_news:
+                await self.news.wait()
+                continue
+            await asyncio.sleep(NEWS)  # it may be told by somebody else, or have news itself
             if self._has_news:
                 await self._greet(channel)
-            else:
-                await self.news.wait()
         await self._deliver(channel)
 
     @property
