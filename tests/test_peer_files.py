@@ -16,7 +16,6 @@ from dekpca.engines.peer.codec import raw_bytes
 from dekpca.engines.peer.errors import Damaged, Disagreement
 from dekpca.engines.peer.journal import Journal
 from dekpca.engines.peer.roster import Roster
-from dekpca.engines.peer.store import Store
 from dekpca.kernels import Kernel
 
 rng = np.random.default_rng(0)
@@ -230,8 +229,7 @@ def test_a_full_disk_is_an_error_and_nothing_is_acknowledged(tmp_path):
 # ---------------------------------------------------------------------- the roster
 def test_a_text_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     """As when the process is killed while it writes, say, that it has finished."""
-    store = Store(tmp_path)
-    store.write_text(tmp_path / "old.json", "before")
+    codec.write_text(tmp_path / "old.json", "before")
 
     def killed(handle):
         raise KeyboardInterrupt
@@ -239,10 +237,9 @@ def test_a_text_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", killed)
     for name in ("old.json", "finished.json"):
         with pytest.raises(KeyboardInterrupt):
-            store.write_text(tmp_path / name, "after")
+            codec.write_text(tmp_path / name, "after")
     assert (tmp_path / "old.json").read_text() == "before"
     assert not (tmp_path / "finished.json").exists()
-    store.close()
 
 
 def test_contradictions_name_both_sides():
