@@ -5,7 +5,8 @@ the program begins a round, when a byte of a message comes or goes, and while th
 stuck. For a node that waits, something moves when it moves at whom it waits for. So `idle` grows everywhere as soon as one node is stuck, and
 `waits_for` shows which one it is: the one that waits for nobody. Whoever waits for that one gives up after `progress_timeout`, and names it.
 
-A node may say anything. One that says that it waits has twice as long, one that says that it computes CLAIMS times.
+A node may say anything. One that says that it waits has twice as long, one that says that it computes CLAIMS times, and whoever waits for such a
+one twice that.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def stuck(told: Told, others: Iterable[str], waited: float, limit: float, patien
         return f"{none} (limit progress_timeout {limit:g} s), though it is alive"
     if still > 2 * limit:
         return f"{none} (limit twice progress_timeout, {2 * limit:g} s); it says that it waits for node {', '.join(others)}"
-    most = max(CLAIMS * limit, patience)
+    most = max(CLAIMS * limit, patience) * (2 if others else 1)
     if waited > most:
-        return f"has sent nothing for {waited:.0f} s (limit {most:g} s); it says that it computes"
+        return f"has sent nothing for {waited:.0f} s (limit {most:g} s); it says that something moves"
     return None

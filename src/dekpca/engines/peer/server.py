@@ -112,7 +112,7 @@ class Server:
         if self._server is not None:
             await self._server.stop(GRACE)
         if self._listener is not None:
-            self._listener.close()
+            self._listener.close()  # in a moment: its thread never waits
 
     # ------------------------------------------------------------------ who calls
     async def _admit(self, context: Any) -> Neighbor:
@@ -162,31 +162,36 @@ class Server:
 
         async def call(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
             neighbor = await self._admit(context)
-            who = f"node {neighbor.name}"
+            # A refusal is said after the error is gone: it holds the message, and gRPC would keep both until the next garbage collection.
+            code, why, logged = Code.OK, "", True
             try:
                 async for answer in handler(neighbor, messages):
                     yield answer
             except TooMuch as error:
-                await self._refuse(context, Code.OUT_OF_RANGE, who, str(error))
+                code, why = Code.OUT_OF_RANGE, str(error)
             except ProtocolError as error:
-                await self._refuse(context, Code.INVALID_ARGUMENT, who, str(error))
+                code, why = Code.INVALID_ARGUMENT, str(error)
             except Disagreement as error:
                 if self.station.limits is None:  # nothing has begun: both say it, and stop
                     self.station.fail(error)
                     neighbor.told_done = True  # with this refusal
-                await self._refuse(context, Code.FAILED_PRECONDITION, who, str(error))
+                code, why = Code.FAILED_PRECONDITION, str(error)
             except NotYet as error:
-                await context.abort(Code.ABORTED, str(error))
+                code, why, logged = Code.ABORTED, str(error), False
             except OSError as error:
                 self.station.fail(error)
-                await context.abort(Code.UNAVAILABLE, "cannot write its journal")
+                code, why, logged = Code.UNAVAILABLE, "cannot write its journal", False
             except Exception as error:
                 if self._stopping:  # gRPC's way to tell a call
                     log.debug("a call ended while stopping", extra={"peer": neighbor.name, "why": repr(error)})
                     return
                 log.exception("a call failed", extra={"peer": neighbor.name})
                 self.station.fail(error)
-                await context.abort(Code.INTERNAL, "an error of ours")
+                code, why, logged = Code.INTERNAL, "an error of ours", False
+            if logged and code is not Code.OK:
+                await self._refuse(context, code, f"node {neighbor.name}", why)
+            elif code is not Code.OK:
+                await context.abort(code, why)
 
         return call
 

@@ -432,11 +432,11 @@ class Station:
         """Why a neighbor that is alive is not waited for any longer; None as long as it is."""
         if not n.up or not n.told.at:
             return None
-        # It may wait for its own neighbors; and for us only if it has not acknowledged all that we have said.
+        # It can wait for its own neighbors only, and for us only if it has not acknowledged all that we have said.
         known = self.roster.records.get(n.name)
-        others = {name for name in n.told.waits_for if name != self.name and (known is None or name in known[0])}
-        if n.outbox and self.name in n.told.waits_for:
-            others.add(self.name)
+        others = {name for name in n.told.waits_for if known is None or name in known[0]}
+        if self.name in others and not n.outbox:
+            others.clear()
         return stuck(n.told, others, now - max(since, n.came), self.timeouts.progress, self.timeouts.start, now)
 
     # ------------------------------------------------------------------ who is done, also after a restart
