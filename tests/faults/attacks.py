@@ -22,13 +22,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import json
 import os
-import select
-import socket
-import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -60,69 +59,7 @@ CHECKED = 30.0  # seconds after the limit in which all must have ended: a busy m
 CLAIMS = {"honest": 1, "waits": 1, "computes": 10}  # what a stuck node says, and how many times the limit it has
 
 
-# ---------------------------------------------------------------------- attackers, in processes of their own
-def flood(port: int, how: str, count: int, certs: Path) -> None:
-    """Hold `count` connections, as TLS clients that never come to an end. Until killed."""
-    context = ssl.create_default_context(cafile=certs / "ca.crt")
-    context.check_hostname = False
-    context.load_cert_chain(certs / "stranger.crt", certs / "stranger.key")
-    poll, held, opened, told = select.epoll(), {}, 0, time.monotonic()
-    while True:
-        while len(held) < count:
-            one = Attacker(port, how, context)
-            held[one.sock.fileno()] = one
-            poll.register(one.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
-            opened += 1
-        for handle, events in poll.poll(0.2):
-            try:
-                held[handle].act(events)
-            except (OSError, ssl.SSLError):
-                poll.unregister(handle)
-                held.pop(handle).sock.close()
-            else:
-                poll.modify(handle, select.EPOLLIN)
-        if how == "loris" and time.monotonic() - told > 1:
-            for one in held.values():
-                with contextlib.suppress(OSError):
-                    one.drip()
-        if time.monotonic() - told > 1:
-            told = time.monotonic()
-            print(opened, flush=True)
-
-
-class Attacker:
-    """One connection."""
-
-    def __init__(self, port: int, how: str, context: ssl.SSLContext):
-        self.how, self.sock = how, socket.socket()
-        self.sock.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            self.sock.connect(("127.0.0.1", port))
-        self.incoming, self.outgoing, self.sent = ssl.MemoryBIO(), ssl.MemoryBIO(), 0
-        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="a")
-        with contextlib.suppress(ssl.SSLWantReadError):
-            self.tls.do_handshake()
-        self.hello = self.outgoing.read()
-
-    def act(self, events: int) -> None:
-        if events & (select.EPOLLHUP | select.EPOLLERR):
-            raise ConnectionError
-        if events & select.EPOLLIN:
-            data = self.sock.recv(1 << 16)
-            if not data:
-                raise ConnectionError
-            if self.how == "stranger":
-                self.incoming.write(data)
-                with contextlib.suppress(ssl.SSLWantReadError):
-                    self.tls.do_handshake()
-                self.sock.send(self.outgoing.read())
-        if events & select.EPOLLOUT and not self.sent and self.how in ("hello", "stranger"):
-            self.sent = self.sock.send(self.hello)
-
-    def drip(self) -> None:
-        self.sent += self.sock.send(self.hello[self.sent : self.sent + 1])
-
-
+# ---------------------------------------------------------------------- attackers
 def call(port: int, certs: Path, name: str, run: str, claims: str) -> grpc.Channel:
     """A channel to a node with the certificate `name`; and what its calls say of themselves."""
     own = [(certs / f"{name}.{end}").read_bytes() for end in ("key", "crt")]
@@ -131,11 +68,11 @@ def call(port: int, certs: Path, name: str, run: str, claims: str) -> grpc.Chann
     return grpc.secure_channel(f"127.0.0.1:{port}", credentials, options)
 
 
-def strange_calls(port: int, target: str, count: int, certs: Path, run: str) -> None:
-    """Calls by somebody who is no neighbor, as fast as they are refused. Until killed."""
-    channels = [call(port, certs, "stranger", run, target) for _ in range(count)]
+def strange_calls(port: int, target: str, certs: Path, run: str, ended: threading.Event) -> int:
+    """Calls by somebody who is no neighbor, as fast as they are refused; returns how many."""
+    channels = [call(port, certs, "stranger", run, target) for _ in range(CONNECTIONS["calls"])]
     made = 0
-    while True:
+    while not ended.is_set():
         for channel in channels:
             with contextlib.suppress(grpc.RpcError):
                 list(
@@ -144,10 +81,14 @@ def strange_calls(port: int, target: str, count: int, certs: Path, run: str) -> 
                     )
                 )
             made += 1
-        print(made, flush=True)
+    for channel in channels:
+        channel.close()
+    return made
 
 
-def greet(port: int, target: str, sender: str, certs: Path, run: str, seconds: float) -> Counter[str]:
+def greet(
+    port: int, target: str, sender: str, facts: list[wire.Fact], certs: Path, run: str, seconds: float
+) -> Counter[str]:
     """Greetings of a neighbor with invented neighbors, four at a time; returns how often they were answered in which way."""
     answers: Counter[str] = Counter()
     end, turns = time.monotonic() + seconds, itertools.count(10)
@@ -157,7 +98,7 @@ def greet(port: int, target: str, sender: str, certs: Path, run: str, seconds: f
             turn = next(turns)
             names = [f"{turn}{i}" for i in range(INVENTED)]
             record = wire.Record(name=f"invented-{turn}", neighbors=names, rows=5)
-            said = wire.Greeting(records=[record]).SerializeToString()
+            said = wire.Greeting(facts=facts, records=[record]).SerializeToString()
             try:
                 list(
                     channel.stream_stream(f"/{SERVICE}/Greet")(iter([said]), metadata=metadata(run, sender), timeout=30)
@@ -173,23 +114,38 @@ def greet(port: int, target: str, sender: str, certs: Path, run: str, seconds: f
 
 @contextlib.contextmanager
 def attackers(how: str, cluster: Cluster, ports: dict[str, int]) -> Iterator[list[int]]:
-    """One process against each node; yields a list that at the end has how many connections, or calls, each has made."""
-    started: list[subprocess.Popen[str]] = []
-    made: list[int] = []
-    for name, port in ports.items():
-        command = [sys.executable, "-m", "faults.attacks", "--attack", how, "--port", str(port), "--target", name]
-        command += ["--certs", str(cluster.folder / "certs"), "--run", cluster.folder.name]
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "GRPC_VERBOSITY": "NONE"}
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True))
+    """One against each node; yields a list that at the end has how many connections, or calls, each has made."""
+    certs, made = cluster.folder / "certs", list[int]()
+    if how == "calls":
+        ended = threading.Event()
+        with ThreadPoolExecutor(len(ports)) as pool:
+            started = [
+                pool.submit(strange_calls, port, name, certs, cluster.folder.name, ended)
+                for name, port in ports.items()
+            ]
+            try:
+                yield made
+            finally:
+                ended.set()
+                made += [one.result() for one in started]
+        return
+    script = [sys.executable, str(Path(__file__).with_name("flood.py"))]
+    floods = [
+        subprocess.Popen(
+            [*script, str(port), how, str(CONNECTIONS[how]), str(certs)], stdout=subprocess.PIPE, text=True
+        )
+        for port in ports.values()
+    ]
     try:
-        for one in started:
+        for one in floods:
             assert one.stdout is not None
-            assert one.stdout.readline(), "an attacker died"
+            assert one.stdout.readline()
+            assert one.stdout.readline(), "an attacker died"  # all have been opened, and a second is over
         yield made
     finally:
-        for one in started:
+        for one in floods:
             one.kill()
-            made.append(int((["0", *one.communicate()[0].split()])[-1]))
+            made += [int(["0", *one.communicate()[0].split()][-1])]
 
 
 # ---------------------------------------------------------------------- a run under attack
@@ -217,19 +173,19 @@ class Attacked(Cluster):
         return 1024.0 * max(node.peak for node in self.nodes.values())
 
 
-def attack(how: str, nursery: Nursery, truth: scenarios.Truth, folder: Path) -> dict[str, Any]:
-    """Returns what was measured; raises AssertionError if the run was harmed."""
+def attack(how: str, nursery: Nursery, truth: scenarios.Truth, folder: Path, quick: bool = False) -> dict[str, Any]:
+    """Returns what was measured; raises AssertionError if the run was harmed. `quick`: greetings for a second, and no connection is cut."""
     with Wires() as wires, Attacked(folder, nursery, wires) as cluster:
         begun = time.monotonic()
         if how == "greetings":
-            extra = _with_greetings(cluster)
+            extra = _with_greetings(cluster, 1.0 if quick else 5.0)
         else:
             ports = cluster.listen()
             with attackers(how, cluster, ports) as made:
                 for name, port in ports.items():
                     cluster.lead(name, port)
                 cluster.until_heard("a", "data")
-                for line in cluster.wire.values():  # all must connect once more
+                for line in [] if quick else cluster.wire.values():  # all must connect once more
                     line.reset()
                 cluster.until(cluster.watch, "all nodes end")
             extra = {"made": sum(made)}
@@ -241,12 +197,15 @@ def attack(how: str, nursery: Nursery, truth: scenarios.Truth, folder: Path) -> 
         return {"seconds": seconds, "memory": cluster.memory, "descriptors": cluster.descriptors, **extra}
 
 
-def _with_greetings(cluster: Cluster, seconds: float = 5.0) -> dict[str, Any]:
+def _with_greetings(cluster: Attacked, seconds: float) -> dict[str, Any]:
     """Node c comes only after the attack: until then the network is not known."""
     ports = cluster.listen("a", "b")
     for name, port in ports.items():
         cluster.lead(name, port)
-    answers = greet(ports["a"], "a", "b", cluster.folder / "certs", cluster.folder.name, seconds)
+    kept = json.loads((cluster.run_folder("b") / "run.json").read_text())
+    own = {"protocol", "run", "node", "neighbors", "data", "threads", "compiled code"}
+    facts = [wire.Fact(what=what, value=value) for what, value in kept.items() if what not in own]
+    answers = greet(ports["a"], "a", "b", facts, cluster.folder / "certs", cluster.folder.name, seconds)
     assert set(answers) <= {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}, answers  # the latter: gRPC's limit of 1 MiB
     cluster.start("c")
     cluster.until(cluster.watch, "all nodes end")
@@ -280,13 +239,7 @@ def main() -> None:
     parser.add_argument(
         "--keep", type=Path, help="folder for configurations, logs and models, kept; default: a temporary one"
     )
-    for word in ("--attack", "--port", "--target", "--certs", "--run"):
-        parser.add_argument(word, help=argparse.SUPPRESS)
     a = parser.parse_args()
-    if a.attack == "calls":
-        strange_calls(int(a.port), a.target, CONNECTIONS["calls"], Path(a.certs), a.run)
-    elif a.attack:
-        flood(int(a.port), a.attack, CONNECTIONS[a.attack], Path(a.certs))
     console = Console(width=None if sys.stdout.isatty() else 160)
     shown = Table(title=f"three peers, {OPEN_FILES} file descriptors each", title_justify="left")
     for heading in ("attack", "seconds", "most MB", "most descriptors", "connections or calls made", ""):

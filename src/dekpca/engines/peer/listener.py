@@ -102,7 +102,7 @@ class Listener:
     def __init__(self, folder: Path, room: int, tls: bool):
         self.room, self.tls = room, tls
         short = len(os.fsencode(folder)) + len("/grpc.socket") <= PATH
-        self._temporary = None if short else tempfile.mkdtemp(prefix="dekpca-")
+        self._temporary = None if short else tempfile.mkdtemp(prefix="dekpca-socket-")
         self._folder = folder if self._temporary is None else Path(self._temporary)
         self.inside = self._folder / "grpc.socket"
         self._numbers = itertools.count(1)
