@@ -177,7 +177,7 @@ class Station:
         if beat.done and not neighbor.done:
             self._keep_done(neighbor)
         if beat.stopped:
-            if not neighbor.stopped:
+            if beat.stopped != neighbor.stopped:
                 log.warning("neighbor stops", extra={"peer": neighbor.name, "why": beat.stopped})
             neighbor.stopped = beat.stopped
             # whoever stops before it has begun, perhaps with wrong settings, stops only those who have not begun either

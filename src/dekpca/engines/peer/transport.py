@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from ...network import listing
-from .errors import Damaged, Disagreement
+from .errors import PeerError
 from .identity import Identity
 from .links import Link
 from .server import Server
@@ -75,11 +75,11 @@ class Transport:
         self._loop.call_soon_threadsafe(self._server.hurry)
 
     def _say_farewell(self, error: BaseException) -> None:
-        """Tell the neighbors why, as far as they listen. Those that have not come yet would wait in vain for a node that disagrees."""
+        """Tell the neighbors why, as far as they listen. If this node cannot go on, those that have not come yet would wait for it in vain."""
         self.station.fail(error)
         self._wake(None)
         neighbors, seconds, late = list(self.station.neighbors.values()), FAREWELL, []
-        if isinstance(error, (Disagreement, Damaged)) and self.station.limits is None:
+        if isinstance(error, PeerError) and not error.resumable:
             late = [n for n in neighbors if n.may_come]
         if late:
             seconds = min(LATE, self.station.timeouts.start)
