@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data/mnist-0358.npz
 
-.PHONY: demo test test-openmpi test-faults soak fuzz lint format quality clean
+.PHONY: demo test test-openmpi test-faults attacks soak fuzz lint format quality clean
 
 $(VENV)/installed: pyproject.toml setup.py constraints.txt $(wildcard src/dekpca/core/_s*.p[xy]* src/dekpca/core/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dekpca needs Python 3.11 or later; set PYTHON=..."; exit 1; }
@@ -30,6 +30,10 @@ FIRST ?= 0
 JOBS ?= 3
 test-faults: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m faults.run --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS) --only '$(ONLY)' $(if $(KEEP),--keep $(KEEP))
+
+# Strangers and neighbors that attack three peers with 1,024 file descriptors each; two minutes.
+attacks: $(VENV)/installed
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m faults.attacks $(if $(ONLY),--only $(ONLY)) $(if $(KEEP),--keep $(KEEP))
 
 # Six peers, fits back to back, a random one killed every 20 s on average; every answer is compared, and nothing may grow.
 MINUTES ?= 30

@@ -17,10 +17,11 @@ import pytest
 
 from dekpca import DecentralizedKernelPCA, Network, engines
 from dekpca.engines import local
+from dekpca.engines.peer import station as station_module
 from dekpca.engines.peer import transport
 from dekpca.engines.peer import wire_pb2 as wire
 from dekpca.engines.peer.crew import Crew, free_addresses
-from dekpca.engines.peer.errors import Damaged, Disagreement, PeerError, PeerLost
+from dekpca.engines.peer.errors import Changed, Damaged, Disagreement, PeerError, PeerLost, ProtocolError, RunFailed
 from dekpca.engines.peer.journal import Journal
 from dekpca.engines.peer.links import Link
 from dekpca.engines.peer.roster import Roster
@@ -77,6 +78,17 @@ def stop_at(iteration):
     def observe(blocks, requests):
         if left and requests[0].state.iteration >= left[0]:
             left.clear()
+            raise Stop
+
+    return observe
+
+
+def stop_with_two_checkpoints(folder):
+    """An observer that ends its node when it cannot begin from the start any more."""
+
+    def observe(blocks, requests):
+        time.sleep(0.03)  # longer than a receipt takes
+        if (folder / "trimmed").exists():
             raise Stop
 
     return observe
@@ -193,7 +205,7 @@ def test_no_good_checkpoint_is_an_error_not_an_answer(tmp_path):
     network = Network.path(2)
     parts, options = problem(network)
     nodes = Nodes(tmp_path, network, parts, options)
-    threads = [nodes.start("0"), nodes.start("1", stop_at(6))]
+    threads = [nodes.start("0"), nodes.start("1", stop_with_two_checkpoints(tmp_path / "1"))]
     join([threads[1]])
     for path in (tmp_path / "1").glob("checkpoint-*.bin"):
         damage(path, "flipped")
@@ -212,8 +224,9 @@ def test_a_neighbor_that_lost_its_folder_stops_the_run(tmp_path):
     join([threads[1]])
     nodes.places["1"] = replace(nodes.places["1"], folder=tmp_path / "other")
     join([nodes.start("1"), threads[0]])
-    assert "node 1 has lost what it had acknowledged" in str(nodes.errors["0"])
-    assert isinstance(nodes.errors["1"], PeerLost)  # it was told
+    for name in "01":  # node 1 was told
+        assert isinstance(nodes.errors[name], Damaged), nodes.errors
+        assert "node 1 has lost what it had acknowledged" in str(nodes.errors[name])
 
 
 def test_a_silent_neighbor_is_named_by_all_and_the_run_goes_on_later(tmp_path):
@@ -443,6 +456,100 @@ def test_a_restart_with_other_data_or_settings_is_refused(tmp_path):
     assert not nodes.errors
 
 
+def stopped_in_the_middle(tmp_path):
+    """Nodes 0 - 1 - 2, of which 2 has stopped; the others run and wait for it."""
+    network = Network.path(3)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    threads = {name: nodes.start(name, stop_at(6) if name == "2" else None) for name in network.names}
+    join([threads["2"]])
+    assert isinstance(nodes.errors["2"], Stop)
+    return nodes, threads
+
+
+def damage_journal(folder):
+    path = max((p for p in folder.glob("journal-*.bin") if p.stat().st_size > 200), key=lambda p: p.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+# At c6f9cc8 a node that refused to resume told nobody (issue 17, point 8): the others waited for peer_timeout or start_timeout.
+@pytest.mark.parametrize("what", ["journal", "run.json", "network.json"])
+def test_who_cannot_resume_says_so_and_nobody_waits(tmp_path, what):
+    nodes, threads = stopped_in_the_middle(tmp_path)
+    if what == "journal":
+        what = damage_journal(tmp_path / "2").name
+    else:
+        (tmp_path / "2" / what).write_text("[]")
+    since = time.monotonic()
+    join([nodes.start("2"), *threads.values()])
+    assert time.monotonic() - since < nodes.places["0"].timeouts.peer / 2
+    for name in "012":
+        assert isinstance(nodes.errors[name], Damaged), nodes.errors
+        assert what in str(nodes.errors[name])
+        assert "start all nodes anew" in str(nodes.errors[name])
+    assert "node 2: " in str(nodes.errors["0"])  # whose file it is
+
+
+def test_who_cannot_resume_says_so_to_those_that_are_started_after_it(tmp_path):
+    nodes, threads = stopped_in_the_middle(tmp_path)
+    for name in "01":
+        nodes.sessions[name].station.fail(Stop())
+    join(threads.values())
+    damage_journal(tmp_path / "2")
+    last = nodes.start("2")
+    wait_for(lambda: "2" in nodes.sessions)
+    join([nodes.start("0"), nodes.start("1"), last])
+    assert all(isinstance(nodes.errors[name], Damaged) for name in "012"), nodes.errors
+
+
+def test_who_was_changed_says_so_and_is_waited_for(tmp_path, caplog, monkeypatch):
+    """Its owner can put it right; until then the others know why they wait."""
+    monkeypatch.setattr(logging.getLogger("dekpca.peer"), "propagate", True)
+    nodes, threads = stopped_in_the_middle(tmp_path)
+    since = time.monotonic()
+    for changed in ({"samples": nodes.parts[2] + 1}, {"facts": {"tol": "0.5"}}):
+        join([nodes.start("2", **changed)])
+        assert isinstance(nodes.errors["2"], Changed)
+    assert time.monotonic() - since < transport.LATE / 2  # told, and done
+    told = [r.why for r in caplog.records if r.message == "neighbor stops" and r.peer == "2"]
+    assert any("begun with other settings: data was 20 x 5" in why for why in told), told
+    assert any("tol was" in why for why in told)
+    assert threads["0"].is_alive()
+    assert threads["1"].is_alive()
+    join([nodes.start("2"), *threads.values()])
+    assert not nodes.errors
+
+
+def test_a_message_that_nobody_expected_ends_the_run_for_all(tmp_path, monkeypatch):
+    """It is in the journal, so that a restart would end the same way. At c6f9cc8 the others waited, and were told to start again."""
+    nodes, threads = stopped_in_the_middle(tmp_path)
+
+    def other(message, letter):
+        raise ProtocolError("node 1 sent something else")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(station_module, "_check_same", other)
+        join([nodes.start("2"), *threads.values()])
+    for name in "012":
+        assert isinstance(nodes.errors[name], ProtocolError), nodes.errors
+        assert not nodes.errors[name].resumable
+
+
+def test_a_problem_without_a_solution_ends_the_run_for_all(tmp_path):
+    nodes, threads = stopped_in_the_middle(tmp_path)
+
+    def hopeless(blocks, requests):
+        raise ValueError("no such components")
+
+    join([nodes.start("2", hopeless), *threads.values()])
+    for name in "012":
+        assert isinstance(nodes.errors[name], RunFailed), nodes.errors
+        assert "no such components" in str(nodes.errors[name])
+
+
 def test_two_processes_cannot_share_a_folder(tmp_path):
     network = Network.path(2)
     parts, options = problem(network)
@@ -526,3 +633,30 @@ def test_no_half_of_a_link_is_left_if_only_it_misses_that_it_is_to_end(tmp_path,
 def test_no_thread_is_left():
     wait_for(lambda: not any(t.name == "journal" for t in threading.enumerate()))
     assert sum(t.name == "transport" for t in threading.enumerate()) <= 1
+
+
+def test_a_link_delivers_when_somebody_else_has_told_the_news(tmp_path, monkeypatch):
+    """At c6f9cc8 it waited for ever: the program had begun, and its wake-up call was lost while the link paused before it greets again."""
+    journal = Journal(tmp_path)
+    station = Station("a", "r", tmp_path, {"b": ""}, Roster("a", ["b"], 3), journal, Timeouts())
+    did = []
+
+    async def talk():
+        link = Link(station, None, station.neighbors["b"], None)
+
+        async def note(self, channel, what):
+            did.append(what)
+
+        async def pause(seconds):  # meanwhile b greets us
+            station.neighbors["b"].knows |= station.roster.records.keys()
+
+        monkeypatch.setattr(Link, "_greet", lambda self, channel: note(self, channel, "greet"))
+        monkeypatch.setattr(Link, "_deliver", lambda self, channel: note(self, channel, "deliver"))
+        station.limits = object()  # the program has begun, and has woken the link
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "sleep", pause)
+            await asyncio.wait_for(link._talk(None), 5)
+
+    asyncio.run(talk())
+    assert did == ["greet", "deliver"]
+    journal.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -13,10 +15,12 @@ from dekpca.core.consensus import Estimate
 from dekpca.engines.peer import codec
 from dekpca.engines.peer import wire_pb2 as wire
 from dekpca.engines.peer.codec import raw_bytes
-from dekpca.engines.peer.errors import Damaged, Disagreement
+from dekpca.engines.peer.errors import Damaged, Disagreement, ProtocolError
 from dekpca.engines.peer.journal import Journal
+from dekpca.engines.peer.letters import MOST_NODES, MOST_RECEIVED, MOST_RECORDS, check_greeting
 from dekpca.engines.peer.roster import Roster
-from dekpca.engines.peer.store import Store
+from dekpca.engines.peer.station import Station, Timeouts
+from dekpca.engines.peer.store import Saved, Store
 from dekpca.kernels import Kernel
 
 rng = np.random.default_rng(0)
@@ -230,8 +234,7 @@ def test_a_full_disk_is_an_error_and_nothing_is_acknowledged(tmp_path):
 # ---------------------------------------------------------------------- the roster
 def test_a_text_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     """As when the process is killed while it writes, say, that it has finished."""
-    store = Store(tmp_path)
-    store.write_text(tmp_path / "old.json", "before")
+    codec.write_text(tmp_path / "old.json", "before")
 
     def killed(handle):
         raise KeyboardInterrupt
@@ -239,10 +242,9 @@ def test_a_text_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", killed)
     for name in ("old.json", "finished.json"):
         with pytest.raises(KeyboardInterrupt):
-            store.write_text(tmp_path / name, "after")
+            codec.write_text(tmp_path / name, "after")
     assert (tmp_path / "old.json").read_text() == "before"
     assert not (tmp_path / "finished.json").exists()
-    store.close()
 
 
 def test_contradictions_name_both_sides():
@@ -257,3 +259,130 @@ def test_contradictions_name_both_sides():
     assert roster.missing() == {"c"}  # nothing of that was believed
     roster.add({"c": (("b",), 5)}, "b")
     assert roster.complete
+
+
+# At c6f9cc8 whatever neighbors invented was kept, greeting after greeting (issue 17, point 9), and each took as long as all before it together.
+def test_a_meeting_is_bounded_as_a_whole_and_what_is_refused_leaves_no_trace(monkeypatch):
+    roster = Roster("a", ["b"], 30)
+    roster.add({"b": (("a", *(f"x{i}" for i in range(15_000))), 5)}, "b")
+    before = roster.missing()
+    with pytest.raises(ProtocolError, match=r"with what node c tells there would be 25002 nodes .* most of it comes from node b"):
+        roster.add({"x0": (("b", *(f"y{i}" for i in range(10_000))), 5)}, "c")
+    assert roster.missing() == before
+    assert roster.add({"x0": (("b", *(f"y{i}" for i in range(4000))), 5)}, "c")  # within the bounds
+    long = {f"x{i}": (("b", *(f"y{j}" for j in range(4000))), 5) for i in range(1, 40)}
+    with pytest.raises(ProtocolError, match=f"more than the {MOST_NODES} nodes and {MOST_RECORDS} bytes allowed"):
+        roster.add(long, "c")  # no new names, but many bytes
+
+
+def test_a_greeting_with_everything_fits_into_a_message():
+    roster = Roster("a", ["b"], 1 << 40)
+    names = [f"n{'o' * 40}{i:05d}" for i in range(200)]
+    with pytest.raises(ProtocolError):
+        for name in names:  # each lists the others
+            roster.add({name: (tuple(other for other in names if other != name), 1 << 40)}, "b")
+    records = [wire.Record(name=n, neighbors=around, rows=rows) for n, (around, rows) in roster.records.items()]
+    size = len(wire.Greeting(records=records).SerializeToString())
+    assert MOST_RECEIVED // 2 < size <= MOST_RECORDS < MOST_RECEIVED
+
+
+def test_a_roster_grows_in_linear_time():
+    def seconds(count):
+        roster, start = Roster("a", ["n0"], 30), time.perf_counter()
+        for i in range(count):
+            around = ("a" if i == 0 else f"n{i - 1}", *(() if i == count - 1 else (f"n{i + 1}",)))
+            roster.add({f"n{i}": (around, 5)}, "n0")
+        assert roster.complete
+        return time.perf_counter() - start
+
+    small = min(seconds(500) for _ in range(3))
+    assert seconds(8000) < 80 * small  # 16 times as many; at c6f9cc8 about 250 times as long
+
+
+def test_a_greeting_with_too_many_neighbors_is_refused_before_it_is_looked_at():
+    record = wire.Record(name="b", neighbors=["\n"] * MOST_NODES, rows=5)  # not even names
+    with pytest.raises(ProtocolError, match=f"a node with {MOST_NODES} neighbors"):
+        check_greeting(wire.Greeting(records=[record]))
+
+
+# ---------------------------------------------------------------------- who may read, and what is left of what was not written
+def modes(folder):
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+
+
+def test_whatever_the_umask_files_are_for_the_owner(tmp_path):
+    """At c6f9cc8 checkpoints had mode 0644 (issue 17, point 11)."""
+    before = os.umask(0)
+    try:
+        store = Store(tmp_path / "run")
+        store.open({"run": "r"})
+        store.save(Saved(1, {"samples": A}, {"w": A}))
+        store.private_seed()
+        store.keep_records({"a": (("b",), 3)})
+        store.close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
+    assert set(modes(tmp_path / "run").values()) == {0o600}
+    assert {"checkpoint-1.bin", "known-1.a.bin", "journal-0.bin", "seed", "run.json", "lock"} <= modes(tmp_path / "run").keys()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o711, 0o701, 0o740, 0o777])
+def test_a_folder_that_others_can_read_or_enter_is_refused(tmp_path, mode):
+    """At c6f9cc8 neighbors' rows went there."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(ValueError, match=rf"others may read or enter it \(mode {mode:04o}\).*; chmod 700 {folder}"):
+        Store(folder)
+    assert not list(folder.iterdir())
+    folder.chmod(0o700)
+    Store(folder).close()
+
+
+def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
+    """At c6f9cc8 a checkpoint did not (issue 17, point 12)."""
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    for write in (lambda path: codec.write(path, codec.flatten(A)), lambda path: codec.write_text(path, "text")):
+        with pytest.raises(OSError, match=r"No space left on device: .*/what.bin") as caught:
+            write(tmp_path / "what.bin")
+        assert caught.value.errno == errno.ENOSPC
+        assert not list(tmp_path.iterdir())  # nothing half
+
+
+@pytest.mark.parametrize("content", ["[]", "7", "null", '"text"', "", "{", "[" * 100_000])
+def test_files_that_hold_something_else(tmp_path, content):
+    """At c6f9cc8 some of these were an AttributeError (issue 17, point 14)."""
+    for name in ("run.json", "network.json"):
+        folder = tmp_path / name
+        store = Store(folder)
+        (folder / name).write_text(content)
+        with pytest.raises(Damaged, match=f"{name}: damaged; start all nodes anew, with another run id and other folders"):
+            store.open({"run": "r"}) if name == "run.json" else store.records
+        store.close()
+    (tmp_path / "done.json").write_text(content)
+    journal = Journal(tmp_path)
+    station = Station("a", "r", tmp_path, {"b": ""}, Roster("a", ["b"], 3), journal, Timeouts())
+    assert not station.neighbors["b"].done
+    journal.close()
+
+
+def test_who_is_done_is_on_disk_before_it_is_believed(tmp_path, monkeypatch):
+    """At c6f9cc8 the file was renamed before it was synced: a power cut could leave it empty."""
+    journal, synced = Journal(tmp_path), []
+    station = Station("a", "r", tmp_path, {"b": ""}, Roster("a", ["b"], 3), journal, Timeouts())
+    fsync = os.fsync
+
+    def noting(handle):
+        synced.append((station.neighbors["b"].done, os.readlink(f"/proc/self/fd/{handle}")))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    station.note_beat(station.neighbors["b"], wire.Beat(phase="done", done=True))
+    assert synced == [(False, str(tmp_path / "done.json.tmp")), (False, str(tmp_path))]
+    assert station.neighbors["b"].done
+    journal.close()

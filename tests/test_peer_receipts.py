@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -158,6 +159,7 @@ def test_a_checkpoint_waits_for_receipts_and_the_program_does_not(tmp_path, monk
     nodes = Nodes(tmp_path / "broken", network, parts, options)
 
     def observe(blocks, requests):
+        time.sleep(0.03)  # longer than a receipt takes
         if requests[0].state.iteration == 9:
             found = {p.name for p in (tmp_path / "broken" / "1").glob("checkpoint-*.bin")}
             assert len(found) == (2 if acknowledged else 0)

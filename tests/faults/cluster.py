@@ -54,9 +54,10 @@ class Cluster:
     """One run of a problem. A context manager: at its end no process is left."""
 
     def __init__(
-        self, folder: Path, nursery: Nursery, wires: Wires, problem: Problem | None = None, peer_timeout: float = 60.0, fresh: bool = False
+        self, folder: Path, nursery: Nursery, wires: Wires, problem: Problem | None = None, peer_timeout: float = 60.0, fresh: bool = False,
+        **more: Any,
     ):  # fmt: skip
-        self.problem = problem or Problem()
+        self.problem, self.more = problem or Problem(), more
         self.folder, self.wires, self.peer_timeout = folder, wires, peer_timeout
         folder.mkdir(parents=True)
         authority.init_ca(folder / "certs")
@@ -78,7 +79,7 @@ class Cluster:
             "peer_timeout": self.peer_timeout, "heartbeat": min(1.0, self.peer_timeout / 5),
             "checkpoint_every": 2, "checkpoint_apart": 0.0,  # often enough to have some, seldom enough to need the journal
             "start_timeout": LONG - 20,  # so that nobody waits longer than we do
-        }  # fmt: skip
+        } | self.more  # fmt: skip
         addresses = {other: f"127.0.0.1:{self.wire[name, other].port}" for other in self.problem.around(name)}
         text = toml(settings) + "\n[neighbors]\n" + toml(addresses) + "\n[model]\n" + toml(self.problem.model)
         (self.folder / f"{name}.toml").write_text(text, encoding="utf-8")
@@ -92,21 +93,28 @@ class Cluster:
     # ------------------------------------------------------------------ what happens to nodes and edges
     def start(self, *names: str) -> None:
         """Start these nodes (default: all), and lead the wires to where they listen."""
+        for name, port in self.listen(*names).items():
+            self.lead(name, port)
+
+    def listen(self, *names: str) -> dict[str, int]:
+        """Start these nodes, which nobody can reach yet; returns the ports of those that listen."""
         names = names or tuple(self.nodes)
         for name in names:
             self.nodes[name].start()
+        ports = {}
         for name in names:
             node = self.nodes[name]
             self.until(lambda node=node: _address(node) or not node.running, f"node {name} listens")
             if address := _address(node):
-                self._lead(name, int(address.rpartition(":")[2]))
+                ports[name] = int(address.rpartition(":")[2])
+        return ports
 
     def kill(self, *names: str) -> None:
         for name in names:
             self.nodes[name].kill()
-            self._lead(name, None)  # its port may soon be somebody else's
+            self.lead(name, None)  # its port may soon be somebody else's
 
-    def _lead(self, name: str, port: int | None) -> None:
+    def lead(self, name: str, port: int | None) -> None:
         for (_, called), wire in self.wire.items():
             if called == name:
                 wire.target = port

@@ -4,7 +4,8 @@ A process of its own that has imported dekpca once, so that a node starts as a f
 seconds (`fresh` starts a new interpreter all the same). It reads orders from standard input and reports on standard output, a line of
 JSON each. It alone reaps, so a signal never goes to a process number that belongs to somebody else by now.
 
-    {"do": "start", "key": K, "argv": [...], "out": FILE, "fresh": bool, "cores": bool, "file_limit": BYTES or null}  ->  {"key": K, "pid": P}
+    {"do": "start", "key": K, "argv": [...], "out": FILE, "fresh": bool, "file_limit": BYTES or null, "open_files": N or null,
+     "stuck": how or null}  ->  {"key": K, "pid": P}
     {"do": "signal", "key": K, "signal": N}
                                       when a process ends  ->  {"key": K, "code": C, "peak": KIB}   (C < 0: by signal -C)
     standard input closes: all processes are killed
@@ -97,6 +98,12 @@ def _become(order: dict[str, Any]) -> list[str]:
     if order.get("file_limit") is not None:
         _write_elsewhere()
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"],) * 2)
+    if order.get("open_files") is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (order["open_files"],) * 2)
+    if order.get("stuck") is not None:
+        import stuck
+
+        stuck.hang(order["stuck"])
     argv = [str(a) for a in order["argv"]]
     if order.get("fresh"):
         os.execve(sys.executable, [sys.executable, "-m", "dekpca.cli", *argv], os.environ)

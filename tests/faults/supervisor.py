@@ -66,12 +66,12 @@ class Nursery:
             else:
                 self.ended[said["key"]] = said["code"], said["peak"]
 
-    def start(self, argv: Iterable[Any], out: Path, fresh: bool = False, file_limit: int | None = None) -> int:
-        """A process that runs `dekpca` with these arguments and writes to `out`; returns its key."""
+    def start(self, argv: Iterable[Any], out: Path, fresh: bool = False, **more: Any) -> int:
+        """A process that runs `dekpca` with these arguments and writes to `out`; returns its key. nursery.py says what `more` there is."""
         with self._lock:
             self._next += 1
             key = self._next
-        self._order(do="start", key=key, argv=[str(a) for a in argv], out=str(out), fresh=fresh, file_limit=file_limit)
+        self._order(do="start", key=key, argv=[str(a) for a in argv], out=str(out), fresh=fresh, **more)
         until(lambda: key in self.pids, "the nursery starts a process", 30)
         return key
 
@@ -104,7 +104,9 @@ class Node:
     config: Path
     nursery: Nursery
     log: Path
-    file_limit: int | None = None
+    file_limit: int | None = None  # bytes
+    open_files: int | None = None
+    stuck: str | None = None  # what it says of itself when it hangs (stuck.py)
     fresh: bool = False
     key: int | None = None
     codes: list[int] = field(default_factory=list)  # of all its ends
@@ -118,7 +120,8 @@ class Node:
         self._read()
         self.events.clear()
         argv = ["node", "run", self.config, "--yes"]
-        self.key = self.nursery.start(argv, self.log, self.fresh, self.file_limit)
+        more = {"file_limit": self.file_limit, "open_files": self.open_files, "stuck": self.stuck}
+        self.key = self.nursery.start(argv, self.log, self.fresh, **more)
 
     @property
     def running(self) -> bool:

@@ -41,8 +41,9 @@ def _options(
     pass
 
 
-for verb in (demo, fit, transform, network, doctor, reproduce, launch, bench):
+for verb in (demo, fit, transform, network, doctor, reproduce, bench):
     app.command()(verb)
+app.command(context_settings={"allow_interspersed_args": False})(launch)  # what follows the command is the command's
 app.add_typer(certs)
 app.add_typer(node)
 

@@ -76,6 +76,8 @@ def _defaults(context: typer.Context, path: Path) -> dict[str, Any]:
         raise ValueError(f"--config {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"--config {path}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"--config {path}: values within values, too deep to be read") from error
     known = {p.name: p for p in context.command.params if p.name}
     flags = {flag.lstrip("-"): name for name, p in known.items() for flag in p.opts}
     defaults: dict[str, Any] = {}

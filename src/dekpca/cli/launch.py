@@ -15,7 +15,7 @@ from .common import Debug, verb
 
 @verb
 def launch(
-    command: Annotated[list[str], typer.Argument(help="A dekpca command and its options, after --.")],
+    command: Annotated[list[str], typer.Argument(help="A dekpca command and its options.")],
     ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="How many ranks.")] = 2,
     debug: Debug = False,
 ) -> None:
@@ -25,12 +25,19 @@ def launch(
 
     Examples:
 
-      dekpca launch -n 4 -- fit "parts/node-*.npz" --network ring:20:4
+      dekpca launch -n 4 fit "parts/node-*.npz" --network ring:20:4
 
-      dekpca launch -n 2 -- fit rows.npy --nodes 40
+      dekpca launch -n 2 fit rows.npy --nodes 40
     """
     if command[0] != "fit":
-        raise ValueError(f"launch {command[0]}: only fit runs on ranks")
+        raise ValueError(
+            f"launch {command[0]}: only fit runs on ranks; write dekpca launch -n {ranks} fit FILES, and its options behind"
+        )
+    misplaced = next((word for word in command if word == "-n" or word.split("=")[0] == "--ranks"), None)
+    if misplaced is not None:
+        raise ValueError(
+            f"{misplaced} behind {command[0]}: the number of ranks goes before it: dekpca launch -n 4 {command[0]} FILES"
+        )
     mine = [] if any(word.split("=")[0] == "--engine" for word in command) else ["--engine", "mpi"]
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | os.environ
     started = [str(find_mpiexec()), "-n", str(ranks), sys.executable, "-m", "dekpca.cli", *command, *mine]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
-from .common import NOT_CONVERGED, Debug, Json, emit, err, out, say_error, verb
-from .simulate import simulate
+from .common import FAILED, NOT_CONVERGED, USAGE, Debug, Json, emit, err, out, say_error, verb
+from .simulate import private_files, simulate
 
 STOPPED = 4  # exit code: a neighbor was lost, or this node could not go on; the same command goes on later
+MOST_ERROR = 4000  # characters; a pipe that can be written takes so many
 
 node = typer.Typer(name="node", help="Run a node of one's own among those of others.", no_args_is_help=True)
 node.command()(simulate)
@@ -37,8 +39,9 @@ def run(
 ) -> None:
     """Take part in a run: say what will leave this machine, wait for the neighbors, compute with them, save this node's model.
 
-    Killed or stopped, the same command goes on where it was. Exit code 3: saved, but not converged; 4: a neighbor was not heard from
-    for too long, or this node could not go on: what it has is kept, and the same command goes on later.
+    Killed or stopped, the same command goes on where it was. Exit codes: 1, the run cannot go on; 2, something in the config, the
+    certificates or the agreement; 3, saved, but not converged; 4, a neighbor was lost, or this node could not go on: what it has is kept, and
+    the same command goes on later.
 
     Example: dekpca node run node.toml --metrics 127.0.0.1:9100
     """
@@ -51,12 +54,13 @@ def run(
         identity = settings.identity()
     before = peer.node.finished(settings)
     if before is not None:
-        emit(before, as_json, lambda: _tell(before))
-        err.print(f"run {settings.run} was finished before; another run needs another run id", highlight=False)
+        err.print(
+            f"run {settings.run} was finished before; another run needs another run id", highlight=False, markup=False
+        )
+        _end(before, as_json)
         return
     prepared = peer.node.prepare(settings)
     _disclose(peer, prepared, yes)
-    peer.status.log_to(sys.stderr, settings.name, not err.is_terminal)
     signal.signal(signal.SIGINT, _interrupt)  # ours: this node stops, the others wait for it
     signal.signal(signal.SIGTERM, _interrupt)
 
@@ -65,22 +69,47 @@ def run(
         with ExitStack() as open_:
             if metrics is not None:
                 address = open_.enter_context(peer.status.served(station, metrics))
-                err.print(f"status and metrics: http://{address}/", highlight=False, soft_wrap=True)
+                err.print(f"status and metrics: http://{address}/", highlight=False, soft_wrap=True, markup=False)
             open_.enter_context(peer.status.shown(station, err))
             yield
 
     try:
-        result = peer.node.run(prepared, identity, watch)
-    except (peer.errors.Disagreement, peer.config.ConfigError):
-        raise
-    except (peer.errors.PeerError, OSError) as error:
+        with private_files(), peer.logs.library_lines():
+            peer.logs.log_to(sys.stderr, settings.name, not err.is_terminal)
+            try:
+                result = peer.node.run(prepared, identity, watch)
+            finally:
+                for handler in peer.logs.log.handlers:
+                    handler.flush()
+    except (peer.errors.PeerError, OSError, ValueError) as error:
         if debug:
             raise
-        say_error(f"{error}; {settings.folder} keeps what is needed to go on: start this node again")
-        raise typer.Exit(STOPPED) from error
+        code, advice = _ending(peer, error, settings)
+        if _is_read(sys.stderr):
+            say_error(peer.letters.showable(str(error) + advice, MOST_ERROR))
+        raise typer.Exit(code) from error
+    _end(result, as_json)
+
+
+def _ending(peer: Any, error: BaseException, settings: Any) -> tuple[int, str]:
+    """The exit code for an error, and what to do about it if it does not say so itself."""
+    if isinstance(error, OSError) or getattr(error, "resumable", False):
+        return STOPPED, f"; {settings.folder} keeps what is needed to go on: start this node again"
+    return USAGE if isinstance(error, ValueError) else FAILED, ""
+
+
+def _end(result: dict[str, Any], as_json: bool) -> None:
     emit(result, as_json, lambda: _tell(result))
     if not result["converged"]:
         raise typer.Exit(NOT_CONVERGED)
+
+
+def _is_read(stream: Any) -> bool:
+    """Whether a line can be written without waiting for a pipe that nobody reads."""
+    try:
+        return bool(select.select([], [stream], [], 1.0)[1])
+    except (OSError, ValueError):
+        return True  # no real file
 
 
 def _interrupt(signum: int, frame: Any) -> None:
@@ -90,7 +119,7 @@ def _interrupt(signum: int, frame: Any) -> None:
 def _peer() -> ModuleType:
     try:
         from ..engines import peer
-        from ..engines.peer import config, disclosure, errors, node, status  # noqa: F401
+        from ..engines.peer import config, disclosure, errors, letters, logs, node, status  # noqa: F401
     except ImportError as error:
         raise ImportError(
             f"dekpca node needs a package that is not installed ({error}); pip install 'dekpca[peer]'"
@@ -111,7 +140,7 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and err.is_terminal):
         raise ValueError(
-            "nobody is asked here, since this is no terminal; give --yes if the above may leave this machine"
+            "this is not a terminal, so nobody can be asked; give --yes if the above may leave this machine"
         )
     if not typer.confirm("May it?", default=False, err=True):
         raise ValueError("nothing was sent")
@@ -122,6 +151,6 @@ def _tell(result: dict[str, Any]) -> None:
     out.print(f"{state} after {result['iterations']} iterations with {result['nodes']} nodes", highlight=False)
     values = " ".join(f"{v:.6g}" for v in result["eigenvalues"])
     out.print(f"eigenvalues {values}", highlight=False, soft_wrap=True)
-    out.print(f"model: {result['model']}", highlight=False, soft_wrap=True)
+    out.print(f"model: {result['model']}", highlight=False, soft_wrap=True, markup=False)
     if result["report"] is not None:
-        out.print(f"report: {result['report']}", highlight=False, soft_wrap=True)
+        out.print(f"report: {result['report']}", highlight=False, soft_wrap=True, markup=False)

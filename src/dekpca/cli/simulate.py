@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import typer
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from ..data import read
 from ..network import Network
@@ -22,7 +25,18 @@ from .common import FAILED, NOT_CONVERGED, TOPOLOGIES, Debug, Json, emit, err, m
 ENDED = {0: "done", NOT_CONVERGED: "done, not converged"}
 
 
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Whatever is written meanwhile is for the owner alone: models, logs and reports hold rows of several nodes."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 @verb
+@private_files()
 def simulate(
     nodes: Annotated[int, typer.Option(min=2, help="How many.")] = 8,
     out_dir: Annotated[
@@ -79,6 +93,7 @@ def simulate(
             f"{nodes} nodes in {folder}; start each with dekpca node run {folder}/NAME.toml",
             highlight=False,
             soft_wrap=True,
+            markup=False,
         )
         return
     start = time.perf_counter()
@@ -139,6 +154,8 @@ def _watch(folder: Path, names: tuple[str, ...]) -> dict[str, int]:
 
 
 def _table(folder: Path, processes: dict[str, Any]) -> Table:
+    from ..engines.peer.letters import showable
+
     table = Table(box=None)
     for column in ("node", "state"):
         table.add_column(column)
@@ -151,7 +168,7 @@ def _table(folder: Path, processes: dict[str, Any]) -> Table:
             if said.get(key) not in (None, "")
         ]
         state = " ".join(words) if code is None else ENDED.get(code, f"failed ({code})")
-        table.add_row(name, state)
+        table.add_row(name, Text(showable(state)))
     return table
 
 
@@ -196,4 +213,4 @@ def _tell(result: dict[str, Any]) -> None:
         highlight=False,
     )
     out.print(f"eigenvalues {' '.join(f'{v:.6g}' for v in first['eigenvalues'])}", highlight=False, soft_wrap=True)
-    out.print(f"models, logs and configs in {result['folder']}", highlight=False, soft_wrap=True)
+    out.print(f"models, logs and configs in {result['folder']}", highlight=False, soft_wrap=True, markup=False)

@@ -6,11 +6,14 @@ before it: a file cut short, or with a bit flipped, is refused. Arrays are read 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import struct
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +35,7 @@ MAGIC = b"dekpca-values 1\n"
 LENGTH = struct.Struct("<QQ")  # of the skeleton, of the arrays
 DTYPES = {"<f8", "<f4", "<i8", "<i4", "<u8", "|u1", "|b1"}
 CLASSES = {c.__name__: c for c in (Columns, Estimate, Heard, Kernel, Known, Landmarks, Options, PowerState, RandomFeatures, State, Sums)}  # fmt: skip
+MENDED = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # these are no damage
 SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -147,16 +151,29 @@ def write(path: Path, flat: tuple[str, list[np.ndarray]]) -> None:
         {"dtype": a.dtype.str, "shape": a.shape, "strides": None if a.flags.c_contiguous else a.strides} for a in arrays
     ]
     header = json.dumps({"value": skeleton, "arrays": listed}).encode()
+    with whole(path) as file:
+        hashed = _Hashed(file)
+        hashed.write(MAGIC)
+        hashed.write(LENGTH.pack(len(header), sum(a.nbytes for a in arrays)))
+        hashed.write(header)
+        for a in arrays:
+            hashed.write(raw_bytes(np.ascontiguousarray(a)))
+        file.write(hashed.digest.digest())
+
+
+def write_text(path: Path, text: str) -> None:
+    """To a file that is either wholly there or not at all."""
+    with whole(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[BinaryIO]:
+    """A file, written aside, synced and renamed, which nobody but the owner can read. An OSError names it."""
     partial = path.with_name(path.name + ".tmp")
     try:
-        with open(partial, "wb") as file:
-            hashed = _Hashed(file)
-            hashed.write(MAGIC)
-            hashed.write(LENGTH.pack(len(header), sum(a.nbytes for a in arrays)))
-            hashed.write(header)
-            for a in arrays:
-                hashed.write(raw_bytes(np.ascontiguousarray(a)))
-            file.write(hashed.digest.digest())
+        with naming(path), open(partial, "wb", opener=private) as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -164,6 +181,22 @@ def write(path: Path, flat: tuple[str, list[np.ndarray]]) -> None:
         partial.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def private(path: str, flags: int) -> int:
+    """As `opener` of open: whatever the umask, for the owner alone."""
+    return os.open(path, flags, 0o600)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError of a file that is open does not say which."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        raise
 
 
 def sync_folder(folder: Path) -> None:
@@ -181,6 +214,8 @@ def read(path: Path) -> Any:
         with open(path, "rb") as file:
             return _read(path, file)
     except OSError as error:
+        if error.errno in MENDED:
+            raise
         raise Damaged(f"{path}: cannot be read ({error.strerror})") from error
 
 

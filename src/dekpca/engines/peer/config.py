@@ -35,6 +35,7 @@ from ...data import read as read_data
 from ...estimator import DecentralizedKernelPCA
 from ...network import listing
 from .identity import Identity, check_name, load
+from .letters import MOST_RUN
 from .session import CHECKPOINT_APART, CHECKPOINT_EVERY, Place
 from .station import Timeouts
 
@@ -81,6 +82,7 @@ class Config:
     peer_timeout: float = Timeouts.peer
     start_timeout: float = Timeouts.start
     heartbeat: float = Timeouts.beat
+    progress_timeout: float = Timeouts.progress
     threads: int = 1
     checkpoint_every: int = CHECKPOINT_EVERY
     checkpoint_apart: float = CHECKPOINT_APART
@@ -107,7 +109,7 @@ class Config:
         return load(self.certificate, self.key, self.ca, self.name)
 
     def place(self, identity: Identity | None) -> Place:
-        timeouts = Timeouts(self.peer_timeout, self.start_timeout, self.heartbeat)
+        timeouts = Timeouts(self.peer_timeout, self.start_timeout, self.heartbeat, self.progress_timeout)
         return Place(
             self.name, self.run, self.listen, self.neighbors, self.folder, identity, timeouts, self.threads, self.checkpoint_every,
             self.checkpoint_apart,
@@ -130,6 +132,8 @@ def read(path: Path) -> Config:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: values within values, too deep to be read") from error
     _check_keys(f"{path}", content, [f.name for f in fields(Config) if f.name != "path"])
     missing = [key for key in REQUIRED if key not in content]
     if missing:
@@ -155,12 +159,14 @@ def _check(config: Config) -> None:
     if config.name in config.neighbors:
         raise ConfigError(f"{path}: node {config.name} lists itself as a neighbor; leave it out")
     if not config.neighbors:
-        raise ConfigError(f"{path}: no neighbors; a node alone is dekpca fit")
-    if not config.run or len(config.run) > 200:
-        raise ConfigError(f"{path}: run={config.run!r}; a run id is a text of 1 to 200 characters")
+        raise ConfigError(f"{path}: no neighbors; list one, or use dekpca fit")
+    if not 1 <= len(config.run) <= MOST_RUN or not config.run.isprintable():
+        raise ConfigError(
+            f"{path}: run = {config.run[:MOST_RUN]!r}; a run id has 1 to {MOST_RUN} printable characters, and no line breaks"
+        )
     for what, address in (("listen", config.listen), *config.neighbors.items()):
         split_address(f"{path}: {what}", address)
-    for name in ("peer_timeout", "start_timeout", "heartbeat", "threads", "checkpoint_every"):
+    for name in ("peer_timeout", "start_timeout", "progress_timeout", "heartbeat", "threads", "checkpoint_every"):
         if not 0 < getattr(config, name) < 1e7:
             raise ConfigError(f"{path}: {name}={getattr(config, name)}; it must be above 0")
     if not 0 <= config.checkpoint_apart < 1e7:
@@ -218,7 +224,7 @@ def _check_type(path: Path, key: str, value: Any) -> None:
         return
     elif key in ("threads", "checkpoint_every"):
         kinds = int, "a whole number"
-    elif key in ("peer_timeout", "start_timeout", "heartbeat", "checkpoint_apart"):
+    elif key in ("peer_timeout", "start_timeout", "progress_timeout", "heartbeat", "checkpoint_apart"):
         kinds = (int, float), "a number of seconds"
     else:
         kinds = str, "a text"

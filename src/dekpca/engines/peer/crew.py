@@ -50,9 +50,11 @@ class Crew:
         self._certified: set[str] = set()
         init_ca(self.folder / "certs", "this run")
         command = [sys.executable, "-m", "dekpca.engines.peer.worker"]
-        self._logs = [open(self.folder / f"worker-{i}.log", "wb") for i in range(self.size)]  # noqa: SIM115
+        self._logs = [open(self.folder / f"worker-{i}.log", "wb", opener=codec.private) for i in range(self.size)]  # noqa: SIM115
         self.workers = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env={**os.environ, **ENVIRONMENT}, text=True)
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env={**os.environ, **ENVIRONMENT}, text=True, umask=0o077
+            )
             for log in self._logs
         ]  # fmt: skip
         return self
@@ -90,7 +92,7 @@ class Crew:
             raise ValueError(f"engine='peer': {error}") from error
         self._runs += 1
         folder = self.folder / f"run-{self._runs}"
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
         codec.write(folder / "options.bin", flat)
         for name in network.names:
             if name not in self._certified:
@@ -165,7 +167,8 @@ def write_nodes(
     """NAME.toml and NAME.npy for every node, on loopback; `certs` is where the certificates are, seen from `folder`."""
     addresses = dict(zip(network.names, free_addresses(len(network)), strict=True))
     for j, name in enumerate(network.names):
-        np.save(folder / f"{name}.npy", to_numpy(parts[j]), allow_pickle=False)
+        with open(folder / f"{name}.npy", "wb", opener=codec.private) as file:
+            np.save(file, to_numpy(parts[j]), allow_pickle=False)
         neighbors = [network.names[q] for q in network.neighbors(j)]
         settings = {
             "name": name, "run": run, "listen": addresses[name], "data": f"{name}.npy", "folder": name,
@@ -180,4 +183,4 @@ def write_toml(path: Path, settings: Mapping[str, Any], tables: Mapping[str, Map
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     for name, table in tables.items():
         lines += ["", f"[{name}]", *(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in table.items())]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    codec.write_text(path, "\n".join(lines) + "\n")

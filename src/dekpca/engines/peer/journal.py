@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from . import wire_pb2 as wire
-from .codec import sync_folder
-from .errors import Damaged
+from .codec import naming, sync_folder
+from .errors import NEW_RUN, Damaged
 
 log = logging.getLogger("dekpca.peer")
 
@@ -65,7 +65,8 @@ class Message:
 class Journal:
     """The messages of one node's neighbors, in files of `folder`."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, opened: bool = True):
+        """`opened` False: nothing is read or written, as for a node that only says why it does not resume."""
         self.folder = folder
         self.messages: dict[tuple[str, int], Message] = {}  # (sender, round) -> whole message
         self.failed: OSError | None = None
@@ -75,19 +76,30 @@ class Journal:
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.generation = self.first = 0
+        self._thread = threading.Thread(target=self._sync, name="journal", daemon=True)
+        if not opened:
+            return
         generations = sorted(int(m[1]) for path in folder.iterdir() if (m := FILE.fullmatch(path.name)))
-        for generation in generations:
-            self._scan(generation, last=generation == generations[-1])
+        try:
+            for generation in generations:
+                self._scan(generation, last=generation == generations[-1])
+        except BaseException:
+            self._close_files()
+            raise
         self._partial.clear()  # nobody will send the rest of these
         self.generation = generations[-1] if generations else 0
         self.first = generations[0] if generations else 0
         self._end = self._open(self.generation)
-        self._thread = threading.Thread(target=self._sync, name="journal", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._queue.put(None)
-        self._thread.join()
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+        self._close_files()
+
+    def _close_files(self) -> None:
         for handle in self._files.values():
             os.close(handle)
         self._files.clear()
@@ -103,9 +115,10 @@ class Journal:
             if self.failed is not None:
                 raise self.failed
             try:
-                written = os.pwritev(self._files[self.generation], [record, data], self._end)
-                if written != len(record) + len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path(self.generation)))
+                with naming(self._path(self.generation)):
+                    written = os.pwritev(self._files[self.generation], [record, data], self._end)
+                    if written != len(record) + len(data):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as error:
                 self.failed = error
                 raise
@@ -122,7 +135,8 @@ class Journal:
         with self._lock:
             if self.failed is not None:
                 raise self.failed
-            os.fdatasync(self._files[self.generation])
+            with naming(self._path(self.generation)):
+                os.fdatasync(self._files[self.generation])
             self._end = self._open(self.generation + 1)
             self.generation += 1
         sync_folder(self.folder)
@@ -149,7 +163,7 @@ class Journal:
             if None in waiting:
                 return
             try:
-                with self._syncing:
+                with self._syncing, naming(self._path(self.generation)):
                     if self.failed is None:
                         os.fdatasync(self._files[self.generation])  # rotating syncs the one before
             except OSError as error:
@@ -191,7 +205,7 @@ class Journal:
             if count != place.length or zlib.crc32(piece, place.before) != place.crc:
                 raise Damaged(
                     f"{self._path(place.generation)}: the message of node {message.sender} in round {message.round} is damaged; "
-                    "start all nodes anew, with another run id"
+                    f"{NEW_RUN}"
                 )
             start += place.length
 
@@ -207,7 +221,7 @@ class Journal:
         if end == size:
             return
         if not last or any(True for _ in self._good_after(path, end)):
-            raise Damaged(f"{path}: damaged at byte {end}; start all nodes anew, with another run id")
+            raise Damaged(f"{path}: damaged at byte {end}; {NEW_RUN}")
         log.warning("journal: dropping what was not yet acknowledged", extra={"file": path.name, "bytes": size - end})
         os.ftruncate(self._files[generation], end)
 

@@ -19,14 +19,17 @@ from . import wire_pb2 as wire
 from .certificates import NAME
 from .errors import ProtocolError
 
-PROTOCOL = 3  # goes up with any change that an older node would not understand
+PROTOCOL = 4  # goes up with any change that an older node would not understand
 PIECE = 1 << 18  # bytes of data in a piece: a few dozen keep a fast line busy, one a slow line for a moment
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; greetings of thousands of nodes fit
 MOST_AXES = 3
 MOST_TEXT = 1000  # characters of a text that is shown to people
+MOST_RUN = 200  # characters of a run id
 MOST_FACTS = 100
 MOST_FACT = 4096  # characters
 MOST_NODES = 20_000
+MOST_RECORDS = MOST_RECEIVED - (1 << 16)  # bytes: all records go into one greeting, with the facts
+MOST_WAITS = 20  # names in a beat: some of those that a node waits for
 MOST_ROWS = 1 << 40  # of a node; sums of rows stay exact numbers
 WAITING = 16  # messages of one neighbor that may wait for the program: it waits for us before it can be further ahead
 BROKEN_OFF = 100  # largest messages: what a neighbor may leave unfinished, on our disk, between two checkpoints
@@ -129,6 +132,8 @@ def check_greeting(greeting: wire.Greeting) -> tuple[dict[str, str], dict[str, t
     if len(greeting.records) > MOST_NODES:
         raise ProtocolError(f"{len(greeting.records)} records of nodes, more than the {MOST_NODES} allowed")
     for record in greeting.records:
+        if len(record.neighbors) >= MOST_NODES:
+            raise ProtocolError(f"a node with {len(record.neighbors)} neighbors, where {MOST_NODES} nodes are allowed")
         names = (record.name, *record.neighbors)
         if not all(map(NAME.fullmatch, names)) or len(set(names)) < len(names) or not 1 <= record.rows <= MOST_ROWS:
             raise ProtocolError(f"a record of node {record.name[:80]!r} that makes no sense")
@@ -137,8 +142,13 @@ def check_greeting(greeting: wire.Greeting) -> tuple[dict[str, str], dict[str, t
 
 
 def check_beat(beat: wire.Beat) -> wire.Beat:
-    if not math.isfinite(beat.silence) or beat.silence < 0 or not (_shown(beat.stopped) and _shown(beat.phase)):
+    seconds = (beat.silence, beat.idle)
+    if not all(math.isfinite(s) and s >= 0 for s in seconds) or not (_shown(beat.stopped) and _shown(beat.phase)):
         raise ProtocolError("a beat that makes no sense")
+    if len(beat.waits_for) > MOST_WAITS or not all(map(NAME.fullmatch, beat.waits_for)):
+        raise ProtocolError(
+            f"a beat of a node that waits for {len(beat.waits_for)} others, of which some have no names"
+        )
     return beat
 
 
@@ -147,14 +157,14 @@ def _shown(text: str, most: int = MOST_TEXT) -> bool:
     return len(text) <= most and text.isprintable()
 
 
-def showable(text: str) -> str:
+def showable(text: str, most: int = MOST_TEXT) -> str:
     """A text as `_shown` wants it.
 
     >>> showable("stopped,\\nby \\x1b[31mits owner")
     'stopped, by ?[31mits owner'
     """
     line = " ".join(text.split())
-    return "".join(c if c.isprintable() else "?" for c in line)[:MOST_TEXT]
+    return "".join(c if c.isprintable() else "?" for c in line)[:most]
 
 
 def metadata(run: str, name: str) -> tuple[tuple[str, str | bytes], ...]:

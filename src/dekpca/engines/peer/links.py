@@ -18,7 +18,7 @@ import grpc
 
 from . import wire_pb2 as wire
 from .codec import take_bytes
-from .errors import Disagreement, PeerError, ProtocolError
+from .errors import NEW_RUN, Disagreement, PeerError, PeerLost, ProtocolError
 from .identity import Identity, explain
 from .letters import MOST_RECEIVED, PIECE, Letter, check_beat, check_greeting, metadata, parse, showable
 from .server import SERVICE, Server
@@ -114,7 +114,11 @@ class Link:
             self.station.fail(Disagreement(f"refused by node {self.neighbor.name}: {text}"))
             self.neighbor.told_done = True  # it told us
         elif code == grpc.StatusCode.INVALID_ARGUMENT:
-            self.station.fail(ProtocolError(f"node {self.neighbor.name} does not take what this node sends: {text}"))
+            self.station.fail(
+                ProtocolError(f"node {self.neighbor.name} does not take what this node sends: {text}; {NEW_RUN}")
+            )
+        elif code == grpc.StatusCode.OUT_OF_RANGE:
+            self.station.fail(PeerLost(f"node {self.neighbor.name} takes no more of node {self.station.name}: {text}"))
         elif code != grpc.StatusCode.ABORTED:
             self.station.unreachable(self.neighbor, explain(text))
 
@@ -123,12 +127,12 @@ class Link:
         await self._greet(channel)
         while self.station.limits is None or self._has_news:
             self.news.clear()
-            if self._has_news:
-                await asyncio.sleep(NEWS)  # it may be told by somebody else, or have news itself
+            if not self._has_news:
+                await self.news.wait()
+                continue
+            await asyncio.sleep(NEWS)  # it may be told by somebody else, or have news itself
             if self._has_news:
                 await self._greet(channel)
-            else:
-                await self.news.wait()
         await self._deliver(channel)
 
     @property
@@ -201,6 +205,7 @@ class Link:
             for round, letter, data in waiting:
                 for piece in self._pieces(letter, data):
                     await call.write(piece.SerializeToString())
+                    self.station.effort.mark()
                     self.neighbor.sent += len(piece.data)
                     self.neighbor.progress = time.monotonic()
                     if round not in self.neighbor.outbox:  # it had it already

@@ -19,6 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ...data import read as read_data
 from ...estimator import DecentralizedKernelPCA
 from ..facts import settings_of, texts
+from . import codec
 from .config import Config
 from .identity import Identity
 from .session import Session
@@ -59,10 +60,15 @@ def prepare(config: Config) -> Prepared:
 def finished(config: Config) -> dict[str, Any] | None:
     """What an earlier start of this node said at its end, if it came to its end."""
     path = config.folder / FINISHED
-    if not path.exists():
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
-    said = json.loads(path.read_text(encoding="utf-8"))
-    return said if said.get("run") == config.run and config.model_file.exists() else None
+    whole = (
+        isinstance(said, dict)
+        and {"run", "nodes", "model", "report", "converged", "iterations", "eigenvalues"} <= said.keys()
+    )
+    return said if whole and said["run"] == config.run and config.model_file.exists() else None
 
 
 def run(prepared: Prepared, identity: Identity | None, watch: Watch | None = None) -> dict[str, Any]:
@@ -88,7 +94,7 @@ def run(prepared: Prepared, identity: Identity | None, watch: Watch | None = Non
         if config.report is not None:
             write_report(prepared, config.report)
         session.finish()
-        session.store.write_text(config.folder / FINISHED, json.dumps(result))
+        codec.write_text(config.folder / FINISHED, json.dumps(result))
     return result
 
 

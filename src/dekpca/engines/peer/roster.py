@@ -6,13 +6,15 @@ name mentioned knows the network: tree, depth and all sizes follow, the same at 
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ...network import Network, listing, natural_key
-from .errors import Disagreement
-from .letters import MOST_NODES
+from .errors import Disagreement, ProtocolError
+from .letters import MOST_NODES, MOST_RECORDS
 
 Record = tuple[tuple[str, ...], int]  # neighbors, rows
 
@@ -34,49 +36,92 @@ class Roster:
 
     def __init__(self, name: str, neighbors: Sequence[str], rows: int):
         self.name = name
-        self.records: dict[str, Record] = {name: (tuple(sorted(neighbors, key=natural_key)), rows)}
-        self.told_by = {name: name}
+        self.records: dict[str, Record] = {}
+        self.told_by: dict[str, str] = {}
+        self._listed_by: dict[str, set[str]] = {}  # name -> nodes whose records list it
+        self._missing: set[str] = set()
+        self._bytes: Counter[str] = Counter()  # of the records, by who told them
+        self._lock = threading.Lock()  # the server adds, the program waits
+        self.add({name: (tuple(sorted(neighbors, key=natural_key)), rows)}, name)
 
     def add(self, records: Mapping[str, Record], source: str) -> bool:
-        """Take over what is new; returns whether anything was. Raises Disagreement where records contradict each other."""
-        new = {name: record for name, record in records.items() if name not in self.records}
-        for name, (around, rows) in records.items():
-            known = self.records.get(name)
-            if known is not None and (sorted(known[0]), known[1]) != (sorted(around), rows):
+        """Take over what is new; returns whether anything was. Raises and takes nothing if records contradict each other, or are too many."""
+        with self._lock:
+            new = {name: record for name, record in records.items() if name not in self.records}
+            for name, (around, rows) in records.items():
+                known = self.records.get(name)
+                if known in (None, (around, rows)):
+                    continue
+                if known[1] != rows or sorted(known[0]) != sorted(around):
+                    raise Disagreement(
+                        f"node {name} has {_said(known)} as node {self.told_by[name]} told, but {_said((around, rows))} as node {source} told; "
+                        "no two nodes may have the same name, and a node's data and neighbors must not change during a run"
+                    )
+            if new and self.records and self.complete:
                 raise Disagreement(
-                    f"node {name} has {_said(known)} as node {self.told_by[name]} told, but {_said((around, rows))} as node {source} told; "
-                    "no two nodes may have the same name, and a node's data and neighbors must not change during a run"
+                    f"node {source} tells of node {listing(sorted(new))}, but the network is known already and has no such node; "
+                    "no node may join a run, start a new one"
                 )
-        if new and self.complete:
-            raise Disagreement(
-                f"node {source} tells of node {listing(sorted(new))}, but the network is known already and has no such node; "
-                "no node may join a run, start a new one"
+            size = sum(size_of(name, around) for name, (around, _) in new.items())
+            mentioned = {o for around, _ in new.values() for o in around if o not in self.records and o not in new}
+            first = sum(
+                other not in self._missing for other in [*mentioned, *new]
+            )  # names that nobody has mentioned yet
+            self._check_room(len(self.records) + len(self._missing) + first, size, source)
+            self._check_edges(new)
+            for name, (around, _) in new.items():
+                for other in around:
+                    self._listed_by.setdefault(other, set()).add(name)
+            self.records |= new
+            self._missing |= mentioned
+            self._missing.difference_update(new)
+            self.told_by |= dict.fromkeys(new, source)
+            self._bytes[source] += size
+            return bool(new)
+
+    def _check_room(self, names: int, size: int, source: str) -> None:
+        """Of the meeting as a whole, whoever tells: all that is known must fit into one greeting."""
+        together = sum(self._bytes.values()) + size
+        if names > MOST_NODES or together > MOST_RECORDS:
+            worst = (self._bytes + Counter({source: size})).most_common(1)[0][0]
+            raise ProtocolError(
+                f"with what node {source} tells there would be {names} nodes and {together} bytes of records, more than the {MOST_NODES} nodes "
+                f"and {MOST_RECORDS} bytes allowed; most of it comes from node {worst}"
             )
-        together = self.records | new
-        if len(together) > MOST_NODES:
-            raise Disagreement(f"node {source} tells of {len(together)} nodes, more than the {MOST_NODES} allowed")
-        mentions = [(name, other) for name, (around, _) in together.items() for other in around if other in together]
-        pairs = set(mentions)
-        for name, other in mentions:
-            if (other, name) not in pairs:
-                raise Disagreement(_one_sided(name, other))
-        self.records = together
-        self.told_by |= dict.fromkeys(new, source)
-        return bool(new)
+
+    def _check_edges(self, new: Mapping[str, Record]) -> None:
+        """Both ends of an edge must list each other, as far as both are known."""
+        lists: dict[str, set[str]] = {}
+        for name, (around, _) in new.items():
+            for other in around:
+                lists.setdefault(other, set()).add(name)
+        for name, (around, _) in new.items():
+            listed_by = self._listed_by.get(name, set()) | lists.get(name, set())
+            for other in around:
+                if (other in self.records or other in new) and other not in listed_by:
+                    raise Disagreement(_one_sided(name, other))
+            for other in sorted(listed_by.difference(around)):
+                raise Disagreement(_one_sided(other, name))
 
     def missing(self) -> set[str]:
         """Nodes that somebody mentions and nobody has described."""
-        return {name for around, _ in self.records.values() for name in around} - self.records.keys()
+        with self._lock:
+            return set(self._missing)
 
     @property
     def complete(self) -> bool:
-        return not self.missing()
+        return not self._missing
 
     def network(self) -> tuple[Network, np.ndarray]:
         """The network, with nodes numbered in natural order of their names, and the rows of each node."""
         names = sorted(self.records, key=natural_key)
         network = Network({name: self.records[name][0] for name in names})
         return network, np.array([self.records[name][1] for name in names], dtype=np.int64)
+
+
+def size_of(name: str, neighbors: Sequence[str]) -> int:
+    """Bytes of a record in a greeting, at most."""
+    return 24 + len(name) + sum(2 + len(other) for other in neighbors)
 
 
 def _said(record: Record) -> str:

@@ -9,13 +9,15 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import grpc
 
 from . import wire_pb2 as wire
-from .errors import Disagreement, ProtocolError
+from .errors import Disagreement, ProtocolError, TooMuch
 from .identity import Identity, peer_name
 from .letters import (
     MOST_RECEIVED,
@@ -28,7 +30,8 @@ from .letters import (
     parse,
     read_metadata,
 )
-from .station import Neighbor, Station, refuse_differences
+from .listener import Listener, descriptors
+from .station import REFUSING, Neighbor, Station, refuse_differences
 
 log = logging.getLogger("dekpca.peer")
 logging.getLogger("grpc._cython.cygrpc").setLevel(
@@ -46,7 +49,7 @@ OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),
     ("grpc.max_send_message_length", MOST_RECEIVED),
     ("grpc.max_metadata_size", 16 << 10),
-    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 16),  # on one connection; a neighbor uses one or two
     ("grpc.http2.max_ping_strikes", 0),  # neighbors ping as often as they like
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -75,10 +78,12 @@ class Server:
         self._attempts = itertools.count()
         self._streams: dict[str, int] = {}
         self._server: Any = None
+        self._listener: Listener | None = None
         self._stopping = False
 
     async def start(self, listen: str) -> str:
         """Listen; returns the address, with the port that was found if 0 was asked for."""
+        room = descriptors(len(self.station.neighbors))
         self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=8 * len(self.station.neighbors) + 32)
         handlers = {
             "Greet": grpc.stream_stream_rpc_method_handler(self._admitted(self._greet)),
@@ -86,24 +91,28 @@ class Server:
             "Pulse": grpc.stream_stream_rpc_method_handler(self._admitted(self._pulse)),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        try:
-            if self.identity is None:
-                port = self._server.add_insecure_port(listen)
-            else:
-                port = self._server.add_secure_port(listen, self.identity.server_credentials())
-        except RuntimeError as error:
-            port, reason = 0, str(error)
+        self._listener = Listener(self.station.folder, room, tls=self.identity is not None)
+        inside = f"unix:{quote(str(self._listener.inside))}"
+        if self.identity is None:
+            self._server.add_insecure_port(inside)
         else:
-            reason = "the address is taken or not one of this machine"
-        if port == 0:
-            raise ValueError(f"listen {listen}: cannot be bound ({reason}); choose another address or port")
+            self._server.add_secure_port(inside, self.identity.server_credentials())
         await self._server.start()
-        return f"{listen.rsplit(':', 1)[0]}:{port}"
+        host, _, port = listen.rpartition(":")
+        try:
+            return f"{host}:{self._listener.open(host.strip('[]'), int(port))}"
+        except OSError as error:
+            await self.stop()
+            raise ValueError(
+                f"listen {listen}: cannot be bound ({error.strerror}); choose another address or port"
+            ) from error
 
     async def stop(self) -> None:
         self._stopping = True
         if self._server is not None:
             await self._server.stop(GRACE)
+        if self._listener is not None:
+            self._listener.close()  # in a moment: its thread never waits
 
     # ------------------------------------------------------------------ who calls
     async def _admit(self, context: Any) -> Neighbor:
@@ -113,7 +122,8 @@ class Server:
             name: str | None = claimed
         else:
             name = peer_name(context.auth_context())
-        where = context.peer()
+        connection = None if self._listener is None else self._listener.connection(context.peer())
+        where = "a connection that has ended" if connection is None else connection.address
         if name is None:
             await self._refuse(context, Code.UNAUTHENTICATED, where, "a certificate without a node's name")
         if name not in self.station.neighbors:
@@ -137,6 +147,8 @@ class Server:
                 context, Code.FAILED_PRECONDITION, where,
                 f"run: node {self.station.name} has {self.station.run!r}, node {name} has {run[:80]!r}; give both the same",
             )  # fmt: skip
+        if self._listener is not None and connection is not None:
+            self._listener.admit(connection, name)
         self.station.neighbors[name].called()
         return self.station.neighbors[name]
 
@@ -150,37 +162,50 @@ class Server:
 
         async def call(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
             neighbor = await self._admit(context)
-            who = f"node {neighbor.name}"
+            # A refusal is said after the error is gone: it holds the message, and gRPC would keep both until the next garbage collection.
+            code, why, logged = Code.OK, "", True
             try:
                 async for answer in handler(neighbor, messages):
                     yield answer
+            except TooMuch as error:
+                code, why = Code.OUT_OF_RANGE, str(error)
             except ProtocolError as error:
-                await self._refuse(context, Code.INVALID_ARGUMENT, who, str(error))
+                code, why = Code.INVALID_ARGUMENT, str(error)
             except Disagreement as error:
                 if self.station.limits is None:  # nothing has begun: both say it, and stop
                     self.station.fail(error)
                     neighbor.told_done = True  # with this refusal
-                await self._refuse(context, Code.FAILED_PRECONDITION, who, str(error))
+                code, why = Code.FAILED_PRECONDITION, str(error)
             except NotYet as error:
-                await context.abort(Code.ABORTED, str(error))
+                code, why, logged = Code.ABORTED, str(error), False
             except OSError as error:
                 self.station.fail(error)
-                await context.abort(Code.UNAVAILABLE, "cannot write its journal")
+                code, why, logged = Code.UNAVAILABLE, "cannot write its journal", False
             except Exception as error:
                 if self._stopping:  # gRPC's way to tell a call
                     log.debug("a call ended while stopping", extra={"peer": neighbor.name, "why": repr(error)})
                     return
                 log.exception("a call failed", extra={"peer": neighbor.name})
                 self.station.fail(error)
-                await context.abort(Code.INTERNAL, "an error of ours")
+                code, why, logged = Code.INTERNAL, "an error of ours", False
+            if logged and code is not Code.OK:
+                await self._refuse(context, code, f"node {neighbor.name}", why)
+            elif code is not Code.OK:
+                await context.abort(code, why)
 
         return call
 
     # ------------------------------------------------------------------ the calls
     async def _greet(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Compare settings, and exchange what is known of the network."""
+        greeted = False
         async for data in messages:
+            if greeted:
+                raise ProtocolError("two greetings in one call")
+            greeted = True
             facts, records = check_greeting(parse(wire.Greeting, data))
+            if self.station.phase == REFUSING:
+                raise NotYet("this node does not resume")
             refuse_differences(self.station.name, neighbor.name, self.facts, facts)
             if self.station.error is not None and self.station.limits is None:
                 # a beat says why; our record may change before we are back
@@ -192,8 +217,10 @@ class Server:
             neighbor.knows |= {record.name for record in answer.records}
 
     def learn(self, records: Any, neighbor: Neighbor) -> None:
+        new = self.station.roster.add(records, neighbor.name)
         neighbor.knows |= records.keys()
-        if self.station.roster.add(records, neighbor.name):
+        if new:
+            self.station.learned = time.monotonic()
             self.station.arrived()
             self.station.wake(list(self.station.neighbors))
 
@@ -304,6 +331,8 @@ class Server:
                 before, held = held, check_piece(piece, letter.size, held)
                 neighbor.received += len(piece.data)
                 if not dropping:
+                    neighbor.came = time.monotonic()
+                    station.effort.mark()
                     entry = wire.Entry(
                         sender=neighbor.name, round=letter.round, attempt=attempt, kind=letter.kind, dtype=letter.dtype,
                         shape=letter.shape, offset=before,

@@ -29,11 +29,12 @@ from ...messages import Checkpoint
 from ...network import Network
 from ...options import Options
 from ..local import Observer, Outcome, drive
+from .errors import PeerError, RunFailed
 from .identity import Identity
 from .letters import PROTOCOL, Limits
 from .mail import PeerMail
 from .roster import Roster
-from .station import Station, Timeouts
+from .station import REFUSING, Station, Timeouts
 from .store import Saved, Store
 from .transport import Transport
 
@@ -80,26 +81,34 @@ class Session:
         }
         own |= {"data": fingerprint(samples), "threads": str(place.threads), "compiled code": native.level()}
         self.store = Store(place.folder)
+        self.saved = Saved()
+        roster = Roster(place.name, list(place.neighbors), len(samples))
+        refusal: PeerError | None = None
         try:
-            self.store.claim(own | self.facts)
-            self.saved = self.store.load()
+            self.saved = self.store.open(own | self.facts)
+            roster.add(self.store.records, place.name)
+        except PeerError as error:
+            refusal = error
         except BaseException:
             self.store.close()
             raise
         self.resumed = self.saved.round > 0
-        roster = Roster(place.name, list(place.neighbors), len(samples))
-        roster.add(self.store.records, place.name)
         self.station = Station(
             place.name, place.run, place.folder, place.neighbors, roster, self.store.journal, place.timeouts
         )
+        if refusal is not None:  # the neighbors wait for this node: they are told why before it stops
+            self.station.phase = REFUSING
+            self.station.fail(refusal)
         self.transport = Transport(self.station, self.facts, place.identity, place.listen)
         self._pinned = threadpool_limits(place.threads)
 
     def __enter__(self) -> Session:
         try:
             self.transport.__enter__()
-        except BaseException:
+        except BaseException as error:
             self.store.close()
+            if self.station.error is not None:
+                raise self.station.error from error
             raise
         log.info("listening", extra={"address": self.transport.address, "resumed_in_round": self.saved.round})
         identity = self.place.identity
@@ -169,11 +178,12 @@ class Session:
 
         try:
             outcome = drive(blocks, options, at_checkpoint, resume, mail)
+        except PeerError:
+            raise
         except (
             ValueError
-        ) as error:  # the program itself cannot go on, and will not after a restart: nobody need wait for this node
-            error.contagious = True  # type: ignore[attr-defined]
-            raise
+        ) as error:  # the program cannot go on, nor will it after a restart: nobody need wait for this node
+            raise RunFailed(str(error)) from error
         self.station.phase = "finishing"
         self.transport.hurry()
         return outcome

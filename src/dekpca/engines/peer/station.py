@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...network import listing
 from . import wire_pb2 as wire
-from .codec import sync_folder
-from .errors import KINDS, Damaged, Disagreement, PeerLost, ProtocolError
+from .codec import write_text
+from .errors import KINDS, NEW_RUN, Damaged, Disagreement, PeerLost, ProtocolError, TooMuch
 from .journal import Journal, Message
-from .letters import BROKEN_OFF, WAITING, Letter, Limits, showable
+from .letters import BROKEN_OFF, MOST_WAITS, WAITING, Letter, Limits, showable
+from .progress import Effort, Told, stuck
 from .roster import Record, Roster
 
 log = logging.getLogger("dekpca.peer")
@@ -32,6 +34,7 @@ FAREWELL = 3.0  # seconds in which the neighbors are told that this node stops
 LATE = 60.0
 REMEMBERED = 64  # acknowledgements by which a neighbor that lost its folder is known
 DONE_FILE = "done.json"
+REFUSING = "refusing"  # the phase of a node that does not resume, and stays only to say why
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Timeouts:
     peer: float = 300.0  # without an answer from a neighbor that is waited for
     start: float = 3600.0  # until a neighbor answers for the first time
     beat: float = 2.0  # between two signs of life
+    progress: float = 3600.0  # until a neighbor that is alive must make progress
 
 
 @dataclass(eq=False)
@@ -58,6 +62,8 @@ class Neighbor:
     answered: float | None = None  # when it last answered us
     heard: float | None = None  # when it first spoke to us
     silence: tuple[float, float] = (0.0, 0.0)  # how long we have not answered it, and when it said so
+    told: Told = field(default_factory=Told)  # for how long nothing has moved there, and whom it waits for
+    came: float = 0.0  # when a piece of a message last came
     agreed: bool = False  # we have compared settings
     knows: set[str] = field(default_factory=set)  # nodes whose records it has, as far as it said or was told
     called: Callable[[], None] = lambda: None  # what to do when it calls us: then it can be called, too
@@ -76,7 +82,7 @@ class Neighbor:
     @property
     def may_come(self) -> bool:
         """Whether it has not been up yet, as far as we know, and does not know why we stop."""
-        return self.answered is None and not self.stopped and not self.told_done
+        return self.answered is None and not (self.stopped or self.told_done or self.done)
 
     def silent(self, now: float, started: float) -> float:
         """For how long messages have not gone both ways."""
@@ -102,6 +108,9 @@ class Station:
         self.through = 0  # nothing up to this round will be asked for again
         self.expected: dict[str, Letter] = {}
         self.missing: set[str] = set()  # who has not been heard in this round
+        self.round_begun = self.learned = self.started  # when; and when the roster last grew
+        self.waits_for: set[str] = set()  # while the program waits
+        self.effort = Effort()
         self.phase, self.iteration = "meeting", 0
         self.residual: float | None = None
         self.wants_receipts = False  # a checkpoint waits for them
@@ -117,10 +126,16 @@ class Station:
 
     # ------------------------------------------------------------------ for the server and the links
     def fail(self, error: BaseException, cause: str | None = None) -> None:
-        """The program raises this at its next wait."""
+        """The program raises this at its next wait. `cause` is what the neighbors are told, by default the text and whose error it is."""
+        if cause is None:
+            cause = (
+                "stopped by its owner" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+            )
+            if not isinstance(error, (PeerLost, Disagreement)):  # these name the nodes that they are about
+                cause = f"node {self.name}: {cause}"
         with self.changed:
             if self.error is None:
-                self.error, self.cause = error, cause or str(error)
+                self.error, self.cause = error, cause
                 for neighbor in self.neighbors.values():
                     neighbor.told_done = False
             self.changed.notify_all()
@@ -141,6 +156,7 @@ class Station:
             if neighbor.answered is not None:
                 neighbor.answered = time.monotonic()
             neighbor.agreed = True
+            self.learned = time.monotonic()
 
     def unreachable(self, neighbor: Neighbor, why: str) -> None:
         if neighbor.up or why != neighbor.trouble:
@@ -157,10 +173,11 @@ class Station:
         neighbor.heard = neighbor.heard or now
         neighbor.silence = beat.silence, now
         neighbor.phase, neighbor.iteration = beat.phase, beat.iteration
+        neighbor.told = Told(beat.idle, tuple(beat.waits_for), now)
         if beat.done and not neighbor.done:
             self._keep_done(neighbor)
         if beat.stopped:
-            if not neighbor.stopped:
+            if beat.stopped != neighbor.stopped:
                 log.warning("neighbor stops", extra={"peer": neighbor.name, "why": beat.stopped})
             neighbor.stopped = beat.stopped
             # whoever stops before it has begun, perhaps with wrong settings, stops only those who have not begun either
@@ -187,9 +204,22 @@ class Station:
             stopped=showable(self.cause) if stopped else "",
             contagious=stopped and not neighbor.stops_too and bool(getattr(self.error, "contagious", False)),
             kind=type(self.error).__name__ if stopped else "",
+            idle=self.idle(now),
+            waits_for=sorted(self.waits_for)[:MOST_WAITS],
         )
 
+    def idle(self, now: float) -> float:
+        """Seconds for which nothing has moved here, or at those that this node waits for."""
+        with self.changed:
+            names = list(self.waits_for)
+        if not names:
+            return self.effort.computing()
+        if self.limits is None:  # whoever has not been started yet has start_timeout
+            return 0.0
+        return self.effort.waiting(now, [n.told if n.up else None for n in map(self.neighbors.__getitem__, names)])
+
     def acknowledge(self, neighbor: Neighbor, rounds: Iterable[int]) -> None:
+        self.effort.mark()
         with self.changed:
             neighbor.progress = time.monotonic()
             taken = [round for round in rounds if neighbor.outbox.pop(round, None) is not None]
@@ -209,9 +239,9 @@ class Station:
         if lost:
             text = (
                 f"node {neighbor.name} has lost what it had acknowledged (round {lost[0]} of node {self.name}): "
-                "its checkpoint folder is not the one of this run; start all nodes anew, with another run id"
+                f"its folder is not the one of this run; if that is lost, {NEW_RUN}"
             )
-            self.fail(PeerLost(text))
+            self.fail(Damaged(text), text)
 
     def may_wait(self, neighbor: Neighbor, round: int) -> None:
         """Refuse a message if too many of this neighbor wait already, or broke off: they fill the disk."""
@@ -220,9 +250,9 @@ class Station:
             raise ProtocolError(f"{waiting} messages wait for this node already, no neighbor can be so far ahead")
         assert self.limits is not None
         if neighbor.broken_off > BROKEN_OFF * self.limits.largest:
-            raise ProtocolError(
+            raise TooMuch(
                 f"{neighbor.broken_off} bytes of messages that broke off, more than {BROKEN_OFF} of the largest; "
-                "if the line is so bad, start this node and then the neighbor again"
+                f"if the line is so bad, start node {self.name} and then node {neighbor.name} again"
             )
 
     @property
@@ -241,15 +271,21 @@ class Station:
     # ------------------------------------------------------------------ for the program
     def meet(self) -> dict[str, Record]:
         """Wait until the whole network is known; returns its records."""
-        while True:
-            with self.changed:
-                self._raise_error()
-                if self.roster.complete:
-                    return dict(self.roster.records)
-                missing = self.roster.missing()
-                waited = [n for n in self.neighbors.values() if n.name in missing] or list(self.neighbors.values())
-                self._check_lost([n for n in waited if not n.done], f"record of node {', '.join(sorted(missing))}")
-                self.changed.wait(POLL)
+        try:
+            while True:
+                with self.changed:
+                    self._raise_error()
+                    missing = self.roster.missing()
+                    if not missing:
+                        return dict(self.roster.records)
+                    around = [n for n in self.neighbors.values() if n.name in missing] or list(self.neighbors.values())
+                    waited = [n for n in around if not n.done]
+                    self.waits_for = {n.name for n in waited}
+                    self._check_lost(waited, f"record of node {listing(sorted(missing))}")
+                    self._check_meeting(sorted(missing))
+                    self.changed.wait(POLL)
+        finally:
+            self.waits_for = set()
 
     def begin(self, limits: Limits, through: int, last_sent: Mapping[str, int]) -> None:
         """From now on messages of the program may come and go. Everything up to round `through` is known to be acknowledged."""
@@ -258,6 +294,7 @@ class Station:
             for name, round in last_sent.items():
                 if round:
                     self.neighbors[name].acknowledged.add(round)
+            self.effort.begin(threading.get_ident())
             self.changed.notify_all()
         self.wake(list(self.neighbors))
 
@@ -269,6 +306,8 @@ class Station:
             self._raise_error()
             self.reached, self.expected = round, dict(expected)
             self.missing = {name for name in expected if self.journal.find(name, round) is None}
+            self.round_begun = time.monotonic()
+            self.effort.mark()
             names = []
             for name, letter, data in sent:
                 names.append(name)
@@ -298,10 +337,14 @@ class Station:
                     self._raise_error()
                     if self.neighbors[name].done:
                         raise Damaged(
-                            f"{self.folder}: node {name} has finished, but its {letter.kind!r} of round {round} is not here; files are missing"
+                            f"{self.folder}: node {name} has finished, but its {letter.kind!r} of round {round} is not here: files are missing; "
+                            f"bring them back, or {NEW_RUN}"
                         )
+                    self.waits_for = set(self.missing)
                     self._check_lost([self.neighbors[name]], f"its {letter.kind!r} in round {round}")
+                    self._check_stuck(f"its {letter.kind!r} in round {round}")
                     self.changed.wait(POLL)
+        self.waits_for = set()
         _check_same(message, letter)
         self.journal.read(message, into)
 
@@ -316,12 +359,18 @@ class Station:
         It says that it is done only when all that it said is acknowledged: whoever hears that knows that nothing is missing.
         """
         gone: set[str] = set()
+        begun = time.monotonic()
         while True:
             with self.changed:
                 now = time.monotonic()
                 silent = {n.name: n.silent(now, self.started) for n in self.neighbors.values()}
                 gone |= {name for name, seconds in silent.items() if seconds > self.timeouts.peer}
                 here = [n for n in self.neighbors.values() if n.name not in gone]
+                for n in here:
+                    if not n.done and (why := self._stuck(n, begun, now)):
+                        log.warning(f"node {n.name} {why}; it is not waited for", extra={"peer": n.name})
+                        gone.add(n.name)
+                self.waits_for = {n.name for n in here if not n.done}
                 if not self.done and not any(n.outbox and not n.done for n in here):
                     self.done, self.phase = True, "done"
                     self.wake(None)
@@ -358,14 +407,42 @@ class Station:
                     + (f"; the last trouble: {n.trouble}" if n.trouble else "")
                 )
 
+    def _check_meeting(self, missing: list[str]) -> None:
+        """Neighbors that answer, but do not help to learn the network."""
+        now, start = time.monotonic(), self.timeouts.start
+        for n in self.neighbors.values():
+            if n.heard is not None and n.up and not n.agreed and now - n.heard > start:
+                raise PeerLost(
+                    f"node {n.name} answers, but has not greeted for {now - n.heard:.0f} s (limit start_timeout {start:g} s)"
+                )
+        most = start + self.timeouts.progress
+        if now - self.learned > most:
+            raise PeerLost(
+                f"nothing new was heard for {now - self.learned:.0f} s (limit start_timeout and progress_timeout, {most:g} s), "
+                f"and nobody has described node {listing(missing)}; start it, or take it out of its neighbors' configs"
+            )
+
+    def _check_stuck(self, what: str) -> None:
+        now = time.monotonic()
+        for n in [self.neighbors[name] for name in sorted(self.missing)]:
+            if not n.done and (why := self._stuck(n, self.round_begun, now)):
+                raise PeerLost(f"node {n.name} {why}, and node {self.name} waits for {what}; start node {n.name} again")
+
+    def _stuck(self, n: Neighbor, since: float, now: float) -> str | None:
+        """Why a neighbor that is alive is not waited for any longer; None as long as it is."""
+        if not n.up or not n.told.at:
+            return None
+        # It can wait for its own neighbors only, and for us only if it has not acknowledged all that we have said.
+        known = self.roster.records.get(n.name)
+        others = {name for name in n.told.waits_for if known is None or name in known[0]}
+        if self.name in others and not n.outbox:
+            others.clear()
+        return stuck(n.told, others, now - max(since, n.came), self.timeouts.progress, self.timeouts.start, now)
+
     # ------------------------------------------------------------------ who is done, also after a restart
     def _keep_done(self, neighbor: Neighbor) -> None:
         names = sorted({*self._read_done(), neighbor.name})
-        path = self.folder / DONE_FILE
-        partial = path.with_suffix(".tmp")
-        partial.write_text(json.dumps(names), encoding="utf-8")
-        partial.replace(path)
-        sync_folder(self.folder)
+        write_text(self.folder / DONE_FILE, json.dumps(names))
         with self.changed:
             neighbor.done = True
             neighbor.outbox.clear()
@@ -373,9 +450,10 @@ class Station:
 
     def _read_done(self) -> list[str]:
         try:
-            return list(json.loads((self.folder / DONE_FILE).read_text(encoding="utf-8")))
-        except (OSError, ValueError):
+            names = json.loads((self.folder / DONE_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
             return []
+        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _check_same(message: Message, letter: Letter) -> None:
@@ -384,7 +462,7 @@ def _check_same(message: Message, letter: Letter) -> None:
     if came != tuple(letter):
         raise ProtocolError(
             f"node {message.sender} sent {message.kind!r} of {message.dtype} {list(message.shape)} in round {message.round}, "
-            f"expected {letter.kind!r} of {letter.dtype} {list(letter.shape)}"
+            f"expected {letter.kind!r} of {letter.dtype} {list(letter.shape)}; {NEW_RUN}"
         )
 
 

@@ -1,13 +1,12 @@
-"""What a node tells its owner: log lines (JSON where nobody watches), a line on the terminal, metrics and a page for a browser."""
+"""What a node shows its owner: a line on the terminal, or log lines about its progress; metrics, and a page for a browser."""
 
 from __future__ import annotations
 
 import html
-import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -20,51 +19,15 @@ from rich.live import Live
 from rich.text import Text
 
 from .config import ConfigError, split_address
+from .logs import PATIENCE
 from .station import Station
 
 log = logging.getLogger("dekpca.peer")
 
-STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 LOG_EVERY = 1.0  # seconds between two lines about iterations
-
-
-# ---------------------------------------------------------------------- logs
-class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, node, message, and whatever else the call gave."""
-
-    def __init__(self, node: str):
-        super().__init__()
-        self.node = node
-
-    def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "node": self.node,
-            "message": record.getMessage(),
-        }
-        said |= {key: value for key, value in vars(record).items() if key not in STANDARD}
-        if record.exc_info:
-            said["trace"] = self.formatException(record.exc_info)
-        return json.dumps(said, default=str)
-
-
-class Plain(logging.Formatter):
-    """For people."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        more = ", ".join(f"{key} {value}" for key, value in vars(record).items() if key not in STANDARD)
-        return f"{time.strftime('%H:%M:%S')} {record.getMessage()}" + (f": {more}" if more else "")
-
-
-def log_to(stream: Any, node: str, as_json: bool) -> None:
-    """Send the log of this process there."""
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines(node) if as_json else Plain())
-    logger = logging.getLogger("dekpca.peer")
-    logger.handlers[:] = [handler]
-    logger.propagate = False
-    logger.setLevel(logging.INFO)
+SHOW_EVERY = 0.3  # seconds between two looks at the terminal's line
+MOST_VISITORS = 16  # connections to the page and the metrics at once
+VISIT = 10.0  # seconds in which a visitor must have asked
 
 
 # ---------------------------------------------------------------------- what is going on, for whoever asks
@@ -73,7 +36,8 @@ def state(station: Station) -> dict[str, Any]:
     neighbors = {
         n.name: {
             "up": n.up, "phase": n.phase, "iteration": n.iteration, "silent": n.silent(now, station.started), "sent": n.sent,
-            "received": n.received, "waiting": len(n.outbox), "trouble": n.stopped or n.trouble,
+            "received": n.received, "waiting": len(n.outbox), "trouble": n.stopped or n.trouble, "idle": n.told.now(now) if n.told.at else 0.0,
+            "waits_for": ", ".join(n.told.waits_for),
         }
         for n in station.neighbors.values()
     }  # fmt: skip
@@ -98,45 +62,32 @@ def line(station: Station) -> str:
 
 @contextmanager
 def shown(station: Station, console: Console) -> Iterator[None]:
-    """A line on the terminal that is kept up to date; elsewhere a log line now and then."""
+    """A line on the terminal that is kept up to date; elsewhere a log line now and then. From a thread: a terminal may be stopped."""
     ended = threading.Event()
 
-    def follow(update: Callable[[], None], period: float) -> None:
-        while not ended.wait(period):
-            update()
-
-    if console.is_terminal:
+    def on_terminal() -> None:
         with Live(
-            Text(line(station)), console=console, transient=True, auto_refresh=False, redirect_stderr=True
-        ) as live:
-            thread = threading.Thread(
-                target=follow, args=(lambda: live.update(Text(line(station)), refresh=True), 0.3), daemon=True
-            )
-            thread.start()
-            try:
-                yield
-            finally:
-                ended.set()
-                thread.join()
-        return
-    last: list[Any] = [None]
+            Text(line(station)), console=console, transient=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        ) as live:  # fmt: skip
+            while not ended.wait(SHOW_EVERY):
+                live.update(Text(line(station)), refresh=True)
 
-    def say() -> None:
-        now = station.phase, station.iteration
-        if now != last[0]:
-            last[0] = now
-            log.info(
-                "progress",
-                extra={k: v for k, v in state(station).items() if k in ("phase", "iteration", "residual", "round")},
-            )
+    def in_log() -> None:
+        last = None
+        while not ended.wait(LOG_EVERY):
+            now = station.phase, station.iteration
+            if now != last:
+                last = now
+                keys = ("phase", "iteration", "residual", "round")
+                log.info("progress", extra={k: v for k, v in state(station).items() if k in keys})
 
-    thread = threading.Thread(target=follow, args=(say, LOG_EVERY), daemon=True)
+    thread = threading.Thread(target=on_terminal if console.is_terminal else in_log, name="status", daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
-        thread.join()
+        thread.join(PATIENCE)
 
 
 # ---------------------------------------------------------------------- metrics and a page
@@ -157,6 +108,12 @@ class Metrics:
         kinds: tuple[tuple[type, str, str, str], ...] = (
             (GaugeMetricFamily, "up", "dekpca_peer_up", "Whether the neighbor answers"),
             (GaugeMetricFamily, "silent", "dekpca_peer_silence_seconds", "Since messages last went both ways"),
+            (
+                GaugeMetricFamily,
+                "idle",
+                "dekpca_peer_idle_seconds",
+                "Since anything last moved there, as the neighbor says",
+            ),
             (
                 GaugeMetricFamily,
                 "waiting",
@@ -192,7 +149,8 @@ def page(station: Station) -> str:
     said = state(station)
     rows = []
     for name, n in said["neighbors"].items():
-        up = f"up, {n['phase']}" if n["up"] else f"down: {n['trouble'] or 'not seen yet'}"
+        waits = f", waits for {n['waits_for']}" if n["waits_for"] else ""
+        up = f"up, {n['phase']}{waits}" if n["up"] else f"down: {n['trouble'] or 'not seen yet'}"
         cells = [
             up,
             n["iteration"],
@@ -212,12 +170,33 @@ def page(station: Station) -> str:
 
 
 class _Quiet(WSGIRequestHandler):
+    timeout = VISIT
+
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """With a limit on visitors: each has a thread and a file descriptor."""
+
     daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self._free = threading.BoundedSemaphore(MOST_VISITORS)
+        super().__init__(*args, **kwargs)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return self._free.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a visitor of the page left")
 
 
 @contextmanager

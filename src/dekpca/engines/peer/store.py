@@ -16,16 +16,17 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
-import os
 import re
 import secrets
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import codec
-from .errors import Damaged, Disagreement
+from .certificates import EXPOSED
+from .errors import NEW_RUN, Changed, Damaged
 from .journal import Journal
 from .roster import Record
 
@@ -52,8 +53,8 @@ class Store:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = open(folder / "lock", "w")  # noqa: SIM115 - held as long as the process
+        make_private(folder)
+        self._lock = open(folder / "lock", "w", opener=codec.private)  # noqa: SIM115 - held as long as the process
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -61,14 +62,19 @@ class Store:
             raise ValueError(
                 f"{folder}: another process runs this node; end it first, or use another folder"
             ) from error
-        for left in folder.glob("*.tmp"):
-            left.unlink()
-        self.journal = Journal(folder)
+        self.journal = Journal(folder, opened=False)
+        self._next = 1
         self._kept: list[tuple[int, int, int]] = []  # generation, round, generation of what is known; oldest first
         self._known: tuple[int, Any] | None = None  # generation and flattened value last written
-        self._next = 1 + max(
-            [self.journal.generation, *(int(m[1]) for p in folder.iterdir() if (m := CHECKPOINT.fullmatch(p.name)))]
-        )
+
+    def open(self, facts: Mapping[str, str]) -> Saved:
+        """Begin the run that these facts describe, or go on with it; returns where it stands. Raises Changed or Damaged."""
+        for left in self.folder.glob("*.tmp"):
+            left.unlink()
+        self.claim(facts)
+        self.journal = Journal(self.folder)
+        self._next = 1 + max([self.journal.generation, *self._generations()])
+        return self.load()
 
     def close(self) -> None:
         self.journal.close()
@@ -79,31 +85,38 @@ class Store:
         """Begin the run that these facts describe, or go on with it."""
         path = self.folder / "run.json"
         if not path.exists():
-            self.write_text(path, json.dumps(dict(facts), indent=1))
+            codec.write_text(path, json.dumps(dict(facts), indent=1))
             return
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise Damaged(f"{path}: damaged; use another folder and another run id") from error
+        before = self._read_object(path)
         differing = [
             f"{what} was {before.get(what, 'nothing')} and is {facts.get(what, 'nothing')}"
             for what in dict.fromkeys([*before, *facts])
             if before.get(what) != facts.get(what)
         ]
         if differing:
-            raise Disagreement(
-                f"{self.folder}: begun with other settings: {'; '.join(differing)}; use the same, or another folder and another run id"
+            raise Changed(
+                f"{self.folder}: begun with other settings: {'; '.join(differing)}; use the same and start again, "
+                "or begin a new run, with another folder and another run id"
             )
+
+    def _read_object(self, path: Path) -> dict[str, Any]:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise Damaged(f"{path}: damaged; {NEW_RUN}") from error
+        if not isinstance(content, dict):
+            raise Damaged(f"{path}: damaged; {NEW_RUN}")
+        return content
 
     def private_seed(self) -> int:
         """Randomness that nobody else knows, the same after a restart."""
         path = self.folder / "seed"
         if not path.exists():
-            self.write_text(path, str(secrets.randbits(120)))
+            codec.write_text(path, str(secrets.randbits(120)))
         try:
             return int(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise Damaged(f"{path}: damaged; use another folder and another run id") from error
+            raise Damaged(f"{path}: damaged; {NEW_RUN}") from error
 
     @property
     def records(self) -> dict[str, Record]:
@@ -111,25 +124,15 @@ class Store:
         path = self.folder / "network.json"
         if not path.exists():
             return {}
+        content = self._read_object(path)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            return {name: (tuple(around), int(rows)) for name, (around, rows) in content.items()}
+            return {name: (tuple(map(str, around)), int(rows)) for name, (around, rows) in content.items()}
         except (ValueError, TypeError) as error:
-            raise Damaged(f"{path}: damaged; use another folder and another run id") from error
+            raise Damaged(f"{path}: damaged; {NEW_RUN}") from error
 
     def keep_records(self, records: Mapping[str, Record]) -> None:
         if not (self.folder / "network.json").exists():
-            self.write_text(self.folder / "network.json", json.dumps(records))
-
-    def write_text(self, path: Path, text: str) -> None:
-        """All of it or nothing, whenever the process ends."""
-        partial = path.with_name(path.name + ".tmp")
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-        codec.sync_folder(self.folder)
+            codec.write_text(self.folder / "network.json", json.dumps(records))
 
     # ------------------------------------------------------------------ checkpoints
     @property
@@ -144,9 +147,7 @@ class Store:
 
     def load(self) -> Saved:
         """The newest good checkpoint, or the start."""
-        generations = sorted(
-            (int(m[1]) for p in self.folder.iterdir() if (m := CHECKPOINT.fullmatch(p.name))), reverse=True
-        )
+        generations = sorted(self._generations(), reverse=True)
         found: Saved | None = None
         for generation in generations:
             try:
@@ -164,9 +165,7 @@ class Store:
                 self._known = content["known"], codec.flatten(known)
         if found is None:
             if self._trimmed.exists():
-                raise Damaged(
-                    f"{self.folder}: none of the {len(generations)} checkpoints is good; start all nodes anew, with another run id"
-                )
+                raise Damaged(f"{self.folder}: none of the {len(generations)} checkpoints is good; {NEW_RUN}")
             return Saved()
         return found
 
@@ -189,7 +188,7 @@ class Store:
         self._kept.append((generation, saved.round, self._known[0]))
         self.journal.rotate()
         if len(self._kept) >= KEPT and not self._trimmed.exists():
-            self.write_text(self._trimmed, "")
+            codec.write_text(self._trimmed, "")
         del self._kept[:-KEPT]
 
     def trim(self) -> None:
@@ -213,8 +212,26 @@ class Store:
         assert problem is not None
         raise problem
 
+    def _generations(self) -> list[int]:
+        return [int(m[1]) for p in self.folder.iterdir() if (m := CHECKPOINT.fullmatch(p.name))]
+
     def _path(self, generation: int) -> Path:
         return self.folder / f"checkpoint-{generation}.bin"
 
     def _known_path(self, generation: int, copy: str) -> Path:
         return self.folder / f"known-{generation}.{copy}.bin"
+
+
+def make_private(folder: Path) -> None:
+    """A folder that only its owner can read or enter; an existing one must be so."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mode = stat.S_IMODE(folder.stat().st_mode)
+    except OSError as error:
+        raise ValueError(
+            f"{folder}: cannot be used as the folder of a run ({error.strerror}); choose another"
+        ) from error
+    if mode & EXPOSED:
+        raise ValueError(
+            f"{folder}: others may read or enter it (mode {mode:04o}), and it holds rows of your neighbors; chmod 700 {folder}"
+        )

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from ...network import listing
-from .errors import Disagreement, PeerError
+from .errors import PeerError
 from .identity import Identity
 from .links import Link
 from .server import Server
@@ -75,18 +75,18 @@ class Transport:
         self._loop.call_soon_threadsafe(self._server.hurry)
 
     def _say_farewell(self, error: BaseException) -> None:
-        """Tell the neighbors why, as far as they listen. Those that have not come yet would wait in vain for a node that disagrees."""
-        text = "stopped by its owner" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
-        relayed = isinstance(error, PeerError) and error.contagious  # it names whom it is about
-        self.station.fail(error, text if relayed else f"node {self.station.name}: {text}")
+        """Tell the neighbors why, as far as they listen. If this node cannot go on, those that have not come yet would wait for it in vain."""
+        self.station.fail(error)
         self._wake(None)
         neighbors, seconds, late = list(self.station.neighbors.values()), FAREWELL, []
-        if isinstance(error, Disagreement) and self.station.limits is None:
+        if isinstance(error, PeerError) and not error.resumable:
             late = [n for n in neighbors if n.may_come]
         if late:
             seconds = min(LATE, self.station.timeouts.start)
             whom = listing([n.name for n in late])
-            log.warning(f"stopping; waiting up to {seconds:g} s to tell node {whom} why", extra={"why": text})
+            log.warning(
+                f"stopping; waiting up to {seconds:g} s to tell node {whom} why", extra={"why": self.station.cause}
+            )
         deadline = time.monotonic() + seconds
         with self.station.changed, contextlib.suppress(KeyboardInterrupt):  # the owner knows already
             while time.monotonic() < deadline:

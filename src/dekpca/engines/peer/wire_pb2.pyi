@@ -73,7 +73,7 @@ class Receipt(_message.Message):
     def __init__(self, opening: bool = ..., through: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., rounds: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("silence", "phase", "iteration", "done", "stopped", "contagious", "kind")
+    __slots__ = ("silence", "phase", "iteration", "done", "stopped", "contagious", "kind", "idle", "waits_for")
     SILENCE_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,8 @@ class Beat(_message.Message):
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     CONTAGIOUS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    IDLE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     silence: float
     phase: str
     iteration: int
@@ -88,7 +90,9 @@ class Beat(_message.Message):
     stopped: str
     contagious: bool
     kind: str
-    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., done: bool = ..., stopped: _Optional[str] = ..., contagious: bool = ..., kind: _Optional[str] = ...) -> None: ...
+    idle: float
+    waits_for: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., done: bool = ..., stopped: _Optional[str] = ..., contagious: bool = ..., kind: _Optional[str] = ..., idle: _Optional[float] = ..., waits_for: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Entry(_message.Message):
     __slots__ = ("sender", "round", "attempt", "kind", "dtype", "shape", "offset")

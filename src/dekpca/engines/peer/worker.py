@@ -13,8 +13,8 @@ import numpy as np
 from ...answer import Answer
 from ..facts import settings_of, texts
 from . import codec, config
+from .logs import log_to
 from .session import Session
-from .status import log_to
 
 
 def work(path: Path) -> None:
