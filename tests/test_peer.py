@@ -26,6 +26,7 @@ from dekpca.engines.peer.journal import Journal
 from dekpca.engines.peer.links import Link
 from dekpca.engines.peer.roster import Roster
 from dekpca.engines.peer.station import Station, Timeouts
+from dekpca.engines.peer.terms import Terms
 from dekpca.engines.peer.transport import Transport
 from dekpca.testing import check_answers, check_engine
 from peer_nodes import PATIENCE, Nodes, Stop, bits, join, problem
@@ -598,7 +599,7 @@ def test_a_link_that_misses_that_it_is_to_end_is_told_again(tmp_path):
                 missed.append(error)
 
     async def stop():
-        transport = Transport(station, {}, None, "127.0.0.1:0")
+        transport = Transport(station, Terms({}), None, "127.0.0.1:0")
         transport._tasks = [asyncio.create_task(link())]
         await asyncio.sleep(0)  # so that it has begun
         await asyncio.wait_for(transport._stop(), PATIENCE)
@@ -624,7 +625,7 @@ def test_no_half_of_a_link_is_left_if_only_it_misses_that_it_is_to_end(tmp_path,
         raise asyncio.CancelledError
 
     monkeypatch.setattr(Link, "_again", again)
-    with Transport(station, {}, None, "127.0.0.1:0"):
+    with Transport(station, Terms({}), None, "127.0.0.1:0"):
         wait_for(lambda: len(begun) == 2)
     assert sorted(ended) == ["_live", "_talk"]
     journal.close()

@@ -14,6 +14,7 @@ from dekpca.engines.peer.journal import Journal
 from dekpca.engines.peer.letters import Limits
 from dekpca.engines.peer.roster import Roster
 from dekpca.engines.peer.station import Station, Timeouts
+from dekpca.engines.peer.terms import Terms
 from peer_nodes import Nodes, Stop, bits, join, problem
 
 LONG = 1000.0  # seconds: until then a test has failed otherwise
@@ -27,7 +28,7 @@ class Receiver:
         self.journal = Journal(folder)
         self.station = Station("a", "r", folder, {"b": "127.0.0.1:1"}, Roster("a", ["b"], 3), self.journal, Timeouts())
         self.station.begin(Limits(run="r", dtype="<f8", largest=1000, ahead=32), 0, {})
-        self.server = serving.Server(self.station, {}, None)
+        self.server = serving.Server(self.station, Terms({}), None)
         self.syncs = []  # what waits for the disk; nothing is synced until `sync`
         self.journal.sync = self.syncs.append
         self.said = asyncio.Queue()

@@ -637,3 +637,13 @@ def check_output(path: Path) -> None:
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
             raise DataError(f"{path}: writing parquet needs pyarrow; pip install 'dekpca[parquet]'") from error
+
+
+def remembered(roles: Roles, sources: Sequence[Data]) -> dict[str, Any]:
+    """What a model keeps, so that `dekpca transform` takes files with the same columns."""
+    ignored = dict.fromkeys(name for source in sources for name in source.ignored)
+    return {
+        "id": roles.id,
+        "ignore": list(ignored),
+        "one_hot": {name: list(v or ()) for name, v in roles.one_hot.items()},
+    }

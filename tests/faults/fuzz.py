@@ -38,6 +38,7 @@ from dekpca.engines.peer.letters import Limits, check_beat, metadata, parse
 from dekpca.engines.peer.roster import Roster
 from dekpca.engines.peer.server import SERVICE, Server
 from dekpca.engines.peer.station import Station, Timeouts
+from dekpca.engines.peer.terms import Terms
 
 KINDS = ("landmarks", "data", "share", "view", "check", "spectrum", "values", "rho", "mean")
 EDGES = (0, 1, 2, 7, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)  # fmt: skip
@@ -212,7 +213,7 @@ class Node:
         places = {"b": "127.0.0.1:1", "c": "127.0.0.1:1"}
         self.station = Station("a", RUN, self.folder, places, roster, self.journal, Timeouts())
         self.station.begin(LIMITS, self.reached, {})
-        self.server = Server(self.station, FACTS, self.identity)
+        self.server = Server(self.station, Terms(FACTS), self.identity)
         self.server.hurry()  # receipts at once
         self.attacker = self.station.neighbors["b"]
 

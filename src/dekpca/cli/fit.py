@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from .. import __version__, baselines
 from ..columns import Samples
 from ..core.centering import filled
-from ..data import Data, Roles, read
+from ..data import Data, Roles, read, remembered
 from ..engines import ENGINES
 from ..estimator import DecentralizedKernelPCA, NarrowKernelWarning
 from ..files import PUBLIC, write_text
@@ -40,7 +40,7 @@ from .common import (
     plain,
     verb,
 )
-from .reading import Columns, Drop, IdColumn, OneHot, make_roles, notes, remembered, with_categories
+from .reading import Columns, Drop, IdColumn, OneHot, make_roles, notes, with_categories
 
 SUMMARY = "summary.json"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]+")

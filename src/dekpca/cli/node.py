@@ -131,7 +131,10 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     """What will leave this machine, and to whom; nothing does before somebody has agreed."""
     settings, options = prepared.config, prepared.options
     rows, columns = prepared.samples.shape
-    lines = peer.disclosure.disclosure(options, prepared.model.n_landmarks, rows, columns, list(settings.neighbors))
+    named = "" if prepared.model._features.names is None else "fingerprint" if settings.secret_columns else "names"
+    lines = peer.disclosure.disclosure(
+        options, prepared.model.n_landmarks, rows, columns, list(settings.neighbors), named
+    )
     err.print(f"Node {settings.name}, run {settings.run}. What will leave this machine:", highlight=False, markup=False)
     for what, whom in lines:
         err.print(f"  - {what}\n      {whom}", highlight=False, soft_wrap=True, markup=False)

@@ -10,12 +10,11 @@ import numpy as np
 import typer
 
 from .. import engines
-from ..data import Data, Roles, read
+from ..data import Data, Roles, read, remembered
 from ..engines.ranks import assign
 from ..estimator import DecentralizedKernelPCA
 from ..network import Network, natural_key
 from .common import USAGE, parse_network
-from .reading import remembered
 
 
 def by_node(paths: list[Path]) -> dict[str, Path]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..data import Data, Roles, categories
+from ..data import Roles, categories
 from .common import err
 
 IdColumn = Annotated[
@@ -54,16 +54,6 @@ def with_categories(paths: Sequence[Path], roles: Roles) -> Roles:
         if given is None:
             found[name] = sorted(set().union(*(categories(path, name) for path in paths)))
     return replace(roles, one_hot=found)
-
-
-def remembered(roles: Roles, sources: Sequence[Data]) -> dict[str, Any]:
-    """What a model keeps, so that `dekpca transform` takes files with the same columns."""
-    ignored = dict.fromkeys(name for source in sources for name in source.ignored)
-    return {
-        "id": roles.id,
-        "ignore": list(ignored),
-        "one_hot": {name: list(v or ()) for name, v in roles.one_hot.items()},
-    }
 
 
 def recalled(reading: Mapping[str, Any], roles: Roles, there: Sequence[str]) -> Roles:

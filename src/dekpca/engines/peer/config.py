@@ -112,7 +112,7 @@ class Config:
         timeouts = Timeouts(self.peer_timeout, self.start_timeout, self.heartbeat, self.progress_timeout)
         return Place(
             self.name, self.run, self.listen, self.neighbors, self.folder, identity, timeouts, self.threads, self.checkpoint_every,
-            self.checkpoint_apart,
+            self.checkpoint_apart, self.secret_columns,
         )  # fmt: skip
 
     def estimator(self) -> DecentralizedKernelPCA:

@@ -13,9 +13,12 @@ SUMS = "in sums along a tree of nodes, in which a neighbor may see yours alone"
 
 
 def disclosure(
-    options: Options, n_landmarks: int | str, rows: int, columns: int, neighbors: Sequence[str]
+    options: Options, n_landmarks: int | str, rows: int, columns: int, neighbors: Sequence[str], named: str = ""
 ) -> list[tuple[str, str]]:
-    """(what, to whom) for each kind of thing that the options let leave; the first lines are the ones that matter most."""
+    """(what, to whom) for each kind of thing that the options let leave; the first lines are the ones that matter most.
+
+    `named`: what is said of the columns, "names", "fingerprint" or nothing.
+    """
     near = f"to your neighbors: {listing(neighbors)}"
     kind = options.landmarks if isinstance(options.landmarks, str) else "points"
     noise = "" if noise_level(options.exchange_noise) == (0.0, None) else ", with noise drawn here"
@@ -39,6 +42,9 @@ def disclosure(
         lines.append((f"sums of the rows' {what}, and of products of these", SUMS))
     if options.solver == "projection":
         lines.append(("in each iteration, estimates of the components at your rows and at theirs", near))
+    if named:
+        what = f"the names of the {columns} columns" if named == "names" else "a fingerprint of the columns' names"
+        lines.append((what, near))
     lines.append((f"this node's name, its neighbors and its number of rows, {rows}", EVERYBODY))
     return lines
 

@@ -27,6 +27,8 @@ MOST_TEXT = 1000  # characters of a text that is shown to people
 MOST_RUN = 200  # characters of a run id
 MOST_FACTS = 100
 MOST_FACT = 4096  # characters
+MOST_COLUMN = 200  # characters of a column name that are shown to neighbors
+MOST_COLUMNS = 1 << 15  # bytes of all of them; beyond, a fingerprint is compared
 MOST_NODES = 20_000
 MOST_RECORDS = MOST_RECEIVED - (1 << 16)  # bytes: all records go into one greeting, with the facts
 MOST_WAITS = 20  # names in a beat: some of those that a node waits for
@@ -123,11 +125,21 @@ def check_piece(piece: wire.Piece, size: int, held: int) -> int:
     return after
 
 
-def check_greeting(greeting: wire.Greeting) -> tuple[dict[str, str], dict[str, tuple[tuple[str, ...], int]]]:
-    """The facts, and the records: name -> neighbors, rows."""
+class Greeted(NamedTuple):
+    """A greeting, checked."""
+
+    facts: dict[str, str]
+    columns: tuple[str, ...]
+    records: dict[str, tuple[tuple[str, ...], int]]  # name -> neighbors, rows
+
+
+def check_greeting(greeting: wire.Greeting) -> Greeted:
     facts = {fact.what: fact.value for fact in greeting.facts}
     if len(facts) > MOST_FACTS or not all(_shown(text, MOST_FACT) for fact in facts.items() for text in fact):
         raise ProtocolError(f"a greeting with {len(facts)} settings of which some are no texts to show")
+    columns = tuple(greeting.columns)
+    if sum(len(name) + 4 for name in columns) > MOST_COLUMNS or not all(_shown(name, MOST_COLUMN) for name in columns):
+        raise ProtocolError(f"a greeting with {len(columns)} column names that are too long, or no texts to show")
     records: dict[str, tuple[tuple[str, ...], int]] = {}
     if len(greeting.records) > MOST_NODES:
         raise ProtocolError(f"{len(greeting.records)} records of nodes, more than the {MOST_NODES} allowed")
@@ -138,7 +150,7 @@ def check_greeting(greeting: wire.Greeting) -> tuple[dict[str, str], dict[str, t
         if not all(map(NAME.fullmatch, names)) or len(set(names)) < len(names) or not 1 <= record.rows <= MOST_ROWS:
             raise ProtocolError(f"a record of node {record.name[:80]!r} that makes no sense")
         records[record.name] = tuple(record.neighbors), int(record.rows)
-    return facts, records
+    return Greeted(facts, columns, records)
 
 
 def check_beat(beat: wire.Beat) -> wire.Beat:

@@ -22,7 +22,8 @@ from .errors import NEW_RUN, Disagreement, PeerError, PeerLost, ProtocolError
 from .identity import Identity, explain
 from .letters import MOST_RECEIVED, PIECE, Letter, check_beat, check_greeting, metadata, parse, showable
 from .server import SERVICE, Server
-from .station import Neighbor, Station, refuse_differences
+from .station import Neighbor, Station
+from .terms import Terms
 
 CALL = 30.0  # seconds for a greeting
 NEWS = 0.02  # seconds in which news of several nodes are told together
@@ -149,9 +150,9 @@ class Link:
             data = await self._read(call)
         finally:
             call.cancel()
-        facts, records = check_greeting(parse(wire.Greeting, data))
-        refuse_differences(self.station.name, self.neighbor.name, self.server.facts, facts)
-        self.server.learn(records, self.neighbor)
+        told = check_greeting(parse(wire.Greeting, data))
+        self.server.terms.refuse_differences(self.station.name, self.neighbor.name, Terms(told.facts, told.columns))
+        self.server.learn(told.records, self.neighbor)
         self.neighbor.knows |= {record.name for record in said.records}
         self.station.agree(self.neighbor)
         self.station.answered(self.neighbor)

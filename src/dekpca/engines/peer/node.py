@@ -17,6 +17,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from ...data import read as read_data
+from ...data import remembered
 from ...estimator import DecentralizedKernelPCA
 from ..facts import settings_of, texts
 from . import codec
@@ -42,6 +43,7 @@ class Prepared:
     labels: np.ndarray | None
     options: Any  # not settled: that takes the sizes of all nodes
     facts: dict[str, str]
+    reading: dict[str, Any]  # how the file was read: `dekpca transform` reads others alike
 
 
 def prepare(config: Config) -> Prepared:
@@ -54,7 +56,7 @@ def prepare(config: Config) -> Prepared:
         import_module("dekpca.report.charts")  # before the work: it says what is missing for a report
     options = model._options(model._features, int(model.random_state))
     settings = settings_of(options) | {name: getattr(model, name) for name in ("n_landmarks", "n_oversamples")}
-    return Prepared(config, model, samples, data.labels, options, texts(settings))
+    return Prepared(config, model, samples, data.labels, options, texts(settings), remembered(config.roles, [data]))
 
 
 def finished(config: Config) -> dict[str, Any] | None:
@@ -74,7 +76,7 @@ def finished(config: Config) -> dict[str, Any] | None:
 def run(prepared: Prepared, identity: Identity | None, watch: Watch | None = None) -> dict[str, Any]:
     """Take part in the run until the end; returns what came out. `watch` shows the station to the owner meanwhile."""
     config, model = prepared.config, prepared.model
-    session = Session(config.place(identity), prepared.samples, prepared.facts)
+    session = Session(config.place(identity), prepared.samples, prepared.facts, model._features.sorted_names)
     with session, nullcontext() if watch is None else watch(session.station):
         network, sizes = session.meet()
         number = network.number[config.name]
@@ -89,7 +91,9 @@ def run(prepared: Prepared, identity: Identity | None, watch: Watch | None = Non
         for warning in caught:
             log.warning(str(warning.message))
         config.model_file.parent.mkdir(parents=True, exist_ok=True)
-        model.node_models_[config.name].save(config.model_file)
+        answer = model.node_models_[config.name]
+        answer.reading = prepared.reading
+        answer.save(config.model_file)
         result = summary(prepared, session)
         if config.report is not None:
             write_report(prepared, config.report)

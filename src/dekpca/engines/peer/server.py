@@ -31,7 +31,8 @@ from .letters import (
     read_metadata,
 )
 from .listener import Listener, descriptors
-from .station import REFUSING, Neighbor, Station, refuse_differences
+from .station import REFUSING, Neighbor, Station
+from .terms import Terms
 
 log = logging.getLogger("dekpca.peer")
 logging.getLogger("grpc._cython.cygrpc").setLevel(
@@ -68,10 +69,10 @@ class NotYet(Exception):
 
 
 class Server:
-    """Answers the neighbors' calls. `facts` is what both must hold alike."""
+    """Answers the neighbors' calls. `terms` is what both must hold alike."""
 
-    def __init__(self, station: Station, facts: dict[str, str], identity: Identity | None):
-        self.station, self.facts, self.identity = station, facts, identity
+    def __init__(self, station: Station, terms: Terms, identity: Identity | None):
+        self.station, self.terms, self.identity = station, terms, identity
         self.ready = asyncio.Event()  # the network is known, so that the size of messages can be judged
         self._wanted: set[asyncio.Event] = set()  # of each delivery: that its receipts are waited for
         self._ended = False  # the program, so that neighbors wait for nothing but receipts
@@ -203,14 +204,14 @@ class Server:
             if greeted:
                 raise ProtocolError("two greetings in one call")
             greeted = True
-            facts, records = check_greeting(parse(wire.Greeting, data))
+            told = check_greeting(parse(wire.Greeting, data))
             if self.station.phase == REFUSING:
                 raise NotYet("this node does not resume")
-            refuse_differences(self.station.name, neighbor.name, self.facts, facts)
+            self.terms.refuse_differences(self.station.name, neighbor.name, Terms(told.facts, told.columns))
             if self.station.error is not None and self.station.limits is None:
                 # a beat says why; our record may change before we are back
                 raise NotYet("this node stops")
-            self.learn(records, neighbor)
+            self.learn(told.records, neighbor)
             self.station.agree(neighbor)
             answer = self.greeting()
             yield answer.SerializeToString()
@@ -225,12 +226,12 @@ class Server:
             self.station.wake(list(self.station.neighbors))
 
     def greeting(self) -> wire.Greeting:
-        facts = [wire.Fact(what=what, value=value) for what, value in self.facts.items()]
+        facts = [wire.Fact(what=what, value=value) for what, value in self.terms.facts.items()]
         records = [
             wire.Record(name=name, neighbors=around, rows=rows)
             for name, (around, rows) in self.station.roster.records.items()
         ]
-        return wire.Greeting(facts=facts, records=records)
+        return wire.Greeting(facts=facts, records=records, columns=self.terms.columns)
 
     async def _pulse(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for data in messages:

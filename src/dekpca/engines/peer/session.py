@@ -36,6 +36,7 @@ from .mail import PeerMail
 from .roster import Roster
 from .station import REFUSING, Station, Timeouts
 from .store import Saved, Store
+from .terms import Terms
 from .transport import Transport
 
 log = logging.getLogger("dekpca.peer")
@@ -60,19 +61,26 @@ class Place:
     threads: int = 1  # of BLAS: results are bit-identical after a restart only with the same number
     checkpoint_every: int = CHECKPOINT_EVERY
     checkpoint_apart: float = CHECKPOINT_APART
+    secret_columns: bool = False  # neighbors get a fingerprint of the names
 
 
 class Session:
-    """The node at `place` with its samples (n, M). `facts` are settings that all nodes must hold alike, as texts."""
+    """The node at `place` with its samples (n, M). `facts` are settings that all nodes must hold alike, as texts.
 
-    def __init__(self, place: Place, samples: np.ndarray, facts: Mapping[str, str]):
+    `columns` are the names of the columns, in the order they have in the samples, if they have names.
+    """
+
+    def __init__(
+        self, place: Place, samples: np.ndarray, facts: Mapping[str, str], columns: Sequence[str] | None = None
+    ):
         self.place = place
-        self.facts = {
+        known = {
             "dekpca": __version__,
             "number of columns": str(samples.shape[1]),
             "dtype": str(samples.dtype),
             **facts,
         }
+        self.terms = Terms.of(known, columns, place.run, place.secret_columns)
         own = {
             "protocol": str(PROTOCOL),
             "run": place.run,
@@ -85,7 +93,7 @@ class Session:
         roster = Roster(place.name, list(place.neighbors), len(samples))
         refusal: PeerError | None = None
         try:
-            self.saved = self.store.open(own | self.facts)
+            self.saved = self.store.open({**own, **self.terms.facts})
             roster.add(self.store.records, place.name)
         except PeerError as error:
             refusal = error
@@ -99,7 +107,7 @@ class Session:
         if refusal is not None:  # the neighbors wait for this node: they are told why before it stops
             self.station.phase = REFUSING
             self.station.fail(refusal)
-        self.transport = Transport(self.station, self.facts, place.identity, place.listen)
+        self.transport = Transport(self.station, self.terms, place.identity, place.listen)
         self._pinned = threadpool_limits(place.threads)
 
     def __enter__(self) -> Session:

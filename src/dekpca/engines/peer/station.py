@@ -464,14 +464,3 @@ def _check_same(message: Message, letter: Letter) -> None:
             f"node {message.sender} sent {message.kind!r} of {message.dtype} {list(message.shape)} in round {message.round}, "
             f"expected {letter.kind!r} of {letter.dtype} {list(letter.shape)}; {NEW_RUN}"
         )
-
-
-def refuse_differences(mine: str, theirs: str, ours: Mapping[str, str], facts: Mapping[str, str]) -> None:
-    """Raise Disagreement, naming all that two nodes do not hold alike."""
-    differing = [
-        f"{what[:80]}: node {mine} has {ours.get(what, 'nothing')[:120]}, node {theirs} has {facts.get(what, 'nothing')[:120]}"
-        for what in [*ours, *(w for w in facts if w not in ours)]
-        if ours.get(what) != facts.get(what)
-    ]
-    if differing:
-        raise Disagreement("; ".join(differing[:40]) + "; give both the same")

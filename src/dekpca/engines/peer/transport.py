@@ -17,6 +17,7 @@ from .identity import Identity
 from .links import Link
 from .server import Server
 from .station import FAREWELL, LATE, POLL, Station
+from .terms import Terms
 
 log = logging.getLogger("dekpca.peer")
 
@@ -45,11 +46,11 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 class Transport:
     """Carries the station's messages as long as it is open (a context manager)."""
 
-    def __init__(self, station: Station, facts: dict[str, str], identity: Identity | None, listen: str):
+    def __init__(self, station: Station, terms: Terms, identity: Identity | None, listen: str):
         self.station, self.identity, self.listen = station, identity, listen
         self.address = ""
         self._loop = event_loop()
-        self._server = Server(station, facts, identity)
+        self._server = Server(station, terms, identity)
         self._links: dict[str, Link] = {}
         self._tasks: list[asyncio.Task[None]] = []
 

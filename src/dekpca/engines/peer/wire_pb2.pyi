@@ -25,12 +25,14 @@ class Fact(_message.Message):
     def __init__(self, what: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class Greeting(_message.Message):
-    __slots__ = ("facts", "records")
+    __slots__ = ("facts", "records", "columns")
     FACTS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     facts: _containers.RepeatedCompositeFieldContainer[Fact]
     records: _containers.RepeatedCompositeFieldContainer[Record]
-    def __init__(self, facts: _Optional[_Iterable[_Union[Fact, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, facts: _Optional[_Iterable[_Union[Fact, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Head(_message.Message):
     __slots__ = ("run", "sender", "round", "kind", "dtype", "shape", "soon")

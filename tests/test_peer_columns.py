@@ -1,0 +1,106 @@
+"""Peers take columns by name, and compare the names before anything else. All of this failed at c6f9cc8, where they compared only the number."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dekpca import NodeModel
+from dekpca.engines.peer.crew import free_addresses, write_toml
+from dekpca.engines.peer.errors import Disagreement
+from dekpca.engines.peer.terms import Terms
+from peer_nodes import PATIENCE
+from test_columns import KINDS, NAMES, PARTS, broken, shuffled, write
+
+
+def run_peers(folder, frames, model, **settings):
+    """A process for each node, in a triangle; returns exit codes and what was said, by name."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o700)
+    write(folder, frames, "csv")
+    addresses = dict(zip(frames, free_addresses(len(frames)), strict=True))
+    for name in frames:
+        own = {
+            "name": name,
+            "run": "columns",
+            "listen": addresses[name],
+            "data": f"{name}.csv",
+            "folder": f"{name}-run",
+        }
+        others = {other: address for other, address in addresses.items() if other != name}
+        write_toml(
+            folder / f"{name}.toml", own | settings, {"neighbors": others, "model": {"n_components": 2, **model}}
+        )
+    command = [sys.executable, "-m", "dekpca.cli", "node", "run", "--yes", "--insecure-loopback"]
+    processes = {
+        name: subprocess.Popen([*command, folder / f"{name}.toml"], stderr=subprocess.PIPE, text=True)
+        for name in frames
+    }
+    try:
+        said = {name: process.communicate(timeout=PATIENCE)[1] for name, process in processes.items()}
+    finally:
+        for process in processes.values():
+            process.kill()
+    return {name: process.returncode for name, process in processes.items()}, said
+
+
+@pytest.mark.parametrize("solver", ["projection", "landmarks"])
+@pytest.mark.parametrize("standardize", [False, True], ids=["raw", "standardized"])
+def test_another_order_at_each_node_changes_no_bit(tmp_path, solver, standardize):
+    values = []
+    for kind, frames in (("ordered", PARTS), ("shuffled", shuffled(PARTS))):
+        codes, said = run_peers(tmp_path / kind, frames, {"solver": solver, "standardize": standardize})
+        assert set(codes.values()) <= {0, 3}, said
+        models = [NodeModel.load(tmp_path / kind / f"{name}-run" / f"{name}.npz") for name in PARTS]
+        assert all(sorted(model.feature_names_in_) == sorted(NAMES) for model in models)
+        values.append([np.vstack([model.transform(PARTS["rome"]), model.eigenvalues_]) for model in models])
+    np.testing.assert_array_equal(*values)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_names_stop_all_before_any_row_leaves(tmp_path, kind):
+    frame, says = broken(kind)
+    if kind == "duplicated":  # seen in its own file, before anybody is called
+        codes, said = run_peers(tmp_path, {"rome": frame, "oslo": PARTS["oslo"]}, {}, start_timeout=5)
+        assert codes["rome"] == 2
+        assert says in said["rome"]
+        return
+    codes, said = run_peers(tmp_path, PARTS | {"rome": frame}, {"standardize": True})
+    assert set(codes.values()) == {2}, said
+    named = set(re.findall(r"'\w+'", says))  # the node that notices first speaks of its own names
+    for text in said.values():
+        last = text.splitlines()[-1]
+        assert "the columns are not those of" in last
+        assert set(re.findall(r"'\w+'", last)) == named
+        assert '"message": "begun"' not in text
+
+
+def test_secret_names_are_not_told(tmp_path):
+    frame, _ = broken("renamed")
+    codes, said = run_peers(tmp_path, PARTS | {"rome": frame}, {}, secret_columns=True)
+    assert set(codes.values()) == {2}
+    for text in said.values():
+        assert "columns: node" in text.splitlines()[-1]
+        assert "a fingerprint of the columns' names" in text
+        assert "heigth" not in text
+        assert "height" not in text
+
+
+def test_terms_of_columns():
+    names = ("age", "bmi")
+    same = Terms.of({}, names, "run")
+    same.refuse_differences("oslo", "rome", Terms.of({}, names, "run"))
+    with pytest.raises(Disagreement, match=r"node oslo has with names .*, node rome has without names"):
+        same.refuse_differences("oslo", "rome", Terms.of({}, None, "run"))
+    assert Terms.of({}, names, "run").facts != Terms.of({}, names, "another run").facts
+    assert Terms.of({}, names, "run", secret=True).columns == ()
+    many = [f"column {i}" for i in range(10_000)]
+    assert Terms.of({}, many, "run").columns == ()  # too many for a greeting: a fingerprint tells them apart
+    with pytest.raises(Disagreement, match="with names of fingerprint"):
+        Terms.of({}, many, "run").refuse_differences("oslo", "rome", Terms.of({}, [*many[1:], "other"], "run"))
+    odd = Terms.of({}, ["a\x1b[31m\nb"], "run")
+    assert all(name.isprintable() for name in odd.columns)
