@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import stat
@@ -12,9 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from dekpca import DecentralizedKernelPCA, NodeModel, files
+from dekpca import DecentralizedKernelPCA, Network, NodeModel, files
+from dekpca.cli import app
 from faults.fuzz_models import fuzz
+from peer_nodes import PATIENCE
 
 HOLD_NO_ROWS = {"summary.json", "toy.png", "toy.svg"}
 
@@ -28,10 +32,25 @@ def readable_by_others(folder):
     }
 
 
-def dekpca(*arguments, cwd):
+def start(*arguments, cwd):
     command = f"umask 022; exec {sys.executable} -m dekpca.cli " + " ".join(map(str, arguments))
-    done = subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=120)
-    assert done.returncode in (0, 3), done.stderr
+    return subprocess.Popen(
+        ["bash", "-c", command], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def end(*processes):
+    try:
+        for process in processes:
+            said = process.communicate(timeout=PATIENCE)[0]
+            assert process.returncode in (0, 3), said
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def dekpca(*arguments, cwd):
+    end(start(*arguments, cwd=cwd))
 
 
 def test_nothing_with_rows_is_readable_by_others(tmp_path):
@@ -46,6 +65,65 @@ def test_nothing_with_rows_is_readable_by_others(tmp_path):
     found = readable_by_others(tmp_path)
     assert found <= HOLD_NO_ROWS, found
     assert stat.S_IMODE((tmp_path / "models" / "0.npz").stat().st_mode) == 0o600
+
+
+def open_to_others(folder):
+    """Files and folders under a folder that others can read, write or enter, as `find -perm /077` has it."""
+    command = ["find", str(folder), "-mindepth", "1", "-perm", "/077"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {str(Path(line).relative_to(folder)) for line in found}
+
+
+def test_nothing_that_peers_write_is_readable_by_others(tmp_path):
+    """At c6f9cc8 others could read models, reports, checkpoints, logs and the rows dealt by simulate."""
+    pytest.importorskip("grpc", reason="peers need gRPC: make .venv/installed")
+    rows = tmp_path / "rows.npy"
+    np.save(rows, np.random.default_rng(0).normal(size=(90, 4)))
+    os.chmod(rows, 0o600)
+    simulated, own = tmp_path / "simulated", tmp_path / "own"
+    usual = ["node", "simulate", "--data", str(rows), "--max-iter", "60", "--tol", "0", "--out"]
+    before = os.umask(0o022)
+    try:
+        for command in ([str(simulated), "--nodes", "3"], [str(own), "--nodes", "2", "--write-only"]):
+            done = CliRunner().invoke(app, usual + command)
+            assert done.exit_code == 0, done.output
+    finally:
+        os.umask(before)
+    for config in own.glob("*.toml"):  # model and report are outside of the folder of the run
+        more = f'out = "models/{config.stem}.npz"\ncheckpoint_every = 1\ncheckpoint_apart = 0.0\n'
+        more += 'report = "node-0.html"\n' if config.stem == "node-0" else ""
+        config.write_text(more + config.read_text())
+    os.chmod(own, 0o755)  # as an owner may have it: what the nodes write protects itself
+    end(*(start("node", "run", "--yes", f"node-{j}.toml", cwd=own) for j in range(2)))
+    written = {re.sub(r"\d+", "N", path.name) for path in tmp_path.rglob("*")}
+    assert {"node-N.log", "node-N.json", "node-N.npz", "node-N.html", "finished.json"} <= written
+    assert {"checkpoint-N.bin", "known-N.a.bin", "journal-N.bin"} <= written
+    assert open_to_others(tmp_path) == {"own"}
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
+def test_nothing_that_a_crew_writes_is_readable_by_others(monkeypatch, tmp_path):
+    """At c6f9cc8 only the temporary folder of engine="peer" protected the rows in it."""
+    pytest.importorskip("grpc", reason="peers need gRPC: make .venv/installed")
+    from dekpca.engines.peer.crew import Crew
+
+    found, run = [], Crew.run
+
+    def run_and_look(crew, *arguments):
+        outcome = run(crew, *arguments)
+        found.append((open_to_others(crew.folder), {path.name for path in crew.folder.rglob("*")}))
+        return outcome
+
+    monkeypatch.setattr(Crew, "run", run_and_look)
+    before = os.umask(0o022)
+    try:
+        X = np.random.default_rng(0).normal(size=(60, 4))
+        DecentralizedKernelPCA(2, network=Network.path(2), engine="peer", max_iter=5, random_state=0).fit(X)
+    finally:
+        os.umask(before)
+    ((exposed, written),) = found
+    assert {"0.npy", "0.answer.bin", "options.bin", "journal-0.bin", "worker-0.log"} <= written
+    assert exposed <= {"certs", "certs/ca.crt", "certs/0.crt", "certs/1.crt"}  # everybody may know them
 
 
 def fitted():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,6 +72,8 @@ def test_a_good_config(config):
         (("[neighbors]", "peer_timeout = -1\n[neighbors]"), "peer_timeout=-1; it must be above 0"),
         (("[neighbors]", "checkpoint_apart = -1\n[neighbors]"), "checkpoint_apart=-1; it must not be below 0"),
         (("[neighbors]", "[neighbors"), "not TOML"),
+        (("[neighbors]", "progress_timeout = 0\n[neighbors]"), "progress_timeout=0; it must be above 0"),
+        (("[neighbors]", "secret_columns = 1\n[neighbors]"), "secret_columns = 1; it must be true or false"),
     ],
 )
 def test_a_bad_config_says_what_to_do(config, change, says):
@@ -201,3 +204,114 @@ def test_metrics_and_the_page(tmp_path):
     assert float(values["dekpca_iteration"]) == options.max_iter
     assert float(values['dekpca_peer_sent_bytes_total{peer="1"}']) > 20 * 5 * 8
     assert "iteration" in status.line(station) or "done" in status.line(station)
+
+
+# ---------------------------------------------------------------------- how a command ends, and what it says then (issue 17, points 10 and 14)
+def run_node(path, *options):
+    """A process of its own, since a node changes the log and the signals of its process."""
+    command = [sys.executable, "-m", "dekpca.cli", "node", "run", str(path), "--yes", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Two nodes that have finished without convergence; alone they wait for nobody longer than 1 s."""
+    out = tmp_path_factory.mktemp("finished") / "peers"
+    options = ["--nodes", "2", "--max-iter", "3", "--tol", "0", "--json"]
+    done = CliRunner().invoke(app, ["node", "simulate", "--out", str(out), *options])
+    assert done.exit_code == 0, done.output
+    assert not any(said["converged"] for said in json.loads(done.output)["nodes"].values())
+    for config in out.glob("*.toml"):
+        config.write_text("start_timeout = 1\n" + config.read_text())
+    return out
+
+
+@pytest.fixture
+def unfinished(finished, tmp_path):
+    """The same before they have said that they are done: they could go on."""
+    out = tmp_path / "peers"
+    shutil.copytree(finished, out)
+    for config in out.glob("*.toml"):
+        (out / config.stem / "finished.json").unlink()
+        (out / config.stem / "done.json").unlink()
+    return out
+
+
+def test_a_finished_node_ends_again_as_it_did(finished):
+    """At c6f9cc8 it ended with 0, whether it had converged or not."""
+    done = run_node(finished / "node-0.toml")
+    assert done.returncode == 3, done.stderr
+    assert "was finished before" in done.stderr
+    assert "not converged after 3 iterations" in done.stdout
+
+
+@pytest.mark.parametrize("what", ["data", "options"])
+def test_a_node_that_was_changed_is_not_told_to_start_again(unfinished, what):
+    """This held at c6f9cc8, too; nobody else was told there (test_peer.py)."""
+    if what == "data":
+        np.save(unfinished / "node-0.npy", np.load(unfinished / "node-0.npy") + 1)
+    else:
+        config = unfinished / "node-0.toml"
+        config.write_text(config.read_text().replace('"max_iter" = 3', '"max_iter" = 4'))
+    done = run_node(unfinished / "node-0.toml")
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 2, done.stderr
+    assert "begun with other settings: " in last
+    assert ("data was" if what == "data" else "max_iter was 3 and is 4") in last
+    assert "start this node again" not in last
+    assert "keeps what is needed to go on" not in last
+
+
+@pytest.mark.parametrize("content", ["[]", "{"])
+def test_a_damaged_run_file_is_named_with_a_remedy(unfinished, content):
+    """At c6f9cc8 the first was an AttributeError, the second exit code 4 with the advice to start this node again."""
+    (unfinished / "node-0" / "run.json").write_text(content)
+    done = run_node(unfinished / "node-0.toml")
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1, done.stderr
+    assert last.startswith("error: ")
+    assert "run.json: damaged; start all nodes anew, with another run id and other folders" in last
+    assert "start this node again" not in last
+
+
+def test_a_deep_config_is_wrong_input(config):
+    """At c6f9cc8 the exit code was 1."""
+    path = config("deep = " + 100_000 * "[")
+    done = CliRunner().invoke(app, ["node", "run", str(path)])
+    assert done.exit_code == 2, done.output
+    assert "too deep to be read" in done.output
+
+
+@pytest.mark.parametrize("run", [r"a\u001b[31m", r"a\nb", r"a\u202eb", "", "x" * 201])
+def test_a_run_id_is_a_line_of_text(config, run):
+    """At c6f9cc8 the first three were accepted, and printed as they were."""
+    path = config(GOOD.replace('run = "r"', f'run = "{run}"'))
+    done = CliRunner().invoke(app, ["node", "run", str(path), "--insecure-loopback"])
+    assert done.exit_code == 2
+    assert "a run id has 1 to 200 printable characters" in done.output
+    assert all(c.isprintable() or c == "\n" for c in done.output)
+
+
+@pytest.mark.parametrize("name", ["x\x1b[31mred", "two\nlines"])
+def test_a_name_in_a_model_file_does_not_reach_the_terminal_as_it_is(tmp_path, name):
+    """At c6f9cc8 it did, with exit code 0."""
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    model = DecentralizedKernelPCA(1, network=2, random_state=0).fit(X).node_models_[0]
+    model.name = name
+    model.save(tmp_path / "model.npz")
+    np.save(tmp_path / "rows.npy", X)
+    command = ["transform", str(tmp_path / "model.npz"), str(tmp_path / "rows.npy"), "--out", str(tmp_path / "out.csv")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2, done.output
+    assert "not a node model: name in the header is no name" in done.output
+    assert name not in done.output
+    assert "\x1b" not in done.output
+
+
+def test_a_column_name_does_not_reach_the_terminal_as_it_is(tmp_path):
+    """It did not at c6f9cc8 either; it did since errors name the column in an option to try."""
+    (tmp_path / "rows.csv").write_text("a\x1b[31mge,b\nx,1\n2,3\n")
+    done = CliRunner().invoke(app, ["fit", str(tmp_path / "rows.csv"), "--nodes", "2", "--out", str(tmp_path / "m")])
+    assert done.exit_code == 2
+    assert "which is no number" in done.output
+    assert "\x1b" not in done.output

@@ -54,7 +54,13 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def say_error(text: str) -> None:
-    err.print(f"error: {text}", markup=False, highlight=False, soft_wrap=True)
+    say("error", text)
+
+
+def say(what: str, text: str) -> None:
+    """A line on standard error. It may quote files of other people, so control characters become question marks."""
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    err.print(f"{what}: {shown}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _read_config(context: typer.Context, path: Path | None) -> Path | None:

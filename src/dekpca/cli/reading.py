@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ..data import Roles, categories
-from .common import err
+from .common import say
 
 IdColumn = Annotated[
     str | None,
@@ -69,7 +69,7 @@ def recalled(reading: Mapping[str, Any], roles: Roles, there: Sequence[str]) -> 
 class _Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         what = "warning" if record.levelno >= logging.WARNING else "note"
-        err.print(f"{what}: {record.getMessage()}", markup=False, highlight=False, soft_wrap=True)
+        say(what, record.getMessage())
 
 
 @contextmanager
