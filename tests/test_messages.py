@@ -32,6 +32,7 @@ MODES = {  # settings -> the kinds of messages that may be said, and have to be
     "no start": ({"init": "random"}, (ITERATING | {"landmarks"}) - {"covariance"}),
     "gamma scale": ({"gamma_by_variance": True}, ITERATING | {"landmarks", "scale"}),
     "standardize": ({"standardize": True}, ITERATING | {"landmarks", "columns"}),
+    "missing values": ({"impute": True}, ITERATING | {"landmarks", "columns"}),
     "paper": (PAPERS, {"data", "share", "view", "check", "values", "spectrum", "deflate"}),
     "one shot, samples": ({"solver": "landmarks"}, ONE_SHOT | {"landmarks"}),
     "one shot, centres": ({"solver": "landmarks", "landmarks": "kmeans"}, ONE_SHOT | {"landmarks", "counts"}),
@@ -95,7 +96,7 @@ def allowed(message, options, m):
         "landmarks": [(n_rows, COLUMNS)],  # how many is counted below
         "fingerprint": [(16,)],
         "counts": [(len(PARTS),)],
-        "columns": [(COLUMNS,)],
+        "columns": [(2 * COLUMNS,) if options.impute else (COLUMNS,)],
         "scale": [(1,)],
         "mean": [(m,)],
         "covariance": [(m * (m + 1) // 2,), (q * (1 + m),)],  # up, and what the root makes of it down

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from dekpca import DecentralizedKernelPCA, Network
 from dekpca.cli import app
 from dekpca.columns import Features
 from dekpca.engines.peer import status
-from dekpca.engines.peer.config import ConfigError, check_loopback, read
+from dekpca.engines.peer.config import Config, ConfigError, check_loopback, read
 from dekpca.engines.peer.disclosure import disclosure, leaves_rows
 from dekpca.node_model import NodeModel
 from peer_nodes import PATIENCE, Nodes, join, problem
@@ -54,6 +56,12 @@ def test_a_good_config(config):
     assert settings.data == path.parent / "oslo.npy"
     assert settings.model_file == path.parent / "oslo-run" / "oslo.npz"
     assert settings.estimator().landmarks == "kmeans"  # the careful default
+
+
+def test_every_setting_is_in_the_docs():
+    text = (Path(__file__).parent.parent / "docs" / "peers.md").read_text(encoding="utf-8")
+    for field in fields(Config):
+        assert field.name == "path" or re.search(rf"(`|^    |\[){field.name}(`|\]| =)", text, re.MULTILINE), field.name
 
 
 @pytest.mark.parametrize(
@@ -128,6 +136,21 @@ def test_what_is_said_to_leave(settings, rows):
     assert ("means of clusters" in text) == (isinstance(model.landmarks, str) and model.landmarks == "kmeans")
     assert "sums of each column" in text
     assert all(whom.startswith(("to every node", "to your neighbors", "in sums")) for _, whom in said)
+
+
+@pytest.mark.parametrize(
+    ("named", "says"), [("names", "the names of the 4 columns"), ("fingerprint", "a fingerprint of the columns' names")]
+)
+def test_what_is_said_of_columns_and_missing_values(named, says):
+    """At c6f9cc8 neighbors were told of columns only how many there are."""
+    options = DecentralizedKernelPCA(2, gamma=0.1, missing="mean")._options(Features(4), 0)
+    said = dict(disclosure(options, "auto", 30, 4, ["rome"], named))
+    assert said[says] == "to your neighbors: rome"
+    assert said["sums of each column, and how many values it has"].startswith("in sums")
+    assert not any("column" in what for what in dict(disclosure(options, "auto", 30, 4, ["rome"])) if "names" in what)
+    text = (Path(__file__).parent.parent / "docs" / "privacy.md").read_text(encoding="utf-8")
+    assert "| column names |" in text
+    assert "`secret_columns`" in text
 
 
 def test_simulated_nodes_are_real_ones(tmp_path):

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from dekpca import Network
 from dekpca.engines.peer import listener as listening
+from dekpca.engines.peer import logs
 from dekpca.engines.peer.listener import Listener
 from peer_nodes import PATIENCE, Nodes, problem
 
@@ -224,3 +226,18 @@ def test_a_port_that_is_taken_says_so_and_nothing_else(tmp_path, capfd):
         f"listen {nodes.places['0'].listen}: cannot be bound (Address already in use); choose another address or port"
     )
     assert capfd.readouterr().err == ""
+
+
+def test_the_figures_in_the_docs():
+    text = (Path(__file__).parent.parent / "docs" / "security.md").read_text(encoding="utf-8")
+    figures = [
+        f"| {listening.HANDSHAKE:g} s, whatever it sends |",
+        f"| {listening.MOST_PENDING}, or fewer if fewer are left (at least {listening.LEAST_PENDING})",
+        f"at most {listening.CALM} descriptors, else {listening.RATE:g} a second; up to {listening.BACKLOG:,} wait",
+        f"| {listening.CONNECTIONS}; a fifth closes the oldest |",
+        f"| {listening.OWN} for the node's own files, and {listening.PER_NEIGHBOR} for each neighbor |",
+        f"fewer than {listening.OWN + listening.LEAST_PENDING} + {listening.PER_NEIGHBOR} for each neighbor",
+        f"| {logs.BURST} in {logs.WINDOW:g} s;",
+    ]
+    for figure in figures:
+        assert figure in text, figure

@@ -33,6 +33,8 @@ def disclosure(
         lines.append((f"means of clusters of at least {LEAST_CLUSTER} rows, as landmarks", EVERYBODY))
     if kind == "points":
         lines.append(("a hash of the landmarks that all have", EVERYBODY))
+    if options.impute:
+        lines.append(("sums of each column, and how many values it has", SUMS))
     if options.standardize:
         lines.append(("sums of each column and of its squares", SUMS))
     if options.gamma_by_variance:
