@@ -26,6 +26,7 @@ from .supervisor import Nursery
 
 SAME, NAMED = "same bits", "error names the peer, then same bits"
 WELL = {0, 3}  # exit codes of a node that has its answer, converged or not
+OVER = 1  # exit code of a node whose run is over, as far as it knows
 STOPPED = 4  # exit code of a node that could not go on, but can later
 GRACE = 5.0  # seconds after peer_timeout in which a node must have said what is wrong
 SHORT = 6.0  # seconds, peer_timeout of those scenarios that wait for it
@@ -358,7 +359,7 @@ def never_comes_back(cluster: Cluster, rng: random.Random) -> str:
 def small_disk(folder: Path, size: int) -> Any:
     """A file system of its own with so many bytes, where we may mount one; yields how to make room."""
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True, capture_output=True)  # fmt: skip
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(folder)], check=True, capture_output=True)  # fmt: skip
     try:
         yield lambda: subprocess.run(["mount", "-o", "remount,size=64m", str(folder)], check=True, capture_output=True)
     finally:
@@ -469,12 +470,12 @@ def damaged_journal(cluster: Cluster, rng: random.Random) -> str:
     codes = cluster.until_ended()
     if set(codes.values()) <= WELL:
         return SAME
-    assert set(codes.values()) <= {*WELL, STOPPED}, cluster.report(f"exit codes {codes}")
+    assert set(codes.values()) <= {*WELL, OVER}, cluster.report(f"exit codes {codes}")
     said = cluster.nodes[victim].error()
     assert hurt is not None, cluster.report("nothing was damaged")
     assert hurt.name in said or f"node {victim} " in said, cluster.report(f"node {victim} does not say what is wrong")
     # with the file brought back the run goes on
     for path, data in before.items():
         path.write_bytes(data)
-    cluster.start(*(name for name, code in codes.items() if code == STOPPED))
+    cluster.start(*(name for name, code in codes.items() if code == OVER))
     return "error names the file, then same bits"
