@@ -4,11 +4,13 @@
     node      an owner's run                store     the folder: checkpoints, what must not change
     session   one node's part in a run      journal   messages on disk before they are acknowledged
     mail      the program's rounds          letters   what a neighbor may send
-    station   where program, server and     roster    what is known of the network
-              links wait for each other     identity  certificates
-    server    what neighbors call           status    logs, metrics
-    links     what this node says           crew      processes on one machine, for trying and for tests
-    transport both, on a thread
+    station   where program, server and     terms     what two nodes must hold alike
+              links wait for each other     roster    what is known of the network
+    listener  who may hold a connection     progress  who is stuck
+    server    what neighbors call           identity  certificates
+    links     what this node says           logs      lines that never hold up the run
+    transport both, on a thread             status    metrics, the line on a terminal
+    crew      processes on one machine, for trying and for tests
 
 docs/protocol.md says what passes between two nodes, and why a node that was killed can go on. `run` starts a process for each node, here: to
 try it, and for the conformance suite. Nodes that belong to different people are started by them: `dekpca node run`.
