@@ -24,14 +24,17 @@ def main(folder: Path = Path("hospitals")) -> dict[str, float]:
     parts = {name: X[owner == j] for j, name in enumerate(names)}
 
     # %% [markdown]
-    # No row leaves its hospital: centres of clusters, sums, and nothing else (docs/privacy.md). Columns have units, so they are
+    # No row leaves its hospital: means of clusters, sums, and nothing else (docs/privacy.md). Columns have units, so they are
     # standardized by the mean and deviation of all four.
 
     # %%
     network = Network.from_edges([("aarhus", "bergen"), ("bergen", "cork"), ("cork", "delft")])
     model = DecentralizedKernelPCA(
-        4, gamma=0.02, network=network, solver="landmarks", landmarks="kmeans", n_landmarks=60, standardize=True, random_state=0
+        4, gamma=0.02, network=network, share_rows=False, standardize=True, random_state=0
     ).fit_parts(parts)  # fmt: skip
+    print(
+        f"{model.n_landmarks_} landmarks; estimated agreement of the span with central kernel PCA: {model.span_accuracy_:.4f}"
+    )
     print("sent, by kind:", {kind: f"{int(sent.sum()) / 1e3:.1f} kB" for kind, sent in model.history_["bytes"].items()})
 
     # %% [markdown]

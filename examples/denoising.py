@@ -34,9 +34,7 @@ def main(seed: int = 0, nodes: int = NODES, rows: int = ROWS, figure: Path | Non
 
     settings = {"n_components": COMPONENTS, "gamma": GAMMA}
     network = Network.ring(nodes, min(4, nodes - 1))
-    after = DecentralizedKernelPCA(
-        **settings, network=network, landmarks="kmeans", n_landmarks=400, random_state=seed
-    ).fit_parts(parts)
+    after = DecentralizedKernelPCA(**settings, network=network, random_state=seed).fit_parts(parts)
     ways = {
         "central": [baselines.central(parts, **settings)],
         "one node alone": baselines.local(parts, **settings),

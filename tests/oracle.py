@@ -46,8 +46,11 @@ class Dense:
         return self.psi[self.own[j]] @ self.psi[self.own[j]].T + self.block(j, j)
 
 
-def iterate(dense, around, w, rho, n_iter, update):
-    """Run n_iter iterations from w (one (m + n_j, k) array a node); `rho(j, q, t)` is node j's penalty on z_q. Returns w and z."""
+def iterate(dense, around, w, rho, n_iter, update, warm=False):
+    """Run n_iter iterations from w (one (m + n_j, k) array a node); `rho(j, q, t)` is node j's penalty on z_q. Returns w and z.
+
+    `warm`: multipliers and z begin as at a stationary point.
+    """
     J, m = len(w), dense.psi.shape[1]
     k = w[0].shape[1]
     n = [len(o) for o in dense.own]
@@ -56,6 +59,14 @@ def iterate(dense, around, w, rho, n_iter, update):
     zc = {(j, l): np.zeros((n[l], k)) for j in range(J) for l in around[j]}
     dual = {(j, q): np.zeros((m + n[j], k)) for j in range(J) for q in around[j]}
     seen = {(j, q): np.zeros((m + n[j], k)) for j in range(J) for q in around[j]}
+    if warm:
+        for j in range(J):
+            zs[j] = w[j][:m].copy()
+            psi = dense.psi[dense.own[j]]
+            g = psi @ w[j][:m] + dense.block(j, j) @ w[j][m:]
+            for q in around[j]:
+                dual[j, q] = 2 / len(around[j]) * np.vstack([psi.T @ g, g])
+                seen[j, q] = w[j].copy()
     for t in range(n_iter):
         fresh = {}
         for j in range(J):

@@ -10,6 +10,7 @@ from conftest import clusters, make_options
 from dekpca import PAPER, DecentralizedKernelPCA, Network
 from dekpca.core.spectrum import to_numpy
 from dekpca.engines import local
+from dekpca.kernels import Kernel
 from dekpca.testing import by_node
 
 PAPERS = {k: PAPER[k] for k in ("update", "centering", "rho", "init")} | {"n_components": 2, "n_landmarks": 0}
@@ -24,6 +25,10 @@ def asarray(request):
     "changes",
     [
         {},
+        {"solver": "auto", "landmarks": "auto", "n_landmarks": "auto", "tol": 1e-3},
+        {"solver": "auto", "landmarks": "auto", "n_landmarks": "auto", "tol": 1e-3, "share_rows": False},
+        {"solver": "auto", "landmarks": "auto", "n_landmarks": 25},
+        {"solver": "landmarks", "kernel": Kernel("poly", gamma=0.1, degree=2)},
         {"centering": "local", "init": "random", "diagnostics": True},
         {"solver": "landmarks", "gamma_by_variance": True},
         {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 40},
@@ -45,12 +50,22 @@ def test_other_arrays_give_numpys_answer(changes, ragged, asarray):
         assert type(v) is type(asarray(parts[0]))
         np.testing.assert_allclose(to_numpy(v), w, atol=1e-9 * np.abs(w).max())
         np.testing.assert_allclose(to_numpy(other.eigenvalues), answer.eigenvalues, rtol=1e-9)
+        assert (other.accuracy is None) == (answer.accuracy is None)
+        if answer.accuracy is not None:
+            np.testing.assert_allclose(other.accuracy.components, answer.accuracy.components, rtol=1e-3)
+        assert (other.correction is None) == (answer.correction is None)
+        if answer.correction is not None:
+            coefficients = answer.correction.coefficients
+            np.testing.assert_allclose(
+                to_numpy(other.correction.coefficients), coefficients, atol=1e-9 * np.abs(coefficients).max()
+            )
 
 
+@pytest.mark.parametrize("solver", ["auto", "projection"])
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "poly", "laplacian", "cosine"])
-def test_the_estimator_answers_in_kind(kernel, asarray):
+def test_the_estimator_answers_in_kind(kernel, solver, asarray):
     X = np.concatenate(clusters([40] * 4))
-    settings = {"kernel": kernel, "gamma": 0.05, "network": Network.ring(4), "random_state": 0}
+    settings = {"kernel": kernel, "solver": solver, "gamma": 0.05, "network": Network.ring(4), "random_state": 0}
     usual, other = (
         DecentralizedKernelPCA(2, **settings).fit(X),
         DecentralizedKernelPCA(2, **settings).fit(asarray(X)),

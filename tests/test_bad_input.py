@@ -124,7 +124,29 @@ def indefinite(A, B):
         (lambda: fit(PARTS, rho=lambda t, own: 10.0 if t < 3 else 0.0), "0.0 in iteration 3"),
         (lambda: fit(PARTS, rho=[1, 2]), "a schedule is a list"),
         (lambda: fit(PARTS, landmarks="centres"), "'landmarks' parameter"),
-        (lambda: fit(PARTS, landmarks="random-features"), "solver='projection': random features are no points"),
+        (
+            lambda: fit(PARTS, landmarks="random-features", solver="projection"),
+            "solver='projection': random features are no points",
+        ),
+        (
+            lambda: fit(PARTS, solver="projection", share_rows=False),
+            "share_rows=False: its nodes exchange rows; use solver='landmarks'",
+        ),
+        (
+            lambda: fit(PARTS, landmarks="samples", share_rows=False),
+            "share_rows=False: samples are rows; use landmarks='auto' or 'kmeans'",
+        ),
+        (lambda: fit(PARTS, centering="local", solver="landmarks"), "centering='local', which is the paper's"),
+        (
+            lambda: fit([p[:3] for p in PARTS], landmarks="kmeans"),
+            "no node has the 5 rows that a cluster needs, the largest has 3",
+        ),
+        (lambda: fit(PARTS, max_landmarks=0), "'max_landmarks' parameter"),
+        (lambda: fit(PARTS, share_rows="no"), "'share_rows' parameter"),
+        (
+            lambda: fit(PARTS, max_landmarks=1),
+            "max_landmarks=1 allows at most 1; lower n_components or raise max_landmarks",
+        ),
         (
             lambda: fit(PARTS, landmarks="random-features", solver="landmarks", kernel="poly"),
             "kernel='poly', which has none; kernels that have them: laplacian, rbf",

@@ -69,12 +69,16 @@ def test_config_file_and_command_line(files):
 
 
 def test_not_converged_is_exit_code_3_and_saved(files):
-    result = run(
-        "fit", "rows.npz", "--nodes", "5", "--max-iter", "1", "--tol", "1e-9", "--out", "m", "--gamma", "0.001"
-    )
+    usual = ["fit", "rows.npz", "--nodes", "5", "--gamma", "0.001"]
+    result = run(*usual, "--solver", "projection", "--max-iter", "1", "--tol", "1e-9", "--out", "m")
     assert result.exit_code == 3
     assert "warning: not converged after 1 iterations" in result.stderr
     assert len(list(Path("m").glob("*.npz"))) == 5
+    result = run(*usual, "--n-landmarks", "10", "--out", "less", "--json")
+    assert result.exit_code == 3
+    assert "warning: the components are estimated to be less accurate than tol=0.001 asks for" in result.stderr
+    assert json.loads(result.stdout)["converged"] is False
+    assert len(list(Path("less").glob("*.npz"))) == 5
 
 
 @pytest.mark.parametrize(

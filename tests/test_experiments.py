@@ -71,7 +71,7 @@ def test_ctrl_c_within_a_fit_measures_nothing(tmp_path):
 
     def measure(source, cell, seed):
         options = {"gamma": 1e-3, "network": Network.ring(6), "tol": 0.0, "random_state": 0}
-        model = DecentralizedKernelPCA(1, **options)
+        model = DecentralizedKernelPCA(1, solver="projection", **options)
         parts = paper.Problem.of(source, splits.evenly(source.y, np.full(6, 20), seed)).parts
 
         def interrupt(blocks, checkpoints):
@@ -113,7 +113,9 @@ def test_every_experiment_measures_and_draws(name, tmp_path, monkeypatch):
         assert len(panels.plotly_figure(panel).data) == len(panel.series)
 
 
-@pytest.mark.parametrize("settings", [PAPER, {"n_landmarks": 30, "n_oversamples": 0}], ids=["paper", "landmarks"])
+@pytest.mark.parametrize(
+    "settings", [PAPER, {"solver": "projection", "n_landmarks": 30, "n_oversamples": 0}], ids=["paper", "landmarks"]
+)
 def test_similarity_by_iteration_is_that_of_a_fit_stopped_there(settings):
     """Against metrics.similarity; without extra columns, so that the last separation has nothing to turn."""
     problem = paper.Problem.of(SOURCE, splits.evenly(DIGITS.target, np.full(6, 30), 0))
@@ -131,7 +133,7 @@ def test_similarity_by_iteration_is_that_of_a_fit_stopped_there(settings):
 
 def test_node_seconds_are_those_of_each_node():
     parts = [DIGITS.data[:1000], DIGITS.data[1000:1010], DIGITS.data[1010:1020]]
-    model = DecentralizedKernelPCA(1, gamma=1e-3, network=Network.path(3), max_iter=5)
+    model = DecentralizedKernelPCA(1, solver="projection", gamma=1e-3, network=Network.path(3), max_iter=5)
     # the best of three: a machine with other work to do may hold up any node, but not each time
     seconds = np.min([paper.node_seconds(parts, Network.path(3), model, 0) for _ in range(3)], axis=0)
     assert (seconds > 0).all()

@@ -81,7 +81,20 @@ def test_nothing_that_peers_write_is_readable_by_others(tmp_path):
     np.save(rows, np.random.default_rng(0).normal(size=(90, 4)))
     os.chmod(rows, 0o600)
     simulated, own = tmp_path / "simulated", tmp_path / "own"
-    usual = ["node", "simulate", "--data", str(rows), "--max-iter", "60", "--tol", "0", "--out"]
+    usual = [
+        "node",
+        "simulate",
+        "--data",
+        str(rows),
+        "--solver",
+        "projection",
+        "--share-rows",
+        "--max-iter",
+        "60",
+        "--tol",
+        "0",
+        "--out",
+    ]
     before = os.umask(0o022)
     try:
         for command in ([str(simulated), "--nodes", "3"], [str(own), "--nodes", "2", "--write-only"]):

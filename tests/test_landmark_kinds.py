@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -12,46 +13,50 @@ from sklearn.exceptions import ConvergenceWarning
 
 from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, metrics
-from dekpca.answer import what_is_missed
 from dekpca.block import make_blocks
-from dekpca.core.landmarks import LEAST_CLUSTER, cluster_centers, cluster_labels, digest
+from dekpca.core.clusters import LEAST_CLUSTER, cluster_means
+from dekpca.core.landmarks import Landmarks, digest
+from dekpca.core.sketch import FEW_COLUMNS, Sketch
 from dekpca.engines import local
 from dekpca.kernels import Kernel
 from dekpca.program import program
-from dekpca.space import Coordinates
 
 PARTS = clusters([60, 45, 3, 50, 30])
 NETWORK = Network.ring(5)
 PUBLIC = np.concatenate([p[:12] for p in PARTS]) + np.random.default_rng(1).normal(scale=0.3, size=(51, 6))  # synthetic
+MEANS = " landmarks (means of at least 5 rows of one node)"
 
 
-def test_centers_are_means_of_enough_rows():
+def test_means_are_of_enough_rows_and_of_other_rows_each():
+    """Every row has a column of its own, so that a mean says of which rows it is."""
     X = np.concatenate(clusters([60, 7]))
+    rows = np.concatenate([X, 1e-3 * np.eye(67)], axis=1)
     for count in (1, 4, 13, 500):
-        labels = cluster_labels(X, count, seed=0, name="a")
-        sizes = np.bincount(labels)
-        assert sizes.min() >= 5
-        means = [X[labels == c].mean(axis=0) for c in range(len(sizes))]
-        np.testing.assert_allclose(cluster_centers(X, count, seed=0, name="a"), means)
-        centers = cluster_centers(X, count, seed=0, name="a")
-        assert 1 <= len(centers) <= min(count, len(X) // LEAST_CLUSTER)
-        assert not (np.abs(X[:, None] - centers).sum(axis=2) == 0).any()
-    assert len(cluster_centers(X[:4], 3, seed=0, name="a")) == 0
-    lonely = np.concatenate(
-        [np.zeros((20, 2)) + np.arange(20)[:, None] * 1e-3, [[100.0, 0.0]]]
-    )  # an outlier is no cluster
-    assert np.abs(cluster_centers(lonely, 4, seed=0, name="a")).max() < 50
+        means = cluster_means(rows, count, np.random.default_rng(0))
+        assert 1 <= len(means) <= min(count, len(X) // LEAST_CLUSTER)
+        behind = means[:, 6:] > 0
+        assert behind.sum(axis=1).min() >= LEAST_CLUSTER
+        assert behind.sum(axis=0).max() == 1
+        np.testing.assert_allclose(means, [rows[some].mean(axis=0) for some in behind], rtol=1e-12, atol=1e-15)
+        again = cluster_means(rows, count, np.random.default_rng(0))
+        np.testing.assert_array_equal(again, means)
+    assert len(cluster_means(X[:4], 3, np.random.default_rng(0))) == 0
+    assert cluster_means(X.astype(np.float32), 4, np.random.default_rng(0)).dtype == np.float32
+    lonely = np.concatenate([np.zeros((20, 2)) + np.arange(20)[:, None] * 1e-3, [[100.0, 0.0]]])
+    for seed in range(20):  # an outlier is no cluster
+        assert np.abs(cluster_means(lonely, 4, np.random.default_rng(seed))).max(initial=0.0) < 50
 
 
 @pytest.mark.parametrize("solver", ["projection", "landmarks"])
-@pytest.mark.parametrize("kind", ["kmeans", "points"])
+@pytest.mark.parametrize("kind", ["kmeans", "points", "samples", "gaussian"])
 def test_good_answers(solver, kind):
-    settings = {"landmarks": "kmeans", "n_landmarks": 30} if kind == "kmeans" else {"landmarks": PUBLIC}
-    model = DecentralizedKernelPCA(2, gamma=0.05, network=NETWORK, solver=solver, random_state=0, **settings).fit_parts(
-        PARTS
-    )
+    settings = {"landmarks": PUBLIC} if kind == "points" else {"landmarks": kind, "n_landmarks": 30}
+    model = DecentralizedKernelPCA(
+        2, gamma=0.05, network=NETWORK, solver=solver, random_state=0, tol=2e-3, **settings
+    ).fit_parts(PARTS)
     central = baselines.central(PARTS, 2, gamma=0.05)
-    assert metrics.agreement(model, central, np.concatenate(PARTS)).min() > (0.995 if solver == "projection" else 0.98)
+    assert model.converged_
+    assert metrics.agreement(model, central, np.concatenate(PARTS)).min() > 0.995
 
 
 def test_points_that_differ_are_noticed():
@@ -156,11 +161,28 @@ def test_small_nodes_leave_the_clusters_to_those_that_have_rows_for_them():
         model = DecentralizedKernelPCA(
             2, gamma=0.05, network=21, solver="landmarks", landmarks="kmeans", random_state=seed
         )
-        assert 2 <= model.fit_parts(parts).node_models_[0].contents[0].rows <= 6
-    with pytest.raises(ValueError, match="clusters of at least 5 rows came out, 4 are needed"):
-        DecentralizedKernelPCA(4, network=3, solver="landmarks", landmarks="kmeans", n_landmarks=12).fit_parts(
-            [np.full((20, 2), float(j)) for j in range(3)]
-        )
+        with pytest.warns(ConvergenceWarning, match="landmarks='kmeans' has no more .* use landmarks='auto'"):
+            model.fit_parts(parts)
+        (held,) = model.node_models_[0].contents
+        assert str(held) == f"{held.rows} landmarks (means of at least 5 rows of one node)"
+        assert 2 <= held.rows <= 6
+    with pytest.raises(ValueError, match="no node has the 5 rows that a cluster needs, the largest has 4"):
+        DecentralizedKernelPCA(2, solver="landmarks", landmarks="kmeans").fit_parts(clusters([4, 3, 4]))
+
+
+@pytest.mark.parametrize("kind", ["auto", "kmeans", "samples"])
+def test_components_that_the_data_does_not_have_are_zero(kind):
+    """Three places in all, which have two components."""
+    parts = [np.full((20, 2), float(j)) for j in range(3)]
+    model = DecentralizedKernelPCA(4, gamma=0.3, network=3, landmarks=kind, random_state=0).fit_parts(parts)
+    central = baselines.central(parts, 2, gamma=0.3)
+    assert model.converged_
+    assert model.n_landmarks_ == 3
+    np.testing.assert_allclose(model.eigenvalues_, [*central.eigenvalues_, 0, 0], rtol=1e-9, atol=1e-9)
+    values = model.transform(np.concatenate(parts))
+    np.testing.assert_allclose(values[:, 2:], 0, atol=1e-9)
+    expected = central.transform(np.concatenate(parts))
+    np.testing.assert_allclose(np.abs(values[:, :2]), np.abs(expected), atol=1e-7)
 
 
 def test_random_features_in_float32():
@@ -184,25 +206,44 @@ def test_random_features_in_float32():
     assert (poor.eigenvalues_[2:] < 1e-4 * poor.eigenvalues_[0]).all()
 
 
-def test_what_landmarks_miss_is_estimated_without_bias():
-    """T'T, with T summed over the nodes, against G' rest G with all samples in one place; its error is that of 1024 frequencies."""
-    options = make_options(PARTS, NETWORK, 12, solver="landmarks")
-    answers = local.run(PARTS, NETWORK, options).answers
-    blocks, known = make_blocks(PARTS, NETWORK), answers[0].known
-    kernel, marks = answers[0].kernel, answers[0].marks
-    sketch, values, raw = 0.0, [], []
-    for block in blocks:
-        coordinates = Coordinates.of(block, options, known)
-        g = coordinates.centered(block, options, known) @ known.directions
-        sketch = sketch + what_is_missed(block, options, known, coordinates, g).sum(axis=0)
-        for b, n in enumerate(block.own_sizes):
-            values.append(g[b, :n])
-            raw.append(block.samples[b, :n])
-    X, G = np.concatenate(raw), np.concatenate(values)
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
+@pytest.mark.parametrize("columns", [2, 12])
+def test_what_landmarks_miss_is_estimated_without_bias(kernel, columns):
+    """T'T, with T = r'G summed over the nodes, against G' rest G with all samples in one place: off by what the number of frequencies explains,
+    and in the mean of many sketches by less."""
+    parts = clusters([60, 45, 3, 50, 30], columns=columns)
+    kernel = Kernel(kernel, gamma=1.0 / columns)
+    X = np.concatenate(parts)
+    marks = Landmarks.of(X[Landmarks.none(X).independent(X[::17], kernel, 1e-7) * 17], kernel)
     psi = marks.coordinates(kernel, X)
-    exact = G.T @ (kernel.gram(X, X) - psi @ psi.T) @ G
+    rest = kernel.gram(X, X) - psi @ psi.T
+    G = np.linalg.eigh(psi @ psi.T)[1][:, -4:]
+    exact = G.T @ rest @ G
     size = np.sqrt(np.outer(np.diag(exact), np.diag(exact)))
-    assert np.abs((sketch.T @ sketch - exact) / size).max() < 5 / np.sqrt(1024)
+    ends = np.cumsum([0] + [len(p) for p in parts])
+
+    def estimate(count, seed):
+        sketch = Sketch.drawn(kernel, X, count, seed, "test")
+        assert (sketch.weights is not None) == (kernel.name == "rbf" and columns <= FEW_COLUMNS)
+        T = np.zeros((sketch.size, 4))
+        for j, part in enumerate(parts):
+            r = sketch.features(part) - marks.coordinates(kernel, part) @ sketch.on_landmarks(marks)
+            T += r.T @ G[ends[j] : ends[j + 1]]
+        return T.T @ T
+
+    drawn = np.array([(estimate(256, seed) - exact) / size for seed in range(60)])
+    spread = drawn.std(axis=0).max()
+    assert spread < 3 / np.sqrt(256)  # of one sketch
+    assert np.abs(drawn.mean(axis=0)).max() < 4 * spread / np.sqrt(60)
+
+
+def test_coefficients_of_weighted_features_are_those_of_plain_ones():
+    X = np.concatenate(clusters([20], columns=3))
+    kernel = Kernel("rbf", gamma=0.3)
+    sketch = Sketch.drawn(kernel, X, 50, 0, "test")
+    c = np.random.default_rng(0).normal(size=(100, 2))
+    plain = kernel.features(X, sketch.frequencies) @ sketch.weighted(c)
+    np.testing.assert_allclose(plain, sketch.features(X) @ c, rtol=1e-12, atol=1e-12)
 
 
 def test_the_one_shot_solver_gains_by_it(monkeypatch):
@@ -213,9 +254,11 @@ def test_the_one_shot_solver_gains_by_it(monkeypatch):
         off = []
         for seed in range(4):
             model = DecentralizedKernelPCA(
-                3, gamma=0.05, network=6, solver="landmarks", n_landmarks=12, random_state=seed
+                3, gamma=0.05, network=6, solver="landmarks", landmarks="samples", n_landmarks=12, random_state=seed
             )
-            off.append(np.abs(model.fit_parts(parts).eigenvalues_ / central.eigenvalues_ - 1))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                off.append(np.abs(model.fit_parts(parts).eigenvalues_ / central.eigenvalues_ - 1))
         return np.mean(off, axis=0)
 
     with_estimate = errors()
@@ -226,18 +269,23 @@ def test_the_one_shot_solver_gains_by_it(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "holds"),
     [
-        ({"landmarks": PUBLIC, "expansion": "landmarks"}, "51 landmarks (points given to all nodes)"),
-        ({"landmarks": "kmeans", "n_landmarks": 30, "expansion": "landmarks"}, " landmarks (means of at least 5 rows of one node)"),
-        ({"landmarks": "kmeans", "n_landmarks": 30, "solver": "landmarks"}, " landmarks (means of at least 5 rows of one node)"),
-        ({"landmarks": "random-features", "n_landmarks": 40, "solver": "landmarks"}, "20 frequencies (drawn from a seed)"),
+        ({"landmarks": PUBLIC, "expansion": "landmarks", "solver": "projection"}, ["51 landmarks (points given to all nodes)"]),
+        ({"landmarks": "kmeans", "n_landmarks": 30, "expansion": "landmarks", "solver": "projection"}, [MEANS]),
+        ({"landmarks": "kmeans", "n_landmarks": 30, "solver": "landmarks"}, [MEANS]),
+        ({"share_rows": False}, [MEANS, "landmarks (drawn from a Gaussian, nobody's rows)"]),
+        ({"share_rows": False, "n_landmarks": 5}, [MEANS]),
+        ({"landmarks": "random-features", "n_landmarks": 40, "solver": "landmarks"}, ["20 frequencies (drawn from a seed)"]),
     ],
-    ids=["points", "kmeans", "kmeans, one shot", "random features"],
+    ids=["points", "kmeans", "kmeans, one shot", "auto", "corrected", "random features"],
 )  # fmt: skip
 def test_models_without_samples_can_be_handed_out(settings, holds, tmp_path):
-    model = DecentralizedKernelPCA(2, gamma=0.05, network=NETWORK, random_state=0, **settings).fit_parts(PARTS)
+    model = DecentralizedKernelPCA(2, gamma=0.05, network=NETWORK, random_state=0, tol=0.02, **settings).fit_parts(
+        PARTS
+    )
     for node in model.node_models_:
         assert not any(held.samples for held in node.contents)
-        assert str(node.contents[0]).endswith(holds)
+        assert len(node.contents) == len(holds)
+        assert all(str(held).endswith(what) for held, what in zip(node.contents, holds, strict=True))
         node.save(tmp_path / "node.npz")
         file = (tmp_path / "node.npz").read_bytes()  # not compressed: a row would be found
         assert node.function().points[0][0].tobytes() in file
@@ -248,10 +296,8 @@ def test_models_without_samples_can_be_handed_out(settings, holds, tmp_path):
 
 
 def test_models_say_whose_samples_they_hold():
-    fit = DecentralizedKernelPCA(
-        2, gamma=0.05, network=NETWORK, n_landmarks=20, random_state=0, exchange_noise=0.1
-    ).fit_parts
-    model = fit(PARTS)
+    settings = {"gamma": 0.05, "network": NETWORK, "random_state": 0, "exchange_noise": 0.1}
+    model = DecentralizedKernelPCA(2, solver="projection", n_landmarks=20, **settings).fit_parts(PARTS)
     assert [str(held) for held in model.node_models_[0].contents] == [
         "20 landmarks (samples drawn from all nodes) with noise",
         "60 samples of node 0 with noise",
@@ -259,3 +305,15 @@ def test_models_say_whose_samples_they_hold():
         "30 samples of node 4 with noise",
     ]
     assert all(held.samples for held in model.node_models_[0].contents)
+    model = DecentralizedKernelPCA(2, n_landmarks=40, **settings).fit_parts(PARTS)
+    means, rows = model.node_models_[0].contents
+    assert means.rows + rows.rows == model.n_landmarks_
+    assert str(means) == f"{means.rows} landmarks (means of at least 5 rows of one node)"
+    assert str(rows) == f"{rows.rows} landmarks (samples drawn from all nodes) with noise"
+    assert not means.samples
+    assert rows.samples
+    model = DecentralizedKernelPCA(2, n_landmarks=40, share_rows=False, **settings).fit_parts(PARTS)
+    means, drawn = model.node_models_[0].contents
+    assert str(drawn) == f"{drawn.rows} landmarks (drawn from a Gaussian, nobody's rows)"
+    assert not means.samples
+    assert not drawn.samples

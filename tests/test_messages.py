@@ -9,9 +9,12 @@ import pytest
 
 from conftest import clusters, make_options
 from dekpca import PAPER, Network
-from dekpca.answer import REST_FEATURES
+from dekpca.block import make_blocks
 from dekpca.core import landmarks
+from dekpca.core.clusters import LEAST_CLUSTER
 from dekpca.engines import local
+from dekpca.kernels import Kernel
+from dekpca.landmark_solver import CORRECTING, EXTRA_COLUMNS, FREQUENCIES, SIGNS, Shapes
 
 COLUMNS = 11  # no other number below is 11, so that whatever has the shape of a row is noticed
 PARTS = clusters([40, 25, 1, 33, 2, 18], columns=COLUMNS)
@@ -19,27 +22,50 @@ NETWORK = Network.from_edges([(0, 1), (1, 2), (2, 3), (3, 0), (3, 4), (4, 5)])
 PUBLIC = np.random.default_rng(5).normal(size=(19, COLUMNS))
 PAPERS = {key: PAPER[key] for key in ("update", "centering", "rho", "init")} | {"n_landmarks": 0, "n_components": 2}
 
-TREE = {"landmarks", "fingerprint", "counts", "columns", "scale", "mean", "covariance", "power", "check", "spectrum"}
-ONE_SHOT = {"mean", "covariance", "spectrum"}
-ITERATING = {"data", "rho", "share", "view", "check", "values", "mean", "covariance", "spectrum"}
+TREE = {
+    "landmarks",
+    "fingerprint",
+    "counts",
+    "columns",
+    "scale",
+    "mean",
+    "covariance",
+    "sketch",
+    "accuracy",
+    "power",
+    "check",
+    "spectrum",
+}
+ONE_SHOT = {"covariance", "sketch", "accuracy"}
+WITHOUT_START = {"data", "rho", "share", "view", "check", "values", "mean", "spectrum"}
+ITERATING = WITHOUT_START | {"covariance", "sketch", "accuracy"}
+AUTO = {"solver": "auto", "landmarks": "auto", "n_landmarks": "auto", "max_landmarks": 160, "tol": 1e-5}
 
 MODES = {  # settings -> the kinds of messages that may be said, and have to be
-    "default": ({}, ITERATING | {"landmarks"}),
+    "projection": ({}, ITERATING | {"landmarks"}),
     "noise": ({"exchange_noise": 0.1}, ITERATING | {"landmarks"}),
     "centres": ({"landmarks": "kmeans"}, ITERATING | {"landmarks", "counts"}),
-    "points": ({"landmarks": PUBLIC}, ITERATING | {"fingerprint"}),
+    "points": ({"landmarks": PUBLIC}, ITERATING | {"landmarks", "fingerprint"}),
     "fixed penalty": ({"rho": 50.0}, (ITERATING | {"landmarks"}) - {"rho"}),
-    "no start": ({"init": "random"}, (ITERATING | {"landmarks"}) - {"covariance"}),
+    "no start": ({"init": "random"}, WITHOUT_START | {"landmarks"}),
     "gamma scale": ({"gamma_by_variance": True}, ITERATING | {"landmarks", "scale"}),
     "standardize": ({"standardize": True}, ITERATING | {"landmarks", "columns"}),
     "missing values": ({"impute": True}, ITERATING | {"landmarks", "columns"}),
     "paper": (PAPERS, {"data", "share", "view", "check", "values", "spectrum", "deflate"}),
+    "auto": (AUTO, ONE_SHOT | {"landmarks", "counts"}),
+    "auto, noise": ({**AUTO, "exchange_noise": 0.1}, ONE_SHOT | {"landmarks", "counts"}),
+    "auto, no rows": ({**AUTO, "share_rows": False}, ONE_SHOT | {"landmarks", "counts", "scale"}),
     "one shot, samples": ({"solver": "landmarks"}, ONE_SHOT | {"landmarks"}),
     "one shot, centres": ({"solver": "landmarks", "landmarks": "kmeans"}, ONE_SHOT | {"landmarks", "counts"}),
-    "one shot, points": ({"solver": "landmarks", "landmarks": PUBLIC}, ONE_SHOT | {"fingerprint"}),
+    "one shot, nobody's": ({"solver": "landmarks", "landmarks": "gaussian"}, ONE_SHOT | {"landmarks", "scale"}),
+    "one shot, points": ({"solver": "landmarks", "landmarks": PUBLIC}, ONE_SHOT | {"landmarks", "fingerprint"}),
+    "one shot, no features": (
+        {"solver": "landmarks", "kernel": Kernel("poly", gamma=0.02, degree=2)},
+        {"landmarks", "covariance", "accuracy"},
+    ),
     "random features": ({"solver": "landmarks", "landmarks": "random-features"}, {"mean", "power", "spectrum"}),
 }
-WITHOUT_SAMPLES = ("one shot, centres", "one shot, points", "random features")
+WITHOUT_SAMPLES = ("auto, no rows", "one shot, centres", "one shot, nobody's", "one shot, points", "random features")
 
 
 @dataclass
@@ -55,7 +81,7 @@ class Message:
 
 
 def overheard(options, monkeypatch):
-    """All messages between different nodes, as they arrive."""
+    """All messages between different nodes, each of which is hosted alone, as they arrive."""
     sent = []
     deliver, tell = local.Post.deliver, local.Post.tell
 
@@ -79,69 +105,119 @@ def overheard(options, monkeypatch):
         monkeypatch.setattr(local.Post, name, lambda post, requests: [None] * len(requests))
     monkeypatch.setattr(local.Post, "deliver", log_say)
     monkeypatch.setattr(local.Post, "tell", log_tell)
-    outcome = local.run(PARTS, NETWORK, options)
+    sizes = [len(p) for p in PARTS]
+    outcome = local.drive([b for j, p in enumerate(PARTS) for b in make_blocks([p], NETWORK, [j], sizes)], options)
     return outcome, [m for m in sent if m.sender != m.receiver]
 
 
-def allowed(message, options, m):
-    """The shapes that a message of this kind between these two nodes may have."""
-    k, q = options.n_components, 1 if options.update == "paper" else options.n_columns
+def sums_of_a_stage(m, old, p, k):
+    """Shapes of the sums along the tree that follow new landmarks, from `old` to m, for p functions of which k are components: up, down."""
+    q, new, F = min(m, k + EXTRA_COLUMNS), m - old, 2 * FREQUENCIES
+    moments = new + old * new + new * (new + 1) // 2 + 2
+    sides = p + SIGNS
+    products = (2 * F + m + p) * sides + p * p  # of features, psi and functions with functions and random signs
+    ones = 2 * F + m + sides + 1
+    leaks = k * k + SIGNS + (F + m) * SIGNS + SIGNS + 1
+    correction = 2 * CORRECTING * (p + 1) + p + 1
+    return {
+        "covariance": [(moments,), (1 + q + m + m * q,)],
+        "sketch": [(products + ones,), (Shapes(F, m, p, k).told,), (correction,)],
+        "accuracy": [
+            (leaks,),
+            (2 + 2 * k,),
+            (1,),
+            (2 + k,),
+            (1 + 3 * k,),
+        ],  # with features; without; between two answers
+    }
+
+
+def allowed(message, options, stages):
+    """The shapes that a message of this kind between these two nodes may have. `stages` are numbers of landmarks, one after the other."""
+    k, q, m = options.n_components, 1 if options.update == "paper" else options.n_columns, stages[-1]
     own, theirs = len(PARTS[message.sender]), len(PARTS[message.receiver])
     last = k if options.update == "paper" else q
-    parts = 1 + 4 * last**2 + 3 * last + m * last
-    if options.solver == "landmarks":
-        parts = 1 if options.random_features else 1 + REST_FEATURES * q
-    n_rows = message.shape[0] if message.kind == "landmarks" and message.content.ndim == 2 else None
+    iterating = options.solver == "projection"
+    up = NETWORK.parents[message.sender] == message.receiver
+    sums = {"covariance": [], "sketch": [], "accuracy": []}
+    for at, of in enumerate(stages):
+        for old in [0, *stages[:at]]:
+            p = min(of, (q if iterating else k) + EXTRA_COLUMNS)
+            for kind, shapes in sums_of_a_stage(of, old, p, k).items():
+                sums[kind] += shapes
+    if iterating:
+        kept = min(m, q + EXTRA_COLUMNS)
+        sums["covariance"] = [(m * (m + 1) // 2,), (kept * (1 + m),)]  # up, and what the root makes of it down
+        if options.init == "landmarks":
+            sums["sketch"] += sums_of_a_stage(m, 0, q, k)["sketch"]
+    n = message.shape[0]
     return {
-        "landmarks": [(n_rows, COLUMNS)],  # how many is counted below
+        # how many rows is counted below; then the root says which of them add something
+        "landmarks": [(n, COLUMNS), (1,) if up else (n,)],
         "fingerprint": [(16,)],
         "counts": [(len(PARTS),)],
         "columns": [(2 * COLUMNS,) if options.impute else (COLUMNS,)],
-        "scale": [(1,)],
+        "scale": [(1,)] if options.gamma_by_variance else [(COLUMNS,), (COLUMNS**2,)],
         "mean": [(m,)],
-        "covariance": [(m * (m + 1) // 2,), (q * (1 + m),)],  # up, and what the root makes of it down
         "power": [(1 + m * q,), (2 + q + m * q,)],
         "check": [(2 + q * q,), (1 + q * q,)],
-        "spectrum": [(parts,), (1,) if options.random_features else (1 + k + last * k,)],
+        "spectrum": [(1,)]
+        if options.random_features
+        else [(1 + 4 * last**2 + 3 * last + m * last,), (1 + k + last * k,)],
         "data": [(own, COLUMNS)],
         "rho": [(1,)],
         "share": [(m + own, q)],
         "view": [(m + theirs, q)],
         "values": [(m + own, last)],
         "deflate": [(own, 1)],
+        **sums,
     }[message.kind]
 
 
 def run_mode(mode, monkeypatch):
+    """Options, outcome, messages, the kinds that are expected, and how many landmarks there were after each lot of them."""
     changes, kinds = MODES[mode]
     n_landmarks = changes.get("n_landmarks", 32 if mode == "random features" else 20)
     settings = {key: value for key, value in changes.items() if key != "n_landmarks"}
-    options = make_options(PARTS, NETWORK, "auto" if mode.endswith("points") else n_landmarks, max_iter=7, **settings)
+    options = make_options(
+        PARTS, NETWORK, "auto" if mode.endswith("points") else n_landmarks, **{"max_iter": 7, **settings}
+    )
     outcome, sent = overheard(options, monkeypatch)
-    marks = outcome.answers[0].marks
-    return options, outcome, sent, kinds, 0 if marks is None else marks.size
+    answer = outcome.answers[0]
+    stages = np.cumsum([count for _, count in answer.known.kinds]).tolist()
+    m = 0 if answer.marks is None else answer.marks.size
+    assert not stages or stages[-1] == m
+    return options, outcome, sent, kinds, stages or [m]
+
+
+def went_down(message):
+    return NETWORK.parents[message.receiver] == message.sender
+
+
+def subtree_sums(own):
+    """Of a number for each node."""
+    below = np.array(own)
+    for j in np.argsort(-NETWORK.levels):
+        if NETWORK.parents[j] >= 0:
+            below[NETWORK.parents[j]] += below[j]
+    return below
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_only_listed_messages_are_sent(mode, monkeypatch):
-    options, outcome, sent, kinds, m = run_mode(mode, monkeypatch)
+    options, outcome, sent, kinds, stages = run_mode(mode, monkeypatch)
     assert {s.kind for s in sent} == kinds
     neighbors = {(j, int(q)) for j in range(len(PARTS)) for q in NETWORK.neighbors(j)}
     tree = {(j, int(p)) for j, p in enumerate(NETWORK.parents) if p >= 0}
     tree |= {(p, j) for j, p in tree}
     expected = {kind: np.zeros(len(PARTS)) for kind in kinds}
-    below = landmarks.allot(np.array([len(p) for p in PARTS]), NETWORK.names, m, options.seed)
-    for j in np.argsort(-NETWORK.levels):
-        if NETWORK.parents[j] >= 0:
-            below[NETWORK.parents[j]] += below[j]
+    below = subtree_sums(landmarks.allot(np.array([len(p) for p in PARTS]), NETWORK.names, 20, options.seed + 1))
     for s in sent:
         assert (s.sender, s.receiver) in (tree if s.kind in TREE else neighbors)
-        assert s.shape in allowed(s, options, m), f"{s.kind}: {s.shape}"
-        assert s.kind == "landmarks" or COLUMNS not in s.shape or s.kind in ("data", "columns")
-        if s.kind == "landmarks" and NETWORK.parents[s.receiver] == s.sender:
-            assert s.shape[0] == m  # all of them, on the way down
-        elif s.kind == "landmarks" and isinstance(options.landmarks, str) and options.landmarks == "samples":
-            assert s.shape[0] == below[s.sender]  # those of the subtree, on the way up
+        assert s.shape in allowed(s, options, stages), f"{s.kind}: {s.shape}"
+        assert COLUMNS not in s.shape or s.kind in ("data", "columns", "landmarks", "scale")
+        if s.kind == "landmarks" and len(s.shape) == 2 and mode in ("projection", "noise", "one shot, samples"):
+            assert s.shape[0] == (20 if went_down(s) else below[s.sender])  # all, or those of the subtree on the way up
         expected[s.kind][s.sender] += s.content.nbytes
     edges = outcome.traffic.edges.tolist()
     along = np.zeros(len(edges))
@@ -152,21 +228,69 @@ def test_only_listed_messages_are_sent(mode, monkeypatch):
         np.testing.assert_array_equal(outcome.traffic.bytes[kind], expected[kind])
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_all_nodes_are_told_the_same_landmarks_and_which_of_them_to_keep(mode, monkeypatch):
+    _, outcome, sent, kinds, _ = run_mode(mode, monkeypatch)
+    if "landmarks" not in kinds:
+        return
+    told = [[s.content for s in sent if s.kind == "landmarks" and s.receiver == j and went_down(s)] for j in range(6)]
+    told[NETWORK.root] = next(t for t in told if t)
+    for mine in told:
+        assert len(mine) == len(told[0])
+        assert all((a == b).all() for a, b in zip(mine, told[0], strict=True))
+    lots = [content.astype(int) for content in told[0] if content.ndim == 1]
+    assert [int((lot >= 0).sum()) for lot in lots] == [count for _, count in outcome.answers[0].known.kinds]
+    rows = [content for content in told[0] if content.ndim == 2]
+    kept = {row.tobytes() for row in outcome.answers[0].known.points}
+    if mode not in ("points", "one shot, points", "one shot, nobody's", "auto, no rows"):
+        assert kept <= {row.tobytes() for content in rows for row in content}
+
+
 def test_how_often(monkeypatch):
-    _, _, sent, _, _ = run_mode("default", monkeypatch)
+    _, _, sent, _, _ = run_mode("projection", monkeypatch)
     edges = len(NETWORK.directed_edges)
     for kind, count in (("data", 1), ("rho", 1), ("share", 7), ("view", 7), ("values", 1)):
         assert sum(s.kind == kind for s in sent) == count * edges
-    assert sum(s.kind == "check" for s in sent) == 2 * 2 * (len(PARTS) - 1)  # after 5 and 7 iterations, up and down
+    tree = 2 * (len(PARTS) - 1)  # up and down
+    assert sum(s.kind == "check" for s in sent) == 2 * tree  # after 5 and 7 iterations
+    assert sum(s.kind == "sketch" for s in sent) == 2 * tree  # of the iterate and of the landmarks alone
+    assert sum(s.kind == "accuracy" for s in sent) == 3 * tree
+
+
+def test_how_often_without_iterations(monkeypatch):
+    _, outcome, sent, _, _ = run_mode("auto", monkeypatch)
+    tree = 2 * (len(PARTS) - 1)
+    counts = {kind: sum(s.kind == kind for s in sent) // tree for kind in ("covariance", "sketch", "accuracy")}
+    stages = counts["covariance"]
+    assert stages >= 2
+    corrected = counts["accuracy"] - stages  # tried, if the landmarks end without reaching the tolerance
+    assert corrected in (0, 1)
+    assert counts["sketch"] == stages + 2 * corrected
+    assert outcome.answers[0].n_iter == 1
 
 
 @pytest.mark.parametrize("mode", WITHOUT_SAMPLES)
 def test_no_row_of_anybody_leaves_its_node(mode, monkeypatch):
     _, _, sent, _, _ = run_mode(mode, monkeypatch)
     rows = np.concatenate(PARTS)
-    known = {value.tobytes() for row in rows for value in row}
     for s in sent:
-        assert not any(value.tobytes() in known for value in s.content.ravel()), s.kind  # not even one entry of one row
-        if COLUMNS in s.shape:
-            assert (mode, s.kind) == ("one shot, centres", "landmarks")
+        assert not np.isin(s.content, rows).any(), s.kind  # not even one entry of one row
+        if s.kind == "landmarks" and len(s.shape) == 2:
+            assert mode in ("auto, no rows", "one shot, centres")
             assert np.abs(s.content[:, None] - rows).max(axis=2).min() > 0
+        elif COLUMNS in s.shape:
+            assert s.kind == "scale"
+
+
+@pytest.mark.parametrize("mode", ["auto, no rows", "one shot, nobody's"])
+def test_nodes_of_few_rows_add_nothing_to_sums_of_rows(mode, monkeypatch):
+    """The sum of one row is the row, and that of a few says much about each."""
+    _, _, sent, _, _ = run_mode(mode, monkeypatch)
+    up = {j: [s.content for s in sent if s.kind == "scale" and s.sender == j and not went_down(s)] for j in range(6)}
+    assert len({len(said) for j, said in up.items() if j != NETWORK.root}) == 1
+    for j, part in enumerate(PARTS):
+        if j == NETWORK.root:
+            continue
+        for i, said in enumerate(up[j]):
+            own = said - sum(up[int(child)][i] for child in NETWORK.children[j])
+            assert (np.abs(own).max() > 0) == (len(part) >= LEAST_CLUSTER)

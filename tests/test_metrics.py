@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 from conftest import clusters
-from dekpca import DecentralizedKernelPCA, Network, baselines, metrics
+from dekpca import DecentralizedKernelPCA, Network, baselines, landmark_solver, metrics
 
 PARTS = clusters([30, 22, 25, 18])
 NETWORK = Network.ring(4)
@@ -16,7 +19,12 @@ CENTRAL = baselines.central(PARTS, 3, gamma=0.05)
 
 @pytest.fixture(scope="module")
 def model():
-    return DecentralizedKernelPCA(3, gamma=0.05, network=NETWORK, random_state=0, n_landmarks=10).fit_parts(PARTS)
+    settings = {"solver": "projection", "gamma": 0.05, "network": NETWORK, "random_state": 0, "n_landmarks": 10}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = DecentralizedKernelPCA(3, **settings).fit_parts(PARTS)
+    assert set(model.node_models_[0].functions) == {"neighborhood", "node", "landmarks"}
+    return model
 
 
 def test_similarity_by_hand(model):
@@ -37,6 +45,24 @@ def test_agreement_by_hand(model):
             values, truth = node.transform(X, expansion), CENTRAL.transform(X)
             expected = [abs(np.corrcoef(values[:, i], truth[:, i])[0, 1]) for i in range(3)]
             np.testing.assert_allclose(found[j], expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"share_rows": False}, {"n_landmarks": 10}, {"landmarks": "random-features"}], ids=str
+)
+def test_agreement_of_models_without_samples(settings, monkeypatch):
+    """Random features beside the landmarks, or alone, count too."""
+    monkeypatch.setattr(landmark_solver, "WORTHWHILE", np.inf)  # any correction is kept
+    one_shot = DecentralizedKernelPCA(3, gamma=0.05, network=NETWORK, random_state=0, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        one_shot.fit_parts(PARTS)
+    corrected = one_shot.node_models_[0].function().frequencies is not None
+    assert corrected == ("n_landmarks" in settings)
+    found = metrics.agreement(one_shot, CENTRAL, X)
+    values, truth = one_shot.transform(X), CENTRAL.transform(X)
+    expected = [abs(np.corrcoef(values[:, i], truth[:, i])[0, 1]) for i in range(3)]
+    np.testing.assert_allclose(found, np.broadcast_to(expected, (4, 3)), rtol=1e-8)
 
 
 def test_nobody_beats_the_oracle(model):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from dekpca import DecentralizedKernelPCA, Network
+from dekpca import DecentralizedKernelPCA, Network, answer
 from dekpca.columns import Features
 from dekpca.core import fused, landmarks, native, nodewise, spectrum
 from dekpca.core.landmarks import Landmarks
@@ -17,10 +17,13 @@ from dekpca.experiments import scale
 from dekpca.kernels import Kernel
 from dekpca.options import settle
 
-pytestmark = pytest.mark.skipif(
-    native.steps is None and shutil.which("cc") is None,
-    reason="there is no C compiler here to build the compiled steps with",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        native.steps is None and shutil.which("cc") is None,
+        reason="there is no C compiler here to build the compiled steps with",
+    ),
+    pytest.mark.filterwarnings("ignore:the components are estimated to be less accurate"),
+]
 
 
 def test_they_were_built():
@@ -74,7 +77,7 @@ CASES = {
     "more than the cache is to hold": ({}, [150] * 4, Network.ring(4)),
     "many neighbors": ({}, [9] * 17, Network.star(17)),  # more than are thought of while products are computed
     "nodes of few samples": ({}, [6] * 20, Network.ring(20, 4)),
-    "a linear kernel": ({"kernel": "linear"}, [30] * 6, Network.ring(6)),  # rest matrices are singular
+    "a linear kernel": ({"kernel": "linear"}, [30] * 6, Network.ring(6)),  # landmarks leave nothing of it
 }
 
 
@@ -86,8 +89,16 @@ def test_the_answer_is_that_of_numpy(case, dtype, monkeypatch):
     options, sizes, network = CASES[case]
     parts = parts_of(sizes, dtype)
 
+    def iterate_of(block, options, known, found, values, turn):
+        """Not the landmarks' answer, where that is estimated to be better: in float32 that may be a matter of rounding."""
+        yield from ()
+        return found
+
+    monkeypatch.setattr(answer, "better_of", iterate_of)
+
     def fit():
-        model = DecentralizedKernelPCA(**{"n_components": 4, "random_state": 0, "max_iter": 20, "tol": 0, **options})
+        settings = {"n_components": 4, "solver": "projection", "random_state": 0, "max_iter": 20, "tol": 0, **options}
+        model = DecentralizedKernelPCA(**settings)
         return model.set_params(network=network).fit_parts(parts)
 
     compiled = fit()
@@ -110,7 +121,8 @@ def test_the_steps_are_used(monkeypatch):
     called = []
     step = Steps.w_step
     monkeypatch.setattr(Steps, "w_step", lambda *a: called.append(1) or step(*a))
-    DecentralizedKernelPCA(2, network=Network.ring(4), max_iter=5, tol=0).fit_parts(parts_of([20] * 4, "float64"))
+    model = DecentralizedKernelPCA(2, solver="projection", network=Network.ring(4), max_iter=5, tol=0)
+    model.fit_parts(parts_of([20] * 4, "float64"))
     assert len(called) == 5
 
 
@@ -129,18 +141,23 @@ def test_a_resumed_run_has_the_same_bits(dtype, n_components, packed, centering,
     monkeypatch.setattr(pairs, "PACKED_BYTES", packed)
     network, parts = Network.ring(4), parts_of([50] * 4, dtype)
     model = DecentralizedKernelPCA(
-        n_components, network=network, max_iter=20, tol=0, random_state=0, centering=centering
+        n_components, solver="projection", network=network, max_iter=20, tol=0, random_state=0, centering=centering
     )
     options = settle(model._options(Features(6), 0), network, np.full(4, 50), "auto", "auto")
-    kept = []
+    kept, last = [], []
 
     def keep(blocks, checkpoints):
-        if checkpoints[0].state.iteration == 13:
+        if checkpoints[0].state.iteration == 13 and not kept:
             kept.extend((c.known, c.state) for c in checkpoints)
+        if checkpoints[0].state.iteration == 20:
+            last.append(checkpoints[0].state.w)
 
     (whole,) = local.run(parts, network, options, keep).answers
-    (resumed,) = local.run(parts, network, options, resume=kept).answers
+    (resumed,) = local.run(parts, network, options, keep, resume=kept).answers
+    assert np.array_equal(*last)
     assert np.array_equal(whole.w, resumed.w)
+    assert np.array_equal(whole.eigenvalues, resumed.eigenvalues)
+    assert whole.accuracy == resumed.accuracy
     for name, numbers in whole.history.items():
         assert np.array_equal(numbers, resumed.history[name]), name
 
@@ -150,8 +167,18 @@ def test_memory_is_used_again_but_not_that_of_a_checkpoint_that_is_kept(monkeypa
     from dekpca.engines import local
 
     network, parts = Network.ring(6), parts_of([30] * 6, "float64")
-    model = DecentralizedKernelPCA(3, network=network, max_iter=20, tol=0, random_state=0)
-    options = settle(model._options(Features(6), 0), network, np.full(6, 30), "auto", "auto")
+    model = DecentralizedKernelPCA(
+        3,
+        solver="projection",
+        n_landmarks=0,
+        centering=None,
+        init="random",
+        network=network,
+        max_iter=20,
+        tol=0,
+        random_state=0,
+    )
+    options = settle(model._options(Features(6), 0), network, np.full(6, 30), 0, "auto")
     (plain,) = local.run(parts, network, options).answers
     monkeypatch.setattr(fused, "LARGE", 0)
     asked, new = [], []
@@ -478,27 +505,30 @@ def test_packed_sites_are_forgotten_in_time(kept_bytes):
 
 @pytest.mark.filterwarnings("ignore:not converged")
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_borrowed_samples_in_either_order(order):
+@pytest.mark.parametrize("solver", ["auto", "projection"])
+def test_borrowed_samples_in_either_order(order, solver):
     """With copy_X=False the rows of a node need not lie one behind the other."""
     X = np.concatenate(parts_of([20] * 6, "float64"))
-    settings = {"network": Network.ring(6), "random_state": 0, "max_iter": 5, "tol": 0}
+    settings = {"solver": solver, "network": Network.ring(6), "random_state": 0, "max_iter": 5, "tol": 0}
     expected = DecentralizedKernelPCA(2, **settings).fit(X, nodes=np.repeat(np.arange(6), 20)).transform(X)
     model = DecentralizedKernelPCA(2, copy_X=False, **settings)
     found = model.fit(np.asarray(X, order=order), nodes=np.repeat(np.arange(6), 20)).transform(X)
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
+@pytest.mark.usefixtures("instructions")
 @pytest.mark.parametrize("count", [20, 60])  # of so many in two dimensions most are not needed
-def test_roots_of_either_kind(count):
+def test_roots(count):
     points = np.random.default_rng(0).standard_normal((count, 2))
     kernel = Kernel("rbf", gamma=0.1 if count == 60 else 30.0)
-    K = kernel.gram(points, points)
-    root = Landmarks.of(points, kernel).root
-    triangular = not np.tril(root, -1).any()
-    assert triangular == (np.linalg.eigvalsh(K)[0] > 1e-6) == (count == 20)
-    if not triangular:
-        np.testing.assert_allclose(root, root.T, atol=1e-9 * np.abs(root).max())
-    np.testing.assert_allclose(K @ root @ root.T @ K, K, atol=1e-6)
+    kept = Landmarks.none(points).independent(points, kernel, landmarks.REDUNDANT)
+    assert (len(kept) == count) == (count == 20)
+    marks = Landmarks.of(points[kept], kernel)
+    assert not np.tril(marks.root, -1).any()
+    K = kernel.gram(points[kept], points[kept])
+    np.testing.assert_allclose(K @ marks.root @ marks.root.T @ K, K, atol=1e-9)
+    psi = marks.coordinates(kernel, points)
+    np.testing.assert_allclose(psi @ psi.T, kernel.gram(points, points), atol=10 * landmarks.REDUNDANT)
 
 
 @DTYPES
@@ -547,10 +577,12 @@ def exponentials(y):
 
 @pytest.mark.filterwarnings("ignore:not converged")
 @pytest.mark.parametrize("far", [False, True])
-def test_blocks_with_and_without_compiled_code(monkeypatch, far):
+@pytest.mark.parametrize("solver", ["auto", "projection"])
+def test_blocks_with_and_without_compiled_code(monkeypatch, far, solver):
     """The same matrices by BLAS; samples far from the origin are left to it, with digits to spare."""
     parts = [x + (1e4 if far else 0) for x in parts_of([12, 40, 25, 31, 9, 33], "float64")]
-    model = DecentralizedKernelPCA(3, gamma=0.05, random_state=0, network=Network.ring(6), max_iter=5, tol=0)
+    settings = {"solver": solver, "gamma": 0.05, "network": Network.ring(6), "max_iter": 5, "tol": 0}
+    model = DecentralizedKernelPCA(3, random_state=0, **settings)
     compiled = model.fit_parts(parts).transform(parts[0])
     monkeypatch.setattr(native, "steps", None)
     plain = model.fit_parts(parts).transform(parts[0])

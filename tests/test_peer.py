@@ -24,6 +24,7 @@ from dekpca.engines.peer.crew import Crew, free_addresses
 from dekpca.engines.peer.errors import Changed, Damaged, Disagreement, PeerError, PeerLost, ProtocolError, RunFailed
 from dekpca.engines.peer.journal import Journal
 from dekpca.engines.peer.links import Link
+from dekpca.engines.peer.mail import PeerMail
 from dekpca.engines.peer.roster import Roster
 from dekpca.engines.peer.station import Station, Timeouts
 from dekpca.engines.peer.terms import Terms
@@ -37,13 +38,24 @@ def test_conformance_with_processes_and_certificates():
         check_engine(crew.run)
 
 
-def test_the_estimator_and_its_traffic():
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"share_rows": False}, {"solver": "projection", "n_landmarks": 30}],
+    ids=["auto", "no rows", "projection"],
+)
+def test_the_estimator_and_its_traffic(settings):
     rng = np.random.default_rng(1)
     parts = {"oslo": rng.normal(size=(30, 4)), "rome": rng.normal(size=(50, 4)), "bonn": rng.normal(size=(20, 4))}
     models = {
-        e: DecentralizedKernelPCA(2, gamma=0.1, random_state=0, engine=e).fit_parts(parts) for e in ("local", "peer")
+        e: DecentralizedKernelPCA(2, gamma=0.1, random_state=0, engine=e, **settings).fit_parts(parts)
+        for e in ("local", "peer")
     }
     np.testing.assert_allclose(models["peer"].eigenvalues_, models["local"].eigenvalues_, rtol=1e-10)
+    np.testing.assert_allclose(models["peer"].accuracy_, models["local"].accuracy_, rtol=1e-6)
+    for name, part in parts.items():
+        values = [models[e].node_models_[name].transform(part) for e in ("peer", "local")]
+        np.testing.assert_allclose(*values, atol=1e-8 * np.abs(values[1]).max())
+        assert len({tuple(map(str, models[e].node_models_[name].contents)) for e in models}) == 1
     for key in ("bytes", "messages"):
         for kind, sent in models["local"].history_[key].items():
             assert (models["peer"].history_[key][kind] == sent).all(), (key, kind)
@@ -111,6 +123,38 @@ def test_nodes_that_stop_go_on_bit_for_bit(tmp_path, case):
     join(threads.values())
     assert not nodes.errors
     assert bits(nodes.answers) == bits(expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {"share_rows": False}], ids=["auto", "no rows"])
+def test_nodes_without_iterations_go_on_bit_for_bit(tmp_path, settings, monkeypatch):
+    """There are no checkpoints then: what was said and heard is in the journal."""
+    network = Network.ring(5, 2)
+    auto = {"solver": "auto", "landmarks": "auto", "n_landmarks": "auto", "tol": 1e-4}
+    parts, options = problem(network, **auto, **settings)
+    expected = Nodes(tmp_path / "whole", network, parts, options).run()
+    check_answers("auto", _by_name(expected), _by_name_local(local.run(parts, network, options)))
+    accuracy = {answer.accuracy for answer in expected.values()}
+    assert len(accuracy) == 1
+    kinds, begin = {"1": "landmarks", "2": "sketch", "3": "accuracy"}, PeerMail._begin
+
+    def stop_once(mail, kind, *given):
+        if kinds.get(mail.station.name) == kind:
+            del kinds[mail.station.name]
+            raise Stop
+        begin(mail, kind, *given)
+
+    monkeypatch.setattr(PeerMail, "_begin", stop_once)
+    nodes = Nodes(tmp_path / "broken", network, parts, options)
+    stopping = list(kinds)
+    threads = {name: nodes.start(name) for name in network.names}
+    for name in stopping:
+        join([threads[name]])
+        assert isinstance(nodes.errors[name], Stop)
+        threads[name] = nodes.start(name)
+    join(threads.values())
+    assert not nodes.errors
+    assert bits(nodes.answers) == bits(expected)
+    assert {answer.accuracy for answer in nodes.answers.values()} == accuracy
 
 
 def test_what_is_deleted_is_said_to_be_over_before(tmp_path, monkeypatch):
@@ -189,7 +233,8 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(tmp_path, how, 
     parts, options = problem(network)
     expected = Nodes(tmp_path / "whole", network, parts, options).run()
     nodes = Nodes(tmp_path / "broken", network, parts, options)
-    threads = [nodes.start(name, stop_at(7) if name == "1" else None) for name in network.names]
+    stop = stop_with_two_checkpoints(tmp_path / "broken" / "1")
+    threads = [nodes.start(name, stop if name == "1" else None) for name in network.names]
     join([threads[1]])
     newest = max((tmp_path / "broken" / "1").glob("checkpoint-*.bin"), key=lambda p: int(p.stem.split("-")[1]))
     damage(newest, how)

@@ -55,7 +55,9 @@ def test_a_good_config(config):
     settings = read(path)
     assert settings.data == path.parent / "oslo.npy"
     assert settings.model_file == path.parent / "oslo-run" / "oslo.npz"
-    assert settings.estimator().landmarks == "kmeans"  # the careful default
+    assert settings.estimator().share_rows is False  # the careful default
+    assert settings.estimator().landmarks == settings.estimator().solver == "auto"
+    assert read(config(GOOD + "share_rows = true\n")).estimator().share_rows is True
 
 
 def test_every_setting_is_in_the_docs():
@@ -108,10 +110,25 @@ def test_no_certificates_no_run(config):
 def test_nothing_leaves_before_somebody_has_agreed(config):
     done = CliRunner().invoke(app, ["node", "run", str(config()), "--insecure-loopback"])
     assert done.exit_code == 2
+    assert "means of clusters of at least 5 rows" in done.output
+    assert "of the rows, drawn as landmarks" not in done.output
+    assert "rows of 4 columns" not in done.output
+    assert "give --yes" in done.output
+    iterating = config(GOOD + 'solver = "projection"\nshare_rows = true\n')
+    done = CliRunner().invoke(app, ["node", "run", str(iterating), "--insecure-loopback"])
+    assert done.exit_code == 2
     assert "all 30 rows of 4 columns" in done.output
     assert "to your neighbors: rome" in done.output
     assert "give --yes" in done.output
     assert not (config().parent / "oslo-run").exists()
+
+
+def test_rows_do_not_go_to_neighbors_unasked(config):
+    path = config("start_timeout = 2\n" + GOOD + 'solver = "projection"\n')
+    done = CliRunner().invoke(app, ["node", "run", str(path), "--insecure-loopback", "--yes"])
+    assert done.exit_code == 2
+    assert "share_rows=False: its nodes exchange rows" in done.output
+    assert not (path.parent / "oslo-run").exists()
 
 
 # docs/privacy.md, "In one table": does a row of a node's data leave it?
@@ -119,8 +136,14 @@ def test_nothing_leaves_before_somebody_has_agreed(config):
     ("settings", "rows"),
     [
         ({}, True),
-        ({"landmarks": "kmeans"}, True),
+        ({"share_rows": False}, False),
+        ({"landmarks": "kmeans"}, False),
+        ({"landmarks": "gaussian"}, False),
+        ({"solver": "projection"}, True),
+        ({"solver": "projection", "landmarks": "kmeans"}, True),
+        ({"centering": "local"}, True),
         ({"solver": "landmarks"}, True),
+        ({"solver": "landmarks", "landmarks": "samples"}, True),
         ({"solver": "landmarks", "landmarks": "kmeans"}, False),
         ({"solver": "landmarks", "landmarks": np.eye(4)}, False),
         ({"solver": "landmarks", "landmarks": "random-features"}, False),
@@ -133,7 +156,11 @@ def test_what_is_said_to_leave(settings, rows):
     assert leaves_rows(options, model.n_landmarks) == rows
     text = " | ".join(what for what, _ in said)
     assert ("rows of 4 columns" in text or "of the rows, drawn as landmarks" in text) == rows
-    assert ("means of clusters" in text) == (isinstance(model.landmarks, str) and model.landmarks == "kmeans")
+    kind = model.landmarks if isinstance(model.landmarks, str) else "points"
+    iterating = model.solver == "projection" or model.centering == "local"
+    assert ("means of clusters" in text) == (kind == "kmeans" or (kind == "auto" and not iterating))
+    assert ("the sum of the rows" in text) == (kind == "gaussian" or (kind == "auto" and not model.share_rows))
+    assert ("estimates of the components at your rows" in text) == iterating
     assert "sums of each column" in text
     assert all(whom.startswith(("to every node", "to your neighbors", "in sums")) for _, whom in said)
 
@@ -163,7 +190,8 @@ def test_simulated_nodes_are_real_ones(tmp_path):
     assert sorted(models) == ["node-0", "node-1", "node-2"]
     parts = {name: np.load(out / f"{name}.npy") for name in models}
     ring = Network.from_edges([("node-0", "node-1"), ("node-1", "node-2"), ("node-2", "node-0")])
-    local = DecentralizedKernelPCA(3, gamma="scale", landmarks="kmeans", random_state=0, network=ring).fit_parts(parts)
+    local = DecentralizedKernelPCA(3, gamma="scale", share_rows=False, random_state=0, network=ring).fit_parts(parts)
+    assert not any(held.samples for model in models.values() for held in model.contents)
     for name, model in models.items():
         np.testing.assert_allclose(model.eigenvalues_, local.eigenvalues_, rtol=1e-9)
         np.testing.assert_allclose(
@@ -240,7 +268,7 @@ def run_node(path, *options):
 def finished(tmp_path_factory):
     """Two nodes that have finished without convergence; alone they wait for nobody longer than 1 s."""
     out = tmp_path_factory.mktemp("finished") / "peers"
-    options = ["--nodes", "2", "--max-iter", "3", "--tol", "0", "--json"]
+    options = ["--nodes", "2", "--solver", "projection", "--share-rows", "--max-iter", "3", "--tol", "0", "--json"]
     done = CliRunner().invoke(app, ["node", "simulate", "--out", str(out), *options])
     assert done.exit_code == 0, done.output
     assert not any(said["converged"] for said in json.loads(done.output)["nodes"].values())

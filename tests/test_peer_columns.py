@@ -48,12 +48,16 @@ def run_peers(folder, frames, model, **settings):
     return {name: process.returncode for name, process in processes.items()}, said
 
 
-@pytest.mark.parametrize("solver", ["projection", "landmarks"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"share_rows": True}, {"solver": "projection", "share_rows": True}],
+    ids=["auto", "rows", "projection"],
+)
 @pytest.mark.parametrize("standardize", [False, True], ids=["raw", "standardized"])
-def test_another_order_at_each_node_changes_no_bit(tmp_path, solver, standardize):
+def test_another_order_at_each_node_changes_no_bit(tmp_path, settings, standardize):
     values = []
     for kind, frames in (("ordered", PARTS), ("shuffled", shuffled(PARTS))):
-        codes, said = run_peers(tmp_path / kind, frames, {"solver": solver, "standardize": standardize})
+        codes, said = run_peers(tmp_path / kind, frames, {**settings, "standardize": standardize})
         assert set(codes.values()) <= {0, 3}, said
         models = [NodeModel.load(tmp_path / kind / f"{name}-run" / f"{name}.npz") for name in PARTS]
         assert all(sorted(model.feature_names_in_) == sorted(NAMES) for model in models)

@@ -75,7 +75,7 @@ class Nodes:
                 f'name = "{name}"\nrun = "{RUN}"\nlisten = "{addresses[name]}"\ndata = "{name}.npy"\nfolder = "{name}-run"\n'
                 f'out = "{name}.npz"\ncertificate = "{certs}/{name}.crt"\nkey = "{certs}/{name}.key"\nca = "{certs}/both.crt"\n'
                 f"peer_timeout = 600\ncheckpoint_apart = 0\n[neighbors]\n{neighbors}\n"
-                "[model]\nn_components = 2\ngamma = 0.1\nmax_iter = 40\ntol = 0.0\n"
+                '[model]\nn_components = 2\nsolver = "projection"\nshare_rows = true\ngamma = 0.1\nmax_iter = 40\ntol = 0.0\n'
             )
 
     def start(self, *names: str) -> None:

@@ -76,7 +76,15 @@ def test_ten_iterations_equal_the_oracle(name, sizes):
     around = [[j, *(int(q) for q in network.neighbors(j))] for j in range(6)]
     dense = oracle.Dense(parts, KERNEL.gram, known.points, options.centering)
     rho = {"auto": auto_rho(dense, around), 150.0: lambda j, q, t: 150.0}.get(options.rho, paper_rho)
-    w, z = oracle.iterate(dense, around, [start[j][0] for j in range(6)], rho, options.max_iter, options.update)
+    w, z = oracle.iterate(
+        dense,
+        around,
+        [start[j][0] for j in range(6)],
+        rho,
+        options.max_iter,
+        options.update,
+        options.init == "landmarks",
+    )
     for j in range(6):
         got, (shared, near), block, b = end[j]
         # coefficients of samples that the landmarks express entirely are not determined: compare functions, on all

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 import dekpca
 from dekpca import baselines
@@ -49,6 +50,8 @@ class Seen(HTMLParser):
 
 
 def fitted(network=None, sizes=(40, 30, 20, 35), k=3, **settings):
+    """By the projection solver, unless they say otherwise: it has residuals to show."""
+    settings = {"solver": "projection", "n_landmarks": 40, **settings}
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(n, 5)) * np.geomspace(2, 0.5, 5) + rng.normal(size=5) for n in sizes]
     network = network or dekpca.Network.ring(len(sizes))
@@ -156,6 +159,23 @@ def test_figures_have_words_and_controls_have_labels(full):
     assert anchors <= set(ids)
 
 
+def test_a_fit_without_iterations(tmp_path):
+    model, parts = fitted(solver="auto", n_landmarks="auto")
+    central = baselines.central(parts, 3, gamma=0.05)
+    page = fit_report(tmp_path / "x.html", model, np.concatenate(parts), central=central)
+    assert list(data_of(page)["figures"]) == ["network", "similarity", "embedding", "eigenvalues", "variance", "bytes", "edges", "time"]  # fmt: skip
+    text = Seen(page.read_text(encoding="utf-8")).text
+    assert "Converged. No iterations were needed: the answer comes in one shot." in text
+    assert "This solver answers in one shot" in text
+    assert len(model.history_["landmarks"]) > 0
+    for m, error in zip(model.history_["landmarks"], model.history_["error"], strict=True):
+        assert f"{m} landmarks {error:.2g}" in text
+    assert f"of the span of all components with central; {model.n_landmarks_} landmarks" in text
+    assert "residual at the end" not in text
+    for component in model.accuracy_:
+        assert f"{np.floor(component * 1e4) / 1e4:.4f}" in text
+
+
 def test_what_is_missing_is_said(tmp_path):
     model, _ = fitted()
     for key in ("seconds", "edges", "edge_bytes"):  # a model of another version may lack them
@@ -229,13 +249,29 @@ def test_not_converged_says_why(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "settings", [{"solver": "auto", "n_landmarks": 6}, {"n_landmarks": 5}], ids=["one shot", "iterated"]
+)
+def test_an_answer_that_is_not_good_enough_says_so(tmp_path, settings):
+    """Also where the iteration itself has ended as it should."""
+    with pytest.warns(ConvergenceWarning, match="less accurate than tol=0.001 asks for"):
+        model, _ = fitted(**settings)
+    text = Seen(fit_report(tmp_path / "x.html", model).read_text(encoding="utf-8")).text
+    assert "Not converged. The components are estimated to be less accurate than tol=0.001 asks for" in text
+    assert f"span_accuracy_ is {model.span_accuracy_:.4f}" in text
+    assert "interrupted or diverged" not in text
+
+
+@pytest.mark.parametrize(
     "settings",
     [
-        {"solver": "landmarks"},
+        {"solver": "auto", "n_landmarks": "auto"},
+        {"solver": "auto", "n_landmarks": "auto", "share_rows": False},
+        {"solver": "auto", "n_landmarks": 25},
         {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 300},
         {"expansion": "landmarks"},
         {"exchange_noise": 0.01},
         {"landmarks": "kmeans", "kernel": "linear"},
+        {"solver": "auto", "kernel": "linear"},
         {"kernel": lambda A, B: A @ B.T},
     ],
 )

@@ -36,15 +36,21 @@ def same(one, two, tolerance=0.0):
         np.testing.assert_allclose(other.eigenvalues, answer.eigenvalues, rtol=tolerance)
 
 
+AUTO = {"solver": "auto", "landmarks": "auto", "n_landmarks": "auto", "tol": 1e-3}
+
+
+@pytest.mark.parametrize(
+    "settings", [{"n_landmarks": 12}, AUTO, {**AUTO, "share_rows": False}], ids=["projection", "auto", "no rows"]
+)
 @pytest.mark.parametrize("network", NETWORKS, ids=repr)
-def test_totals_at_once_have_the_bits_and_the_cost_of_messages(network, monkeypatch):
+def test_totals_at_once_are_the_sums_and_have_the_cost_of_messages(network, settings, monkeypatch):
     parts = clusters([8 + 3 * (j % 4) for j in range(len(network))])
-    options = make_options(parts, network, 12)
+    options = make_options(parts, network, **settings)
     at_once = local.run(parts, network, options)
     for name in ("total", "rows"):
         monkeypatch.setattr(local.Post, name, lambda post, requests: [None] * len(requests))
     by_messages = local.run(parts, network, options)
-    same(at_once, by_messages)
+    same(at_once, by_messages, 1e-9)
     for mine, theirs in zip(*(vars(o.traffic).values() for o in (at_once, by_messages)), strict=True):
         if isinstance(mine, dict):
             assert mine.keys() == theirs.keys()
@@ -54,9 +60,10 @@ def test_totals_at_once_have_the_bits_and_the_cost_of_messages(network, monkeypa
             np.testing.assert_array_equal(mine, theirs)
 
 
-def test_chunks_and_threads_do_not_change_a_bit(ragged, monkeypatch):
+@pytest.mark.parametrize("settings", [{"n_landmarks": 15}, AUTO], ids=["projection", "auto"])
+def test_chunks_and_threads_do_not_change_a_bit(ragged, settings, monkeypatch):
     parts, network = ragged
-    options = make_options(parts, network, 15)
+    options = make_options(parts, network, **settings)
     with threadpool_limits(1):
         usual = local.run(parts, network, options)
     monkeypatch.setattr(nodewise, "CACHE_BYTES", 1)  # every node by itself
@@ -84,7 +91,11 @@ def test_gram_blocks_computed_again_give_the_same_answer(mode, ragged, monkeypat
     options = make_options(parts, network, 15, **mode)
     usual = local.run(parts, network, options)
     blocks = make_blocks(parts, network)
-    least = next(bytes for bytes in (2**i for i in range(12, 40)) if _fits(blocks, options, bytes))
+    needed, gram = (
+        sum(found) for found in zip(*((memory._without_gram(b, options), memory._gram(b)) for b in blocks), strict=True)
+    )
+    least = needed + gram // 4
+    assert not _fits(blocks, options, needed - 1)
     tight = local.run(parts, network, options, memory_limit=least)
     limited = within(blocks, options, least)
     assert any(block.gram_bytes < memory._gram(block) for block in limited)

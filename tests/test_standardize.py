@@ -17,7 +17,12 @@ SETTINGS = {"gamma": 0.1, "network": Network.ring(5), "random_state": 0}
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 50}, {"gamma": "scale"}, {"exchange_noise": 0.05}],
+    [
+        {}, {"share_rows": False}, {"gamma": "scale"}, {"exchange_noise": 0.05},
+        {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 50},
+        {"solver": "projection", "n_landmarks": 40}, {"solver": "projection", "n_landmarks": 40, "gamma": "scale"},
+        {"solver": "projection", "n_landmarks": 40, "exchange_noise": 0.05},
+    ],
     ids=str,
 )  # fmt: skip
 def test_it_is_scikit_learns_scaler_before_the_fit(changes):
@@ -29,10 +34,12 @@ def test_it_is_scikit_learns_scaler_before_the_fit(changes):
         np.testing.assert_allclose(a.transform(new), b.transform(SCALER.transform(new)), atol=1e-7)
 
 
-def test_landmarks_that_are_given_are_scaled_and_pre_images_are_not(tmp_path):
-    public = PARTS[0][:15] + UNITS / 10
-    ours = DecentralizedKernelPCA(2, **SETTINGS, standardize=True, landmarks=public).fit_parts(PARTS)
-    by_hand = DecentralizedKernelPCA(2, **SETTINGS, landmarks=SCALER.transform(public)).fit_parts(
+@pytest.mark.parametrize("solver", ["auto", "projection"])
+def test_landmarks_that_are_given_are_scaled_and_pre_images_are_not(tmp_path, solver):
+    public = np.concatenate([p[:10] for p in PARTS]) + UNITS / 10
+    settings = {**SETTINGS, "solver": solver}
+    ours = DecentralizedKernelPCA(2, **settings, standardize=True, landmarks=public).fit_parts(PARTS)
+    by_hand = DecentralizedKernelPCA(2, **settings, landmarks=SCALER.transform(public)).fit_parts(
         [SCALER.transform(p) for p in PARTS]
     )
     Z = ours.transform(PARTS[0])
@@ -63,7 +70,7 @@ def test_many_rows_in_float32():
     rng = np.random.default_rng(0)
     X = (300 + 2 * rng.normal(size=(40_000, 2))).astype(np.float32)  # temperatures in Kelvin
     model = DecentralizedKernelPCA(
-        1, network=20, solver="landmarks", landmarks="kmeans", n_landmarks=20, standardize=True, random_state=0
+        1, network=20, solver="landmarks", landmarks="kmeans", tol=0.1, standardize=True, random_state=0
     )
     np.testing.assert_allclose(model.fit(X).node_models_[0].columns.scale, X.astype(float).std(axis=0), rtol=1e-3)
 
@@ -72,7 +79,7 @@ def test_metrics_compare_like_with_like():
     ours = DecentralizedKernelPCA(2, **SETTINGS, standardize=True).fit_parts(PARTS)
     central = baselines.central(PARTS, 2, gamma=0.1, standardize=True)
     X = np.concatenate(PARTS)
-    assert metrics.agreement(ours, central, X).min() > 0.9
+    assert metrics.agreement(ours, central, X).min() > 0.9995
     assert metrics.similarity(ours, central).max() <= 1 + 1e-9
     assert (metrics.agreement(baselines.local(PARTS, 2, gamma=0.1, standardize=True), central, X) <= 1 + 1e-9).all()
     with pytest.raises(ValueError, match="the nodes standardize columns, the central answer not"):

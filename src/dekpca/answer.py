@@ -6,28 +6,31 @@ Generators to be used with `yield from` at the end of a node's program.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import array_api_compat as aac
 import numpy as np
 
+from . import landmark_solver
 from .block import Block
 from .collectives import network_sum
 from .core import consensus, ritz, spectrum
+from .core.accuracy import Accuracy
 from .core.consensus import Estimate
 from .core.landmarks import Landmarks, RandomFeatures
 from .core.nodewise import by_nodes, row_bytes
-from .core.spectrum import transposed
-from .kernels import TILE_BYTES, Kernel, row_tiles
+from .core.spectrum import to_numpy, transposed
+from .kernels import Kernel
+from .landmark_solver import Correction, Found
 from .messages import Heard, Say
 from .options import Options
-from .space import Coordinates, Known, Space, random_features
+from .space import Known, Space
 
 Array = Any
 Script = Generator[Say, Any, Any]
 
-REST_FEATURES = 2048  # random features of what the landmarks miss: their estimate of it is good to about 1 / sqrt(1024)
+NEARLY_MAXIMUM = 8  # a sum of so high powers is about that of the largest number
 
 
 @dataclass(eq=False)
@@ -46,6 +49,8 @@ class Answer:
     n_iter: int
     runs: list[tuple[str, int]]  # why the iterations ended and how many they were, for each time they were run
     history: dict[str, Array]  # (iterations, B)
+    accuracy: Accuracy | None = None
+    correction: Correction | None = None
 
     @property
     def converged(self) -> bool:
@@ -72,10 +77,11 @@ def separated_answer(
     def separate(total: Array) -> Array:
         return ritz.separate(total, q, k, pair_counts(block), mix=options.update != "paper")
 
-    found = yield from network_sum(block, "spectrum", mine.pack(), separate, 1 + k + q * k)
+    xp = aac.array_namespace(w)
+    found = yield from network_sum(block, "spectrum", xp.sum(mine.pack(), axis=0), separate, 1 + k + q * k)
     xp = aac.array_namespace(w)
     turn = turn @ xp.reshape(found[1 + k :], (q, k))
-    return Answer(
+    answer = Answer(
         block=block,
         known=known,
         kernel=known.kernel(options),
@@ -89,6 +95,10 @@ def separated_answer(
         runs=runs,
         history={name: xp.stack(rows) for name, rows in history.items() if rows},
     )
+    if options.init == "landmarks" and options.centering != "local" and answer.kernel.has_features:
+        (values,) = by_nodes(lambda j: (space.own[j].values(w[j, ...]),), block.n_nodes, row_bytes(w), w)
+        return (yield from better_of(block, options, known, answer, values, turn))
+    return answer
 
 
 def what_is_seen(block: Block, space: Space, values: Array) -> Script:
@@ -144,68 +154,67 @@ def pair_counts(block: Block) -> ritz.Pairs:
     return ritz.Pairs(within, between, float(sizes.sum() ** 2 - sizes.sum()) - within - between)
 
 
-def landmark_answer(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Script:
-    """One shot: the principal directions in landmark coordinates, separated with an estimate of what the landmarks miss."""
-    assert isinstance(coordinates.marks, Landmarks)
-    assert known.directions is not None
-    assert known.landmark_values is not None
-    raw, psi = coordinates.raw, coordinates.centered(block, options, known)
-    xp = aac.array_namespace(psi)
-    kernel, k, q = known.kernel(options), options.n_components, known.directions.shape[1]
-    left = kernel.diagonal(block.samples) * block.mask - xp.sum(raw * raw, axis=2)
-    trace = xp.sum(xp.clip(left, min=0.0), axis=1) + xp.sum(psi * psi, axis=(1, 2))
-    missed = what_is_missed(block, options, known, coordinates, psi @ known.directions)
-    squares = xp.eye(q, dtype=psi.dtype, device=aac.device(psi)) * known.landmark_values
-
-    def separate(total: Array) -> Array:
-        rest = xp.reshape(total[1:], (-1, q))
-        values, turn = ritz.resolve(squares @ squares + transposed(rest) @ rest, squares, k)
-        return xp.concat([total[:1], values, xp.reshape(turn, (-1,))])
-
-    mine = xp.concat([trace[:, None], xp.reshape(missed, (block.n_nodes, -1))], axis=1)
-    found = yield from network_sum(block, "spectrum", mine, separate, 1 + k + q * k)
-    w = known.directions @ xp.reshape(found[1 + k :], (q, k))
+def landmark_answer(block: Block, options: Options, known: Known, found: Found) -> Answer:
+    """One shot: components in the span of the landmarks, the same functions at every node."""
+    xp = aac.array_namespace(block.samples)
+    known.points, known.mean = found.marks.points, found.mean if options.centering else None
     return Answer(
         block=block,
         known=known,
-        kernel=kernel,
-        marks=coordinates.marks,
+        kernel=known.kernel(options),
+        marks=found.marks,
         sites=None,
-        w=xp.broadcast_to(w[None, ...], (block.n_nodes, *w.shape)),
+        w=xp.broadcast_to(found.weights[None, ...], (block.n_nodes, *found.weights.shape)),
         z=None,
-        eigenvalues=found[1 : 1 + k],
-        trace=found[0],
+        eigenvalues=found.eigenvalues,
+        trace=found.trace,
         n_iter=1,
         runs=[("converged", 0)],
         history={},
+        accuracy=found.accuracy,
+        correction=found.correction,
     )
 
 
-def what_is_missed(block: Block, options: Options, known: Known, coordinates: Coordinates, values: Array) -> Array:
-    """(B, features, q): T_j = r(X_j)' values, with r(x) random features of what the landmarks cannot express of phi(x).
+def better_of(block: Block, options: Options, known: Known, answer: Answer, values: Array, turn: Array) -> Script:
+    """The answer of the iteration, or that of the landmarks it began from, whichever is estimated to be better; and how good it is.
 
-    r(x) = z(x) - z(L) K_LL^-1 k(L, x), z the random Fourier features of the kernel, has E r(x)'r(y) = rest(x, y). So T'T, with T the
-    sum over all nodes, estimates G' rest G for all pairs of samples, also those that no node sees together. Kernels without
-    random features get none, and the landmarks' own answer.
+    `values` (B, n, q) are the iterate's, at every node on its own rows; `turn` (q, k) makes components of them. The error is at least what
+    neighbors disagree about.
     """
-    xp = aac.array_namespace(values)
-    marks, kernel = coordinates.marks, known.kernel(options)
-    assert isinstance(marks, Landmarks)
-    if not kernel.has_features:
-        return values[:, :0, :]
-    drawn = random_features(block, kernel, REST_FEATURES, options.seed)
-    on_marks = transposed(marks.root) @ drawn.coordinates(kernel, marks.points)
-    B, n, _ = values.shape
-    at_once = TILE_BYTES // (8 * REST_FEATURES)  # samples
-    sums = []
-    for nodes in row_tiles(B, max(1, at_once // n)):
-        total: Array = 0.0
-        for rows in row_tiles(n, at_once):
-            features = drawn.coordinates(kernel, block.samples[nodes, rows, :])
-            rest = features - coordinates.raw[nodes, rows, :] @ on_marks
-            total = total + transposed(rest) @ values[nodes, rows, :]  # values are zero where there is no sample
-        sums.append(total)
-    return xp.concat(sums)
+    xp, k = aac.array_namespace(values), options.n_components
+    assert isinstance(answer.marks, Landmarks)
+    assert known.directions is not None and known.landmark_values is not None  # noqa: PT018
+    rows = landmark_solver.FlatRows(block, block.samples)
+    places = landmark_solver.judged_places(block, options, landmark_solver.JUDGED_ROWS)
+    stage = landmark_solver.begin(options, answer.kernel, rows.X if places is None else rows.some(places))
+    stage.marks, stage.psi = answer.marks, answer.marks.coordinates(answer.kernel, stage.X)
+    own = landmark_solver.FlatRows(block, values).X
+    own = own if places is None else landmark_solver.some(own, places)
+    there = int((to_numpy(known.landmark_values) > 0).sum())
+    if not there:  # all rows are equal
+        return replace(answer, accuracy=Accuracy.exact(k))
+    directions, exact = known.directions[:, :there], known.landmark_values[:there]
+    on_marks = ((stage.psi - (0.0 if known.mean is None else known.mean)) @ directions) / xp.sqrt(exact)
+    start = yield from landmark_solver.judge_values(block, options, stage, on_marks, exact)
+    # what leaks out of the iterate's columns lies far below them: the landmarks' other components are there for both
+    together = xp.concat([own, on_marks[:, own.shape[1] :]], axis=1)
+    iterate = yield from landmark_solver.judge_values(block, options, stage, together, None)
+    # the judge's own components, to compare with, and what neighbors disagree about
+    judged, found = together @ iterate.turn, own @ turn
+    apart = answer.history["residual"][-1, :] ** (2 * NEARLY_MAXIMUM)
+    sums = [xp.sum(a * b, axis=0) for a, b in ((judged, judged), (found, found), (judged, found))]
+    total = to_numpy((yield from network_sum(block, "accuracy", xp.concat([xp.reshape(xp.sum(apart), (1,)), *sums]))))
+    sizes, cross = np.sqrt(total[1 : 1 + k] * total[1 + k : 1 + 2 * k]), np.abs(total[1 + 2 * k :])
+    overlap = np.divide(cross, sizes, out=np.zeros(k), where=sizes > 0)
+    about = iterate.accuracy.limited(overlap, float(total[0]) ** (1 / NEARLY_MAXIMUM))
+    if about.error <= start.accuracy.error:
+        return replace(answer, accuracy=about)
+    weights = (directions / xp.sqrt(exact)) @ start.turn
+    return replace(
+        answer, sites=None, w=xp.broadcast_to(weights[None, ...], (block.n_nodes, *weights.shape)), z=None, eigenvalues=start.eigenvalues,
+        accuracy=start.accuracy,
+    )  # fmt: skip
 
 
 def whole_answer(block: Block, options: Options, known: Known, space: Space) -> Answer:
@@ -218,4 +227,7 @@ def whole_answer(block: Block, options: Options, known: Known, space: Space) -> 
     w = (basis * xp.sqrt(xp.flip(eigen.inverse[0, :])[:k]))[None, ...]
     z = Estimate(w[:, :0, :], w[:, None, ...])
     kernel = known.kernel(options)
-    return Answer(block, known, kernel, None, space.sites, w, z, values, space.trace[0], 1, [("converged", 0)], {})
+    exact = Accuracy.exact(k)
+    return Answer(
+        block, known, kernel, None, space.sites, w, z, values, space.trace[0], 1, [("converged", 0)], {}, exact
+    )

@@ -8,8 +8,8 @@ arithmetic is NumPy on the host; the samples may live on any device.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +38,14 @@ class Block:
     n_near: int  # most samples in a slot
     borrowed: bool = False  # the samples are a view of what was given
     gram_bytes: float = math.inf  # of Gram blocks that may be kept; the others are computed whenever they are used
+    common: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # the same for all blocks of a process
+
+    def once(self, what: str, version: Any, compute: Callable[[], Any]) -> Any:
+        """What all nodes work out alike, from what all of them know: worked out once for all blocks of a process. The last version is kept."""
+        kept = self.common.get(what)
+        if kept is None or kept[0] != version:
+            kept = self.common[what] = version, compute()
+        return kept[1]
 
     @cached_property
     def names(self) -> list[str]:
@@ -173,6 +181,7 @@ def make_blocks(
             members = np.flatnonzero(kind.ravel() == number)
             blocks.append((alike[members], slots[members], int(most[members].max())))
     blocks.sort(key=lambda block: block[0][0])
+    common: dict[str, tuple[Any, Any]] = {}
     return [
         Block(
             network=network,
@@ -182,6 +191,7 @@ def make_blocks(
             samples=_stack(parts, members),
             n_near=most,
             borrowed=isinstance(parts, Dealt) and parts.lends(members),
+            common=common,
         )
         for members, slots, most in blocks
     ]

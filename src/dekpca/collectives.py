@@ -20,19 +20,23 @@ Array = Any
 
 
 def network_sum(
-    block: Block, kind: str, values: Array, finish: Callable[[Array], Array] | None = None, size: int | None = None
+    block: Block, kind: str, value: Array, finish: Callable[[Array], Array] | None = None, size: int | None = None
 ) -> Generator[Any, Any, Array]:
-    """The sum over all nodes of the network of `values` (B, length), known to everybody: an array (length,).
+    """The sum over all blocks of the network of `value` (length,), known to everybody: an array (length,).
 
     With `finish` the root alone turns the sum into what goes down instead, an array (size,): one answer for all, where
     each node's own might differ in signs or rounding.
     """
-    xp = aac.array_namespace(values)
-    length = values.shape[1]
-    found = yield Total(kind, values, finish, length if size is None else size)
+    xp = aac.array_namespace(value)
+    length = value.shape[0]
+    found = yield Total(kind, value, finish, length if size is None else size)
     if found is not None:
         return found
     tree = block.tree
+    values = value[None, :]  # the first node speaks for all of the block
+    if block.n_nodes > 1:
+        silent = xp.zeros((block.n_nodes - 1, length), dtype=value.dtype, device=aac.device(value))
+        values = xp.concat([values, silent])
     below: Array = None
     total: Array | None = None
     for level in range(tree.depth, -1, -1):

@@ -23,13 +23,14 @@ from . import engines, progress
 from .answer import Answer
 from .block import Dealt, part_sizes
 from .columns import Features, Samples, check_all_named
+from .core.accuracy import Accuracy
 from .core.centering import BadColumn
 from .core.spectrum import to_numpy
 from .kernels import FREQUENCIES, KERNELS, make_kernel
 from .memory import parse_size
 from .network import Network, listing, natural_key
 from .node_model import EXPANSIONS, NodeModel, NodeModels
-from .options import RANDOM_FEATURES, Options, check_rho, noise_level, settle
+from .options import MAX_LANDMARKS, RANDOM_FEATURES, Options, check_rho, noise_level, settle
 from .samples import (
     check_alike,
     check_finite,
@@ -73,9 +74,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Keyword arguments for a callable kernel.
     normalize : bool, default=False
         Use k(x, y) / sqrt(k(x, x) k(y, y)).
-    solver : {"projection", "landmarks"}, default="projection"
-        "projection" is the iterative algorithm: samples go to neighbors. "landmarks" is one shot, in the span of the
-        landmarks: no sample leaves its node unless it is a landmark.
+    solver : {"auto", "projection", "landmarks"}, default="auto"
+        "landmarks" is one shot, in the span of points that all nodes share, from network sums alone. "projection" is the iterative algorithm of
+        the paper, made to converge: rows go to neighbors. "auto" takes the landmarks as far as `tol` asks, and iterates only where these
+        cannot reach it, rows may leave their nodes and the iteration is estimated to be better.
     update : {"proximal", "paper"}, default="proximal"
         The step for z. The paper's can diverge; it is here to reproduce the paper (see `dekpca.PAPER`).
     centering : {"global", "local"} or None, default="global"
@@ -89,14 +91,20 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Extra columns; "auto" is max(4, n_components), or what fits. Without them the last component may converge
         slowly.
     n_landmarks : "auto" or int, default="auto"
-        "auto" is min(200, N // 10), and 4000 for random features. Never more than there are samples (of random features, an
-        even number, there may be). 0 is the paper's world and needs centering "local" or None.
-    landmarks : {"samples", "kmeans", "random-features"} or array (m, columns), default="samples"
-        Points that all nodes share: samples drawn from the nodes in proportion to their sizes, which are shown to everybody; means of
-        clusters of at least 5 rows of a node's own data (a node with fewer rows gives none, so there may be fewer than n_landmarks; where rows
-        repeat, a mean can equal a row); or points that everybody has already, public or synthetic (checked by a fingerprint). "random-features"
-        (solver="landmarks"; rbf and laplacian kernels) has no points at all: `n_landmarks` random Fourier features from the seed, by block power
-        iterations until the squared relative residual is below `tol`.
+        "auto" is as many as `tol` needs, at most `max_landmarks` (solver="projection": min(200, N // 10); random features: 4000). Points that
+        add nothing to the others are left out. 0 is the paper's world and needs centering "local" or None.
+    max_landmarks : int, default=2500
+        To which n_landmarks="auto" may grow.
+    landmarks : {"auto", "kmeans", "samples", "gaussian", "random-features"} or array (m, columns), default="auto"
+        Points that all nodes share. "kmeans": means of clusters of at least 5 rows of a node's own data, no two of which share a row (a node with
+        fewer rows gives none). "samples": rows, drawn from the nodes in proportion to their sizes. "gaussian": points that nobody owns, drawn from a
+        Gaussian with the mean and the leading linear components of all rows. "auto": means as far as there are any, then rows or, without
+        `share_rows`, points that nobody owns. An array: points that everybody has already, public or synthetic (checked by a fingerprint).
+        "random-features" (solver="landmarks"; rbf and laplacian kernels) has no points at all: `n_landmarks` random Fourier features from the seed,
+        by block power iterations until the squared relative residual is below `tol`.
+    share_rows : bool, default=True
+        Whether rows may leave their node: as landmarks, to all nodes, and in the iteration to neighbors. Without, nothing but means of rows and
+        sums do.
     missing : {"error", "mean"}, default="error"
         What NaN in the samples means: an error, or a missing value, in whose place the column's mean over all nodes goes, from a network sum. The
         means are kept in the node models, for new points.
@@ -114,9 +122,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     max_iter : int, default=100
         At most so many iterations; with update="paper" for each component.
     tol : float, default=1e-3
-        All nodes stop together when each is done: the square of its disagreement with its neighbors, and that of its
-        change in five iterations, both relative to the size of the components, are below this. Functions that differ by
-        a relative square of 1e-3 correlate to 0.9995; 0 runs all of max_iter.
+        The error that is asked for: sin^2 of the largest angle between the span of the components and that of central kernel PCA, as it is
+        estimated (docs/accuracy.md). An estimate above it draws a ConvergenceWarning. In the iteration, all nodes stop together when each is done:
+        the square of its disagreement with its neighbors, and that of its change in five iterations, both relative to the size of the components, are
+        below this; 0 runs all of max_iter.
     network : Network, int or None, default=None
         A number of nodes, or None for about 200 rows a node (so one node up to 300 rows: central kernel PCA): a seeded
         random 4-regular network (complete up to 5 nodes).
@@ -149,6 +158,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         The kernel's gamma, as the fit settled it.
     feature_names_in_ : (columns,)
         Where the samples had named columns (a DataFrame). Nodes may have them in different orders; this is the order of X, or of the first part.
+    accuracy_ : (n_components,)
+        For each component, the estimated |correlation| of its values on all rows with those of central kernel PCA.
+    span_accuracy_ : float
+        The estimated smallest cosine between the span of the components and the central one.
     eigenvalues_ : (n_components,)
         Estimates of the eigenvalues of the centred kernel matrix of all data.
     explained_variance_ratio_ : (n_components,)
@@ -159,8 +172,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     history_ : dict
         By iteration: "residual" and "change" of the worst node, "since_check" (its change since the last
         check), "objective" and, with diagnostics, "lagrangian"; "residual_by_node" (iterations, nodes). A run
-        stops where "residual" and "since_check" are below sqrt(tol). (Random features: "residual" alone.) "messages" and "bytes": by phase, what
-        each node sent. Phases: landmarks (passed on), fingerprint, counts, columns, scale, mean, covariance, power,
+        stops where "residual" and "since_check" are below sqrt(tol). (Random features: "residual" alone.) "landmarks" and "error": by stage, how
+        many landmarks there were, and the error of the span (sin^2) that they were estimated to have. "messages" and "bytes": by phase, what
+        each node sent. Phases: landmarks (passed on), fingerprint, counts, columns, scale, mean, covariance, sketch, accuracy, power,
         check, spectrum (network sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
         "edges" (E, 2) and "edge_bytes" (E,): along each directed edge, in all. "seconds": by part of the program.
     node_models_ : sequence of NodeModel
@@ -194,14 +208,16 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         "coef0": [Interval(Real, None, None, closed="neither")],
         "kernel_params": [dict, None],
         "normalize": ["boolean"],
-        "solver": [StrOptions({"projection", "landmarks"})],
+        "solver": [StrOptions({"auto", "projection", "landmarks"})],
         "update": [StrOptions({"proximal", "paper"})],
         "centering": [StrOptions({"global", "local"}), None],
         "init": [StrOptions({"landmarks", "random", "local"})],
         "rho": "no_validation",  # check_rho says more than a list of types can
         "n_oversamples": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
         "n_landmarks": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
-        "landmarks": [StrOptions({"samples", "kmeans", RANDOM_FEATURES}), "array-like"],
+        "max_landmarks": [Interval(Integral, 1, None, closed="left")],
+        "landmarks": [StrOptions({"auto", "samples", "kmeans", "gaussian", RANDOM_FEATURES}), "array-like"],
+        "share_rows": ["boolean"],
         "missing": [StrOptions({"error", "mean"})],
         "standardize": ["boolean"],
         "expansion": [StrOptions(set(EXPANSIONS))],
@@ -229,14 +245,16 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         coef0=1.0,
         kernel_params=None,
         normalize=False,
-        solver="projection",
+        solver="auto",
         update="proximal",
         centering="global",
         init="landmarks",
         rho="auto",
         n_oversamples="auto",
         n_landmarks="auto",
-        landmarks="samples",
+        max_landmarks=MAX_LANDMARKS,
+        landmarks="auto",
+        share_rows=True,
         missing="error",
         standardize=False,
         expansion="neighborhood",
@@ -267,7 +285,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.rho = rho
         self.n_oversamples = n_oversamples
         self.n_landmarks = n_landmarks
+        self.max_landmarks = max_landmarks
         self.landmarks = landmarks
+        self.share_rows = share_rows
         self.missing = missing
         self.standardize = standardize
         self.expansion = expansion
@@ -459,17 +479,53 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.eigenvalues_ = self._back(first.eigenvalues)
         trace = float(first.trace)
         self.explained_variance_ratio_ = self.eigenvalues_ / trace if trace > 0 else self.eigenvalues_ * 0
+        about = first.accuracy
+        self.accuracy_ = np.full(self.n_components, np.nan) if about is None else np.array(about.components)
+        self.span_accuracy_ = np.nan if about is None else about.span
+        self.n_landmarks_ = 0 if first.marks is None else first.marks.size
         self.n_iter_ = first.n_iter
-        self.converged_ = first.converged
+        self.converged_ = first.converged and (about is None or about.meets(self.tol))
         self.gamma_ = float(first.kernel.gamma)
         self.node_models_ = NodeModels(answers, self.expansion, options, self._features)
         self.history_ = _history(answers, outcome)
         self.answering_node_ = _best_informed(network, sizes, nodes)
         self._n_features_out = self.n_components
-        if not self.converged_:
+        if not first.converged:
             self._warn(first.runs)
+        if about is not None and not about.meets(self.tol):
+            self._warn_if_inaccurate(about, options, int(sizes.sum()))
         self._warn_if_narrow()
         return self
+
+    def _warn_if_inaccurate(self, about: Accuracy, options: Options, rows: int) -> None:
+        """Say how good the answer is estimated to be, what limited it, and what to do."""
+        k, m = self.n_components, self.n_landmarks_
+        message = (
+            f"the components are estimated to be less accurate than tol={self.tol:g} asks for: squared sine {about.error:.2g} of the largest angle "
+            f"between their span and that of central kernel PCA (span_accuracy_ {about.span:.4f})"
+        )
+        if options.solver == "projection":
+            message += f", with {m} landmarks; use solver='auto', or more landmarks"
+        elif not options.grow:
+            message += f", with {m} landmarks; use n_landmarks='auto', or more of them"
+        elif m >= options.max_landmarks:
+            message += (
+                f", with {m} landmarks, the limit that max_landmarks={options.max_landmarks} sets; raise it, or tol"
+            )
+        elif self.memory_limit is not None and options.share_rows:
+            message += f", with {m} landmarks, as many as memory_limit={self.memory_limit!r} allows; raise it, or tol"
+        else:
+            message += (
+                f", with {m} landmarks, where landmarks={self.landmarks!r} has no more that would help; raise tol"
+            )
+            message += "" if self.landmarks == "auto" else ", or use landmarks='auto'"
+        if options.grow and not options.share_rows and rows > m:
+            message += ", or use share_rows=True, if rows may leave their nodes"
+        if self.kernel in ("rbf", "laplacian"):
+            message += ", or lower gamma: a wider kernel needs fewer landmarks"
+        if any(last > k for _, last in about.groups()):
+            message += f". Eigenvalues {k} and {k + 1} lie close: another n_components may be easier to find"
+        warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
     def _warn_if_narrow(self) -> None:
         """A kernel so narrow that rows are alike only to themselves has components that explain next to nothing."""
@@ -546,7 +602,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                 "solver='landmarks' has no z to update, so update='paper' means nothing; leave it at 'proximal'"
             )
         if isinstance(self.landmarks, str) and self.landmarks == RANDOM_FEATURES:
-            if self.solver != "landmarks":
+            if self.solver == "projection":
                 raise ValueError(
                     f"landmarks={RANDOM_FEATURES!r} with solver={self.solver!r}: random features are no points that functions could be made of; "
                     "use solver='landmarks'"
@@ -679,6 +735,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             rho=self.rho,
             n_landmarks=0,
             landmarks=self._check_landmarks(features),
+            max_landmarks=int(self.max_landmarks),
+            share_rows=bool(self.share_rows),
             impute=self.missing == "mean",
             standardize=self.standardize,
             exchange_noise=self.exchange_noise,
@@ -784,4 +842,7 @@ def _history(answers: Sequence[Answer], outcome: Any) -> dict[str, Any]:
         history[name] = by_node.sum(axis=1) if name in ("objective", "lagrangian") else by_node.max(axis=1)
         if name == "residual":
             history["residual_by_node"] = by_node
+    stages = answers[0].known.stages
+    history["landmarks"] = np.array([m for m, _ in stages], dtype=np.int64)
+    history["error"] = np.array([error for _, error in stages])
     return history

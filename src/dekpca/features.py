@@ -61,8 +61,8 @@ def feature_answer(
             return (transposed(psi[j, ...]) @ (psi[j, ...] @ basis),)
 
         (image,) = by_nodes(through, block.n_nodes, row_bytes(psi), psi)
-        asking = xp.full((block.n_nodes, 1), float(bool(asked)), dtype=psi.dtype, device=aac.device(psi))
-        mine = xp.concat([asking, xp.reshape(image, (block.n_nodes, -1))], axis=1)
+        total_image = xp.reshape(xp.sum(image, axis=0), (-1,))
+        mine = xp.concat([total_image[:1] * 0 + float(bool(asked)), total_image])
 
         def improve(total: Array, basis: Array = basis, first: bool = first, last: bool = last) -> Array:
             image = xp.reshape(total[1:], basis.shape)
@@ -88,7 +88,7 @@ def feature_answer(
             verdict=int(found[0]),
         )
 
-    trace = yield from network_sum(block, "spectrum", xp.sum(psi * psi, axis=(1, 2))[:, None])
+    trace = yield from network_sum(block, "spectrum", xp.reshape(xp.sum(psi * psi), (1,)))
     values, directions = landmarks.drop_empty(state.values, state.basis, 100 * eps(psi), float(block.sizes.sum()))
     return Answer(
         block=block,

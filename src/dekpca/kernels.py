@@ -159,6 +159,8 @@ class Kernel:
     def gram(self, A: Array, B: Array, squares: tuple[Array | None, Array | None] = (None, None)) -> Array:
         """k of all rows of A (..., a, M) with all rows of B (..., b, M): (..., a, b), computed in tiles. `squares` of both spare some work."""
         rows, columns = A.shape[-2], B.shape[-2]
+        if not rows or not columns:
+            return aac.array_namespace(A).empty((*A.shape[:-1], columns), dtype=A.dtype, device=aac.device(A))
         batch = int(np.prod(A.shape[:-2]))
         if rows <= TILE_ROWS and columns <= TILE_ROWS and batch * rows * columns * 8 <= TILE_BYTES:
             return self._tile(A, B, squares)

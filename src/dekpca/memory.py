@@ -17,6 +17,7 @@ import array_api_compat as aac
 from .block import Block
 from .core import native
 from .core.nodewise import row_bytes
+from .landmark_solver import EXTRA_COLUMNS, JUDGED_ROWS, judging_numbers
 from .options import Options, noise_level
 
 UNITS = {
@@ -59,6 +60,14 @@ def within(blocks: Sequence[Block], options: Options, limit: int | None) -> list
     """
     if limit is None:
         return list(blocks)
+    if options.solver != "projection":
+        needed = sum(_without_gram(block, options) for block in blocks)
+        if needed > limit:
+            raise ValueError(
+                f"memory_limit={limit / 1e9:.3g} GB: the samples of these {sum(b.n_nodes for b in blocks)} nodes and {options.n_landmarks} "
+                f"landmarks take about {needed / 1e9:.3g} GB; raise it, use dtype='float32', or spread the nodes over more processes (engine='mpi')"
+            )
+        return list(blocks)
     gram = [_gram(block) for block in blocks]
     if all(_compiled(block, options) for block in blocks):
         needed = sum(_without_gram(block, options, compiled=True) for block in blocks)
@@ -73,6 +82,18 @@ def within(blocks: Sequence[Block], options: Options, limit: int | None) -> list
     return [
         replace(block, gram_bytes=(limit - needed) * size / sum(gram)) for block, size in zip(blocks, gram, strict=True)
     ]
+
+
+def fitting(blocks: Sequence[Block], options: Options, limit: int | None) -> Options:
+    """With no more landmarks than the limit has memory for."""
+    if limit is None or not options.grow:
+        return options
+    most = options.max_landmarks
+    while (
+        most > options.n_landmarks and sum(_without_gram(b, replace(options, n_landmarks=most)) for b in blocks) > limit
+    ):
+        most = max(options.n_landmarks, int(0.8 * most))
+    return replace(options, max_landmarks=most)
 
 
 @cache
@@ -108,8 +129,16 @@ def _without_gram(block: Block, options: Options, compiled: bool = False) -> int
     if block.borrowed:
         M = 0
     m, k, d = options.n_landmarks, options.n_columns, block.n_slots
-    if options.solver == "landmarks":
+    judging = 0
+    if options.init == "landmarks" and m and not options.random_features:
+        total = int(block.sizes.sum())
+        rows = min(total, JUDGED_ROWS) * B * n // total
+        p = k + EXTRA_COLUMNS
+        judging = judging_numbers(rows, block.samples.shape[2], m, p, block.network.root in block.nodes)
+    if options.random_features:
         return int(B * n * (M + 2 * m) * _item(block))
+    if options.solver != "projection":
+        return int((2 * B * n * M + judging + 4 * m * m) * _item(block))
     matrices = 4 * n * n  # rest and its inverse, K_j, the response
     if options.init != "landmarks":
         matrices += 2 * n * n  # eigenvectors to begin with
@@ -118,7 +147,7 @@ def _without_gram(block: Block, options: Options, compiled: bool = False) -> int
     else:  # psi is there centred and as it came, for blocks that are computed again
         psi, iterates = 2 * n * m, block.n_near * (SLOT_ARRAYS * d + d * d) + SHARED_ARRAYS * m
     triangles = n * m + m * (m + 1) // 2 if options.init == "landmarks" else 0  # with which it begins
-    return int(B * (n * M + max(triangles, psi + matrices + k * iterates)) * _item(block))
+    return int((B * (n * M + max(triangles, psi + matrices + k * iterates)) + judging) * _item(block))
 
 
 def _item(block: Block) -> int:

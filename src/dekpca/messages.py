@@ -118,14 +118,14 @@ class Tell:
 
 @dataclass(frozen=True, eq=False)
 class Total:
-    """The sum of `values` (B, length) of all nodes of the network is wanted by all, or (size,) that the root makes of it (`finish`).
+    """The sum of `value` (length,) over all blocks of the network is wanted by all, or (size,) that the root makes of it (`finish`).
 
-    An engine that hosts all nodes may work it out in the order of the tree, which is what the nodes' own messages do (collectives.py),
-    and count those messages. Any other answers None.
+    An engine whose processes trust each other adds up as it likes, and counts the messages that a sum along the tree takes. Between peers the
+    answer is None, and the nodes' own messages do it (collectives.py).
     """
 
     kind: str
-    values: Array
+    value: Array
     finish: Callable[[Array], Array] | None
     size: int
 

@@ -21,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from .columns import Features
+from .core.accuracy import Accuracy
 from .core.centering import Columns
 from .core.spectrum import to_numpy
 from .files import atomic_write
@@ -28,7 +29,7 @@ from .kernels import KERNELS, Kernel
 from .node_model import EXPANSIONS, Function, Held, NodeModel
 
 FORMAT = "dekpca-node-model"
-VERSION = 3
+VERSION = 4
 DTYPES = ("<f4", "<f8")
 MOST_HEADER = 64 * 2**20  # bytes; it names every column
 MOST_ARRAYS = 32
@@ -52,6 +53,9 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
     for name in names:
         arrays[f"{name}_coefficients"] = np.concatenate([to_numpy(c) for c in model.functions[name].coefficients])
         arrays[f"{name}_offset"] = to_numpy(model.functions[name].offset)
+    if largest.frequencies is not None:
+        arrays["frequencies"] = to_numpy(largest.frequencies)
+        arrays["feature_coefficients"] = to_numpy(largest.feature_coefficients)
     if model.columns is not None:
         arrays["column_mean"], arrays["column_scale"] = to_numpy(model.columns.mean), to_numpy(model.columns.scale)
     if model.fill is not None:
@@ -77,6 +81,7 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
         "contents": [asdict(held) for held in model.contents],
         "feature_names": None if model.features.names is None else list(model.features.names),
         "reading": model.reading,
+        "accuracy": None if model.accuracy is None else asdict(model.accuracy),
         "arrays": {name: [x.dtype.str, list(x.shape)] for name, x in arrays.items()},
     }
     with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -236,7 +241,7 @@ def _model(
         fill = _array(arrays, "fill", 1, width)
     return NodeModel(
         _text(header, "name"), _kernel(header, kernel, kernel_params), functions, expansion, eigenvalues, centering, contents, columns,
-        Features(width, names), fill, _reading(header),
+        Features(width, names), fill, _reading(header), _accuracy(header, len(eigenvalues)),
     )  # fmt: skip
 
 
@@ -276,7 +281,33 @@ def _function(name: str, arrays: Mapping[str, np.ndarray], contents: Sequence[He
     if fourier:
         return Function((points,), (coefficients,), offset, fourier=True)
     slices = [slice(a, b) for a, b in pairwise(ends[: ends.index(rows) + 1])]
-    return Function(tuple(points[s] for s in slices), tuple(coefficients[s] for s in slices), offset)
+    frequencies = feature_coefficients = None
+    if "frequencies" in arrays:
+        frequencies = _array(arrays, "frequencies", 2)
+        feature_coefficients = _array(arrays, "feature_coefficients", 2)
+        if frequencies.shape[1] != points.shape[1] or feature_coefficients.shape != (2 * len(frequencies), k):
+            raise ModelFileError(
+                f"{frequencies.shape} frequencies and {feature_coefficients.shape} coefficients do not fit"
+            )
+    sets = tuple(points[s] for s in slices), tuple(coefficients[s] for s in slices)
+    return Function(*sets, offset, frequencies=frequencies, feature_coefficients=feature_coefficients)
+
+
+def _accuracy(header: Mapping[str, Any], k: int) -> Accuracy | None:
+    if header.get("accuracy") is None:
+        return None
+    given = _typed(header, "accuracy", dict)
+    components, alike = _typed(given, "components", list), _typed(given, "alike", list)
+    found = (
+        tuple(_number({"accuracy": a}, "accuracy") for a in components),
+        _number(given, "span"),
+        _number(given, "error"),
+    )
+    if len(components) != k or len(alike) != k or not all(type(a) is int and 1 <= a <= k + 1 for a in alike):
+        raise ModelFileError(f"an accuracy of {len(components)} components, where there are {k}")
+    if not all(0 <= a <= 1 for a in (*found[0], found[1])):
+        raise ModelFileError("an accuracy that is not between 0 and 1")
+    return Accuracy(*found, tuple(alike), _text(given, "method"))
 
 
 def _reading(header: Mapping[str, Any]) -> dict[str, Any]:

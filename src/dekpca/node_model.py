@@ -19,8 +19,10 @@ import numpy as np
 
 from .answer import Answer
 from .columns import Features, Samples, check_same_names
+from .core.accuracy import Accuracy
 from .core.centering import Columns, filled
-from .core.landmarks import LEAST_CLUSTER, RandomFeatures
+from .core.clusters import LEAST_CLUSTER
+from .core.landmarks import RandomFeatures
 from .core.spectrum import transposed
 from .kernels import TILE_BYTES, Kernel, row_tiles
 from .options import RANDOM_FEATURES, Options, noise_level
@@ -38,26 +40,42 @@ EXPANSIONS = ("neighborhood", "node", "landmarks")
 class Function:
     """k functions over several sets of points: coefficients (P_i, k) for each set, one offset (k,).
 
-    With `fourier` the one set holds the frequencies of random features, P / 2 of them.
+    With `fourier` the one set holds the frequencies of random features, P / 2 of them. Functions over points may have random features beside them:
+    `frequencies` (F, M) and their coefficients (2 F, k).
     """
 
     points: tuple[Array, ...]
     coefficients: tuple[Array, ...]
     offset: Array
     fourier: bool = False
+    frequencies: Array | None = None
+    feature_coefficients: Array | None = None
 
     def __call__(self, kernel: Kernel, X: Array) -> Array:
         """Values at the rows of X, (rows, k), computed in tiles."""
         xp = aac.array_namespace(X, self.offset)
         if len(self.points) > 1 and any(kernel.far(kernel.squares(points)) for points in self.points):
             parts = zip(self.points, self.coefficients, strict=True)
-            return sum(Function((p,), (c,), 0.0 * self.offset)(kernel, X) for p, c in parts) - self.offset
+            whole = sum(Function((p,), (c,), 0.0 * self.offset)(kernel, X) for p, c in parts) - self.offset
+            return whole if self.frequencies is None else whole + self.correction(kernel, X)
         several = len(self.points) > 1
         points, coefficients = (xp.concat(x) if several else x[0] for x in (self.points, self.coefficients))
         limit = CACHE_TILE if aac.is_numpy_array(X) else TILE_BYTES
         tile = max(256, limit // (8 * coefficients.shape[0]))
         pieces = [
             self.basis(kernel, X[rows, :], points) @ coefficients - self.offset for rows in row_tiles(X.shape[0], tile)
+        ]
+        found = xp.concat(pieces) if len(pieces) > 1 else pieces[0]
+        return found if self.frequencies is None else found + self.correction(kernel, X)
+
+    def correction(self, kernel: Kernel, X: Array) -> Array:
+        """What the random features beside the points add, in tiles."""
+        assert self.frequencies is not None
+        xp = aac.array_namespace(X)
+        tile = max(256, CACHE_TILE // (16 * self.frequencies.shape[0]))
+        pieces = [
+            kernel.features(X[rows, :], self.frequencies) @ self.feature_coefficients
+            for rows in row_tiles(X.shape[0], tile)
         ]
         return xp.concat(pieces) if len(pieces) > 1 else pieces[0]
 
@@ -90,6 +108,10 @@ class NodeModel:
         landmarks alone (the first two include the landmarks). Expansions smaller than this one are available too.
     eigenvalues_ : array (n_components,)
         Estimates of the eigenvalues of the whole network's centred kernel matrix.
+    accuracy_ : array (n_components,)
+        For each component, the estimated |correlation| of its values with those of central kernel PCA; NaN where nothing is known.
+    span_accuracy_ : float
+        The estimated smallest cosine between the span of the components and the central one.
     feature_names_in_ : array (columns,)
         The names of the columns, where the samples had names.
     fill : array (columns,) or None
@@ -126,6 +148,7 @@ class NodeModel:
         features: Features | None = None,
         fill: Array | None = None,
         reading: Mapping[str, Any] | None = None,
+        accuracy: Accuracy | None = None,
     ):
         self.name = name
         self.kernel = kernel
@@ -138,6 +161,7 @@ class NodeModel:
         self.features = Features(self.n_features_in_) if features is None else features
         self.fill = fill
         self.reading = dict(reading or {})
+        self.accuracy = accuracy
         self._preimages: dict[tuple[str, float], Preimages] = {}
         self._told_order = False
 
@@ -155,6 +179,14 @@ class NodeModel:
     @property
     def n_components(self) -> int:
         return int(self.eigenvalues_.shape[0])
+
+    @property
+    def accuracy_(self) -> np.ndarray:
+        return np.full(self.n_components, np.nan) if self.accuracy is None else np.array(self.accuracy.components)
+
+    @property
+    def span_accuracy_(self) -> float:
+        return float("nan") if self.accuracy is None else self.accuracy.span
 
     def __repr__(self) -> str:
         return f"NodeModel({self.name!r}, {self.n_components} components over {', '.join(map(str, self.contents))})"
@@ -349,6 +381,7 @@ class NodeModels(Sequence[NodeModel]):
 LANDMARKS = {
     "samples": "landmarks (samples drawn from all nodes)",
     "kmeans": f"landmarks (means of at least {LEAST_CLUSTER} rows of one node)",
+    "gaussian": "landmarks (drawn from a Gaussian, nobody's rows)",
     "points": "landmarks (points given to all nodes)",
     RANDOM_FEATURES: "frequencies (drawn from a seed)",
 }
@@ -366,8 +399,11 @@ def _make(answer: Answer, b: int, expansion: str, options: Options, features: Fe
     noise = " with noise" if noise_level(options.exchange_noise) != (0.0, None) and len(block.network) > 1 else ""
     if m:
         functions["landmarks"] = _fold(answer, centering, own, w[:m, :], [], [])
-        kind = options.landmarks if isinstance(options.landmarks, str) else "points"
-        sets.append((LANDMARKS[kind] + (noise if kind == "samples" else ""), kind == "samples"))
+        if answer.correction is not None:
+            plain, more = functions["landmarks"], answer.correction
+            functions["landmarks"] = replace(
+                plain, offset=plain.offset + more.offset, frequencies=more.frequencies, feature_coefficients=more.coefficients
+            )  # fmt: skip
     if answer.sites is not None and answer.z is not None and expansion != "landmarks":
         sites = answer.sites
         rows = block.near_sizes[b]
@@ -379,16 +415,28 @@ def _make(answer: Answer, b: int, expansion: str, options: Options, features: Fe
         names = [block.network.names[j] for j in block.slots[b]]
         sets += [(f"samples of node {name}{noise}", True) for name in names]
     held = expansion if expansion in functions else "landmarks"
-    contents = [
-        Held(int(p.shape[0]), what, samples)
-        for p, (what, samples) in zip(
-            functions[held].points, sets, strict=False
-        )  # a node's own expansion stops after itself
-    ]
+    beside = functions[held].points[1 if m else 0 :]
+    contents = _held_landmarks(answer, noise) if m else []
+    # a node's own expansion stops after itself
+    contents += [Held(int(p.shape[0]), what, samples) for p, (what, samples) in zip(beside, sets, strict=False)]
     return NodeModel(
         block.names[b], answer.kernel, functions, held, answer.eigenvalues, centering, contents, answer.known.columns, features,
-        answer.known.fill,
+        answer.known.fill, accuracy=answer.accuracy,
     )  # fmt: skip
+
+
+def _held_landmarks(answer: Answer, noise: str) -> list[Held]:
+    """What the landmarks are; kinds that follow each other together."""
+    if isinstance(answer.marks, RandomFeatures):
+        return [Held(answer.marks.size // 2, LANDMARKS[RANDOM_FEATURES], False)]
+    found: list[Held] = []
+    for kind, count in answer.known.kinds:
+        what = LANDMARKS[kind] + (noise if kind == "samples" else "")
+        if found and found[-1].what == what:
+            found[-1] = replace(found[-1], rows=found[-1].rows + count)
+        elif count:
+            found.append(Held(count, what, kind == "samples"))
+    return found
 
 
 def _fold(

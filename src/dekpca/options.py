@@ -14,23 +14,24 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .core.landmarks import LEAST_CLUSTER
+from .core.clusters import LEAST_CLUSTER
 from .kernels import Kernel
 from .network import Network, listing
 
 Schedule = Callable[[int, bool], float]
 
 CHECK_EVERY = 5  # iterations between two checks of the stop rule: a check costs two ways through the tree
-MAX_AUTO_LANDMARKS = 200
+PROJECTION_LANDMARKS = 200  # of solver="projection", where nothing is said; at most a tenth of the rows
+FIRST_LANDMARKS = 100  # of the first stage of the landmark solver
+MAX_LANDMARKS = 2500  # to which they grow, where nothing is said
+EXACT_ROWS = 1000  # a network of one node with at most so many rows has its kernel matrix's eigenvectors
 RANDOM_FEATURES = "random-features"
 AUTO_FEATURES = 4000  # random features know nothing of the data, so it takes many
-AUTO_LANDMARK_SHARE = (
-    10  # at most one sample in ten becomes a landmark by default: only a small part of the data is shown to all
-)
 
 # The paper's settings (He et al. 2025, and the authors' scripts): from iteration t on, penalty on the own and on a
 # neighbor's constraint.
 PAPER: dict[str, Any] = {
+    "solver": "projection",
     "update": "paper",
     "centering": "local",
     "rho": ((0, 100.0, 10.0), (5, 100.0, 50.0), (10, 100.0, 100.0)),
@@ -49,18 +50,21 @@ class Options:
     n_oversamples: int
     kernel: Kernel
     gamma_by_variance: bool  # gamma="scale": a network sum settles it
-    solver: Literal["projection", "landmarks"]
+    solver: Literal["auto", "projection", "landmarks"]
     update: Literal["proximal", "paper"]
     centering: Literal["global", "local"] | None
     init: Literal["landmarks", "random", "local"]
     rho: Any
-    n_landmarks: int
-    landmarks: Any  # "samples", "kmeans", "random-features" or points (m, M)
+    n_landmarks: int  # to begin with, if `grow`
+    landmarks: Any  # "auto", "kmeans", "samples", "random-features" or points (m, M)
     standardize: bool
     exchange_noise: float | str
     max_iter: int
     tol: float
     seed: int
+    grow: bool = False  # landmarks, as far as the tolerance asks
+    max_landmarks: int = MAX_LANDMARKS
+    share_rows: bool = True  # rows may leave their node: to neighbors, and as landmarks to all
     impute: bool = False  # NaN is a missing value: the column's mean over all nodes goes in its place
     diagnostics: bool = False
     private_seed: int | None = None  # of this node alone: what nobody else may know is drawn from it, if it is given
@@ -83,40 +87,15 @@ def settle(
     options: Options, network: Network, sizes: np.ndarray, n_landmarks: int | str, n_oversamples: int | str
 ) -> Options:
     """Fill in what depends on the sizes of the nodes, and refuse what cannot work with them."""
-    total = int(sizes.sum())
-    k = options.n_components
-    alone = len(network) == 1 and options.solver == "projection"
-    kind = options.landmarks if isinstance(options.landmarks, str) else "points"
-    if kind == "points":
-        n_landmarks = len(options.landmarks)
-    elif kind == RANDOM_FEATURES:
-        n_landmarks = AUTO_FEATURES if n_landmarks == "auto" else int(n_landmarks) + int(n_landmarks) % 2  # cos and sin
-    elif n_landmarks == "auto":
-        automatic = min(MAX_AUTO_LANDMARKS, max(1, total // AUTO_LANDMARK_SHARE))
-        if options.solver == "landmarks":  # they are all that the answer is made of
-            automatic = max(automatic, min(total, k))
-        n_landmarks = automatic
-    m = 0 if alone else int(n_landmarks) if kind in ("points", RANDOM_FEATURES) else min(int(n_landmarks), total)
-    if kind == "kmeans":
-        m = min(m, int((sizes // LEAST_CLUSTER).sum()))
-        if m == 0 and not alone and n_landmarks:
-            raise ValueError(
-                f"landmarks='kmeans': no node has the {LEAST_CLUSTER} rows that a cluster needs, the largest has {sizes.max()}; "
-                "use larger nodes or another kind of landmarks"
-            )
-    if not alone:
-        _check_landmarks(options, m)
-    centering = options.centering
-    if alone and centering == "global":
-        centering = "local"  # a node that holds everything has the exact mean
-    if options.update == "paper" and m:
-        raise ValueError(
-            f"update='paper' with {m} landmarks: the paper's iteration knows none; set n_landmarks=0 (dekpca.PAPER has all of its settings)"
-        )
-    limit, why = _most_columns(options.solver, centering, network, sizes, m)
+    options = _settle_solver(options, network, int(sizes.sum()), n_landmarks)
+    options = _settle_landmarks(options, network, sizes, n_landmarks)
+    total, k, m = int(sizes.sum()), options.n_components, options.n_landmarks
+    limit, why = _most_columns(options, network, sizes)
     if k > limit:
-        remedy = "" if limit >= total - 1 else _remedy(options, m)
-        raise ValueError(f"n_components={k}, but {why} allow at most {limit}; lower n_components{remedy}")
+        remedy = "" if limit >= total - 1 else " or raise max_landmarks" if options.grow else _remedy(options, m)
+        raise ValueError(
+            f"n_components={k}, but {why} {'allows' if '=' in why else 'allow'} at most {limit}; lower n_components{remedy}"
+        )
     if options.update == "paper":
         if n_oversamples not in ("auto", 0):
             raise ValueError(
@@ -131,7 +110,79 @@ def settle(
             raise ValueError(
                 f"n_components={k} and n_oversamples={extra} make {k + extra} columns, but {why} allow at most {limit}; lower n_oversamples"
             )
-    return replace(options, n_landmarks=m, centering=centering, n_oversamples=extra)
+    return replace(options, n_oversamples=extra)
+
+
+def _settle_solver(options: Options, network: Network, total: int, n_landmarks: int | str) -> Options:
+    """What "auto" means here: the landmark solver, unless a setting asks for the iteration."""
+    if options.solver != "auto":
+        return options
+    if iterates(options, n_landmarks):
+        return replace(options, solver="projection")
+    if len(network) == 1 and total <= EXACT_ROWS:
+        return replace(options, solver="projection")  # one node with few rows needs no iterations
+    return options
+
+
+def iterates(options: Options, n_landmarks: int | str) -> bool:
+    """Whether the projection solver is asked for, by name or by a setting that only it has."""
+    if options.solver != "auto":
+        return options.solver == "projection"
+    landmarks_only = n_landmarks != 0 and options.init == "landmarks" and options.centering != "local"
+    return not landmarks_only or options.update == "paper" or options.diagnostics
+
+
+def check_rows_stay(options: Options, n_landmarks: int | str) -> None:
+    """Refuse settings by which rows leave their nodes, where they may not."""
+    remedy = "or share_rows=True if rows may leave their nodes"
+    if not options.share_rows and iterates(options, n_landmarks):
+        raise ValueError(
+            f"solver='projection' with share_rows=False: its nodes exchange rows; use solver='landmarks', {remedy}"
+        )
+    if not options.share_rows and isinstance(options.landmarks, str) and options.landmarks == "samples":
+        raise ValueError(
+            f"landmarks='samples' with share_rows=False: samples are rows; use landmarks='auto' or 'kmeans', {remedy}"
+        )
+
+
+def _settle_landmarks(options: Options, network: Network, sizes: np.ndarray, n_landmarks: int | str) -> Options:
+    """How many landmarks there are, or to begin with."""
+    total = int(sizes.sum())
+    alone = len(network) == 1 and options.solver == "projection"
+    kind = options.landmarks if isinstance(options.landmarks, str) else "points"
+    grow = False
+    if kind == "points":
+        m = len(options.landmarks)
+    elif kind == RANDOM_FEATURES:
+        m = AUTO_FEATURES if n_landmarks == "auto" else int(n_landmarks) + int(n_landmarks) % 2  # cos and sin
+    elif n_landmarks != "auto":
+        m = min(int(n_landmarks), total)
+    elif options.solver == "projection":
+        m = min(PROJECTION_LANDMARKS, max(1, total // 10))
+    else:
+        grow = True
+        m = min(max(FIRST_LANDMARKS, 4 * options.n_components), options.max_landmarks)
+    if options.solver == "projection" and kind == "auto":
+        kind = "samples"
+    if not alone:
+        check_rows_stay(options, n_landmarks)
+    if kind == "kmeans" and not alone and m and not (sizes >= LEAST_CLUSTER).any():
+        raise ValueError(
+            f"landmarks='kmeans': no node has the {LEAST_CLUSTER} rows that a cluster needs, the largest has {sizes.max()}; "
+            "use larger nodes or another kind of landmarks"
+        )
+    m = 0 if alone else m
+    centering = options.centering
+    if not alone:
+        _check_landmarks(options, m)
+    elif centering == "global":
+        centering = "local"  # a node that holds everything has the exact mean
+    if options.update == "paper" and m:
+        raise ValueError(
+            f"update='paper' with {m} landmarks: the paper's iteration knows none; set n_landmarks=0 (dekpca.PAPER has all of its settings)"
+        )
+    landmarks = options.landmarks if kind == "points" else kind
+    return replace(options, n_landmarks=m, landmarks=landmarks, grow=grow, centering=centering)
 
 
 def _remedy(options: Options, m: int) -> str:
@@ -141,9 +192,13 @@ def _remedy(options: Options, m: int) -> str:
 
 
 def _check_landmarks(options: Options, m: int) -> None:
+    if options.solver == "landmarks" and options.centering == "local" and not options.random_features:
+        raise ValueError(
+            "solver='landmarks' with centering='local', which is the paper's; use centering='global' or None"
+        )
     if m:
         return
-    if options.solver == "landmarks":
+    if options.solver != "projection":
         raise ValueError("solver='landmarks' with n_landmarks=0: it has nothing to work with; set n_landmarks above 0")
     if options.centering == "global":
         raise ValueError(
@@ -155,16 +210,17 @@ def _check_landmarks(options: Options, m: int) -> None:
         )
 
 
-def _most_columns(solver: str, centering: str | None, network: Network, sizes: np.ndarray, m: int) -> tuple[int, str]:
+def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tuple[int, str]:
     """How many independent functions the poorest node can hold, and why."""
-    total = int(sizes.sum())
-    if len(network) == 1 and solver == "projection":
+    total, m = int(sizes.sum()), options.n_landmarks
+    if len(network) == 1 and options.solver == "projection":
         return total, f"the {total} samples"
-    everything = total - (centering is not None)  # centred data spans one dimension less
-    if solver == "landmarks":
-        limit, why = m, f"{m} landmarks"
+    everything = total - (options.centering is not None)  # centred data spans one dimension less
+    if options.solver != "projection":
+        most = options.max_landmarks if options.grow else m
+        limit, why = most, f"max_landmarks={most}" if options.grow else f"{most} landmarks"
     else:
-        lost = int(centering == "local" and m == 0)  # a centred node of n samples spans n - 1 dimensions
+        lost = int(options.centering == "local" and m == 0)  # a centred node of n samples spans n - 1 dimensions
         ends = network.directed_edges
         room = (
             sizes

@@ -14,15 +14,16 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
+from . import landmark_solver
 from .answer import landmark_answer, separated_answer, whole_answer
-from .block import Block, pad_rows, take
-from .collectives import collect_rows, network_sum, pass_down
+from .block import Block, pad_rows
+from .collectives import network_sum, pass_down
 from .core import consensus, landmarks, ritz, stopping
 from .core.centering import BadColumn, Columns, filled
 from .core.consensus import Estimate, Penalties, Sums
 from .core.fused import Steps
 from .core.landmarks import node_random
-from .core.nodewise import by_nodes, row_bytes
+from .core.nodewise import by_nodes, row_bytes, summed
 from .core.spectrum import sane, to_numpy, transposed
 from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
 from .features import feature_answer
@@ -76,11 +77,16 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
         if state.verdict == INTERRUPTED:  # whoever resumes wants to go on
             state = replace(state, verdict=GO_ON)
     else:
+        if options.gamma_by_variance:
+            known.gamma = yield from variance_gamma(block, options.kernel)
+        if options.solver != "projection" and not options.random_features:
+            if not isinstance(options.landmarks, str):
+                yield from compare_landmarks(block, options)
+            found = yield from landmark_solver.solve(block, options, known)
+            return landmark_answer(block, options, known, found)
         coordinates = yield from meet(block, options, known)
     if options.random_features:
         return (yield from feature_answer(block, options, known, coordinates, state))
-    if options.solver == "landmarks":
-        return (yield from landmark_answer(block, options, known, coordinates))
     marks, space = coordinates.marks, build_space(block, options, known, coordinates)
     del coordinates  # psi is as large as many Gram blocks
     if len(block.network) == 1:
@@ -117,10 +123,10 @@ def column_means(block: Block) -> Script:
     """Mean of the values that each column has, over all nodes; raises where it has none."""
     xp = aac.array_namespace(block.samples)
     there = ~xp.isnan(block.samples)
-    total = xp.sum(xp.where(there, block.samples, xp.zeros_like(block.samples)), axis=1)
-    count = xp.sum(xp.astype(there, block.samples.dtype) * block.mask[..., None], axis=1)
-    found = yield from network_sum(block, "columns", xp.concat([total, count], axis=1))
-    total, count = found[: total.shape[1]], found[total.shape[1] :]
+    total = xp.sum(xp.where(there, block.samples, xp.zeros_like(block.samples)), axis=(0, 1))
+    count = xp.sum(xp.astype(there, block.samples.dtype) * block.mask[..., None], axis=(0, 1))
+    found = yield from network_sum(block, "columns", xp.concat([total, count]))
+    total, count = found[: total.shape[0]], found[total.shape[0] :]
     empty = np.flatnonzero(to_numpy(count) == 0)
     if len(empty):
         raise BadColumn(int(empty[0]), "has no value at any node, so missing='mean' has none to put; drop it")
@@ -131,9 +137,9 @@ def column_scales(block: Block) -> Script:
     """Mean and standard deviation of each column over all nodes; two sums, for the accuracy of the second."""
     xp = aac.array_namespace(block.samples)
     count = int(block.sizes.sum())
-    mean = (yield from network_sum(block, "columns", xp.sum(block.samples, axis=1))) / count
+    mean = (yield from network_sum(block, "columns", xp.sum(block.samples, axis=(0, 1)))) / count
     spread = (block.samples - mean) * block.mask[..., None]
-    variance = (yield from network_sum(block, "columns", xp.sum(spread * spread, axis=1))) / count
+    variance = (yield from network_sum(block, "columns", xp.sum(spread * spread, axis=(0, 1)))) / count
     bad = np.flatnonzero(~np.isfinite(to_numpy(variance)))
     if len(bad):
         text = f"is too large to standardize: its squares overflow {block.samples.dtype}; scale it down, or use dtype='float64'"
@@ -142,9 +148,7 @@ def column_scales(block: Block) -> Script:
 
 
 def meet(block: Block, options: Options, known: Known) -> Script:
-    """Agree on gamma, landmarks, mean and start, and exchange samples; returns the own samples' landmark coordinates."""
-    if options.gamma_by_variance:
-        known.gamma = yield from variance_gamma(block, options.kernel)
+    """Agree on landmarks, mean and start, and exchange samples; returns the own samples' landmark coordinates."""
     sent = with_noise(block, options)
     if options.n_landmarks and not options.random_features:
         known.points = yield from agree_on_landmarks(block, options, known, sent)
@@ -156,57 +160,44 @@ def meet(block: Block, options: Options, known: Known) -> Script:
     return coordinates
 
 
-def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array) -> Script:
-    """The same points (m, M) at every node: given to all, or drawn or averaged from the nodes' samples and passed on."""
+def compare_landmarks(block: Block, options: Options) -> Script:
+    """Points that all nodes were given must be the same everywhere: a fingerprint of them is compared with the root's."""
     xp = aac.array_namespace(block.samples)
+    mine = block.array(landmarks.digest(options.landmarks))
+    theirs = yield from pass_down(block, "fingerprint", mine if block.tree.hosts_root else None, mine.shape)
+    if not bool(xp.all(mine == theirs)):
+        root = block.network.names[block.network.root]
+        raise ValueError(
+            f"node {block.names[0]}: its landmarks differ from those of node {root}; give all nodes the same"
+        )
+
+
+def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array) -> Script:
+    """The same points (m, M) at every node, none of them redundant: given to all, or drawn or averaged from the nodes' samples and passed on."""
+    rows = landmark_solver.FlatRows(block, block.samples)
+    sent_rows = rows if sent is block.samples else landmark_solver.FlatRows(block, sent)
     if not isinstance(options.landmarks, str):
-        mine = block.array(landmarks.digest(options.landmarks))
-        theirs = yield from pass_down(block, "fingerprint", mine if block.tree.hosts_root else None, mine.shape)
-        if not bool(xp.all(mine == theirs)):
-            root = block.network.names[block.network.root]
-            raise ValueError(
-                f"node {block.names[0]}: its landmarks differ from those of node {root}; give all nodes the same"
-            )
-        points = block.array(options.landmarks)
-        return points if known.columns is None else known.columns.standardized(points)
-    # a node has a share in the clusters as far as it has rows for them
-    weights = block.sizes // landmarks.LEAST_CLUSTER if options.landmarks == "kmeans" else block.sizes
-    counts = landmarks.allot(weights, block.network.names, options.n_landmarks, options.seed)
-    mine = counts[block.nodes]
-    if options.landmarks == "kmeans":
-        own = to_numpy(block.samples)
-        centers = [
-            landmarks.cluster_centers(own[b, :size], int(mine[b]), options.seed, name)
-            for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True))
-        ]
-        rows = block.array(np.concatenate(centers))
-        # how many came out depends on the data: everybody must know
-        found = np.zeros((block.n_nodes, len(counts)))
-        found[np.arange(block.n_nodes), block.nodes] = [len(c) for c in centers]
-        total = yield from network_sum(block, "counts", block.array(found))
-        counts = to_numpy(total).round().astype(np.int64)
-        needed = options.n_components if options.solver == "landmarks" else 1
-        if counts.sum() < needed:
-            raise ValueError(
-                f"landmarks='kmeans': {counts.sum()} clusters of at least {landmarks.LEAST_CLUSTER} rows came out, {needed} are needed; "
-                "raise n_landmarks, lower n_components, or use another kind of landmarks (rows that repeat make few clusters)"
-            )
-    else:
-        drawn = [
-            b * sent.shape[1] + landmarks.draw(options.seed, block.names[b], int(block.own_sizes[b]), int(mine[b]))
-            for b in np.flatnonzero(mine)
-        ]
-        rows = take(xp.reshape(sent, (-1, sent.shape[2])), np.concatenate([np.zeros(0, dtype=np.int64), *drawn]))
-    return (yield from collect_rows(block, "landmarks", rows, counts))
+        yield from compare_landmarks(block, options)
+    supply = landmark_solver.Supply(block, options, rows, sent_rows)
+    ((kind, points),) = (yield from supply.more(options.n_landmarks)).items()
+    if known.columns is not None and kind == "points":
+        points = known.columns.standardized(points)
+    if points.shape[0]:
+        none = landmarks.Landmarks.none(rows.X)
+        points = yield from landmark_solver.without_redundant(block, known.kernel(options), none, points)
+    if not points.shape[0]:
+        raise ValueError("no landmarks came out; raise n_landmarks, or use another kind of landmarks")
+    known.kinds.append((kind, int(points.shape[0])))
+    return points
 
 
 def variance_gamma(block: Block, kernel: Kernel) -> Script:
     """gamma="scale", by the variance of all entries; two sums, for the accuracy of the second."""
     xp = aac.array_namespace(block.samples)
     entries = int(block.sizes.sum()) * block.samples.shape[2]
-    total = yield from network_sum(block, "scale", xp.sum(block.samples, axis=(1, 2))[:, None])
+    total = yield from network_sum(block, "scale", xp.reshape(xp.sum(block.samples), (1,)))
     spread = (block.samples - total[0] / entries) * block.mask[..., None]
-    squares = yield from network_sum(block, "scale", xp.sum(spread * spread, axis=(1, 2))[:, None])
+    squares = yield from network_sum(block, "scale", xp.reshape(xp.sum(spread * spread), (1,)))
     return kernel.scaled(block.samples.shape[2], float(squares[0]) / entries)
 
 
@@ -218,27 +209,27 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
         raw = coordinates.raw
         work = row_bytes(raw) // 4  # little is kept of it
         (mine,) = by_nodes(lambda j: (xp.sum(raw[j, ...], axis=1),), block.n_nodes, work, raw)
-        total = yield from network_sum(block, "mean", mine)
+        total = yield from network_sum(block, "mean", xp.sum(mine, axis=0))
         known.mean = total / float(block.sizes.sum())
-    if options.random_features:
+    if options.random_features or options.init != "landmarks":
         return
-    if options.solver == "landmarks" or options.init == "landmarks":
-        keep = min(m, options.n_columns)
+    keep = min(m, options.n_columns + landmark_solver.EXTRA_COLUMNS)  # the extra ones are for the judge
 
-        def directions(triangle: Array) -> Array:
-            scale = float(block.sizes.sum()) * xp.max(known.kernel(options).diagonal(known.points))
-            values, basis = landmarks.principal_directions(triangle, m, keep, scale)
-            return xp.concat([values, xp.reshape(basis, (-1,))])
+    def directions(triangle: Array) -> Array:
+        scale = float(block.sizes.sum()) * xp.max(known.kernel(options).diagonal(known.points))
+        values, basis = landmarks.principal_directions(triangle, m, keep, scale)
+        return xp.concat([values, xp.reshape(basis, (-1,))])
 
-        def triangle(nodes: slice) -> tuple[Array]:
-            psi = coordinates.centered(block, options, known, nodes)
-            return (landmarks.pack_triangle(transposed(psi) @ psi),)
+    def triangle(nodes: slice) -> tuple[Array]:
+        psi = coordinates.centered(block, options, known, nodes)
+        flat = xp.reshape(psi, (-1, m))
+        return (transposed(flat) @ flat,)
 
-        raw = coordinates.raw
-        work = row_bytes(raw, 2) * max(raw.shape[1], m // 2)  # what it reads or what it makes
-        (triangles,) = by_nodes(triangle, block.n_nodes, work, raw)
-        found = yield from network_sum(block, "covariance", triangles, directions, keep * (1 + m))
-        known.landmark_values, known.directions = found[:keep], xp.reshape(found[keep:], (m, keep))
+    (total,) = summed(triangle, block.n_nodes, coordinates.raw)
+    found = yield from network_sum(
+        block, "covariance", landmarks.pack_triangle(total[None, ...])[0, :], directions, keep * (1 + m)
+    )
+    known.landmark_values, known.directions = found[:keep], xp.reshape(found[keep:], (m, keep))
 
 
 def exchange_penalties(block: Block, space: Space) -> Script:
@@ -253,7 +244,11 @@ def exchange_penalties(block: Block, space: Space) -> Script:
 
 # ---------------------------------------------------------------------- the iteration
 def start(block: Block, options: Options, known: Known, space: Space) -> State:
-    """The first w, by `init`; multipliers and z are zero."""
+    """The first w, by `init`. From the landmarks, multipliers and z begin where a stationary point has them; otherwise at zero.
+
+    At a stationary point the multipliers of a node add up to twice the image of its values: with zeros the first iterations would destroy a start
+    that is nearly right.
+    """
     xp = aac.array_namespace(block.samples)
     own = space.own
     B, n = block.samples.shape[:2]
@@ -275,15 +270,21 @@ def start(block: Block, options: Options, known: Known, space: Space) -> State:
     z = Estimate(shared, xp.zeros((B, block.n_slots, block.n_near, k), **like))
     seen = xp.zeros((B, block.n_slots if options.diagnostics else 1, own.m, k), **like)
     factor, top = rho.factor[:, None, None], w[:, : own.m, :]
+    dual, pulled, on_marks = zeros, zeros[:, 0, ...], shared
+    shares, late = rho.weighted(w[:, None, own.m :, :] + zeros), factor * (rho.mine - rho.near) * top
+    if options.init == "landmarks":
+        values = own.values(w) * (2.0 / block.n_slots / factor)
+        on_marks, dual, pulled = own.spread(values)[:, : own.m, :], values[:, None, ...] + zeros, block.n_slots * values
+        shares, late, z = dual, 0.0 * top, Estimate(xp.broadcast_to(top, shared.shape), z.near)
     return State(
         iteration=0,
         w=w,
-        dual=zeros,
-        pulled=zeros[:, 0, ...],
-        sums=Sums(shared, shared, seen, shared),
-        shares=rho.weighted(w[:, None, own.m :, :] + zeros),
-        said=factor * rho.near * top,
-        late=factor * (rho.mine - rho.near) * top,
+        dual=dual,
+        pulled=pulled,
+        sums=Sums(on_marks, shared, seen, shared),
+        shares=shares,
+        said=factor * (on_marks + rho.near * top),
+        late=late,
         z=z,
         at_check=(w, z),
         rotation=xp.eye(k, **like),
@@ -440,7 +441,7 @@ def snapshot(known: Known, state: State) -> tuple[Known, State]:
     """Both as they are now: arrays are never changed in place, lists are."""
     history = {name: list(rows) for name, rows in state.history.items()}
     kept = replace(state, history=history, finished=list(state.finished), runs=list(state.runs))
-    return replace(known, removed=list(known.removed)), kept
+    return replace(known, removed=list(known.removed), kinds=list(known.kinds)), kept
 
 
 def check(block: Block, options: Options, new: stopping.Measured, progress: stopping.Progress, asked: bool) -> Script:
@@ -449,9 +450,9 @@ def check(block: Block, options: Options, new: stopping.Measured, progress: stop
     xp = aac.array_namespace(w)
     k = w.shape[2]
     busy = stopping.unfinished(progress, options.tol)
-    asking = xp.full((block.n_nodes, 1), float(asked), dtype=w.dtype, device=aac.device(w))
-    moments = xp.reshape(transposed(values) @ values, (block.n_nodes, k * k))
-    mine = xp.concat([xp.astype(busy, w.dtype)[:, None], asking, moments], axis=1)
+    moments = xp.reshape(xp.sum(transposed(values) @ values, axis=0), (k * k,))
+    state = xp.stack([xp.sum(xp.astype(busy, w.dtype)), moments[0] * 0 + float(asked)])
+    mine = xp.concat([state, moments])
 
     def decide(total: Array) -> Array:
         good = bool(xp.all(sane(total)))

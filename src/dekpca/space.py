@@ -34,9 +34,13 @@ class Known:
     fill: Array | None = None  # (M,) mean of each column, in the place of missing values
     columns: Columns | None = None  # by which all samples are standardized
     points: Array | None = None  # the landmarks (m, M)
+    kinds: list[tuple[str, int]] = field(default_factory=list)  # what they are, and how many one after the other
     mean: Array | None = None  # of psi over the network (m,)
     directions: Array | None = None  # where to start: principal directions in landmark coordinates (m, <= k)
     landmark_values: Array | None = None  # and their eigenvalues
+    stages: list[tuple[int, float]] = field(
+        default_factory=list
+    )  # landmarks, and the error they were estimated to have
     near: Heard | None = None  # samples, as each node and its neighbors sent them
     rho_near: Array | None = None  # (B, d) penalties that the neighbors put on this node's z
     removed: list[Heard] = field(

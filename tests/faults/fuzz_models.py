@@ -14,11 +14,13 @@ import struct
 import tempfile
 import time
 import tracemalloc
+import warnings
 import zipfile
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
 from dekpca import DecentralizedKernelPCA, NodeModel
 from dekpca.model_file import ModelFileError
@@ -36,15 +38,20 @@ def honest_files(folder: Path) -> list[bytes]:
     frame = pd.DataFrame(X, columns=[f"column {i}" for i in range(30)])
     kinds = [
         (X, {}),
+        (X, {"n_landmarks": 60}),  # with a correction by random features
+        (X, {"solver": "projection"}),
         (frame, {"standardize": True, "missing": "mean"}),
+        (frame, {"solver": "projection", "standardize": True, "missing": "mean"}),
         (X, {"solver": "landmarks", "landmarks": "kmeans"}),
         (X, {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 60}),
-        (X, {"dtype": "float32", "expansion": "node"}),
+        (X, {"solver": "projection", "dtype": "float32", "expansion": "node"}),
     ]
     found = []
     for data, settings in kinds:
         path = folder / "node.npz"
-        DecentralizedKernelPCA(3, network=4, random_state=0, **settings).fit(data).node_models_[1].save(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # any model will do
+            DecentralizedKernelPCA(3, network=4, random_state=0, **settings).fit(data).node_models_[1].save(path)
         found.append(path.read_bytes())
     return found
 

@@ -157,7 +157,10 @@ def kill_when_heard(kind: str, cluster: Cluster, rng: random.Random) -> str:
     return SAME
 
 
-KINDS = ("columns", "scale", "counts", "landmarks", "mean", "covariance", "data", "rho", "share", "view", "check", "values", "spectrum")  # fmt: skip
+KINDS = (
+    "columns", "scale", "counts", "landmarks", "mean", "covariance", "data", "rho", "share", "view", "check", "values", "spectrum", "sketch",
+    "accuracy",
+)  # fmt: skip
 for _kind in KINDS:
     SCENARIOS[f"kill-{_kind}"] = partial(kill_when_heard, _kind)
 

@@ -113,6 +113,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 
 
+def rounded_down(agreement: float) -> str:
+    """An agreement with four digits; rounded up it would claim too much.
+
+    >>> rounded_down(0.99998), rounded_down(1.0)
+    ('0.9999', '1.0000')
+    """
+    return f"{np.floor(agreement * 1e4) / 1e4:.4f}"
+
+
 def plain(value: Any) -> Any:
     """Something that JSON can hold."""
     if isinstance(value, dict):

@@ -25,6 +25,7 @@ from ..engines import ENGINES
 from ..estimator import DecentralizedKernelPCA, NarrowKernelWarning
 from ..files import PUBLIC, write_text
 from ..network import listing, natural_key
+from ..options import MAX_LANDMARKS
 from . import on_ranks
 from .common import (
     NOT_CONVERGED,
@@ -38,6 +39,7 @@ from .common import (
     out,
     parse_network,
     plain,
+    rounded_down,
     verb,
 )
 from .reading import Columns, Drop, IdColumn, OneHot, make_roles, notes, with_categories
@@ -70,9 +72,18 @@ def fit(
     gamma: Annotated[str, typer.Option(help="A number, or scale: 1 / (columns x variance).")] = "scale",
     degree: Annotated[int, typer.Option(help="Of poly.")] = 3,
     coef0: Annotated[float, typer.Option(help="Of poly and sigmoid.")] = 1.0,
-    solver: Annotated[str, typer.Option(help="projection or landmarks")] = "projection",
-    landmarks: Annotated[str, typer.Option(help="samples, kmeans, random-features, or a file of points.")] = "samples",
-    n_landmarks: Annotated[str, typer.Option(help="A number, or auto.")] = "auto",
+    solver: Annotated[str, typer.Option(help="auto, landmarks or projection.")] = "auto",
+    landmarks: Annotated[
+        str, typer.Option(help="auto, kmeans, samples, gaussian, random-features, or a file of points.")
+    ] = "auto",
+    n_landmarks: Annotated[str, typer.Option(help="A number, or auto: as many as --tol needs.")] = "auto",
+    max_landmarks: Annotated[int, typer.Option(min=1, help="To which auto may grow.")] = MAX_LANDMARKS,
+    share_rows: Annotated[
+        bool,
+        typer.Option(
+            "--share-rows/--keep-rows", help="Whether rows may leave their node: as landmarks, or to neighbors."
+        ),
+    ] = True,
     standardize: Annotated[
         bool, typer.Option("--standardize", help="Scale columns by the mean and deviation over all nodes.")
     ] = False,
@@ -81,7 +92,9 @@ def fit(
         str, typer.Option(help="Noise on samples that leave a node: a deviation, or 20dB.")
     ] = "0",
     max_iter: Annotated[int, typer.Option(min=1, help="At most so many iterations.")] = 100,
-    tol: Annotated[float, typer.Option(min=0, help="When to stop.")] = 1e-3,
+    tol: Annotated[
+        float, typer.Option(min=0, help="The error that is asked for: sin^2 of the angle to central kernel PCA.")
+    ] = 1e-3,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64; default: the data's.")] = None,
     seed: Annotated[int, typer.Option(help="Deals rows, draws network and landmarks.")] = 0,
     out_dir: Annotated[Path, typer.Option("--out", help="Folder for the models, one file a node.")] = Path(
@@ -129,6 +142,7 @@ def fit(
     model = DecentralizedKernelPCA(
         n_components=components, kernel=kernel, gamma=_number_or_word(gamma, "--gamma"), degree=degree, coef0=coef0, solver=solver,
         landmarks=_landmarks(landmarks), n_landmarks=_number_or_word(n_landmarks, "--n-landmarks", int), standardize=standardize,
+        max_landmarks=max_landmarks, share_rows=share_rows,
         expansion=expansion, exchange_noise=_number_or_word(exchange_noise, "--exchange-noise"), max_iter=max_iter, tol=tol, dtype=dtype,
         random_state=seed, verbose=not as_json, engine=engine,
         missing="mean" if missing == "mean" else "error",
@@ -175,6 +189,9 @@ def fit(
         "iterations": int(model.n_iter_),
         "eigenvalues": model.eigenvalues_,
         "explained_variance_ratio": model.explained_variance_ratio_,
+        "accuracy": [None if np.isnan(a) else a for a in model.accuracy_.tolist()],
+        "span_accuracy": None if np.isnan(model.span_accuracy_) else model.span_accuracy_,
+        "landmarks": model.n_landmarks_,
         "answering_node": model.network_.names[model.answering_node_],
         "report": None,
     } | numbers
@@ -315,13 +332,22 @@ def _report(path: Path, model: DecentralizedKernelPCA, sources: dict[str, Data],
 
 def _tell(result: dict[str, Any]) -> None:
     table = Table(title=f"{result['rows']} rows on {result['nodes']} nodes", title_justify="left")
-    for column in ("component", "eigenvalue", "explained"):
+    for column in ("component", "eigenvalue", "explained", "accuracy"):
         table.add_column(column, justify="right")
-    for i, (value, share) in enumerate(zip(result["eigenvalues"], result["explained_variance_ratio"], strict=True)):
-        table.add_row(str(i + 1), f"{value:.6g}", f"{share:.1%}")
+    columns = result["eigenvalues"], result["explained_variance_ratio"], result["accuracy"]
+    for i, (value, share, accuracy) in enumerate(zip(*columns, strict=True)):
+        table.add_row(
+            str(i + 1), f"{value:.6g}", f"{share:.1%}", "unknown" if accuracy is None else rounded_down(accuracy)
+        )
     out.print(table)
     state = "converged" if result["converged"] else "not converged"
     sent = sum(result["bytes_by_phase"].values()) / result["nodes"] / 1e6
+    if result["span_accuracy"] is not None:
+        out.print(
+            f"estimated agreement with central kernel PCA: {rounded_down(result['span_accuracy'])} for the span of all components "
+            f"({result['landmarks']} landmarks)",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
     out.print(
         f"{state} after {result['iterations']} iterations; {sent:.2f} MB sent a node; {result['seconds']['fitting']:.1f} s"
         + (f"; {result['rows_dropped']} rows with missing values left out" if result["rows_dropped"] else ""),

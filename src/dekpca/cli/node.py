@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .common import FAILED, NOT_CONVERGED, USAGE, Debug, Json, emit, err, out, say_error, verb
+from .common import FAILED, NOT_CONVERGED, USAGE, Debug, Json, emit, err, out, rounded_down, say_error, verb
 from .simulate import private_files, simulate
 
 STOPPED = 4  # exit code: a neighbor was lost, or this node could not go on; the same command goes on later
@@ -154,6 +154,10 @@ def _tell(result: dict[str, Any]) -> None:
     out.print(f"{state} after {result['iterations']} iterations with {result['nodes']} nodes", highlight=False)
     values = " ".join(f"{v:.6g}" for v in result["eigenvalues"])
     out.print(f"eigenvalues {values}", highlight=False, soft_wrap=True)
+    if result.get("span_accuracy") is not None:
+        out.print(
+            f"estimated agreement with central kernel PCA: {rounded_down(result['span_accuracy'])}", highlight=False
+        )
     out.print(f"model: {result['model']}", highlight=False, soft_wrap=True, markup=False)
     if result["report"] is not None:
         out.print(f"report: {result['report']}", highlight=False, soft_wrap=True, markup=False)

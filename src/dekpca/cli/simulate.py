@@ -20,7 +20,20 @@ from rich.text import Text
 
 from ..data import read
 from ..network import Network
-from .common import FAILED, NOT_CONVERGED, TOPOLOGIES, Debug, Json, emit, err, make_folder, out, parse_network, verb
+from .common import (
+    FAILED,
+    NOT_CONVERGED,
+    TOPOLOGIES,
+    Debug,
+    Json,
+    emit,
+    err,
+    make_folder,
+    out,
+    parse_network,
+    rounded_down,
+    verb,
+)
 
 ENDED = {0: "done", NOT_CONVERGED: "done, not converged"}
 
@@ -46,10 +59,18 @@ def simulate(
     network: Annotated[str | None, typer.Option(help=f"Default: a ring. {TOPOLOGIES}")] = None,
     components: Annotated[int, typer.Option("--components", "-k", min=1, help="How many components.")] = 2,
     gamma: Annotated[str, typer.Option(help="A number, or scale.")] = "scale",
-    landmarks: Annotated[str, typer.Option(help="kmeans, samples or random-features.")] = "kmeans",
-    solver: Annotated[str, typer.Option(help="projection or landmarks.")] = "projection",
+    landmarks: Annotated[str, typer.Option(help="auto, kmeans, samples, gaussian or random-features.")] = "auto",
+    solver: Annotated[str, typer.Option(help="auto, landmarks or projection.")] = "auto",
+    share_rows: Annotated[
+        bool,
+        typer.Option(
+            "--share-rows/--keep-rows", help="Whether rows may leave their node: as landmarks, or to neighbors."
+        ),
+    ] = False,
     max_iter: Annotated[int, typer.Option(min=1, help="At most so many iterations.")] = 100,
-    tol: Annotated[float, typer.Option(min=0, help="When to stop.")] = 1e-3,
+    tol: Annotated[
+        float, typer.Option(min=0, help="The error that is asked for: sin^2 of the angle to central kernel PCA.")
+    ] = 1e-3,
     peer_timeout: Annotated[float, typer.Option(help="Seconds to wait for a silent neighbor.")] = 300,
     write_only: Annotated[bool, typer.Option("--write-only", help="Write the files, start nothing.")] = False,
     seed: Annotated[int, typer.Option(help="Deals the rows.")] = 0,
@@ -84,7 +105,7 @@ def simulate(
     rows = np.array_split(np.random.default_rng(seed).permutation(len(X)), nodes)
     model = {
         "n_components": components, "gamma": gamma if gamma == "scale" else float(gamma), "solver": solver, "landmarks": landmarks,
-        "max_iter": max_iter, "tol": tol, "random_state": seed,
+        "share_rows": share_rows, "max_iter": max_iter, "tol": tol, "random_state": seed,
     }  # fmt: skip
     more = {"peer_timeout": peer_timeout}
     write_nodes(folder, [X[r] for r in rows], net, f"simulation-{seed}", "certs", model, more)
@@ -213,4 +234,8 @@ def _tell(result: dict[str, Any]) -> None:
         highlight=False,
     )
     out.print(f"eigenvalues {' '.join(f'{v:.6g}' for v in first['eigenvalues'])}", highlight=False, soft_wrap=True)
+    if first["span_accuracy"] is not None:
+        out.print(
+            f"estimated agreement with central kernel PCA: {rounded_down(first['span_accuracy'])}", highlight=False
+        )
     out.print(f"models, logs and configs in {result['folder']}", highlight=False, soft_wrap=True, markup=False)

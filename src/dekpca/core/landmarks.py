@@ -14,18 +14,17 @@ from typing import Any
 
 import array_api_compat as aac
 import numpy as np
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import pairwise_distances_argmin
+from scipy.linalg.lapack import dpstrf
 
 from ..kernels import Kernel
 from . import native, spectrum
 from .nodewise import by_nodes, in_turn, row_bytes, shares_of
+from .spectrum import transposed
 
 Array = Any
 
 PACKED_BYTES = 2**22  # of landmarks and their root: more than that a BLAS does as well
-LEAST_CLUSTER = 5  # rows; the mean of fewer says too much about each
+REDUNDANT = 1e-7  # of k(x, x): a landmark of which the others leave less is left out
 
 
 def node_random(seed: int, name: str, purpose: str) -> np.random.Generator:
@@ -59,42 +58,6 @@ def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> n
     return given
 
 
-def draw(seed: int, name: str, size: int, count: int) -> np.ndarray:
-    """Which of its rows a node gives as landmarks."""
-    return np.sort(node_random(seed, name, "landmarks").permutation(size)[:count])
-
-
-def cluster_centers(samples: np.ndarray, count: int, seed: int, name: str) -> np.ndarray:
-    """At most `count` means of clusters of a node's own rows, each of at least `LEAST_CLUSTER` rows."""
-    labels = cluster_labels(samples, count, seed, name)
-    if labels is None:
-        return samples[:0]
-    return np.stack([samples[labels == c].mean(axis=0) for c in range(labels.max() + 1)]).astype(samples.dtype)
-
-
-def cluster_labels(samples: np.ndarray, count: int, seed: int, name: str) -> np.ndarray | None:
-    """Which cluster each row is in; None where there are too few rows for one.
-
-    Clusters that come out with less than `LEAST_CLUSTER` rows are given up, one by one, and their rows go to the nearest other.
-    """
-    count = min(count, len(samples) // LEAST_CLUSTER)
-    if count == 0:
-        return None
-    random = np.random.RandomState(int(node_random(seed, name, "kmeans").integers(2**31)))
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # fewer distinct rows than clusters: those left empty are given up
-        found = KMeans(count, n_init=1, random_state=random).fit(samples.astype(np.float64))
-    centers, labels = found.cluster_centers_, found.labels_
-    while True:
-        sizes = np.bincount(labels, minlength=len(centers))
-        if sizes.min() >= LEAST_CLUSTER:
-            return labels
-        centers = np.delete(centers, sizes.argmin(), axis=0)
-        labels = pairwise_distances_argmin(samples, centers)
-
-
 def digest(points: np.ndarray) -> np.ndarray:
     """A fingerprint of an array, as numbers that any float dtype holds exactly."""
     shape = ",".join(map(str, points.shape))
@@ -104,7 +67,10 @@ def digest(points: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Landmarks:
-    """The points (m, M) and a root R (m, m) of K_LL^-1."""
+    """The points (m, M) and an upper triangular root R (m, m) of K_LL^-1: psi(x) = R'k(L, x). More points add coordinates and change none.
+
+    The root is computed in float64 whatever the data: it is an inverse.
+    """
 
     points: Array
     root: Array
@@ -115,20 +81,53 @@ class Landmarks:
 
     @classmethod
     def of(cls, points: Array, kernel: Kernel) -> Landmarks:
-        """In float64 whatever the data: there are two kinds of root, and nodes that differ in the last bits must not differ in the kind."""
+        """Of points none of which is redundant."""
+        return cls.none(points).grown(points, kernel)[0]
+
+    @classmethod
+    def none(cls, like: Array) -> Landmarks:
+        """No landmarks, in the library and dtype of `like` (n, M)."""
+        xp = aac.array_namespace(like)
+        return cls(like[:0, :], xp.zeros((0, 0), dtype=like.dtype, device=aac.device(like)))
+
+    def grown(self, points: Array, kernel: Kernel) -> tuple[Landmarks, Growth]:
+        """With more points, none of them redundant; and how the coordinates of a sample go on."""
         xp = aac.array_namespace(points)
         exact = xp.astype(points, xp.float64)
-        scale = xp.max(kernel.diagonal(exact))[None] * (
-            spectrum.eps(points) / spectrum.eps(exact)
-        )  # rounding is that of the data
-        size = xp.full((1,), float(points.shape[0]), dtype=exact.dtype, device=aac.device(points))
-        gram = _among(exact, kernel)[None, ...]
-        check_finite(gram, ["the landmarks"], kernel)
-        whole = spectrum.Factor(gram, size, scale)
-        root = spectrum.inverse_root(whole)[0, ...]
-        if "eigen" in whole.__dict__:  # otherwise it has a Cholesky factor
-            check_kernel(exact[None, ...], whole, np.array([points.shape[0]]), ["the landmarks"], kernel)
-        return cls(points, xp.astype(root, points.dtype))
+        old, root = xp.astype(self.points, xp.float64), xp.astype(self.root, xp.float64)
+        gram = _among(exact, kernel)
+        check_finite(gram[None, ...], ["the landmarks"], kernel)
+        across = kernel.gram(exact, old) @ root  # (new, old): what the old ones express of the new
+        factor = xp.linalg.cholesky(gram - across @ transposed(across))
+        inverse = transposed(spectrum.inverse_triangle(factor[None, ...])[0, ...])  # upper triangular
+        beside = -(root @ transposed(across)) @ inverse
+        below = xp.zeros((exact.shape[0], old.shape[0]), dtype=exact.dtype, device=aac.device(exact))
+        whole = xp.concat([xp.concat([root, beside], axis=1), xp.concat([below, inverse], axis=1)], axis=0)
+        kind = points.dtype
+        growth = Growth(points, xp.astype(across, kind), xp.astype(inverse, kind))
+        return Landmarks(xp.concat([self.points, points]), xp.astype(whole, kind)), growth
+
+    def independent(self, points: np.ndarray, kernel: Kernel, least: float) -> np.ndarray:
+        """Places of those new points (on the host) that the landmarks and each other leave enough of, the one with the most left first."""
+        exact = points.astype(np.float64)
+        old, root = (spectrum.to_numpy(x).astype(np.float64) for x in (self.points, self.root))
+        gram = kernel.gram(exact, exact)
+        check_finite(gram[None, ...], ["the landmarks"], kernel)
+        size = max(float(np.diagonal(gram).max(initial=0.0)), 0.0)
+        across = kernel.gram(exact, old) @ root if len(old) else np.zeros((len(exact), 0))
+        left = gram - across @ across.T
+        lowest = float(np.linalg.eigvalsh(gram)[0]) if len(gram) else 0.0
+        if lowest < -(spectrum.NEGATIVE + 10 * len(gram) * np.finfo(np.float64).eps) * len(gram) * max(size, 1e-300):
+            raise ValueError(
+                f"kernel {kernel.label} is not positive semi-definite: smallest eigenvalue {lowest:.3g} of the landmarks' kernel matrix, whose "
+                f"entries are up to {size:.3g}; change the kernel or its parameters, or fit on one node (network=1), which leaves negative "
+                "eigenvalues out"
+            )
+        enough = max(least * size, 1e-300)
+        if np.diagonal(left).max(initial=0.0) <= enough:  # of the first pivot LAPACK does not ask
+            return np.zeros(0, dtype=np.int64)
+        _, order, rank, _ = dpstrf(left, tol=enough, lower=1)
+        return order[:rank] - 1
 
     def coordinates(self, kernel: Kernel, samples: Array) -> Array:
         """psi of each sample, not centred: (..., n, m)."""
@@ -166,6 +165,22 @@ class Landmarks:
             samples,
         )
         return None if kernel.far(squares) else (psi, squares)
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """New landmarks: their points, `across` (new, old) and `inverse` (new, new), with which the coordinates of a sample go on."""
+
+    points: Array
+    across: Array
+    inverse: Array
+
+    def coordinates(self, kernel: Kernel, samples: Array, psi: Array) -> Array:
+        """The new coordinates (n, new) of samples whose old ones are psi (n, old)."""
+        found = kernel.gram(samples, self.points)
+        if self.across.shape[1]:
+            found = found - psi @ transposed(self.across)
+        return found @ self.inverse
 
 
 def _compiles(kernel: Kernel, points: Array) -> bool:

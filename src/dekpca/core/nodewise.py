@@ -26,6 +26,8 @@ Array = Any
 
 CACHE_BYTES = 2**19  # of results that one chunk makes; what it reads and its temporaries are a few times that
 SHARE = 1.5  # the first share is one part in so many of a thread's; the smallest a 40th of all
+STRIPES = 8  # pieces into which a sum over many rows is cut; a fixed number, so that sums do not depend on how many threads there are
+SUMMED_BYTES = 2**25  # of all results of slices that are added up
 DEVICE_BYTES = 2**28  # the same where a chunk is a few kernel launches
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("pool", default=None)
@@ -156,6 +158,33 @@ def by_nodes(f: Callable[[slice], tuple[Array, ...]], count: int, item_bytes: in
 
     in_turn(work, slices, like)
     return tuple(out)
+
+
+def summed(
+    f: Callable[[slice], tuple[Array, ...]], count: int, like: Array, result_bytes: int = 0
+) -> tuple[Array, ...]:
+    """The sums over slices of `count` rows of the arrays f(slice), added in the order of the slices, whatever thread comes first.
+
+    Into how many slices does not depend on the number of threads, so neither do the sums; where results are large there are fewer.
+    """
+    stripes = STRIPES
+    while stripes > 2 and stripes * result_bytes > SUMMED_BYTES:
+        stripes //= 2
+    cut = aac.is_numpy_array(like) and count > stripes
+    slices = list(row_tiles(count, -(-count // stripes))) if cut else [slice(0, count)]
+    found: list[tuple[Array, ...] | None] = [None] * len(slices)
+
+    def work(i: int) -> None:
+        found[i] = f(slices[i])
+
+    in_turn(work, range(len(slices)), like)
+    total = found[0]
+    assert total is not None
+    for i in range(1, len(slices)):
+        more, found[i] = found[i], None
+        assert more is not None
+        total = tuple(a + b for a, b in zip(total, more, strict=True))
+    return total
 
 
 def row_bytes(x: Array, leading: int = 1) -> int:

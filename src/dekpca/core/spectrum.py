@@ -172,7 +172,7 @@ def invert(matrices: Array, times: float = 1.0, by: Array | None = None) -> Arra
         if bool(info.any()):
             raise np.linalg.LinAlgError("singular matrix")
         return inverse
-    root = _inverse_triangle(factor)
+    root = inverse_triangle(factor)
     return transposed(root) @ root
 
 
@@ -245,12 +245,12 @@ def inverse_root(whole: Factor) -> Array:
             root = np.zeros_like(whole.matrix)
             if native.steps.inverse_factor(np.ascontiguousarray(whole.matrix[0]), root[0]):
                 return transposed(root)
-        return transposed(_inverse_triangle(xp.linalg.cholesky(whole.matrix)))
+        return transposed(inverse_triangle(xp.linalg.cholesky(whole.matrix)))
     basis = whole.eigen.basis
     return (basis * xp.sqrt(whole.eigen.inverse)[..., None, :]) @ transposed(basis)
 
 
-def _inverse_triangle(lower: Array) -> Array:
+def inverse_triangle(lower: Array) -> Array:
     """The inverse of each of a stack of lower triangular matrices."""
     if aac.is_numpy_array(lower):
         inverse = dtrtri if lower.dtype == np.float64 else strtri

@@ -20,7 +20,7 @@ import numpy as np
 from ..answer import Answer
 from ..block import Block, make_blocks
 from ..core.nodewise import threads
-from ..memory import give_back, within
+from ..memory import fitting, give_back, within
 from ..messages import Checkpoint
 from ..network import Network
 from ..options import Options
@@ -65,10 +65,12 @@ def run(
     """Run the program for all nodes; `parts` are their samples (n_j, M), of one dtype on one device.
 
     `observer` sees every checkpoint. `resume` is a list with a (known, state) for each block, as a checkpoint held it.
-    With `memory_limit`, in bytes, Gram blocks that do not fit are computed again in each iteration. Ctrl-C during the iterations makes the
+    With `memory_limit`, in bytes, landmarks grow no further than it allows, and Gram blocks that do not fit are computed again in each
+    iteration. Ctrl-C during the iterations makes the
     nodes stop at their next check, with the last iterate as the result; a second one ends at once.
     """
-    return drive(within(make_blocks(parts, network), options, memory_limit), options, observer, resume)
+    blocks = within(make_blocks(parts, network), options, memory_limit)
+    return drive(blocks, fitting(blocks, options, memory_limit), observer, resume)
 
 
 def drive(

@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 from ..block import Block, make_blocks, size_class
 from ..core.spectrum import to_numpy
-from ..messages import Say, Tell
+from ..messages import Rows, Say, Tell, Total
 from ..network import Network, listing
 from ..node_model import NodeModel
 from ..options import Options
@@ -172,6 +172,7 @@ class Mail(Post):
 
     def __init__(self, blocks: Sequence[Block], comm: Any, hosts: np.ndarray):
         super().__init__(blocks, hosts, comm.Get_rank())
+        self._comm = comm
         self.wire: dict[str, np.ndarray] = {}
         self._dtype = _dtype(blocks[0].samples)
         ends = self.network.directed_edges
@@ -191,6 +192,42 @@ class Mail(Post):
     def close(self) -> None:
         if self._graph is not None:
             self._graph.Free()
+
+    # ------------------------------------------------------------------ what all nodes come to know: ranks of one job trust each other
+    def total(self, requests: Sequence[Total]) -> list[Array | None]:
+        """A reduction to the rank that hosts the root of the tree, which finishes the sum and tells all."""
+        value = self._add_up([r.value for r in requests])
+        mine = np.ascontiguousarray(to_numpy(value))
+        root = int(self.hosts[self.network.root])
+        into = np.empty_like(mine)
+        self._comm.Reduce(mine, into if self.here == root else None, root=root)
+        first = requests[0]
+        result = np.empty(first.size, dtype=mine.dtype)
+        if self.here == root:
+            finished = self._on_device(into)
+            asked = requests[int(self._home[self.network.root, 0])]
+            result = np.ascontiguousarray(to_numpy(finished if asked.finish is None else asked.finish(finished)))
+        self._comm.Bcast(result, root=root)
+        self._count_tree(first.kind, mine.nbytes, result.nbytes)
+        self.wire.setdefault(first.kind, np.zeros(3, dtype=np.int64))[:] += 1, 1, mine.nbytes
+        return [self._on_device(result)] * len(requests)
+
+    def rows(self, requests: Sequence[Rows]) -> list[Array | None]:
+        """Rows of all ranks, in the order of the names of their nodes."""
+        counts, width = requests[0].counts, int(requests[0].rows.shape[1])
+        mine = np.concatenate([to_numpy(r.rows) for r in requests]).astype(self._dtype, copy=False)
+        order = np.concatenate([np.repeat(b.nodes, counts[b.nodes]) for b in self.blocks])
+        sizes = np.array([counts[self.hosts == rank].sum() for rank in range(self._comm.Get_size())])
+        everything = np.empty((int(counts.sum()), width), dtype=self._dtype)
+        owners = np.empty(int(counts.sum()), dtype=np.int64)
+        self._comm.Allgatherv(np.ascontiguousarray(mine), [everything, sizes * width])
+        self._comm.Allgatherv(order.astype(np.int64), [owners, sizes])
+        rank_of_name = np.empty(len(self.network), dtype=np.int64)
+        rank_of_name[self.network.by_name] = np.arange(len(self.network))
+        found = everything[np.argsort(rank_of_name[owners], kind="stable")]
+        self._count_rows(requests[0].kind, counts, width * self._dtype.itemsize)
+        self.wire.setdefault(requests[0].kind, np.zeros(3, dtype=np.int64))[:] += 1, 1, mine.nbytes
+        return [self._on_device(found)] * len(requests)
 
     # ------------------------------------------------------------------ rounds
     def _exchange(self, says: Sequence[Say], route: Route) -> Callable[[], Array]:

@@ -145,28 +145,26 @@ class Post:
         """The sum over all nodes, and the messages it would have taken along the tree."""
         if not self.alone:
             return [None] * len(requests)
-        result = self._add_up([r.values for r in requests])
+        result = self._add_up([r.value for r in requests])
         root = requests[int(self._home[self.network.root, 0])]
         if root.finish is not None:
             result = root.finish(result)
-        up, down = self._tree_edges
-        self.traffic.add(root.kind, up, np.full(len(up), row_bytes(requests[0].values, 1)))
-        self.traffic.add(root.kind, down, np.full(len(down), row_bytes(result, 0)))
+        self._count_tree(root.kind, row_bytes(requests[0].value, 0), row_bytes(result, 0))
         return [result] * len(requests)
 
-    def _add_up(self, values: Sequence[Array]) -> Array:
-        """The rows of the blocks added in the order of the tree (on other devices than the host in theirs: 10,000 launches would not do)."""
-        if not aac.is_numpy_array(values[0]):
-            xp = aac.array_namespace(values[0])
-            return xp.sum(xp.stack([xp.sum(rows, axis=0) for rows in values]), axis=0)
-        sums: list[Any] = [None] * len(self.network)
-        for block, rows in zip(self.blocks, values, strict=True):
-            for node, row in zip(block.nodes, rows, strict=True):
-                sums[node] = row
-        for node in self.network.upward:
-            for child in self.network.children[node]:
-                sums[node], sums[child] = sums[node] + sums[child], None  # whose memory the next sum takes
-        return sums[self.network.root]
+    @staticmethod
+    def _add_up(values: Sequence[Array]) -> Array:
+        """The sum over the blocks, in their order."""
+        total = values[0]
+        for value in values[1:]:
+            total = total + value
+        return total
+
+    def _count_tree(self, kind: str, up_bytes: int, down_bytes: int) -> None:
+        """A message to each parent, and one from it, of the nodes that are hosted here."""
+        up, down = (edges[self.hosts[self.traffic.edges[edges, 0]] == self.here] for edges in self._tree_edges)
+        self.traffic.add(kind, up, np.full(len(up), up_bytes))
+        self.traffic.add(kind, down, np.full(len(down), down_bytes))
 
     def rows(self, requests: Sequence[Rows]) -> list[Array | None]:
         """The rows of all nodes in the order of their names."""
@@ -180,12 +178,16 @@ class Post:
         rank[self.network.by_name] = np.arange(len(rank))
         order = np.argsort(np.repeat(rank[nodes], counts[nodes]), kind="stable")
         result = xp.take(together, _index(together, order), axis=0)
-        up, down = self._tree_edges
+        self._count_rows(requests[0].kind, counts, row_bytes(together, 1))
+        return [result] * len(requests)
+
+    def _count_rows(self, kind: str, counts: np.ndarray, size: int) -> None:
+        """Rows of `size` bytes go up the tree, each node's with those of its children, and all of them down."""
+        up, down = (edges[self.hosts[self.traffic.edges[edges, 0]] == self.here] for edges in self._tree_edges)
         below = rows_below(self.network, counts)[self.traffic.edges[up, 0]]
         speaks = below > 0
-        self.traffic.add(requests[0].kind, up[speaks], below[speaks] * row_bytes(together, 1))
-        self.traffic.add(requests[0].kind, down, np.full(len(down), row_bytes(result, 0)))
-        return [result] * len(requests)
+        self.traffic.add(kind, up[speaks], below[speaks] * size)
+        self.traffic.add(kind, down, np.full(len(down), int(counts.sum()) * size))
 
     @cached_property
     def _tree_edges(self) -> tuple[np.ndarray, np.ndarray]:

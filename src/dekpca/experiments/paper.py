@@ -45,7 +45,7 @@ NAMES = {
     "local": "local kernel PCA",
     "neighborhood": "neighborhood kernel PCA",
     "paper": "the paper's settings, 20 iterations",
-    "dekpca": "dekpca's default",
+    "dekpca": "dekpca, projection solver",
 }
 
 
@@ -55,7 +55,7 @@ def rows_a_node(source: Source, nodes: int, wanted: int) -> int:
 
 
 def _estimator(method: str, source: Source, network: Network, seed: int, **changes: Any) -> DecentralizedKernelPCA:
-    settings = {"gamma": source.gamma, "network": network, "random_state": seed}
+    settings = {"gamma": source.gamma, "network": network, "random_state": seed, "solver": "projection"}
     if method == "paper":
         settings |= PAPER | {"max_iter": PAPER_ITERATIONS}
     return DecentralizedKernelPCA(1, **settings | changes)

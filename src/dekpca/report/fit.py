@@ -148,6 +148,7 @@ def _summary(model: Any, found: Findings, total: int, central: NodeModel | None)
         ("Components", str(model.n_components), f"explain {hosted(model.explained_variance_ratio_).sum():.1%}"),
         ("Iterations", f"{model.n_iter_:,}", f"of at most {model.max_iter:,}"),
         ("Worst agreement", *worst),
+        ("Estimated agreement", *_estimated(model)),
     ]
     if found.sent is not None:
         most = int(np.argmax(found.sent))
@@ -158,15 +159,38 @@ def _summary(model: Any, found: Findings, total: int, central: NodeModel | None)
     return f'<p class="verdict {kind}" role="status"><strong>{word}</strong> <span>{escape(why)}</span></p>{cards_html(cards)}'
 
 
+def _estimated(model: Any) -> tuple[str, str]:
+    """What the nodes estimate of their agreement with a central answer that none of them has."""
+    if np.isnan(model.span_accuracy_):
+        return "–", "this solver and kernel have no estimate"
+    return (
+        f"{np.floor(model.span_accuracy_ * 1e4) / 1e4:.4f}",
+        f"of the span of all components with central; {model.n_landmarks_:,} landmarks",
+    )
+
+
+def _stages(model: Any) -> str:
+    """How the landmarks grew, in words."""
+    errors = model.history_.get("error", ())
+    if not len(errors):
+        return ""
+    steps = ", ".join(
+        f"{m:,} landmarks {error:.2g}" for m, error in zip(model.history_["landmarks"], errors, strict=True)
+    )
+    return f"The estimated error, sin² of the angle between the span of the components and the central one: {steps}; tol={model.tol:g} is asked for."
+
+
 def verdict(model: Any) -> tuple[bool, str]:
     """Whether the nodes stopped because they agreed, and the numbers behind it."""
     history, allowed = model.history_, float(model.tol) ** 0.5
     residual = np.asarray(history.get("residual", ()), dtype=float)
     change = np.asarray(history.get("since_check", ()), dtype=float)
+    agreed = not len(residual) or (residual[-1] <= allowed and (not len(change) or change[-1] <= allowed))
+    if agreed and not model.converged_ and not np.isnan(model.span_accuracy_):
+        why = f"The components are estimated to be less accurate than tol={model.tol:g} asks for"
+        return False, f"{why}; span_accuracy_ is {model.span_accuracy_:.4f}."
     if len(residual) == 0:
-        return bool(model.converged_), (
-            "No iterations were needed: the answer comes in one shot." if model.converged_ else "It did not finish."
-        )
+        return bool(model.converged_), "No iterations were needed: the answer comes in one shot."
     state = f"the worst node's disagreement with its neighbors is {residual[-1]:.2g}"
     by_node = history.get("residual_by_node")
     if by_node is not None and len(by_node):
@@ -287,7 +311,7 @@ def _convergence(model: Any) -> Section:
         return Section(
             "convergence",
             "Convergence",
-            'This solver answers in one shot; with solver="projection" the residual of every iteration stands here.',
+            f'This solver answers in one shot; with solver="projection" the residual of every iteration stands here. {_stages(model)}',
         )
     by_node = history.get("residual_by_node")
     allowed = float(model.tol) ** 0.5
@@ -392,8 +416,9 @@ def _eigenvalues(model: Any, central: NodeModel | None) -> Section:
         with np.errstate(divide="ignore", invalid="ignore"):
             columns += [truth, np.where(truth > 0, ours / truth, np.nan)]
         head += ["central", "ratio to central"]
-    head.append("explained variance")
+    head += ["explained variance", "estimated agreement"]
     columns.append([f"{r:.2%}" for r in ratio])
+    columns.append(["–" if np.isnan(a) else f"{np.floor(a * 1e4) / 1e4:.4f}" for a in model.accuracy_])
     table = Table(head, list(zip(*columns, strict=True)), "Eigenvalues and explained variance")
     share = charts.bar_figure({"each": ratio * 100}, labels, "component", "explained variance, %")
     share.data[0].marker.color = charts.BLUE

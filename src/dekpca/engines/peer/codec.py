@@ -20,11 +20,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ...core.accuracy import Accuracy
 from ...core.centering import Columns
 from ...core.consensus import Estimate, Sums
 from ...core.landmarks import Landmarks, RandomFeatures
 from ...features import PowerState
 from ...kernels import Kernel
+from ...landmark_solver import Correction
 from ...messages import Heard
 from ...options import Options
 from ...program import State
@@ -34,7 +36,24 @@ from .errors import Damaged
 MAGIC = b"dekpca-values 1\n"
 LENGTH = struct.Struct("<QQ")  # of the skeleton, of the arrays
 DTYPES = {"<f8", "<f4", "<i8", "<i4", "<u8", "|u1", "|b1"}
-CLASSES = {c.__name__: c for c in (Columns, Estimate, Heard, Kernel, Known, Landmarks, Options, PowerState, RandomFeatures, State, Sums)}  # fmt: skip
+CLASSES = {
+    c.__name__: c
+    for c in (
+        Accuracy,
+        Columns,
+        Correction,
+        Estimate,
+        Heard,
+        Kernel,
+        Known,
+        Landmarks,
+        Options,
+        PowerState,
+        RandomFeatures,
+        State,
+        Sums,
+    )
+}
 MENDED = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # these are no damage
 SIMPLE = (bool, int, float, str, type(None))
 

@@ -48,7 +48,7 @@ NOT_HERE = {
     "kernel_params": "a kernel must have a name here",
     "missing": "it is a setting of its own, outside [model]",
 }
-CAREFUL = {"landmarks": "kmeans", "random_state": 0}  # defaults between organisations: no row is shown to everybody
+CAREFUL = {"share_rows": False, "random_state": 0}  # defaults between organisations: no row leaves its owner
 
 
 class ConfigError(ValueError):
@@ -118,7 +118,7 @@ class Config:
     def estimator(self) -> DecentralizedKernelPCA:
         """With the settings of this run; the careful ones where nothing is said."""
         settings = {**CAREFUL, "missing": "mean" if self.missing == "mean" else "error", **self.model}
-        points = settings["landmarks"]
+        points = settings.get("landmarks")
         if isinstance(points, str) and Path(points).suffix:
             settings["landmarks"] = read_data(self.path.parent / points).samples
         return DecentralizedKernelPCA(**settings)

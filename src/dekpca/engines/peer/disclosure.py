@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.landmarks import LEAST_CLUSTER
+from ...core.clusters import LEAST_CLUSTER
 from ...network import listing
-from ...options import RANDOM_FEATURES, Options, noise_level
+from ...options import RANDOM_FEATURES, Options, iterates, noise_level
 
 EVERYBODY = "to every node"
 SUMS = "in sums along a tree of nodes, in which a neighbor may see yours alone"
@@ -23,14 +23,18 @@ def disclosure(
     kind = options.landmarks if isinstance(options.landmarks, str) else "points"
     noise = "" if noise_level(options.exchange_noise) == (0.0, None) else ", with noise drawn here"
     count = "some" if n_landmarks == "auto" else f"up to {n_landmarks}"
+    iterating = iterates(options, n_landmarks)
     lines: list[tuple[str, str]] = []
-    if options.solver == "projection":
+    if iterating:
         lines.append((f"all {rows} rows of {columns} columns{noise}", near))
         lines.append((f"the component values of each of the {rows} rows, without noise", near))
-    if n_landmarks != 0 and kind == "samples":
-        lines.append((f"{count} of the rows, drawn as landmarks{noise}", EVERYBODY))
-    if n_landmarks != 0 and kind == "kmeans":
-        lines.append((f"means of clusters of at least {LEAST_CLUSTER} rows, as landmarks", EVERYBODY))
+    if n_landmarks != 0:
+        if gives_rows(options, n_landmarks):
+            lines.append((f"{count} of the rows, drawn as landmarks{noise}", EVERYBODY))
+        if kind == "kmeans" or (kind == "auto" and not iterating):
+            lines.append((f"means of clusters of at least {LEAST_CLUSTER} rows, as landmarks", EVERYBODY))
+        if kind == "gaussian" or (kind == "auto" and not options.share_rows):
+            lines.append(("the sum of the rows, and of their products with directions that all nodes know", SUMS))
     if kind == "points":
         lines.append(("a hash of the landmarks that all have", EVERYBODY))
     if options.impute:
@@ -40,9 +44,9 @@ def disclosure(
     if options.gamma_by_variance:
         lines.append(("the sum of all entries and of their squares", SUMS))
     if n_landmarks != 0:
-        what = "random features" if kind == RANDOM_FEATURES else "similarities to the landmarks"
+        what = "random features" if kind == RANDOM_FEATURES else "similarities to the landmarks and random features"
         lines.append((f"sums of the rows' {what}, and of products of these", SUMS))
-    if options.solver == "projection":
+    if iterating:
         lines.append(("in each iteration, estimates of the components at your rows and at theirs", near))
     if named:
         what = f"the names of the {columns} columns" if named == "names" else "a fingerprint of the columns' names"
@@ -51,7 +55,12 @@ def disclosure(
     return lines
 
 
+def gives_rows(options: Options, n_landmarks: int | str) -> bool:
+    """Whether rows may become landmarks, which all nodes see."""
+    kind = options.landmarks if isinstance(options.landmarks, str) else "points"
+    return n_landmarks != 0 and (kind == "samples" or (kind == "auto" and options.share_rows))
+
+
 def leaves_rows(options: Options, n_landmarks: int | str) -> bool:
-    """Whether a row of this node leaves it."""
-    samples = isinstance(options.landmarks, str) and options.landmarks == "samples" and n_landmarks != 0
-    return options.solver == "projection" or samples
+    """Whether a row of this node may leave it."""
+    return iterates(options, n_landmarks) or gives_rows(options, n_landmarks)

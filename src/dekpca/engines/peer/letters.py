@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from ...answer import REST_FEATURES
+from ...landmark_solver import EXTRA_COLUMNS, MORE_FREQUENCIES, SIGNS, Shapes
 from ...options import Options
 from . import wire_pb2 as wire
 from .certificates import NAME
@@ -38,7 +38,7 @@ BROKEN_OFF = 100  # largest messages: what a neighbor may leave unfinished, on o
 DTYPES = {"<f8": 8, "<f4": 4}
 KINDS = frozenset(
     {"landmarks", "counts", "fingerprint", "columns", "scale", "mean", "covariance", "power", "spectrum"}
-    | {"check", "data", "rho", "share", "view", "values", "deflate"}
+    | {"sketch", "accuracy", "check", "data", "rho", "share", "view", "values", "deflate"}
 )  # all that docs/privacy.md lists
 
 M = TypeVar("M", bound=Message)
@@ -66,14 +66,19 @@ class Limits:
     @classmethod
     def of(cls, run: str, dtype: str, options: Options, sizes: np.ndarray, n_columns: int, depth: int) -> Limits:
         """From the settings and the sizes of all nodes."""
-        m, q, n = options.n_landmarks, options.n_columns, int(sizes.max())
+        m, q, n = (options.max_landmarks if options.grow else options.n_landmarks), options.n_columns, int(sizes.max())
+        p, k, features = q + EXTRA_COLUMNS, options.n_components, 2 * MORE_FREQUENCIES
         numbers = max(
             n * n_columns,  # data
             m * n_columns,  # landmarks
-            0 if options.random_features else m * (m + 1) // 2,  # covariance
+            0 if options.random_features else m * m + m + 2,  # covariance
+            1 + p + m + m * p,  # directions
+            (2 * features + m + p) * (p + SIGNS + 1) + p * p + SIGNS + 1,  # sketch
+            Shapes(features, m, p, k).told,
             (m + n) * q,  # share, view, values
-            2 + q + m * q,  # power, directions
-            1 + max(4 * q * q + 3 * q + m * q, REST_FEATURES * q, 2 * q * q),  # spectrum, check
+            2 + q + m * q,  # power
+            (q + EXTRA_COLUMNS) * (1 + m),  # directions
+            1 + max(4 * q * q + 3 * q + m * q, 2 * q * q),  # spectrum, check
             len(sizes),  # counts
             2 * n_columns,
             64,  # fingerprint

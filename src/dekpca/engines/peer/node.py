@@ -19,6 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ...data import read as read_data
 from ...data import remembered
 from ...estimator import DecentralizedKernelPCA
+from ...options import check_rows_stay
 from ..facts import settings_of, texts
 from . import codec
 from .config import Config
@@ -55,6 +56,7 @@ def prepare(config: Config) -> Prepared:
     if config.report is not None:
         import_module("dekpca.report.charts")  # before the work: it says what is missing for a report
     options = model._options(model._features, int(model.random_state))
+    check_rows_stay(options, model.n_landmarks)
     settings = settings_of(options) | {name: getattr(model, name) for name in ("n_landmarks", "n_oversamples")}
     return Prepared(config, model, samples, data.labels, options, texts(settings), remembered(config.roles, [data]))
 
@@ -88,6 +90,8 @@ def run(prepared: Prepared, identity: Identity | None, watch: Watch | None = Non
             warnings.simplefilter("always", ConvergenceWarning)
             model._fit([prepared.samples], network, prepared.options, drive, np.array([number]), sizes, shown=False)
         model.nodes_ = np.full(len(prepared.samples), number)
+        about = {"span_accuracy": float(model.span_accuracy_), "landmarks": int(model.n_landmarks_)}
+        log.info("answer found", extra=about)
         for warning in caught:
             log.warning(str(warning.message))
         config.model_file.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +117,9 @@ def summary(prepared: Prepared, session: Session) -> dict[str, Any]:
         "converged": bool(model.converged_),
         "iterations": int(model.n_iter_),
         "eigenvalues": [float(v) for v in model.eigenvalues_],
+        "accuracy": [None if np.isnan(a) else float(a) for a in model.accuracy_],
+        "span_accuracy": None if np.isnan(model.span_accuracy_) else float(model.span_accuracy_),
+        "landmarks": int(model.n_landmarks_),
         "explained_variance_ratio": [float(v) for v in model.explained_variance_ratio_],
         "bytes_sent": {kind: int(sent.sum()) for kind, sent in model.history_["bytes"].items()},
         "resumed": session.resumed,

@@ -1,0 +1,207 @@
+"""How good an answer is, estimated from sums over the nodes: no node has the central answer to compare with.
+
+G (rows, q) are values of functions on rows, psi the rows' landmark coordinates, r1 and r2 two independent sketches of what the landmarks miss:
+random features with E r(x)'r(y) = k(x, y) - psi(x)'psi(y) for any two rows, whoever has them. Then Y_h = psi psi'G + r_h r_h'G are two independent
+estimates of K G, and
+
+    S = G'(Y_1 + Y_2) / 2            Rayleigh-Ritz in the span of G: eigenvalues, and a rotation that separates components
+    O_h = Y_h - G G'Y_h              what leaves the span. The product O_1'O_2 has no noise of its own squared
+    t = noise of S / gaps            how far the noise of S turns the first k components towards the others
+
+The error of the span of the first k components is sin^2 of its largest angle to the central one: the largest eigenvalue of O_1'O_2 / gap^2 + t t'.
+docs/algorithm.md has more, docs/accuracy.md how good it was. All works on small matrices; the sums are taken elsewhere (landmark_solver.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .spectrum import eps
+
+Array = Any
+
+LEAST_GAP = 1e-12  # relative to the first eigenvalue: components nearer than this count as equal
+HIDDEN = 0.6  # the rest may hold a component of its own if its largest eigenvalue, as it is estimated, is so much of the last eigenvalue
+SAFETY = 1.3  # estimates are a little low in the median (benchmarks/regimes.py)
+ROUNDING = 1e-9  # an error below this is none
+UNKNOWN = 1.0  # the error of a span of which nothing can be said
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What is known about an answer of k components without the central one. Numbers only: it goes into files and to other nodes.
+
+    `components` are estimated |correlations| of each component's values with the central ones, `span` the smallest cosine between the spans,
+    `error` its sin^2. `alike` says of each component up to which one, counted from 1, eigenvalues are too close to be told apart (itself, if it is
+    apart; k + 1 is the first that is not among the components).
+    """
+
+    components: tuple[float, ...]
+    span: float
+    error: float
+    alike: tuple[int, ...]
+    method: str  # "sketches" or "doubling"
+
+    @classmethod
+    def of(cls, errors: np.ndarray, error: float, mixed: np.ndarray, tol: float, method: str) -> Accuracy:
+        """From the error (sin^2) of each component within and outside the span, that of the span, and how far components mix with each other."""
+        k, errors = len(errors), np.minimum(errors, UNKNOWN)
+        far = list(range(1, k + 1))
+        for i in range(k):
+            close = [j + 1 for j in range(mixed.shape[1]) if mixed[i, j] > tol]
+            far[i] = max([far[i], *close])
+        cosine = np.sqrt(np.clip(1.0 - errors, 0.0, 1.0))
+        return cls(
+            tuple(map(float, cosine)),
+            float(np.sqrt(max(0.0, 1.0 - min(error, 1.0)))),
+            float(min(error, UNKNOWN)),
+            tuple(far),
+            method,
+        )
+
+    @classmethod
+    def exact(cls, k: int) -> Accuracy:
+        """Of an answer that is the central one."""
+        return cls((1.0,) * k, 1.0, 0.0, tuple(range(1, k + 1)), "exact")
+
+    def meets(self, tol: float) -> bool:
+        """Whether the span is as good as asked for, up to rounding."""
+        return self.error <= max(tol, ROUNDING)
+
+    def groups(self) -> list[tuple[int, int]]:
+        """First and last component, counted from 1, of each group that is too close to be told apart."""
+        found: list[tuple[int, int]] = []
+        for i, last in enumerate(self.alike, start=1):
+            if last > i and (not found or i > found[-1][1]):
+                found.append((i, last))
+            elif found and i <= found[-1][1] < last:
+                found[-1] = found[-1][0], last
+        return found
+
+    def limited(self, components: np.ndarray, error: float) -> Accuracy:
+        """No component better than so, and at least so much error of the span."""
+        limited = tuple(map(float, np.minimum(self.components, components)))
+        whole = min(max(self.error, error), UNKNOWN)
+        return replace(self, components=limited, span=float(np.sqrt(1.0 - whole)), error=whole)
+
+
+@dataclass(frozen=True, eq=False)
+class Ritz:
+    """Rayleigh-Ritz in the span of G with two estimates of the kernel."""
+
+    white: np.ndarray  # (p, q): makes the columns orthonormal; p >= q where some depend on others
+    values: np.ndarray
+    basis: np.ndarray  # (q, q)
+    noise: (
+        np.ndarray
+    )  # (q, q): about how far either estimate is off, squared, as a mean over all pairs of columns has it
+
+    @property
+    def turn(self) -> np.ndarray:
+        """(p, q): the columns as separated orthonormal functions."""
+        return self.white @ self.basis
+
+
+def rayleigh_ritz(squares: np.ndarray, marks: np.ndarray, rest: Sequence[np.ndarray]) -> Ritz:
+    """From G'G, the landmarks' part G'psi psi'G of the kernel, and two independent estimates of the rest, all (p, p)."""
+    white = whitener(squares)
+    first, second = (white.T @ (r + r.T) @ white / 2 for r in rest)
+    values, basis = np.linalg.eigh(white.T @ (marks + marks.T) @ white / 2 + without_noise(first, second))
+    values, basis = np.maximum(values[::-1], 0.0), basis[:, ::-1]
+    off, mean = basis.T @ (first - second) @ basis / 2, basis.T @ (first + second) @ basis / 2
+    return Ritz(white, values, basis, pooled_noise(off, np.maximum(np.diagonal(mean), 0.0)))
+
+
+def without_noise(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The mean of two estimates of a matrix. What is not on the diagonal is shrunk by the part of it that is noise, so that noise turns nothing."""
+    mean = (first + second) / 2
+    noise = pooled_noise((first - second) / 2, np.maximum(np.diagonal(mean), 0.0))
+    kept = np.clip(1.0 - noise / np.maximum(mean**2, 1e-300), 0.0, 1.0)
+    np.fill_diagonal(kept, 1.0)
+    return kept * mean
+
+
+def pooled_noise(off: np.ndarray, missed: np.ndarray) -> np.ndarray:
+    """The variance of each entry of an estimate of the rest, from one difference of two of them.
+
+    One number says little about its own variance. But the variance goes with what the landmarks miss of either column, and the factor is a mean
+    over all pairs.
+    """
+    size = np.outer(missed, missed)
+    upper = np.triu_indices(len(missed), 1)
+    known = size[upper] > 0
+    if not known.any():
+        return np.zeros_like(size)
+    return size * float(np.mean(off[upper][known] ** 2 / size[upper][known]))
+
+
+def whitener(squares: np.ndarray) -> np.ndarray:
+    """W (p, q) with W' squares W = 1; directions that are rounding are left out."""
+    size = np.sqrt(np.maximum(np.diagonal(squares), 0.0))
+    unit = np.where(size > 0, 1.0 / np.where(size > 0, size, 1.0), 0.0)
+    values, basis = np.linalg.eigh(squares * unit[:, None] * unit[None, :])
+    keep = values > len(squares) * 100 * eps(squares) * max(values[-1], 0.0)
+    return unit[:, None] * basis[:, keep] / np.sqrt(values[keep])
+
+
+def estimate(ritz: Ritz, leak: np.ndarray, hidden: float, missed: float, k: int, tol: float) -> Accuracy:
+    """From what leaves the span, O_1'O_2 (k, k) for the separated components, the size of what may be hidden in the rest, and its trace."""
+    values = ritz.values
+    bound = _bound(values, missed, k)
+    if len(values) <= k:  # nothing to tell the last component apart from
+        return Accuracy.of(np.full(k, min(UNKNOWN, bound)), min(UNKNOWN, bound), np.zeros((k, k)), tol, "sketches")
+    least = LEAST_GAP * max(values[0], 1e-300)
+    outside = np.maximum(values[:k] - values[-1], least)
+    leak = (leak + leak.T) / 2 / np.outer(outside, outside)
+    apart = np.abs(values[:k, None] - values[None, :])
+    turned = ritz.noise[:k, :] / np.maximum(apart, least) ** 2
+    to_others = turned[:, k:].sum(axis=1)
+    error = SAFETY * float(np.linalg.eigvalsh(leak + np.diag(to_others))[-1])
+    near = turned[:, : k + 1].copy()
+    np.fill_diagonal(near, 0.0)
+    errors = SAFETY * (np.maximum(np.diagonal(leak), 0.0) + to_others + near[:, :k].sum(axis=1))
+    if hidden >= HIDDEN * values[k - 1]:  # a component of its own may lie where no landmark is
+        error, errors = max(error, UNKNOWN), np.full(k, UNKNOWN)
+    return Accuracy.of(errors, min(max(error, 0.0), bound), near, tol, "sketches")
+
+
+def _bound(values: np.ndarray, missed: float, k: int) -> float:
+    """The error can be no larger (Davis and Kahan): `missed` is the trace of what the landmarks miss. Components that the data lacks are exact."""
+    if not len(values):
+        return 0.0
+    last = min(k, len(values))
+    following = values[last] if len(values) > last else 0.0
+    gap = max(values[last - 1] - following, LEAST_GAP * max(values[0], 1e-300))
+    return float((missed / gap) ** 2)
+
+
+def doubling(covariance: np.ndarray, half: int, k: int, q: int, missed: float, tol: float) -> Accuracy:
+    """For kernels without random features: how far the components turn when the landmarks grow from the first `half` to all.
+
+    `covariance` (m, m) is that of the landmark coordinates, of which the first `half` are those of the first landmarks alone. `missed` is the
+    trace of what the landmarks miss: where that is next to nothing, nothing can turn.
+    """
+    values, vectors = leading(covariance, q)
+    bound = min(_bound(values, missed, k), UNKNOWN)
+    if len(values) < k or half < k:
+        return Accuracy.of(np.full(k, bound), bound, np.zeros((k, k)), tol, "doubling")
+    few, less = leading(covariance[:half, :half], k)
+    cross = less.T @ (covariance[:half, :] @ vectors[:, :k])
+    size = np.sqrt(np.maximum(few, 1e-300))[:, None] * np.sqrt(np.maximum(values[:k], 1e-300))[None, :]
+    cosines = np.linalg.svd(cross / size, compute_uv=False)
+    error = min(float(1.0 - min(cosines[-1], 1.0) ** 2), bound)
+    each = np.minimum(1.0 - np.minimum((cross / size) ** 2, 1.0).sum(axis=0), bound)
+    return Accuracy.of(np.maximum(each, 0.0), error, np.zeros((k, k)), tol, "doubling")
+
+
+def leading(covariance: np.ndarray, q: int) -> tuple[np.ndarray, np.ndarray]:
+    """The q leading eigenvalues and eigenvectors, largest first."""
+    from scipy.linalg import eigh
+
+    m = len(covariance)
+    values, vectors = eigh(covariance, subset_by_index=[max(0, m - q), m - 1])
+    return np.maximum(values[::-1], 0.0), vectors[:, ::-1]

@@ -1,0 +1,70 @@
+"""Random features of what the landmarks miss: r(x) = z(x) - z(L)' K_LL^-1 k(L, x), with z the random Fourier features of the kernel.
+
+E r(x)'r(y) = k(x, y) - psi(x)'psi(y), for any two rows, whoever has them: sums of r over the nodes say what no node could compute from its own rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from ..kernels import Kernel
+from .landmarks import Landmarks, shared_seed
+from .spectrum import transposed
+
+Array = Any
+
+FEW_COLUMNS = 8
+WIDER = (1.0, 1.5, 2.2)  # times the kernel's own frequencies
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """One set of random features, the same at every node: frequencies (F, M), and how often each counts, where not once.
+
+    What landmarks miss lies at high frequencies. In few dimensions the kernel's own distribution has hardly any there: frequencies are drawn from
+    wider ones too, and weighted, so that the features estimate the same (importance sampling). In many dimensions that is not needed, nor possible.
+    """
+
+    kernel: Kernel
+    frequencies: Array
+    weights: Array | None = None
+
+    @classmethod
+    def drawn(cls, kernel: Kernel, like: Array, count: int, seed: int, purpose: str) -> Sketch:
+        """`count` frequencies for samples like these (n, M)."""
+        xp = aac.array_namespace(like)
+        found = kernel.frequencies(like.shape[1], count, shared_seed(seed, purpose))
+        weights = None
+        if kernel.name == "rbf" and like.shape[1] <= FEW_COLUMNS:
+            wider = np.array(WIDER)[np.arange(count) % len(WIDER)]
+            found = found * wider[:, None]
+            square = (found * found).sum(axis=1) / (2.0 * kernel.gamma)
+            drawn = np.mean([np.exp(-0.5 * square / c**2) / c ** like.shape[1] for c in WIDER], axis=0)
+            weights = xp.asarray(np.sqrt(np.exp(-0.5 * square) / drawn), dtype=like.dtype, device=aac.device(like))
+        return cls(kernel, xp.asarray(found, dtype=like.dtype, device=aac.device(like)), weights)
+
+    @property
+    def size(self) -> int:
+        """Features: a cosine and a sine of each frequency."""
+        return 2 * int(self.frequencies.shape[0])
+
+    def features(self, samples: Array) -> Array:
+        """z of each sample: (n, 2 F)."""
+        found = self.kernel.features(samples, self.frequencies)
+        if self.weights is None:
+            return found
+        return found * aac.array_namespace(found).concat([self.weights, self.weights])
+
+    def on_landmarks(self, marks: Landmarks) -> Array:
+        """A (m, 2 F) with r(x) = z(x) - A'psi(x)."""
+        return transposed(marks.root) @ self.features(marks.points)
+
+    def weighted(self, coefficients: Array) -> Array:
+        """Coefficients of features with weights, as coefficients of features without."""
+        if self.weights is None:
+            return coefficients
+        return coefficients * aac.array_namespace(coefficients).concat([self.weights, self.weights])[:, None]

@@ -1,0 +1,348 @@
+"""Answers that know how good they are: the estimate against the truth, landmarks that grow, and what is said where they cannot."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.linalg import eigh
+from sklearn.datasets import load_digits, load_iris, load_wine
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import StandardScaler
+
+from conftest import clusters
+from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, metrics
+from dekpca import landmark_solver as solver
+from dekpca.core import accuracy
+from dekpca.core.accuracy import Accuracy
+from dekpca.core.landmarks import Landmarks
+from dekpca.estimator import NarrowKernelWarning
+from dekpca.kernels import Kernel
+from dekpca.model_file import ModelFileError
+
+TOL = 1e-3
+PARTS = clusters([80, 60, 3, 90, 67], seed=2)
+DIGITS = load_digits()
+
+
+def central(X, k, kernel):
+    """Eigenvalues and orthonormal values of kernel PCA of all rows."""
+    K = kernel.gram(X, X)
+    K = K - K.mean(axis=0) - K.mean(axis=1)[:, None] + K.mean()
+    values, vectors = eigh(K, subset_by_index=[len(K) - k, len(K) - 1])
+    return values[::-1], vectors[:, ::-1]
+
+
+def true_error(values, truth):
+    basis = np.linalg.qr(values - values.mean(axis=0))[0]
+    return 1.0 - np.linalg.svd(basis.T @ truth, compute_uv=False)[-1] ** 2
+
+
+def fit(parts, k, quiet=False, **settings):
+    settings = {"network": Network.ring(len(parts)), "random_state": 0} | settings
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "error", ConvergenceWarning)
+        return DecentralizedKernelPCA(k, **settings).fit_parts(parts)
+
+
+# ---------------------------------------------------------------------- the estimate
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
+@pytest.mark.parametrize("n_landmarks", [20, 40, 80])
+@pytest.mark.parametrize("landmarks", ["samples", "kmeans", "gaussian"])
+def test_the_estimate_is_near_the_true_error(kernel, n_landmarks, landmarks):
+    X = np.concatenate(PARTS)
+    for seed in range(2):
+        model = fit(
+            PARTS,
+            3,
+            True,
+            kernel=kernel,
+            gamma=0.05,
+            solver="landmarks",
+            n_landmarks=n_landmarks,
+            landmarks=landmarks,
+            random_state=seed,
+        )
+        _, truth = central(X, 3, Kernel(kernel, gamma=0.05))
+        error = true_error(model.transform(X), truth)
+        assert 0.15 < (1 - model.span_accuracy_**2) / error < 8
+        agreement = np.abs(np.corrcoef(model.transform(X).T, truth.T)[:3, 3:].diagonal())
+        assert ((1 - model.accuracy_) < 10 * (1 - agreement) + 1e-6).all()
+        assert ((1 - model.accuracy_) > 0.1 * (1 - agreement)).all()
+
+
+def test_a_part_of_the_rows_judges_as_all_do(monkeypatch):
+    X, y = DIGITS.data, DIGITS.target
+    parts = [X[y == c] for c in range(10)]
+    whole = fit(parts, 4, True, solver="landmarks", n_landmarks=150)
+    monkeypatch.setattr(solver, "JUDGED_ROWS", 400)
+    part = fit(parts, 4, True, solver="landmarks", n_landmarks=150)
+    np.testing.assert_allclose(part.eigenvalues_, whole.eigenvalues_, rtol=0.02)
+    assert 0.2 < (1 - part.span_accuracy_**2) / (1 - whole.span_accuracy_**2) < 5
+    _, truth = central(np.concatenate(parts), 4, Kernel("rbf", gamma=whole.gamma_))
+    for model in (part, whole):
+        assert true_error(model.transform(np.concatenate(parts)), truth) < 0.05
+
+
+def test_the_answer_does_not_depend_on_network_or_neighbors():
+    one, two = (fit(PARTS, 3, network=network) for network in (Network.path(5), Network.star(5)))
+    np.testing.assert_allclose(one.eigenvalues_, two.eigenvalues_, rtol=1e-9)
+    np.testing.assert_allclose(one.accuracy_, two.accuracy_, atol=1e-6)
+    values = [node.transform(PARTS[0]) for node in one.node_models_]
+    for other in values[1:]:
+        np.testing.assert_array_equal(other, values[0])
+
+
+def test_a_component_that_lies_where_no_landmark_is_draws_the_warning():
+    rng = np.random.default_rng(0)
+    far = rng.normal(scale=0.1, size=(40, 3)) + 30.0
+    parts = [rng.normal(size=(80, 3)), np.concatenate([rng.normal(size=(40, 3)), far])]
+    points = rng.normal(size=(60, 3))  # none of them near the second cluster
+    with pytest.warns(ConvergenceWarning, match="less accurate than tol=0.001 asks for"):
+        model = DecentralizedKernelPCA(2, gamma=0.3, network=2, landmarks=points, random_state=0).fit_parts(parts)
+    assert model.span_accuracy_ < 0.1
+
+
+@pytest.mark.parametrize("kernel", ["linear", "poly", "cosine"])
+def test_kernels_without_random_features_have_an_estimate(kernel):
+    rng = np.random.default_rng(1)
+    parts = [rng.normal(size=(70, 12)) * np.linspace(2, 0.3, 12) + j for j in range(4)]
+    X = np.concatenate(parts)
+    model = fit(parts, 3, kernel=kernel, gamma=0.02, degree=2)
+    _, truth = central(X, 3, model.node_models_[0].kernel)
+    assert true_error(model.transform(X), truth) <= 3 * TOL
+    few = fit(parts, 3, True, kernel=kernel, gamma=0.02, degree=2, n_landmarks=6)
+    assert true_error(few.transform(X), truth) < 10 * (1 - few.span_accuracy_**2) + 1e-9
+
+
+def test_noise_turns_nothing():
+    rng = np.random.default_rng(0)
+    values = np.diag([10.0, 9.99, 1.0])
+    noise = [np.diag([0.5, 0.5, 0.1]) + 0.02 * (a + a.T) for a in rng.normal(size=(2, 3, 3))]
+    kept = accuracy.without_noise(*noise)
+    mean = (noise[0] + noise[1]) / 2
+    assert (np.abs(kept - np.diag(kept.diagonal())) <= np.abs(mean - np.diag(mean.diagonal()))).all()
+    np.testing.assert_array_equal(kept.diagonal(), mean.diagonal())
+    ritz = accuracy.rayleigh_ritz(np.eye(3), values, noise)
+    np.testing.assert_allclose(ritz.turn.T @ ritz.turn, np.eye(3), atol=1e-12)
+    clear = [np.array([[1.0, 0.5], [0.5, 1.0]])] * 2  # no noise: nothing is shrunk
+    np.testing.assert_allclose(accuracy.without_noise(*clear), clear[0])
+
+
+def test_groups_of_close_eigenvalues():
+    about = Accuracy((1.0,) * 5, 1.0, 0.0, (1, 3, 3, 4, 6), "sketches")
+    assert about.groups() == [(2, 3), (5, 6)]
+    assert Accuracy((1.0,) * 3, 1.0, 0.0, (1, 2, 3), "sketches").groups() == []
+
+
+# ---------------------------------------------------------------------- growth
+def test_more_landmarks_add_coordinates_and_change_none():
+    rng = np.random.default_rng(0)
+    X, kernel = rng.normal(size=(50, 4)), Kernel("rbf", gamma=0.1)
+    few, first = Landmarks.none(X).grown(X[:8], kernel)
+    more, growth = few.grown(X[8:20], kernel)
+    psi = first.coordinates(kernel, X, X[:, :0])
+    psi = np.concatenate([psi, growth.coordinates(kernel, X, psi)], axis=1)
+    np.testing.assert_allclose(more.coordinates(kernel, X), psi, atol=1e-9)
+    np.testing.assert_allclose(psi[:20] @ psi[:20].T, kernel.gram(X[:20], X[:20]), atol=1e-9)
+    np.testing.assert_allclose(few.coordinates(kernel, X), psi[:, :8], atol=1e-9)
+
+
+def test_redundant_points_are_left_out():
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(10, 3))
+    twice = np.concatenate([points, points[:4], points[2:3] + 1e-9])
+    kernel = Kernel("rbf", gamma=0.2)
+    kept = Landmarks.none(points).independent(twice, kernel, 1e-7)
+    assert len(kept) == len(set(kept.tolist())) == 10
+    assert len(Landmarks.of(points[:5], kernel).independent(twice, kernel, 1e-7)) == 5
+    low_rank = Landmarks.none(points).independent(np.concatenate([points, 2 * points]), Kernel("linear"), 1e-7)
+    assert len(low_rank) == 3
+
+
+@pytest.mark.parametrize("share_rows", [True, False])
+@pytest.mark.parametrize("width", [0.3, 1, 3])
+def test_auto_is_as_good_as_tol_asks(share_rows, width):
+    X, y = DIGITS.data[:900], DIGITS.target[:900]
+    parts = [X[np.argsort(y, kind="stable")][i::1][j * 90 : (j + 1) * 90] for i in (0,) for j in range(10)]
+    gamma = width / (64 * X.var())
+    model = fit(parts, 4, True, gamma=gamma, share_rows=share_rows)
+    _, truth = central(np.concatenate(parts), 4, Kernel("rbf", gamma=gamma))
+    error = true_error(model.transform(np.concatenate(parts)), truth)
+    assert model.converged_ == (1 - model.span_accuracy_**2 <= TOL)
+    assert error < (6 * TOL if model.converged_ else 1)
+    assert model.converged_ or not share_rows
+    stages = model.history_["landmarks"]
+    assert (np.diff(stages) > 0).all()
+    assert stages[-1] == model.n_landmarks_
+    assert not any(held.samples for held in model.node_models_[0].contents) or share_rows
+    assert model.n_iter_ == 1
+
+
+@pytest.mark.parametrize(
+    ("load", "nodes", "k", "settings"),
+    [
+        (load_wine, 6, 4, {}),
+        (load_iris, 3, 3, {"kernel": "linear"}),
+        (load_wine, 6, 50, {}),
+        (load_iris, 8, 4, {"kernel": "laplacian"}),
+    ],
+)
+def test_small_tables_are_right(load, nodes, k, settings):
+    """At c6f9cc8 components 3 and 4 of wine were at 0.27 and 0.22, those of iris at 0.79 and 0.93, without a warning."""
+    X, y = load(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    parts = np.array_split(X[np.argsort(y, kind="stable")], nodes)
+    model = fit(parts, k, network=Network.complete(nodes), **settings)
+    values, truth = central(X[np.argsort(y, kind="stable")], k, model.node_models_[0].kernel)
+    assert true_error(model.transform(np.concatenate(parts)), truth) < TOL
+    np.testing.assert_allclose(model.eigenvalues_, values, rtol=0.01)
+
+
+def test_540_small_fits_are_right_or_warn():
+    """A part of them: at c6f9cc8 4 % were below 0.99 without a warning."""
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        columns = int(rng.integers(2, 9))
+        parts = [
+            rng.normal(size=(int(n), columns)) * np.geomspace(2, 0.4, columns) + rng.normal(size=columns)
+            for n in rng.integers(3, 40, 5)
+        ]
+        model = fit(parts, 2, True, gamma=float(rng.choice([0.02, 0.1, 0.5])), random_state=seed)
+        values, truth = central(np.concatenate(parts), 4, Kernel("rbf", gamma=model.gamma_))
+        if values[1] > 1.1 * values[2]:
+            assert not model.converged_ or true_error(model.transform(np.concatenate(parts)), truth[:, :2]) < 6 * TOL
+
+
+def test_all_rows_give_the_covariance_however_it_is_summed(monkeypatch):
+    monkeypatch.setattr(solver, "JUDGED_ROWS", 100)
+    direct = fit(PARTS, 3, True, n_landmarks=60)
+    monkeypatch.setattr(solver, "raw_sums", lambda X: False)
+    by_coordinates = fit(PARTS, 3, True, n_landmarks=60)
+    np.testing.assert_allclose(direct.eigenvalues_, by_coordinates.eigenvalues_, rtol=1e-6)
+    np.testing.assert_allclose(direct.transform(PARTS[0]), by_coordinates.transform(PARTS[0]), atol=1e-5)
+
+
+# ---------------------------------------------------------------------- where it cannot be good enough
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"n_landmarks": 5}, "with 5 landmarks; use n_landmarks='auto', or more of them"),
+        ({"max_landmarks": 12}, "with 12 landmarks, the limit that max_landmarks=12 sets; raise it, or tol"),
+        (
+            {"landmarks": "kmeans", "gamma": 1.0},
+            "landmarks='kmeans' has no more that would help; raise tol, or use landmarks='auto'",
+        ),
+        (
+            {"solver": "projection", "n_landmarks": 5, "gamma": 1.0},
+            "with 5 landmarks; use solver='auto', or more landmarks",
+        ),
+        ({"share_rows": False, "max_landmarks": 12}, "or use share_rows=True, if rows may leave their nodes"),
+    ],
+)
+def test_what_limits_the_accuracy_is_said(settings, says):
+    with pytest.warns(ConvergenceWarning) as caught:
+        model = DecentralizedKernelPCA(
+            4, **({"gamma": 0.3, "network": Network.ring(5), "random_state": 0} | settings)
+        ).fit_parts(PARTS)
+    text = " ".join(str(w.message) for w in caught)
+    assert says in text
+    assert "lower gamma: a wider kernel needs fewer landmarks" in text
+    assert not model.converged_
+
+
+def test_bad_input():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 5))
+    with pytest.warns(NarrowKernelWarning, match=r"with gamma=1e\+03 the kernel is too narrow"):
+        DecentralizedKernelPCA(2, gamma=1e3, network=4, random_state=0).fit(X)  # every row is alone
+    one_each = fit([row[None] for row in X[:30]], 2, gamma=0.1)
+    _, truth = central(X[:30], 2, Kernel("rbf", gamma=0.1))
+    assert true_error(one_each.transform(X[:30]), truth) < TOL
+    for equal in (np.ones((40, 3)), np.zeros((40, 3))):
+        model = DecentralizedKernelPCA(2, network=4, random_state=0).fit(equal)
+        assert (model.eigenvalues_ < 1e-9).all()
+        assert np.isfinite(model.transform(equal)).all()
+    more = fit(np.array_split(X, 4), 7, kernel="linear")  # five columns have five components
+    assert (more.eigenvalues_[:5] > 1).all()
+    assert (more.eigenvalues_[5:] < 1e-6).all()
+    exact = fit(np.array_split(X, 4), 2, tol=0)
+    assert exact.converged_
+    with pytest.raises(
+        ValueError,
+        match="n_components=3, but max_landmarks=2 allows at most 2; lower n_components or raise max_landmarks",
+    ):
+        DecentralizedKernelPCA(3, network=4, max_landmarks=2).fit(X)
+    with pytest.raises(
+        ValueError, match="share_rows=False: no node has the 5 rows of which a mean can be told, the largest has 1"
+    ):
+        DecentralizedKernelPCA(2, network=30, share_rows=False).fit(X[:30])
+    for settings in ({"solver": "projection"}, {"landmarks": "samples"}):
+        with pytest.raises(ValueError, match=r"share_rows=False: .*share_rows=True if rows may leave their nodes"):
+            DecentralizedKernelPCA(2, network=4, share_rows=False, **settings).fit(X)
+
+
+def test_a_correction_helps_and_is_kept_in_files(tmp_path):
+    X, y = DIGITS.data, DIGITS.target
+    parts = [X[y == c][:120] for c in range(10)]
+    gamma = 3 / (64 * X.var())
+    _, truth = central(np.concatenate(parts), 4, Kernel("rbf", gamma=gamma))
+    corrected = fit(parts, 4, True, gamma=gamma, max_landmarks=120)
+    assert corrected.node_models_[0].function().frequencies is not None
+    error = true_error(corrected.transform(np.concatenate(parts)), truth)
+    assert error < 5 * (1 - corrected.span_accuracy_**2)
+    plain = pytest.MonkeyPatch()
+    plain.setattr(solver, "WORTHWHILE", 0.0)  # nothing is worth it
+    without = fit(parts, 4, True, gamma=gamma, max_landmarks=120)
+    plain.undo()
+    assert without.node_models_[0].function().frequencies is None
+    assert error < 0.7 * true_error(without.transform(np.concatenate(parts)), truth)
+    corrected.node_models_[3].save(tmp_path / "node.npz")
+    again = NodeModel.load(tmp_path / "node.npz")
+    np.testing.assert_allclose(
+        again.transform(X[:50]), corrected.node_models_[3].transform(X[:50]), rtol=1e-9, atol=1e-9
+    )
+    np.testing.assert_array_equal(again.accuracy_, corrected.accuracy_)
+    assert again.span_accuracy_ == corrected.span_accuracy_
+
+
+def test_files_without_an_honest_accuracy_are_refused(tmp_path, monkeypatch):
+    node = fit(PARTS, 3).node_models_[0]
+    for wrong in (
+        Accuracy((1.0,) * 2, 1.0, 0.0, (1, 2), "sketches"),
+        Accuracy((1.0, 2.0, 1.0), 1.0, 0.0, (1, 2, 3), "sketches"),
+        Accuracy((1.0,) * 3, 1.0, 0.0, (1, 2, 9), "sketches"),
+        Accuracy((1.0,) * 3, 1.0, 0.0, (1, 2, 3), "\x1b[31m"),
+    ):
+        node.accuracy = wrong
+        node.save(tmp_path / "node.npz")
+        with pytest.raises(ModelFileError):
+            NodeModel.load(tmp_path / "node.npz")
+
+
+# ---------------------------------------------------------------------- the projection solver
+def test_the_iteration_keeps_a_start_that_is_the_answer():
+    """iris, linear kernel, an owner for each species: at c6f9cc8 1.0 0.79 0.93 after five iterations."""
+    X, y = load_iris(return_X_y=True)
+    parts = [X[y == c] for c in range(3)]
+    model = fit(parts, 3, kernel="linear", network=3, solver="projection")
+    assert metrics.agreement(model, baselines.central(parts, 3, kernel="linear"), X).min() > 0.9999
+
+
+@pytest.mark.parametrize("width", [1, 3, 10])
+def test_the_projection_solver_ends_no_worse_than_it_began(width, monkeypatch):
+    """On each node's own rows, which the judge sees."""
+    monkeypatch.setattr(solver, "WORTHWHILE", 0.0)  # the start has no correction
+    X, y = DIGITS.data, DIGITS.target
+    parts = [X[y == c][:100] for c in range(10)]
+    A = np.concatenate(parts)
+    gamma = width / (64 * A.var())
+    _, truth = central(A, 4, Kernel("rbf", gamma=gamma))
+    for network in (Network.path(10), Network.ring(10, 4)):
+        settings = {"gamma": gamma, "network": network, "n_landmarks": 80, "landmarks": "samples"}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NarrowKernelWarning)
+            start, end = (fit(parts, 4, True, solver=name, **settings) for name in ("landmarks", "projection"))
+        own = np.concatenate([node.transform(part) for node, part in zip(end.node_models_, parts, strict=True)])
+        assert true_error(own, truth) < 1.5 * true_error(start.transform(A), truth)
