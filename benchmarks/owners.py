@@ -1,0 +1,137 @@
+"""Few owners with many rows: a csv of 300,000 flights of 16 airlines, made here, as the command line fits it.
+
+    python benchmarks/owners.py [--rows 300000]
+
+Columns as a table of flights has them: month, day, times, delays, air time, distance, with the dependencies between them; owners from 29 rows
+to many. Prints seconds, peak memory against the data's size, and how far the answer agrees with a Nystroem approximation with three times as many
+landmarks (central kernel PCA has no memory for so many rows).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+NAMES = [
+    "month",
+    "day",
+    "dep_time",
+    "sched_dep_time",
+    "dep_delay",
+    "arr_time",
+    "sched_arr_time",
+    "arr_delay",
+    "air_time",
+    "distance",
+    "hour",
+    "minute",
+]
+RUN = """
+import json, re, sys, time
+from pathlib import Path
+from dekpca.cli import app
+start = time.perf_counter()
+try:
+    app(sys.argv[1:], standalone_mode=False)
+finally:
+    peak = int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024  # of this program, not of what started it
+    print(json.dumps({"seconds": time.perf_counter() - start, "peak": peak}), file=sys.stderr)
+"""
+
+
+def flights(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (rows, 12) and the airline of each."""
+    rng = np.random.default_rng(seed)
+    shares = np.sort(rng.dirichlet(np.full(16, 0.7)))
+    sizes = np.maximum(29, (shares * rows).astype(int))
+    sizes[0] = 29
+    sizes[-1] += rows - sizes.sum()
+    owner = np.repeat(np.arange(16), sizes)
+    routes = rng.choice([185, 500, 760, 1020, 1400, 2470], size=(16, 4))
+    distance = routes[owner, rng.integers(0, 4, rows)] * rng.normal(1, 0.08, rows)
+    scheduled = np.clip(rng.normal(13.5, 4.5, rows) + rng.normal(0, 1, 16)[owner], 5, 23.9)
+    dep_delay = np.where(rng.random(rows) < 0.25, rng.exponential(40, rows), rng.normal(-3, 4, rows))
+    air = distance / 7.5 + 20 + rng.normal(0, 8, rows)
+    arr_delay = dep_delay + rng.normal(-5, 13, rows)
+    arrival = (scheduled + (air + 25) / 60) % 24
+    columns = [
+        rng.integers(1, 13, rows), rng.integers(1, 32, rows), clock(scheduled + dep_delay / 60), clock(scheduled), dep_delay,
+        clock(arrival + arr_delay / 60), clock(arrival), arr_delay, air, distance, np.floor(scheduled), np.floor(scheduled % 1 * 60),
+    ]  # fmt: skip
+    order = rng.permutation(rows)
+    return np.column_stack(columns)[order].astype(np.float64), owner[order]
+
+
+def clock(hours: np.ndarray) -> np.ndarray:
+    """As a timetable writes it: 1730."""
+    hours = hours % 24
+    return np.floor(hours) * 100 + np.floor(hours % 1 * 60)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=300_000)
+    parser.add_argument("--components", type=int, default=4)
+    given = parser.parse_args()
+    X, owner = flights(given.rows)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "flights.csv"
+        with open(path, "w") as file:
+            file.write(",".join([*NAMES, "carrier"]) + "\n")
+            np.savetxt(file, np.column_stack([X, owner]), fmt=["%.6g"] * 12 + ["airline-%d"], delimiter=",")
+        arguments = ["fit", str(path), "--owner", "carrier", "--standardize", "-k", str(given.components), "--json"]
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, *arguments, "--out", f"{folder}/models"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            sys.exit(done.stderr)
+        result, took = json.loads(done.stdout), json.loads(done.stderr.splitlines()[-1])
+        limit = 3 * X.nbytes + 500e6
+        sizes = np.bincount(owner)
+        print(f"{len(X):,} rows of 16 owners with {sizes.min()} to {sizes.max():,}; {X.nbytes / 1e6:.0f} MB of data")
+        print(
+            f"{took['seconds']:.1f} s in all, {result['seconds']['fitting']:.1f} s of them fitting; {result['landmarks']} landmarks"
+        )
+        print(f"peak memory {took['peak'] / 1e6:.0f} MB; three times the data and 500 MB are {limit / 1e6:.0f} MB")
+        print(f"estimated agreement: {np.round(result['accuracy'], 5).tolist()}, span {result['span_accuracy']:.5f}")
+        compare(Path(folder), X, given.components, 3 * result["landmarks"], result["gamma"])
+
+
+def compare(folder: Path, X: np.ndarray, k: int, landmarks: int, gamma: float) -> None:
+    from scipy.linalg import eigh
+    from sklearn.kernel_approximation import Nystroem
+
+    from dekpca import NodeModel
+    from dekpca.columns import Samples
+
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    model = NodeModel.load(next((folder / "models").glob("*.npz")))
+    nystroem = Nystroem(gamma=gamma, n_components=landmarks, random_state=1).fit(Z[::10])
+    first, second = np.zeros(landmarks), np.zeros((landmarks, landmarks))
+    for start in range(0, len(Z), 20_000):
+        part = nystroem.transform(Z[start : start + 20_000])
+        first, second = first + part.sum(axis=0), second + part.T @ part
+    mean = first / len(Z)
+    directions = eigh(second / len(Z) - np.outer(mean, mean), subset_by_index=[landmarks - k, landmarks - 1])[1]
+    some = slice(0, None, 15)
+    values = model.transform(Samples(X[some], tuple(NAMES)))
+    truth = (nystroem.transform(Z[some]) - mean) @ directions
+    a, b = (np.linalg.qr(v - v.mean(axis=0))[0] for v in (values, truth))
+    print(
+        f"smallest cosine between the spans, on {len(values):,} rows, of ours and of Nystroem({landmarks}) + PCA of all rows: ",
+        end="",
+    )
+    print(f"{np.linalg.svd(a.T @ b, compute_uv=False)[-1]:.5f}")
+
+
+if __name__ == "__main__":
+    main()
