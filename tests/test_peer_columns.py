@@ -48,11 +48,7 @@ def run_peers(folder, frames, model, **settings):
     return {name: process.returncode for name, process in processes.items()}, said
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"share_rows": True}, {"solver": "projection", "share_rows": True}],
-    ids=["auto", "rows", "projection"],
-)
+@pytest.mark.parametrize("settings", [{}, {"solver": "projection", "share_rows": True}], ids=["auto", "projection"])
 @pytest.mark.parametrize("standardize", [False, True], ids=["raw", "standardized"])
 def test_another_order_at_each_node_changes_no_bit(tmp_path, settings, standardize):
     values = []

@@ -132,7 +132,7 @@ class NodeModel:
     >>> node.name, node.transform(X[:5]).shape
     ('1', (5, 2))
     >>> print(*node.contents, sep="; ")
-    9 landmarks (samples drawn from all nodes); 30 samples of node 1; 30 samples of node 0; 30 samples of node 2
+    6 landmarks (means of at least 5 rows of one node); 78 landmarks (samples drawn from all nodes)
     """
 
     def __init__(

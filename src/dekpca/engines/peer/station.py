@@ -197,14 +197,14 @@ class Station:
         since = (neighbor.answered or neighbor.heard) if neighbor.agreed else None
         stopped = self.error is not None and not neighbor.told_done
         return wire.Beat(
-            silence=0.0 if since is None else now - since,
+            silence=0.0 if since is None else max(0.0, now - since),  # another thread may have heard it since `now`
             phase=self.phase,
             iteration=self.iteration,
             done=self.done,
             stopped=showable(self.cause) if stopped else "",
             contagious=stopped and not neighbor.stops_too and bool(getattr(self.error, "contagious", False)),
             kind=type(self.error).__name__ if stopped else "",
-            idle=self.idle(now),
+            idle=max(0.0, self.idle(now)),
             waits_for=sorted(self.waits_for)[:MOST_WAITS],
         )
 
