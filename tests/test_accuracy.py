@@ -116,6 +116,15 @@ def test_kernels_without_random_features_have_an_estimate(kernel):
     assert true_error(few.transform(X), truth) < 10 * (1 - few.span_accuracy_**2) + 1e-9
 
 
+def test_rows_that_no_landmark_is_near_count_for_kernels_without_random_features():
+    """A node of four rows gives no means; how far components turn when landmarks are doubled says nothing about it."""
+    wide = [part / 4 for part in clusters([4, 5, 6], columns=50)]
+    model = fit(wide, 1, True, kernel="linear", share_rows=False, network=3)
+    _, truth = central(np.concatenate(wide), 1, Kernel("linear"))
+    assert true_error(model.transform(np.concatenate(wide)), truth) > TOL
+    assert not model.converged_
+
+
 def test_noise_turns_nothing():
     rng = np.random.default_rng(0)
     values = np.diag([10.0, 9.99, 1.0])
@@ -267,6 +276,8 @@ def test_bad_input():
     more = fit(np.array_split(X, 4), 7, kernel="linear")  # five columns have five components
     assert (more.eigenvalues_[:5] > 1).all()
     assert (more.eigenvalues_[5:] < 1e-6).all()
+    with pytest.raises(ValueError, match="no landmarks came out: the kernel is zero there"):
+        DecentralizedKernelPCA(1, kernel="linear", network=3).fit(np.zeros((30, 4)))
     exact = fit(np.array_split(X, 4), 2, tol=0)
     assert exact.converged_
     with pytest.raises(

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 
 from conftest import clusters
-from dekpca import DecentralizedKernelPCA, Network, NodeModel
+from dekpca import DecentralizedKernelPCA, Network, NodeModel, landmark_solver
 from dekpca.model_file import ModelFileError
 from dekpca.node_model import EXPANSIONS
 
@@ -23,12 +23,14 @@ NEW = clusters([17], seed=9)[0]
 def fitted(**params):
     """By the projection solver, unless they say otherwise: its models hold samples."""
     settings = {"solver": "projection", "gamma": 0.05, "network": Network.ring(5), "random_state": 0, **params}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore", ConvergenceWarning)
+        if settings.pop("corrected", False):
+            patch.setattr(landmark_solver, "WORTHWHILE", np.inf)
         return DecentralizedKernelPCA(3, **settings).fit_parts(PARTS)
 
 
-CORRECTED = {"solver": "auto", "n_landmarks": 20}  # random features correct the components of so few landmarks
+CORRECTED = {"solver": "auto", "n_landmarks": 20, "tol": 0.0, "corrected": True}  # by random features, worth it or not
 
 
 @pytest.mark.parametrize("expansion", EXPANSIONS)

@@ -402,6 +402,10 @@ def solve(block: Block, options: Options, known: Known) -> Script:
             if points.shape[0]:
                 extend(block, stage, points)
                 known.kinds.append((kind, int(points.shape[0])))
+        if not stage.marks.size:
+            raise ValueError(
+                "no landmarks came out: the kernel is zero there; raise n_landmarks, or use other landmarks or another kernel"
+            )
         found = yield from principal(
             block, options, stage, new_moments(stage, before), stage.marks.size - before, judged
         )

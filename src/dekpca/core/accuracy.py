@@ -193,8 +193,10 @@ def doubling(covariance: np.ndarray, half: int, k: int, q: int, missed: float, t
     cross = less.T @ (covariance[:half, :] @ vectors[:, :k])
     size = np.sqrt(np.maximum(few, 1e-300))[:, None] * np.sqrt(np.maximum(values[:k], 1e-300))[None, :]
     cosines = np.linalg.svd(cross / size, compute_uv=False)
-    error = min(float(1.0 - min(cosines[-1], 1.0) ** 2), bound)
-    each = np.minimum(1.0 - np.minimum((cross / size) ** 2, 1.0).sum(axis=0), bound)
+    # rows that no landmark is near do not turn anything: what is missed of the whole counts as well
+    unseen = (missed / (float(np.trace(covariance)) + missed)) ** 2
+    error = min(max(float(1.0 - min(cosines[-1], 1.0) ** 2), unseen), bound)
+    each = np.minimum(np.maximum(1.0 - np.minimum((cross / size) ** 2, 1.0).sum(axis=0), unseen), bound)
     return Accuracy.of(np.maximum(each, 0.0), error, np.zeros((k, k)), tol, "doubling")
 
 
