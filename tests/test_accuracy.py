@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
 from conftest import clusters
-from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, metrics
+from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, judging, metrics
 from dekpca import landmark_solver as solver
 from dekpca.core import accuracy
 from dekpca.core.accuracy import Accuracy
@@ -76,7 +76,7 @@ def test_a_part_of_the_rows_judges_as_all_do(monkeypatch):
     X, y = DIGITS.data, DIGITS.target
     parts = [X[y == c] for c in range(10)]
     whole = fit(parts, 4, True, solver="landmarks", n_landmarks=150)
-    monkeypatch.setattr(solver, "JUDGED_ROWS", 400)
+    monkeypatch.setattr(judging, "JUDGED_ROWS", 400)
     part = fit(parts, 4, True, solver="landmarks", n_landmarks=150)
     np.testing.assert_allclose(part.eigenvalues_, whole.eigenvalues_, rtol=0.02)
     assert 0.2 < (1 - part.span_accuracy_**2) / (1 - whole.span_accuracy_**2) < 5
@@ -225,7 +225,7 @@ def test_540_small_fits_are_right_or_warn():
 
 
 def test_all_rows_give_the_covariance_however_it_is_summed(monkeypatch):
-    monkeypatch.setattr(solver, "JUDGED_ROWS", 100)
+    monkeypatch.setattr(judging, "JUDGED_ROWS", 100)
     direct = fit(PARTS, 3, True, n_landmarks=60)
     monkeypatch.setattr(solver, "raw_sums", lambda X: False)
     by_coordinates = fit(PARTS, 3, True, n_landmarks=60)

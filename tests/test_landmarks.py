@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from conftest import clusters, make_options
 from dekpca import Network
-from dekpca.block import make_blocks
+from dekpca.block import FlatRows, make_blocks
 from dekpca.core.clusters import LEAST_CLUSTER
 from dekpca.core.landmarks import REDUNDANT, Landmarks, allot, node_random, pack_triangle, unpack_triangle
 from dekpca.engines import local
 from dekpca.kernels import Kernel
-from dekpca.landmark_solver import FlatRows, Supply
+from dekpca.landmark_supply import Supply
 
 NAMES = ["n10", "n9", "n1", "n2", "n3"]
 PATH = Network({a: [b for b in NAMES if abs(NAMES.index(a) - NAMES.index(b)) == 1] for a in NAMES})

@@ -13,8 +13,9 @@ from dekpca.block import make_blocks
 from dekpca.core import landmarks
 from dekpca.core.clusters import LEAST_CLUSTER
 from dekpca.engines import local
+from dekpca.judging import EXTRA_COLUMNS, FREQUENCIES, SIGNS, Shapes
 from dekpca.kernels import Kernel
-from dekpca.landmark_solver import CORRECTING, EXTRA_COLUMNS, FREQUENCIES, SIGNS, Shapes
+from dekpca.landmark_solver import CORRECTING
 
 COLUMNS = 11  # no other number below is 11, so that whatever has the shape of a row is noticed
 PARTS = clusters([40, 25, 1, 33, 2, 18], columns=COLUMNS)

@@ -12,8 +12,7 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from . import landmark_solver
-from .block import Block
+from .block import Block, FlatRows
 from .collectives import network_sum
 from .core import consensus, ritz, spectrum
 from .core.accuracy import Accuracy
@@ -21,6 +20,7 @@ from .core.consensus import Estimate
 from .core.landmarks import Landmarks, RandomFeatures
 from .core.nodewise import by_nodes, row_bytes
 from .core.spectrum import to_numpy, transposed
+from .judging import Judged, judge_values
 from .kernels import Kernel
 from .landmark_solver import Correction, Found
 from .messages import Heard, Say
@@ -185,25 +185,22 @@ def better_of(block: Block, options: Options, known: Known, answer: Answer, valu
     xp, k = aac.array_namespace(values), options.n_components
     assert isinstance(answer.marks, Landmarks)
     assert known.directions is not None and known.landmark_values is not None  # noqa: PT018
-    rows = landmark_solver.FlatRows(block, block.samples)
-    places = landmark_solver.judged_places(block, options, landmark_solver.JUDGED_ROWS)
-    stage = landmark_solver.begin(options, answer.kernel, rows.X if places is None else rows.some(places))
-    stage.marks, stage.psi = answer.marks, answer.marks.coordinates(answer.kernel, stage.X)
-    own = landmark_solver.FlatRows(block, values).X
-    own = own if places is None else landmark_solver.some(own, places)
+    judged = Judged.of(block, options, answer.kernel, FlatRows(block, block.samples))
+    judged.marks, judged.psi = answer.marks, answer.marks.coordinates(answer.kernel, judged.X)
+    own = judged.of_all(FlatRows(block, values).X)
     there = int((to_numpy(known.landmark_values) > 0).sum())
     if not there:  # all rows are equal
         return replace(answer, accuracy=Accuracy.exact(k))
     directions, exact = known.directions[:, :there], known.landmark_values[:there]
-    on_marks = ((stage.psi - (0.0 if known.mean is None else known.mean)) @ directions) / xp.sqrt(exact)
-    start = yield from landmark_solver.judge_values(block, options, stage, on_marks, exact)
+    on_marks = ((judged.psi - (0.0 if known.mean is None else known.mean)) @ directions) / xp.sqrt(exact)
+    start = yield from judge_values(block, options, judged, on_marks, exact)
     # what leaks out of the iterate's columns lies far below them: the landmarks' other components are there for both
     together = xp.concat([own, on_marks[:, own.shape[1] :]], axis=1)
-    iterate = yield from landmark_solver.judge_values(block, options, stage, together, None)
+    iterate = yield from judge_values(block, options, judged, together, None)
     # the judge's own components, to compare with, and what neighbors disagree about
-    judged, found = together @ iterate.turn, own @ turn
+    theirs, ours = together @ iterate.turn, own @ turn
     apart = answer.history["residual"][-1, :] ** (2 * NEARLY_MAXIMUM)
-    sums = [xp.sum(a * b, axis=0) for a, b in ((judged, judged), (found, found), (judged, found))]
+    sums = [xp.sum(a * b, axis=0) for a, b in ((theirs, theirs), (ours, ours), (theirs, ours))]
     total = to_numpy((yield from network_sum(block, "accuracy", xp.concat([xp.reshape(xp.sum(apart), (1,)), *sums]))))
     sizes, cross = np.sqrt(total[1 : 1 + k] * total[1 + k : 1 + 2 * k]), np.abs(total[1 + 2 * k :])
     overlap = np.divide(cross, sizes, out=np.zeros(k), where=sizes > 0)

@@ -262,6 +262,22 @@ def pad_rows(x: Array, rows: int, axis: int = 0) -> Array:
     return xp.concat([x, xp.zeros(gap, dtype=x.dtype, device=aac.device(x))], axis=axis)
 
 
+class FlatRows:
+    """The rows of a block's nodes one after the other, without padding: of its samples, or of anything else (B, n, ...) that has a row for each."""
+
+    def __init__(self, block: Block, samples: Array):
+        xp = aac.array_namespace(samples)
+        if int(block.own_sizes.min()) == samples.shape[1]:
+            self.X = xp.reshape(samples, (-1, samples.shape[2]))
+        else:
+            self.X = xp.concat([samples[b, : int(size), :] for b, size in enumerate(block.own_sizes)])
+        self.starts = np.concatenate([[0], np.cumsum(block.own_sizes)])
+
+    def of(self, b: int) -> Array:
+        """Those of one node."""
+        return self.X[int(self.starts[b]) : int(self.starts[b + 1]), :]
+
+
 def take(x: Array, index: np.ndarray) -> Array:
     """x[index] along the first axis, `index` being host numbers."""
     xp = aac.array_namespace(x)

@@ -17,7 +17,7 @@ import array_api_compat as aac
 from .block import Block
 from .core import native
 from .core.nodewise import row_bytes
-from .landmark_solver import EXTRA_COLUMNS, JUDGED_ROWS, judging_numbers
+from .judging import EXTRA_COLUMNS, judged_shares, judging_numbers
 from .options import Options, noise_level
 
 UNITS = {
@@ -131,8 +131,7 @@ def _without_gram(block: Block, options: Options, compiled: bool = False) -> int
     m, k, d = options.n_landmarks, options.n_columns, block.n_slots
     judging = 0
     if options.init == "landmarks" and m and not options.random_features:
-        total = int(block.sizes.sum())
-        rows = min(total, JUDGED_ROWS) * B * n // total
+        rows = int(judged_shares(block, options)[block.nodes].sum())
         p = k + EXTRA_COLUMNS
         judging = judging_numbers(rows, block.samples.shape[2], m, p, block.network.root in block.nodes)
     if options.random_features:

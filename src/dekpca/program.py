@@ -16,7 +16,7 @@ import numpy as np
 
 from . import landmark_solver
 from .answer import landmark_answer, separated_answer, whole_answer
-from .block import Block, pad_rows
+from .block import Block, FlatRows, pad_rows
 from .collectives import network_sum, pass_down
 from .core import consensus, landmarks, ritz, stopping
 from .core.centering import BadColumn, Columns, filled
@@ -27,7 +27,9 @@ from .core.nodewise import by_nodes, row_bytes, summed
 from .core.spectrum import sane, to_numpy, transposed
 from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
 from .features import feature_answer
+from .judging import EXTRA_COLUMNS
 from .kernels import Kernel
+from .landmark_supply import Supply, without_redundant
 from .messages import Checkpoint, Say, Slots, Tell
 from .options import CHECK_EVERY, Options, schedule
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
@@ -174,17 +176,17 @@ def compare_landmarks(block: Block, options: Options) -> Script:
 
 def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array) -> Script:
     """The same points (m, M) at every node, none of them redundant: given to all, or drawn or averaged from the nodes' samples and passed on."""
-    rows = landmark_solver.FlatRows(block, block.samples)
-    sent_rows = rows if sent is block.samples else landmark_solver.FlatRows(block, sent)
+    rows = FlatRows(block, block.samples)
+    sent_rows = rows if sent is block.samples else FlatRows(block, sent)
     if not isinstance(options.landmarks, str):
         yield from compare_landmarks(block, options)
-    supply = landmark_solver.Supply(block, options, rows, sent_rows)
+    supply = Supply(block, options, rows, sent_rows)
     ((kind, points),) = (yield from supply.more(options.n_landmarks)).items()
     if known.columns is not None and kind == "points":
         points = known.columns.standardized(points)
     if points.shape[0]:
         none = landmarks.Landmarks.none(rows.X)
-        points = yield from landmark_solver.without_redundant(block, known.kernel(options), none, points)
+        points = yield from without_redundant(block, known.kernel(options), none, points)
     if not points.shape[0]:
         raise ValueError("no landmarks came out; raise n_landmarks, or use another kind of landmarks")
     known.kinds.append((kind, int(points.shape[0])))
@@ -213,7 +215,7 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
         known.mean = total / float(block.sizes.sum())
     if options.random_features or options.init != "landmarks":
         return
-    keep = min(m, options.n_columns + landmark_solver.EXTRA_COLUMNS)  # the extra ones are for the judge
+    keep = min(m, options.n_columns + EXTRA_COLUMNS)  # the extra ones are for the judge
 
     def directions(triangle: Array) -> Array:
         scale = float(block.sizes.sum()) * xp.max(known.kernel(options).diagonal(known.points))

@@ -9,7 +9,7 @@ estimates of K G, and
     t = noise of S / gaps            how far the noise of S turns the first k components towards the others
 
 The error of the span of the first k components is sin^2 of its largest angle to the central one: the largest eigenvalue of O_1'O_2 / gap^2 + t t'.
-docs/algorithm.md has more, docs/accuracy.md how good it was. All works on small matrices; the sums are taken elsewhere (landmark_solver.py).
+docs/algorithm.md has more, docs/accuracy.md how good it was. All works on small matrices; the sums are taken elsewhere (judging.py).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from ...landmark_solver import EXTRA_COLUMNS, MORE_FREQUENCIES, SIGNS, Shapes
+from ...judging import EXTRA_COLUMNS, MORE_FREQUENCIES, SIGNS, Shapes
 from ...options import Options
 from . import wire_pb2 as wire
 from .certificates import NAME

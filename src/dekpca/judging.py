@@ -1,0 +1,394 @@
+"""How good functions are, by network sums: each node's rows, sketched with random features of what the landmarks miss.
+
+Two sums, `sketch` and `accuracy`; what the root makes of them is in `Separated` and in core/accuracy.py. Generators, to be used with `yield from`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from .block import Block, FlatRows, take
+from .collectives import network_sum
+from .core import accuracy, landmarks
+from .core.accuracy import Accuracy
+from .core.clusters import LEAST_CLUSTER
+from .core.landmarks import Landmarks
+from .core.nodewise import by_nodes, row_bytes, summed
+from .core.sketch import FEW_COLUMNS, Sketch
+from .core.spectrum import to_numpy, transposed
+from .kernels import Kernel
+from .options import Options
+
+Array = Any
+Script = Generator[Any, Any, Any]
+
+JUDGED_ROWS = 4096  # of the network, by which the number of landmarks is chosen and the answer judged
+PRIVATE_JUDGED_ROWS = 16384  # where rows may not leave their nodes: sums over few rows of a node say more about each
+EXTRA_COLUMNS = 32  # beyond the components: what leaks out of these lies far below
+FREQUENCIES, MORE_FREQUENCIES = 256, 1024  # of each of the two sketches; more for data of few columns
+SIGNS = 4  # random vectors that look for components in what the landmarks miss
+
+
+def judged_shares(block: Block, options: Options) -> np.ndarray:
+    """(J,) how many rows of each node of the network judge: all, or its share of the most.
+
+    Where rows may not leave their nodes, a node whose share is less than a cluster says nothing: a sum over one row tells the row.
+    """
+    most = JUDGED_ROWS if options.share_rows else PRIVATE_JUDGED_ROWS
+    if int(block.sizes.sum()) <= most:
+        return block.sizes
+    shares = landmarks.allot(block.sizes, block.network.names, most, options.seed)
+    if not options.share_rows:
+        shares = np.where(shares < LEAST_CLUSTER, 0, shares)
+    return shares if shares.any() else block.sizes
+
+
+@dataclass(eq=False)
+class Judged:
+    """The rows of a block that judge, and what they know: psi (rows, m), k(x, x), features of the two sketches (rows, 4 F)."""
+
+    X: Array
+    shares: np.ndarray  # (J,) how many rows of each node these are
+    places: np.ndarray | None  # which rows of the block; None: all
+    kernel: Kernel
+    marks: Landmarks
+    psi: Array
+    diagonal: Array
+    sketches: tuple[Sketch, Sketch] | None
+    features: Array | None
+
+    @classmethod
+    def of(cls, block: Block, options: Options, kernel: Kernel, rows: FlatRows) -> Judged:
+        """Every node's share of the rows, evenly spread over them; before there are landmarks."""
+        shares, places, X = judged_shares(block, options), None, rows.X
+        if shares is not block.sizes:
+            own = shares[block.nodes]
+            step = np.repeat(block.own_sizes / np.maximum(own, 1), own)
+            places = (np.repeat(rows.starts[:-1], own) + np.floor((_counted(own) + 0.5) * step)).astype(np.int64)
+            X = take(X, places)
+        sketches, features = None, None
+        if kernel.has_features:
+            count = frequencies_for(X.shape[1])
+            first, second = (Sketch.drawn(kernel, X, count, options.seed, f"sketch {h}") for h in (1, 2))
+            sketches = first, second
+            work = first.size * row_bytes(X[:, :1])
+            xp = aac.array_namespace(X)
+            (features,) = by_nodes(
+                lambda r: (xp.concat([h.features(X[r, :]) for h in (first, second)], axis=1),), X.shape[0], work, X
+            )
+        return cls(X, shares, places, kernel, Landmarks.none(X), X[:, :0], kernel.diagonal(X), sketches, features)
+
+    @property
+    def count(self) -> float:
+        """Rows of the whole network that judge."""
+        return float(self.shares.sum())
+
+    @property
+    def rest(self) -> Array:
+        """(rows,) what the landmarks miss of each row: k(x, x) - |psi(x)|^2."""
+        xp = aac.array_namespace(self.psi)
+        return xp.clip(self.diagonal - xp.sum(self.psi * self.psi, axis=1), min=0.0)
+
+    def of_all(self, rows: Array) -> Array:
+        """Those of the block's rows (rows, ...) that judge."""
+        return rows if self.places is None else take(rows, self.places)
+
+    def extend(self, block: Block, points: Array) -> None:
+        """With more landmarks: what is there already stays as it is."""
+        marks, kernel, X, psi = self.marks, self.kernel, self.X, self.psi
+        self.marks, growth = block.once("landmarks", marks.size, lambda: marks.grown(points, kernel))
+        work = row_bytes(self.marks.root)
+        (new,) = by_nodes(lambda r: (growth.coordinates(kernel, X[r, :], psi[r, :]),), X.shape[0], work, X)
+        self.psi = aac.array_namespace(points).concat([psi, new], axis=1)
+
+
+@dataclass(eq=False)
+class Verdict:
+    """How good the components are: eigenvalues (k,), the functions as components (p, k), the accuracy."""
+
+    eigenvalues: Array
+    turn: Array
+    accuracy: Accuracy
+
+
+def frequencies_for(columns: int) -> int:
+    """Of each of the two sketches: few columns take more (sketch.py)."""
+    return MORE_FREQUENCIES if columns <= FEW_COLUMNS else FREQUENCIES
+
+
+def judging_numbers(rows: int, columns: int, m: int, p: int, root: bool) -> int:
+    """How many numbers it takes at once to judge p functions in the span of m landmarks by these rows, and at the root: for memory.py."""
+    features = 4 * frequencies_for(columns)
+    sums = (features + m) * (p + SIGNS)
+    at_root = 6 * sums + 4 * m * m + m * features if root else 0
+    return rows * (columns + 2 * m + features + features // 2 + 3 * p) + 2 * sums + at_root
+
+
+def judge_values(
+    block: Block, options: Options, judged: Judged, G: Array, exact: Array | None, all_rows: float | None = None
+) -> Script:
+    """How good functions with the values G (rows, p) on the judged rows are.
+
+    `exact` are their eigenvalues in landmark coordinates, for functions in the span of the landmarks that are orthonormal over `all_rows` rows:
+    the judged ones, or (by default) all.
+    """
+    all_rows = float(block.sizes.sum()) if all_rows is None else all_rows
+    assert judged.sketches is not None
+    assert judged.features is not None
+    xp = aac.array_namespace(judged.psi)
+    z, psi, rest, k, p = judged.features, judged.psi, judged.rest, options.n_components, G.shape[1]
+    sides = xp.concat([G, random_signs(block, options, judged)], axis=1)
+
+    def products(rows: slice) -> tuple[Array, ...]:
+        some, g = sides[rows, :], G[rows, :]
+        return (
+            transposed(z[rows, :]) @ some,
+            transposed(psi[rows, :]) @ some,
+            transposed(g) @ some,
+            transposed(g) @ (rest[rows, None] * g),
+            xp.sum(z[rows, :], axis=0),
+            xp.sum(psi[rows, :], axis=0),
+            xp.sum(some, axis=0),
+            xp.reshape(xp.sum(rest[rows] * 0 + 1.0), (1,)),
+        )
+
+    sums = summed(products, G.shape[0], G)
+    shape = Shapes(judged.sketches[0].size, judged.marks.size, p, k)
+    kept: list[Separated] = []
+
+    def separate(total: Array, sums: tuple[Array, ...] = sums) -> Array:
+        on_marks = [to_numpy(sketch.on_landmarks(judged.marks)).astype(np.float64) for sketch in judged.sketches or ()]
+        values = None if exact is None else to_numpy(exact).astype(np.float64)
+        taken = Sums(*_split(total, sums))
+        kept.append(Separated.of(taken, on_marks, values, all_rows, shape, options.centering is not None))
+        return block.array(kept[0].pack())
+
+    told = yield from network_sum(
+        block, "sketch", xp.concat([xp.reshape(x, (-1,)) for x in sums]), separate, shape.told
+    )
+    eigenvalues, turn, leaving, hidden = shape.unpack(told)
+
+    # one of so many rows judges; a pair of a row with itself stands for as many pairs, not for their square
+    scale = all_rows / judged.count
+    unit = (scale - 1.0) * turn / xp.sqrt(xp.where(eigenvalues > 0, eigenvalues, xp.ones_like(eigenvalues)))
+
+    def leaks(rows: slice) -> tuple[Array, ...]:
+        out, own = [], []
+        alone = rest[rows, None] * (G[rows, :] @ unit)
+        for h in range(2):
+            features = z[rows, h * shape.features : (h + 1) * shape.features]
+            out.append(leaving[h](features, psi[rows, :], G[rows, :]) - alone)
+            own.append(hidden[h](features, psi[rows, :], G[rows, :]))
+        image = (
+            transposed(z[rows, : shape.features]) @ own[1],
+            transposed(psi[rows, :]) @ own[1],
+            xp.sum(own[1], axis=0),
+        )
+        return (
+            transposed(out[0]) @ out[1],
+            xp.sum(own[0] * own[1], axis=0),
+            *image,
+            xp.reshape(xp.sum(rest[rows]), (1,)),
+        )
+
+    sums = summed(leaks, G.shape[0], G)
+
+    def decide(total: Array) -> Array:
+        leak, squares, features, marks, ones, trace = _split(total, sums)
+        size = kept[0].hidden_size(squares, features, marks, ones, float(trace[0]))
+        missed = kept[0].scale * float(trace[0])
+        found = accuracy.estimate(kept[0].ritz, leak * kept[0].scale, size, missed, k, options.tol)
+        return block.array([found.error, found.span, *found.components, *found.alike])
+
+    mine = xp.concat([xp.reshape(x, (-1,)) for x in sums])
+    decided = yield from network_sum(block, "accuracy", mine, decide, 2 + 2 * k)
+    return Verdict(eigenvalues, turn, told_accuracy(decided, k, "sketches"))
+
+
+def told_accuracy(decided: Array, k: int, method: str) -> Accuracy:
+    """What the root says of the accuracy: error, span, components and, up to which component each is alike."""
+    numbers = to_numpy(decided).astype(np.float64)
+    if not ((numbers[: 2 + k] >= 0) & (numbers[: 2 + k] <= 1)).all():  # also where it is NaN
+        raise ValueError("the root of the network tells an accuracy that is none; start all nodes anew")
+    alike = numbers[2 + k :].clip(1, k + 1) if len(numbers) > 2 + k else np.arange(1, k + 1)
+    return Accuracy(
+        tuple(numbers[2 : 2 + k].tolist()), float(numbers[1]), float(numbers[0]), tuple(map(int, alike)), method
+    )
+
+
+def _split(total: Array, like: tuple[Array, ...]) -> list[np.ndarray]:
+    """A vector as arrays of the shapes of `like`, in float64 on the host."""
+    pieces, at = [], 0
+    for x in like:
+        size = int(np.prod(x.shape))
+        pieces.append(to_numpy(total[at : at + size]).astype(np.float64).reshape(x.shape))
+        at += size
+    return pieces
+
+
+def _counted(sizes: np.ndarray) -> np.ndarray:
+    """0, 1, ... within each of groups of these sizes."""
+    return np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
+def random_signs(block: Block, options: Options, judged: Judged) -> Array:
+    """(rows, SIGNS) of +1 and -1 for the judged rows: by node and row, whoever hosts the node."""
+    own = judged.shares[block.nodes]
+    node, row = np.repeat(block.nodes, own).astype(np.uint64), _counted(own).astype(np.uint64)
+    start = np.uint64(landmarks.shared_seed(options.seed, "signs") % 2**64)
+    mixed = node * np.uint64(0x9E3779B97F4A7C15) + row * np.uint64(0xBF58476D1CE4E5B9) + start
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # the mixing of splitmix64
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    bits = (mixed[:, None] >> np.arange(SIGNS, dtype=np.uint64)) & np.uint64(1)
+    return block.array(2.0 * bits.astype(np.float64) - 1.0)
+
+
+# ---------------------------------------------------------------------- the root's part: small matrices, on the host
+@dataclass(frozen=True)
+class Sums:
+    """Sums over the judged rows: of features z (4 F), psi (m) and functions G (p) with functions and random signs, and their own."""
+
+    features: np.ndarray  # (4 F, p + SIGNS)
+    marks: np.ndarray  # (m, p + SIGNS)
+    squares: np.ndarray  # (p, p + SIGNS)
+    diagonal: np.ndarray  # (p, p): of G'G weighted with what the landmarks miss of each row
+    feature_sum: np.ndarray
+    mark_sum: np.ndarray
+    side_sum: np.ndarray
+    count: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Leaving:
+    """A function of rows: features, psi and G times matrices, less an offset."""
+
+    features: Array
+    marks: Array
+    columns: Array | None
+    offset: Array
+
+    def __call__(self, features: Array, psi: Array, G: Array) -> Array:
+        found = features @ self.features + psi @ self.marks - self.offset
+        return found if self.columns is None else found - G @ self.columns
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Of what the root tells all: features of one sketch, landmarks, functions, components."""
+
+    features: int
+    marks: int
+    columns: int
+    components: int
+
+    @property
+    def told(self) -> int:
+        k, s, p = self.components, SIGNS, self.columns
+        return k + p * k + 2 * ((self.features + self.marks + p + 1) * k + (self.features + self.marks + 1) * s)
+
+    def unpack(self, told: Array) -> tuple[Array, Array, list[Leaving], list[Leaving]]:
+        """Eigenvalues (k,), components (p, k), and for either sketch what leaves the span and what random signs find in the rest."""
+        xp = aac.array_namespace(told)
+        k, p, at = self.components, self.columns, 0
+
+        def take(*shape: int) -> Array:
+            nonlocal at
+            size = int(np.prod(shape))
+            at += size
+            return xp.reshape(told[at - size : at], shape)
+
+        eigenvalues, turn = take(k), take(p, k)
+        leaving = [Leaving(take(self.features, k), take(self.marks, k), take(p, k), take(k)) for _ in range(2)]
+        hidden = [Leaving(take(self.features, SIGNS), take(self.marks, SIGNS), None, take(SIGNS)) for _ in range(2)]
+        return eigenvalues, turn, leaving, hidden
+
+
+@dataclass(frozen=True, eq=False)
+class Separated:
+    """Rayleigh-Ritz with what the landmarks miss, and what the nodes need to see how good it is."""
+
+    ritz: accuracy.Ritz
+    scale: float  # all rows over judged rows
+    on_marks: np.ndarray  # of the first sketch
+    rest_mean: np.ndarray
+    eigenvalues: np.ndarray
+    turn: np.ndarray
+    leaving: list[Leaving]
+    hidden: list[Leaving]
+
+    @classmethod
+    def of(
+        cls,
+        sums: Sums,
+        on_marks: list[np.ndarray],
+        exact: np.ndarray | None,
+        rows: float,
+        shape: Shapes,
+        centered: bool,
+    ) -> Separated:
+        """`exact`: eigenvalues over all rows of functions in the span of the landmarks, which are orthonormal over all rows."""
+        p, k, F = shape.columns, shape.components, shape.features
+        count = float(sums.count[0])
+        scale = rows / count
+        means = [x / count if centered else 0.0 * x for x in (sums.feature_sum, sums.mark_sum, sums.side_sum)]
+        features, marks, squares = (
+            whole - np.outer(mean, sums.side_sum)
+            for whole, mean in zip(
+                (sums.features, sums.marks, sums.squares), (means[0], means[1], means[2][:p]), strict=True
+            )
+        )
+        sketched = [features[h * F : (h + 1) * F] - on_marks[h].T @ marks for h in range(2)]
+        rest_mean = [means[0][h * F : (h + 1) * F] - on_marks[h].T @ means[1] for h in range(2)]
+        # pairs of a row with itself do not grow with the number of rows squared
+        own = scale * sums.diagonal * (1.0 - scale)
+        images = [scale**2 * (t[:, :p].T @ t[:, :p]) + own for t in sketched]
+        if exact is None:
+            ritz = accuracy.rayleigh_ritz(scale * squares[:, :p], scale**2 * marks[:, :p].T @ marks[:, :p], images)
+        else:
+            ritz = accuracy.rayleigh_ritz(np.eye(p), np.diag(exact), images)
+        first = ritz.turn[:, :k]
+        if first.shape[1] < k:
+            first = np.pad(first, ((0, 0), (0, k - first.shape[1])))
+        eigenvalues = np.zeros(k)
+        eigenvalues[: min(k, len(ritz.values))] = ritz.values[:k]
+        largest = np.abs(first).argmax(axis=0)
+        first = first * np.where(first[largest, np.arange(k)] < 0, -1.0, 1.0)
+        leaving, hidden = [], []
+        for h in range(2):
+            t, signs = sketched[h][:, :p] @ first, sketched[h][:, p:]
+            if exact is None:
+                back = ritz.white @ ritz.white.T @ (scale**2 * marks[:, :p].T @ marks[:, :p] + images[h]) @ first
+                shared = scale * marks[:, :p] @ first
+            else:  # the landmarks' part of K G lies in the span of G
+                back, shared = images[h] @ first, np.zeros((shape.marks, k))
+            offset = scale * rest_mean[h] @ t + means[1] @ shared - means[2][:p] @ back
+            leaving.append(Leaving(scale * t, shared - scale * on_marks[h] @ t, back, offset))
+            hidden.append(Leaving(signs, -on_marks[h] @ signs, None, rest_mean[h] @ signs))
+        return cls(ritz, scale, on_marks[0], rest_mean[0], eigenvalues, first * np.sqrt(eigenvalues), leaving, hidden)
+
+    def hidden_size(
+        self, squares: np.ndarray, features: np.ndarray, marks: np.ndarray, ones: np.ndarray, trace: float
+    ) -> float:
+        """About the largest eigenvalue of the rest R, from v_h = R_h s for random signs s: the sum of v_2'R_1 v_2 over that of v_1'v_2.
+
+        The noise of v_2 adds about the trace of R over the number of frequencies, which is taken off.
+        """
+        image = features - self.on_marks.T @ marks - np.outer(self.rest_mean, ones)
+        size = squares.sum()
+        noise = 2.0 * trace / len(features)
+        return float(self.scale * max((image**2).sum() / size - noise, 0.0)) if size > 0 else 0.0
+
+    def pack(self) -> np.ndarray:
+        """As one vector, as `Shapes.unpack` reads it."""
+        pieces: list[Array] = [self.eigenvalues, self.turn]
+        for side in self.leaving:
+            pieces += [side.features, side.marks, side.columns, side.offset]
+        for side in self.hidden:
+            pieces += [side.features, side.marks, side.offset]
+        return np.concatenate([np.asarray(piece).ravel() for piece in pieces])

@@ -1,0 +1,209 @@
+"""Where landmarks come from: means of clusters of rows, rows, points that nobody owns, or points that all nodes have.
+
+Generators, to be used with `yield from`. What comes from other nodes is checked: how many means they gave, and which points the root keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+from scipy.special import ndtri
+
+from .block import Block, FlatRows, take
+from .collectives import collect_rows, network_sum
+from .core import landmarks
+from .core.clusters import LEAST_CLUSTER, ROWS_A_CLUSTER, cluster_means
+from .core.landmarks import Landmarks, node_random
+from .core.nodewise import summed
+from .core.spectrum import eps, to_numpy, transposed
+from .kernels import Kernel, uniform
+from .options import Options
+
+Array = Any
+Script = Generator[Any, Any, Any]
+
+LINEAR_COMPONENTS = 50  # at most, of the Gaussian that landmarks which nobody owns are drawn from
+# Of the landmarks that are wanted; where nodes have fewer means to give, rows or other points come too.
+ENOUGH_MEANS = 0.75
+
+
+@dataclass(eq=False)
+class Supply:
+    """Hands out landmarks: means of clusters of a node's rows, rows, or points drawn from a Gaussian; each row is used for one of them.
+
+    How much every node has given is known to all nodes.
+    """
+
+    block: Block
+    options: Options
+    rows: FlatRows
+    sent: FlatRows  # rows as others may see them
+    clustered: np.ndarray = field(init=False)  # (J,) rows that went into means
+    sampled: np.ndarray = field(init=False)  # (J,) rows given as they are
+    shape: tuple[Array, Array] | None = None  # mean (M,) and spread (p, M) of all rows, for points that nobody owns
+    stage: int = 0
+    spent: bool = False  # nothing is left to hand out
+
+    def __post_init__(self) -> None:
+        self.clustered = np.zeros_like(self.block.sizes)
+        self.sampled = np.zeros_like(self.block.sizes)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows are left to give: with all of them the answer is exact."""
+        may = self.kind == "samples" or (self.kind == "auto" and self.options.share_rows)
+        return may and bool((self.sampled < self.block.sizes).any())
+
+    @property
+    def kind(self) -> str:
+        return self.options.landmarks if isinstance(self.options.landmarks, str) else "points"
+
+    def more(self, wanted: int) -> Script:
+        """About so many new points, at every node the same, by kind; none where nothing is left."""
+        self.stage += 1
+        found: dict[str, Array] = {}
+        if self.kind == "points":
+            found["points"] = self.block.array(self.options.landmarks)
+        if self.kind in ("auto", "kmeans"):
+            found["kmeans"] = yield from self.means(wanted)
+            few = found["kmeans"].shape[0] < ENOUGH_MEANS * wanted
+            wanted = wanted - found["kmeans"].shape[0] if few else 0
+        rows_too = self.kind == "auto" and self.options.share_rows
+        if self.kind == "samples" or (rows_too and wanted > 0):
+            found["samples"] = yield from self.samples(wanted)
+        if self.kind == "gaussian" or (self.kind == "auto" and not rows_too and wanted > 0):
+            found["gaussian"] = yield from self.drawn(wanted)
+        self.spent = self.kind == "points" or not any(points.shape[0] for points in found.values())
+        return found
+
+    def means(self, wanted: int) -> Script:
+        """Means of clusters. A node clusters rows that it has not clustered before, so that no two means share a row."""
+        block, seed = self.block, self.options.seed
+        left = block.sizes - self.clustered
+        few = left < 4 * LEAST_CLUSTER
+        room = np.where(few, left, left // 2)  # half is left for later stages
+        most = room // (LEAST_CLUSTER + np.where(few, 0, 1))
+        counts = np.minimum(
+            landmarks.allot(block.sizes, block.network.names, min(wanted, int(block.sizes.sum())), seed + self.stage),
+            most,
+        )
+        if not counts.sum():
+            return self.rows.X[:0, :]
+        taken = np.where(counts > 0, np.where(few, left, np.minimum(ROWS_A_CLUSTER * counts, room)), 0)
+        made = []
+        for b, j in enumerate(block.nodes):
+            if counts[j]:
+                own = to_numpy(self.rows.of(b))
+                order = node_random(seed, block.names[b], "clusters").permutation(len(own))
+                mine = own[order[self.clustered[j] : self.clustered[j] + taken[j]]]
+                made.append(
+                    cluster_means(mine, int(counts[j]), node_random(seed, block.names[b], f"means {self.stage}"))
+                )
+            else:
+                made.append(np.empty((0, self.rows.X.shape[1])))
+        self.clustered = self.clustered + taken
+        # how many came out depends on the data: everybody must know
+        found = np.zeros(len(counts))
+        found[block.nodes] = [len(rows) for rows in made]
+        total = to_numpy((yield from network_sum(block, "counts", block.array(found))))
+        if not ((total >= 0) & (total <= counts) & (total == np.rint(total))).all():  # also where it is NaN
+            raise ValueError("a node says that it has more landmarks to give than its rows allow; start all nodes anew")
+        rows = block.array(np.concatenate(made))
+        return (yield from collect_rows(block, "landmarks", rows, total.astype(np.int64)))
+
+    def drawn(self, wanted: int) -> Script:
+        """Points that nobody owns: from a Gaussian with the mean of all rows and their leading linear principal components."""
+        if self.shape is None:
+            self.shape = yield from spread_of_rows(self.block, self.rows, self.options.seed)
+        mean, spread = self.shape
+        numbers = ndtri(
+            uniform((wanted, spread.shape[0]), landmarks.shared_seed(self.options.seed, f"gaussian {self.stage}"))
+        )
+        return mean + self.block.array(numbers) @ spread
+
+    def samples(self, wanted: int) -> Script:
+        """Rows that were not given before."""
+        block, seed = self.block, self.options.seed
+        left = block.sizes - self.sampled
+        counts = np.minimum(
+            landmarks.allot(block.sizes, block.network.names, min(wanted, int(block.sizes.sum())), seed + self.stage),
+            left,
+        )
+        if wanted >= left.sum():
+            counts = left
+        places = []
+        for b, j in enumerate(block.nodes):
+            if counts[j]:
+                order = node_random(seed, block.names[b], "landmarks").permutation(int(block.own_sizes[b]))
+                places.append(self.sent.starts[b] + np.sort(order[self.sampled[j] : self.sampled[j] + counts[j]]))
+        self.sampled = self.sampled + counts
+        rows = take(self.sent.X, np.concatenate([np.zeros(0, dtype=np.int64), *places]))
+        return (yield from collect_rows(block, "landmarks", rows, counts))
+
+
+def spread_of_rows(block: Block, rows: FlatRows, seed: int) -> Script:
+    """The mean (M,) of all rows and A (p, M) such that A'A is about their covariance: its leading part, by network sums of M x p numbers.
+
+    A node with few rows says nothing: the sum over one row is that row.
+    """
+    counted = block.sizes >= LEAST_CLUSTER
+    count = float(block.sizes[counted].sum())
+    if not count:
+        raise ValueError(
+            f"share_rows=False: no node has the {LEAST_CLUSTER} rows of which a mean can be told, the largest has {block.sizes.max()}; "
+            "use larger nodes, landmarks that all nodes have, or share_rows=True if rows may leave their nodes"
+        )
+    X = rows.X
+    if not counted[block.nodes].all():
+        X = take(X, np.flatnonzero(np.repeat(counted[block.nodes], block.own_sizes)))
+    xp = aac.array_namespace(X)
+    width = int(X.shape[1])
+    mean = (yield from network_sum(block, "scale", xp.sum(X, axis=0))) / count
+    p = min(width, LINEAR_COMPONENTS)
+    basis = xp.eye(width, dtype=X.dtype, device=aac.device(X))
+    if p < width:
+        start = ndtri(uniform((width, p), landmarks.shared_seed(seed, "linear")))
+        basis = block.array(np.linalg.qr(start)[0])
+
+    def image_of(basis: Array) -> Array:
+        def part(rows: slice) -> tuple[Array, ...]:
+            centred = X[rows, :] - mean
+            return (transposed(centred) @ (centred @ basis),)
+
+        return summed(part, X.shape[0], X)[0]
+
+    for last in [True] if p == width else [False, False, True]:
+
+        def improve(total: Array, basis: Array = basis, last: bool = last) -> Array:
+            image = to_numpy(total).astype(np.float64).reshape(width, p) / count
+            if not last:
+                return block.array(np.linalg.qr(image)[0].ravel())
+            inside = to_numpy(basis).astype(np.float64)
+            covariance = inside.T @ image
+            values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+            return block.array((inside @ vectors * np.sqrt(np.maximum(values, 0.0))).ravel())
+
+        told = yield from network_sum(block, "scale", xp.reshape(image_of(basis), (-1,)), improve, width * p)
+        basis = xp.reshape(told, (width, p))
+    return mean, transposed(basis)
+
+
+def without_redundant(block: Block, kernel: Kernel, marks: Landmarks, points: Array) -> Script:
+    """Those of new points that add something to the landmarks, in an order that keeps their Cholesky factor sound; the root decides for all."""
+    least = max(landmarks.REDUNDANT, 1000 * eps(points))
+
+    def decide(total: Array) -> Array:
+        kept = marks.independent(to_numpy(points), kernel, least)
+        return block.array(np.concatenate([kept, np.full(points.shape[0] - len(kept), -1)]))
+
+    places = yield from network_sum(block, "landmarks", points[0, :1] * 0, decide, points.shape[0])
+    told = to_numpy(places)
+    kept = told[told != -1]
+    inside = ((kept >= 0) & (kept < points.shape[0]) & (kept == np.rint(kept))).all()  # not where it is NaN
+    if not inside or len(np.unique(kept)) < len(kept):
+        raise ValueError("the root of the network keeps landmarks that there are not; start all nodes anew")
+    return take(points, kept.astype(np.int64))
