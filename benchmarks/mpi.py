@@ -90,7 +90,7 @@ def measure(comm, parts, network, alone=False, overlap=False, split=False):
             clock["cpu"] = time.thread_time() - clock["cpu start"]
 
     model = DecentralizedKernelPCA(
-        K, gamma=GAMMA, network=network, max_iter=ITERATIONS, tol=0, random_state=0, engine="mpi"
+        K, gamma=GAMMA, network=network, solver="projection", max_iter=ITERATIONS, tol=0, random_state=0, engine="mpi"
     )
     options = settle(model._options(Features(own[0].shape[1]), 0), network, sizes, "auto", "auto")
     if alone:
@@ -197,8 +197,8 @@ def everything(data: Path, floors: Floors) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tol=0 does not converge
         start = time.perf_counter()
-        one = DecentralizedKernelPCA(K, gamma=GAMMA, network=network, max_iter=ITERATIONS, tol=0, random_state=0)
-        one.fit_parts(parts)
+        settings = {"solver": "projection", "max_iter": ITERATIONS, "tol": 0, "random_state": 0}
+        one = DecentralizedKernelPCA(K, gamma=GAMMA, network=network, **settings).fit_parts(parts)
         local_seconds = time.perf_counter() - start
     apart = np.abs(np.array(seen[0]["eigenvalues"]) / one.eigenvalues_ - 1).max()
     floors.require(bool(apart <= 1e-10), f"J = 80: eigenvalues {apart:.1e} from the local engine's")

@@ -52,7 +52,13 @@ def against_mpi(data: Path, floors: Floors, repeats: int) -> None:
         for rows in (100, 500, 1000):
             parts = [X[r] for r in splits.evenly(y, np.full(J, rows))]
             model = DecentralizedKernelPCA(
-                by_mpi.K, gamma=GAMMA, network=network, max_iter=by_mpi.ITERATIONS, tol=0, random_state=0
+                by_mpi.K,
+                gamma=GAMMA,
+                network=network,
+                solver="projection",
+                max_iter=by_mpi.ITERATIONS,
+                tol=0,
+                random_state=0,
             )
             options = settle(model._options(Features(X.shape[1]), 0), network, np.full(J, rows), "auto", "auto")
             if rows == 100:

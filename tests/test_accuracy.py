@@ -11,12 +11,15 @@ from sklearn.datasets import load_digits, load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
-from conftest import clusters
+from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, judging, metrics
 from dekpca import landmark_solver as solver
+from dekpca.block import make_blocks
 from dekpca.core import accuracy
 from dekpca.core.accuracy import Accuracy
+from dekpca.core.clusters import LEAST_CLUSTER
 from dekpca.core.landmarks import Landmarks
+from dekpca.engines import local
 from dekpca.estimator import NarrowKernelWarning
 from dekpca.kernels import Kernel
 from dekpca.model_file import ModelFileError
@@ -357,3 +360,54 @@ def test_the_projection_solver_ends_no_worse_than_it_began(width, monkeypatch):
             start, end = (fit(parts, 4, True, solver=name, **settings) for name in ("landmarks", "projection"))
         own = np.concatenate([node.transform(part) for node, part in zip(end.node_models_, parts, strict=True)])
         assert true_error(own, truth) < 1.5 * true_error(start.transform(A), truth)
+
+
+# ---------------------------------------------------------------------- what others say is checked, and little is said of few rows
+def test_sums_over_few_rows_of_a_node_are_not_told_where_rows_may_not_leave(monkeypatch):
+    """The rows that judge are a part of all: a node whose part is a row or two would tell these rows."""
+    monkeypatch.setattr(judging, "JUDGED_ROWS", 60)
+    monkeypatch.setattr(judging, "PRIVATE_JUDGED_ROWS", 60)
+    parts = clusters([300, 200, 7, 90, 4])
+    network = Network.ring(5)
+    (block, *_) = make_blocks(parts, network)
+    open_, private = (
+        judging.judged_shares(
+            block, make_options(parts, network, solver="landmarks", landmarks="kmeans", share_rows=share)
+        )
+        for share in (True, False)
+    )
+    assert open_.sum() == 60
+    assert ((private == 0) | (private >= LEAST_CLUSTER)).all()
+    assert (private[[0, 1]] == open_[[0, 1]]).all()
+    assert private[4] == 0
+    model = fit(parts, 2, True, share_rows=False, gamma=0.05)
+    assert (
+        true_error(
+            model.transform(np.concatenate(parts)), central(np.concatenate(parts), 2, Kernel("rbf", gamma=0.05))[1]
+        )
+        < 6 * TOL
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "lie", "says"),
+    [
+        ("landmarks", lambda told: told * 0 + 1e6, "the root of the network keeps landmarks that there are not"),
+        ("landmarks", lambda told: told * 0, "the root of the network keeps landmarks that there are not"),
+        ("landmarks", lambda told: told * np.nan, "the root of the network keeps landmarks that there are not"),
+        ("counts", lambda told: told + 1e9, "a node says that it has more landmarks to give than its rows allow"),
+        ("counts", lambda told: told - 0.5, "a node says that it has more landmarks to give than its rows allow"),
+        ("accuracy", lambda told: told * np.nan, "the root of the network tells an accuracy that is none"),
+        ("accuracy", lambda told: told + 7, "the root of the network tells an accuracy that is none"),
+    ],
+)
+def test_what_the_root_tells_is_checked(kind, lie, says, monkeypatch):
+    total = local.Post.total
+
+    def lying(post, requests):
+        found = total(post, requests)
+        return [lie(f) for f in found] if requests[0].kind == kind else found
+
+    monkeypatch.setattr(local.Post, "total", lying)
+    with pytest.raises(ValueError, match=says):
+        fit(PARTS, 3, True)

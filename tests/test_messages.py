@@ -119,7 +119,7 @@ def sums_of_a_stage(m, old, p, k):
     products = (2 * F + m + p) * sides + p * p  # of features, psi and functions with functions and random signs
     ones = 2 * F + m + sides + 1
     leaks = k * k + SIGNS + (F + m) * SIGNS + SIGNS + 1
-    correction = 2 * CORRECTING * (p + 1) + p + 1
+    correction = 2 * CORRECTING * (p + 1) + p
     return {
         "covariance": [(moments,), (1 + q + m + m * q,)],
         "sketch": [(products + ones,), (Shapes(F, m, p, k).told,), (correction,)],

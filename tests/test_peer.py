@@ -107,6 +107,17 @@ def stop_with_two_checkpoints(folder):
     return observe
 
 
+def run_with_restarts(nodes, stopping):
+    """All nodes to their ends, those that stop started again; `stopping`: name -> observer that stops the node, or None."""
+    threads = {name: nodes.start(name, stopping.get(name)) for name in nodes.network.names}
+    for name in stopping:
+        join([threads[name]])
+        assert isinstance(nodes.errors[name], Stop)
+        threads[name] = nodes.start(name)
+    join(threads.values())
+    assert not nodes.errors
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_nodes_that_stop_go_on_bit_for_bit(tmp_path, case):
     network, changes = CASES[case]
@@ -114,14 +125,7 @@ def test_nodes_that_stop_go_on_bit_for_bit(tmp_path, case):
     expected = Nodes(tmp_path / "whole", network, parts, options).run()
     check_answers(case, _by_name(expected), _by_name_local(local.run(parts, network, options)))
     nodes = Nodes(tmp_path / "broken", network, parts, options)
-    stopping = {name: stop_at(2 + j) for j, name in enumerate(network.names[:3])}
-    threads = {name: nodes.start(name, stopping.get(name)) for name in network.names}
-    for name in stopping:
-        join([threads[name]])
-        assert isinstance(nodes.errors[name], Stop)
-        threads[name] = nodes.start(name)
-    join(threads.values())
-    assert not nodes.errors
+    run_with_restarts(nodes, {name: stop_at(2 + j) for j, name in enumerate(network.names[:3])})
     assert bits(nodes.answers) == bits(expected)
 
 
@@ -145,14 +149,7 @@ def test_nodes_without_iterations_go_on_bit_for_bit(tmp_path, settings, monkeypa
 
     monkeypatch.setattr(PeerMail, "_begin", stop_once)
     nodes = Nodes(tmp_path / "broken", network, parts, options)
-    stopping = list(kinds)
-    threads = {name: nodes.start(name) for name in network.names}
-    for name in stopping:
-        join([threads[name]])
-        assert isinstance(nodes.errors[name], Stop)
-        threads[name] = nodes.start(name)
-    join(threads.values())
-    assert not nodes.errors
+    run_with_restarts(nodes, dict.fromkeys(kinds))
     assert bits(nodes.answers) == bits(expected)
     assert {answer.accuracy for answer in nodes.answers.values()} == accuracy
 

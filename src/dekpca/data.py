@@ -13,6 +13,7 @@ import logging
 import re
 import struct
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -175,7 +176,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------- formats
-class Source:
+class Source(ABC):
     """A file, opened: the names of its columns, and how to read some of them."""
 
     def __init__(self, names: Sequence[str], named: bool):
@@ -183,9 +184,9 @@ class Source:
         self.named = named  # whether the names are the file's own, and not just numbers
         self.beside: dict[str, np.ndarray] = {}  # arrays that stand beside the matrix, one value a row
 
+    @abstractmethod
     def read(self, numbers: Sequence[str], values: Sequence[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The columns `numbers` as a matrix, NaN where a value is missing; and the columns `values` as they are."""
-        raise NotImplementedError
 
     def where(self, row: int) -> str:
         """Where a row of what was read stands in the file."""

@@ -2,7 +2,8 @@
 
 Inside a rank messages go as in the local engine (post.py). What crosses goes along the edges of a distributed graph communicator over
 the ranks, in typed buffers whose lengths both ends know. Each round of the program is one `Ineighbor_alltoallv`, which every rank starts in the same
-order; between the start and the end of the iterations no rank ever speaks to all others. What ranks settle before is in company.py.
+order. Network sums, and landmarks that all nodes come to know, are reductions and gathers over all ranks: these trust each other. What ranks settle
+before is in company.py.
 
 An exception on one rank ends the job on all: MPI offers no recovery on graph communicators.
 """
