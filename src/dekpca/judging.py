@@ -27,10 +27,10 @@ from .options import Options
 Array = Any
 Script = Generator[Any, Any, Any]
 
-JUDGED_ROWS = 4096  # of the network, by which the number of landmarks is chosen and the answer judged
+JUDGED_ROWS = 2048  # of the network, by which the number of landmarks is chosen and the answer judged
 PRIVATE_JUDGED_ROWS = 16384  # where rows may not leave their nodes: sums over few rows of a node say more about each
 EXTRA_COLUMNS = 32  # beyond the components: what leaks out of these lies far below
-FREQUENCIES, MORE_FREQUENCIES = 256, 1024  # of each of the two sketches; more for data of few columns
+FREQUENCIES, MORE_FREQUENCIES = 192, 1024  # of each of the two sketches; more for data of few columns, where they cost little
 SIGNS = 4  # random vectors that look for components in what the landmarks miss
 
 
@@ -94,6 +94,13 @@ class Judged:
         xp = aac.array_namespace(self.psi)
         return xp.clip(self.diagonal - xp.sum(self.psi * self.psi, axis=1), min=0.0)
 
+    def halves(self, block: Block) -> list[tuple[Array, float]]:
+        """Every second of the network's judged rows, and the others: (rows,) of 1 and 0, and how many these are in the network."""
+        own, before = self.shares[block.nodes], np.cumsum(self.shares) - self.shares
+        number = np.repeat(before[block.nodes], own) + _counted(own)
+        total = int(self.shares.sum())
+        return [(block.array(number % 2 == h), float((total + 1 - h) // 2)) for h in range(2)]
+
     def of_all(self, rows: Array) -> Array:
         """Those of the block's rows (rows, ...) that judge."""
         return rows if self.places is None else take(rows, self.places)
@@ -103,7 +110,7 @@ class Judged:
         marks, kernel, X, psi = self.marks, self.kernel, self.X, self.psi
         self.marks, growth = block.once("landmarks", marks.size, lambda: marks.grown(points, kernel))
         work = row_bytes(self.marks.root)
-        (new,) = by_nodes(lambda r: (growth.coordinates(kernel, X[r, :], psi[r, :]),), X.shape[0], work, X)
+        (new,) = by_nodes(lambda r: (growth.coordinates(X[r, :], psi[r, :]),), X.shape[0], work, X)
         self.psi = aac.array_namespace(points).concat([psi, new], axis=1)
 
 
@@ -124,7 +131,7 @@ def frequencies_for(columns: int) -> int:
 def judging_numbers(rows: int, columns: int, m: int, p: int, root: bool) -> int:
     """How many numbers it takes at once to judge p functions in the span of m landmarks by these rows, and at the root: for memory.py."""
     features = 4 * frequencies_for(columns)
-    sums = (features + m) * (p + SIGNS)
+    sums = (features + 2 * m) * (p + SIGNS)
     at_root = 6 * sums + 4 * m * m + m * features if root else 0
     return rows * (columns + 2 * m + features + features // 2 + 3 * p) + 2 * sums + at_root
 
@@ -142,53 +149,55 @@ def judge_values(
     assert judged.features is not None
     xp = aac.array_namespace(judged.psi)
     z, psi, rest, k, p = judged.features, judged.psi, judged.rest, options.n_components, G.shape[1]
-    sides = xp.concat([G, random_signs(block, options, judged)], axis=1)
+    # A part of the rows stands for all: each sketch then has half of them, so that their difference shows what the choice of rows changes.
+    halves = judged.halves(block) if all_rows > judged.count else [(xp.ones_like(rest), judged.count)]
+    one_for_each = (halves[0], halves[-1])
+    shape = Shapes(judged.sketches[0].size, judged.marks.size, p, k)
+    ours = z[:, : shape.features], z[:, shape.features :]
+    signs = random_signs(block, options, judged)
 
     def products(rows: slice) -> tuple[Array, ...]:
-        some, g = sides[rows, :], G[rows, :]
+        g, s = G[rows, :], signs[rows, :]
+        sides = [xp.concat([half[rows, None] * g, s], axis=1) for half, _ in halves]
         return (
-            transposed(z[rows, :]) @ some,
-            transposed(psi[rows, :]) @ some,
-            transposed(g) @ some,
-            transposed(g) @ (rest[rows, None] * g),
-            xp.sum(z[rows, :], axis=0),
+            xp.stack([transposed(ours[h][rows, :]) @ side for h, side in enumerate((sides[0], sides[-1]))]),
+            xp.stack([transposed(psi[rows, :]) @ side for side in sides]),
+            xp.stack([transposed(g) @ (rest[rows, None] * side[:, :p]) for side in sides]),
+            xp.stack([xp.sum(side, axis=0) for side in sides]),
+            transposed(g) @ g,
+            xp.stack([xp.sum(features[rows, :], axis=0) for features in ours]),
             xp.sum(psi[rows, :], axis=0),
-            xp.sum(some, axis=0),
-            xp.reshape(xp.sum(rest[rows] * 0 + 1.0), (1,)),
+            xp.sum(g, axis=0),
         )
 
     sums = summed(products, G.shape[0], G)
-    shape = Shapes(judged.sketches[0].size, judged.marks.size, p, k)
     kept: list[Separated] = []
 
     def separate(total: Array, sums: tuple[Array, ...] = sums) -> Array:
         on_marks = [to_numpy(sketch.on_landmarks(judged.marks)).astype(np.float64) for sketch in judged.sketches or ()]
         values = None if exact is None else to_numpy(exact).astype(np.float64)
         taken = Sums(*_split(total, sums))
-        kept.append(Separated.of(taken, on_marks, values, all_rows, shape, options.centering is not None))
+        rows = Rows(all_rows, judged.count, [count for _, count in one_for_each])
+        kept.append(Separated.of(taken, on_marks, values, rows, shape, options.centering is not None))
         return block.array(kept[0].pack())
 
     told = yield from network_sum(
         block, "sketch", xp.concat([xp.reshape(x, (-1,)) for x in sums]), separate, shape.told
     )
     eigenvalues, turn, leaving, hidden = shape.unpack(told)
-
-    # one of so many rows judges; a pair of a row with itself stands for as many pairs, not for their square
-    scale = all_rows / judged.count
-    unit = (scale - 1.0) * turn / xp.sqrt(xp.where(eigenvalues > 0, eigenvalues, xp.ones_like(eigenvalues)))
+    unit = turn / xp.sqrt(xp.where(eigenvalues > 0, eigenvalues, xp.ones_like(eigenvalues)))
 
     def leaks(rows: slice) -> tuple[Array, ...]:
         out, own = [], []
         alone = rest[rows, None] * (G[rows, :] @ unit)
         for h in range(2):
-            features = z[rows, h * shape.features : (h + 1) * shape.features]
-            out.append(leaving[h](features, psi[rows, :], G[rows, :]) - alone)
+            features = ours[h][rows, :]
+            # the pair of a row with itself: it was counted as often as a row stands for others, or not at all; it is to count once
+            half, count = one_for_each[h]
+            weight = all_rows / count * half[rows, None] - 1.0
+            out.append(leaving[h](features, psi[rows, :], G[rows, :]) - weight * alone)
             own.append(hidden[h](features, psi[rows, :], G[rows, :]))
-        image = (
-            transposed(z[rows, : shape.features]) @ own[1],
-            transposed(psi[rows, :]) @ own[1],
-            xp.sum(own[1], axis=0),
-        )
+        image = (transposed(ours[0][rows, :]) @ own[1], transposed(psi[rows, :]) @ own[1], xp.sum(own[1], axis=0))
         return (
             transposed(out[0]) @ out[1],
             xp.sum(own[0] * own[1], axis=0),
@@ -202,12 +211,15 @@ def judge_values(
         leak, squares, features, marks, ones, trace = _split(total, sums)
         size = kept[0].hidden_size(squares, features, marks, ones, float(trace[0]))
         missed = kept[0].scale * float(trace[0])
-        found = accuracy.estimate(kept[0].ritz, leak * kept[0].scale, size, missed, k, options.tol)
-        return block.array([found.error, found.span, *found.components, *found.alike])
+        leak = leak * kept[0].scale
+        found = accuracy.estimate(kept[0].ritz, leak, size, missed, k, options.tol)
+        raised = accuracy.second_order(kept[0].ritz, leak, k)
+        return block.array([found.error, found.span, *found.components, *found.alike, *raised])
 
     mine = xp.concat([xp.reshape(x, (-1,)) for x in sums])
-    decided = yield from network_sum(block, "accuracy", mine, decide, 2 + 2 * k)
-    return Verdict(eigenvalues, turn, told_accuracy(decided, k, "sketches"))
+    decided = yield from network_sum(block, "accuracy", mine, decide, 2 + 3 * k)
+    raised = decided[2 + 2 * k :]
+    return Verdict(raised * eigenvalues, turn * xp.sqrt(raised), told_accuracy(decided[: 2 + 2 * k], k, "sketches"))
 
 
 def told_accuracy(decided: Array, k: int, method: str) -> Accuracy:
@@ -251,17 +263,29 @@ def random_signs(block: Block, options: Options, judged: Judged) -> Array:
 
 # ---------------------------------------------------------------------- the root's part: small matrices, on the host
 @dataclass(frozen=True)
-class Sums:
-    """Sums over the judged rows: of features z (4 F), psi (m) and functions G (p) with functions and random signs, and their own."""
+class Rows:
+    """How many rows: all, those that judge, and those of each sketch."""
 
-    features: np.ndarray  # (4 F, p + SIGNS)
-    marks: np.ndarray  # (m, p + SIGNS)
-    squares: np.ndarray  # (p, p + SIGNS)
-    diagonal: np.ndarray  # (p, p): of G'G weighted with what the landmarks miss of each row
-    feature_sum: np.ndarray
-    mark_sum: np.ndarray
-    side_sum: np.ndarray
-    count: np.ndarray
+    all: float
+    judged: float
+    sketched: list[float]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over the judged rows of features, psi and functions G (p) with sides: G on the rows of a sketch, and random signs on all of them.
+
+    There is one set of sides for both sketches, or one for each (H = 1 or 2).
+    """
+
+    features: np.ndarray  # (2, 2 F, p + SIGNS)
+    marks: np.ndarray  # (H, m, p + SIGNS)
+    diagonal: np.ndarray  # (H, p, p): of G'G weighted with what the landmarks miss of each row
+    side_sum: np.ndarray  # (H, p + SIGNS)
+    squares: np.ndarray  # (p, p)
+    feature_sum: np.ndarray  # (2, 2 F)
+    mark_sum: np.ndarray  # (m,)
+    value_sum: np.ndarray  # (p,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,28 +352,29 @@ class Separated:
         sums: Sums,
         on_marks: list[np.ndarray],
         exact: np.ndarray | None,
-        rows: float,
+        rows: Rows,
         shape: Shapes,
         centered: bool,
     ) -> Separated:
         """`exact`: eigenvalues over all rows of functions in the span of the landmarks, which are orthonormal over all rows."""
-        p, k, F = shape.columns, shape.components, shape.features
-        count = float(sums.count[0])
-        scale = rows / count
-        means = [x / count if centered else 0.0 * x for x in (sums.feature_sum, sums.mark_sum, sums.side_sum)]
-        features, marks, squares = (
-            whole - np.outer(mean, sums.side_sum)
-            for whole, mean in zip(
-                (sums.features, sums.marks, sums.squares), (means[0], means[1], means[2][:p]), strict=True
-            )
-        )
-        sketched = [features[h * F : (h + 1) * F] - on_marks[h].T @ marks for h in range(2)]
-        rest_mean = [means[0][h * F : (h + 1) * F] - on_marks[h].T @ means[1] for h in range(2)]
-        # pairs of a row with itself do not grow with the number of rows squared
-        own = scale * sums.diagonal * (1.0 - scale)
-        images = [scale**2 * (t[:, :p].T @ t[:, :p]) + own for t in sketched]
+        p, k = shape.columns, shape.components
+        scale, weight = rows.all / rows.judged, 1.0 / rows.judged if centered else 0.0
+        feature_mean, mark_mean, value_mean = (weight * x for x in (sums.feature_sum, sums.mark_sum, sums.value_sum))
+        sketched, rest_mean, images = [], [], []
+        for h, count in enumerate(rows.sketched):
+            i, stands_for = min(h, len(sums.marks) - 1), rows.all / count
+            marks = sums.marks[i] - np.outer(mark_mean, sums.side_sum[i])
+            features = sums.features[h] - np.outer(feature_mean[h], sums.side_sum[i])
+            t = features - on_marks[h].T @ marks
+            sketched.append(t)
+            rest_mean.append(feature_mean[h] - on_marks[h].T @ mark_mean)
+            # pairs of a row with itself do not grow with the number of rows squared
+            own = stands_for * (1.0 - stands_for) * sums.diagonal[i]
+            images.append(stands_for**2 * (t[:, :p].T @ t[:, :p]) + own)
+        squares = sums.squares - np.outer(value_mean, sums.value_sum)
+        marks = sums.marks[..., :p].sum(axis=0) - np.outer(mark_mean, sums.value_sum)
         if exact is None:
-            ritz = accuracy.rayleigh_ritz(scale * squares[:, :p], scale**2 * marks[:, :p].T @ marks[:, :p], images)
+            ritz = accuracy.rayleigh_ritz(scale * squares, scale**2 * marks.T @ marks, images)
         else:
             ritz = accuracy.rayleigh_ritz(np.eye(p), np.diag(exact), images)
         first = ritz.turn[:, :k]
@@ -360,15 +385,15 @@ class Separated:
         largest = np.abs(first).argmax(axis=0)
         first = first * np.where(first[largest, np.arange(k)] < 0, -1.0, 1.0)
         leaving, hidden = [], []
-        for h in range(2):
-            t, signs = sketched[h][:, :p] @ first, sketched[h][:, p:]
+        for h, count in enumerate(rows.sketched):
+            t, signs = rows.all / count * sketched[h][:, :p] @ first, sketched[h][:, p:]
             if exact is None:
-                back = ritz.white @ ritz.white.T @ (scale**2 * marks[:, :p].T @ marks[:, :p] + images[h]) @ first
-                shared = scale * marks[:, :p] @ first
+                back = ritz.white @ ritz.white.T @ (scale**2 * marks.T @ marks + images[h]) @ first
+                shared = scale * marks @ first
             else:  # the landmarks' part of K G lies in the span of G
                 back, shared = images[h] @ first, np.zeros((shape.marks, k))
-            offset = scale * rest_mean[h] @ t + means[1] @ shared - means[2][:p] @ back
-            leaving.append(Leaving(scale * t, shared - scale * on_marks[h] @ t, back, offset))
+            offset = rest_mean[h] @ t + mark_mean @ shared - value_mean @ back
+            leaving.append(Leaving(t, shared - on_marks[h] @ t, back, offset))
             hidden.append(Leaving(signs, -on_marks[h] @ signs, None, rest_mean[h] @ signs))
         return cls(ritz, scale, on_marks[0], rest_mean[0], eigenvalues, first * np.sqrt(eigenvalues), leaving, hidden)
 

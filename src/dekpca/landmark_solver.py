@@ -23,10 +23,10 @@ from .block import Block, FlatRows
 from .collectives import network_sum
 from .core import accuracy, landmarks
 from .core.accuracy import Accuracy
-from .core.landmarks import Landmarks
-from .core.nodewise import by_nodes, row_bytes, summed
+from .core.landmarks import Landmarks, RowKernel
+from .core.nodewise import DEVICE_BYTES, by_nodes, row_bytes, summed
 from .core.sketch import Sketch
-from .core.spectrum import to_numpy, transposed
+from .core.spectrum import add_products, symmetric, to_numpy, transposed
 from .judging import EXTRA_COLUMNS, Judged, Verdict, judge_values, told_accuracy
 from .kernels import row_tiles
 from .landmark_supply import Supply, without_redundant
@@ -43,7 +43,8 @@ MIXED = 5  # times the tolerance: an error of a component for which the landmark
 GIVE_UP = 0.8  # a stage that leaves so much of the error is the last, unless rows are left to give
 CORRECTING = 2048  # frequencies of the sketch that corrects components
 WORTHWHILE = 0.7  # a correction that leaves more of the error is not worth its cost in transform
-CHUNK_BYTES = 2**21  # of landmark coordinates worked on at a time
+CHUNK_BYTES = 2**20  # of the kernel with the landmarks computed at a time: half of a cache
+LEAST_CHUNK = 256  # rows: a product must be worth adding it up
 
 
 @dataclass(eq=False)
@@ -102,8 +103,13 @@ class Moments:
         second = np.block([[self.second, across], [across.T, among]])
         return Moments(np.concatenate([self.first, first]), second, float(total[-2]), float(total[-1]))
 
+    def pack(self) -> np.ndarray:
+        """As one vector, which adds up over blocks, and of which `grown` makes moments again."""
+        triangle = self.second[np.triu_indices(len(self.first))]
+        return np.concatenate([self.first, triangle, [self.trace, self.count]])
+
     def of_coordinates(self, root: np.ndarray) -> Moments:
-        """Those of psi = R'k, if these are of k = k(L, x) (`raw_sums`)."""
+        """Those of psi = R'k, if these are of k = k(L, x)."""
         return replace(self, first=root.T @ self.first, second=root.T @ self.second @ root)
 
     def centered(self, centering: str | None) -> np.ndarray:
@@ -153,9 +159,11 @@ def solve(block: Block, options: Options, known: Known) -> Script:
     wanted = options.n_landmarks
     while wanted:
         yield from add_landmarks(block, growth, known, wanted)
-        found = yield from principal(block, options, growth)
-        verdict = yield from judge(block, options, growth, found)
-        wanted = next_landmarks(options, growth, verdict.accuracy.error)
+        wanted = 0
+        if options.grow or judged.places is None:
+            found = yield from principal(block, options, growth)
+            verdict = yield from judge(block, options, growth, found)
+            wanted = next_landmarks(options, growth, verdict.accuracy.error)
         if not wanted and judged.places is not None:
             found = yield from principal_of_all(block, options, judged, rows.X)
             verdict = yield from judge(block, options, growth, found)
@@ -227,13 +235,17 @@ def principal(block: Block, options: Options, growth: Growth) -> Script:
 
 def principal_of_all(block: Block, options: Options, judged: Judged, X: Array) -> Script:
     """The principal directions of all rows: X are those of the block."""
-    raw = raw_sums(X)
+    m, root = judged.marks.size, to_numpy(judged.marks.root).astype(np.float64)
+    mine = kernel_moments(X, judged)
+    exact = block.samples.dtype == aac.array_namespace(X).float64
+    if not exact:  # the sum travels in the dtype of the data, which has too few digits for sums of kernels
+        mine = mine.of_coordinates(root)
 
     def moments(total: np.ndarray) -> Moments:
-        found = Moments.none().grown(total, judged.marks.size)
-        return found.of_coordinates(to_numpy(judged.marks.root)) if raw else found
+        found = Moments.none().grown(total, m)
+        return found.of_coordinates(root) if exact else found
 
-    return (yield from directions(block, options, judged, all_moments(X, judged), moments, float(block.sizes.sum())))
+    return (yield from directions(block, options, judged, block.array(mine.pack()), moments, float(block.sizes.sum())))
 
 
 def directions(
@@ -274,33 +286,25 @@ def new_moments(judged: Judged, before: int) -> Array:
     return xp.concat([first, xp.reshape(across, (-1,)), landmarks.pack_triangle(among[None, ...])[0, :], rest])
 
 
-def raw_sums(X: Array) -> bool:
-    """Whether sums over all rows are those of k = k(L, x), which the root turns into those of psi = R'k: R'(sum k k')R.
-
-    That is half of the work, but in float32 it would lose too many digits.
-    """
-    return bool(X.dtype == aac.array_namespace(X).float64)
-
-
-def all_moments(X: Array, judged: Judged) -> Array:
-    """The same over all rows, in chunks: landmark coordinates are not kept. With `raw_sums`, of the kernel with the landmarks instead of psi."""
+def kernel_moments(X: Array, judged: Judged) -> Moments:
+    """The moments of k = k(L, x) over rows X, in float64: psi = R'k, so those of psi follow (`of_coordinates`), and no row's psi is computed or kept."""
     xp = aac.array_namespace(X)
-    marks, kernel = judged.marks, judged.kernel
-    direct = raw_sums(X)
-    chunk = max(256, marks.size, CHUNK_BYTES // max(1, row_bytes(marks.root)))  # a product must be worth adding it up
+    kernel, points, m = judged.kernel, judged.marks.points, judged.marks.size
+    with_points = RowKernel(kernel, points)
+    chunk = max(LEAST_CHUNK, (CHUNK_BYTES if aac.is_numpy_array(X) else DEVICE_BYTES) // max(1, row_bytes(judged.marks.root)))
 
     def part(rows: slice) -> tuple[Array, ...]:
-        total: tuple[Array, ...] = ()
+        first, second, trace = xp.zeros((m,), dtype=xp.float64, device=aac.device(X)), None, 0.0
         for tile in row_tiles(rows.stop - rows.start, chunk):
             own = X[rows.start + tile.start : rows.start + tile.stop, :]
-            found = kernel.gram(own, marks.points) if direct else marks.coordinates(kernel, own)
-            sums = xp.sum(found, axis=0), transposed(found) @ found, xp.sum(kernel.diagonal(own))
-            total = tuple(a + b for a, b in zip(total, sums, strict=True)) if total else sums
-        return total
+            found = with_points(own)
+            first = first + xp.sum(found, axis=0, dtype=xp.float64)
+            second = add_products(second, found)
+            trace = trace + xp.sum(kernel.diagonal(own), dtype=xp.float64)
+        return first, second, trace
 
-    first, second, trace = summed(part, X.shape[0], X, row_bytes(marks.root, 0))
-    rest = xp.stack([trace, trace * 0 + float(X.shape[0])])
-    return xp.concat([first, landmarks.pack_triangle(second[None, ...])[0, :], rest])
+    first, second, trace = summed(part, X.shape[0], X, 8 * m * m)
+    return Moments(to_numpy(first), symmetric(to_numpy(second)), float(trace), float(X.shape[0]))
 
 
 # ---------------------------------------------------------------------- how good they are

@@ -16,7 +16,7 @@ from scipy.special import ndtri
 from .block import Block, FlatRows, take
 from .collectives import collect_rows, network_sum
 from .core import landmarks
-from .core.clusters import LEAST_CLUSTER, ROWS_A_CLUSTER, cluster_means
+from .core.clusters import LEAST_CLUSTER, ROWS_A_CLUSTER, cluster_means, grouped
 from .core.landmarks import Landmarks, node_random
 from .core.nodewise import summed
 from .core.spectrum import eps, to_numpy, transposed
@@ -47,6 +47,7 @@ class Supply:
     shape: tuple[Array, Array] | None = None  # mean (M,) and spread (p, M) of all rows, for points that nobody owns
     stage: int = 0
     spent: bool = False  # nothing is left to hand out
+    orders: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)  # of the rows of a node, for each purpose
 
     def __post_init__(self) -> None:
         self.clustered = np.zeros_like(self.block.sizes)
@@ -70,7 +71,7 @@ class Supply:
             found["points"] = self.block.array(self.options.landmarks)
         if self.kind in ("auto", "kmeans"):
             found["kmeans"] = yield from self.means(wanted)
-            few = found["kmeans"].shape[0] < ENOUGH_MEANS * wanted
+            few = found["kmeans"].shape[0] < (ENOUGH_MEANS * wanted if self.options.grow else wanted)
             wanted = wanted - found["kmeans"].shape[0] if few else 0
         rows_too = self.kind == "auto" and self.options.share_rows
         if self.kind == "samples" or (rows_too and wanted > 0):
@@ -94,26 +95,42 @@ class Supply:
         if not counts.sum():
             return self.rows.X[:0, :]
         taken = np.where(counts > 0, np.where(few, left, np.minimum(ROWS_A_CLUSTER * counts, room)), 0)
-        made = []
-        for b, j in enumerate(block.nodes):
-            if counts[j]:
-                own = to_numpy(self.rows.of(b))
-                order = node_random(seed, block.names[b], "clusters").permutation(len(own))
-                mine = own[order[self.clustered[j] : self.clustered[j] + taken[j]]]
-                made.append(
-                    cluster_means(mine, int(counts[j]), node_random(seed, block.names[b], f"means {self.stage}"))
-                )
-            else:
-                made.append(np.empty((0, self.rows.X.shape[1])))
+        rows, found = self._clustered(counts, taken)
         self.clustered = self.clustered + taken
         # how many came out depends on the data: everybody must know
-        found = np.zeros(len(counts))
-        found[block.nodes] = [len(rows) for rows in made]
         total = to_numpy((yield from network_sum(block, "counts", block.array(found))))
         if not ((total >= 0) & (total <= counts) & (total == np.rint(total))).all():  # also where it is NaN
             raise ValueError("a node says that it has more landmarks to give than its rows allow; start all nodes anew")
-        rows = block.array(np.concatenate(made))
         return (yield from collect_rows(block, "landmarks", rows, total.astype(np.int64)))
+
+    def _clustered(self, counts: np.ndarray, taken: np.ndarray) -> tuple[Array, np.ndarray]:
+        """Means of clusters of the block's nodes, one node after the other, and how many each node of the network has (0 for other blocks').
+
+        Node j takes the next `taken[j]` of its rows, in random order, and makes at most `counts[j]` clusters of them.
+        """
+        block, J = self.block, len(counts)
+        nodes = block.nodes[counts[block.nodes] > 0]
+        owner, clusters, sizes = grouped(counts[nodes], taken[nodes])
+        if not len(owner):
+            return self.rows.X[:0, :], np.zeros(J)
+        places = [self.order("clusters", b)[self.clustered[j] : self.clustered[j] + taken[j]] for b, j in enumerate(block.nodes) if counts[j]]
+        real = np.arange(sizes.max()) < sizes[:, None]
+        index = np.zeros(real.shape, dtype=np.int64)
+        index[real] = np.concatenate(places)
+        rows = take(self.rows.X, index.ravel())
+        xp = aac.array_namespace(rows)
+        rows = xp.reshape(rows, (*real.shape, rows.shape[1])) * self.block.array(real)[..., None]
+        means, each = cluster_means(rows, sizes, clusters)
+        found = np.zeros(J)
+        np.add.at(found, nodes[owner], each)
+        return means, found
+
+    def order(self, purpose: str, b: int) -> np.ndarray:
+        """Places of the rows of the block's node b, in an order of its own."""
+        if (purpose, b) not in self.orders:
+            random = node_random(self.options.seed, self.block.names[b], purpose)
+            self.orders[purpose, b] = self.rows.starts[b] + random.permutation(int(self.block.own_sizes[b]))
+        return self.orders[purpose, b]
 
     def drawn(self, wanted: int) -> Script:
         """Points that nobody owns: from a Gaussian with the mean of all rows and their leading linear principal components."""
@@ -138,8 +155,7 @@ class Supply:
         places = []
         for b, j in enumerate(block.nodes):
             if counts[j]:
-                order = node_random(seed, block.names[b], "landmarks").permutation(int(block.own_sizes[b]))
-                places.append(self.sent.starts[b] + np.sort(order[self.sampled[j] : self.sampled[j] + counts[j]]))
+                places.append(np.sort(self.order("landmarks", b)[self.sampled[j] : self.sampled[j] + counts[j]]))
         self.sampled = self.sampled + counts
         rows = take(self.sent.X, np.concatenate([np.zeros(0, dtype=np.int64), *places]))
         return (yield from collect_rows(block, "landmarks", rows, counts))

@@ -210,71 +210,20 @@ TURNED(float, float_16, 16, int32_t, {PAIRS_16(0)}, {PAIRS_16(8)})
             for (ptrdiff_t j = 0; j < i; j++) out[j * by_row + i] = out[i * by_row + j];                                                \
     }                                                                                                                                   \
                                                                                                                                         \
-    /* Landmark coordinates `psi` (rows, m) of a few samples, MOST groups at most, and their squares: the kernel with the landmarks `of`, times a\
-    matrix whose columns are packed in `root`, in whole tiles; it is triangular as a rule, and `used` says how many rows of a tile are not zero.\
-    x and `kernel` are room for that many samples; x has no lists of columns. */                                                        \
-    static void few_coordinates_##T(T *psi, T *squares, const T *samples, ptrdiff_t rows, Set_##T of, const T *root, const ptrdiff_t *used,\
-                                    T gamma, Set_##T x, T *kernel) {                                                                    \
-        enum { LINE = W * L, WIDE = MOST * LINE };                                                                                      \
-        static const T nothing[WIDE];                                                                                                   \
-        ptrdiff_t columns = of.columns, m = of.rows;                                                                                    \
-        T found[R * WIDE];                                                                                                              \
-        if (rows < WIDE) memset(x.samples, 0, WIDE * columns * sizeof(T));                                                              \
-        pack_rows_##T(x.samples, samples, rows, columns);                                                                               \
-        squares_##T(x);                                                                                                                 \
-        memcpy(squares, x.squares, rows * sizeof(T));                                                                                   \
-        for (ptrdiff_t i = 0; i < m; i += R) { /* the kernel, packed as if landmarks were columns */                                    \
-            ptrdiff_t group = i / LINE * LINE;                                                                                          \
-            const int32_t *which = of.which + i / LINE * (columns + 1);                                                                 \
-            part_##MOST##_##T##_products(found, of.samples + group * columns + i - group, x.samples, which[0], columns * LINE, which + 1);\
-            for (ptrdiff_t r = 0; r < R && i + r < m; r++) {                                                                            \
-                rbf_##T(found + r * WIDE, nothing, gamma, of.squares[i + r], x.squares, WIDE);                                          \
-                EACH(g, MOST) memcpy(kernel + (g * m + i + r) * LINE, found + r * WIDE + g * LINE, LINE * sizeof(T));                   \
-            }                                                                                                                           \
-        }                                                                                                                               \
-        for (ptrdiff_t j = 0; j < m; j += WIDE) {                                                                                       \
-            ptrdiff_t real = m - j < WIDE ? m - j : WIDE;                                                                               \
-            for (ptrdiff_t i = 0; i < rows; i += R) {                                                                                   \
-                ptrdiff_t group = i / LINE * LINE;                                                                                      \
-                part_##MOST##_##T##_products(found, kernel + group * m + i - group, root + j * m, used[j / WIDE], m * LINE, NULL);      \
-                for (ptrdiff_t r = 0; r < R && i + r < rows; r++)                                                                       \
-                    memcpy(psi + (i + r) * m + j, found + r * WIDE, real * sizeof(T));                                                  \
-            }                                                                                                                           \
-        }                                                                                                                               \
-    }                                                                                                                                   \
-                                                                                                                                        \
-    /* Landmarks, packed: their samples, then the columns of a matrix `root` (m, m), which is given turned, in whole tiles */           \
-    static ptrdiff_t landmarks_size_##T(ptrdiff_t m, ptrdiff_t columns) {                                                               \
-        enum { WIDEST = 3 * W * L }; /* of any instructions */                                                                          \
-        return packed_size_##T(m, columns, 0) + (m + WIDEST - 1) / WIDEST * WIDEST * m;                                                 \
-    }                                                                                                                                   \
-                                                                                                                                        \
-    static void pack_landmarks_##T(T *memory, const T *marks, const T *root, ptrdiff_t m, ptrdiff_t columns) {                          \
-        ptrdiff_t of_marks = packed_size_##T(m, columns, 0);                                                                            \
-        pack_##T(memory, marks, NULL, m, columns, 0);                                                                                   \
-        memset(memory + of_marks, 0, (landmarks_size_##T(m, columns) - of_marks) * sizeof(T));                                          \
-        pack_rows_##T(memory + of_marks, root, m, m);                                                                                   \
-    }                                                                                                                                   \
-                                                                                                                                        \
-    /* Landmark coordinates of any number of samples, and their squares; 0 if there is not enough memory */                             \
-    static int coordinates_##T(T *psi, T *squares, const T *samples, ptrdiff_t rows, ptrdiff_t columns, T *memory, ptrdiff_t m,         \
-                               T gamma) {                                                                                               \
-        enum { WIDE = MOST * W * L };                                                                                                   \
-        const T *root = memory + packed_size_##T(m, columns, 0);                                                                        \
-        ptrdiff_t *used = calloc((m + WIDE - 1) / WIDE, sizeof(ptrdiff_t));                                                             \
-        T *space = malloc(WIDE * (columns + 1 + m) * sizeof(T) + 64);                                                                   \
-        int good = used != NULL && space != NULL;                                                                                       \
-        for (ptrdiff_t g = 0; good && g < m; g += W * L) /* group by group of columns */                                                \
-            for (ptrdiff_t k = m * W * L; k > used[g / WIDE] * W * L; k--)                                                              \
-                if (root[g * m + k - 1] != 0) used[g / WIDE] = (k - 1) / (W * L) + 1;                                                   \
-        T *few = (T *)(((uintptr_t)space + 63) / 64 * 64);                                                                              \
-        for (ptrdiff_t i = 0; good && i < rows; i += WIDE)                                                                              \
-            few_coordinates_##T(psi + i * m, squares + i, samples + i * columns, rows - i < WIDE ? rows - i : WIDE,                     \
-                                set_##T(memory, m, columns, 0), root, used, gamma, set_##T(few, WIDE, columns, 0),                      \
-                                few + WIDE * (columns + 1));                                                                            \
-        free(space);                                                                                                                    \
-        free(used);                                                                                                                     \
-        return good;                                                                                                                    \
+    /* The kernel of any number of samples with a packed set of m points, into `out` (rows, m), and the samples' squares; 0 if there is not enough\
+    memory. A tile of samples is packed at a time, so that it stays in the cache with all points. */                                   \
+    static int kernel_rows_##T(T *out, T *squares, const T *samples, ptrdiff_t rows, ptrdiff_t columns, T *points, ptrdiff_t m, T gamma) {\
+        enum { TILE = 96 };                                                                                                            \
+        T *space = malloc(packed_size_##T(TILE, columns, 0) * sizeof(T) + 64), *packed = (T *)(((uintptr_t)space + 63) / 64 * 64);     \
+        if (space == NULL) return 0;                                                                                                   \
+        for (ptrdiff_t i = 0; i < rows; i += TILE) {                                                                                   \
+            ptrdiff_t some = rows - i < TILE ? rows - i : TILE;                                                                        \
+            pack_##T(packed, samples + i * columns, NULL, some, columns, 0);                                                           \
+            memcpy(squares + i, set_##T(packed, some, columns, 0).squares, some * sizeof(T));                                          \
+            block_##T(out + i * m, packed, points, some, m, columns, 0, gamma, m);                                                     \
+        }                                                                                                                              \
+        free(space);                                                                                                                   \
+        return 1;                                                                                                                      \
     }
 
 #if defined(__AVX512F__)
@@ -295,10 +244,6 @@ SETS(float, float_4, 4, 4, 2, 1)
 #define pack_float(...)
 #define block_double(...)
 #define block_float(...)
-#define landmarks_size_double(...) 0
-#define landmarks_size_float(...) 0
-#define pack_landmarks_double(...)
-#define pack_landmarks_float(...)
-#define coordinates_double(...) 0
-#define coordinates_float(...) 0
+#define kernel_rows_double(...) 0
+#define kernel_rows_float(...) 0
 #endif

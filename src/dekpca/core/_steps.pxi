@@ -63,14 +63,10 @@ cdef extern from "_blocks.h" nogil:
     void pack_float(float *, const float *, const float *, Py_ssize_t, Py_ssize_t, Py_ssize_t)
     void block_double(double *, double *, double *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, double, Py_ssize_t)
     void block_float(float *, float *, float *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, float, Py_ssize_t)
-    Py_ssize_t landmarks_size_double(Py_ssize_t, Py_ssize_t)
-    Py_ssize_t landmarks_size_float(Py_ssize_t, Py_ssize_t)
-    void pack_landmarks_double(double *, const double *, const double *, Py_ssize_t, Py_ssize_t)
-    void pack_landmarks_float(float *, const float *, const float *, Py_ssize_t, Py_ssize_t)
-    bint coordinates_double(double *, double *, const double *, Py_ssize_t, Py_ssize_t, double *, Py_ssize_t, double)
-    bint coordinates_float(float *, float *, const float *, Py_ssize_t, Py_ssize_t, float *, Py_ssize_t, float)
+    bint kernel_rows_double(double *, double *, const double *, Py_ssize_t, Py_ssize_t, double *, Py_ssize_t, double)
+    bint kernel_rows_float(float *, float *, const float *, Py_ssize_t, Py_ssize_t, float *, Py_ssize_t, float)
 
-BLOCKS = BLOCKS_OF_SETS  # whether rest_blocks and landmark_rows are better than BLAS
+BLOCKS = BLOCKS_OF_SETS  # whether rest_blocks and kernel_rows are better than BLAS
 
 
 cdef void product(
@@ -890,33 +886,35 @@ def rest_blocks(
         free(space)
 
 
-def packed_landmarks(const real[:, ::1] marks, const real[:, ::1] root):
-    """Landmarks (m, M) and a matrix (m, m), turned, as `landmark_rows` takes them; a copy would be of no use, since it begins at a line of the cache."""
-    cdef Py_ssize_t m = marks.shape[0], M = marks.shape[1]
+def packed_points(const real[:, ::1] points):
+    """Points (m, M) as `kernel_rows` takes them. The buffer is aligned from within; do not copy it."""
+    cdef Py_ssize_t m = points.shape[0], M = points.shape[1]
     if real is double:
-        memory = np.empty(landmarks_size_double(m, M) + 8, dtype=np.float64)
+        memory = np.empty(packed_size_double(m, M, 0) + 8, dtype=np.float64)
     else:
-        memory = np.empty(landmarks_size_float(m, M) + 16, dtype=np.float32)
+        memory = np.empty(packed_size_float(m, M, 0) + 16, dtype=np.float32)
     cdef real[::1] into = memory
     with nogil:
         if real is double:
-            pack_landmarks_double(aligned(&into[0]), &marks[0, 0], &root[0, 0], m, M)
+            pack_double(aligned(&into[0]), &points[0, 0], NULL, m, M, 0)
         else:
-            pack_landmarks_float(aligned(&into[0]), &marks[0, 0], &root[0, 0], m, M)
+            pack_float(aligned(&into[0]), &points[0, 0], NULL, m, M, 0)
     return memory
 
 
-def landmark_rows(
-    Py_ssize_t start, Py_ssize_t stop, const real[:, ::1] samples, real[::1] packed, real gamma, real[:, ::1] psi, real[::1] squares
-):
-    """Landmark coordinates of some samples with the rbf kernel, and the samples' squares."""
-    cdef Py_ssize_t rows = stop - start, M = samples.shape[1], m = psi.shape[1]
+def kernel_rows(const real[:, ::1] samples, real[::1] packed, real gamma, real[:, ::1] out, real[::1] squares):
+    """The rbf kernel of samples (n, M) with packed points, into `out` (n, m), and the samples' squares (n,)."""
+    cdef Py_ssize_t rows = samples.shape[0], M = samples.shape[1], m = out.shape[1]
     cdef bint done
+    if out.shape[0] != rows or squares.shape[0] != rows:
+        raise ValueError("out and squares need a row for each sample")
+    if not rows:
+        return
     with nogil:
         if real is double:
-            done = coordinates_double(&psi[start, 0], &squares[start], &samples[start, 0], rows, M, aligned(&packed[0]), m, gamma)
+            done = kernel_rows_double(&out[0, 0], &squares[0], &samples[0, 0], rows, M, aligned(&packed[0]), m, gamma)
         else:
-            done = coordinates_float(&psi[start, 0], &squares[start], &samples[start, 0], rows, M, aligned(&packed[0]), m, gamma)
+            done = kernel_rows_float(&out[0, 0], &squares[0], &samples[0, 0], rows, M, aligned(&packed[0]), m, gamma)
     if not done:
         raise MemoryError()
 

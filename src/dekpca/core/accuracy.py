@@ -28,6 +28,7 @@ LEAST_GAP = 1e-12  # relative to the first eigenvalue: components nearer than th
 HIDDEN = 0.6  # the rest may hold a component of its own if its largest eigenvalue, as it is estimated, is so much of the last eigenvalue
 SAFETY = 1.3  # estimates are a little low in the median (benchmarks/regimes.py)
 ROUNDING = 1e-9  # an error below this is none
+MOST_RAISED = 0.05  # relative; beyond it the next term of perturbation theory says nothing
 UNKNOWN = 1.0  # the error of a span of which nothing can be said
 
 
@@ -117,16 +118,18 @@ def rayleigh_ritz(squares: np.ndarray, marks: np.ndarray, rest: Sequence[np.ndar
 
 
 def without_noise(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The mean of two estimates of a matrix. What is not on the diagonal is shrunk by the part of it that is noise, so that noise turns nothing."""
+    """The mean of two estimates of a matrix; what is not on the diagonal is shrunk by the part of it that is noise, as a mean over all pairs has it."""
     mean = (first + second) / 2
-    noise = pooled_noise((first - second) / 2, np.maximum(np.diagonal(mean), 0.0))
-    kept = np.clip(1.0 - noise / np.maximum(mean**2, 1e-300), 0.0, 1.0)
+    missed = np.maximum(np.diagonal(mean), 0.0)
+    size, noise = np.outer(missed, missed), pooled_noise((first - second) / 2, missed)
+    signal = np.maximum(pooled_noise(mean, missed) - noise, 0.0)  # both in units of `size`
+    kept = signal / np.where(size > 0, signal + noise, 1.0) if signal.any() else np.zeros_like(mean)
     np.fill_diagonal(kept, 1.0)
     return kept * mean
 
 
 def pooled_noise(off: np.ndarray, missed: np.ndarray) -> np.ndarray:
-    """The variance of each entry of an estimate of the rest, from one difference of two of them.
+    """The mean square of each entry off the diagonal: of an estimate of the rest, or of one difference of two of them, which is noise.
 
     One number says little about its own variance. But the variance goes with what the landmarks miss of either column, and the factor is a mean
     over all pairs.
@@ -167,6 +170,15 @@ def estimate(ritz: Ritz, leak: np.ndarray, hidden: float, missed: float, k: int,
     if hidden >= HIDDEN * values[k - 1]:  # a component of its own may lie where no landmark is
         error, errors = max(error, UNKNOWN), np.full(k, UNKNOWN)
     return Accuracy.of(errors, min(max(error, 0.0), bound), near, tol, "sketches")
+
+
+def second_order(ritz: Ritz, leak: np.ndarray, k: int) -> np.ndarray:
+    """(k,) factors by which what leaves the span raises the eigenvalues: 1 + |O_i|^2 / (gap_i lam_i), the next term of perturbation theory."""
+    values = np.pad(ritz.values, (0, max(0, k - len(ritz.values))))[:k]
+    last = ritz.values[-1] if len(ritz.values) > k else 0.0
+    gap = np.maximum(values - last, LEAST_GAP * max(values[0], 1e-300))
+    raised = np.maximum(np.diagonal(leak), 0.0) / (gap * np.where(values > 0, values, 1.0))
+    return 1.0 + np.where(values > 0, np.minimum(raised, MOST_RAISED), 0.0)
 
 
 def _bound(values: np.ndarray, missed: float, k: int) -> float:

@@ -1,36 +1,70 @@
-"""Means of a node's own rows, to be shown to all nodes instead of rows."""
+"""Means of a node's own rows, to be shown to all nodes instead of rows: k-means of many small groups of rows at once, on any array library."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import array_api_compat as aac
 import numpy as np
 
+from .nodewise import by_nodes, row_bytes
+from .spectrum import to_numpy
+
+Array = Any
+
 LEAST_CLUSTER = 5  # rows; the mean of fewer says too much about each
-ROWS_A_CLUSTER = 32  # more make the means no better
+ROWS_A_CLUSTER = 16  # more make the means no better landmarks
+GROUP = 16  # clusters of a group at most: a node with many rows clusters groups of them, so that its work grows with its rows, not their square
 ITERATIONS = 3  # of Lloyd's algorithm: as landmarks the means are then as good as after many
 
 
-def cluster_means(rows: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-    """At most `count` means of disjoint clusters of the rows (n, M), each of at least `LEAST_CLUSTER` rows.
+def cluster_means(rows: Array, sizes: np.ndarray, counts: np.ndarray) -> tuple[Array, np.ndarray]:
+    """Means (total, M) of disjoint clusters of the rows of each group, and how many each group has: at most `counts`.
 
-    Lloyd's algorithm from random rows; clusters that come out smaller are given up.
+    `rows` (G, n, M) are in random order, zeros below the first `sizes`; the first ones are where Lloyd's algorithm begins. Clusters of fewer than
+    `LEAST_CLUSTER` rows are given up.
 
     Examples
     --------
-    >>> rows = np.array([[0.0], [0.1], [0.2], [0.1], [0.0], [9.0], [9.1], [9.2], [9.1], [9.0]])
-    >>> np.sort(cluster_means(rows, 2, np.random.default_rng(0)), axis=0).round(2).ravel().tolist()
-    [0.08, 9.08]
+    >>> rows = np.array([[[0.0], [9.0], [0.1], [0.2], [0.1], [0.0], [9.1], [9.2], [9.1], [9.0]]])
+    >>> means, found = cluster_means(rows, np.array([10]), np.array([2]))
+    >>> means.round(2).ravel().tolist(), found.tolist()
+    ([0.08, 9.08], [2])
     """
-    count = min(count, len(rows) // LEAST_CLUSTER)
-    if count == 0:
-        return rows[:0]
-    means = rows[random.permutation(len(rows))[:count]].astype(np.float64)
-    sizes = np.zeros(count, dtype=np.int64)
-    for _ in range(ITERATIONS):
-        distance = (means * means).sum(axis=1) - 2.0 * (rows @ means.T)
-        nearest = distance.argmin(axis=1)
-        sizes = np.bincount(nearest, minlength=count)
-        order = np.argsort(nearest, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        filled = sizes > 0
-        means[filled] = np.add.reduceat(rows[order].astype(np.float64), starts[filled], axis=0) / sizes[filled, None]
-    return means[sizes >= LEAST_CLUSTER].astype(rows.dtype)
+    xp = aac.array_namespace(rows)
+    G, n, M = rows.shape
+    most = int(counts.max(initial=0))
+    like = {"dtype": rows.dtype, "device": aac.device(rows)}
+    real = xp.asarray(np.arange(n) < sizes[:, None], device=aac.device(rows))
+    unused = xp.asarray(np.where(np.arange(most) < counts[:, None], 0.0, np.inf), **like)
+    numbers = xp.asarray(np.arange(most), device=aac.device(rows))
+
+    def some(g: slice) -> tuple[Array, Array]:
+        mine, means = rows[g, ...], rows[g, :most, :]
+        count = xp.zeros(means.shape[:2], **like)
+        for _ in range(ITERATIONS):
+            distance = xp.vecdot(means, means)[:, None, :] - 2.0 * (mine @ xp.matrix_transpose(means))
+            nearest = xp.argmin(distance + unused[g, None, :], axis=2)
+            member = xp.astype((nearest[..., None] == numbers) & real[g, :, None], rows.dtype)
+            count = xp.sum(member, axis=1)
+            filled = count > 0
+            total = xp.matrix_transpose(member) @ mine
+            means = xp.where(filled[..., None], total / xp.where(filled, count, xp.ones_like(count))[..., None], means)
+        return means, count
+
+    means, count = by_nodes(some, G, 2 * row_bytes(rows), rows)
+    kept = to_numpy(count) >= LEAST_CLUSTER
+    places = xp.asarray(np.flatnonzero(kept.ravel()), device=aac.device(rows))
+    return xp.take(xp.reshape(means, (-1, M)), places, axis=0), kept.sum(axis=1)
+
+
+def grouped(counts: np.ndarray, taken: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which node each group belongs to, how many clusters it is to have and how many rows, for nodes with so many clusters and rows."""
+    groups = -(-counts // GROUP)
+    node = np.repeat(np.arange(len(counts)), groups)
+    number = np.arange(len(node)) - np.repeat(np.cumsum(groups) - groups, groups)
+
+    def share(whole: np.ndarray) -> np.ndarray:
+        return whole[node] * (number + 1) // groups[node] - whole[node] * number // groups[node]
+
+    return node, share(counts), share(taken)

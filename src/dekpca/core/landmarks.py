@@ -18,12 +18,11 @@ from scipy.linalg.lapack import dpstrf
 
 from ..kernels import Kernel
 from . import native, spectrum
-from .nodewise import by_nodes, in_turn, row_bytes, shares_of
+from .nodewise import by_nodes, row_bytes
 from .spectrum import transposed
 
 Array = Any
 
-PACKED_BYTES = 2**22  # of landmarks and their root: more than that a BLAS does as well
 REDUNDANT = 1e-7  # of k(x, x): a landmark of which the others leave less is left out
 
 
@@ -95,7 +94,7 @@ class Landmarks:
         xp = aac.array_namespace(points)
         exact = xp.astype(points, xp.float64)
         old, root = xp.astype(self.points, xp.float64), xp.astype(self.root, xp.float64)
-        gram = _among(exact, kernel)
+        gram = RowKernel(kernel, exact)(exact)
         check_finite(gram[None, ...], ["the landmarks"], kernel)
         across = kernel.gram(exact, old) @ root  # (new, old): what the old ones express of the new
         factor = xp.linalg.cholesky(gram - across @ transposed(across))
@@ -104,7 +103,7 @@ class Landmarks:
         below = xp.zeros((exact.shape[0], old.shape[0]), dtype=exact.dtype, device=aac.device(exact))
         whole = xp.concat([xp.concat([root, beside], axis=1), xp.concat([below, inverse], axis=1)], axis=0)
         kind = points.dtype
-        growth = Growth(points, xp.astype(across, kind), xp.astype(inverse, kind))
+        growth = Growth(RowKernel(kernel, points), xp.astype(across, kind), xp.astype(inverse, kind))
         return Landmarks(xp.concat([self.points, points]), xp.astype(whole, kind)), growth
 
     def independent(self, points: np.ndarray, kernel: Kernel, least: float) -> np.ndarray:
@@ -116,7 +115,7 @@ class Landmarks:
         size = max(float(np.diagonal(gram).max(initial=0.0)), 0.0)
         across = kernel.gram(exact, old) @ root if len(old) else np.zeros((len(exact), 0))
         left = gram - across @ across.T
-        lowest = float(np.linalg.eigvalsh(gram)[0]) if len(gram) else 0.0
+        lowest = 0.0 if kernel.is_definite or not len(gram) else float(np.linalg.eigvalsh(gram)[0])
         if lowest < -(spectrum.NEGATIVE + 10 * len(gram) * np.finfo(np.float64).eps) * len(gram) * max(size, 1e-300):
             raise ValueError(
                 f"kernel {kernel.label} is not positive semi-definite: smallest eigenvalue {lowest:.3g} of the landmarks' kernel matrix, whose "
@@ -137,14 +136,11 @@ class Landmarks:
         """psi of each sample, and Kernel.squares of the samples, which it takes anyway."""
         xp = aac.array_namespace(samples)
         flat = xp.reshape(samples, (-1, samples.shape[-1]))
-        found = self._compiled(kernel, flat)
-        if found is not None:
-            return found[0].reshape(*samples.shape[:-1], self.size), found[1].reshape(samples.shape[:-1])
-        of_points = kernel.squares(self.points)
+        rows_kernel = RowKernel(kernel, self.points)
 
         def some(rows: slice) -> tuple[Array, ...]:
-            squares = kernel.squares(flat[rows, :])
-            psi = kernel.gram(flat[rows, :], self.points, (squares, of_points)) @ self.root
+            gram, squares = rows_kernel.with_squares(flat[rows, :])
+            psi = gram @ self.root
             return (psi,) if squares is None else (psi, squares)
 
         work = max(row_bytes(self.root), row_bytes(flat) // 4)  # rows enough for a product at full speed
@@ -152,56 +148,50 @@ class Landmarks:
         psi = xp.reshape(psi, (*samples.shape[:-1], self.root.shape[0]))
         return psi, xp.reshape(squares[0], samples.shape[:-1]) if squares else None
 
-    def _compiled(self, kernel: Kernel, samples: Array) -> tuple[np.ndarray, np.ndarray] | None:
-        """psi (N, m) and squares (N,) by compiled code; None where BLAS is better, or the samples are too far from the origin for it."""
-        if not _compiles(kernel, self.points) or row_bytes(self.points, 0) + row_bytes(self.root, 0) > PACKED_BYTES:
-            return None
-        psi, squares = (np.empty(shape, dtype=samples.dtype) for shape in ((len(samples), self.size), len(samples)))
-        packed = native.steps.packed_landmarks(np.ascontiguousarray(self.points), np.ascontiguousarray(self.root.T))
-        given = np.ascontiguousarray(samples), packed, kernel.gamma
-        in_turn(
-            lambda rows: native.steps.landmark_rows(rows.start, rows.stop, *given, psi, squares),
-            shares_of(len(samples)),
-            samples,
-        )
-        return None if kernel.far(squares) else (psi, squares)
+
+class RowKernel:
+    """The kernel of many rows with the same points (m, M), chunk by chunk.
+
+    For the rbf kernel on the host compiled code computes it, where there is some: the points are packed once, each tile of the result is finished
+    in registers, and columns that are zero for a few neighboring rows are skipped.
+    """
+
+    def __init__(self, kernel: Kernel, points: Array):
+        self.kernel, self.points = kernel, points
+        self.of_points = kernel.squares(points)
+        usable = native.steps is not None and native.steps.BLOCKS and kernel.name == "rbf" and aac.is_numpy_array(points)
+        compiled = usable and len(points) > 0 and not kernel.far(self.of_points)
+        self.packed = native.steps.packed_points(np.ascontiguousarray(points)) if compiled else None
+
+    def __call__(self, rows: Array) -> Array:
+        """(n, m)."""
+        return self.with_squares(rows)[0]
+
+    def with_squares(self, rows: Array) -> tuple[Array, Array | None]:
+        """The kernel (n, m) and Kernel.squares (n,) of the rows."""
+        if self.packed is not None:
+            out, squares = (np.empty(shape, dtype=rows.dtype) for shape in ((len(rows), len(self.points)), len(rows)))
+            native.steps.kernel_rows(np.ascontiguousarray(rows), self.packed, self.kernel.gamma, out, squares)
+            if not self.kernel.far(squares):
+                return out, squares
+        squares = self.kernel.squares(rows)
+        return self.kernel.gram(rows, self.points, (squares, self.of_points)), squares
 
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """New landmarks: their points, `across` (new, old) and `inverse` (new, new), with which the coordinates of a sample go on."""
+    """New landmarks: the kernel with them, `across` (new, old) and `inverse` (new, new), with which the coordinates of a sample go on."""
 
-    points: Array
+    kernel: RowKernel
     across: Array
     inverse: Array
 
-    def coordinates(self, kernel: Kernel, samples: Array, psi: Array) -> Array:
+    def coordinates(self, samples: Array, psi: Array) -> Array:
         """The new coordinates (n, new) of samples whose old ones are psi (n, old)."""
-        found = kernel.gram(samples, self.points)
+        found = self.kernel(samples)
         if self.across.shape[1]:
             found = found - psi @ transposed(self.across)
         return found @ self.inverse
-
-
-def _compiles(kernel: Kernel, points: Array) -> bool:
-    """Whether compiled code knows what to do with these landmarks, not too far from the origin."""
-    usable = native.steps is not None and native.steps.BLOCKS and kernel.name == "rbf" and aac.is_numpy_array(points)
-    return usable and len(points) > 0 and not kernel.far(kernel.squares(points))
-
-
-def _among(points: Array, kernel: Kernel) -> Array:
-    """k of all landmarks with each other: (m, m)."""
-    if not _compiles(kernel, points) or row_bytes(points, 0) > PACKED_BYTES:
-        return kernel.gram(points, points)
-    gram = np.empty((len(points), len(points)), dtype=points.dtype)
-    site = (
-        np.ascontiguousarray(points)[None],
-        np.empty((1, len(points), 0), dtype=points.dtype),
-        np.array([len(points)]),
-    )
-    pair = np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp), np.array([gram.ctypes.data])
-    native.steps.rest_blocks(0, 1, *site, *site, True, *pair, 0, kernel.gamma)
-    return gram
 
 
 @dataclass(frozen=True, eq=False)

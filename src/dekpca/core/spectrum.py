@@ -12,6 +12,7 @@ from typing import Any
 
 import array_api_compat as aac
 import numpy as np
+from scipy.linalg.blas import dsyrk
 from scipy.linalg.lapack import dtrtri, strtri
 
 from . import native
@@ -302,3 +303,18 @@ def to_numpy(x: Array) -> np.ndarray:
     if aac.is_cupy_array(x):
         return x.get()
     return np.asarray(x)
+
+
+def add_products(total: Array | None, x: Array) -> Array:
+    """total + x'x for x (n, m), in float64 whatever x is; None: zeros. Only the upper triangle counts (`symmetric`). In NumPy `total` is used up."""
+    xp = aac.array_namespace(x)
+    x = xp.astype(x, xp.float64, copy=False)
+    if aac.is_numpy_array(x):
+        m = x.shape[1]
+        return dsyrk(1.0, x.T, 1.0, np.zeros((m, m), order="F") if total is None else total, overwrite_c=1)
+    return transposed(x) @ x if total is None else total + transposed(x) @ x
+
+
+def symmetric(upper: np.ndarray) -> np.ndarray:
+    """The symmetric matrix with this upper triangle."""
+    return np.triu(upper) + np.triu(upper, 1).T
