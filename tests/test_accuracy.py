@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, judging, metrics
 from dekpca import landmark_solver as solver
-from dekpca.block import make_blocks
+from dekpca.block import FlatRows, flat_block, make_blocks
 from dekpca.core import accuracy
 from dekpca.core.accuracy import Accuracy
 from dekpca.core.clusters import LEAST_CLUSTER
@@ -128,18 +128,22 @@ def test_rows_that_no_landmark_is_near_count_for_kernels_without_random_features
     assert not model.converged_
 
 
-def test_noise_turns_nothing():
+def test_noise_turns_little_and_what_is_clear_is_believed():
     rng = np.random.default_rng(0)
-    values = np.diag([10.0, 9.99, 1.0])
-    noise = [np.diag([0.5, 0.5, 0.1]) + 0.02 * (a + a.T) for a in rng.normal(size=(2, 3, 3))]
-    kept = accuracy.without_noise(*noise)
-    mean = (noise[0] + noise[1]) / 2
-    assert (np.abs(kept - np.diag(kept.diagonal())) <= np.abs(mean - np.diag(mean.diagonal()))).all()
-    np.testing.assert_array_equal(kept.diagonal(), mean.diagonal())
-    ritz = accuracy.rayleigh_ritz(np.eye(3), values, noise)
-    np.testing.assert_allclose(ritz.turn.T @ ritz.turn, np.eye(3), atol=1e-12)
-    clear = [np.array([[1.0, 0.5], [0.5, 1.0]])] * 2  # no noise: nothing is shrunk
-    np.testing.assert_allclose(accuracy.without_noise(*clear), clear[0])
+    values = np.diag([10.0, 9.99, 1.0, 0.5])
+    rest = np.diag([0.5, 0.5, 0.1, 0.1])
+    noise = [rest + 0.02 * (a + a.T) for a in rng.normal(size=(2, 4, 4))]
+    mean, off = (noise[0] + noise[1]) / 2, (noise[0] - noise[1]) / 2
+    believed = accuracy.shrinkage(mean, off)
+    assert 0 < believed < 0.9
+    np.testing.assert_array_equal(np.diagonal(accuracy.shrunk(mean, believed)), np.diagonal(mean))
+    ritz = accuracy.rayleigh_ritz(np.eye(4), values, noise)
+    np.testing.assert_allclose(ritz.turn.T @ ritz.turn, np.eye(4), atol=1e-12)
+    whole = accuracy.pooled(off, np.diagonal(mean))
+    assert (ritz.noise < whole.max()).all()  # what is not believed is not in the answer
+    clear = np.array([[1.0, 0.5], [0.5, 1.0]])  # no noise: nothing is shrunk
+    assert accuracy.shrinkage(clear, 0.0 * clear) == 1.0
+    assert accuracy.shrinkage(clear, 1e-6 * clear) > 0.999
 
 
 def test_groups_of_close_eigenvalues():
@@ -154,8 +158,8 @@ def test_more_landmarks_add_coordinates_and_change_none():
     X, kernel = rng.normal(size=(50, 4)), Kernel("rbf", gamma=0.1)
     few, first = Landmarks.none(X).grown(X[:8], kernel)
     more, growth = few.grown(X[8:20], kernel)
-    psi = first.coordinates(kernel, X, X[:, :0])
-    psi = np.concatenate([psi, growth.coordinates(kernel, X, psi)], axis=1)
+    psi = first.coordinates(X, X[:, :0])
+    psi = np.concatenate([psi, growth.coordinates(X, psi)], axis=1)
     np.testing.assert_allclose(more.coordinates(kernel, X), psi, atol=1e-9)
     np.testing.assert_allclose(psi[:20] @ psi[:20].T, kernel.gram(X[:20], X[:20]), atol=1e-9)
     np.testing.assert_allclose(few.coordinates(kernel, X), psi[:, :8], atol=1e-9)
@@ -227,13 +231,42 @@ def test_540_small_fits_are_right_or_warn():
             assert not model.converged_ or true_error(model.transform(np.concatenate(parts)), truth[:, :2]) < 6 * TOL
 
 
-def test_all_rows_give_the_covariance_however_it_is_summed(monkeypatch):
-    monkeypatch.setattr(judging, "JUDGED_ROWS", 100)
-    direct = fit(PARTS, 3, True, n_landmarks=60)
-    monkeypatch.setattr(solver, "raw_sums", lambda X: False)
-    by_coordinates = fit(PARTS, 3, True, n_landmarks=60)
-    np.testing.assert_allclose(direct.eigenvalues_, by_coordinates.eigenvalues_, rtol=1e-6)
-    np.testing.assert_allclose(direct.transform(PARTS[0]), by_coordinates.transform(PARTS[0]), atol=1e-5)
+def test_sums_of_kernels_say_what_sums_of_coordinates_do(monkeypatch):
+    """All rows judge, with sums of psi, or a part of them, and sums of k(L, x) over all rows give the covariance."""
+    settings = {"n_landmarks": 60, "landmarks": "samples"}
+    by_coordinates = fit(PARTS, 3, True, **settings)
+    monkeypatch.setattr(judging, "JUDGED_ROWS", sum(map(len, PARTS)) - 1)
+    by_kernels = fit(PARTS, 3, True, **settings)
+    np.testing.assert_allclose(
+        by_kernels.explained_variance_ratio_.sum(), by_coordinates.explained_variance_ratio_.sum(), rtol=1e-2
+    )
+    single = fit([part.astype(np.float32) for part in PARTS], 3, True, **settings)
+    np.testing.assert_allclose(by_kernels.eigenvalues_, single.eigenvalues_, rtol=1e-4)
+
+
+def test_either_sketch_has_half_of_the_rows_that_judge(monkeypatch):
+    """So that their difference shows what another choice of rows would change; together they have each row once, whoever hosts it."""
+    monkeypatch.setattr(judging, "JUDGED_ROWS", 101)
+    sizes = np.array([len(part) for part in PARTS])
+    network = Network.ring(len(PARTS))
+    options = make_options(PARTS, network, solver="auto")
+    found = []
+    for blocks in ([flat_block(PARTS, network)], make_blocks(PARTS, network)):
+        halves = []
+        for block in blocks:
+            rows = FlatRows(block, block.samples)
+            judged = judging.Judged.of(block, options, Kernel("rbf", gamma=0.1), rows)
+            (first, n_first), (second, n_second) = judged.halves(block)
+            assert (first + second == 1).all()
+            halves.append((judged.X, first))
+        assert (n_first, n_second) == (51, 50)
+        assert sum(first.sum() for _, first in halves) == n_first
+        X, first = (np.concatenate(x) for x in zip(*halves, strict=True))
+        order = np.lexsort(X.T)
+        found.append((X[order], first[order]))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    assert sizes.sum() > 101
 
 
 # ---------------------------------------------------------------------- where it cannot be good enough

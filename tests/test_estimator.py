@@ -113,11 +113,11 @@ def test_default_matches_central_on_digits_split_by_class(digits, share_rows):
     assert model.converged_
     assert model.n_iter_ == 1
     agreement = metrics.agreement(model, central, X)
-    assert agreement.min() > 0.9995
+    assert agreement.min() > 1 - 1e-3  # tol
     assert np.ptp(agreement, axis=0).max() < 1e-12  # all nodes have the same functions
     errors, estimates = 1 - agreement[0] ** 2, 1 - model.accuracy_**2
     assert (errors < 3 * estimates).all()
-    assert (estimates < 1e-3).all()
+    assert (estimates < 2e-3).all()
     assert any(held.samples for held in model.node_models_[0].contents) == share_rows
     check_eigenvalues(model, central, X, 0.002)
 
@@ -133,7 +133,7 @@ def test_projection_matches_central_on_digits_split_by_class(digits):
 def test_the_tolerance_decides_how_many_landmarks_there_are(digits):
     parts, X, central = digits
     errors, sizes = [], []
-    for tol in (1e-1, 1e-2, 1e-3):
+    for tol in (1e-1, 1e-2, 1e-4):
         model = DecentralizedKernelPCA(3, gamma=1e-3, tol=tol, random_state=0).fit_parts(parts)
         values, truth = (np.linalg.qr(v - v.mean(axis=0))[0] for v in (model.transform(X), central.transform(X)))
         errors.append(1 - np.linalg.svd(values.T @ truth, compute_uv=False).min() ** 2)
@@ -390,10 +390,10 @@ def test_exchange_noise_touches_what_leaves_and_nothing_else(noise):
         assert not any(row.tobytes() in clean for row in marks)
     rows = np.concatenate([sent[q] for q in range(3)])
     default = DecentralizedKernelPCA(2, **settings).fit_parts(parts)
-    means, drawn = default.node_models_[0].contents
+    (drawn,) = default.node_models_[0].contents
     points = default.node_models_[0].function().points[0]
-    assert (points.shape[0], drawn.samples) == (means.rows + drawn.rows, True)
-    assert {row.tobytes() for row in points[means.rows :]} <= {row.tobytes() for row in rows}  # the same noise
+    assert (points.shape[0], drawn.samples) == (drawn.rows, True)
+    assert {row.tobytes() for row in points} <= {row.tobytes() for row in rows}  # the same noise
     for fitted in (model, default):
         assert fitted.converged_
         assert metrics.agreement(fitted, central, np.concatenate(parts)).min() > 0.999

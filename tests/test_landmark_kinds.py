@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import cauchy, norm
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
@@ -14,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, metrics
 from dekpca.block import make_blocks
-from dekpca.core.clusters import LEAST_CLUSTER, cluster_means
+from dekpca.core.clusters import GROUP, LEAST_CLUSTER, cluster_means, grouped
 from dekpca.core.landmarks import Landmarks, digest
 from dekpca.core.sketch import FEW_COLUMNS, Sketch
 from dekpca.engines import local
@@ -31,20 +33,46 @@ def test_means_are_of_enough_rows_and_of_other_rows_each():
     """Every row has a column of its own, so that a mean says of which rows it is."""
     X = np.concatenate(clusters([60, 7]))
     rows = np.concatenate([X, 1e-3 * np.eye(67)], axis=1)
-    for count in (1, 4, 13, 500):
-        means = cluster_means(rows, count, np.random.default_rng(0))
-        assert 1 <= len(means) <= min(count, len(X) // LEAST_CLUSTER)
+    rows = rows[np.random.default_rng(0).permutation(67)]
+    for count in (1, 4, 13, 60):
+        means, found = cluster_means(np.stack([rows, rows[::-1]]), np.array([67, 67]), np.array([count, 2]))
+        assert 1 <= found[0] <= min(count, len(X) // LEAST_CLUSTER)
+        assert 1 <= found[1] <= 2
         behind = means[:, 6:] > 0
         assert behind.sum(axis=1).min() >= LEAST_CLUSTER
-        assert behind.sum(axis=0).max() == 1
-        np.testing.assert_allclose(means, [rows[some].mean(axis=0) for some in behind], rtol=1e-12, atol=1e-15)
-        again = cluster_means(rows, count, np.random.default_rng(0))
-        np.testing.assert_array_equal(again, means)
-    assert len(cluster_means(X[:4], 3, np.random.default_rng(0))) == 0
-    assert cluster_means(X.astype(np.float32), 4, np.random.default_rng(0)).dtype == np.float32
+        assert behind[: found[0]].sum(axis=0).max() == behind[found[0] :].sum(axis=0).max() == 1
+        np.testing.assert_allclose(means, [X_of(rows, some).mean(axis=0) for some in behind], rtol=1e-12, atol=1e-15)
+    assert len(cluster_means(X[None, :4], np.array([4]), np.array([3]))[0]) == 0
+    assert cluster_means(X[None].astype(np.float32), np.array([67]), np.array([4]))[0].dtype == np.float32
     lonely = np.concatenate([np.zeros((20, 2)) + np.arange(20)[:, None] * 1e-3, [[100.0, 0.0]]])
     for seed in range(20):  # an outlier is no cluster
-        assert np.abs(cluster_means(lonely, 4, np.random.default_rng(seed))).max(initial=0.0) < 50
+        mixed = lonely[np.random.default_rng(seed).permutation(21)]
+        assert np.abs(cluster_means(mixed[None], np.array([21]), np.array([4]))[0]).max(initial=0.0) < 50
+
+
+def X_of(rows, which):
+    """The rows whose own columns are `which`."""
+    return rows[(rows[:, 6:] > 0)[:, which].any(axis=1)]
+
+
+def test_rows_beyond_the_size_of_a_group_do_not_count():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1, 40, 3))
+    rows[:, 30:] = 1e6
+    means, found = cluster_means(rows, np.array([30]), np.array([3]))
+    assert len(means) == found[0] > 0
+    assert np.abs(means).max() < 5
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 500)), min_size=1, max_size=6))
+def test_groups_share_the_clusters_and_rows_of_their_node(nodes):
+    counts, taken = np.array(nodes).T
+    taken = np.where(counts > 0, taken, 0)
+    node, clusters_of, rows_of = grouped(counts, taken)
+    assert clusters_of.max(initial=0) <= GROUP
+    np.testing.assert_array_equal(np.bincount(node, clusters_of, len(counts)), counts)
+    np.testing.assert_array_equal(np.bincount(node, rows_of, len(counts)), taken)
+    assert (np.diff(node) >= 0).all()
 
 
 @pytest.mark.parametrize("solver", ["projection", "landmarks"])
@@ -52,7 +80,7 @@ def test_means_are_of_enough_rows_and_of_other_rows_each():
 def test_good_answers(solver, kind):
     settings = {"landmarks": PUBLIC} if kind == "points" else {"landmarks": kind, "n_landmarks": 30}
     model = DecentralizedKernelPCA(
-        2, gamma=0.05, network=NETWORK, solver=solver, random_state=0, tol=2e-3, **settings
+        2, gamma=0.05, network=NETWORK, solver=solver, random_state=0, tol=5e-3, **settings
     ).fit_parts(PARTS)
     central = baselines.central(PARTS, 2, gamma=0.05)
     assert model.converged_

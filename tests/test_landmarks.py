@@ -113,11 +113,15 @@ def test_means_are_of_other_rows_at_every_stage():
 def test_means_rows_and_points_that_nobody_owns_follow_each_other():
     parts = clusters([60, 45, 3, 50, 30])
     everything = {row.tobytes() for p in parts for row in p}
-    (stages, supply), *_ = supplied(parts, Network.ring(5), [10, 60, 400])
-    assert list(stages[0]) == ["kmeans"]  # enough of these
-    assert list(stages[1]) == list(stages[2]) == ["kmeans", "samples"]
+    (stages, supply), *_ = supplied(parts, Network.ring(5), [10, 40, 400])
+    assert [len(stage["kmeans"]) > 0 for stage in stages] == [
+        False,
+        True,
+        False,
+    ]  # too few of a node, enough, none left
+    assert all(len(stage["samples"]) for stage in stages)
     assert not any(row.tobytes() in everything for stage in stages for row in stage["kmeans"])
-    assert {row.tobytes() for stage in stages[1:] for row in stage["samples"]} <= everything
+    assert {row.tobytes() for stage in stages for row in stage["samples"]} <= everything
     assert not supply.has_rows
     (stages, supply), *_ = supplied(parts, Network.ring(5), [10, 60, 400], share_rows=False)
     assert list(stages[1]) == list(stages[2]) == ["kmeans", "gaussian"]
@@ -202,7 +206,7 @@ def test_more_landmarks_change_no_coordinate():
     grown, growth = marks.grown(more, RBF)
     after = grown.coordinates(RBF, X)
     np.testing.assert_allclose(after[:, :15], before, atol=1e-9)
-    np.testing.assert_allclose(after[:, 15:], growth.coordinates(RBF, X, before), atol=1e-8)
+    np.testing.assert_allclose(after[:, 15:], growth.coordinates(X, before), atol=1e-8)
     np.testing.assert_array_equal(grown.root, np.triu(grown.root))
     points = np.concatenate([some, more])
     exact = RBF.gram(X, points) @ np.linalg.solve(RBF.gram(points, points), RBF.gram(points, X))

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from dekpca import DecentralizedKernelPCA, Network, answer
 from dekpca.columns import Features
 from dekpca.core import fused, landmarks, native, nodewise, spectrum
-from dekpca.core.landmarks import Landmarks
+from dekpca.core.landmarks import Landmarks, RowKernel
 from dekpca.experiments import scale
 from dekpca.kernels import Kernel
 from dekpca.options import settle
@@ -228,11 +228,11 @@ def test_inverses_of_cholesky_factors(n, dtype):
 def test_the_kernel_of_landmarks_with_each_other(count):
     points = np.random.default_rng(count).standard_normal((count, 30))
     kernel = Kernel("rbf", gamma=0.02)
-    found = landmarks._among(points, kernel)
+    found = RowKernel(kernel, points)(points)
     np.testing.assert_allclose(found, kernel.gram(points, points), atol=1e-14)
     if native.steps.BLOCKS:  # else it is what it is compared with
         assert (np.diag(found) == 1.0).all()
-        assert np.array_equal(found, found.T)
+        np.testing.assert_allclose(found, found.T, rtol=1e-14)
     root = Landmarks.of(points, kernel).root
     np.testing.assert_allclose(root.T @ found @ root, np.eye(count), atol=1e-9)
 
@@ -453,17 +453,17 @@ def test_columns_of_zeros_change_no_bit(dtype, full):
     X[..., where] = random.standard_normal((2, 45, full)) * (random.random((2, 45, full)) < 0.1)  # -0 among them
     psi, sizes = 0.1 * random.standard_normal((2, 45, 3)).astype(dtype), np.array([45, 44], dtype=np.intp)
     first, second = (np.array(x, dtype=np.intp) for x in ((0, 0, 1), (0, 1, 1)))
-    root, marks = np.triu(random.standard_normal((40, 40)).astype(dtype)), X[0, :40]
+    marks = X[0, :40]
     found = []
     for columns in (slice(None), where):
         given = np.ascontiguousarray(X[..., columns])
-        blocks, coordinates = np.empty((3, 45, 45), dtype=dtype), np.empty((45, 40), dtype=dtype)
+        blocks, rows = np.empty((3, 45, 45), dtype=dtype), np.empty((45, 40), dtype=dtype)
         address = blocks.ctypes.data + np.arange(3, dtype=np.intp) * blocks.strides[0]
         native.steps.rest_blocks(0, 3, given, psi, sizes, given, psi, sizes, True, first, second, address, 2**20, 0.3)
         squares = np.empty(45, dtype=dtype)
-        packed = native.steps.packed_landmarks(np.ascontiguousarray(marks[:, columns]), np.ascontiguousarray(root.T))
-        native.steps.landmark_rows(0, 45, given[1], packed, 0.3, coordinates, squares)
-        found.append((blocks, coordinates, squares))
+        packed = native.steps.packed_points(np.ascontiguousarray(marks[:, columns]))
+        native.steps.kernel_rows(given[1], packed, 0.3, rows, squares)
+        found.append((blocks, rows, squares))
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
     near = 100 * np.finfo(dtype).eps
@@ -473,7 +473,7 @@ def test_columns_of_zeros_change_no_bit(dtype, full):
             block[:a, :b], kernel_left(X[i, :a], X[j, :b], psi[i, :a], psi[j, :b], 0.3), atol=near
         )
     alone = np.zeros((45, 0)), np.zeros((40, 0))
-    np.testing.assert_allclose(coordinates, kernel_left(X[1], marks, *alone, 0.3) @ root, atol=40 * near)
+    np.testing.assert_allclose(rows, kernel_left(X[1], marks, *alone, 0.3), atol=near)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -534,23 +534,21 @@ def test_roots(count):
 @DTYPES
 @pytest.mark.usefixtures("instructions")
 @pytest.mark.parametrize("m", [1, 8, 23, 50])
-@pytest.mark.parametrize("triangular", [True, False])
-def test_landmark_coordinates_of_any_shape(dtype, m, triangular):
+def test_kernel_rows_of_any_shape(dtype, m):
     random = np.random.default_rng(m)
-    for rows, M in ((1, 1), (7, 30), (100, 12)):
-        X, marks, root = (random.standard_normal(s).astype(dtype) for s in ((rows + 3, M), (m, M), (m, m)))
-        root = np.triu(root) if triangular else root
-        psi, squares = np.full((rows + 3, m), np.nan, dtype=dtype), np.full(rows + 3, np.nan, dtype=dtype)
-        packed = native.steps.packed_landmarks(marks, np.ascontiguousarray(root.T))
-        native.steps.landmark_rows(2, 2 + rows, X, packed, 0.2, psi, squares)
+    for rows, M in ((0, 3), (1, 1), (7, 30), (100, 12), (300, 5)):
+        X, points = (random.standard_normal(s).astype(dtype) for s in ((rows + 3, M), (m, M)))
+        out, squares = np.full((rows + 3, m), np.nan, dtype=dtype), np.full(rows + 3, np.nan, dtype=dtype)
         here = slice(2, 2 + rows)
-        nothing = np.zeros((rows, 0)), np.zeros((m, 0))
-        expected = kernel_left(X[here], marks, *nothing, 0.2) @ root
-        np.testing.assert_allclose(psi[here], expected, atol=40 * np.finfo(dtype).eps * (M + m))
+        native.steps.kernel_rows(X[here], native.steps.packed_points(points), 0.2, out[here], squares[here])
+        expected = kernel_left(X[here], points, np.zeros((rows, 0)), np.zeros((m, 0)), 0.2)
+        np.testing.assert_allclose(out[here], expected, atol=40 * np.finfo(dtype).eps * M)
         np.testing.assert_allclose(
             squares[here], (X[here].astype(np.float64) ** 2).sum(1), rtol=20 * np.finfo(dtype).eps
         )
-        assert all(np.isnan(x[rest]).all() for x in (psi, squares) for rest in (slice(2), slice(2 + rows, None)))
+        assert all(np.isnan(x[rest]).all() for x in (out, squares) for rest in (slice(2), slice(2 + rows, None)))
+    with pytest.raises(ValueError, match="a row for each sample"):
+        native.steps.kernel_rows(X, native.steps.packed_points(points), 0.2, out[1:], squares)
 
 
 @DTYPES
@@ -569,10 +567,9 @@ def test_exponentials(dtype):
 
 
 def exponentials(y):
-    psi, squares = np.empty((len(y), 1), dtype=y.dtype), np.empty(len(y), dtype=y.dtype)
-    packed = native.steps.packed_landmarks(np.zeros((1, 1), dtype=y.dtype), np.ones((1, 1), dtype=y.dtype))
-    native.steps.landmark_rows(0, len(y), y[:, None], packed, 1.0, psi, squares)
-    return psi[:, 0]
+    out, squares = np.empty((len(y), 1), dtype=y.dtype), np.empty(len(y), dtype=y.dtype)
+    native.steps.kernel_rows(y[:, None], native.steps.packed_points(np.zeros((1, 1), dtype=y.dtype)), 1.0, out, squares)
+    return out[:, 0]
 
 
 @pytest.mark.filterwarnings("ignore:not converged")

@@ -39,6 +39,10 @@ class Block:
     borrowed: bool = False  # the samples are a view of what was given
     gram_bytes: float = math.inf  # of Gram blocks that may be kept; the others are computed whenever they are used
     common: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # the same for all blocks of a process
+    flat: bool = False  # samples are (1, rows, M), those of all nodes without padding (`flat_block`)
+    order: np.ndarray | None = (
+        None  # of a flat block: where in the samples the rows of its nodes are, one node after the other; None: just so
+    )
 
     def once(self, what: str, version: Any, compute: Callable[[], Any]) -> Any:
         """What all nodes work out alike, from what all of them know: worked out once for all blocks of a process. The last version is kept."""
@@ -83,11 +87,13 @@ class Block:
     @cached_property
     def mask(self) -> Array:
         """(B, n): 1 for a sample, 0 for padding."""
+        if self.flat:
+            return self.array(np.ones(self.samples.shape[:2]))
         return self.array(np.arange(self.samples.shape[1]) < self.own_sizes[:, None])
 
     def masked(self, x: Array, nodes: slice = slice(None)) -> Array:
         """x (b, n, ...) of some nodes with zeros for padding."""
-        if int(self.own_sizes.min()) == self.samples.shape[1]:  # there is none
+        if self.flat or int(self.own_sizes.min()) == self.samples.shape[1]:  # there is none
             return x
         return x * self.mask[nodes, :, None]
 
@@ -262,19 +268,60 @@ def pad_rows(x: Array, rows: int, axis: int = 0) -> Array:
     return xp.concat([x, xp.zeros(gap, dtype=x.dtype, device=aac.device(x))], axis=axis)
 
 
+def flat_block(
+    parts: Sequence[Array], network: Network, nodes: Sequence[int] | None = None, sizes: Any = None
+) -> Block:
+    """All hosted nodes as one block, for programs that only sum over rows: no padding, and rows that were dealt are not copied.
+
+    Arguments as for `make_blocks`. Such a block has no slots for neighbors.
+    """
+    hosted = np.arange(len(parts)) if nodes is None else np.asarray(nodes, dtype=np.int64)
+    sizes = np.asarray(part_sizes(parts) if sizes is None else sizes, dtype=np.int64)
+    order, borrowed = None, False
+    if isinstance(parts, Dealt):
+        order = np.concatenate(parts.rows)
+        borrowed = len(order) == parts.X.shape[0]
+        together = parts.X if borrowed else take(parts.X, order)
+        if not borrowed or (order == np.arange(len(order))).all():
+            order = None
+    else:
+        together = parts[0] if len(parts) == 1 else aac.array_namespace(*parts).concat(list(parts))
+    return Block(
+        network=network,
+        sizes=sizes,
+        nodes=hosted,
+        slots=hosted[:, None],
+        samples=together[None, ...],
+        n_near=int(sizes[hosted].max()),
+        borrowed=borrowed,
+        flat=True,
+        order=order,
+    )
+
+
 class FlatRows:
-    """The rows of a block's nodes one after the other, without padding: of its samples, or of anything else (B, n, ...) that has a row for each."""
+    """The rows of a block's nodes without padding: of its samples, or of anything else (B, n, ...) that has a row for each.
+
+    `X` has them in any order; `at` says where those of a node are.
+    """
 
     def __init__(self, block: Block, samples: Array):
         xp = aac.array_namespace(samples)
-        if int(block.own_sizes.min()) == samples.shape[1]:
+        self.order = block.order
+        if block.flat or int(block.own_sizes.min()) == samples.shape[1]:
             self.X = xp.reshape(samples, (-1, samples.shape[2]))
         else:
             self.X = xp.concat([samples[b, : int(size), :] for b, size in enumerate(block.own_sizes)])
         self.starts = np.concatenate([[0], np.cumsum(block.own_sizes)])
 
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Where in X the rows are that have these places if counted node by node."""
+        return places if self.order is None else self.order[places]
+
     def of(self, b: int) -> Array:
         """Those of one node."""
+        if self.order is not None:
+            return take(self.X, self.at(np.arange(self.starts[b], self.starts[b + 1])))
         return self.X[int(self.starts[b]) : int(self.starts[b + 1]), :]
 
 

@@ -30,7 +30,10 @@ Script = Generator[Any, Any, Any]
 JUDGED_ROWS = 2048  # of the network, by which the number of landmarks is chosen and the answer judged
 PRIVATE_JUDGED_ROWS = 16384  # where rows may not leave their nodes: sums over few rows of a node say more about each
 EXTRA_COLUMNS = 32  # beyond the components: what leaks out of these lies far below
-FREQUENCIES, MORE_FREQUENCIES = 192, 1024  # of each of the two sketches; more for data of few columns, where they cost little
+FREQUENCIES, MORE_FREQUENCIES = (
+    192,
+    1024,
+)  # of each of the two sketches; more for data of few columns, where they cost little
 SIGNS = 4  # random vectors that look for components in what the landmarks miss
 
 
@@ -70,16 +73,21 @@ class Judged:
             own = shares[block.nodes]
             step = np.repeat(block.own_sizes / np.maximum(own, 1), own)
             places = (np.repeat(rows.starts[:-1], own) + np.floor((_counted(own) + 0.5) * step)).astype(np.int64)
+            places = rows.at(places)
             X = take(X, places)
         sketches, features = None, None
         if kernel.has_features:
             count = frequencies_for(X.shape[1])
             first, second = (Sketch.drawn(kernel, X, count, options.seed, f"sketch {h}") for h in (1, 2))
             sketches = first, second
-            work = first.size * row_bytes(X[:, :1])
             xp = aac.array_namespace(X)
+            # Where a part of the rows judges, float32 is exact enough beside its noise, unless rows are so far from the origin that angles need
+            # more digits.
+            near = places is not None and len(places) and not kernel.far(xp.vecdot(X, X))
+            rough = xp.astype(X, xp.float32, copy=False) if near else X
+            work = first.size * row_bytes(rough[:, :1])
             (features,) = by_nodes(
-                lambda r: (xp.concat([h.features(X[r, :]) for h in (first, second)], axis=1),), X.shape[0], work, X
+                lambda r: (xp.concat([h.features(rough[r, :]) for h in (first, second)], axis=1),), X.shape[0], work, X
             )
         return cls(X, shares, places, kernel, Landmarks.none(X), X[:, :0], kernel.diagonal(X), sketches, features)
 
@@ -109,9 +117,9 @@ class Judged:
         """With more landmarks: what is there already stays as it is."""
         marks, kernel, X, psi = self.marks, self.kernel, self.X, self.psi
         self.marks, growth = block.once("landmarks", marks.size, lambda: marks.grown(points, kernel))
-        work = row_bytes(self.marks.root)
+        work = row_bytes(self.marks.root) // 4  # rows enough for a product at full speed
         (new,) = by_nodes(lambda r: (growth.coordinates(X[r, :], psi[r, :]),), X.shape[0], work, X)
-        self.psi = aac.array_namespace(points).concat([psi, new], axis=1)
+        self.psi = aac.array_namespace(points).concat([psi, new], axis=1) if psi.shape[1] else new
 
 
 @dataclass(eq=False)
@@ -160,12 +168,12 @@ def judge_values(
         g, s = G[rows, :], signs[rows, :]
         sides = [xp.concat([half[rows, None] * g, s], axis=1) for half, _ in halves]
         return (
-            xp.stack([transposed(ours[h][rows, :]) @ side for h, side in enumerate((sides[0], sides[-1]))]),
+            xp.stack([product(transposed(ours[h][rows, :]), side) for h, side in enumerate((sides[0], sides[-1]))]),
             xp.stack([transposed(psi[rows, :]) @ side for side in sides]),
             xp.stack([transposed(g) @ (rest[rows, None] * side[:, :p]) for side in sides]),
             xp.stack([xp.sum(side, axis=0) for side in sides]),
             transposed(g) @ g,
-            xp.stack([xp.sum(features[rows, :], axis=0) for features in ours]),
+            xp.stack([xp.sum(features[rows, :], axis=0, dtype=psi.dtype) for features in ours]),
             xp.sum(psi[rows, :], axis=0),
             xp.sum(g, axis=0),
         )
@@ -174,7 +182,7 @@ def judge_values(
     kept: list[Separated] = []
 
     def separate(total: Array, sums: tuple[Array, ...] = sums) -> Array:
-        on_marks = [to_numpy(sketch.on_landmarks(judged.marks)).astype(np.float64) for sketch in judged.sketches or ()]
+        on_marks = [to_numpy(s.on_landmarks(judged.marks)).astype(np.float64) for s in judged.sketches or ()]
         values = None if exact is None else to_numpy(exact).astype(np.float64)
         taken = Sums(*_split(total, sums))
         rows = Rows(all_rows, judged.count, [count for _, count in one_for_each])
@@ -197,7 +205,11 @@ def judge_values(
             weight = all_rows / count * half[rows, None] - 1.0
             out.append(leaving[h](features, psi[rows, :], G[rows, :]) - weight * alone)
             own.append(hidden[h](features, psi[rows, :], G[rows, :]))
-        image = (transposed(ours[0][rows, :]) @ own[1], transposed(psi[rows, :]) @ own[1], xp.sum(own[1], axis=0))
+        image = (
+            product(transposed(ours[0][rows, :]), own[1]),
+            transposed(psi[rows, :]) @ own[1],
+            xp.sum(own[1], axis=0),
+        )
         return (
             transposed(out[0]) @ out[1],
             xp.sum(own[0] * own[1], axis=0),
@@ -220,6 +232,12 @@ def judge_values(
     decided = yield from network_sum(block, "accuracy", mine, decide, 2 + 3 * k)
     raised = decided[2 + 2 * k :]
     return Verdict(raised * eigenvalues, turn * xp.sqrt(raised), told_accuracy(decided[: 2 + 2 * k], k, "sketches"))
+
+
+def product(features: Array, x: Array) -> Array:
+    """Their product, computed in the dtype of the features, in that of x."""
+    xp = aac.array_namespace(x)
+    return xp.astype(features @ xp.astype(x, features.dtype, copy=False), x.dtype, copy=False)
 
 
 def told_accuracy(decided: Array, k: int, method: str) -> Accuracy:
@@ -298,7 +316,7 @@ class Leaving:
     offset: Array
 
     def __call__(self, features: Array, psi: Array, G: Array) -> Array:
-        found = features @ self.features + psi @ self.marks - self.offset
+        found = product(features, self.features) + psi @ self.marks - self.offset
         return found if self.columns is None else found - G @ self.columns
 
 

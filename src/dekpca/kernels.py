@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -87,6 +88,14 @@ KERNELS: Mapping[str, Callable[[Kernel, Array, Array], Array]] = {
 }
 
 
+@lru_cache(maxsize=8)
+def _normal(shape: tuple[int, int], seed: int) -> np.ndarray:
+    """Normal numbers from `uniform` ones; kept, since fits with the same seed draw the same."""
+    found = ndtri(uniform(shape, seed))
+    found.setflags(write=False)
+    return found
+
+
 def uniform(shape: tuple[int, int], seed: int) -> np.ndarray:
     """Numbers above 0 and below 1 from raw bits, whose stream NumPy promises to keep: what all nodes must draw alike is made of these."""
     words = np.random.PCG64(seed).random_raw(shape[0] * shape[1]) >> np.uint64(11)
@@ -94,9 +103,9 @@ def uniform(shape: tuple[int, int], seed: int) -> np.ndarray:
 
 
 # Kernels of the difference x - y are the characteristic functions of these distributions: quantiles from uniform numbers (Rahimi, Recht 2007).
-FREQUENCIES: Mapping[str, Callable[[np.ndarray, float], np.ndarray]] = {
-    "rbf": lambda uniform, gamma: np.sqrt(2.0 * gamma) * ndtri(uniform),
-    "laplacian": lambda uniform, gamma: gamma * np.tan(np.pi * (uniform - 0.5)),
+FREQUENCIES: Mapping[str, Callable[[tuple[int, int], int, float], np.ndarray]] = {
+    "rbf": lambda shape, seed, gamma: np.sqrt(2.0 * gamma) * _normal(shape, seed),
+    "laplacian": lambda shape, seed, gamma: gamma * np.tan(np.pi * (uniform(shape, seed) - 0.5)),
 }
 
 
@@ -205,7 +214,7 @@ class Kernel:
 
     def frequencies(self, n_features: int, count: int, seed: int) -> np.ndarray:
         """(count, n_features) random frequencies, the same on every machine."""
-        return FREQUENCIES[self.name](uniform((count, n_features), seed), self.gamma)  # type: ignore[index]
+        return FREQUENCIES[self.name]((count, n_features), seed, self.gamma)  # type: ignore[index]
 
     def features(self, X: Array, frequencies: Array) -> Array:
         """Random Fourier features (..., n, 2 count), whose inner products estimate k without bias; k(x, x) comes out exactly."""

@@ -26,7 +26,7 @@ from .core.accuracy import Accuracy
 from .core.landmarks import Landmarks, RowKernel
 from .core.nodewise import DEVICE_BYTES, by_nodes, row_bytes, summed
 from .core.sketch import Sketch
-from .core.spectrum import add_products, symmetric, to_numpy, transposed
+from .core.spectrum import add_products, symmetric, times_triangle, to_numpy, transposed
 from .judging import EXTRA_COLUMNS, Judged, Verdict, judge_values, told_accuracy
 from .kernels import row_tiles
 from .landmark_supply import Supply, without_redundant
@@ -36,10 +36,9 @@ from .space import Known, with_noise
 Array = Any
 Script = Generator[Any, Any, Any]
 
-MARGIN = 2  # landmarks grow until the estimated error is so many times below the tolerance: the estimate may be too low
+MARGIN = 1.25  # landmarks grow until the estimated error is so many times below the tolerance: a part of the rows says so, and all decide
 MOST_GROWTH, LEAST_GROWTH = 4.0, 1.4  # of the landmarks from a stage to the next
 ORDER = 1.5  # the error falls about like landmarks to this power
-MIXED = 5  # times the tolerance: an error of a component for which the landmarks are doubled, once
 GIVE_UP = 0.8  # a stage that leaves so much of the error is the last, unless rows are left to give
 CORRECTING = 2048  # frequencies of the sketch that corrects components
 WORTHWHILE = 0.7  # a correction that leaves more of the error is not worth its cost in transform
@@ -78,7 +77,6 @@ class Growth:
     moments: Moments  # over the rows that judge; at the root of the tree
     counted: int = 0  # landmarks that are in the moments
     error: float = np.inf  # as it was last estimated
-    doubled: bool = False  # to tell components apart
 
 
 @dataclass(eq=False)
@@ -110,7 +108,8 @@ class Moments:
 
     def of_coordinates(self, root: np.ndarray) -> Moments:
         """Those of psi = R'k, if these are of k = k(L, x)."""
-        return replace(self, first=root.T @ self.first, second=root.T @ self.second @ root)
+        half = times_triangle(self.second.copy(), root)  # S R, then R'(S R) = ((S R)'R)'
+        return replace(self, first=root.T @ self.first, second=times_triangle(np.ascontiguousarray(half.T), root))
 
     def centered(self, centering: str | None) -> np.ndarray:
         """The sum of products of centred coordinates."""
@@ -170,7 +169,6 @@ def solve(block: Block, options: Options, known: Known) -> Script:
             if not verdict.accuracy.meets(options.tol):
                 wanted = next_landmarks(options, growth, verdict.accuracy.error)
         known.stages.append((judged.marks.size, verdict.accuracy.error))
-        wanted = wanted or to_tell_apart(options, growth, verdict.accuracy)
     xp = aac.array_namespace(judged.psi)
     weights = (found.directions / xp.sqrt(found.values)) @ verdict.turn
     answer = Found(judged.marks, found.mean, weights, verdict.eigenvalues, found.trace, verdict.accuracy)
@@ -207,16 +205,6 @@ def next_landmarks(options: Options, growth: Growth, error: float) -> int:
         return 0
     factor = (error / goal) ** (1 / ORDER) if goal > 0 else MOST_GROWTH
     return min(options.max_landmarks, int(m * min(max(factor, LEAST_GROWTH), MOST_GROWTH)) + 1) - m
-
-
-def to_tell_apart(options: Options, growth: Growth, about: Accuracy) -> int:
-    """As many landmarks again, once, where the span is good but some of its components are mixed: their eigenvalues lie close, or are equal."""
-    mixed = about.meets(options.tol) and 1.0 - min(about.components) ** 2 > MIXED * options.tol
-    if not mixed or not options.grow or growth.supply.spent or growth.doubled:
-        return 0
-    growth.doubled = True
-    m = growth.judged.marks.size
-    return min(m, options.max_landmarks - m)
 
 
 # ---------------------------------------------------------------------- principal directions
@@ -287,11 +275,13 @@ def new_moments(judged: Judged, before: int) -> Array:
 
 
 def kernel_moments(X: Array, judged: Judged) -> Moments:
-    """The moments of k = k(L, x) over rows X, in float64: psi = R'k, so those of psi follow (`of_coordinates`), and no row's psi is computed or kept."""
+    """The moments of k = k(L, x) over rows X, in float64. Those of psi = R'k follow from them (`of_coordinates`): no psi is computed or kept."""
     xp = aac.array_namespace(X)
     kernel, points, m = judged.kernel, judged.marks.points, judged.marks.size
     with_points = RowKernel(kernel, points)
-    chunk = max(LEAST_CHUNK, (CHUNK_BYTES if aac.is_numpy_array(X) else DEVICE_BYTES) // max(1, row_bytes(judged.marks.root)))
+    chunk = max(
+        LEAST_CHUNK, (CHUNK_BYTES if aac.is_numpy_array(X) else DEVICE_BYTES) // max(1, row_bytes(judged.marks.root))
+    )
 
     def part(rows: slice) -> tuple[Array, ...]:
         first, second, trace = xp.zeros((m,), dtype=xp.float64, device=aac.device(X)), None, 0.0

@@ -27,8 +27,8 @@ Array = Any
 Script = Generator[Any, Any, Any]
 
 LINEAR_COMPONENTS = 50  # at most, of the Gaussian that landmarks which nobody owns are drawn from
-# Of the landmarks that are wanted; where nodes have fewer means to give, rows or other points come too.
-ENOUGH_MEANS = 0.75
+# Means of fewer clusters of a node are means of unlike rows, and worse landmarks than rows.
+FEWEST_CLUSTERS = 5
 
 
 @dataclass(eq=False)
@@ -71,8 +71,7 @@ class Supply:
             found["points"] = self.block.array(self.options.landmarks)
         if self.kind in ("auto", "kmeans"):
             found["kmeans"] = yield from self.means(wanted)
-            few = found["kmeans"].shape[0] < (ENOUGH_MEANS * wanted if self.options.grow else wanted)
-            wanted = wanted - found["kmeans"].shape[0] if few else 0
+            wanted -= found["kmeans"].shape[0]
         rows_too = self.kind == "auto" and self.options.share_rows
         if self.kind == "samples" or (rows_too and wanted > 0):
             found["samples"] = yield from self.samples(wanted)
@@ -83,15 +82,14 @@ class Supply:
 
     def means(self, wanted: int) -> Script:
         """Means of clusters. A node clusters rows that it has not clustered before, so that no two means share a row."""
-        block, seed = self.block, self.options.seed
+        block = self.block
         left = block.sizes - self.clustered
         few = left < 4 * LEAST_CLUSTER
         room = np.where(few, left, left // 2)  # half is left for later stages
         most = room // (LEAST_CLUSTER + np.where(few, 0, 1))
-        counts = np.minimum(
-            landmarks.allot(block.sizes, block.network.names, min(wanted, int(block.sizes.sum())), seed + self.stage),
-            most,
-        )
+        counts = np.minimum(self.allotted(wanted), most)
+        if self.kind == "auto" and self.options.share_rows:
+            counts[counts < FEWEST_CLUSTERS] = 0  # rows of these nodes take the place of means
         if not counts.sum():
             return self.rows.X[:0, :]
         taken = np.where(counts > 0, np.where(few, left, np.minimum(ROWS_A_CLUSTER * counts, room)), 0)
@@ -113,24 +111,32 @@ class Supply:
         owner, clusters, sizes = grouped(counts[nodes], taken[nodes])
         if not len(owner):
             return self.rows.X[:0, :], np.zeros(J)
-        places = [self.order("clusters", b)[self.clustered[j] : self.clustered[j] + taken[j]] for b, j in enumerate(block.nodes) if counts[j]]
+        places = [
+            self.order("clusters", b)[self.clustered[j] : self.clustered[j] + taken[j]]
+            for b, j in enumerate(block.nodes)
+            if counts[j]
+        ]
         real = np.arange(sizes.max()) < sizes[:, None]
         index = np.zeros(real.shape, dtype=np.int64)
-        index[real] = np.concatenate(places)
+        index[real] = self.rows.at(np.concatenate(places))
         rows = take(self.rows.X, index.ravel())
         xp = aac.array_namespace(rows)
-        rows = xp.reshape(rows, (*real.shape, rows.shape[1])) * self.block.array(real)[..., None]
-        means, each = cluster_means(rows, sizes, clusters)
+        means, each = cluster_means(xp.reshape(rows, (*real.shape, rows.shape[1])), sizes, clusters)
         found = np.zeros(J)
         np.add.at(found, nodes[owner], each)
         return means, found
 
     def order(self, purpose: str, b: int) -> np.ndarray:
-        """Places of the rows of the block's node b, in an order of its own."""
+        """Places of the rows of the block's node b (as FlatRows counts), in an order of its own."""
         if (purpose, b) not in self.orders:
             random = node_random(self.options.seed, self.block.names[b], purpose)
             self.orders[purpose, b] = self.rows.starts[b] + random.permutation(int(self.block.own_sizes[b]))
         return self.orders[purpose, b]
+
+    def allotted(self, wanted: int) -> np.ndarray:
+        """(J,) so many in all, each node its share."""
+        block = self.block
+        return landmarks.allot(block.sizes, block.network.names, wanted, self.options.seed + self.stage)
 
     def drawn(self, wanted: int) -> Script:
         """Points that nobody owns: from a Gaussian with the mean of all rows and their leading linear principal components."""
@@ -144,12 +150,9 @@ class Supply:
 
     def samples(self, wanted: int) -> Script:
         """Rows that were not given before."""
-        block, seed = self.block, self.options.seed
+        block = self.block
         left = block.sizes - self.sampled
-        counts = np.minimum(
-            landmarks.allot(block.sizes, block.network.names, min(wanted, int(block.sizes.sum())), seed + self.stage),
-            left,
-        )
+        counts = np.minimum(self.allotted(wanted), left)
         if wanted >= left.sum():
             counts = left
         places = []
@@ -157,7 +160,7 @@ class Supply:
             if counts[j]:
                 places.append(np.sort(self.order("landmarks", b)[self.sampled[j] : self.sampled[j] + counts[j]]))
         self.sampled = self.sampled + counts
-        rows = take(self.sent.X, np.concatenate([np.zeros(0, dtype=np.int64), *places]))
+        rows = take(self.sent.X, self.sent.at(np.concatenate([np.zeros(0, dtype=np.int64), *places])))
         return (yield from collect_rows(block, "landmarks", rows, counts))
 
 
@@ -175,7 +178,7 @@ def spread_of_rows(block: Block, rows: FlatRows, seed: int) -> Script:
         )
     X = rows.X
     if not counted[block.nodes].all():
-        X = take(X, np.flatnonzero(np.repeat(counted[block.nodes], block.own_sizes)))
+        X = take(X, rows.at(np.flatnonzero(np.repeat(counted[block.nodes], block.own_sizes))))
     xp = aac.array_namespace(X)
     width = int(X.shape[1])
     mean = (yield from network_sum(block, "scale", xp.sum(X, axis=0))) / count

@@ -391,7 +391,7 @@ def _make(answer: Answer, b: int, expansion: str, options: Options, features: Fe
     """Fold landmark coordinates and means of one node's functions into coefficients and offsets."""
     block, centering = answer.block, options.centering
     size = int(block.own_sizes[b])
-    own = block.samples[b, :size, :]
+    own = block.samples[0, :0, :] if block.flat else block.samples[b, :size, :]  # needed for centering="local" alone
     m = 0 if answer.marks is None else answer.marks.size
     w = answer.w[b, ...]
     functions: dict[str, Function] = {}

@@ -78,6 +78,11 @@ class Options:
         return isinstance(self.landmarks, str) and self.landmarks == RANDOM_FEATURES
 
     @property
+    def sums_only(self) -> bool:
+        """Whether nodes say nothing to their neighbors but sums and landmarks: how nodes are put together in blocks does not matter then."""
+        return self.solver != "projection" and not self.random_features and noise_level(self.exchange_noise)[0] == 0
+
+    @property
     def anchored(self) -> bool:
         """Whether z moves from where it was (the proximal update) or is made anew (the paper's)."""
         return self.update == "proximal"

@@ -17,13 +17,13 @@ import numpy as np
 from . import landmark_solver
 from .answer import landmark_answer, separated_answer, whole_answer
 from .block import Block, FlatRows, pad_rows
-from .collectives import network_sum, pass_down
+from .collectives import network_sum
 from .core import consensus, landmarks, ritz, stopping
 from .core.centering import BadColumn, Columns, filled
 from .core.consensus import Estimate, Penalties, Sums
 from .core.fused import Steps
 from .core.landmarks import node_random
-from .core.nodewise import by_nodes, row_bytes, summed
+from .core.nodewise import by_nodes, chunks_of, row_bytes, summed
 from .core.spectrum import sane, to_numpy, transposed
 from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
 from .features import feature_answer
@@ -137,11 +137,9 @@ def column_means(block: Block) -> Script:
 
 def column_scales(block: Block) -> Script:
     """Mean and standard deviation of each column over all nodes; two sums, for the accuracy of the second."""
-    xp = aac.array_namespace(block.samples)
     count = int(block.sizes.sum())
-    mean = (yield from network_sum(block, "columns", xp.sum(block.samples, axis=(0, 1)))) / count
-    spread = (block.samples - mean) * block.mask[..., None]
-    variance = (yield from network_sum(block, "columns", xp.sum(spread * spread, axis=(0, 1)))) / count
+    mean = (yield from network_sum(block, "columns", column_sums(block))) / count
+    variance = (yield from network_sum(block, "columns", column_sums(block, mean))) / count
     bad = np.flatnonzero(~np.isfinite(to_numpy(variance)))
     if len(bad):
         text = f"is too large to standardize: its squares overflow {block.samples.dtype}; scale it down, or use dtype='float64'"
@@ -166,7 +164,7 @@ def compare_landmarks(block: Block, options: Options) -> Script:
     """Points that all nodes were given must be the same everywhere: a fingerprint of them is compared with the root's."""
     xp = aac.array_namespace(block.samples)
     mine = block.array(landmarks.digest(options.landmarks))
-    theirs = yield from pass_down(block, "fingerprint", mine if block.tree.hosts_root else None, mine.shape)
+    theirs = yield from network_sum(block, "fingerprint", mine * 0, lambda total: mine)  # the root's own
     if not bool(xp.all(mine == theirs)):
         root = block.network.names[block.network.root]
         raise ValueError(
@@ -197,10 +195,26 @@ def variance_gamma(block: Block, kernel: Kernel) -> Script:
     """gamma="scale", by the variance of all entries; two sums, for the accuracy of the second."""
     xp = aac.array_namespace(block.samples)
     entries = int(block.sizes.sum()) * block.samples.shape[2]
-    total = yield from network_sum(block, "scale", xp.reshape(xp.sum(block.samples), (1,)))
-    spread = (block.samples - total[0] / entries) * block.mask[..., None]
-    squares = yield from network_sum(block, "scale", xp.reshape(xp.sum(spread * spread), (1,)))
+    total = yield from network_sum(block, "scale", xp.reshape(xp.sum(column_sums(block)), (1,)))
+    squares = yield from network_sum(block, "scale", xp.reshape(xp.sum(column_sums(block, total[0] / entries)), (1,)))
     return kernel.scaled(block.samples.shape[2], float(squares[0]) / entries)
+
+
+def column_sums(block: Block, less: Array | None = None) -> Array:
+    """(M,) the sum of each column over the rows of the block, or that of its squared difference from `less`."""
+    X = FlatRows(block, block.samples).X
+    xp = aac.array_namespace(X)
+
+    def part(rows: slice) -> tuple[Array]:
+        total = xp.zeros((X.shape[1],), dtype=X.dtype, device=aac.device(X))
+        for chunk in chunks_of(rows.stop - rows.start, 4 * row_bytes(X), X):
+            some = X[rows.start + chunk.start : rows.start + chunk.stop, :]
+            if less is not None:
+                some = (some - less) ** 2
+            total = total + xp.sum(some, axis=0)
+        return (total,)
+
+    return summed(part, X.shape[0], X)[0]
 
 
 def learn_directions(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Script:

@@ -28,6 +28,7 @@ LEAST_GAP = 1e-12  # relative to the first eigenvalue: components nearer than th
 HIDDEN = 0.6  # the rest may hold a component of its own if its largest eigenvalue, as it is estimated, is so much of the last eigenvalue
 SAFETY = 1.3  # estimates are a little low in the median (benchmarks/regimes.py)
 ROUNDING = 1e-9  # an error below this is none
+LEAST_SIGNAL = 0.1  # of the noise: a mean over some hundred pairs cannot tell less from nothing
 MOST_RAISED = 0.05  # relative; beyond it the next term of perturbation theory says nothing
 UNKNOWN = 1.0  # the error of a span of which nothing can be said
 
@@ -97,9 +98,7 @@ class Ritz:
     white: np.ndarray  # (p, q): makes the columns orthonormal; p >= q where some depend on others
     values: np.ndarray
     basis: np.ndarray  # (q, q)
-    noise: (
-        np.ndarray
-    )  # (q, q): about how far either estimate is off, squared, as a mean over all pairs of columns has it
+    noise: np.ndarray  # (q, q): about how far each entry of the matrix that was decomposed is off, squared
 
     @property
     def turn(self) -> np.ndarray:
@@ -111,28 +110,36 @@ def rayleigh_ritz(squares: np.ndarray, marks: np.ndarray, rest: Sequence[np.ndar
     """From G'G, the landmarks' part G'psi psi'G of the kernel, and two independent estimates of the rest, all (p, p)."""
     white = whitener(squares)
     first, second = (white.T @ (r + r.T) @ white / 2 for r in rest)
-    values, basis = np.linalg.eigh(white.T @ (marks + marks.T) @ white / 2 + without_noise(first, second))
+    mean, off = (first + second) / 2, (first - second) / 2
+    values, basis = np.linalg.eigh(white.T @ (marks + marks.T) @ white / 2 + shrunk(mean, shrinkage(mean, off)))
     values, basis = np.maximum(values[::-1], 0.0), basis[:, ::-1]
-    off, mean = basis.T @ (first - second) @ basis / 2, basis.T @ (first + second) @ basis / 2
-    return Ritz(white, values, basis, pooled_noise(off, np.maximum(np.diagonal(mean), 0.0)))
+    mean, off = basis.T @ mean @ basis, basis.T @ off @ basis
+    noise = pooled(off, np.maximum(np.diagonal(mean), 0.0))
+    return Ritz(white, values, basis, shrinkage(mean, off) * noise)
 
 
-def without_noise(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The mean of two estimates of a matrix; what is not on the diagonal is shrunk by the part of it that is noise, as a mean over all pairs has it."""
-    mean = (first + second) / 2
+def shrinkage(mean: np.ndarray, off: np.ndarray) -> float:
+    """How much to believe the entries off the diagonal of an estimate of the rest: signal / (signal + noise), over all pairs of columns.
+
+    `mean` is the mean of two independent estimates, `off` half of their difference: noise alone. What is left of the noise after shrinking is as much
+    of it as is believed.
+    """
     missed = np.maximum(np.diagonal(mean), 0.0)
-    size, noise = np.outer(missed, missed), pooled_noise((first - second) / 2, missed)
-    signal = np.maximum(pooled_noise(mean, missed) - noise, 0.0)  # both in units of `size`
-    kept = signal / np.where(size > 0, signal + noise, 1.0) if signal.any() else np.zeros_like(mean)
-    np.fill_diagonal(kept, 1.0)
-    return kept * mean
+    both, noise = (float(pooled(x, missed).sum()) for x in (mean, off))
+    if not 0 < noise < np.inf:  # none, or an iterate that diverged
+        return 1.0
+    return max(both - noise, LEAST_SIGNAL * noise) / max(both, (1.0 + LEAST_SIGNAL) * noise)
 
 
-def pooled_noise(off: np.ndarray, missed: np.ndarray) -> np.ndarray:
-    """The mean square of each entry off the diagonal: of an estimate of the rest, or of one difference of two of them, which is noise.
+def shrunk(matrix: np.ndarray, factor: float) -> np.ndarray:
+    """With its entries off the diagonal times a factor."""
+    return factor * matrix + (1.0 - factor) * np.diag(np.diagonal(matrix))
 
-    One number says little about its own variance. But the variance goes with what the landmarks miss of either column, and the factor is a mean
-    over all pairs.
+
+def pooled(off: np.ndarray, missed: np.ndarray) -> np.ndarray:
+    """The mean square of the entries off the diagonal of a part of the rest, as it goes with what the landmarks miss of either column.
+
+    One number says little about its own variance; the factor is a mean over all pairs.
     """
     size = np.outer(missed, missed)
     upper = np.triu_indices(len(missed), 1)

@@ -21,7 +21,7 @@ ITERATIONS = 3  # of Lloyd's algorithm: as landmarks the means are then as good 
 def cluster_means(rows: Array, sizes: np.ndarray, counts: np.ndarray) -> tuple[Array, np.ndarray]:
     """Means (total, M) of disjoint clusters of the rows of each group, and how many each group has: at most `counts`.
 
-    `rows` (G, n, M) are in random order, zeros below the first `sizes`; the first ones are where Lloyd's algorithm begins. Clusters of fewer than
+    `rows` (G, n, M) are in random order, of which the first `sizes` count; the first ones are where Lloyd's algorithm begins. Clusters of fewer than
     `LEAST_CLUSTER` rows are given up.
 
     Examples
@@ -33,7 +33,10 @@ def cluster_means(rows: Array, sizes: np.ndarray, counts: np.ndarray) -> tuple[A
     """
     xp = aac.array_namespace(rows)
     G, n, M = rows.shape
+    counts = np.minimum(counts, sizes // LEAST_CLUSTER)
     most = int(counts.max(initial=0))
+    if not most:
+        return rows[0, :0, :], counts
     like = {"dtype": rows.dtype, "device": aac.device(rows)}
     real = xp.asarray(np.arange(n) < sizes[:, None], device=aac.device(rows))
     unused = xp.asarray(np.where(np.arange(most) < counts[:, None], 0.0, np.inf), **like)

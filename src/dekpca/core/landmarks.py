@@ -44,6 +44,8 @@ def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> n
     turn and neighbors in the numbering are not preferred.
     """
     count = min(count, int(sizes.sum()))
+    if not count:
+        return np.zeros(len(names), dtype=np.int64)
     order = np.array(
         sorted(range(len(names)), key=lambda j: blake2b(f"{seed}\0allot\0{names[j]}".encode(), digest_size=16).digest())
     )
@@ -140,7 +142,7 @@ class Landmarks:
 
         def some(rows: slice) -> tuple[Array, ...]:
             gram, squares = rows_kernel.with_squares(flat[rows, :])
-            psi = gram @ self.root
+            psi = spectrum.times_triangle(gram, self.root)
             return (psi,) if squares is None else (psi, squares)
 
         work = max(row_bytes(self.root), row_bytes(flat) // 4)  # rows enough for a product at full speed
@@ -159,7 +161,9 @@ class RowKernel:
     def __init__(self, kernel: Kernel, points: Array):
         self.kernel, self.points = kernel, points
         self.of_points = kernel.squares(points)
-        usable = native.steps is not None and native.steps.BLOCKS and kernel.name == "rbf" and aac.is_numpy_array(points)
+        usable = (
+            native.steps is not None and native.steps.BLOCKS and kernel.name == "rbf" and aac.is_numpy_array(points)
+        )
         compiled = usable and len(points) > 0 and not kernel.far(self.of_points)
         self.packed = native.steps.packed_points(np.ascontiguousarray(points)) if compiled else None
 
@@ -174,8 +178,8 @@ class RowKernel:
             native.steps.kernel_rows(np.ascontiguousarray(rows), self.packed, self.kernel.gamma, out, squares)
             if not self.kernel.far(squares):
                 return out, squares
-        squares = self.kernel.squares(rows)
-        return self.kernel.gram(rows, self.points, (squares, self.of_points)), squares
+        of_rows = self.kernel.squares(rows)
+        return self.kernel.gram(rows, self.points, (of_rows, self.of_points)), of_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +195,7 @@ class Growth:
         found = self.kernel(samples)
         if self.across.shape[1]:
             found = found - psi @ transposed(self.across)
-        return found @ self.inverse
+        return spectrum.times_triangle(found, self.inverse)
 
 
 @dataclass(frozen=True, eq=False)

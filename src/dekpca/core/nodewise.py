@@ -8,11 +8,13 @@ libraries, which do their own scheduling, a chunk is as large as its memory allo
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -35,19 +37,27 @@ _workers: ContextVar[int] = ContextVar("workers", default=1)  # threads of the p
 
 
 @contextmanager
-def threads(n_nodes: int) -> Iterator[int]:
-    """As many threads for chunks as BLAS may use now; too few nodes to keep them busy, and BLAS keeps its threads."""
-    with _blas.held(n_nodes) as allowed:
+def threads(n_items: int) -> Iterator[int]:
+    """As many threads for chunks of nodes or rows as BLAS may use now; too few items to keep them busy, and BLAS keeps its threads."""
+    with _blas.held(n_items) as allowed:
         if allowed == 1:
             yield 1
             return
-        with ThreadPoolExecutor(allowed - 1) as pool:  # who asks works, too
-            tokens = _pool.set(pool), _workers.set(allowed)
-            try:
-                yield allowed
-            finally:
-                _pool.reset(tokens[0])
-                _workers.reset(tokens[1])
+        tokens = _pool.set(_workers_for(allowed)), _workers.set(allowed)
+        try:
+            yield allowed
+        finally:
+            _pool.reset(tokens[0])
+            _workers.reset(tokens[1])
+
+
+@cache
+def _workers_for(allowed: int) -> ThreadPoolExecutor:
+    """Threads that stay from fit to fit: starting one takes as long as much of a small fit. Who asks works, too."""
+    return ThreadPoolExecutor(allowed - 1, thread_name_prefix="dekpca")
+
+
+os.register_at_fork(after_in_child=_workers_for.cache_clear)  # threads do not survive a fork
 
 
 class _Blas:
@@ -61,14 +71,14 @@ class _Blas:
         self.limiter: Any = None
 
     @contextmanager
-    def held(self, n_nodes: int) -> Iterator[int]:
+    def held(self, n_items: int) -> Iterator[int]:
         """As many threads as it had, or 1 where it keeps them."""
         with self.lock:
             self.controller = self.controller or ThreadpoolController()
             if self.users == 0:
                 found = [library["num_threads"] for library in self.controller.info() if library["user_api"] == "blas"]
                 self.allowed = max(found, default=1)
-            wanted = self.allowed > 1 and n_nodes >= 4 * self.allowed
+            wanted = self.allowed > 1 and n_items >= 4 * self.allowed
             if wanted and self.users == 0:
                 self.limiter = self.controller.limit(limits=1, user_api="blas")
             self.users += wanted

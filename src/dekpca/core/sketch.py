@@ -37,6 +37,7 @@ class Sketch:
     def drawn(cls, kernel: Kernel, like: Array, count: int, seed: int, purpose: str) -> Sketch:
         """`count` frequencies for samples like these (n, M)."""
         xp = aac.array_namespace(like)
+        like_these = {"dtype": like.dtype, "device": aac.device(like)}
         found = kernel.frequencies(like.shape[1], count, shared_seed(seed, purpose))
         weights = None
         if kernel.name == "rbf" and like.shape[1] <= FEW_COLUMNS:
@@ -44,8 +45,9 @@ class Sketch:
             found = found * wider[:, None]
             square = (found * found).sum(axis=1) / (2.0 * kernel.gamma)
             drawn = np.mean([np.exp(-0.5 * square / c**2) / c ** like.shape[1] for c in WIDER], axis=0)
-            weights = xp.asarray(np.sqrt(np.exp(-0.5 * square) / drawn), dtype=like.dtype, device=aac.device(like))
-        return cls(kernel, xp.asarray(found, dtype=like.dtype, device=aac.device(like)), weights)
+            weights = xp.asarray(np.sqrt(np.exp(-0.5 * square) / drawn), **like_these)
+        # numbers that float32 has: whoever computes features in float32 has the same frequencies
+        return cls(kernel, xp.asarray(found.astype(np.float32), **like_these), weights)
 
     @property
     def size(self) -> int:
@@ -53,11 +55,12 @@ class Sketch:
         return 2 * int(self.frequencies.shape[0])
 
     def features(self, samples: Array) -> Array:
-        """z of each sample: (n, 2 F)."""
-        found = self.kernel.features(samples, self.frequencies)
+        """z of each sample: (n, 2 F), in the dtype of the samples."""
+        xp = aac.array_namespace(samples)
+        found = self.kernel.features(samples, xp.astype(self.frequencies, samples.dtype, copy=False))
         if self.weights is None:
             return found
-        return found * aac.array_namespace(found).concat([self.weights, self.weights])
+        return found * xp.astype(xp.concat([self.weights, self.weights]), samples.dtype, copy=False)
 
     def on_landmarks(self, marks: Landmarks) -> Array:
         """A (m, 2 F) with r(x) = z(x) - A'psi(x)."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import array_api_compat as aac
 import numpy as np
-from scipy.linalg.blas import dsyrk
+from scipy.linalg.blas import dsyrk, dtrmm, strmm
 from scipy.linalg.lapack import dtrtri, strtri
 
 from . import native
@@ -313,6 +313,15 @@ def add_products(total: Array | None, x: Array) -> Array:
         m = x.shape[1]
         return dsyrk(1.0, x.T, 1.0, np.zeros((m, m), order="F") if total is None else total, overwrite_c=1)
     return transposed(x) @ x if total is None else total + transposed(x) @ x
+
+
+def times_triangle(x: Array, upper: Array) -> Array:
+    """x (n, m) times an upper triangular matrix (m, m): half of a product. In NumPy x is used up where it can be."""
+    if not aac.is_numpy_array(x):
+        return x @ upper
+    multiply = dtrmm if x.dtype == np.float64 else strmm
+    # (x u)' = u'x'; the transposed of an array in C order is in Fortran's
+    return multiply(1.0, upper.T, x.T, lower=1, overwrite_b=1).T
 
 
 def symmetric(upper: np.ndarray) -> np.ndarray:

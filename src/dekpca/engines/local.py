@@ -18,7 +18,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ..answer import Answer
-from ..block import Block, make_blocks
+from ..block import Block, flat_block, make_blocks
 from ..core.nodewise import threads
 from ..memory import fitting, give_back, within
 from ..messages import Checkpoint
@@ -69,7 +69,8 @@ def run(
     iteration. Ctrl-C during the iterations makes the
     nodes stop at their next check, with the last iterate as the result; a second one ends at once.
     """
-    blocks = within(make_blocks(parts, network), options, memory_limit)
+    made = [flat_block(parts, network)] if options.sums_only else make_blocks(parts, network)
+    blocks = within(made, options, memory_limit)
     return drive(blocks, fitting(blocks, options, memory_limit), observer, resume)
 
 
@@ -86,8 +87,8 @@ def drive(
     scripts = [script(block, options, None if resume is None else resume[i]) for i, block in enumerate(blocks)]
     # an iteration that overflows is noticed by the program itself; NumPy need not add its voice
     on_host = aac.is_numpy_array(blocks[0].samples)  # other libraries have threads of their own
-    n_nodes = sum(block.n_nodes for block in blocks) if on_host else 0
-    with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore", divide="ignore"), threads(n_nodes):
+    n_items = sum(block.samples.shape[1] if block.flat else block.n_nodes for block in blocks) if on_host else 0
+    with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore", divide="ignore"), threads(n_items):
         seconds: dict[str, float] = defaultdict(float)
         part, since = "meeting", time.perf_counter()
         requests, answers = _step(scripts, [None] * len(scripts))

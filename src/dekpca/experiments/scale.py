@@ -21,7 +21,7 @@ import numpy as np
 from sklearn.decomposition import KernelPCA
 
 from .. import baselines, space
-from ..core import landmarks, native, pairs
+from ..core import native, pairs
 from ..core.fused import LINE
 from ..core.nodewise import threads
 from ..core.spectrum import to_numpy
@@ -418,12 +418,11 @@ def work(network: Network, rows_a_node: int, X: Array, n_landmarks: int, iterati
     M, multiplied = X.shape[1], columns_multiplied(X)
     # where matrices are larger BLAS does it
     in_blocks = multiplied if item * n * (M + m) <= pairs.PACKED_BYTES else M
-    with_marks = multiplied if item * m * (M + m) <= landmarks.PACKED_BYTES else M
     # unordered pairs of nodes that somebody has around, each with itself included
     n_pairs = (network.watchers.nnz + J) // 2
     uses = float(((network.degrees + 1) ** 2).sum())  # blocks of all neighborhoods
     slots = float((network.degrees + 1).sum())
-    coordinates = Work("landmark coordinates", 2.0 * J * n * m * (with_marks + m / 2), item * J * n * (M + 2 * m))
+    coordinates = Work("landmark coordinates", 2.0 * J * n * m * (multiplied + m / 2), item * J * n * (M + 2 * m))
     meeting = Work("meeting", 2.0 * J * n * m * m, item * J * n * 3 * m)
     products = 2.0 * (n_pairs - J / 2) * n * n * (in_blocks + m)
     gram = Work("Gram blocks", products, item * (J * n * (M + m) + n_pairs * n * n))
