@@ -7,16 +7,26 @@ import pytest
 
 from conftest import clusters
 from dekpca import DecentralizedKernelPCA, Network
-from dekpca.core import consensus
+from dekpca.plan import Traffic
 from dekpca.samples import first_bad_row
 
 
 @pytest.fixture(autouse=True)
 def no_iteration(monkeypatch):
-    def refuse(*args, **kwargs):
-        raise AssertionError("an iteration was begun")
+    """Whatever computes an iteration, its messages are counted."""
+    add = Traffic.add
 
-    monkeypatch.setattr(consensus, "z_target", refuse)
+    def refuse(traffic, kind, edges, sizes):
+        assert kind not in ("share", "view", "power"), "an iteration was begun"
+        add(traffic, kind, edges, sizes)
+
+    monkeypatch.setattr(Traffic, "add", refuse)
+
+
+@pytest.mark.parametrize("iterating", [{"solver": "projection"}, {"landmarks": "random-features"}], ids=str)
+def test_an_iteration_would_be_noticed(iterating):
+    with pytest.raises(AssertionError, match="an iteration was begun"):
+        fit(PARTS, **iterating)
 
 
 def broken(j, row, value):
