@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from dekpca import Network
-from dekpca.engines.facts import settings_of, texts
+from dekpca.engines.agreement import settings_of, texts
 from dekpca.engines.peer.crew import free_addresses
 from dekpca.engines.peer.session import Place, Session
 from dekpca.engines.peer.station import Timeouts
 from dekpca.kernels import Kernel
-from dekpca.options import Options, settle
+from dekpca.options import Settings, settle
 
 PATIENCE = 120  # seconds: a hang must end the test, a busy machine must not
 
@@ -27,13 +27,11 @@ def problem(network: Network, sizes=None, **changes):
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(n, 5)) + j % 3 for j, n in enumerate(sizes or [20] * len(network))]
     settings = {
-        "n_components": 2, "n_oversamples": 0, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
-        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "n_landmarks": 0, "landmarks": "samples",
+        "n_components": 2, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
+        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "n_landmarks": 12, "landmarks": "samples",
         "standardize": False, "exchange_noise": 0.0, "max_iter": 20, "tol": 0.0, "seed": 0,
     }  # fmt: skip
-    n_landmarks = changes.pop("n_landmarks", 12)
-    options = Options(**(settings | changes))
-    return parts, settle(options, network, np.array([len(p) for p in parts]), n_landmarks, "auto")
+    return parts, settle(Settings.of(**settings | changes), network, np.array([len(p) for p in parts]))
 
 
 class Nodes:

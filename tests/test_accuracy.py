@@ -438,12 +438,12 @@ def test_sums_over_few_rows_of_a_node_are_not_told_where_rows_may_not_leave(monk
     ],
 )
 def test_what_the_root_tells_is_checked(kind, lie, says, monkeypatch):
-    total = local.Post.total
+    total = local.Delivery.total
 
     def lying(post, requests):
         found = total(post, requests)
         return [lie(f) for f in found] if requests[0].kind == kind else found
 
-    monkeypatch.setattr(local.Post, "total", lying)
+    monkeypatch.setattr(local.Delivery, "total", lying)
     with pytest.raises(ValueError, match=says):
         fit(PARTS, 3, True)

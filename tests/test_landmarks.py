@@ -13,6 +13,7 @@ from dekpca.core.landmarks import REDUNDANT, Landmarks, allot, node_random, pack
 from dekpca.engines import local
 from dekpca.kernels import Kernel
 from dekpca.landmark_supply import Supply
+from dekpca.plan import Plan
 
 NAMES = ["n10", "n9", "n1", "n2", "n3"]
 PATH = Network({a: [b for b in NAMES if abs(NAMES.index(a) - NAMES.index(b)) == 1] for a in NAMES})
@@ -162,7 +163,7 @@ def test_every_block_is_handed_the_same(kind):
 
 def test_landmarks_of_a_run_are_those_of_the_rows_that_add_something():
     options = make_options(PARTS, PATH, 30)
-    answers = local.run(PARTS, PATH, options).answers
+    answers = local.run(Plan.of(PARTS, PATH, options)).answers
     offered = supplied(PARTS, PATH, [30], landmarks="samples")[0][0][0]["samples"]
     kept = Landmarks.none(offered).independent(offered, RBF, REDUNDANT)
     for answer in answers:

@@ -16,6 +16,8 @@ from dekpca.core.landmarks import Landmarks, RowKernel
 from dekpca.experiments import scale
 from dekpca.kernels import Kernel
 from dekpca.options import settle
+from dekpca.parameters import Parameters
+from dekpca.plan import Plan
 
 pytestmark = [
     pytest.mark.skipif(
@@ -143,7 +145,7 @@ def test_a_resumed_run_has_the_same_bits(dtype, n_components, packed, centering,
     model = DecentralizedKernelPCA(
         n_components, solver="projection", network=network, max_iter=20, tol=0, random_state=0, centering=centering
     )
-    options = settle(model._options(Features(6), 0), network, np.full(4, 50), "auto", "auto")
+    options = settle(Parameters.of(model).settings(Features(6), 0), network, np.full(4, 50))
     kept, last = [], []
 
     def keep(blocks, checkpoints):
@@ -152,8 +154,8 @@ def test_a_resumed_run_has_the_same_bits(dtype, n_components, packed, centering,
         if checkpoints[0].state.iteration == 20:
             last.append(checkpoints[0].state.w)
 
-    (whole,) = local.run(parts, network, options, keep).answers
-    (resumed,) = local.run(parts, network, options, keep, resume=kept).answers
+    (whole,) = local.run(Plan.of(parts, network, options), keep).answers
+    (resumed,) = local.run(Plan.of(parts, network, options, resume=kept), keep).answers
     assert np.array_equal(*last)
     assert np.array_equal(whole.w, resumed.w)
     assert np.array_equal(whole.eigenvalues, resumed.eigenvalues)
@@ -178,8 +180,8 @@ def test_memory_is_used_again_but_not_that_of_a_checkpoint_that_is_kept(monkeypa
         tol=0,
         random_state=0,
     )
-    options = settle(model._options(Features(6), 0), network, np.full(6, 30), 0, "auto")
-    (plain,) = local.run(parts, network, options).answers
+    options = settle(Parameters.of(model).settings(Features(6), 0), network, np.full(6, 30))
+    (plain,) = local.run(Plan.of(parts, network, options)).answers
     monkeypatch.setattr(fused, "LARGE", 0)
     asked, new = [], []
     like, empty = fused.Memory.like, np.empty
@@ -187,7 +189,7 @@ def test_memory_is_used_again_but_not_that_of_a_checkpoint_that_is_kept(monkeypa
     monkeypatch.setattr(
         fused.np, "empty", lambda *a, **given: new.append(given.get("dtype") == np.uint8) or empty(*a, **given)
     )
-    (again,) = local.run(parts, network, options).answers
+    (again,) = local.run(Plan.of(parts, network, options)).answers
     assert sum(new) < len(asked) / 5  # two or three of each, in 20 iterations
     assert np.array_equal(plain.w, again.w)
 
@@ -197,7 +199,7 @@ def test_memory_is_used_again_but_not_that_of_a_checkpoint_that_is_kept(monkeypa
         states.append(checkpoints[0].state)
         copies.append(deepcopy(checkpoints[0].state))
 
-    (watched,) = local.run(parts, network, options, keep).answers
+    (watched,) = local.run(Plan.of(parts, network, options), keep).answers
     assert np.array_equal(plain.w, watched.w)
     for state, copy in zip(states, copies, strict=True):
         for name in ("w", "dual", "pulled", "shares", "said", "late"):

@@ -17,6 +17,7 @@ from dekpca.collectives import network_sum
 from dekpca.engines import local
 from dekpca.kernels import Kernel
 from dekpca.messages import Say, Tell
+from dekpca.plan import Plan
 
 
 def by_node(outcome):
@@ -55,7 +56,7 @@ def options_for(mode, parts, network, **more):
 def test_padding_and_blocking_do_not_matter(mode, ragged):
     parts, network = ragged
     options = options_for(mode, parts, network)
-    usual = local.run(parts, network, options)
+    usual = local.run(Plan.of(parts, network, options))
     alone = local.drive(
         [b for j in range(len(parts)) for b in make_blocks([parts[j]], network, [j], [len(p) for p in parts])], options
     )
@@ -94,9 +95,9 @@ def test_numbering_does_not_matter(mode, ragged):
     order = [3, 0, 5, 1, 4, 2]
     names = [network.names[j] for j in order]
     renumbered = Network({n: [network.names[q] for q in network.neighbors(network.number[n])] for n in names})
-    one = local.run(parts, network, options_for(mode, parts, network))
+    one = local.run(Plan.of(parts, network, options_for(mode, parts, network)))
     shuffled = [parts[j] for j in order]
-    two = local.run(shuffled, renumbered, options_for(mode, shuffled, renumbered))
+    two = local.run(Plan.of(shuffled, renumbered, options_for(mode, shuffled, renumbered)))
     compare(by_node(one), by_node(two))
     check_accuracy(one, two)
 
@@ -160,7 +161,7 @@ def test_a_network_sum_is_the_sum_and_the_same_bits_at_every_node(seed, n_nodes)
         [b for j in range(n_nodes) for b in make_blocks([parts[j]], network, [j], [len(p) for p in parts])],
     ):
         along_the_tree = []
-        for post in (local.Post(blocks), Slow(blocks)):
+        for post in (local.Delivery(blocks), Slow(blocks)):
             found = drive([network_sum(b, "test", given_values[b.nodes].sum(axis=0)) for b in blocks], post)
             assert all((r == found[0]).all() for r in found)
             assert post.traffic.messages["test"].sum() == 2 * (n_nodes - 1)  # every tree edge, up and down
@@ -171,7 +172,7 @@ def test_a_network_sum_is_the_sum_and_the_same_bits_at_every_node(seed, n_nodes)
         np.testing.assert_array_equal(*along_the_tree)
 
 
-class Slow(local.Post):
+class Slow(local.Delivery):
     """Sums go from neighbor to neighbor, as between peers."""
 
     def total(self, requests):
@@ -198,7 +199,8 @@ def test_all_nodes_stop_in_the_same_iteration(ragged):
     options = options_for("projection", parts, network, tol=1e-3, max_iter=200)
     seen = []
     outcome = local.run(
-        parts, network, options, lambda blocks, checkpoints: seen.append({c.state.iteration for c in checkpoints})
+        Plan.of(parts, network, options),
+        lambda blocks, checkpoints: seen.append({c.state.iteration for c in checkpoints}),
     )
     assert all(len(s) == 1 for s in seen)
     assert len({a.n_iter for a in outcome.answers}) == 1
@@ -212,10 +214,10 @@ def test_a_silent_neighbor_is_an_error_not_a_zero(ragged):
     nobody = [b.tree.up[0] for b in blocks]  # the root speaks to no parent
     says = [Say("x", np.zeros((0, 1)), to, b.everywhere, (1,)) for b, to in zip(blocks, nobody, strict=True)]
     with pytest.raises(RuntimeError, match="says nothing"):
-        list(local.Post(blocks).deliver(says))
+        list(local.Delivery(blocks).deliver(says))
     with pytest.raises(RuntimeError, match="different things"):
         list(
-            local.Post(blocks).deliver(
+            local.Delivery(blocks).deliver(
                 [Say(str(i), None, b.everywhere, b.everywhere, (1,)) for i, b in enumerate(blocks)]
             )
         )
@@ -232,7 +234,7 @@ def test_a_large_node_does_not_inflate_the_others():
 def test_told_messages_are_held_once(ragged):
     parts, network = ragged
     blocks = make_blocks(parts, network)
-    heard = local.Post(blocks).tell([Tell("data", b.samples, b.own_sizes) for b in blocks])
+    heard = local.Delivery(blocks).tell([Tell("data", b.samples, b.own_sizes) for b in blocks])
     for block, h in zip(blocks, heard, strict=True):
         assert all(any(p is b.samples for b in blocks) for p in h.pools)
         for b in range(block.n_nodes):
@@ -285,10 +287,11 @@ def test_resuming_from_any_checkpoint_gives_the_same_bits(mode, ragged):
     options = options_for(mode, parts, network, max_iter=8)
     kept = []
     whole = local.run(
-        parts, network, options, lambda _, checkpoints: kept.append(deepcopy([(c.known, c.state) for c in checkpoints]))
+        Plan.of(parts, network, options),
+        lambda _, checkpoints: kept.append(deepcopy([(c.known, c.state) for c in checkpoints])),
     )
     for at in (0, 3, 8, len(kept) - 2):
-        again = local.run(parts, network, options, resume=deepcopy(kept[at]))
+        again = local.run(Plan.of(parts, network, options, resume=deepcopy(kept[at])))
         for one, two in zip(whole.answers, again.answers, strict=True):
             np.testing.assert_array_equal(one.w, two.w)
             np.testing.assert_array_equal(one.eigenvalues, two.eigenvalues)

@@ -15,9 +15,11 @@ from dekpca import DecentralizedKernelPCA, Network, memory
 from dekpca.block import Dealt, make_blocks
 from dekpca.cli import app
 from dekpca.core import fused, native, nodewise, pairs, spectrum
+from dekpca.deal import deal_by_label
 from dekpca.engines import local
 from dekpca.experiments import scale
 from dekpca.memory import parse_size, within
+from dekpca.plan import Plan
 from dekpca.testing import by_node
 
 NETWORKS = [
@@ -46,9 +48,9 @@ AUTO = {"solver": "auto", "landmarks": "auto", "n_landmarks": "auto", "tol": 1e-
 def test_totals_at_once_are_the_sums_and_have_the_cost_of_messages(network, settings, monkeypatch):
     parts = clusters([8 + 3 * (j % 4) for j in range(len(network))])
     options = make_options(parts, network, **settings)
-    at_once = local.run(parts, network, options)
+    at_once = local.run(Plan.of(parts, network, options))
     for name in ("total", "rows"):
-        monkeypatch.setattr(local.Post, name, lambda post, requests: [None] * len(requests))
+        monkeypatch.setattr(local.Delivery, name, lambda post, requests: [None] * len(requests))
     by_messages = local.drive(make_blocks(parts, network), options)  # each edge has a slot, as messages need
     same(at_once, by_messages, 1e-9)
     for mine, theirs in zip(*(vars(o.traffic).values() for o in (at_once, by_messages)), strict=True):
@@ -65,12 +67,12 @@ def test_chunks_and_threads_do_not_change_a_bit(ragged, settings, monkeypatch):
     parts, network = ragged
     options = make_options(parts, network, **settings)
     with threadpool_limits(1):
-        usual = local.run(parts, network, options)
+        usual = local.run(Plan.of(parts, network, options))
     monkeypatch.setattr(nodewise, "CACHE_BYTES", 1)  # every node by itself
     with threadpool_limits(1):
-        same(usual, local.run(parts, network, options), 1e-12)  # LAPACK may take other ways for stacks of one
+        same(usual, local.run(Plan.of(parts, network, options)), 1e-12)  # LAPACK may take other ways for stacks of one
     with threadpool_limits(2):
-        same(usual, local.run(parts, network, options), 1e-12)
+        same(usual, local.run(Plan.of(parts, network, options)), 1e-12)
 
 
 def test_threads_are_those_of_blas_and_given_back():
@@ -89,14 +91,14 @@ def test_gram_blocks_computed_again_give_the_same_answer(mode, ragged, monkeypat
     monkeypatch.setattr(memory, "_compiled", lambda *given: False)  # which would take all of them
     parts, network = ragged
     options = make_options(parts, network, 15, **mode)
-    usual = local.run(parts, network, options)
+    usual = local.run(Plan.of(parts, network, options))
     blocks = make_blocks(parts, network)
     needed, gram = (
         sum(found) for found in zip(*((memory._without_gram(b, options), memory._gram(b)) for b in blocks), strict=True)
     )
     least = needed + gram // 4
     assert not _fits(blocks, options, needed - 1)
-    tight = local.run(parts, network, options, memory_limit=least)
+    tight = local.run(Plan.of(parts, network, options, memory_limit=least))
     limited = within(blocks, options, least)
     assert any(block.gram_bytes < memory._gram(block) for block in limited)
     same(usual, tight, 1e-11)
@@ -138,7 +140,7 @@ def test_a_run_takes_no_more_memory_than_was_counted(shape, compiled, monkeypatc
     assert all((block.gram_bytes >= memory._gram(block)) == compiled for block in limited)
     with threadpool_limits(1):
         tracemalloc.start()
-        local.run(parts, network, options, memory_limit=counted)
+        local.run(Plan.of(parts, network, options, memory_limit=counted))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak <= counted
@@ -207,8 +209,7 @@ def test_the_largest_eigenvalue_of_a_flat_spectrum():
 
 def test_many_labels_take_linear_time():
     network = Network.ring(3000, 2)
-    model = DecentralizedKernelPCA(2, network=network)
-    found, rows = model._rows_by_label(np.repeat(np.arange(3000), 2)[::-1], 6000, 0)
+    found, rows = deal_by_label(network, np.repeat(np.arange(3000), 2)[::-1], 6000, 0)
     assert found is network
     assert all(set(own // 2) == {2999 - j} for j, own in enumerate(rows))
 
@@ -285,7 +286,7 @@ def space_of(parts, network, options, limit=np.inf):
     """The feature space of a network of one block, as its program has it at the first checkpoint."""
     (block,) = make_blocks(parts, network)
     block.gram_bytes = limit
-    program, post = local.program(block, options), local.Post([block])
+    program, post = local.program(block, options), local.Delivery([block])
     request = next(program)
     while not hasattr(request, "state"):
         (reply,) = post.answer([request])
@@ -344,6 +345,8 @@ def test_resuming_with_other_diagnostics_is_refused(ragged):
     parts, network = ragged
     seen = []
     options = make_options(parts, network, 15, max_iter=3)
-    local.run(parts, network, options, lambda blocks, found: seen.append([(c.known, c.state) for c in found]))
+    local.run(Plan.of(parts, network, options), lambda blocks, found: seen.append([(c.known, c.state) for c in found]))
     with pytest.raises(ValueError, match="diagnostics it was begun with"):
-        local.run(parts, network, make_options(parts, network, 15, max_iter=3, diagnostics=True), resume=seen[1])
+        local.run(
+            Plan.of(parts, network, make_options(parts, network, 15, max_iter=3, diagnostics=True), resume=seen[1])
+        )

@@ -19,6 +19,7 @@ import array_api_compat as aac
 import numpy as np
 
 from .answer import Answer
+from .choices import RANDOM_FEATURES
 from .columns import Features, Samples, check_same_names
 from .core.accuracy import Accuracy
 from .core.centering import Columns, filled
@@ -27,7 +28,7 @@ from .core.landmarks import RandomFeatures, RowKernel
 from .core.nodewise import by_nodes, threads
 from .core.spectrum import transposed
 from .kernels import Kernel
-from .options import RANDOM_FEATURES, Options, noise_level
+from .options import Options
 from .samples import first_bad_row
 
 Array = Any
@@ -395,7 +396,7 @@ def _make(answer: Answer, b: int, expansion: str, options: Options, features: Fe
     w = answer.w[b, ...]
     functions: dict[str, Function] = {}
     sets: list[tuple[str, bool]] = []
-    noise = " with noise" if noise_level(options.exchange_noise) != (0.0, None) and len(block.network) > 1 else ""
+    noise = " with noise" if options.exchange_noise and len(block.network) > 1 else ""
     if m:
         functions["landmarks"] = _fold(answer, centering, own, w[:m, :], [], [])
         if answer.correction is not None:

@@ -31,7 +31,7 @@ from .judging import EXTRA_COLUMNS
 from .kernels import Kernel
 from .landmark_supply import Supply, without_redundant
 from .messages import Checkpoint, Say, Slots, Tell
-from .options import CHECK_EVERY, Options, schedule
+from .options import CHECK_EVERY, Options
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
 
 Array = Any
@@ -82,7 +82,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
         if options.gamma_by_variance:
             known.gamma = yield from variance_gamma(block, options.kernel)
         if options.solver != "projection" and not options.random_features:
-            if not isinstance(options.landmarks, str):
+            if options.landmarks.points is not None:
                 yield from compare_landmarks(block, options)
             found = yield from landmark_solver.solve(block, options, known)
             return landmark_answer(block, options, known, found)
@@ -163,7 +163,7 @@ def meet(block: Block, options: Options, known: Known) -> Script:
 def compare_landmarks(block: Block, options: Options) -> Script:
     """Points that all nodes were given must be the same everywhere: a fingerprint of them is compared with the root's."""
     xp = aac.array_namespace(block.samples)
-    mine = block.array(landmarks.digest(options.landmarks))
+    mine = block.array(landmarks.digest(options.landmarks.points))
     theirs = yield from network_sum(block, "fingerprint", mine * 0, lambda total: mine)  # the root's own
     if not bool(xp.all(mine == theirs)):
         root = block.network.names[block.network.root]
@@ -176,7 +176,7 @@ def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array
     """The same points (m, M) at every node, none of them redundant: given to all, or drawn or averaged from the nodes' samples and passed on."""
     rows = FlatRows(block, block.samples)
     sent_rows = rows if sent is block.samples else FlatRows(block, sent)
-    if not isinstance(options.landmarks, str):
+    if options.landmarks.points is not None:
         yield from compare_landmarks(block, options)
     supply = Supply(block, options, rows, sent_rows)
     ((kind, points),) = (yield from supply.more(options.n_landmarks)).items()
@@ -322,7 +322,7 @@ def _rho(block: Block, options: Options, known: Known, t: int) -> Penalties:
     """The penalties of iteration t."""
     if known.rho_near is not None:
         return Penalties(known.rho_near, 1.0, 1.0)
-    rule = schedule(options.rho)
+    rule = options.rho.at
     return Penalties(block.array(np.ones(block.slots.shape)), float(rule(t, False)), float(rule(t, True)))
 
 

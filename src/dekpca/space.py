@@ -21,7 +21,7 @@ from .core.pairs import NeighborhoodGram, Pool, neighborhood_gram
 from .core.spectrum import Factor, to_numpy, transposed
 from .kernels import Kernel
 from .messages import Heard
-from .options import Options, noise_level, penalties
+from .options import Options
 
 Array = Any
 
@@ -115,19 +115,19 @@ def random_features(block: Block, kernel: Kernel, count: int, seed: int) -> Rand
 
 def with_noise(block: Block, options: Options) -> Array:
     """The samples as others get to see them."""
-    deviation, decibel = noise_level(options.exchange_noise)
-    if deviation == 0:
+    level = options.exchange_noise
+    if not level:
         return block.samples
     noise = np.zeros(block.samples.shape)
     seed = options.seed if options.private_seed is None else options.private_seed
     for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True)):
         noise[b, :size] = node_random(seed, name, "noise").standard_normal((size, noise.shape[2]))
-    if decibel is None:
-        return block.samples + deviation * block.array(noise)
+    if level.decibel is None:
+        return block.samples + level.deviation * block.array(noise)
     xp = aac.array_namespace(block.samples)
     entries = block.array(block.own_sizes * noise.shape[2])
     power = xp.sum(block.samples * block.samples, axis=(1, 2)) / entries
-    return block.samples + xp.sqrt(power * 10 ** (-decibel / 10))[:, None, None] * block.array(noise)
+    return block.samples + xp.sqrt(power * 10 ** (-level.decibel / 10))[:, None, None] * block.array(noise)
 
 
 def build_space(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Space:
@@ -210,11 +210,12 @@ def _penalties(options: Options, n_slots: int, gram: Factor, sizes: Array, scale
     # a node whose K_j is zero follows its neighbors; any positive penalty will do, k(x, x) has the right unit
     top = np.where(top > 10 * n * spectrum.eps(gram.top) * unit, top, np.where(unit > 0, unit, 1.0))
     xp = aac.array_namespace(gram.matrix)
-    cubes = top**3
-    if options.rho == "paper-bound":
+
+    def cubes() -> np.ndarray:
         traces = xp.sum((gram.matrix @ gram.matrix) * gram.matrix, axis=(1, 2))
-        cubes = np.maximum(to_numpy(traces).astype(np.float64), cubes)
-    return penalties(options.rho, top, cubes, n_slots)
+        return np.maximum(to_numpy(traces).astype(np.float64), top**3)
+
+    return options.rho.of_spectrum(top, cubes, n_slots)
 
 
 def deflate(block: Block, space: Space, removed: Heard) -> Space:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ...choices import AutoPenalty, LandmarkSource, Noise, PaperBound, PenaltyFunction, PenaltySteps
 from ...core.accuracy import Accuracy
 from ...core.centering import Columns
 from ...core.consensus import Estimate, Sums
@@ -40,14 +41,20 @@ CLASSES = {
     c.__name__: c
     for c in (
         Accuracy,
+        AutoPenalty,
         Columns,
         Correction,
         Estimate,
         Heard,
         Kernel,
         Known,
+        LandmarkSource,
         Landmarks,
+        Noise,
         Options,
+        PaperBound,
+        PenaltyFunction,
+        PenaltySteps,
         PowerState,
         RandomFeatures,
         State,

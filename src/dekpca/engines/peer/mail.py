@@ -14,7 +14,7 @@ import numpy as np
 
 from ...block import Block, size_class
 from ...messages import Say, Tell
-from ..post import Post, Route
+from ..delivery import Delivery, Route
 from .codec import raw_bytes
 from .letters import Letter
 from .station import Station
@@ -22,7 +22,7 @@ from .station import Station
 Array = Any
 
 
-class PeerMail(Post):
+class PeerMail(Delivery):
     """Delivers what one node says and hears. `round` counts its requests since the start of the program."""
 
     def __init__(self, block: Block, station: Station, round: int = 0):
