@@ -1,7 +1,9 @@
 """The compiled part. It is optional: without a C compiler the build goes on without it, and NumPy does its work."""
 
+import hashlib
 import os
 import platform
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -11,12 +13,15 @@ if platform.machine() in ("x86_64", "AMD64"):
     SETS["_steps_avx2"] = ["-mavx2", "-mfma"]
     SETS["_steps_avx512"] = ["-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx2", "-mfma", "-mprefer-vector-width=512"]
 
+SOURCE = hashlib.sha256(Path("src/dekpca/core/_steps.pxi").read_bytes()).hexdigest()  # core/native.py compares it
+
 steps = [
     Extension(
         f"dekpca.core.{name}",
         [f"src/dekpca/core/{name}.pyx"],
         depends=[f"src/dekpca/core/{name}" for name in ("_steps.pxi", "_small.h", "_blocks.h")],
         include_dirs=["src/dekpca/core"],
+        define_macros=[("DEKPCA_SOURCE", f'"{SOURCE}"')],
         # the first ones let loops be vectorized and do not change what is computed; instructions change the last bits
         extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", *instructions],
     )

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from conftest import clusters
-from dekpca import DecentralizedKernelPCA, Network
-from dekpca.core import consensus
+from dekpca import DecentralizedKernelPCA, Network, program
 from dekpca.samples import first_bad_row
 
 
@@ -16,7 +15,7 @@ def no_iteration(monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("an iteration was begun")
 
-    monkeypatch.setattr(consensus, "z_target", refuse)
+    monkeypatch.setattr(program, "iterate", refuse)
 
 
 def broken(j, row, value):

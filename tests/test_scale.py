@@ -11,10 +11,10 @@ from threadpoolctl import threadpool_limits
 from typer.testing import CliRunner
 
 from conftest import clusters, make_options
-from dekpca import DecentralizedKernelPCA, Network, memory
+from dekpca import DecentralizedKernelPCA, Network, backends, memory
 from dekpca.block import Dealt, make_blocks
 from dekpca.cli import app
-from dekpca.core import fused, native, nodewise, pairs, spectrum
+from dekpca.core import native, nodewise, pairs, spectrum
 from dekpca.engines import local
 from dekpca.experiments import scale
 from dekpca.memory import parse_size, within
@@ -124,7 +124,7 @@ def test_a_run_takes_no_more_memory_than_was_counted(shape, compiled, monkeypatc
         pytest.skip("no compiled steps here")
     monkeypatch.setattr(nodewise, "CACHE_BYTES", 2**13)
     monkeypatch.setattr(pairs, "PANEL_BYTES", 2**14)
-    monkeypatch.setattr(fused, "LARGE", 0)
+    monkeypatch.setattr(backends.compiled, "LARGE", 0)
     sizes, network, n_landmarks, settings = SHAPES[shape]
     parts = clusters(sizes)
     options = make_options(parts, network, n_landmarks, max_iter=12, tol=0, **settings)

@@ -124,7 +124,7 @@ def what_is_seen(block: Block, space: Space, values: Array) -> Script:
             transposed(v) @ v,
             alone,
             transposed(v) @ (rest_j @ v) - alone,
-            consensus.products(near[j, ...], through[j, ...]),
+            consensus.column_products(near[j, ...], through[j, ...]),
             marks_alone,
             xp.sum(marks * marks, axis=1) - marks_alone,
             xp.sum(near_marks * other_marks, axis=(1, 2)),

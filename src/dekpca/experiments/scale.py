@@ -21,8 +21,8 @@ import numpy as np
 from sklearn.decomposition import KernelPCA
 
 from .. import baselines, space
+from ..backends.compiled import LINE
 from ..core import native, pairs
-from ..core.fused import LINE
 from ..core.nodewise import threads
 from ..core.spectrum import to_numpy
 from ..estimator import DecentralizedKernelPCA

@@ -22,7 +22,7 @@ import numpy as np
 
 from ...core.accuracy import Accuracy
 from ...core.centering import Columns
-from ...core.consensus import Estimate, Sums
+from ...core.consensus import Estimate, Functions, Iterate, SharedDual
 from ...core.landmarks import Landmarks, RandomFeatures
 from ...features import PowerState
 from ...kernels import Kernel
@@ -43,15 +43,17 @@ CLASSES = {
         Columns,
         Correction,
         Estimate,
+        Functions,
         Heard,
+        Iterate,
         Kernel,
         Known,
         Landmarks,
         Options,
         PowerState,
         RandomFeatures,
+        SharedDual,
         State,
-        Sums,
     )
 }
 MENDED = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # these are no damage

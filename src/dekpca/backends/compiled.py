@@ -1,0 +1,140 @@
+"""The compiled backend: the steps of arrays.py, to rounding, node by node in one pass (core/_steps.pxi).
+
+It applies to NumPy arrays, the proximal update, Gram blocks that are all kept, no exchange noise and no diagnostics. Where the array
+backend makes a pass over memory for each operation, a node's part of the iterate stays in the cache from the first operation of a step to
+the last. Three things differ from the formulas:
+
+- `w_step` also measures progress, while the node is in the cache; `measure` returns it.
+- Large arrays that nothing refers to any more are used again (`Memory`).
+- With constant penalties the weight of a node's own z is that of its neighbors', so `SharedDual.extra` stays zero and is left out.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..core import native
+from ..core.consensus import Estimate, Functions, Iterate, Penalties, SharedDual
+from ..core.nodewise import in_turn, shares_of
+from ..core.stopping import NEGLIGIBLE, Progress
+from ..messages import Slots
+from ..space import Space
+
+Array = Any
+LINE = 64  # bytes of a cache line
+LARGE = 2**22  # bytes; smaller arrays the C library keeps for reuse by itself
+
+
+class Memory:
+    """Memory for the arrays that each iteration makes anew; that of large arrays is used again once nothing refers to them.
+
+    The C library would give it back to the system, which clears every page that it hands out: a quarter of the time of a large network.
+    """
+
+    def __init__(self) -> None:
+        self.free: dict[int, list[np.ndarray]] = defaultdict(list)  # by size
+
+    def like(self, x: Array) -> Array:
+        """An uninitialized array of the same shape and dtype, aligned to a cache line."""
+        free = self.free[x.nbytes]
+        whole = free.pop() if free else np.empty(x.nbytes + LINE, dtype=np.uint8)
+        if x.nbytes >= LARGE:
+            memory, whole = whole, np.frombuffer(whole.data, dtype=np.uint8)  # all views refer to this object
+            weakref.finalize(whole, _reclaim, weakref.ref(self), memory).atexit = False
+        start = -whole.ctypes.data % LINE
+        return whole[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+
+
+def _reclaim(owner: weakref.ref[Memory], memory: np.ndarray) -> None:
+    if (there := owner()) is not None:  # else the iterations are over
+        there.free[len(memory) - LINE].append(memory)
+
+
+class Compiled:
+    """Implements `Backend`."""
+
+    def __init__(self, space: Space, it: Iterate, n_components: int, response: Callable[[Penalties], Array]):
+        self.space, self.response, self.memory = (
+            space,
+            response,
+            Memory(),
+        )  # the space keeps alive what `block_at` points to
+        (B, d, n, k), p = it.dual.shape, it.z.near.shape[2]
+        self.n_nodes, self.kept, self.dtype = B, min(k, n_components), it.dual.dtype
+        block_at, block_shape = space.near.blocks_of_nodes
+        self.nodes = native.steps.Nodes(
+            {"B": B, "d": d, "n": n, "p": p, "m": space.own.m, "k": k, "c": self.kept},
+            **{name: np.ascontiguousarray(getattr(space.own, name)) for name in ("psi", "rest", "inverse")},
+            block_at=block_at,
+            block_shape=block_shape,
+        )
+        self.progress: Progress | None = None
+
+    @classmethod
+    def applies(cls, space: Space) -> bool:
+        return native.steps is not None and space.own.reach is None and space.near.in_memory
+
+    def shares(self, it: Iterate, rho: Penalties) -> tuple[Array, Array]:
+        out = {"out_shares": self.memory.like(it.dual), "out_shared": self.memory.like(it.z.shared)}
+        self._run("shares", rho, {"w": it.w.w, "dual": it.dual, "seen": it.seen, "dual_w": it.shared_dual.w}, out)
+        it.seen = None  # the next views replace it
+        return out["out_shares"], out["out_shared"]
+
+    def z_step(self, it: Iterate, heard: tuple[Slots, Slots], rho: Penalties) -> tuple[Array, Array]:
+        z = Estimate(self.memory.like(it.z.shared), self.memory.like(it.z.near))
+        out = {"out_z_shared": z.shared, "out_z_near": z.near, "out_views": self.memory.like(it.z.near)}
+        given = {
+            "on_z": rho.on_z,
+            "w": it.w.w,
+            "z_shared": it.z.shared,
+            "z_near": it.z.near,
+            "dual_z": it.shared_dual.z,
+        }
+        if not rho.constant:
+            given["dual_extra"] = it.shared_dual.extra
+        self._run("z_step", rho, given | _arrived("shares", heard), out)
+        it.z = z
+        return out["out_views"], z.shared
+
+    def w_step(self, it: Iterate, heard: tuple[Slots, Slots], rho: Penalties) -> None:
+        like, dual, at_check = self.memory.like, it.shared_dual, it.at_check[0]
+        given = {
+            "on_w": rho.on_w, "response": self.response(rho), "leading": it.rotation[:, : self.kept], "w": it.w.w, "image": it.w.image,
+            "check_w": at_check.w, "check_image": at_check.image, "dual": it.dual, "dual_w": dual.w, "dual_z": dual.z, "dual_seen": dual.seen,
+        }  # fmt: skip
+        out = {f"out_{name}": like(given[name]) for name in ("w", "image", "dual", "dual_w", "dual_z", "dual_seen")}
+        out |= {"out_values": like(it.w.image), "out_seen": like(it.dual)}
+        out["out_progress"] = np.empty((4, self.n_nodes), dtype=self.dtype)
+        extra = dual.extra
+        if not rho.constant:
+            given["dual_extra"], extra = extra, like(extra)
+            out["out_dual_extra"] = extra
+        self._run("w_step", rho, given | _arrived("views", heard), out, NEGLIGIBLE[self.dtype.itemsize * 8])
+        it.w, it.values, it.dual, it.seen = (
+            Functions(out["out_w"], out["out_image"]), out["out_values"], out["out_dual"], out["out_seen"],
+        )  # fmt: skip
+        it.shared_dual = SharedDual(out["out_dual_w"], out["out_dual_z"], out["out_dual_seen"], extra)
+        self.progress = Progress(*out["out_progress"])
+
+    def measure(self, it: Iterate) -> Progress:
+        assert self.progress is not None
+        return self.progress
+
+    def _run(
+        self, step: str, rho: Penalties, given: dict[str, Array], out: dict[str, Array], negligible: float = 0.0
+    ) -> None:
+        """A step for all nodes, in the threads that there are."""
+        given = {name: np.ascontiguousarray(x) for name, x in (given | {"factors": rho.factors}).items()}
+        self.nodes.prepare(step, given | out, rho.near, rho.extra, negligible)
+        in_turn(lambda nodes: self.nodes.run(nodes.start, nodes.stop), shares_of(self.n_nodes), rho.factors)
+        self.nodes.release()
+
+
+def _arrived(name: str, heard: tuple[Slots, Slots]) -> dict[str, Array]:
+    own, shared = heard
+    return {name: own.rows, f"{name}_at": own.place, "shared": shared.rows, "shared_at": shared.place}
