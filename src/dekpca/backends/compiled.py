@@ -2,9 +2,10 @@
 
 It applies to NumPy arrays, the proximal update, Gram blocks that are all kept, no exchange noise and no diagnostics. Where the array
 backend makes a pass over memory for each operation, a node's part of the iterate stays in the cache from the first operation of a step to
-the last. Three things differ from the formulas:
+the last. What differs from the formulas:
 
 - `w_step` also measures progress, while the node is in the cache; `measure` returns it.
+- With constant penalties `w_step` also makes the next shares; `shares` returns them. A resumed run makes them from the iterate: same bits.
 - Large arrays that nothing refers to any more are used again (`Memory`).
 - With constant penalties the weight of a node's own z is that of its neighbors', so `SharedDual.extra` stays zero and is left out.
 """
@@ -74,16 +75,20 @@ class Compiled:
             block_shape=block_shape,
         )
         self.progress: Progress | None = None
+        self.next_shares: tuple[Array, Array] | None = None
 
     @classmethod
     def applies(cls, space: Space) -> bool:
         return native.steps is not None and space.own.reach is None and space.near.in_memory
 
     def shares(self, it: Iterate, rho: Penalties) -> tuple[Array, Array]:
-        out = {"out_shares": self.memory.like(it.dual), "out_shared": self.memory.like(it.z.shared)}
-        self._run("shares", rho, {"w": it.w.w, "dual": it.dual, "seen": it.seen, "dual_w": it.shared_dual.w}, out)
+        made, self.next_shares = self.next_shares, None
+        if made is None:  # the first iteration, a resumed one, or penalties that change
+            out = {"out_shares": self.memory.like(it.dual), "out_shared": self.memory.like(it.z.shared)}
+            self._run("shares", rho, {"w": it.w.w, "dual": it.dual, "seen": it.seen, "dual_w": it.shared_dual.w}, out)
+            made = out["out_shares"], out["out_shared"]
         it.seen = None  # the next views replace it
-        return out["out_shares"], out["out_shared"]
+        return made
 
     def z_step(self, it: Iterate, heard: tuple[Slots, Slots], rho: Penalties) -> tuple[Array, Array]:
         z = Estimate(self.memory.like(it.z.shared), self.memory.like(it.z.near))
@@ -111,7 +116,9 @@ class Compiled:
         out |= {"out_values": like(it.w.image), "out_seen": like(it.dual)}
         out["out_progress"] = np.empty((4, self.n_nodes), dtype=self.dtype)
         extra = dual.extra
-        if not rho.constant:
+        if rho.constant:
+            out |= {"out_shares": like(it.dual), "out_shared": like(dual.w)}
+        else:
             given["dual_extra"], extra = extra, like(extra)
             out["out_dual_extra"] = extra
         self._run("w_step", rho, given | _arrived("views", heard), out, NEGLIGIBLE[self.dtype.itemsize * 8])
@@ -120,6 +127,8 @@ class Compiled:
         )  # fmt: skip
         it.shared_dual = SharedDual(out["out_dual_w"], out["out_dual_z"], out["out_dual_seen"], extra)
         self.progress = Progress(*out["out_progress"])
+        if rho.constant:
+            self.next_shares = out["out_shares"], out["out_shared"]
 
     def measure(self, it: Iterate) -> Progress:
         assert self.progress is not None

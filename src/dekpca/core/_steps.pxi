@@ -348,8 +348,9 @@ STEPS = {  # what each step takes besides
         "out_dual_z", "out_dual_seen", "out_progress",
     },
 }
-# and where the penalty on a node's own z differs from the others
-EXTRA = {"shares": set(), "z_step": {"dual_extra"}, "w_step": {"dual_extra", "out_dual_extra"}}
+# and one or the other: where the penalty on a node's own z differs; where penalties are constant (the w step then makes the next shares, too)
+UNEQUAL = {"shares": set(), "z_step": {"dual_extra"}, "w_step": {"dual_extra", "out_dual_extra"}}
+EQUAL = {"shares": set(), "z_step": set(), "w_step": {"out_shares", "out_shared"}}
 ANY = -1
 
 
@@ -400,7 +401,7 @@ cdef class Nodes:
         Norms below `negligible` count as that.
         """
         self.release()
-        if arrays.keys() != STEPS[step] and arrays.keys() != STEPS[step] | EXTRA[step]:
+        if arrays.keys() != STEPS[step] | EQUAL[step] and arrays.keys() != STEPS[step] | UNEQUAL[step]:
             raise TypeError(f"{step} takes {sorted(STEPS[step])}, not {sorted(arrays)}")
         for name, array in arrays.items():
             self._set(name, array)
@@ -635,6 +636,8 @@ cdef void w_nodes(
     cdef real *out_dual_z = <real *> c.at[OUT_DUAL_Z]
     cdef real *out_dual_seen = <real *> c.at[OUT_DUAL_SEEN]
     cdef real *out_dual_extra = <real *> c.at[OUT_DUAL_EXTRA]
+    cdef real *out_shares = <real *> c.at[OUT_SHARES]
+    cdef real *out_shared = <real *> c.at[OUT_SHARED]
     cdef real *progress = <real *> c.at[PROGRESS]
     cdef bint checked = w_before == w_check  # the last iteration was followed by a check
     cdef bint ahead = (3 * square_n + wide) * sizeof(real) < MOST_AHEAD
@@ -671,8 +674,12 @@ cdef void w_nodes(
                 soon(&coming, out_dual_z + b * short, short)
             soon(&coming, w, whole)
             soon(&coming, out_dual + b * long, long)
+            if out_shares != NULL:
+                soon(&coming, out_shares + b * long, long)
             if m:
                 soon(&coming, out_dual_w + b * short, short)
+            if m and out_shares != NULL:
+                soon(&coming, out_shared + b * short, short)
             soon(&coming, w_before + b * whole, whole)
             if not checked:
                 soon(&coming, w_check + b * whole, whole)
@@ -722,6 +729,8 @@ cdef void w_nodes(
         for s in range(d):
             sum2(apart, <real> 1, own, <real> -1, seen + s * one, one)
             sum2(out_dual + b * long + s * one, <real> 1, dual + b * long + s * one, weight if s else weight + extra, apart, one)
+            if out_shares != NULL:
+                sum2(out_shares + b * long + s * one, <real> 1, out_dual + b * long + s * one, weight, apart, one)
             product(square, apart, views + views_at[b * d + s] * one, k, n, k, True, <real> -1, <real> 1)
         for s in range(d if m else 0):
             sum2(apart, <real> 1, w, <real> -1, shared + shared_at[b * d + s] * short, short)
@@ -730,6 +739,8 @@ cdef void w_nodes(
                 sum2(out_dual_extra + b * short, <real> 1, dual_extra + b * short, extra, apart, short)
         if m:
             sum2(out_dual_w + b * short, <real> 1, dual_w + b * short, weight, w, short)
+        if m and out_shares != NULL:
+            sum2(out_shared + b * short, scaled, out_dual_w + b * short, scaled * weight, w, short)
         # how far it is
         for i in range(k * k):
             square[i] = square[i] / d
