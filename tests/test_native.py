@@ -135,10 +135,10 @@ def test_the_steps_are_used(monkeypatch):
 )
 def test_a_resumed_run_has_the_same_bits(dtype, n_components, packed, centering, monkeypatch):
     """Also in what is measured of it: the verdict of a check follows from that."""
-    from dekpca.core import pairs
+    from dekpca.core.gram import blocks
     from dekpca.engines import local
 
-    monkeypatch.setattr(pairs, "PACKED_BYTES", packed)
+    monkeypatch.setattr(blocks, "PACKED_BYTES", packed)
     network, parts = Network.ring(4), parts_of([50] * 4, dtype)
     model = DecentralizedKernelPCA(
         n_components, solver="projection", network=network, max_iter=20, tol=0, random_state=0, centering=centering

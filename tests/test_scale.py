@@ -14,7 +14,8 @@ from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, backends, memory
 from dekpca.block import Dealt, make_blocks
 from dekpca.cli import app
-from dekpca.core import native, nodewise, pairs, spectrum
+from dekpca.core import native, nodewise, spectrum
+from dekpca.core.gram import blocks as gram_blocks
 from dekpca.engines import local
 from dekpca.experiments import scale
 from dekpca.memory import parse_size, within
@@ -123,7 +124,7 @@ def test_a_run_takes_no_more_memory_than_was_counted(shape, compiled, monkeypatc
     if compiled and native.steps is None:
         pytest.skip("no compiled steps here")
     monkeypatch.setattr(nodewise, "CACHE_BYTES", 2**13)
-    monkeypatch.setattr(pairs, "PANEL_BYTES", 2**14)
+    monkeypatch.setattr(gram_blocks, "PANEL_BYTES", 2**14)
     monkeypatch.setattr(backends.compiled, "LARGE", 0)
     sizes, network, n_landmarks, settings = SHAPES[shape]
     parts = clusters(sizes)
@@ -170,7 +171,7 @@ def test_kept_blocks_are_only_those_that_fit():
     kept = {}
     for limit in (np.inf, 2**17):
         groups = space_of(parts, network, options, limit).near.groups
-        kept[limit] = sum(group.blocks.nbytes for group in groups if group.blocks is not None)
+        kept[limit] = sum(group.blocks.stored.nbytes for group in groups if group.blocks.stored is not None)
     assert 0 < kept[2**17] <= 2**17 < kept[np.inf]
 
 

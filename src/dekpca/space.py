@@ -15,9 +15,9 @@ from .block import Block, pad_rows, take
 from .core import landmarks, spectrum
 from .core.centering import Columns, center_blocks, center_rows
 from .core.consensus import OwnSpace
+from .core.gram import NeighborhoodGram, Pool, neighborhood_gram
 from .core.landmarks import Landmarks, RandomFeatures, node_random
 from .core.nodewise import by_nodes, chunks_of, in_turn, row_bytes
-from .core.pairs import NeighborhoodGram, Pool, neighborhood_gram
 from .core.spectrum import Factor, to_numpy, transposed
 from .kernels import Kernel
 from .messages import Heard
@@ -157,7 +157,7 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
         seen = raw if coordinates.marks is None else coordinates.marks.coordinates(kernel, sent)
         reach, clean = rest_between(sent, seen), rest_between(block.samples, raw)
     # Gram blocks that are not kept are made of what is not centred
-    psi = (coordinates.center if near.kept else coordinates.centered)(block, options, known)
+    psi = (coordinates.center if near.stored else coordinates.centered)(block, options, known)
     own, gram = own_space(block, psi, rest, reach, scale)
     landmarks.check_kernel(block.samples, gram, block.own_sizes, owners, kernel, len(block.network) == 1)
     rho = _penalties(options, block.n_slots, gram, block.array(block.own_sizes), scale)
