@@ -126,6 +126,63 @@ def test_the_steps_are_used(monkeypatch):
     assert len(called) == 5
 
 
+def shares_of_two_nodes():
+    """A `Nodes` of 2 nodes with 3 slots, 4 samples, 5 shared coordinates and 2 columns, and the arrays of its first step."""
+    sizes = {"B": 2, "d": 3, "n": 4, "p": 4, "m": 5, "k": 2, "c": 1}
+    matrices = {name: np.zeros((2, 4, 4)) for name in ("rest", "inverse")}
+    blocks = {"block_at": np.zeros((2, 6), dtype=np.intp), "block_shape": np.zeros((2, 6, 4), dtype=np.intc)}
+    nodes = native.steps.Nodes(sizes, psi=np.zeros((2, 4, 5)), **matrices, **blocks)
+    arrays = {name: np.full((2, 3, 4, 2), 2.0) for name in ("dual", "seen", "out_shares")}
+    arrays |= {"factors": np.ones((2, 3)), "w": np.full((2, 9, 2), 5.0)}
+    return nodes, arrays | {name: np.ones((2, 5, 2)) for name in ("dual_w", "out_shared")}
+
+
+@pytest.mark.usefixtures("instructions")
+def test_arrays_of_a_step_are_checked():
+    nodes, arrays = shares_of_two_nodes()
+    nodes.prepare("shares", arrays, 10.0, 1.0)
+    nodes.run(0, 2)
+    assert (arrays["out_shares"][:, 0] == 2 + 11 * (5 - 2)).all()  # the own z has a weight of 10 + 1
+    assert (arrays["out_shares"][:, 1:] == 2 + 10 * (5 - 2)).all()
+    assert (arrays["out_shared"] == 1 + 10 * 5).all()
+    with pytest.raises(RuntimeError, match="nodes 1 to 3 of 2"):
+        nodes.run(1, 3)
+    fixed = np.zeros((2, 3, 4, 2))
+    fixed.flags.writeable = False
+    wrong = [
+        ("dual", np.zeros((2, 3, 5, 2)), ValueError, r"dual: shape \(2, 3, 5, 2\)"),
+        ("dual", np.zeros((2, 3, 4, 2), dtype=np.float32), ValueError, "dual: .* of float32"),
+        ("dual", np.zeros((2, 3, 2, 4)).swapaxes(2, 3), ValueError, "not C-contiguous"),
+        ("w", np.zeros((2, 18)), ValueError, "w: shape"),
+        ("out_shares", fixed, ValueError, "read-only"),
+        ("dule", np.zeros((2, 3, 4, 2)), TypeError, "shares takes .* not .*dule"),
+    ]
+    for name, array, error, says in wrong:
+        with pytest.raises(error, match=says):
+            nodes.prepare("shares", arrays | {name: array}, 1.0, 0.0)
+        with pytest.raises(RuntimeError, match="step None"):  # nothing is left of it
+            nodes.run(0, 2)
+    with pytest.raises(TypeError, match="shares takes"):
+        nodes.prepare("shares", {name: arrays[name] for name in arrays if name != "seen"}, 1.0, 0.0)
+
+
+@pytest.mark.usefixtures("instructions")
+@pytest.mark.parametrize("place", [-1, 7])
+def test_messages_that_did_not_arrive_are_not_read(place):
+    nodes, arrays = shares_of_two_nodes()
+    z = {
+        f"{out}{name}": x
+        for out in ("", "out_")
+        for name, x in (("z_shared", np.zeros((2, 5, 2))), ("z_near", np.zeros((2, 3, 4, 2))))
+    }
+    arrived = {"shares": np.zeros((7, 4, 2)), "shared": np.zeros((7, 5, 2)), "shared_at": np.arange(6)}
+    given = {"factors": arrays["factors"], "on_z": np.ones(2), "w": arrays["w"], "dual_z": np.zeros((2, 5, 2))}
+    given |= z | arrived | {"out_views": np.zeros((2, 3, 4, 2))}
+    nodes.prepare("z_step", given | {"shares_at": np.array([0, 1, 2, 3, 4, 6])}, 1.0, 0.0)
+    with pytest.raises(IndexError, match="shares_at points beyond the 7 messages"):
+        nodes.prepare("z_step", given | {"shares_at": np.array([0, 1, place, 3, 4, 5])}, 1.0, 0.0)
+
+
 @pytest.mark.usefixtures("instructions")
 @pytest.mark.filterwarnings("ignore:not converged")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
