@@ -80,7 +80,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
         block = replace(block, samples=known.columns.standardized(block.samples) * block.mask[..., None])
     if resume:
         coordinates = Coordinates.of(block, options, known)
-        if state.verdict == INTERRUPTED:  # whoever resumes wants to go on
+        if state.verdict == INTERRUPTED:  # resuming means to go on
             state = replace(state, verdict=GO_ON)
     else:
         if options.gamma_by_variance:
@@ -253,7 +253,7 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
 
 
 def exchange_penalties(block: Block, space: Space) -> Script:
-    """(B, d): what each neighbor's penalty on this node's z is; rules that all know need no message."""
+    """(B, d): the penalties of the node and its neighbors on the node's z; None where a schedule that all know gives them."""
     if space.rho is None:
         return None
     xp = aac.array_namespace(block.samples)
@@ -308,7 +308,10 @@ def penalties(block: Block, options: Options, known: Known, t: int) -> Penalties
 
 
 def iterate(block: Block, options: Options, known: Known, space: Space, state: State) -> Script:
-    """Iterate until all nodes stop: one component (the paper's update) or all at once. Changes `state`, and may use up `space.gram`."""
+    """Iterate until all nodes stop: for one component (the paper's update) or for all at once.
+
+    Each step puts its results into `state.iterate`. `space.gram` may be overwritten.
+    """
     it = state.iterate
     steps = backend_for(options, space, it, penalties(block, options, known, state.iteration))
     while True:
@@ -316,14 +319,17 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         if state.verdict or state.iteration >= options.max_iter:
             return
         rho = penalties(block, options, known, state.iteration)
-        heard = yield block.say("share", *steps.shares(it, rho))
-        heard = yield block.say("view", *steps.z_step(it, heard, rho), back=True)
-        steps.w_step(it, heard, rho)
+        # l -> j: how node l wants its neighbor's z_j to move; j -> l: the values of the new z_j on the samples of l
+        shares = yield block.say("share", *steps.shares(it, rho))
+        views = yield block.say("view", *steps.z_step(it, shares, rho), back=True)
+        del shares  # as large as what the next step makes
+        steps.w_step(it, views, rho)
+        del views
         progress = steps.measure(it)
         state.record(progress)
         if state.iteration % CHECK_EVERY == 0 or state.iteration == options.max_iter:
             state.verdict, rotation = yield from check(block, options, it.values, progress, bool(asked))
-            if state.verdict == DIVERGED:  # the iterate of the last check is still good
+            if state.verdict == DIVERGED:  # back to the last iterate that was good
                 it.w, it.z = it.at_check
             else:
                 it.at_check, it.rotation = (it.w, it.z), rotation
@@ -338,7 +344,10 @@ def snapshot(known: Known, state: State) -> tuple[Known, State]:
 
 
 def check(block: Block, options: Options, values: Array, progress: stopping.Progress, asked: bool) -> Script:
-    """One network sum decides for all nodes alike whether to stop, and how to separate the columns; `values` are those of w."""
+    """One network sum decides for all nodes whether to stop (a verdict), and how to turn the columns into components (a rotation).
+
+    `values` (B, n, k) are those of w on the own samples; `asked`: somebody wants this node to stop.
+    """
     xp = aac.array_namespace(values)
     k, like = values.shape[2], {"dtype": values.dtype, "device": aac.device(values)}
     busy = stopping.unfinished(progress, options.tol)
@@ -361,7 +370,7 @@ def check(block: Block, options: Options, values: Array, progress: stopping.Prog
 
 # ---------------------------------------------------------------------- deflation: the paper's way to more components
 def tell_direction(block: Block, space: Space, w: Array) -> Tell:
-    """Tell the neighbors the component just found, as a unit function over the own samples."""
+    """Tell the neighbors the component that was just found, as a unit function over the own samples."""
     xp = aac.array_namespace(w)
     functions = space.own.functions(w)
     square = xp.linalg.diagonal(functions.squares())[:, None, :]
@@ -370,7 +379,7 @@ def tell_direction(block: Block, space: Space, w: Array) -> Tell:
 
 
 def reassemble(block: Block, known: Known, space: Space, state: State) -> tuple[Array, Estimate]:
-    """All components over the samples themselves: what deflation removed is put back, the last removed first."""
+    """All components over the original samples: the removed directions are put back, the last one first."""
     xp = aac.array_namespace(block.samples)
     if len(state.finished) == 1:
         return state.finished[0]

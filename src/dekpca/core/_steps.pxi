@@ -152,12 +152,12 @@ cdef void sum3(real *out, real a, const real *x, real b, const real *y, real c, 
 
 
 cdef void soon(Coming *coming, const real *at, Py_ssize_t count) noexcept nogil:
-    """So many numbers will be needed."""
+    """Prefetch `count` numbers during the next products."""
     expect(coming, at, count * sizeof(real))
 
 
 cdef real *aligned(real *x) noexcept nogil:
-    """The first place from x on where a line of the cache begins."""
+    """x, rounded up to a cache line."""
     return <real *> ((<uintptr_t> x + 63) // 64 * 64)
 
 
@@ -183,7 +183,7 @@ cdef int eigen(real *square, real *values, real *work, int lwork, int k) noexcep
 
 
 cdef void orthonormal(real *x, real *out, real *square, int n, int c, int lwork, real least) noexcept nogil:
-    """Columns that span what those of x (n, c) do; zero for directions that are not there. As spectrum._orthonormal."""
+    """Orthonormal columns with the span of x (n, c), zero where its rank is not full. As spectrum._orthonormal."""
     cdef Py_ssize_t i, j
     cdef real *values = square + 2 * c * c
     cdef real *turn = square + c * c
@@ -215,7 +215,7 @@ cdef void clip_matrix(real *square, real *shrink, real *size, real *work, int lw
             square[i] = 0
     memset(shrink, 0, k * k * sizeof(real))
     if eigen(square, size, work, lwork, k):
-        shrink[0] = NAN  # the next check will notice
+        shrink[0] = NAN  # the next check finds it
         return
     for l in range(k):
         x = 1 / sqrt(size[l]) if size[l] > 1 else 1
@@ -230,7 +230,7 @@ cdef void apply_gram(
 ) noexcept nogil:
     """values (d, n, k) = G c of one neighborhood, block by block; `weights` (d, d) scale what a slot (last axis) adds to another.
 
-    What is needed after that is fetched with the last block.
+    `after` is prefetched with the last block.
     """
     cdef Py_ssize_t t, next_size, one = <Py_ssize_t> n * k
     cdef int s, q, rows, columns
