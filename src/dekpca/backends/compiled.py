@@ -60,17 +60,17 @@ class Compiled:
     """Implements `Backend`."""
 
     def __init__(self, space: Space, it: Iterate, n_components: int, response: Callable[[Penalties], Array]):
-        self.space, self.response, self.memory = (
-            space,
-            response,
-            Memory(),
-        )  # the space keeps alive what `block_at` points to
         (B, d, n, k), p = it.dual.shape, it.z.near.shape[2]
         self.n_nodes, self.kept, self.dtype = B, min(k, n_components), it.dual.dtype
-        block_at, block_shape = space.near.blocks_of_nodes
+        self.response, self.memory = response, Memory()
+        self.near = space.near  # keeps the blocks alive that `block_at` points to
+        block_at, block_shape = self.near.blocks_of_nodes
+        psi, rest, inverse = (np.ascontiguousarray(x) for x in (space.own.psi, space.own.rest, space.own.inverse))
         self.nodes = native.steps.Nodes(
             {"B": B, "d": d, "n": n, "p": p, "m": space.own.m, "k": k, "c": self.kept},
-            **{name: np.ascontiguousarray(getattr(space.own, name)) for name in ("psi", "rest", "inverse")},
+            psi=psi,
+            rest=rest,
+            inverse=inverse,
             block_at=block_at,
             block_shape=block_shape,
         )
@@ -84,64 +84,58 @@ class Compiled:
     def shares(self, it: Iterate, rho: Penalties) -> tuple[Array, Array]:
         made, self.next_shares = self.next_shares, None
         if made is None:  # the first iteration, a resumed one, or penalties that change
-            out = {"out_shares": self.memory.like(it.dual), "out_shared": self.memory.like(it.z.shared)}
-            self._run("shares", rho, {"w": it.w.w, "dual": it.dual, "seen": it.seen, "dual_w": it.shared_dual.w}, out)
-            made = out["out_shares"], out["out_shared"]
+            given = {"w": it.w.w, "dual": it.dual, "seen": it.seen, "dual_w": it.shared_dual.w}
+            out = self._run("shares", rho, given, {"shares": it.dual, "shared": it.z.shared})
+            made = out["shares"], out["shared"]
         it.seen = None  # the next views replace it
         return made
 
     def z_step(self, it: Iterate, heard: tuple[Slots, Slots], rho: Penalties) -> tuple[Array, Array]:
-        z = Estimate(self.memory.like(it.z.shared), self.memory.like(it.z.near))
-        out = {"out_z_shared": z.shared, "out_z_near": z.near, "out_views": self.memory.like(it.z.near)}
-        given = {
-            "on_z": rho.on_z,
-            "w": it.w.w,
-            "z_shared": it.z.shared,
-            "z_near": it.z.near,
-            "dual_z": it.shared_dual.z,
-        }
+        z, dual = it.z, it.shared_dual
+        given = {"on_z": rho.on_z, "w": it.w.w, "z_shared": z.shared, "z_near": z.near, "dual_z": dual.z}
         if not rho.constant:
-            given["dual_extra"] = it.shared_dual.extra
-        self._run("z_step", rho, given | _arrived("shares", heard), out)
-        it.z = z
-        return out["out_views"], z.shared
+            given["dual_extra"] = dual.extra
+        given |= _arrived("shares", heard)
+        out = self._run("z_step", rho, given, {"z_shared": z.shared, "z_near": z.near, "views": z.near})
+        it.z = Estimate(out["z_shared"], out["z_near"])
+        return out["views"], it.z.shared
 
     def w_step(self, it: Iterate, heard: tuple[Slots, Slots], rho: Penalties) -> None:
-        like, dual, at_check = self.memory.like, it.shared_dual, it.at_check[0]
-        given = {
-            "on_w": rho.on_w, "response": self.response(rho), "leading": it.rotation[:, : self.kept], "w": it.w.w, "image": it.w.image,
-            "check_w": at_check.w, "check_image": at_check.image, "dual": it.dual, "dual_w": dual.w, "dual_z": dual.z, "dual_seen": dual.seen,
-        }  # fmt: skip
-        out = {f"out_{name}": like(given[name]) for name in ("w", "image", "dual", "dual_w", "dual_z", "dual_seen")}
-        out |= {"out_values": like(it.w.image), "out_seen": like(it.dual)}
-        out["out_progress"] = np.empty((4, self.n_nodes), dtype=self.dtype)
-        extra = dual.extra
+        dual, at_check = it.shared_dual, it.at_check[0]
+        replaced = {"w": it.w.w, "image": it.w.image, "dual": it.dual}
+        replaced |= {"dual_w": dual.w, "dual_z": dual.z, "dual_seen": dual.seen}
+        if not rho.constant:
+            replaced["dual_extra"] = dual.extra
+        given = {"on_w": rho.on_w, "response": self.response(rho), "leading": it.rotation[:, : self.kept]}
+        given |= {"check_w": at_check.w, "check_image": at_check.image}
+        given |= _arrived("views", heard)
+        progress = np.empty((4, self.n_nodes), dtype=self.dtype)
+        like = {"values": it.w.image, "seen": it.dual, "progress": progress}
         if rho.constant:
-            out |= {"out_shares": like(it.dual), "out_shared": like(dual.w)}
-        else:
-            given["dual_extra"], extra = extra, like(extra)
-            out["out_dual_extra"] = extra
-        self._run("w_step", rho, given | _arrived("views", heard), out, NEGLIGIBLE[self.dtype.itemsize * 8])
-        it.w, it.values, it.dual, it.seen = (
-            Functions(out["out_w"], out["out_image"]), out["out_values"], out["out_dual"], out["out_seen"],
-        )  # fmt: skip
-        it.shared_dual = SharedDual(out["out_dual_w"], out["out_dual_z"], out["out_dual_seen"], extra)
-        self.progress = Progress(*out["out_progress"])
+            like |= {"shares": it.dual, "shared": dual.w}
+        out = self._run("w_step", rho, given | replaced, like | replaced, NEGLIGIBLE[self.dtype.itemsize * 8])
+
+        it.w, it.values, it.dual, it.seen = Functions(out["w"], out["image"]), out["values"], out["dual"], out["seen"]
+        it.shared_dual = SharedDual(out["dual_w"], out["dual_z"], out["dual_seen"], out.get("dual_extra", dual.extra))
+        self.progress = Progress(*out["progress"])
         if rho.constant:
-            self.next_shares = out["out_shares"], out["out_shared"]
+            self.next_shares = out["shares"], out["shared"]
 
     def measure(self, it: Iterate) -> Progress:
         assert self.progress is not None
         return self.progress
 
     def _run(
-        self, step: str, rho: Penalties, given: dict[str, Array], out: dict[str, Array], negligible: float = 0.0
-    ) -> None:
-        """A step for all nodes, in the threads that there are."""
-        given = {name: np.ascontiguousarray(x) for name, x in (given | {"factors": rho.factors}).items()}
-        self.nodes.prepare(step, given | out, rho.near, rho.extra, negligible)
+        self, step: str, rho: Penalties, given: dict[str, Array], like: dict[str, Array], negligible: float = 0.0
+    ) -> dict[str, Array]:
+        """A step for all nodes, in the threads that there are; returns its results, by name and `like` these arrays."""
+        out = {name: self.memory.like(x) for name, x in like.items()}
+        arrays = {name: np.ascontiguousarray(x) for name, x in given.items()}
+        arrays |= {"factors": np.ascontiguousarray(rho.factors)} | {f"out_{name}": x for name, x in out.items()}
+        self.nodes.prepare(step, arrays, rho.near, rho.extra, negligible)
         in_turn(lambda nodes: self.nodes.run(nodes.start, nodes.stop), shares_of(self.n_nodes), rho.factors)
         self.nodes.release()
+        return out
 
 
 def _arrived(name: str, heard: tuple[Slots, Slots]) -> dict[str, Array]:
