@@ -264,7 +264,7 @@ def exchange_penalties(block: Block, space: Space) -> Script:
 
 # ---------------------------------------------------------------------- the iteration
 def start(block: Block, options: Options, known: Known, space: Space) -> State:
-    """The first iterate, from the w that `init` asks for."""
+    """The first iterate, from the w that `init` asks for; multipliers and z follow from it (consensus.begin)."""
     k = 1 if options.update == "paper" else options.n_columns
     if options.init == "local":
         w = consensus.local_start(space.own, space.gram.eigen, k)
@@ -299,7 +299,7 @@ def _random_start(block: Block, options: Options, space: Space, k: int) -> Array
 
 
 def penalties(block: Block, options: Options, known: Known, t: int) -> Penalties:
-    """rho of iteration t: what the nodes found for themselves and told each other, or a schedule that all know."""
+    """rho of iteration t: what each node found from its spectrum and told its neighbors, or a schedule that all know."""
     if known.rho_near is not None:
         return Penalties(known.rho_near, 1.0, 1.0, constant=True)
     rule = schedule(options.rho)
@@ -310,7 +310,16 @@ def penalties(block: Block, options: Options, known: Known, t: int) -> Penalties
 def iterate(block: Block, options: Options, known: Known, space: Space, state: State) -> Script:
     """Iterate until all nodes stop: for one component (the paper's update) or for all at once.
 
-    Each step puts its results into `state.iterate`. `space.gram` may be overwritten.
+    w_j is node j's part of the answer, over its own samples; z_j is its neighborhood's estimate of the whole. The constraints are
+    w_j = P_j z_q for the node itself and each neighbor q, P_j the projection on what j can express; dual_jq is the multiplier of one.
+
+        share  l -> j   how l wants z_j to move: dual_lj + rho_l (w_l - P_l z_j)
+               j        z_j moves by the mean of the shares, weighted by rho; its singular values are clipped at 1
+        view   j -> l   the values of z_j on the samples of l
+               l        P_l z_j from these; w_l, the exact optimum given all P_l z_j and dual_lj; dual_lj += rho_l (w_l - P_l z_j)
+
+    Every few iterations all nodes check together whether to stop. `state.iterate` has w, z and dual; each step replaces what it
+    computes. `space.gram` may be overwritten.
     """
     it = state.iterate
     steps = backend_for(options, space, it, penalties(block, options, known, state.iteration))
@@ -319,7 +328,6 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         if state.verdict or state.iteration >= options.max_iter:
             return
         rho = penalties(block, options, known, state.iteration)
-        # l -> j: how node l wants its neighbor's z_j to move; j -> l: the values of the new z_j on the samples of l
         shares = yield block.say("share", *steps.shares(it, rho))
         views = yield block.say("view", *steps.z_step(it, shares, rho), back=True)
         del shares  # as large as what the next step makes
