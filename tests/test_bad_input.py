@@ -31,6 +31,12 @@ def fit(parts, **params):
 PARTS = clusters([20, 20, 20])
 
 
+def test_an_iteration_would_be_noticed():
+    """Else the fixture would guard nothing."""
+    with pytest.raises(AssertionError, match="an iteration was begun"):
+        fit(PARTS, solver="projection")
+
+
 def indefinite(A, B):
     return np.abs(A[:, :1] - B[:, :1].T)
 
