@@ -1,7 +1,9 @@
 """The compiled part. It is optional: without a C compiler the build goes on without it, and NumPy does its work."""
 
+import hashlib
 import os
 import platform
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -17,12 +19,15 @@ if os.environ.get("DEKPCA_BUILD") == "native" and os.path.exists("/proc/cpuinfo"
     largest = [name for name, needs in SETS.items() if all(n[2:] in flags for n in needs if n.startswith("-ma"))][-1]
     SETS = {name: SETS[name] for name in dict.fromkeys(("_steps", largest))}
 
+SOURCE = hashlib.sha256(Path("src/dekpca/core/_steps.pxi").read_bytes()).hexdigest()  # core/native.py compares it
+
 steps = [
     Extension(
         f"dekpca.core.{name}",
         [f"src/dekpca/core/{name}.pyx"],
         depends=[f"src/dekpca/core/{name}" for name in ("_steps.pxi", "_small.h", "_blocks.h")],
         include_dirs=["src/dekpca/core"],
+        define_macros=[("DEKPCA_SOURCE", f'"{SOURCE}"')],
         # the first ones let loops be vectorized and do not change what is computed; instructions change the last bits
         extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", *instructions],
     )

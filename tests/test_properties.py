@@ -14,6 +14,7 @@ from conftest import clusters, make_options
 from dekpca import PAPER, DecentralizedKernelPCA, Network, baselines, metrics, testing
 from dekpca.block import Block, make_blocks
 from dekpca.collectives import network_sum
+from dekpca.core.gram.layout import Layout
 from dekpca.engines import local
 from dekpca.kernels import Kernel
 from dekpca.messages import Say, Tell
@@ -296,3 +297,32 @@ def test_resuming_from_any_checkpoint_gives_the_same_bits(mode, ragged):
             np.testing.assert_array_equal(one.w, two.w)
             np.testing.assert_array_equal(one.eigenvalues, two.eigenvalues)
             assert one.n_iter == two.n_iter
+
+
+@given(st.integers(0, 10_000), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_the_layout_has_each_pair_of_sites_once_and_each_pair_of_slots_in_its_place(seed, by_site):
+    rng = np.random.default_rng(seed)
+    pool_sizes = [4, 7]
+    B, d = 6, 4
+    sites = np.array([rng.choice(sum(pool_sizes), size=d, replace=False) for _ in range(B)])
+    pool_of = (sites >= pool_sizes[0]).astype(np.int64)
+    layout = Layout.of(pool_of, sites - pool_of * pool_sizes[0], pool_sizes, [by_site, True])
+    np.testing.assert_array_equal(np.sort(layout.order, axis=None), np.arange(B * d * d))
+    seen, start = set(), 0
+    for group in layout.groups:
+        p, q = (rows + pool * pool_sizes[0] for pool, rows in zip(group.pools, group.rows, strict=True))
+        assert ((p == q) == group.diagonal).all()
+        pairs = set(zip(p.tolist(), q.tolist(), strict=True))
+        assert len(pairs) == len(group)
+        assert not pairs & seen
+        seen |= pairs
+        np.testing.assert_array_equal(sites.ravel()[group.first], np.repeat(p, group.n_uses))
+        np.testing.assert_array_equal(sites.ravel()[group.second], np.repeat(q, group.n_uses))
+        assert (group.first // d == group.second // d).all()  # both are slots of one node
+        for there, back in ((group.first, group.second), (group.second, group.first))[: 1 if group.diagonal else 2]:
+            parts = layout.order[back % d, there]  # what slot `back` adds to the values at `there`
+            np.testing.assert_array_equal(parts, start + np.arange(len(parts)))
+            start += len(parts)
+    assert not any((b, a) in seen for a, b in seen if a != b)
+    assert seen == {(min(a, b), max(a, b)) for row in sites.tolist() for a in row for b in row}

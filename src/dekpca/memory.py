@@ -33,7 +33,7 @@ UNITS = {
     "TIB": 2**40,
 }
 
-# Arrays alive at once at the peak of an iteration, as counted in program.py and core/fused.py: for each neighbor and sample, and for each landmark.
+# Arrays alive at once at the peak of an iteration, in the array backend and in the compiled one: for each neighbor and sample, and for each landmark.
 SLOT_ARRAYS, SHARED_ARRAYS = 16, 26
 COMPILED_SLOT_ARRAYS, COMPILED_SHARED_ARRAYS = 9, 24
 

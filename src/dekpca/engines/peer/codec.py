@@ -23,7 +23,7 @@ import numpy as np
 from ...choices import AutoPenalty, LandmarkSource, Noise, PaperBound, PenaltyFunction, PenaltySteps
 from ...core.accuracy import Accuracy
 from ...core.centering import Columns
-from ...core.consensus import Estimate, Sums
+from ...core.consensus import Estimate, Functions, Iterate, SharedDual
 from ...core.landmarks import Landmarks, RandomFeatures
 from ...features import PowerState
 from ...kernels import Kernel
@@ -45,7 +45,9 @@ CLASSES = {
         Columns,
         Correction,
         Estimate,
+        Functions,
         Heard,
+        Iterate,
         Kernel,
         Known,
         LandmarkSource,
@@ -57,8 +59,8 @@ CLASSES = {
         PenaltySteps,
         PowerState,
         RandomFeatures,
+        SharedDual,
         State,
-        Sums,
     )
 }
 MENDED = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # these are no damage
