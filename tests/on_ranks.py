@@ -216,6 +216,8 @@ def disagreement():
         (own, {"tol": 1e-4 if odd else 1e-3}, None, "rank 1 has tol=0.0001, but rank 0, 2 have 0.001; give all"),
         (own, {"gamma": 0.1 if odd else 0.05}, None, "rank 1 has kernel gamma=0.1, but rank 0, 2 have 0.05"),
         (own, {"n_landmarks": 9 + RANK}, None, "rank 1 has n_landmarks=10, but rank 0 has 9; rank 2 has n_landmarks=11"),
+        (own, {"rho": "paper-bound" if odd else "auto"}, None, "rank 1 has rho='paper-bound', but rank 0, 2 have 'auto'"),
+        (own, {"rho": 2.0 if odd else "auto"}, None, "rank 1 has rho=((0, 2, 2)), but rank 0, 2 have 'auto'"),
         (own, {"random_state": RANK // 2}, None, "rank 2 has seed=1, but rank 0, 1 have 0"),
         (own, {"landmarks": parts[0] + odd}, None, "rank 1 has landmarks points=array (12, 6) float64 with fingerprint"),
         (own, {"kernel": linear_kernel if odd else "rbf"}, None, "rank 1 has kernel name=__main__.linear_kernel"),

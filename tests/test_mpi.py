@@ -8,10 +8,14 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dekpca import Network, engines
+from dekpca.columns import Features
+from dekpca.engines.agreement import settings_of, texts
 from dekpca.engines.ranks import assign, crossing, find_mpiexec
+from dekpca.parameters import Parameters
 
 TIMEOUT = 100  # seconds; a run takes a few, a hang must not take the whole test run with it
 
@@ -43,6 +47,30 @@ def test_conformance(ranks, more):
 
 def test_the_estimator_and_what_differs_is_named_on_all_ranks():
     assert_holds(3, "estimator", "disagreement")
+
+
+def test_settings_that_differ_have_other_texts():
+    """Two penalty rules without fields were taken for the same."""
+
+    def said(**changes):
+        return texts(settings_of(Parameters(gamma=0.1, **changes).settings(Features(4), 0)))
+
+    usual = said()
+    for changes, name in (
+        ({"rho": "paper-bound"}, "rho"),
+        ({"rho": 2.0}, "rho"),
+        ({"rho": lambda t, own: 1.0}, "rho"),
+        ({"exchange_noise": 0.1}, "exchange_noise deviation"),
+        ({"exchange_noise": "20dB"}, "exchange_noise decibel"),
+        ({"landmarks": "kmeans"}, "landmarks kind"),
+        ({"landmarks": np.eye(4)}, "landmarks points"),
+        ({"n_landmarks": 7}, "n_landmarks"),
+        ({"n_oversamples": 3}, "n_oversamples"),
+        ({"kernel": "laplacian"}, "kernel name"),
+    ):
+        changed = said(**changes)
+        assert changed.keys() == usual.keys()
+        assert changed[name] != usual[name], name
 
 
 def test_an_exception_on_one_rank_ends_the_job():

@@ -66,6 +66,11 @@ class LandmarkSource:
 class PenaltyRule:
     """How large the penalties are: of each node by its own spectrum, or of all nodes by the iteration."""
 
+    @property
+    def rho(self) -> Any:
+        """The parameter that means this rule."""
+        raise NotImplementedError
+
     def of_spectrum(self, top: np.ndarray, cubes: Callable[[], np.ndarray], n_slots: int) -> np.ndarray | None:
         """Penalties (B,) from lam_1 of each K_j and, if a rule asks for it, the sum of its lam^3; None for rules of the iteration."""
         return None
@@ -79,6 +84,10 @@ class PenaltyRule:
 class AutoPenalty(PenaltyRule):
     """rho="auto": the smallest penalty for which the Lagrangian falls."""
 
+    @property
+    def rho(self) -> str:
+        return "auto"
+
     def of_spectrum(self, top: np.ndarray, cubes: Callable[[], np.ndarray], n_slots: int) -> np.ndarray:
         return top * (1 + np.sqrt(1 + 8 * n_slots)) / n_slots
 
@@ -86,6 +95,10 @@ class AutoPenalty(PenaltyRule):
 @dataclass(frozen=True)
 class PaperBound(PenaltyRule):
     """rho="paper-bound": the paper's Assumption 2."""
+
+    @property
+    def rho(self) -> str:
+        return "paper-bound"
 
     def of_spectrum(self, top: np.ndarray, cubes: Callable[[], np.ndarray], n_slots: int) -> np.ndarray:
         return (top**2 + np.sqrt(top**4 + 8 * n_slots * top * cubes())) / (n_slots * top)
@@ -97,6 +110,10 @@ class PenaltySteps(PenaltyRule):
 
     steps: tuple[tuple[int, float, float], ...]
 
+    @property
+    def rho(self) -> tuple[tuple[int, float, float], ...]:
+        return self.steps
+
     def at(self, iteration: int, own: bool) -> float:
         return next(step[1 if own else 2] for step in reversed(self.steps) if iteration >= step[0])
 
@@ -106,6 +123,10 @@ class PenaltyFunction(PenaltyRule):
     """A user's function of (iteration, own constraint or not)."""
 
     function: Callable[[int, bool], float]
+
+    @property
+    def rho(self) -> Callable[[int, bool], float]:
+        return self.function
 
     def at(self, iteration: int, own: bool) -> float:
         return self.function(iteration, own)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._version import __version__
+from ..choices import PenaltyRule
 from ..network import Network
 
 PRIVATE = {"private_seed"}  # settings that a node keeps to itself
@@ -35,7 +36,9 @@ def settings_of(options: Any) -> dict[str, Any]:
         if field.name in PRIVATE:
             continue
         value = getattr(options, field.name)
-        if is_dataclass(value):
+        if isinstance(value, PenaltyRule):  # rules are told apart by their type, not by their fields
+            found[field.name] = value.rho
+        elif is_dataclass(value):
             found |= {f"{field.name} {name}": inner for name, inner in settings_of(value).items()}
         else:
             found[field.name] = value
