@@ -26,8 +26,8 @@ import mpi as by_mpi
 from common import GAMMA, Floors, arguments, console, load, table
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.columns import Features
-from dekpca.engines.peer.crew import Crew, free_addresses, write_nodes
-from dekpca.engines.peer.identity import init_ca, issue
+from dekpca.engines.peer.app.local_cluster import Crew, free_addresses, write_nodes
+from dekpca.engines.peer.net.identity import init_ca, issue
 from dekpca.experiments import splits
 from dekpca.options import settle
 

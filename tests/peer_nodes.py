@@ -9,9 +9,9 @@ import numpy as np
 
 from dekpca import Network
 from dekpca.engines.facts import settings_of, texts
-from dekpca.engines.peer.crew import free_addresses
-from dekpca.engines.peer.session import Place, Session
-from dekpca.engines.peer.station import Timeouts
+from dekpca.engines.peer.app.local_cluster import free_addresses
+from dekpca.engines.peer.app.session import Place, Session
+from dekpca.engines.peer.net.endpoint import Timeouts
 from dekpca.kernels import Kernel
 from dekpca.options import Options, settle
 

@@ -118,7 +118,7 @@ def test_nothing_that_peers_write_is_readable_by_others(tmp_path):
 def test_nothing_that_a_crew_writes_is_readable_by_others(monkeypatch, tmp_path):
     """At c6f9cc8 only the temporary folder of engine="peer" protected the rows in it."""
     pytest.importorskip("grpc", reason="peers need gRPC: make .venv/installed")
-    from dekpca.engines.peer.crew import Crew
+    from dekpca.engines.peer.app.local_cluster import Crew
 
     found, run = [], Crew.run
 

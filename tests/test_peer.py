@@ -17,18 +17,18 @@ import pytest
 
 from dekpca import DecentralizedKernelPCA, Network, engines
 from dekpca.engines import local
-from dekpca.engines.peer import station as station_module
-from dekpca.engines.peer import transport
-from dekpca.engines.peer import wire_pb2 as wire
-from dekpca.engines.peer.crew import Crew, free_addresses
+from dekpca.engines.peer.app.delivery import PeerMail
+from dekpca.engines.peer.app.local_cluster import Crew, free_addresses
 from dekpca.engines.peer.errors import Changed, Damaged, Disagreement, PeerError, PeerLost, ProtocolError, RunFailed
-from dekpca.engines.peer.journal import Journal
-from dekpca.engines.peer.links import Link
-from dekpca.engines.peer.mail import PeerMail
-from dekpca.engines.peer.roster import Roster
-from dekpca.engines.peer.station import Station, Timeouts
-from dekpca.engines.peer.terms import Terms
-from dekpca.engines.peer.transport import Transport
+from dekpca.engines.peer.net import endpoint as station_module
+from dekpca.engines.peer.net import transport
+from dekpca.engines.peer.net.client import Link
+from dekpca.engines.peer.net.endpoint import Station, Timeouts
+from dekpca.engines.peer.net.transport import Transport
+from dekpca.engines.peer.protocol import wire_pb2 as wire
+from dekpca.engines.peer.protocol.handshake import Terms
+from dekpca.engines.peer.protocol.membership import Roster
+from dekpca.engines.peer.storage.journal import Journal
 from dekpca.testing import check_answers, check_engine
 from peer_nodes import PATIENCE, Nodes, Stop, bits, join, problem
 

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.cli import app
 from dekpca.columns import Features
-from dekpca.engines.peer import status
-from dekpca.engines.peer.config import Config, ConfigError, check_loopback, read
-from dekpca.engines.peer.disclosure import disclosure, leaves_rows
+from dekpca.engines.peer.app import status
+from dekpca.engines.peer.app.config import Config, ConfigError, check_loopback, read
+from dekpca.engines.peer.app.disclosure import disclosure, leaves_rows
 from dekpca.node_model import NodeModel
 from peer_nodes import PATIENCE, Nodes, join, problem
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dekpca import NodeModel
-from dekpca.engines.peer.crew import free_addresses, write_toml
+from dekpca.engines.peer.app.local_cluster import free_addresses, write_toml
 from dekpca.engines.peer.errors import Disagreement
-from dekpca.engines.peer.terms import Terms
+from dekpca.engines.peer.protocol.handshake import Terms
 from peer_nodes import PATIENCE
 from test_columns import KINDS, NAMES, PARTS, broken, shuffled, write
 

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from dekpca.core.consensus import Estimate
-from dekpca.engines.peer import codec
-from dekpca.engines.peer import wire_pb2 as wire
-from dekpca.engines.peer.codec import raw_bytes
 from dekpca.engines.peer.errors import Damaged, Disagreement, ProtocolError
-from dekpca.engines.peer.journal import Journal
-from dekpca.engines.peer.letters import MOST_NODES, MOST_RECEIVED, MOST_RECORDS, check_greeting
-from dekpca.engines.peer.roster import Roster
-from dekpca.engines.peer.station import Station, Timeouts
-from dekpca.engines.peer.store import Saved, Store
+from dekpca.engines.peer.net.endpoint import Station, Timeouts
+from dekpca.engines.peer.protocol import wire_pb2 as wire
+from dekpca.engines.peer.protocol.checks import MOST_NODES, MOST_RECEIVED, MOST_RECORDS, check_greeting
+from dekpca.engines.peer.protocol.membership import Roster
+from dekpca.engines.peer.storage import codec
+from dekpca.engines.peer.storage.codec import raw_bytes
+from dekpca.engines.peer.storage.journal import Journal
+from dekpca.engines.peer.storage.store import Saved, Store
 from dekpca.kernels import Kernel
 
 rng = np.random.default_rng(0)

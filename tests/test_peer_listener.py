@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dekpca import Network
-from dekpca.engines.peer import listener as listening
-from dekpca.engines.peer import logs
-from dekpca.engines.peer.listener import Listener
+from dekpca.engines.peer.app import logs
+from dekpca.engines.peer.net import listener as listening
+from dekpca.engines.peer.net.listener import Listener
 from peer_nodes import PATIENCE, Nodes, problem
 
 RECORD = b"\x16\x03\x01\x00\x04abcd"  # a whole TLS record; of what is in it the listener knows nothing
@@ -202,7 +202,7 @@ def run_limited(limit, code):
 
 def test_the_soft_limit_is_raised_and_too_few_descriptors_are_refused():
     code = """
-from dekpca.engines.peer.listener import descriptors
+from dekpca.engines.peer.net.listener import descriptors
 try:
     print(descriptors(3), resource.getrlimit(resource.RLIMIT_NOFILE))
 except ValueError as error:

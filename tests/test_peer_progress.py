@@ -8,13 +8,13 @@ import time
 import pytest
 
 from dekpca import Network
-from dekpca.engines.peer import wire_pb2 as wire
 from dekpca.engines.peer.errors import PeerLost, ProtocolError
-from dekpca.engines.peer.journal import Journal
-from dekpca.engines.peer.letters import Letter, Limits, check_beat
-from dekpca.engines.peer.progress import CLAIMS, Effort, Told, stuck
-from dekpca.engines.peer.roster import Roster
-from dekpca.engines.peer.station import Station, Timeouts
+from dekpca.engines.peer.net.endpoint import Station, Timeouts
+from dekpca.engines.peer.protocol import wire_pb2 as wire
+from dekpca.engines.peer.protocol.checks import Letter, Limits, check_beat
+from dekpca.engines.peer.protocol.membership import Roster
+from dekpca.engines.peer.protocol.progress import CLAIMS, Effort, Told, stuck
+from dekpca.engines.peer.storage.journal import Journal
 from peer_nodes import PATIENCE, Nodes, Stop, bits, join, problem
 
 LIMIT = 2.0

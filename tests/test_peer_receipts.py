@@ -8,13 +8,13 @@ import time
 import pytest
 
 from dekpca import Network
-from dekpca.engines.peer import server as serving
-from dekpca.engines.peer import wire_pb2 as wire
-from dekpca.engines.peer.journal import Journal
-from dekpca.engines.peer.letters import Limits
-from dekpca.engines.peer.roster import Roster
-from dekpca.engines.peer.station import Station, Timeouts
-from dekpca.engines.peer.terms import Terms
+from dekpca.engines.peer.net import server as serving
+from dekpca.engines.peer.net.endpoint import Station, Timeouts
+from dekpca.engines.peer.protocol import wire_pb2 as wire
+from dekpca.engines.peer.protocol.checks import Limits
+from dekpca.engines.peer.protocol.handshake import Terms
+from dekpca.engines.peer.protocol.membership import Roster
+from dekpca.engines.peer.storage.journal import Journal
 from peer_nodes import Nodes, Stop, bits, join, problem
 
 LONG = 1000.0  # seconds: until then a test has failed otherwise

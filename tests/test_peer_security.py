@@ -29,11 +29,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dekpca.cli import app
-from dekpca.engines.peer import wire_pb2 as wire
 from dekpca.engines.peer.errors import ProtocolError
-from dekpca.engines.peer.identity import init_ca, issue
-from dekpca.engines.peer.letters import metadata
-from dekpca.engines.peer.server import SERVICE
+from dekpca.engines.peer.net.identity import init_ca, issue
+from dekpca.engines.peer.net.server import SERVICE
+from dekpca.engines.peer.protocol import wire_pb2 as wire
+from dekpca.engines.peer.protocol.checks import metadata
 from faults import fuzz
 
 RUN = "security"

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from dekpca.engines.peer import authority
-from dekpca.engines.peer import wire_pb2 as wire_format
-from dekpca.engines.peer.journal import RECORD
+from dekpca.engines.peer.net import authority
+from dekpca.engines.peer.protocol import wire_pb2 as wire_format
+from dekpca.engines.peer.storage.journal import RECORD
 
 from .proxy import Wire, Wires
 from .supervisor import Node, Nursery, until

@@ -30,15 +30,15 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from dekpca.engines.peer import wire_pb2 as wire
 from dekpca.engines.peer.errors import Disagreement, ProtocolError
-from dekpca.engines.peer.identity import Identity, init_ca, issue, load
-from dekpca.engines.peer.journal import Journal
-from dekpca.engines.peer.letters import Limits, check_beat, metadata, parse
-from dekpca.engines.peer.roster import Roster
-from dekpca.engines.peer.server import SERVICE, Server
-from dekpca.engines.peer.station import Station, Timeouts
-from dekpca.engines.peer.terms import Terms
+from dekpca.engines.peer.net.endpoint import Station, Timeouts
+from dekpca.engines.peer.net.identity import Identity, init_ca, issue, load
+from dekpca.engines.peer.net.server import SERVICE, Server
+from dekpca.engines.peer.protocol import wire_pb2 as wire
+from dekpca.engines.peer.protocol.checks import Limits, check_beat, metadata, parse
+from dekpca.engines.peer.protocol.handshake import Terms
+from dekpca.engines.peer.protocol.membership import Roster
+from dekpca.engines.peer.storage.journal import Journal
 
 KINDS = ("landmarks", "data", "share", "view", "check", "spectrum", "values", "rho", "mean", "sketch", "accuracy")
 EDGES = (0, 1, 2, 7, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)  # fmt: skip

@@ -17,7 +17,7 @@ ROUND = 12  # from this one on it sends nothing
 
 def hang(claim: str) -> None:
     """For the process that is about to run the node."""
-    from dekpca.engines.peer.station import Station
+    from dekpca.engines.peer.net.endpoint import Station
 
     exchange, beat = Station.exchange, Station.beat
 

@@ -24,7 +24,7 @@ from typing import Any
 from ...network import Network
 from ...options import Options
 from ..local import Observer, Outcome
-from .crew import Crew
+from .app.local_cluster import Crew
 
 
 def run(

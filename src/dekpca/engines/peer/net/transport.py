@@ -11,13 +11,13 @@ from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
-from ...network import listing
-from .errors import PeerError
+from ....network import listing
+from ..errors import PeerError
+from ..protocol.handshake import Terms
+from .client import Link
+from .endpoint import FAREWELL, LATE, POLL, Station
 from .identity import Identity
-from .links import Link
 from .server import Server
-from .station import FAREWELL, LATE, POLL, Station
-from .terms import Terms
 
 log = logging.getLogger("dekpca.peer")
 

@@ -7,9 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...columns import ColumnError, check_same_names
-from .errors import Disagreement
-from .letters import MOST_COLUMN, MOST_COLUMNS, showable
+from ....columns import ColumnError, check_same_names
+from ..errors import Disagreement
+from .checks import MOST_COLUMN, MOST_COLUMNS
+from .text import showable
 
 COLUMNS = "columns"  # the fact that tells whether two nodes have the same columns
 

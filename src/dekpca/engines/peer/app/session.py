@@ -22,22 +22,22 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ... import __version__
-from ...block import Block, make_blocks
-from ...core import native
-from ...messages import Checkpoint
-from ...network import Network
-from ...options import Options
-from ..local import Observer, Outcome, drive
-from .errors import PeerError, RunFailed
-from .identity import Identity
-from .letters import PROTOCOL, Limits
-from .mail import PeerMail
-from .roster import Roster
-from .station import REFUSING, Station, Timeouts
-from .store import Saved, Store
-from .terms import Terms
-from .transport import Transport
+from .... import __version__
+from ....block import Block, make_blocks
+from ....core import native
+from ....messages import Checkpoint
+from ....network import Network
+from ....options import Options
+from ...local import Observer, Outcome, drive
+from ..errors import PeerError, RunFailed
+from ..net.endpoint import REFUSING, Station, Timeouts
+from ..net.identity import Identity
+from ..net.transport import Transport
+from ..protocol.checks import PROTOCOL, Limits
+from ..protocol.handshake import Terms
+from ..protocol.membership import Roster
+from ..storage.store import Saved, Store
+from .delivery import PeerMail
 
 log = logging.getLogger("dekpca.peer")
 

@@ -30,14 +30,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ...data import MISSING, Missing, Roles
-from ...data import read as read_data
-from ...estimator import DecentralizedKernelPCA
-from ...network import listing
-from .identity import Identity, check_name, load
-from .letters import MOST_RUN
+from ....data import MISSING, Missing, Roles
+from ....data import read as read_data
+from ....estimator import DecentralizedKernelPCA
+from ....network import listing
+from ..net.endpoint import Timeouts
+from ..net.identity import Identity, check_name, load
+from ..protocol.checks import MOST_RUN
 from .session import CHECKPOINT_APART, CHECKPOINT_EVERY, Place
-from .station import Timeouts
 
 PATHS = ("data", "folder", "out", "report", "certificate", "key", "ca")
 REQUIRED = ("name", "run", "listen", "data", "folder", "neighbors")

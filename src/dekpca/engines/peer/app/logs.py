@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .letters import showable
+from ..protocol.text import showable
 
 log = logging.getLogger("dekpca.peer")
 

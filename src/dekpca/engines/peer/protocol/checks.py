@@ -13,17 +13,17 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from ...judging import EXTRA_COLUMNS, MORE_FREQUENCIES, SIGNS, Shapes
-from ...options import Options
+from ....judging import EXTRA_COLUMNS, MORE_FREQUENCIES, SIGNS, Shapes
+from ....options import Options
+from ..errors import ProtocolError
 from . import wire_pb2 as wire
-from .certificates import NAME
-from .errors import ProtocolError
+from .names import NAME
+from .text import is_showable
 
 PROTOCOL = 4  # goes up with any change that an older node would not understand
 PIECE = 1 << 18  # bytes of data in a piece: a few dozen keep a fast line busy, one a slow line for a moment
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; greetings of thousands of nodes fit
 MOST_AXES = 3
-MOST_TEXT = 1000  # characters of a text that is shown to people
 MOST_RUN = 200  # characters of a run id
 MOST_FACTS = 100
 MOST_FACT = 4096  # characters
@@ -140,10 +140,12 @@ class Greeted(NamedTuple):
 
 def check_greeting(greeting: wire.Greeting) -> Greeted:
     facts = {fact.what: fact.value for fact in greeting.facts}
-    if len(facts) > MOST_FACTS or not all(_shown(text, MOST_FACT) for fact in facts.items() for text in fact):
+    if len(facts) > MOST_FACTS or not all(is_showable(text, MOST_FACT) for fact in facts.items() for text in fact):
         raise ProtocolError(f"a greeting with {len(facts)} settings of which some are no texts to show")
     columns = tuple(greeting.columns)
-    if sum(len(name) + 4 for name in columns) > MOST_COLUMNS or not all(_shown(name, MOST_COLUMN) for name in columns):
+    if sum(len(name) + 4 for name in columns) > MOST_COLUMNS or not all(
+        is_showable(name, MOST_COLUMN) for name in columns
+    ):
         raise ProtocolError(f"a greeting with {len(columns)} column names that are too long, or no texts to show")
     records: dict[str, tuple[tuple[str, ...], int]] = {}
     if len(greeting.records) > MOST_NODES:
@@ -160,28 +162,15 @@ def check_greeting(greeting: wire.Greeting) -> Greeted:
 
 def check_beat(beat: wire.Beat) -> wire.Beat:
     seconds = (beat.silence, beat.idle)
-    if not all(math.isfinite(s) and s >= 0 for s in seconds) or not (_shown(beat.stopped) and _shown(beat.phase)):
+    if not all(math.isfinite(s) and s >= 0 for s in seconds) or not (
+        is_showable(beat.stopped) and is_showable(beat.phase)
+    ):
         raise ProtocolError("a beat that makes no sense")
     if len(beat.waits_for) > MOST_WAITS or not all(map(NAME.fullmatch, beat.waits_for)):
         raise ProtocolError(
             f"a beat of a node that waits for {len(beat.waits_for)} others, of which some have no names"
         )
     return beat
-
-
-def _shown(text: str, most: int = MOST_TEXT) -> bool:
-    """Whether a neighbor's text may go to a log or a terminal: one line, without control characters."""
-    return len(text) <= most and text.isprintable()
-
-
-def showable(text: str, most: int = MOST_TEXT) -> str:
-    """A text as `_shown` wants it.
-
-    >>> showable("stopped,\\nby \\x1b[31mits owner")
-    'stopped, by ?[31mits owner'
-    """
-    line = " ".join(text.split())
-    return "".join(c if c.isprintable() else "?" for c in line)[:most]
 
 
 def metadata(run: str, name: str) -> tuple[tuple[str, str | bytes], ...]:

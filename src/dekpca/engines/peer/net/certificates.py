@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +14,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 
-NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")  # no upper case: DNS names know none
+from ..protocol.names import name_problem
+
 EXPOSED = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -33,12 +32,11 @@ def check_name(name: str) -> str:
     >>> check_name("Hospital A")
     Traceback (most recent call last):
     ...
-    dekpca.engines.peer.certificates.IdentityError: node name 'Hospital A': use 1 to 63 of a-z and 0-9, and of '-', '_', '.' inside
+    dekpca.engines.peer.net.certificates.IdentityError: node name 'Hospital A': use 1 to 63 of a-z and 0-9, and of '-', '_', '.' inside
     """
-    if not NAME.fullmatch(name) or ".." in name:
-        raise IdentityError(f"node name {name!r}: use 1 to 63 of a-z and 0-9, and of '-', '_', '.' inside")
-    if _is_address(name):
-        raise IdentityError(f"node name {name!r}: this is an IP address; give the node a name that stays when it moves")
+    problem = name_problem(name)
+    if problem is not None:
+        raise IdentityError(f"node name {name!r}: {problem}")
     return name
 
 
@@ -67,14 +65,6 @@ def _alternative(certificate: x509.Certificate, kind: Any) -> list[Any]:
     except x509.ExtensionNotFound:
         return []
     return list(found.get_values_for_type(kind))
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 # ---------------------------------------------------------------------- reading and checking

@@ -16,10 +16,9 @@ from urllib.parse import quote
 
 import grpc
 
-from . import wire_pb2 as wire
-from .errors import Disagreement, ProtocolError, TooMuch
-from .identity import Identity, peer_name
-from .letters import (
+from ..errors import Disagreement, ProtocolError, TooMuch
+from ..protocol import wire_pb2 as wire
+from ..protocol.checks import (
     MOST_RECEIVED,
     PROTOCOL,
     Letter,
@@ -30,9 +29,10 @@ from .letters import (
     parse,
     read_metadata,
 )
+from ..protocol.handshake import Terms
+from .endpoint import REFUSING, Neighbor, Station
+from .identity import Identity, peer_name
 from .listener import Listener, descriptors
-from .station import REFUSING, Neighbor, Station
-from .terms import Terms
 
 log = logging.getLogger("dekpca.peer")
 logging.getLogger("grpc._cython.cygrpc").setLevel(

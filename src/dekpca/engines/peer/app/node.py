@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from ...data import read as read_data
-from ...data import remembered
-from ...estimator import DecentralizedKernelPCA
-from ...options import check_rows_stay
-from ..facts import settings_of, texts
-from . import codec
+from ....data import read as read_data
+from ....data import remembered
+from ....estimator import DecentralizedKernelPCA
+from ....options import check_rows_stay
+from ...facts import settings_of, texts
+from ..net.endpoint import Station
+from ..net.identity import Identity
+from ..storage import codec
 from .config import Config
-from .identity import Identity
 from .session import Session
-from .station import Station
 
 log = logging.getLogger("dekpca.peer")
 
@@ -129,7 +129,7 @@ def summary(prepared: Prepared, session: Session) -> dict[str, Any]:
 
 def write_report(prepared: Prepared, path: Path) -> None:
     """What this node knows of the fit; the other nodes' parts are not here."""
-    from ...report import fit_report
+    from ....report import fit_report
 
     path.parent.mkdir(parents=True, exist_ok=True)
     fit_report(path, prepared.model, prepared.samples, prepared.labels, node_of=prepared.model.nodes_,

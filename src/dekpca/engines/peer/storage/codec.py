@@ -20,18 +20,18 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ...core.accuracy import Accuracy
-from ...core.centering import Columns
-from ...core.consensus import Estimate, Sums
-from ...core.landmarks import Landmarks, RandomFeatures
-from ...features import PowerState
-from ...kernels import Kernel
-from ...landmark_solver import Correction
-from ...messages import Heard
-from ...options import Options
-from ...program import State
-from ...space import Known
-from .errors import Damaged
+from ....core.accuracy import Accuracy
+from ....core.centering import Columns
+from ....core.consensus import Estimate, Sums
+from ....core.landmarks import Landmarks, RandomFeatures
+from ....features import PowerState
+from ....kernels import Kernel
+from ....landmark_solver import Correction
+from ....messages import Heard
+from ....options import Options
+from ....program import State
+from ....space import Known
+from ..errors import Damaged
 
 MAGIC = b"dekpca-values 1\n"
 LENGTH = struct.Struct("<QQ")  # of the skeleton, of the arrays

@@ -16,14 +16,15 @@ from typing import Any
 
 import grpc
 
-from . import wire_pb2 as wire
-from .codec import take_bytes
-from .errors import NEW_RUN, Disagreement, PeerError, PeerLost, ProtocolError
+from ..errors import NEW_RUN, Disagreement, PeerError, PeerLost, ProtocolError
+from ..protocol import wire_pb2 as wire
+from ..protocol.checks import MOST_RECEIVED, PIECE, Letter, check_beat, check_greeting, metadata, parse
+from ..protocol.handshake import Terms
+from ..protocol.text import showable
+from ..storage.codec import take_bytes
+from .endpoint import Neighbor, Station
 from .identity import Identity, explain
-from .letters import MOST_RECEIVED, PIECE, Letter, check_beat, check_greeting, metadata, parse, showable
 from .server import SERVICE, Server
-from .station import Neighbor, Station
-from .terms import Terms
 
 CALL = 30.0  # seconds for a greeting
 NEWS = 0.02  # seconds in which news of several nodes are told together

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...network import Network, listing, natural_key
-from .errors import Disagreement, ProtocolError
-from .letters import MOST_NODES, MOST_RECORDS
+from ....network import Network, listing, natural_key
+from ..errors import Disagreement, ProtocolError
+from .checks import MOST_NODES, MOST_RECORDS
 
 Record = tuple[tuple[str, ...], int]  # neighbors, rows
 

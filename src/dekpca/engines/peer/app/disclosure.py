@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.clusters import LEAST_CLUSTER
-from ...network import listing
-from ...options import RANDOM_FEATURES, Options, iterates, noise_level
+from ....core.clusters import LEAST_CLUSTER
+from ....network import listing
+from ....options import RANDOM_FEATURES, Options, iterates, noise_level
 
 EVERYBODY = "to every node"
 SUMS = "in sums along a tree of nodes, in which a neighbor may see yours alone"

@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...network import listing
-from . import wire_pb2 as wire
-from .codec import write_text
-from .errors import KINDS, NEW_RUN, Damaged, Disagreement, PeerLost, ProtocolError, TooMuch
-from .journal import Journal, Message
-from .letters import BROKEN_OFF, MOST_WAITS, WAITING, Letter, Limits, showable
-from .progress import Effort, Told, stuck
-from .roster import Record, Roster
+from ....network import listing
+from ..errors import KINDS, NEW_RUN, Damaged, Disagreement, PeerLost, ProtocolError, TooMuch
+from ..protocol import wire_pb2 as wire
+from ..protocol.checks import BROKEN_OFF, MOST_WAITS, WAITING, Letter, Limits
+from ..protocol.membership import Record, Roster
+from ..protocol.progress import Effort, Told, stuck
+from ..protocol.text import showable
+from ..storage.codec import write_text
+from ..storage.journal import Journal, Message
 
 log = logging.getLogger("dekpca.peer")
 

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from . import wire_pb2 as wire
+from ..errors import NEW_RUN, Damaged
+from ..protocol import wire_pb2 as wire
 from .codec import naming, sync_folder
-from .errors import NEW_RUN, Damaged
 
 log = logging.getLogger("dekpca.peer")
 

@@ -1,4 +1,4 @@
-"""`python -m dekpca.engines.peer.worker`: a process of a crew (crew.py). Runs the nodes whose configs come on standard input, one after the other."""
+"""`python -m dekpca.engines.peer.app.worker`: a process of a local cluster. Runs the nodes whose configs come on standard input, in turn."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ...answer import Answer
-from ..facts import settings_of, texts
-from . import codec, config
+from ....answer import Answer
+from ...facts import settings_of, texts
+from ..storage import codec
+from . import config
 from .logs import log_to
 from .session import Session
 

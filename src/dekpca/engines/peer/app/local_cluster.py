@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from ...answer import Answer
-from ...block import make_blocks
-from ...core.spectrum import to_numpy
-from ...network import Network
-from ...options import Options
-from ..local import Observer, Outcome
-from ..post import Traffic
-from . import codec
-from .identity import init_ca, issue
+from ....answer import Answer
+from ....block import make_blocks
+from ....core.spectrum import to_numpy
+from ....network import Network
+from ....options import Options
+from ...local import Observer, Outcome
+from ...post import Traffic
+from ..net.identity import init_ca, issue
+from ..storage import codec
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 PEER_TIMEOUT, START_TIMEOUT = 60, 120  # seconds; all are on one machine
@@ -49,7 +49,7 @@ class Crew:
         self.folder = Path(self._temporary.name)
         self._certified: set[str] = set()
         init_ca(self.folder / "certs", "this run")
-        command = [sys.executable, "-m", "dekpca.engines.peer.worker"]
+        command = [sys.executable, "-m", "dekpca.engines.peer.app.worker"]
         self._logs = [open(self.folder / f"worker-{i}.log", "wb", opener=codec.private) for i in range(self.size)]  # noqa: SIM115
         self.workers = [
             subprocess.Popen(

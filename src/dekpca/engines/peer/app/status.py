@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from ..net.endpoint import Station
 from .config import ConfigError, split_address
 from .logs import PATIENCE
-from .station import Station
 
 log = logging.getLogger("dekpca.peer")
 

@@ -24,17 +24,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import NEW_RUN, Changed, Damaged
+from ..protocol.membership import Record
 from . import codec
-from .certificates import EXPOSED
-from .errors import NEW_RUN, Changed, Damaged
 from .journal import Journal
-from .roster import Record
 
 log = logging.getLogger("dekpca.peer")
 
 CHECKPOINT = re.compile(r"checkpoint-(\d+)\.bin")
 COPIES = ("a", "b")  # of what is known: it is written once, and both checkpoints need it
 KEPT = 2
+EXPOSED = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass

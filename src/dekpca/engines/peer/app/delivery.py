@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ...block import Block, size_class
-from ...messages import Say, Tell
-from ..post import Post, Route
-from .codec import raw_bytes
-from .letters import Letter
-from .station import Station
+from ....block import Block, size_class
+from ....messages import Say, Tell
+from ...post import Post, Route
+from ..net.endpoint import Station
+from ..protocol.checks import Letter
+from ..storage.codec import raw_bytes
 
 Array = Any
 

@@ -1,0 +1,1 @@
+"""What two nodes say to each other: no threads, clocks, sockets or files."""
