@@ -110,7 +110,7 @@ def test_nothing_that_peers_write_is_readable_by_others(tmp_path):
     end(*(start("node", "run", "--yes", f"node-{j}.toml", cwd=own) for j in range(2)))
     written = {re.sub(r"\d+", "N", path.name) for path in tmp_path.rglob("*")}
     assert {"node-N.log", "node-N.json", "node-N.npz", "node-N.html", "finished.json"} <= written
-    assert {"checkpoint-N.bin", "known-N.a.bin", "journal-N.bin"} <= written
+    assert {"run.db", "lock"} <= written
     assert open_to_others(tmp_path) == {"own"}
 
 
@@ -135,7 +135,7 @@ def test_nothing_that_a_crew_writes_is_readable_by_others(monkeypatch, tmp_path)
     finally:
         os.umask(before)
     ((exposed, written),) = found
-    assert {"0.npy", "0.answer.bin", "options.bin", "journal-0.bin", "worker-0.log"} <= written
+    assert {"0.npy", "0.answer.bin", "options.bin", "run.db", "worker-0.log"} <= written
     assert exposed <= {"certs", "certs/ca.crt", "certs/0.crt", "certs/1.crt"}  # everybody may know them
 
 

@@ -4,7 +4,7 @@
     run = "study-7"                    # the same at all nodes; another one for every run
     listen = "0.0.0.0:7070"
     data = "oslo.csv"                  # any file that dekpca fit takes; label, id, columns, drop, one_hot and missing say what its columns are
-    folder = "oslo-run"                # checkpoints and journal; holds the neighbors' rows
+    folder = "oslo-run"                # checkpoints and messages; holds the neighbors' rows
     out = "oslo.npz"                   # this node's model, at the end
     certificate = "oslo.crt"
     key = "oslo.key"
@@ -34,9 +34,9 @@ from ....data import MISSING, Missing, Roles
 from ....data import read as read_data
 from ....estimator import DecentralizedKernelPCA
 from ....network import listing
-from ..net.endpoint import Timeouts
 from ..net.identity import Identity, check_name, load
 from ..protocol.checks import MOST_RUN
+from ..protocol.node import Timeouts
 from .session import CHECKPOINT_APART, CHECKPOINT_EVERY, Place
 
 PATHS = ("data", "folder", "out", "report", "certificate", "key", "ca")

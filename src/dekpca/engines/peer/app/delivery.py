@@ -1,4 +1,4 @@
-"""Mail between peers: what the program of one node says goes to its neighbors' processes, round by round.
+"""Delivery between peers: what the program of one node sends goes to its neighbors' processes, round by round.
 
 Every node's program makes the same requests in the same order, so the number of the request tells both ends which message is meant. Lengths are
 known to both ends: a message that is not just as expected is refused.
@@ -6,7 +6,6 @@ known to both ends: a message that is not just as expected is refused.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,28 +14,28 @@ import numpy as np
 from ....block import Block, size_class
 from ....messages import Say, Tell
 from ...post import Post, Route
-from ..net.endpoint import Station
-from ..protocol.checks import Letter
+from ..net.endpoint import Endpoint
+from ..protocol.checks import MessageHead
 from ..storage.codec import raw_bytes
 
 Array = Any
 
 
-class PeerMail(Post):
+class Delivery(Post):
     """Delivers what one node says and hears. `round` counts its requests since the start of the program."""
 
-    def __init__(self, block: Block, station: Station, round: int = 0):
+    def __init__(self, block: Block, endpoint: Endpoint, round: int = 0):
         here = int(block.nodes[0])
         super().__init__([block], np.arange(len(block.network)), here)
-        self.block, self.station, self.round = block, station, round
-        self.last_sent = dict.fromkeys(station.neighbors, 0)  # round of the last message to each neighbor
+        self.block, self.endpoint, self.round = block, endpoint, round
+        self.last_sent = dict.fromkeys(endpoint.addresses, 0)  # round of the last message to each neighbor
         self._dtype = block.samples.dtype
         self._wire_dtype = self._dtype.newbyteorder("<").str
         self._pools: list[list[int]] = self._make_pools()
 
     # ------------------------------------------------------------------ rounds
     def deliver(self, says: Sequence[Say]) -> Iterator[Any]:
-        """As every engine's. What all neighbors hear goes from the program's arrays to the wire, and from the journal to its arrays."""
+        """As every engine's. What all neighbors hear goes from the program's arrays to the wire, and from the disk to its arrays."""
         (s,) = says
         if s.alike is None or s.payload is None or s.lengths is None or s.arriving is None:
             yield from super().deliver(says)
@@ -120,21 +119,21 @@ class PeerMail(Post):
         """Count the round; send (to a node, arrays of which the rows follow each other), and say what must come."""
         self.round += 1
         names = self.network.names
-        letters = []
+        messages = []
         for node, *arrays in sent:
             parts = [np.ascontiguousarray(array) for array in arrays]
             shape = (sum(len(part) for part in parts), *parts[-1].shape[1:]) if len(parts) > 1 else parts[0].shape
-            letters.append((names[node], self._letter(kind, shape), [raw_bytes(part) for part in parts]))
+            messages.append((names[node], self._head(kind, shape), [raw_bytes(part) for part in parts]))
             self.last_sent[names[node]] = self.round
-        expected = {names[node]: self._letter(kind, shape) for node, shape in shapes.items()}
-        self.station.exchange(self.round, letters, expected)
+        expected = {names[node]: self._head(kind, shape) for node, shape in shapes.items()}
+        self.endpoint.exchange(self.round, messages, expected)
 
-    def _letter(self, kind: str, shape: tuple[int, ...]) -> Letter:
+    def _head(self, kind: str, shape: tuple[int, ...]) -> MessageHead:
         exact = tuple(map(int, shape))
-        return Letter(self.round, kind, self._wire_dtype, exact, math.prod(exact) * self._dtype.itemsize)
+        return MessageHead(self.round, kind, self._wire_dtype, exact)
 
     def _receive(self, node: int, into: np.ndarray) -> None:
-        self.station.receive(self.network.names[node], raw_bytes(into))
+        self.endpoint.read(self.network.names[node], raw_bytes(into))
 
     def _make_pools(self) -> list[list[int]]:
         """Neighbors of about the same size together, in the order of the slots; notes their places in `_home`."""

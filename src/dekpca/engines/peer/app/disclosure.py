@@ -59,8 +59,3 @@ def gives_rows(options: Options, n_landmarks: int | str) -> bool:
     """Whether rows may become landmarks, which all nodes see."""
     kind = options.landmarks if isinstance(options.landmarks, str) else "points"
     return n_landmarks != 0 and (kind == "samples" or (kind == "auto" and options.share_rows))
-
-
-def leaves_rows(options: Options, n_landmarks: int | str) -> bool:
-    """Whether a row of this node may leave it."""
-    return iterates(options, n_landmarks) or gives_rows(options, n_landmarks)

@@ -21,8 +21,8 @@ from ....data import remembered
 from ....estimator import DecentralizedKernelPCA
 from ....options import check_rows_stay
 from ...facts import settings_of, texts
-from ..net.endpoint import Station
 from ..net.identity import Identity
+from ..protocol.node import NodeProtocol
 from ..storage import codec
 from .config import Config
 from .session import Session
@@ -31,7 +31,7 @@ log = logging.getLogger("dekpca.peer")
 
 FINISHED = "finished.json"
 
-Watch = Callable[[Station], AbstractContextManager[None]]
+Watch = Callable[[NodeProtocol], AbstractContextManager[None]]
 
 
 @dataclass
@@ -76,10 +76,10 @@ def finished(config: Config) -> dict[str, Any] | None:
 
 
 def run(prepared: Prepared, identity: Identity | None, watch: Watch | None = None) -> dict[str, Any]:
-    """Take part in the run until the end; returns what came out. `watch` shows the station to the owner meanwhile."""
+    """Take part in the run until the end; returns what came out. `watch` shows the protocol to the owner meanwhile."""
     config, model = prepared.config, prepared.model
     session = Session(config.place(identity), prepared.samples, prepared.facts, model._features.sorted_names)
-    with session, nullcontext() if watch is None else watch(session.station):
+    with session, nullcontext() if watch is None else watch(session.protocol):
         network, sizes = session.meet()
         number = network.number[config.name]
 

@@ -1,4 +1,4 @@
-"""A session: one node's part in a run, from the first greeting to the last farewell.
+"""A session: one node's part in a run, from the first handshake to the last heartbeat.
 
     with Session(place, samples, facts) as session:
         network, sizes = session.meet()
@@ -30,19 +30,21 @@ from ....network import Network
 from ....options import Options
 from ...local import Observer, Outcome, drive
 from ..errors import PeerError, RunFailed
-from ..net.endpoint import REFUSING, Station, Timeouts
+from ..net.endpoint import Endpoint
 from ..net.identity import Identity
 from ..net.transport import Transport
 from ..protocol.checks import PROTOCOL, Limits
-from ..protocol.handshake import Terms
-from ..protocol.membership import Roster
-from ..storage.store import Saved, Store
-from .delivery import PeerMail
+from ..protocol.events import Phase
+from ..protocol.handshake import Settings
+from ..protocol.membership import Membership
+from ..protocol.node import NodeProtocol, Timeouts
+from ..storage.folder import RunFolder, Saved
+from .delivery import Delivery
 
 log = logging.getLogger("dekpca.peer")
 
 EXPIRY_WARNING = 14  # days
-# What came since a checkpoint is in the journal: a restart computes about so many iterations again, or what took so many seconds if that is more.
+# A restart computes about so many iterations again, or what took so many seconds if that is more.
 CHECKPOINT_EVERY = 5  # iterations
 CHECKPOINT_APART = 1.0  # seconds
 
@@ -80,7 +82,7 @@ class Session:
             "dtype": str(samples.dtype),
             **facts,
         }
-        self.terms = Terms.of(known, columns, place.run, place.secret_columns)
+        self.settings = Settings.of(known, columns, place.run, place.secret_columns)
         own = {
             "protocol": str(PROTOCOL),
             "run": place.run,
@@ -88,26 +90,30 @@ class Session:
             "neighbors": ", ".join(sorted(place.neighbors)),
         }
         own |= {"data": fingerprint(samples), "threads": str(place.threads), "compiled code": native.level()}
-        self.store = Store(place.folder)
+        self.store = RunFolder(place.folder)
         self.saved = Saved()
-        roster = Roster(place.name, list(place.neighbors), len(samples))
+        membership = Membership(place.name, list(place.neighbors), len(samples))
         refusal: PeerError | None = None
         try:
-            self.saved = self.store.open({**own, **self.terms.facts})
-            roster.add(self.store.records, place.name)
+            self.saved = self.store.open({**own, **self.settings.values})
+            membership.add(self.store.records, place.name)
         except PeerError as error:
             refusal = error
         except BaseException:
             self.store.close()
             raise
         self.resumed = self.saved.round > 0
-        self.station = Station(
-            place.name, place.run, place.folder, place.neighbors, roster, self.store.journal, place.timeouts
-        )
+        store = self.store if refusal is None else None
+        self.protocol = NodeProtocol(
+            place.name, place.run, self.settings, membership, place.neighbors, place.timeouts, time.monotonic(),
+            {} if store is None else {name: store.messages.held(name) for name in place.neighbors},
+            [] if store is None else store.finished,
+        )  # fmt: skip
+        self.endpoint = Endpoint(self.protocol, store, place.neighbors)
         if refusal is not None:  # the neighbors wait for this node: they are told why before it stops
-            self.station.phase = REFUSING
-            self.station.fail(refusal)
-        self.transport = Transport(self.station, self.terms, place.identity, place.listen)
+            self.protocol.phase = Phase.REFUSING
+            self.endpoint.fail(refusal)
+        self.transport = Transport(self.endpoint, place.folder, place.identity, place.listen)
         self._pinned = threadpool_limits(place.threads)
 
     def __enter__(self) -> Session:
@@ -115,8 +121,8 @@ class Session:
             self.transport.__enter__()
         except BaseException as error:
             self.store.close()
-            if self.station.error is not None:
-                raise self.station.error from error
+            if self.protocol.error is not None:
+                raise self.protocol.error from error
             raise
         log.info("listening", extra={"address": self.transport.address, "resumed_in_round": self.saved.round})
         identity = self.place.identity
@@ -134,8 +140,8 @@ class Session:
 
     def meet(self) -> tuple[Network, np.ndarray]:
         """Wait for the neighbors and learn the network; returns it, and the rows of every node."""
-        self.store.keep_records(self.station.meet())
-        network, sizes = self.station.roster.network()
+        self.store.keep_records(self.endpoint.meet())
+        network, sizes = self.protocol.membership.network()
         log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, "rows": int(sizes.sum())})
         return network, sizes
 
@@ -143,23 +149,21 @@ class Session:
         self, parts: Sequence[Any], network: Network, options: Options, observer: Observer | None = None, resume: Any = None
     ) -> Outcome:  # fmt: skip
         """Drive the program, from the start or the last checkpoint. `parts` is a list of this node's samples."""
-        _, sizes = self.station.roster.network()
+        _, sizes = self.protocol.membership.network()
         number = network.number[self.place.name]
         blocks = make_blocks(parts, network, [number], sizes)
         saved = self.saved
         resume = [(saved.known, saved.state)] if saved.round else None
         self.saved = Saved()  # a copy less
-        mail = PeerMail(blocks[0], self.station, saved.round)
-        mail.last_sent |= saved.last_sent
+        delivery = Delivery(blocks[0], self.endpoint, saved.round)
+        delivery.last_sent |= saved.last_sent
         if saved.traffic:
-            mail.traffic.messages, mail.traffic.bytes = saved.traffic["messages"], saved.traffic["bytes"]
-            mail.traffic.edge_bytes = saved.traffic["edge_bytes"]
+            delivery.traffic.messages, delivery.traffic.bytes = saved.traffic["messages"], saved.traffic["bytes"]
+            delivery.traffic.edge_bytes = saved.traffic["edge_bytes"]
         dtype = blocks[0].samples.dtype.newbyteorder("<").str
         limits = Limits.of(self.place.run, dtype, options, sizes, parts[0].shape[1], network.depth)
-        self.station.begin(limits, saved.round, mail.last_sent)
-        self.station.through = self.store.through
-        self.station.phase = "setting up" if not saved.round else "iterating"
-        self.transport.open_doors()
+        self.endpoint.begin(limits, saved.round, self.store.through, delivery.last_sent)
+        self.transport.accept_messages()
         log.info("begun", extra={"round": saved.round, "resumed": bool(saved.round)})
         last, due = saved.round, time.monotonic() + self.place.checkpoint_apart
         waiting: Saved | None = None  # a checkpoint, until all that was said before it is acknowledged
@@ -168,32 +172,34 @@ class Session:
         def at_checkpoint(blocks: list[Block], requests: list[Checkpoint]) -> None:
             nonlocal last, due, waiting
             state = requests[0].state
-            self.station.phase, self.station.iteration = "iterating", int(state.iteration)
+            self.protocol.phase, self.protocol.iteration = Phase.ITERATING, int(state.iteration)
             if state.history["residual"]:
-                self.station.residual = float(np.max(state.history["residual"][-1]))
-            wanted = waiting is None and mail.round > last and int(state.iteration) % self.place.checkpoint_every == 0
+                self.protocol.residual = float(np.max(state.history["residual"][-1]))
+            wanted = (
+                waiting is None and delivery.round > last and int(state.iteration) % self.place.checkpoint_every == 0
+            )
             if wanted and time.monotonic() >= due:
-                last, due = mail.round, time.monotonic() + self.place.checkpoint_apart
-                waiting = Saved(mail.round, requests[0].known, state, dict(mail.last_sent), _traffic(mail))
-            if waiting is not None and self.station.all_acknowledged(waiting.round):
+                last, due = delivery.round, time.monotonic() + self.place.checkpoint_apart
+                waiting = Saved(delivery.round, requests[0].known, state, dict(delivery.last_sent), _traffic(delivery))
+            if waiting is not None and self.endpoint.all_acknowledged(waiting.round):
                 self.store.save(waiting)
-                self.station.forget(self.store.through)
+                self.endpoint.forget(self.store.through)
                 self.store.trim()
                 waiting = None
-            self.station.wants_receipts = waiting is not None
+            self.protocol.urgent = waiting is not None
             if observer is not None:
                 observer(blocks, requests)
 
         try:
-            outcome = drive(blocks, options, at_checkpoint, resume, mail)
+            outcome = drive(blocks, options, at_checkpoint, resume, delivery)
         except PeerError:
             raise
         except (
             ValueError
         ) as error:  # the program cannot go on, nor will it after a restart: nobody need wait for this node
             raise RunFailed(str(error)) from error
-        self.station.phase = "finishing"
-        self.transport.hurry()
+        self.protocol.start_finishing(time.monotonic())
+        self.transport.acknowledge_at_once()
         return outcome
 
     def options(self, options: Options) -> Options:
@@ -202,13 +208,13 @@ class Session:
 
     def finish(self) -> None:
         """The answer is kept: stay until the neighbors have theirs."""
-        for name in self.station.finish():
+        for name in self.endpoint.finish():
             log.warning("neighbor was not heard from any more; this node has its answer", extra={"peer": name})
         log.info("finished")
 
 
-def _traffic(mail: PeerMail) -> dict[str, Any]:
-    traffic = mail.traffic
+def _traffic(delivery: Delivery) -> dict[str, Any]:
+    traffic = delivery.traffic
     copied = {name: {k: v.copy() for k, v in getattr(traffic, name).items()} for name in ("messages", "bytes")}
     return {**copied, "edge_bytes": traffic.edge_bytes.copy()}
 

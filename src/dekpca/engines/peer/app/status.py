@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ..net.endpoint import Station
+from ..protocol.node import NodeProtocol
 from .config import ConfigError, split_address
 from .logs import PATIENCE
 
@@ -31,25 +31,25 @@ VISIT = 10.0  # seconds in which a visitor must have asked
 
 
 # ---------------------------------------------------------------------- what is going on, for whoever asks
-def state(station: Station) -> dict[str, Any]:
+def state(node: NodeProtocol) -> dict[str, Any]:
     now = time.monotonic()
     neighbors = {
         n.name: {
-            "up": n.up, "phase": n.phase, "iteration": n.iteration, "silent": n.silent(now, station.started), "sent": n.sent,
-            "received": n.received, "waiting": len(n.outbox), "trouble": n.stopped or n.trouble, "idle": n.told.now(now) if n.told.at else 0.0,
-            "waits_for": ", ".join(n.told.waits_for),
+            "up": n.up, "phase": n.heartbeat.phase, "iteration": n.heartbeat.iteration, "silent": n.silent(now, node.started), "sent": n.bytes_sent,
+            "received": n.bytes_received, "waiting": len(n.window.unacknowledged), "trouble": n.stop_reason or n.trouble,
+            "idle": n.told.now(now) if n.told else 0.0, "waits_for": ", ".join(n.heartbeat.waits_for),
         }
-        for n in station.neighbors.values()
+        for n in node.neighbors.values()
     }  # fmt: skip
     return {
-        "node": station.name, "run": station.run, "phase": station.phase, "iteration": station.iteration, "round": station.reached,
-        "residual": station.residual, "neighbors": neighbors,
+        "node": node.name, "run": node.run, "phase": node.phase, "iteration": node.iteration, "round": node.round,
+        "residual": node.residual, "neighbors": neighbors,
     }  # fmt: skip
 
 
-def line(station: Station) -> str:
+def line(node: NodeProtocol) -> str:
     """In a few words."""
-    said = state(station)
+    said = state(node)
     parts = [said["phase"]]
     if said["phase"] == "iterating":
         parts = [f"iteration {said['iteration']}"]
@@ -61,25 +61,25 @@ def line(station: Station) -> str:
 
 
 @contextmanager
-def shown(station: Station, console: Console) -> Iterator[None]:
+def shown(node: NodeProtocol, console: Console) -> Iterator[None]:
     """A line on the terminal that is kept up to date; elsewhere a log line now and then. From a thread: a terminal may be stopped."""
     ended = threading.Event()
 
     def on_terminal() -> None:
         with Live(
-            Text(line(station)), console=console, transient=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+            Text(line(node)), console=console, transient=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         ) as live:  # fmt: skip
             while not ended.wait(SHOW_EVERY):
-                live.update(Text(line(station)), refresh=True)
+                live.update(Text(line(node)), refresh=True)
 
     def in_log() -> None:
         last = None
         while not ended.wait(LOG_EVERY):
-            now = station.phase, station.iteration
+            now = node.phase, node.iteration
             if now != last:
                 last = now
                 keys = ("phase", "iteration", "residual", "round")
-                log.info("progress", extra={k: v for k, v in state(station).items() if k in keys})
+                log.info("progress", extra={k: v for k, v in state(node).items() if k in keys})
 
     thread = threading.Thread(target=on_terminal if console.is_terminal else in_log, name="status", daemon=True)
     thread.start()
@@ -94,11 +94,11 @@ def shown(station: Station, console: Console) -> Iterator[None]:
 class Metrics:
     """What Prometheus collects, made when it asks."""
 
-    def __init__(self, station: Station):
-        self.station = station
+    def __init__(self, node: NodeProtocol):
+        self.node = node
 
     def collect(self) -> Iterable[Any]:
-        said = state(self.station)
+        said = state(self.node)
         yield GaugeMetricFamily("dekpca_iteration", "Iterations done", value=said["iteration"])
         yield GaugeMetricFamily("dekpca_round", "Rounds of messages begun", value=said["round"])
         if said["residual"] is not None:
@@ -145,8 +145,8 @@ td:first-child,th:first-child{{text-align:left}}
 <p><a href="metrics">metrics for Prometheus</a></p></body></html>"""
 
 
-def page(station: Station) -> str:
-    said = state(station)
+def page(node: NodeProtocol) -> str:
+    said = state(node)
     rows = []
     for name, n in said["neighbors"].items():
         waits = f", waits for {n['waits_for']}" if n["waits_for"] else ""
@@ -200,11 +200,11 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 @contextmanager
-def served(station: Station, address: str) -> Iterator[str]:
+def served(node: NodeProtocol, address: str) -> Iterator[str]:
     """Metrics at /metrics and the page at /; yields the address."""
     host, port = split_address("--metrics", address)
     registry = CollectorRegistry()
-    registry.register(Metrics(station))
+    registry.register(Metrics(node))
     metrics = make_wsgi_app(registry)
 
     def answer(environment: Any, start: Any) -> Any:
@@ -216,7 +216,7 @@ def served(station: Station, address: str) -> Iterator[str]:
             return [b"not here\n"]
         safe = ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
         start("200 OK", [("Content-Type", "text/html; charset=utf-8"), safe])
-        return [page(station).encode()]
+        return [page(node).encode()]
 
     try:
         server = make_server(host, port, answer, _Server, _Quiet)

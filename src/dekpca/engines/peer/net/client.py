@@ -1,7 +1,7 @@
-"""The links of a node: one to each neighbor, for what this node says. Each greets, delivers, and begins again when it breaks.
+"""The calls that a node makes: a client for each neighbor, which makes handshakes, delivers messages, and begins again when a connection breaks.
 
-A link is a connection for messages and another for signs of life, so that these are not held up by a large message. Both wait a little longer, with
-jitter, after each failure. What breaks a link is logged once; whether it has been broken for too long, the station decides.
+A client has one connection for messages and another for heartbeats, so that a large message does not hold these up. After each failure it waits
+a little longer, with jitter. A broken connection is logged once; whether it has been broken for too long, the protocol decides.
 """
 
 from __future__ import annotations
@@ -9,25 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
 
-from ..errors import NEW_RUN, Disagreement, PeerError, PeerLost, ProtocolError
+from ..errors import PeerError, ProtocolError
+from ..protocol import events
 from ..protocol import wire_pb2 as wire
-from ..protocol.checks import MOST_RECEIVED, PIECE, Letter, check_beat, check_greeting, metadata, parse
-from ..protocol.handshake import Terms
+from ..protocol.checks import CHUNK, MOST_RECEIVED, MessageHead, check_handshake, check_heartbeat, metadata, parse
 from ..protocol.text import showable
 from ..storage.codec import take_bytes
-from .endpoint import Neighbor, Station
+from .endpoint import Endpoint
 from .identity import Identity, explain
-from .server import SERVICE, Server
+from .server import REFUSALS, SERVICE, handshake_of, heartbeat_of
 
-CALL = 30.0  # seconds for a greeting
-NEWS = 0.02  # seconds in which news of several nodes are told together
+CALL = 30.0  # seconds for a handshake
+NEWS = 0.02  # seconds in which records of several nodes are told together
 CONNECT = 10.0  # seconds for a connection, handshake included
 FIRST_LOOK = 0.002  # seconds until we look whether there is one, then twice as long; a handshake takes milliseconds
 FIRST_DELAY, MOST_DELAY = 0.1, 2.0  # seconds before trying again
@@ -47,22 +46,25 @@ OPTIONS = [
 ]
 
 
-class Link:
-    """What this node says to one neighbor."""
+class Client:
+    """The calls to one neighbor."""
 
-    def __init__(self, station: Station, server: Server, neighbor: Neighbor, identity: Identity | None):
-        self.station, self.server, self.neighbor, self.identity = station, server, neighbor, identity
-        self.news = asyncio.Event()  # something to say
+    def __init__(self, endpoint: Endpoint, name: str, identity: Identity | None):
+        self.endpoint, self.name, self.identity = endpoint, name, identity
+        self.address = endpoint.addresses[name]
+        self.news = asyncio.Event()  # there is something to send
         self.beat_now = asyncio.Event()
-        self._called = asyncio.Event()
-        neighbor.called = self._called.set
-        self._metadata = metadata(station.run, station.name)
+        self.called = asyncio.Event()  # the neighbor has called us: then it can be called, too
+        self._metadata = metadata(endpoint.run, endpoint.name)
 
     def start(self) -> list[asyncio.Task[None]]:
-        """Until cancelled, each: a task for both would end with the first of them, and leave the other if that missed it."""
-        return [asyncio.create_task(self._again(work)) for work in (self._talk, self._live)]
+        """Two tasks, until each is cancelled: one task for both would end with the first of them, and leave the other."""
+        return [asyncio.create_task(self._forever(work)) for work in (self._talk, self._beat)]
 
-    async def _again(self, work: Any) -> None:
+    def _report(self, event: Any) -> None:
+        self.endpoint.receive(self.name, event)
+
+    async def _forever(self, work: Any) -> None:
         delay = FIRST_DELAY
         while True:
             try:
@@ -72,28 +74,30 @@ class Link:
                     delay = FIRST_DELAY
                     await work(channel)
             except grpc.aio.AioRpcError as error:
-                self._broken(error)
+                self._report(_event_of(error))
             except TimeoutError:
-                self.station.unreachable(self.neighbor, f"no connection to {self.neighbor.address}")
+                self._report(events.Unreachable(f"no connection to {self.address}"))
             except (ProtocolError, asyncio.InvalidStateError) as error:  # the latter: writing to a call that has ended
-                self.station.unreachable(self.neighbor, str(error))
+                self._report(events.Unreachable(str(error)))
             except PeerError as error:
-                self.station.fail(error)
+                self.endpoint.fail(error)
                 return
+            except events.Refused:
+                pass  # this node stops
             if delay > FIRST_DELAY:  # a neighbor that calls often does not set the pace
                 await asyncio.sleep(FIRST_DELAY)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay * random.uniform(0.5, 1.0)):
-                    await self._called.wait()
-            self._called.clear()
+                    await self.called.wait()
+            self.called.clear()
             delay = min(2 * delay, MOST_DELAY)
 
     async def _connect(self, channel: Any) -> None:
-        """Until the handshake is over. If it fails, a call fails at once and says why, which the state of a channel does not."""
+        """Until the TLS handshake is over. If it fails, a call fails at once and says why, which the state of a channel does not."""
         pause = FIRST_LOOK
         while (state := channel.get_state(try_to_connect=True)) != grpc.ChannelConnectivity.READY:
             if state == grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                call = channel.stream_stream(f"/{SERVICE}/Pulse")(metadata=self._metadata, timeout=1.0)
+                call = channel.stream_stream(f"/{SERVICE}/Heartbeat")(metadata=self._metadata, timeout=1.0)
                 try:
                     await self._read(call)
                 finally:
@@ -105,78 +109,57 @@ class Link:
     def _channel(self) -> Any:
         options: list[tuple[str, Any]] = list(OPTIONS)
         if self.identity is None:
-            return grpc.aio.insecure_channel(self.neighbor.address, options=options)
-        options.append(("grpc.ssl_target_name_override", self.neighbor.name))
-        return grpc.aio.secure_channel(self.neighbor.address, self.identity.channel_credentials(), options=options)
+            return grpc.aio.insecure_channel(self.address, options=options)
+        options.append(("grpc.ssl_target_name_override", self.name))
+        return grpc.aio.secure_channel(self.address, self.identity.channel_credentials(), options=options)
 
-    def _broken(self, error: grpc.aio.AioRpcError) -> None:
-        code, text = error.code(), showable(error.details() or error.code().name)
-        refused = code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED)
-        if refused and self.station.limits is None:  # nothing has begun, so nothing is lost by saying it at once
-            self.station.fail(Disagreement(f"refused by node {self.neighbor.name}: {text}"))
-            self.neighbor.told_done = True  # it told us
-        elif code == grpc.StatusCode.INVALID_ARGUMENT:
-            self.station.fail(
-                ProtocolError(f"node {self.neighbor.name} does not take what this node sends: {text}; {NEW_RUN}")
-            )
-        elif code == grpc.StatusCode.OUT_OF_RANGE:
-            self.station.fail(PeerLost(f"node {self.neighbor.name} takes no more of node {self.station.name}: {text}"))
-        elif code != grpc.StatusCode.ABORTED:
-            self.station.unreachable(self.neighbor, explain(text))
-
-    # ------------------------------------------------------------------ greetings and messages
+    # ------------------------------------------------------------------ handshakes and messages
     async def _talk(self, channel: Any) -> None:
-        await self._greet(channel)
-        while self.station.limits is None or self._has_news:
+        protocol = self.endpoint.protocol
+        await self._handshake(channel)
+        while protocol.limits is None or protocol.has_news(self.name):
             self.news.clear()
-            if not self._has_news:
+            if not protocol.has_news(self.name):
                 await self.news.wait()
                 continue
-            await asyncio.sleep(NEWS)  # it may be told by somebody else, or have news itself
-            if self._has_news:
-                await self._greet(channel)
+            await asyncio.sleep(NEWS)  # another node may tell it, or it may have news itself
+            if protocol.has_news(self.name):
+                await self._handshake(channel)
         await self._deliver(channel)
 
-    @property
-    def _has_news(self) -> bool:
-        return not self.neighbor.knows.issuperset(self.station.roster.records)
-
-    async def _greet(self, channel: Any) -> None:
-        if self.station.error is not None and self.station.limits is None:
-            await asyncio.Event().wait()  # until it ends: beats say why, and our record may change before we are back
-        said = self.server.greeting()
-        call = channel.stream_stream(f"/{SERVICE}/Greet")(metadata=self._metadata, timeout=CALL)
+    async def _handshake(self, channel: Any) -> None:
+        if self.endpoint.protocol.silenced:
+            await asyncio.Event().wait()  # until this client is cancelled; heartbeats say why
+        said = handshake_of(self.endpoint)
+        call = channel.stream_stream(f"/{SERVICE}/Handshake")(metadata=self._metadata, timeout=CALL)
         try:
             await call.write(said.SerializeToString())
             data = await self._read(call)
         finally:
             call.cancel()
-        told = check_greeting(parse(wire.Greeting, data))
-        self.server.terms.refuse_differences(self.station.name, self.neighbor.name, Terms(told.facts, told.columns))
-        self.server.learn(told.records, self.neighbor)
-        self.neighbor.knows |= {record.name for record in said.records}
-        self.station.agree(self.neighbor)
-        self.station.answered(self.neighbor)
+        self._report(check_handshake(parse(wire.Handshake, data)))
+        self._report(events.HandshakeSent(frozenset(record.name for record in said.records)))
+        self._report(events.Answered())
 
     async def _deliver(self, channel: Any) -> None:
         """Send what the neighbor has not acknowledged, then whatever comes."""
         call = channel.stream_stream(f"/{SERVICE}/Deliver")(metadata=self._metadata)
         try:
-            opening = await self._receipt(call)
+            opening = await self._acknowledgement(call)
             if not opening.opening:
                 raise ProtocolError("a delivery that does not begin with what is held")
-            self.station.check_held(self.neighbor, opening.through, set(opening.held))
-            saying, hearing = asyncio.ensure_future(self._say(call)), asyncio.ensure_future(self._hear(call))
+            self._report(events.Opening(opening.through, frozenset(opening.held)))
+            sending, hearing = asyncio.ensure_future(self._send(call)), asyncio.ensure_future(self._hear(call))
             try:
-                done, _ = await asyncio.wait({saying, hearing}, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
                 if hearing not in done:  # a call that fails says why when it is read
                     done, _ = await asyncio.wait({hearing}, timeout=1.0)
-                for task in done or {saying}:
+                for task in done or {sending}:
                     task.result()
             finally:
-                for task in (saying, hearing):
+                for task in (sending, hearing):
                     task.cancel()
-                await asyncio.gather(saying, hearing, return_exceptions=True)
+                await asyncio.gather(sending, hearing, return_exceptions=True)
         finally:
             call.cancel()
 
@@ -188,66 +171,65 @@ class Link:
             raise grpc.aio.AioRpcError(code, await call.initial_metadata(), await call.trailing_metadata(), details)
         return data
 
-    async def _receipt(self, call: Any) -> wire.Receipt:
-        receipt = parse(wire.Receipt, await self._read(call))
-        self.station.answered(self.neighbor)
-        return receipt
+    async def _acknowledgement(self, call: Any) -> wire.Acknowledgement:
+        found = parse(wire.Acknowledgement, await self._read(call))
+        self._report(events.Answered())
+        return found
 
     async def _hear(self, call: Any) -> None:
         while True:
-            receipt = await self._receipt(call)
-            self.station.acknowledge(self.neighbor, receipt.rounds)
+            found = await self._acknowledgement(call)
+            self._report(events.Acknowledged(tuple(found.rounds)))
 
-    async def _say(self, call: Any) -> None:
-        spoken = 0  # rounds only go up
+    async def _send(self, call: Any) -> None:
+        window, last = self.endpoint.protocol.neighbors[self.name].window, 0  # rounds only go up
         while True:
             self.news.clear()
-            with self.station.changed:
-                waiting = [(round, *item) for round, item in self.neighbor.outbox.items() if round > spoken]
-            for round, letter, data in waiting:
-                for piece in self._pieces(letter, data):
-                    await call.write(piece.SerializeToString())
-                    self.station.effort.mark()
-                    self.neighbor.sent += len(piece.data)
-                    self.neighbor.progress = time.monotonic()
-                    if round not in self.neighbor.outbox:  # it had it already
+            pending = self.endpoint.pending(self.name, last)
+            for round, (head, data) in pending:
+                for chunk in self._chunks(head, data):
+                    await call.write(chunk.SerializeToString())
+                    self._report(events.ChunkSent(len(chunk.data)))
+                    if round not in window.unacknowledged:  # the neighbor has it already
                         break
-                spoken = round
-            if not waiting:
+                last = round
+            if not pending:
                 await self.news.wait()
 
-    def _pieces(self, letter: Letter, data: Iterable[memoryview]) -> Iterator[wire.Piece]:
+    def _chunks(self, message: MessageHead, data: Iterable[memoryview]) -> Iterator[wire.Chunk]:
         head = wire.Head(
-            run=self.station.run, sender=self.station.name, round=letter.round, kind=letter.kind, dtype=letter.dtype, shape=letter.shape,
-            soon=self.station.wants_receipts,
+            run=self.endpoint.run, sender=self.endpoint.name, round=message.round, kind=message.kind, dtype=message.dtype,
+            shape=message.shape, urgent=self.endpoint.protocol.urgent,
         )  # fmt: skip
         buffers = deque(data)
-        for start in range(0, max(letter.size, 1), PIECE):
-            part = b"".join(take_bytes(buffers, min(PIECE, letter.size - start)))
-            yield wire.Piece(head=None if start else head, offset=start, data=part)
+        for start in range(0, max(message.size, 1), CHUNK):
+            part = b"".join(take_bytes(buffers, min(CHUNK, message.size - start)))
+            yield wire.Chunk(head=None if start else head, offset=start, data=part)
 
-    # ------------------------------------------------------------------ signs of life
-    async def _live(self, channel: Any) -> None:
-        call = channel.stream_stream(f"/{SERVICE}/Pulse")(metadata=self._metadata)
-        period = self.station.timeouts.beat
+    # ------------------------------------------------------------------ heartbeats
+    async def _beat(self, channel: Any) -> None:
+        call = channel.stream_stream(f"/{SERVICE}/Heartbeat")(metadata=self._metadata)
+        period = self.endpoint.timeouts.beat
         try:
             while True:
                 self.beat_now.clear()
-                said = self.station.beat(self.neighbor)
-                await call.write(said.SerializeToString())
+                sent = self.endpoint.heartbeat(self.name)
+                await call.write(heartbeat_of(sent).SerializeToString())
                 async with asyncio.timeout(max(CONNECT, 2 * period)):
                     data = await self._read(call)
-                beat = check_beat(parse(wire.Beat, data))
-                self.station.answered(self.neighbor)  # first: if it stops us, it is up, and waits to hear that we know
-                self.station.note_beat(self.neighbor, beat)
-                if said.done and not self.neighbor.told_done:
-                    self.neighbor.told_done = True
-                    self.station.arrived()
-                if said.stopped:
-                    self.neighbor.told_done = True
-                    self.station.arrived()
+                heard = check_heartbeat(parse(wire.Heartbeat, data))
+                self._report(events.Answered())  # first: if it stops us, it is up, and waits to hear that we know
+                self._report(heard)
+                self._report(events.HeartbeatAnswered(sent))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(period):
                         await self.beat_now.wait()
         finally:
             call.cancel()
+
+
+def _event_of(error: grpc.aio.AioRpcError) -> Any:
+    """What a call that failed means."""
+    text = showable(error.details() or error.code().name)
+    why = REFUSALS.get(error.code())
+    return events.Unreachable(explain(text)) if why is None else events.TheyRefused(why, text)

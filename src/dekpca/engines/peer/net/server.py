@@ -1,4 +1,4 @@
-"""The server of a node: what its neighbors may call. Who calls is settled before any message of the call is read.
+"""The server of a node: what its neighbors may call. The caller is identified before any message of the call is read.
 
 Every refusal is logged with its reason and ends the call, nothing else: a stranger or a broken neighbor does not disturb the run.
 """
@@ -7,30 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import logging
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
 
 import grpc
 
 from ..errors import Disagreement, ProtocolError, TooMuch
+from ..protocol import events
 from ..protocol import wire_pb2 as wire
 from ..protocol.checks import (
     MOST_RECEIVED,
-    PROTOCOL,
-    Letter,
-    check_beat,
-    check_greeting,
-    check_head,
-    check_piece,
+    MessageHead,
+    check_chunk,
+    check_handshake,
+    check_heartbeat,
     parse,
     read_metadata,
 )
-from ..protocol.handshake import Terms
-from .endpoint import REFUSING, Neighbor, Station
+from ..protocol.events import Refusal, Refused
+from ..storage.messages import Chunk
+from .endpoint import Endpoint
 from .identity import Identity, peer_name
 from .listener import Listener, descriptors
 
@@ -41,10 +42,10 @@ logging.getLogger("grpc._cython.cygrpc").setLevel(
 
 SERVICE = "dekpca.peer.v1.Peer"
 STREAMS = 4  # deliveries of one neighbor at once: one lives, others may not have noticed yet that they are cut
-TOGETHER = 0.1  # seconds of messages that are synced and acknowledged together; who waits for a receipt says so
-MOST_TAKEN = (
-    1000  # messages of one delivery that are not acknowledged: a neighbor that reads no receipts is not read either
-)
+TOGETHER = 0.1  # seconds of messages that are synced and acknowledged together; a sender that waits says so
+MOST_TAKEN = 1000  # messages of one delivery that are not acknowledged: a neighbor that reads no acknowledgements is not read either
+MOST_BACKLOG = 64  # chunks in memory: a disk that is slower than the line slows the neighbor down
+DISK = 0.005  # seconds between looks at such a disk, or at a program that has to catch up
 GRACE = 0.5  # seconds in which neighbors that leave too end their calls themselves
 OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),
@@ -62,20 +63,26 @@ OPTIONS = [
 ]
 
 Code = grpc.StatusCode
-
-
-class NotYet(Exception):
-    """To be tried again."""
+CODES = {
+    Refusal.UNKNOWN: Code.UNAUTHENTICATED,
+    Refusal.STRANGER: Code.PERMISSION_DENIED,
+    Refusal.SETTINGS: Code.FAILED_PRECONDITION,
+    Refusal.MESSAGE: Code.INVALID_ARGUMENT,
+    Refusal.QUOTA: Code.OUT_OF_RANGE,
+    Refusal.LATER: Code.ABORTED,
+}
+REFUSALS = {code: why for why, code in CODES.items() if why is not Refusal.UNKNOWN}
 
 
 class Server:
-    """Answers the neighbors' calls. `terms` is what both must hold alike."""
+    """Answers the neighbors' calls."""
 
-    def __init__(self, station: Station, terms: Terms, identity: Identity | None):
-        self.station, self.terms, self.identity = station, terms, identity
+    def __init__(self, endpoint: Endpoint, folder: Path, identity: Identity | None):
+        self.endpoint, self.folder, self.identity = endpoint, folder, identity
         self.ready = asyncio.Event()  # the network is known, so that the size of messages can be judged
-        self._wanted: set[asyncio.Event] = set()  # of each delivery: that its receipts are waited for
-        self._ended = False  # the program, so that neighbors wait for nothing but receipts
+        self.on_call: dict[str, Callable[[], Any]] = {}  # what to do when a neighbor calls
+        self._urgent: set[asyncio.Event] = set()  # of each delivery: its acknowledgements are waited for
+        self._at_once = False  # the program has ended: neighbors wait for nothing but acknowledgements
         self._attempts = itertools.count()
         self._streams: dict[str, int] = {}
         self._server: Any = None
@@ -84,15 +91,17 @@ class Server:
 
     async def start(self, listen: str) -> str:
         """Listen; returns the address, with the port that was found if 0 was asked for."""
-        room = descriptors(len(self.station.neighbors))
-        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=8 * len(self.station.neighbors) + 32)
+        room = descriptors(len(self.endpoint.protocol.neighbors))
+        self._server = grpc.aio.server(
+            options=OPTIONS, maximum_concurrent_rpcs=8 * len(self.endpoint.protocol.neighbors) + 32
+        )
         handlers = {
-            "Greet": grpc.stream_stream_rpc_method_handler(self._admitted(self._greet)),
+            "Handshake": grpc.stream_stream_rpc_method_handler(self._admitted(self._handshake)),
             "Deliver": grpc.stream_stream_rpc_method_handler(self._admitted(self._deliver)),
-            "Pulse": grpc.stream_stream_rpc_method_handler(self._admitted(self._pulse)),
+            "Heartbeat": grpc.stream_stream_rpc_method_handler(self._admitted(self._heartbeat)),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        self._listener = Listener(self.station.folder, room, tls=self.identity is not None)
+        self._listener = Listener(self.folder, room, tls=self.identity is not None)
         inside = f"unix:{quote(str(self._listener.inside))}"
         if self.identity is None:
             self._server.add_insecure_port(inside)
@@ -116,160 +125,115 @@ class Server:
             self._listener.close()  # in a moment: its thread never waits
 
     # ------------------------------------------------------------------ who calls
-    async def _admit(self, context: Any) -> Neighbor:
+    async def _admit(self, context: Any) -> str:
         """The neighbor that calls; anybody else is refused."""
         protocol, run, claimed = read_metadata(dict(context.invocation_metadata()))
-        if self.identity is None:
-            name: str | None = claimed
-        else:
-            name = peer_name(context.auth_context())
+        authenticated = claimed if self.identity is None else peer_name(context.auth_context())
         connection = None if self._listener is None else self._listener.connection(context.peer())
-        where = "a connection that has ended" if connection is None else connection.address
-        if name is None:
-            await self._refuse(context, Code.UNAUTHENTICATED, where, "a certificate without a node's name")
-        if name not in self.station.neighbors:
-            await self._refuse(
-                context, Code.PERMISSION_DENIED, where, f"node {name!r} is not a neighbor of node {self.station.name}"
-            )
-        if claimed != name:
-            await self._refuse(
-                context,
-                Code.PERMISSION_DENIED,
-                where,
-                f"the certificate is that of node {name}, but the call says {claimed[:80]!r}",
-            )
-        if protocol != str(PROTOCOL):
-            await self._refuse(
-                context, Code.FAILED_PRECONDITION, where,
-                f"protocol: node {self.station.name} speaks {PROTOCOL}, node {name} speaks {protocol[:20]!r}; use the same version of dekpca",
-            )  # fmt: skip
-        if run != self.station.run:
-            await self._refuse(
-                context, Code.FAILED_PRECONDITION, where,
-                f"run: node {self.station.name} has {self.station.run!r}, node {name} has {run[:80]!r}; give both the same",
-            )  # fmt: skip
+        try:
+            name = self.endpoint.protocol.admit(authenticated, claimed, protocol, run)
+        except Refused as error:
+            where = "a connection that has ended" if connection is None else connection.address
+            await self._refuse(context, error.why, where, str(error))
         if self._listener is not None and connection is not None:
             self._listener.admit(connection, name)
-        self.station.neighbors[name].called()
-        return self.station.neighbors[name]
+        if name in self.on_call:
+            self.on_call[name]()
+        return name
 
-    async def _refuse(self, context: Any, code: Any, who: str, why: str) -> NoReturn:
-        log.warning("refused", extra={"caller": who, "why": why})
-        await context.abort(code, why[:1500])
+    async def _refuse(self, context: Any, why: Refusal, who: str, text: str) -> NoReturn:
+        if why is not Refusal.LATER:
+            log.warning("refused", extra={"caller": who, "why": text})
+        await context.abort(CODES[why], text[:1500])
         raise AssertionError  # abort raises
 
-    def _admitted(self, handler: Callable[[Neighbor, AsyncIterator[bytes]], AsyncIterator[bytes]]) -> Any:
+    def _admitted(self, handler: Callable[[str, AsyncIterator[bytes]], AsyncIterator[bytes]]) -> Any:
         """A call of a neighbor: whatever is wrong with it ends it, and is logged."""
 
         async def call(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-            neighbor = await self._admit(context)
+            name = await self._admit(context)
             # A refusal is said after the error is gone: it holds the message, and gRPC would keep both until the next garbage collection.
-            code, why, logged = Code.OK, "", True
+            refusal: Refusal | None = None
+            code, text = Code.OK, ""
             try:
-                async for answer in handler(neighbor, messages):
+                async for answer in handler(name, messages):
                     yield answer
             except TooMuch as error:
-                code, why = Code.OUT_OF_RANGE, str(error)
+                refusal, text = Refusal.QUOTA, str(error)
             except ProtocolError as error:
-                code, why = Code.INVALID_ARGUMENT, str(error)
+                refusal, text = Refusal.MESSAGE, str(error)
             except Disagreement as error:
-                if self.station.limits is None:  # nothing has begun: both say it, and stop
-                    self.station.fail(error)
-                    neighbor.told_done = True  # with this refusal
-                code, why = Code.FAILED_PRECONDITION, str(error)
-            except NotYet as error:
-                code, why, logged = Code.ABORTED, str(error), False
+                self.endpoint.receive(name, events.WeRefused(error))
+                refusal, text = Refusal.SETTINGS, str(error)
+            except Refused as error:
+                refusal, text = error.why, str(error)
             except OSError as error:
-                self.station.fail(error)
-                code, why, logged = Code.UNAVAILABLE, "cannot write its journal", False
+                self.endpoint.fail(error)
+                code, text = Code.UNAVAILABLE, "cannot write to its disk"
             except Exception as error:
                 if self._stopping:  # gRPC's way to tell a call
-                    log.debug("a call ended while stopping", extra={"peer": neighbor.name, "why": repr(error)})
+                    log.debug("a call ended while stopping", extra={"peer": name, "why": repr(error)})
                     return
-                log.exception("a call failed", extra={"peer": neighbor.name})
-                self.station.fail(error)
-                code, why, logged = Code.INTERNAL, "an error of ours", False
-            if logged and code is not Code.OK:
-                await self._refuse(context, code, f"node {neighbor.name}", why)
+                log.exception("a call failed", extra={"peer": name})
+                self.endpoint.fail(error)
+                code, text = Code.INTERNAL, "an error of ours"
+            if refusal is not None:
+                await self._refuse(context, refusal, f"node {name}", text)
             elif code is not Code.OK:
-                await context.abort(code, why)
+                await context.abort(code, text)
 
         return call
 
     # ------------------------------------------------------------------ the calls
-    async def _greet(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _handshake(self, name: str, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Compare settings, and exchange what is known of the network."""
-        greeted = False
+        seen = False
         async for data in messages:
-            if greeted:
-                raise ProtocolError("two greetings in one call")
-            greeted = True
-            told = check_greeting(parse(wire.Greeting, data))
-            if self.station.phase == REFUSING:
-                raise NotYet("this node does not resume")
-            self.terms.refuse_differences(self.station.name, neighbor.name, Terms(told.facts, told.columns))
-            if self.station.error is not None and self.station.limits is None:
-                # a beat says why; our record may change before we are back
-                raise NotYet("this node stops")
-            self.learn(told.records, neighbor)
-            self.station.agree(neighbor)
-            answer = self.greeting()
+            if seen:
+                raise ProtocolError("two handshakes in one call")
+            seen = True
+            self.endpoint.receive(name, check_handshake(parse(wire.Handshake, data)))
+            answer = handshake_of(self.endpoint)
             yield answer.SerializeToString()
-            neighbor.knows |= {record.name for record in answer.records}
+            self.endpoint.receive(name, events.HandshakeSent(frozenset(record.name for record in answer.records)))
 
-    def learn(self, records: Any, neighbor: Neighbor) -> None:
-        new = self.station.roster.add(records, neighbor.name)
-        neighbor.knows |= records.keys()
-        if new:
-            self.station.learned = time.monotonic()
-            self.station.arrived()
-            self.station.wake(list(self.station.neighbors))
-
-    def greeting(self) -> wire.Greeting:
-        facts = [wire.Fact(what=what, value=value) for what, value in self.terms.facts.items()]
-        records = [
-            wire.Record(name=name, neighbors=around, rows=rows)
-            for name, (around, rows) in self.station.roster.records.items()
-        ]
-        return wire.Greeting(facts=facts, records=records, columns=self.terms.columns)
-
-    async def _pulse(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _heartbeat(self, name: str, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for data in messages:
-            self.station.note_beat(neighbor, check_beat(parse(wire.Beat, data)))
-            yield self.station.beat(neighbor).SerializeToString()
+            self.endpoint.receive(name, check_heartbeat(parse(wire.Heartbeat, data)))
+            yield heartbeat_of(self.endpoint.heartbeat(name)).SerializeToString()
 
-    async def _deliver(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Take messages of the program: to the journal, then the receipt."""
-        name = neighbor.name
-        if not neighbor.agreed:
-            raise NotYet("greet first")
+    async def _deliver(self, name: str, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Take messages of the program: to disk, then the acknowledgement."""
+        if not self.endpoint.protocol.neighbors[name].joined:
+            raise Refused(Refusal.LATER, "a handshake comes first")
         if self._streams.get(name, 0) >= STREAMS:
-            raise NotYet(f"{STREAMS} deliveries at once are enough")
+            raise Refused(Refusal.LATER, f"{STREAMS} deliveries at once are enough")
         self._streams[name] = self._streams.get(name, 0) + 1
         try:
             await self.ready.wait()
-            held = self.station.journal.held(name)
+            # `held` first: messages are deleted after `through` has risen, and what is neither below it nor held counts as lost.
+            held, through = self.endpoint.messages.held(name), self.endpoint.protocol.through
             await self._on_disk()
-            yield wire.Receipt(opening=True, through=self.station.through, held=held).SerializeToString()
-            async with contextlib.aclosing(self._receipts(neighbor, messages)) as receipts:
-                async for rounds in receipts:
-                    yield wire.Receipt(rounds=rounds).SerializeToString()
+            yield wire.Acknowledgement(opening=True, through=through, held=held).SerializeToString()
+            async with contextlib.aclosing(self._acknowledgements(name, messages)) as acknowledgements:
+                async for rounds in acknowledgements:
+                    yield wire.Acknowledgement(rounds=rounds).SerializeToString()
         finally:
             self._streams[name] -= 1
 
-    async def _receipts(self, neighbor: Neighbor, messages: AsyncIterator[bytes]) -> AsyncGenerator[list[int]]:
+    async def _acknowledgements(self, name: str, messages: AsyncIterator[bytes]) -> AsyncGenerator[list[int]]:
         """The rounds of messages that are on disk, some together: what came meanwhile is synced once."""
         taken: asyncio.Queue[int | None] = asyncio.Queue()
-        wanted = asyncio.Event()
-        self._wanted.add(wanted)
-        taking = asyncio.ensure_future(self._take(neighbor, messages, taken, wanted))
+        urgent = asyncio.Event()
+        self._urgent.add(urgent)
+        taking = asyncio.ensure_future(self._take(name, messages, taken, urgent))
         taking.add_done_callback(lambda _: taken.put_nowait(None))
         try:
             going = True
             while going:
                 rounds = [await taken.get()]
                 if rounds != [None]:
-                    await self._pause(wanted)
+                    await self._pause(urgent)
                 while not taken.empty():
                     rounds.append(taken.get_nowait())
                 going = None not in rounds
@@ -279,84 +243,72 @@ class Server:
                     yield whole
             await taking
         finally:
-            self._wanted.discard(wanted)
+            self._urgent.discard(urgent)
             taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
 
-    async def _pause(self, wanted: asyncio.Event) -> None:
-        """Until receipts are wanted or due, those to all neighbors at the same time."""
-        if not self._ended:
+    async def _pause(self, urgent: asyncio.Event) -> None:
+        """Until acknowledgements are waited for or due, those to all neighbors at the same time."""
+        if not self._at_once:
             due = TOGETHER - asyncio.get_running_loop().time() % TOGETHER
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(due):
-                    await wanted.wait()
-            wanted.clear()
+                    await urgent.wait()
+            urgent.clear()
 
-    def hurry(self) -> None:
-        """The program has ended: from now on receipts are sent at once."""
-        self._ended = True
-        for wanted in self._wanted:
-            wanted.set()
+    def acknowledge_at_once(self) -> None:
+        """The program has ended: from now on acknowledgements are not delayed."""
+        self._at_once = True
+        for urgent in self._urgent:
+            urgent.set()
 
     async def _take(
-        self, neighbor: Neighbor, messages: AsyncIterator[bytes], taken: asyncio.Queue[int | None], wanted: asyncio.Event
-    ) -> None:  # fmt: skip
-        """Messages to the journal, and the rounds of those that are whole, or were here before, to `taken`; `wanted` if the sender waits."""
-        station = self.station
-        letter: Letter | None = None  # being received
-        dropping = False  # the rest of a message that is here already
+        self, name: str, messages: AsyncIterator[bytes], taken: asyncio.Queue[int | None], urgent: asyncio.Event
+    ) -> None:
+        """Messages to disk, and the rounds of those that are complete, or were here before, to `taken`; `urgent` if the sender waits."""
+        message: MessageHead | None = None  # being received
+        stored = self.endpoint.messages
+        new = False  # else the rest of a message that is here already
         held, attempt, soon = 0, 0, False
         try:
             async for data in messages:
                 while taken.qsize() >= MOST_TAKEN:
                     await asyncio.sleep(TOGETHER)
-                piece = parse(wire.Piece, data)
-                if piece.HasField("head"):
-                    if letter is not None and not dropping:
-                        raise ProtocolError("a new message before the last one was whole")
-                    assert station.limits is not None
-                    expected = station.expected.get(neighbor.name)
-                    if expected is not None and expected.round != piece.head.round:
-                        expected = None
-                    letter = check_head(piece.head, neighbor.name, station.limits, expected, station.furthest)
-                    held, attempt, soon = 0, next(self._attempts), piece.head.soon
-                    dropping = (
-                        letter.round <= station.through or station.journal.find(neighbor.name, letter.round) is not None
-                    )
-                    if dropping:
-                        taken.put_nowait(letter.round)
-                    else:
-                        station.may_wait(neighbor, letter.round)
-                if letter is None:
-                    raise ProtocolError("a piece without a message")
-                before, held = held, check_piece(piece, letter.size, held)
-                neighbor.received += len(piece.data)
-                if not dropping:
-                    neighbor.came = time.monotonic()
-                    station.effort.mark()
-                    entry = wire.Entry(
-                        sender=neighbor.name, round=letter.round, attempt=attempt, kind=letter.kind, dtype=letter.dtype,
-                        shape=letter.shape, offset=before,
-                    )  # fmt: skip
-                    station.journal.append(entry, letter.size, piece.data)
-                if held == letter.size:
+                while stored.backlog > MOST_BACKLOG:
+                    await asyncio.sleep(DISK)
+                chunk = parse(wire.Chunk, data)
+                if chunk.HasField("head"):
+                    if message is not None and new:
+                        raise ProtocolError("a new message before the last one was complete")
+                    message, new = self.endpoint.accept(name, chunk.head)
+                    while new and not self.endpoint.has_room(name, message.round):
+                        await asyncio.sleep(DISK)
+                    held, attempt, soon = 0, next(self._attempts), chunk.head.urgent
+                    if not new:
+                        taken.put_nowait(message.round)
+                if message is None:
+                    raise ProtocolError("a chunk without a message")
+                before, held = held, check_chunk(chunk, message.size, held)
+                self.endpoint.receive(name, events.ChunkReceived(len(chunk.data), new))
+                if new:
+                    stored.append(Chunk(name, message, attempt, before, chunk.data))
+                if held == message.size:
                     if soon:
-                        wanted.set()
-                    done, letter = letter, None
-                    if not dropping:
-                        station.arrived(neighbor.name, done.round)
-                        taken.put_nowait(done.round)
+                        urgent.set()
+                    if new:
+                        taken.put_nowait(message.round)
+                    message = None
         finally:
-            if letter is not None and not dropping:
-                station.journal.drop_partial(neighbor.name, letter.round, attempt)
-                neighbor.broken_off += held
+            if message is not None and new:
+                stored.drop_partial(name, message.round, attempt)
+                self.endpoint.receive(name, events.MessageBroken(held))
 
     async def _on_disk(self) -> None:
-        """Until all that the journal has is synced."""
+        """Until all that was appended is synced."""
         loop = asyncio.get_running_loop()
         synced: asyncio.Future[None] = loop.create_future()
 
-        def then(error: OSError | None) -> None:
+        def then(error: Exception | None) -> None:
             def settle() -> None:
                 if not synced.done():
                     synced.set_exception(error) if error else synced.set_result(None)
@@ -364,5 +316,21 @@ class Server:
             with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits
                 loop.call_soon_threadsafe(settle)
 
-        self.station.journal.sync(then)
+        self.endpoint.messages.sync(then)
         await synced
+
+
+def handshake_of(endpoint: Endpoint) -> wire.Handshake:
+    """What this node says of its settings and of the network."""
+    settings = endpoint.protocol.settings
+    with endpoint.changed:
+        known = list(endpoint.protocol.membership.records.items())
+    return wire.Handshake(
+        settings=[wire.Setting(name=name, value=value) for name, value in settings.values.items()],
+        records=[wire.Record(name=name, neighbors=around, rows=rows) for name, (around, rows) in known],
+        columns=settings.columns,
+    )
+
+
+def heartbeat_of(beat: events.Heartbeat) -> wire.Heartbeat:
+    return wire.Heartbeat(**dataclasses.asdict(beat))

@@ -15,25 +15,25 @@ from google.protobuf.message import DecodeError, Message
 
 from ....judging import EXTRA_COLUMNS, MORE_FREQUENCIES, SIGNS, Shapes
 from ....options import Options
-from ..errors import ProtocolError
+from ..errors import NEW_RUN, ProtocolError
 from . import wire_pb2 as wire
+from .events import HandshakeReceived, Heartbeat
+from .handshake import MOST_COLUMN, MOST_COLUMNS, MOST_SETTING, MOST_SETTINGS, Settings
+from .membership import MOST_NODES, Record
 from .names import NAME
 from .text import is_showable
 
-PROTOCOL = 4  # goes up with any change that an older node would not understand
-PIECE = 1 << 18  # bytes of data in a piece: a few dozen keep a fast line busy, one a slow line for a moment
+PROTOCOL = 5  # goes up with any change that an older node would not understand
+CHUNK = 1 << 18  # bytes of data in a piece: a few dozen keep a fast line busy, one a slow line for a moment
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; greetings of thousands of nodes fit
 MOST_AXES = 3
 MOST_RUN = 200  # characters of a run id
-MOST_FACTS = 100
-MOST_FACT = 4096  # characters
-MOST_COLUMN = 200  # characters of a column name that are shown to neighbors
-MOST_COLUMNS = 1 << 15  # bytes of all of them; beyond, a fingerprint is compared
-MOST_NODES = 20_000
-MOST_RECORDS = MOST_RECEIVED - (1 << 16)  # bytes: all records go into one greeting, with the facts
 MOST_WAITS = 20  # names in a beat: some of those that a node waits for
 MOST_ROWS = 1 << 40  # of a node; sums of rows stay exact numbers
-WAITING = 16  # messages of one neighbor that may wait for the program: it waits for us before it can be further ahead
+WAITING = 16  # messages of one neighbor that may wait for the program; then the neighbor is not read until the program has caught up
+UNSYNCED = (
+    500  # rounds of a node whose messages are not acknowledged: so much may be lost with a process that is killed
+)
 BROKEN_OFF = 100  # largest messages: what a neighbor may leave unfinished, on our disk, between two checkpoints
 DTYPES = {"<f8": 8, "<f4": 4}
 KINDS = frozenset(
@@ -44,14 +44,18 @@ KINDS = frozenset(
 M = TypeVar("M", bound=Message)
 
 
-class Letter(NamedTuple):
-    """The head of a message, checked."""
+class MessageHead(NamedTuple):
+    """Which message of the program this is, and how its bytes make an array. Within a run, round and sender identify it."""
 
     round: int
     kind: str
     dtype: str
     shape: tuple[int, ...]
-    size: int  # bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return DTYPES[self.dtype] * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,8 @@ class Limits:
             2 * n_columns,
             64,  # fingerprint
         )
-        # a network sum is over when everybody has contributed: nobody is ahead of it by more than the next ones
-        return cls(run, dtype, numbers * DTYPES[dtype], 8 * (depth + 2))
+        # A network sum is over when all nodes have contributed: no node is ahead of it by more than the next ones.
+        return cls(run, dtype, numbers * DTYPES[dtype], 8 * (depth + 2) + UNSYNCED)
 
 
 def parse(kind: type[M], data: Any) -> M:
@@ -97,7 +101,7 @@ def parse(kind: type[M], data: Any) -> M:
         raise ProtocolError(f"a message of {len(data)} bytes that is no {kind.__name__}") from error
 
 
-def check_head(head: wire.Head, sender: str, limits: Limits, expected: Letter | None, reached: int) -> Letter:
+def check_head(head: wire.Head, sender: str, limits: Limits, expected: MessageHead | None, reached: int) -> MessageHead:
     """The head of a message of `sender`, which must be just what is `expected`, or within the limits for later rounds.
 
     `reached` is the round that the program is in.
@@ -114,63 +118,63 @@ def check_head(head: wire.Head, sender: str, limits: Limits, expected: Letter | 
         raise ProtocolError(f"{said}: {size} bytes, where no message of this run has more than {limits.largest}")
     if not 1 <= head.round <= reached + limits.ahead:
         raise ProtocolError(f"{said}: this node is in round {reached}, and nobody can be so far from it")
-    letter = Letter(head.round, head.kind, head.dtype, tuple(head.shape), size)
-    if expected is not None and letter != expected:
+    message = MessageHead(head.round, head.kind, head.dtype, tuple(head.shape))
+    if expected is not None and message != expected:
         raise ProtocolError(f"{said}: expected {expected.kind!r} of {expected.dtype!r} {list(expected.shape)}")
-    return letter
+    return message
 
 
-def check_piece(piece: wire.Piece, size: int, held: int) -> int:
-    """A piece of a message of `size` bytes of which `held` are here; returns how many are here with it."""
-    if piece.offset != held:
-        raise ProtocolError(f"a piece at byte {piece.offset}, expected byte {held}")
-    after = held + len(piece.data)
-    if after > size or len(piece.data) > PIECE or (not piece.data and size):
-        raise ProtocolError(f"a piece of {len(piece.data)} bytes at byte {held} of {size}")
+def check_chunk(chunk: wire.Chunk, size: int, held: int) -> int:
+    """A chunk of a message of `size` bytes of which `held` are here; returns how many are here with it."""
+    if chunk.offset != held:
+        raise ProtocolError(f"a chunk at byte {chunk.offset}, expected byte {held}")
+    after = held + len(chunk.data)
+    if after > size or len(chunk.data) > CHUNK or (not chunk.data and size):
+        raise ProtocolError(f"a chunk of {len(chunk.data)} bytes at byte {held} of {size}")
     return after
 
 
-class Greeted(NamedTuple):
-    """A greeting, checked."""
-
-    facts: dict[str, str]
-    columns: tuple[str, ...]
-    records: dict[str, tuple[tuple[str, ...], int]]  # name -> neighbors, rows
-
-
-def check_greeting(greeting: wire.Greeting) -> Greeted:
-    facts = {fact.what: fact.value for fact in greeting.facts}
-    if len(facts) > MOST_FACTS or not all(is_showable(text, MOST_FACT) for fact in facts.items() for text in fact):
-        raise ProtocolError(f"a greeting with {len(facts)} settings of which some are no texts to show")
-    columns = tuple(greeting.columns)
-    if sum(len(name) + 4 for name in columns) > MOST_COLUMNS or not all(
-        is_showable(name, MOST_COLUMN) for name in columns
+def check_handshake(handshake: wire.Handshake) -> HandshakeReceived:
+    values = {setting.name: setting.value for setting in handshake.settings}
+    if len(values) > MOST_SETTINGS or not all(
+        is_showable(text, MOST_SETTING) for pair in values.items() for text in pair
     ):
-        raise ProtocolError(f"a greeting with {len(columns)} column names that are too long, or no texts to show")
-    records: dict[str, tuple[tuple[str, ...], int]] = {}
-    if len(greeting.records) > MOST_NODES:
-        raise ProtocolError(f"{len(greeting.records)} records of nodes, more than the {MOST_NODES} allowed")
-    for record in greeting.records:
+        raise ProtocolError(f"a handshake with {len(values)} settings: too many, too long, or not printable")
+    columns = tuple(handshake.columns)
+    if sum(len(name) + 4 for name in columns) > MOST_COLUMNS or not all(is_showable(n, MOST_COLUMN) for n in columns):
+        raise ProtocolError(f"a handshake with {len(columns)} column names: too long, or not printable")
+    records: dict[str, Record] = {}
+    if len(handshake.records) > MOST_NODES:
+        raise ProtocolError(f"{len(handshake.records)} records of nodes, more than the {MOST_NODES} allowed")
+    for record in handshake.records:
         if len(record.neighbors) >= MOST_NODES:
             raise ProtocolError(f"a node with {len(record.neighbors)} neighbors, where {MOST_NODES} nodes are allowed")
         names = (record.name, *record.neighbors)
         if not all(map(NAME.fullmatch, names)) or len(set(names)) < len(names) or not 1 <= record.rows <= MOST_ROWS:
-            raise ProtocolError(f"a record of node {record.name[:80]!r} that makes no sense")
+            raise ProtocolError(f"a malformed record of node {record.name[:80]!r}")
         records[record.name] = tuple(record.neighbors), int(record.rows)
-    return Greeted(facts, columns, records)
+    return HandshakeReceived(Settings(values, columns), records)
 
 
-def check_beat(beat: wire.Beat) -> wire.Beat:
+def check_heartbeat(beat: wire.Heartbeat) -> Heartbeat:
     seconds = (beat.silence, beat.idle)
-    if not all(math.isfinite(s) and s >= 0 for s in seconds) or not (
-        is_showable(beat.stopped) and is_showable(beat.phase)
-    ):
-        raise ProtocolError("a beat that makes no sense")
+    texts = is_showable(beat.stop_reason) and is_showable(beat.phase) and is_showable(beat.kind)
+    if not all(math.isfinite(s) and s >= 0 for s in seconds) or not texts:
+        raise ProtocolError("a malformed heartbeat")
     if len(beat.waits_for) > MOST_WAITS or not all(map(NAME.fullmatch, beat.waits_for)):
+        raise ProtocolError(f"a heartbeat with {len(beat.waits_for)} nodes waited for: too many, or no names of nodes")
+    return Heartbeat(
+        beat.silence, beat.phase, beat.iteration, beat.finished, beat.stop_reason, beat.stops_all, beat.kind, beat.idle, tuple(beat.waits_for)
+    )  # fmt: skip
+
+
+def check_expected(sender: str, came: MessageHead, expected: MessageHead) -> None:
+    """A message that came before the program asked for it is compared with what it should be when the program does."""
+    if came != expected:
         raise ProtocolError(
-            f"a beat of a node that waits for {len(beat.waits_for)} others, of which some have no names"
+            f"node {sender} sent {came.kind!r} of {came.dtype} {list(came.shape)} in round {came.round}, "
+            f"expected {expected.kind!r} of {expected.dtype} {list(expected.shape)}; {NEW_RUN}"
         )
-    return beat
 
 
 def metadata(run: str, name: str) -> tuple[tuple[str, str | bytes], ...]:

@@ -1,12 +1,11 @@
-"""The roster: what a node has heard about the network, record by record, until it knows all of it.
+"""Membership: what a node has learned about the network, record by record, until it knows all of it.
 
-Each node has one record, (name, neighbors, rows), and passes on whatever records it has. A node that has the record of every
-name mentioned knows the network: tree, depth and all sizes follow, the same at every node.
+Each node has one record, (name, neighbors, rows), and passes on all records it has. A node that has the record of every name that
+some record lists knows the network: tree, depth and all sizes follow, the same at every node.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -14,22 +13,26 @@ import numpy as np
 
 from ....network import Network, listing, natural_key
 from ..errors import Disagreement, ProtocolError
-from .checks import MOST_NODES, MOST_RECORDS
+
+MOST_NODES = 20_000
+MOST_RECORDS = (1 << 20) - (
+    1 << 16
+)  # bytes: all records fit into one handshake, which is a message of gRPC, with the settings
 
 Record = tuple[tuple[str, ...], int]  # neighbors, rows
 
 
-class Roster:
+class Membership:
     """The records known so far, beginning with the node's own.
 
     Examples
     --------
-    >>> roster = Roster("a", ["b"], 30)
-    >>> roster.add({"b": (("a", "c"), 20)}, "b"), roster.missing()
+    >>> membership = Membership("a", ["b"], 30)
+    >>> membership.add({"b": (("a", "c"), 20)}, "b"), membership.missing()
     (True, {'c'})
-    >>> roster.add({"c": (("b",), 10)}, "b"), roster.complete
+    >>> membership.add({"c": (("b",), 10)}, "b"), membership.complete
     (True, True)
-    >>> network, sizes = roster.network()
+    >>> network, sizes = membership.network()
     >>> network.names, sizes.tolist()
     (('a', 'b', 'c'), [30, 20, 10])
     """
@@ -41,46 +44,42 @@ class Roster:
         self._listed_by: dict[str, set[str]] = {}  # name -> nodes whose records list it
         self._missing: set[str] = set()
         self._bytes: Counter[str] = Counter()  # of the records, by who told them
-        self._lock = threading.Lock()  # the server adds, the program waits
         self.add({name: (tuple(sorted(neighbors, key=natural_key)), rows)}, name)
 
     def add(self, records: Mapping[str, Record], source: str) -> bool:
         """Take over what is new; returns whether anything was. Raises and takes nothing if records contradict each other, or are too many."""
-        with self._lock:
-            new = {name: record for name, record in records.items() if name not in self.records}
-            for name, (around, rows) in records.items():
-                known = self.records.get(name)
-                if known in (None, (around, rows)):
-                    continue
-                if known[1] != rows or sorted(known[0]) != sorted(around):
-                    raise Disagreement(
-                        f"node {name} has {_said(known)} as node {self.told_by[name]} told, but {_said((around, rows))} as node {source} told; "
-                        "no two nodes may have the same name, and a node's data and neighbors must not change during a run"
-                    )
-            if new and self.records and self.complete:
+        new = {name: record for name, record in records.items() if name not in self.records}
+        for name, (around, rows) in records.items():
+            known = self.records.get(name)
+            if known in (None, (around, rows)):
+                continue
+            if known[1] != rows or sorted(known[0]) != sorted(around):
                 raise Disagreement(
-                    f"node {source} tells of node {listing(sorted(new))}, but the network is known already and has no such node; "
-                    "no node may join a run, start a new one"
+                    f"node {name} has {_said(known)} as node {self.told_by[name]} told, but {_said((around, rows))} as node {source} told; "
+                    "no two nodes may have the same name, and a node's data and neighbors must not change during a run"
                 )
-            size = sum(size_of(name, around) for name, (around, _) in new.items())
-            mentioned = {o for around, _ in new.values() for o in around if o not in self.records and o not in new}
-            first = sum(
-                other not in self._missing for other in [*mentioned, *new]
-            )  # names that nobody has mentioned yet
-            self._check_room(len(self.records) + len(self._missing) + first, size, source)
-            self._check_edges(new)
-            for name, (around, _) in new.items():
-                for other in around:
-                    self._listed_by.setdefault(other, set()).add(name)
-            self.records |= new
-            self._missing |= mentioned
-            self._missing.difference_update(new)
-            self.told_by |= dict.fromkeys(new, source)
-            self._bytes[source] += size
-            return bool(new)
+        if new and self.records and self.complete:
+            raise Disagreement(
+                f"node {source} tells of node {listing(sorted(new))}, but the network is known already and has no such node; "
+                "no node may join a run, start a new one"
+            )
+        size = sum(size_of(name, around) for name, (around, _) in new.items())
+        mentioned = {o for around, _ in new.values() for o in around if o not in self.records and o not in new}
+        first = sum(other not in self._missing for other in [*mentioned, *new])  # names that nobody has mentioned yet
+        self._check_room(len(self.records) + len(self._missing) + first, size, source)
+        self._check_edges(new)
+        for name, (around, _) in new.items():
+            for other in around:
+                self._listed_by.setdefault(other, set()).add(name)
+        self.records |= new
+        self._missing |= mentioned
+        self._missing.difference_update(new)
+        self.told_by |= dict.fromkeys(new, source)
+        self._bytes[source] += size
+        return bool(new)
 
     def _check_room(self, names: int, size: int, source: str) -> None:
-        """Of the meeting as a whole, whoever tells: all that is known must fit into one greeting."""
+        """Limits for all neighbors together: all that is known must fit into one handshake."""
         together = sum(self._bytes.values()) + size
         if names > MOST_NODES or together > MOST_RECORDS:
             worst = (self._bytes + Counter({source: size})).most_common(1)[0][0]
@@ -105,8 +104,7 @@ class Roster:
 
     def missing(self) -> set[str]:
         """Nodes that somebody mentions and nobody has described."""
-        with self._lock:
-            return set(self._missing)
+        return set(self._missing)
 
     @property
     def complete(self) -> bool:
@@ -120,7 +118,7 @@ class Roster:
 
 
 def size_of(name: str, neighbors: Sequence[str]) -> int:
-    """Bytes of a record in a greeting, at most."""
+    """Bytes of a record in a handshake, at most."""
     return 24 + len(name) + sum(2 + len(other) for other in neighbors)
 
 

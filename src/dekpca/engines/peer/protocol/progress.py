@@ -1,26 +1,24 @@
-"""Who is stuck. A neighbor that is silent is found by its missing beats; one that is alive and does nothing is found here.
+"""Which node is stuck. A dead neighbor is found by missing heartbeats; one that is alive and does nothing is found here.
 
-Every beat says for how many seconds nothing has moved at a node (`idle`), and whose messages it waits for (`waits_for`). Something moves when
-the program begins a round, when a byte of a message comes or goes, and while the program's thread uses the processor: slow computing is not
-stuck. For a node that waits, something moves when it moves at whom it waits for. So `idle` grows everywhere as soon as one node is stuck, and
-`waits_for` shows which one it is: the one that waits for nobody. Whoever waits for that one gives up after `progress_timeout`, and names it.
+A heartbeat has the seconds since a node last made progress (`idle`), and the nodes whose messages it waits for (`waits_for`). A node makes
+progress when its program begins a round, when a byte of a message comes or goes, and while its program uses the processor: slow computing is
+not stuck. A node that waits makes progress when one of the nodes that it waits for does. So `idle` grows everywhere as soon as one node is stuck,
+and `waits_for` shows which: the node that waits for nobody. Its neighbors give up after `progress_timeout`, and name it.
 
-A node may say anything. One that says that it waits has twice as long, one that says that it computes CLAIMS times, and whoever waits for such a
-one twice that.
+A node may lie. One that claims to wait has twice the limit; one that claims to compute, CLAIMS times; a node that waits for such a one, twice that.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-CLAIMS = 10.0  # times progress_timeout: longer is nobody believed to be computing, while one message is missing
+CLAIMS = 10.0  # times progress_timeout: no longer is a node believed to compute, while one message is missing
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a neighbor has said of itself."""
+    """What a neighbor has said of its progress."""
 
     idle: float = 0.0  # seconds
     waits_for: tuple[str, ...] = ()
@@ -30,54 +28,11 @@ class Told:
         return self.idle + now - self.at
 
 
-class Effort:
-    """What moves at this node."""
-
-    def __init__(self) -> None:
-        self.moved = time.monotonic()
-        self._clock: int | None = None  # of the thread that computes
-        self._spent = 0.0
-
-    def begin(self, thread: int) -> None:
-        """The program runs in this thread. Where a thread's processor time cannot be read, rounds and bytes must do."""
-        if hasattr(time, "pthread_getcpuclockid"):
-            self._clock = time.pthread_getcpuclockid(thread)
-        self.mark()
-
-    def mark(self) -> None:
-        """Something has moved."""
-        self.moved = time.monotonic()
-
-    def computing(self) -> float:
-        """Seconds for which nothing has moved, of a node that waits for nobody."""
-        if self._clock is not None:
-            try:
-                spent = time.clock_gettime(self._clock)
-            except OSError:  # the thread has ended
-                spent = self._spent
-            if spent - self._spent > 0.01:
-                self._spent = spent
-                self.mark()
-        return time.monotonic() - self.moved
-
-    def waiting(self, now: float, awaited: Iterable[Told | None]) -> float:
-        """The same of a node that waits for others. None is one that does not answer: its silence has limits of its own.
-
-        Examples
-        --------
-        >>> effort = Effort()
-        >>> effort.moved = 0.0
-        >>> effort.waiting(100.0, [Told(idle=60, at=90), Told(idle=5, at=98)])
-        7.0
-        """
-        return min([now - self.moved, *(0.0 if told is None else told.now(now) for told in awaited)])
-
-
 def stuck(told: Told, others: Iterable[str], waited: float, limit: float, patience: float, now: float) -> str | None:
-    """Why a neighbor is not waited for any longer; None as long as it is.
+    """Why a neighbor is given up; None as long as it is not.
 
-    `waited`: seconds since anything of the missing message came; `others`: whom it waits for, as far as that can be true; `patience`: seconds
-    that whoever computes has at least.
+    `waited`: seconds since anything of the missing message came. `others`: nodes it claims to wait for, as far as that can be true. `patience`:
+    seconds that a computing node has at least.
 
     Examples
     --------

@@ -16,43 +16,43 @@ class Record(_message.Message):
     rows: int
     def __init__(self, name: _Optional[str] = ..., neighbors: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ...) -> None: ...
 
-class Fact(_message.Message):
-    __slots__ = ("what", "value")
-    WHAT_FIELD_NUMBER: _ClassVar[int]
+class Setting(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
-    what: str
+    name: str
     value: str
-    def __init__(self, what: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
-class Greeting(_message.Message):
-    __slots__ = ("facts", "records", "columns")
-    FACTS_FIELD_NUMBER: _ClassVar[int]
+class Handshake(_message.Message):
+    __slots__ = ("settings", "records", "columns")
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
-    facts: _containers.RepeatedCompositeFieldContainer[Fact]
+    settings: _containers.RepeatedCompositeFieldContainer[Setting]
     records: _containers.RepeatedCompositeFieldContainer[Record]
     columns: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, facts: _Optional[_Iterable[_Union[Fact, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, settings: _Optional[_Iterable[_Union[Setting, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Head(_message.Message):
-    __slots__ = ("run", "sender", "round", "kind", "dtype", "shape", "soon")
+    __slots__ = ("run", "sender", "round", "kind", "dtype", "shape", "urgent")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
-    SOON_FIELD_NUMBER: _ClassVar[int]
+    URGENT_FIELD_NUMBER: _ClassVar[int]
     run: str
     sender: str
     round: int
     kind: str
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
-    soon: bool
-    def __init__(self, run: _Optional[str] = ..., sender: _Optional[str] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., soon: bool = ...) -> None: ...
+    urgent: bool
+    def __init__(self, run: _Optional[str] = ..., sender: _Optional[str] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., urgent: bool = ...) -> None: ...
 
-class Piece(_message.Message):
+class Chunk(_message.Message):
     __slots__ = ("head", "offset", "data")
     HEAD_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -62,7 +62,7 @@ class Piece(_message.Message):
     data: bytes
     def __init__(self, head: _Optional[_Union[Head, _Mapping]] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
-class Receipt(_message.Message):
+class Acknowledgement(_message.Message):
     __slots__ = ("opening", "through", "held", "rounds")
     OPENING_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
@@ -74,42 +74,24 @@ class Receipt(_message.Message):
     rounds: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, opening: bool = ..., through: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., rounds: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class Beat(_message.Message):
-    __slots__ = ("silence", "phase", "iteration", "done", "stopped", "contagious", "kind", "idle", "waits_for")
+class Heartbeat(_message.Message):
+    __slots__ = ("silence", "phase", "iteration", "finished", "stop_reason", "stops_all", "kind", "idle", "waits_for")
     SILENCE_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
-    DONE_FIELD_NUMBER: _ClassVar[int]
-    STOPPED_FIELD_NUMBER: _ClassVar[int]
-    CONTAGIOUS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    STOP_REASON_FIELD_NUMBER: _ClassVar[int]
+    STOPS_ALL_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     IDLE_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     silence: float
     phase: str
     iteration: int
-    done: bool
-    stopped: str
-    contagious: bool
+    finished: bool
+    stop_reason: str
+    stops_all: bool
     kind: str
     idle: float
     waits_for: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., done: bool = ..., stopped: _Optional[str] = ..., contagious: bool = ..., kind: _Optional[str] = ..., idle: _Optional[float] = ..., waits_for: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class Entry(_message.Message):
-    __slots__ = ("sender", "round", "attempt", "kind", "dtype", "shape", "offset")
-    SENDER_FIELD_NUMBER: _ClassVar[int]
-    ROUND_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    KIND_FIELD_NUMBER: _ClassVar[int]
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
-    SHAPE_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    sender: str
-    round: int
-    attempt: int
-    kind: str
-    dtype: str
-    shape: _containers.RepeatedScalarFieldContainer[int]
-    offset: int
-    def __init__(self, sender: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., kind: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., finished: bool = ..., stop_reason: _Optional[str] = ..., stops_all: bool = ..., kind: _Optional[str] = ..., idle: _Optional[float] = ..., waits_for: _Optional[_Iterable[str]] = ...) -> None: ...

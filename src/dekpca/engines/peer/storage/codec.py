@@ -154,7 +154,7 @@ def same(a: tuple[str, list[np.ndarray]], b: tuple[str, list[np.ndarray]]) -> bo
 
 
 class _Hashed:
-    def __init__(self, file: BinaryIO):
+    def __init__(self, file: Any):
         self.file, self.digest = file, hashlib.sha256()
 
     def write(self, data: Any) -> None:
@@ -162,22 +162,27 @@ class _Hashed:
         self.file.write(data)
 
 
-def write(path: Path, flat: tuple[str, list[np.ndarray]]) -> None:
-    """To a file that is either wholly there or not at all."""
+def write_to(file: Any, flat: tuple[str, list[np.ndarray]]) -> None:
+    """To anything with a method `write`."""
     skeleton, arrays = flat
     # products of arrays that lie otherwise in memory may round otherwise, so that is kept too
     listed = [
         {"dtype": a.dtype.str, "shape": a.shape, "strides": None if a.flags.c_contiguous else a.strides} for a in arrays
     ]
     header = json.dumps({"value": skeleton, "arrays": listed}).encode()
+    hashed = _Hashed(file)
+    hashed.write(MAGIC)
+    hashed.write(LENGTH.pack(len(header), sum(a.nbytes for a in arrays)))
+    hashed.write(header)
+    for a in arrays:
+        hashed.write(raw_bytes(np.ascontiguousarray(a)))
+    file.write(hashed.digest.digest())
+
+
+def write(path: Path, flat: tuple[str, list[np.ndarray]]) -> None:
+    """To a file that is either wholly there or not at all."""
     with whole(path) as file:
-        hashed = _Hashed(file)
-        hashed.write(MAGIC)
-        hashed.write(LENGTH.pack(len(header), sum(a.nbytes for a in arrays)))
-        hashed.write(header)
-        for a in arrays:
-            hashed.write(raw_bytes(np.ascontiguousarray(a)))
-        file.write(hashed.digest.digest())
+        write_to(file, flat)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -231,15 +236,15 @@ def read(path: Path) -> Any:
     """A value that `write` wrote; raises Damaged for anything else."""
     try:
         with open(path, "rb") as file:
-            return _read(path, file)
+            return read_from(file, os.fstat(file.fileno()).st_size, str(path))
     except OSError as error:
         if error.errno in MENDED:
             raise
         raise Damaged(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _read(path: Path, file: BinaryIO) -> Any:
-    size = os.fstat(file.fileno()).st_size
+def read_from(file: Any, size: int, path: str) -> Any:
+    """From a stream of `size` bytes; `path` is how errors call it."""
     start = file.read(len(MAGIC) + LENGTH.size)
     digest = hashlib.sha256(start)
     if len(start) < len(MAGIC) + LENGTH.size or not start.startswith(MAGIC):
@@ -261,7 +266,7 @@ def _read(path: Path, file: BinaryIO) -> Any:
     for dtype, shape, _ in listed:
         a = np.empty(shape, dtype=dtype)
         into = raw_bytes(a)
-        file.readinto(into)  # type: ignore[attr-defined]
+        file.readinto(into)
         digest.update(into)
         arrays.append(a)
     if file.read() != digest.digest():

@@ -1,4 +1,4 @@
-"""Receipts of the peer engine: several messages together, none before it is on disk, and at once for whoever waits."""
+"""Acknowledgements of the peer engine: several messages together, none before it is on disk, and at once for a sender that waits."""
 
 from __future__ import annotations
 
@@ -9,39 +9,34 @@ import pytest
 
 from dekpca import Network
 from dekpca.engines.peer.net import server as serving
-from dekpca.engines.peer.net.endpoint import Station, Timeouts
 from dekpca.engines.peer.protocol import wire_pb2 as wire
 from dekpca.engines.peer.protocol.checks import Limits
-from dekpca.engines.peer.protocol.handshake import Terms
-from dekpca.engines.peer.protocol.membership import Roster
-from dekpca.engines.peer.storage.journal import Journal
-from peer_nodes import Nodes, Stop, bits, join, problem
+from peer_nodes import Nodes, Stop, bits, checkpoints, endpoint, join, problem
 
 LONG = 1000.0  # seconds: until then a test has failed otherwise
 DATA = bytes(range(16))
 
 
 class Receiver:
-    """Node a, without a network: its neighbor b says pieces, and reads receipts."""
+    """Node a, without a network: its neighbor b sends chunks, and reads acknowledgements."""
 
-    def __init__(self, folder):
-        self.journal = Journal(folder)
-        self.station = Station("a", "r", folder, {"b": "127.0.0.1:1"}, Roster("a", ["b"], 3), self.journal, Timeouts())
-        self.station.begin(Limits(run="r", dtype="<f8", largest=1000, ahead=32), 0, {})
-        self.server = serving.Server(self.station, Terms({}), None)
+    def __init__(self, here):
+        self.messages = here.messages
+        here.begin(Limits(run="r", dtype="<f8", largest=1000, ahead=32), 0, 0, {})
+        self.server = serving.Server(here, None, None)
         self.syncs = []  # what waits for the disk; nothing is synced until `sync`
-        self.journal.sync = self.syncs.append
+        self.messages.sync = self.syncs.append
         self.said = asyncio.Queue()
-        self.receipts = self.server._receipts(self.station.neighbors["b"], self._messages())
+        self.receipts = self.server._acknowledgements("b", self._messages())
 
     async def _messages(self):
         while (data := await self.said.get()) is not None:
             yield data
 
-    def say(self, *rounds, soon=False):
+    def say(self, *rounds, urgent=False):
         for round in rounds:
-            head = wire.Head(run="r", sender="b", round=round, kind="share", dtype="<f8", shape=[2], soon=soon)
-            self.said.put_nowait(wire.Piece(head=head, data=DATA).SerializeToString())
+            head = wire.Head(run="r", sender="b", round=round, kind="share", dtype="<f8", shape=[2], urgent=urgent)
+            self.said.put_nowait(wire.Chunk(head=head, data=DATA).SerializeToString())
 
     def sync(self):
         for then in self.syncs:
@@ -58,12 +53,12 @@ def on_receiver(folder):
 
     def decorate(test):
         async def run():
-            receiver = Receiver(folder)
-            try:
-                await asyncio.wait_for(test(receiver), 30)
-            finally:
-                await receiver.receipts.aclose()
-                receiver.journal.close()
+            with endpoint(folder, "b") as here:
+                receiver = Receiver(here)
+                try:
+                    await asyncio.wait_for(test(receiver), 30)
+                finally:
+                    await receiver.receipts.aclose()
 
         asyncio.run(run())
 
@@ -80,8 +75,8 @@ def test_what_comes_together_is_synced_once_and_acknowledged_together(tmp_path, 
         while not receiver.syncs:
             await asyncio.sleep(0.01)
         receiver.say(4)  # after the sync was asked for: not in this receipt
-        await receiver.settle()
-        assert receiver.journal.held("b") == [1, 2, 3, 4]  # the program may read them
+        while receiver.messages.held("b") != [1, 2, 3, 4]:  # the program may read them
+            await asyncio.sleep(0.01)
         assert len(receiver.syncs) == 1
         assert not receipt.done()  # nothing is acknowledged before it is on disk
         receiver.sync()
@@ -102,9 +97,9 @@ def test_a_neighbor_that_waits_gets_its_receipts_at_once_and_so_do_all_when_the_
             await receiver.settle()
             assert not receiver.syncs, "nobody waits for these"
             if what == "asked":
-                receiver.say(first + 2, soon=True)
+                receiver.say(first + 2, urgent=True)
             else:
-                receiver.server.hurry()
+                receiver.server.acknowledge_at_once()
             await receiver.settle()
             receiver.sync()
             assert await receipt == list(range(first, first + (3 if what == "asked" else 2)))
@@ -152,9 +147,9 @@ def test_a_checkpoint_waits_for_receipts_and_the_program_does_not(tmp_path, monk
     if not acknowledged:  # until the program ends, nobody says what it has
         pause = serving.Server._pause
 
-        async def stubborn(self, wanted):
-            while not self._ended:
-                await pause(self, wanted)
+        async def stubborn(self, urgent):
+            while not self._at_once:
+                await pause(self, urgent)
 
         monkeypatch.setattr(serving.Server, "_pause", stubborn)
     nodes = Nodes(tmp_path / "broken", network, parts, options)
@@ -162,8 +157,8 @@ def test_a_checkpoint_waits_for_receipts_and_the_program_does_not(tmp_path, monk
     def observe(blocks, requests):
         time.sleep(0.03)  # longer than a receipt takes
         if requests[0].state.iteration == 9:
-            found = {p.name for p in (tmp_path / "broken" / "1").glob("checkpoint-*.bin")}
-            assert len(found) == (2 if acknowledged else 0)
+            found = checkpoints(tmp_path / "broken" / "1")
+            assert bool(found) == acknowledged
             raise Stop
 
     threads = [nodes.start(name, observe if name == "1" else None) for name in network.names]
