@@ -15,7 +15,7 @@ from dekpca.engines.facts import settings_of, texts
 from dekpca.engines.peer.app.local_cluster import free_addresses
 from dekpca.engines.peer.app.session import Place, Session
 from dekpca.engines.peer.net.endpoint import Endpoint
-from dekpca.engines.peer.protocol.handshake import Settings
+from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from dekpca.engines.peer.protocol.membership import Membership
 from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
 from dekpca.engines.peer.storage.database import FILE
@@ -118,7 +118,9 @@ def endpoint(folder, *neighbors, name="a", timeouts=None):
 def protocol(name, *neighbors, now=0.0, timeouts=None, settings=None):
     """A node without a folder, connections or a clock."""
     membership = Membership(name, neighbors, 3)
-    return NodeProtocol(name, "r", settings or Settings({}), membership, neighbors, timeouts or Timeouts(), now)
+    return NodeProtocol(
+        name, "r", settings or HandshakeSettings({}), membership, neighbors, timeouts or Timeouts(), now
+    )
 
 
 def change(folder, statement, *values):

@@ -115,19 +115,19 @@ def test_nothing_that_peers_write_is_readable_by_others(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:not converged")
-def test_nothing_that_a_crew_writes_is_readable_by_others(monkeypatch, tmp_path):
+def test_nothing_that_a_cluster_writes_is_readable_by_others(monkeypatch, tmp_path):
     """At c6f9cc8 only the temporary folder of engine="peer" protected the rows in it."""
     pytest.importorskip("grpc", reason="peers need gRPC: make .venv/installed")
-    from dekpca.engines.peer.app.local_cluster import Crew
+    from dekpca.engines.peer.app.local_cluster import LocalCluster
 
-    found, run = [], Crew.run
+    found, run = [], LocalCluster.run
 
-    def run_and_look(crew, *arguments):
-        outcome = run(crew, *arguments)
-        found.append((open_to_others(crew.folder), {path.name for path in crew.folder.rglob("*")}))
+    def run_and_look(cluster, *arguments):
+        outcome = run(cluster, *arguments)
+        found.append((open_to_others(cluster.folder), {path.name for path in cluster.folder.rglob("*")}))
         return outcome
 
-    monkeypatch.setattr(Crew, "run", run_and_look)
+    monkeypatch.setattr(LocalCluster, "run", run_and_look)
     before = os.umask(0o022)
     try:
         X = np.random.default_rng(0).normal(size=(60, 4))

@@ -16,8 +16,8 @@ import pytest
 
 from dekpca import DecentralizedKernelPCA, Network, engines
 from dekpca.engines import local
-from dekpca.engines.peer.app.delivery import Delivery
-from dekpca.engines.peer.app.local_cluster import Crew, free_addresses
+from dekpca.engines.peer.app.delivery import PeerDelivery
+from dekpca.engines.peer.app.local_cluster import LocalCluster, free_addresses
 from dekpca.engines.peer.errors import Changed, Damaged, Disagreement, PeerLost, ProtocolError, RunFailed
 from dekpca.engines.peer.net import endpoint as endpoints
 from dekpca.engines.peer.net.client import Client
@@ -30,8 +30,8 @@ from peer_nodes import PATIENCE, Nodes, Stop, bits, change, checkpoints, damage_
 
 
 def test_conformance_with_processes_and_certificates():
-    with Crew(6) as crew:
-        check_engine(crew.run)
+    with LocalCluster(6) as cluster:
+        check_engine(cluster.run)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_nodes_without_iterations_go_on_bit_for_bit(tmp_path, settings, monkeypa
     check_answers("auto", _by_name(expected), _by_name_local(local.run(parts, network, options)))
     accuracy = {answer.accuracy for answer in expected.values()}
     assert len(accuracy) == 1
-    kinds, begin = {"1": "landmarks", "2": "sketch", "3": "accuracy"}, Delivery._begin
+    kinds, begin = {"1": "landmarks", "2": "sketch", "3": "accuracy"}, PeerDelivery._begin
 
     def stop_once(mail, kind, *given):
         if kinds.get(mail.endpoint.name) == kind:
@@ -143,7 +143,7 @@ def test_nodes_without_iterations_go_on_bit_for_bit(tmp_path, settings, monkeypa
             raise Stop
         begin(mail, kind, *given)
 
-    monkeypatch.setattr(Delivery, "_begin", stop_once)
+    monkeypatch.setattr(PeerDelivery, "_begin", stop_once)
     nodes = Nodes(tmp_path / "broken", network, parts, options)
     run_with_restarts(nodes, dict.fromkeys(kinds))
     assert bits(nodes.answers) == bits(expected)

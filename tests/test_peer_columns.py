@@ -12,7 +12,7 @@ import pytest
 from dekpca import NodeModel
 from dekpca.engines.peer.app.local_cluster import free_addresses, write_toml
 from dekpca.engines.peer.errors import Disagreement
-from dekpca.engines.peer.protocol.handshake import Settings
+from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from peer_nodes import PATIENCE
 from test_columns import KINDS, NAMES, PARTS, broken, shuffled, write
 
@@ -92,15 +92,19 @@ def test_secret_names_are_not_told(tmp_path):
 
 def test_settings_of_columns():
     names = ("age", "bmi")
-    same = Settings.of({}, names, "run")
-    same.compare("oslo", "rome", Settings.of({}, names, "run"))
+    same = HandshakeSettings.of({}, names, "run")
+    same.compare("oslo", "rome", HandshakeSettings.of({}, names, "run"))
     with pytest.raises(Disagreement, match=r"node oslo has with names .*, node rome has without names"):
-        same.compare("oslo", "rome", Settings.of({}, None, "run"))
-    assert Settings.of({}, names, "run").values != Settings.of({}, names, "another run").values
-    assert Settings.of({}, names, "run", secret=True).columns == ()
+        same.compare("oslo", "rome", HandshakeSettings.of({}, None, "run"))
+    assert HandshakeSettings.of({}, names, "run").values != HandshakeSettings.of({}, names, "another run").values
+    assert HandshakeSettings.of({}, names, "run", secret=True).columns == ()
     many = [f"column {i}" for i in range(10_000)]
-    assert Settings.of({}, many, "run").columns == ()  # too many for a greeting: a fingerprint tells them apart
+    assert (
+        HandshakeSettings.of({}, many, "run").columns == ()
+    )  # too many for a greeting: a fingerprint tells them apart
     with pytest.raises(Disagreement, match="with names of fingerprint"):
-        Settings.of({}, many, "run").compare("oslo", "rome", Settings.of({}, [*many[1:], "other"], "run"))
-    odd = Settings.of({}, ["a\x1b[31m\nb"], "run")
+        HandshakeSettings.of({}, many, "run").compare(
+            "oslo", "rome", HandshakeSettings.of({}, [*many[1:], "other"], "run")
+        )
+    odd = HandshakeSettings.of({}, ["a\x1b[31m\nb"], "run")
     assert all(name.isprintable() for name in odd.columns)

@@ -13,7 +13,7 @@ from dekpca.engines.peer.net.endpoint import ThreadTime
 from dekpca.engines.peer.protocol import wire_pb2 as wire
 from dekpca.engines.peer.protocol.checks import Limits, MessageHead, check_heartbeat
 from dekpca.engines.peer.protocol.events import Answered, ChunkSent, HandshakeReceived, Heartbeat, Unreachable
-from dekpca.engines.peer.protocol.handshake import Settings
+from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from dekpca.engines.peer.protocol.node import Timeouts
 from dekpca.engines.peer.protocol.progress import CLAIMS, Told, stuck
 from peer_nodes import PATIENCE, Nodes, Stop, bits, join, problem, protocol
@@ -93,7 +93,7 @@ def test_the_processor_time_of_a_thread_counts_and_that_of_others_does_not():
 
 # ---------------------------------------------------------------------- who is blamed
 BEGIN = 10_000.0  # when the round begins, by a clock that only the test has
-JOIN = HandshakeReceived(Settings({}), {"a": (("b", "c"), 3), "c": (("a", "b"), 3)})
+JOIN = HandshakeReceived(HandshakeSettings({}), {"a": (("b", "c"), 3), "c": (("a", "b"), 3)})
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_a_neighbor_that_answers_and_makes_no_handshake():
         PeerLost, match=r"node b answers, but has made no handshake for 11 s \(limit start_timeout 10 s\)"
     ):
         node.check_meeting(11.0)
-    node.receive("b", HandshakeReceived(Settings({}), {"b": (("a", "c"), 3)}), 12.0)
+    node.receive("b", HandshakeReceived(HandshakeSettings({}), {"b": (("a", "c"), 3)}), 12.0)
     for now in range(12, 29):
         node.receive("b", Answered(), float(now))
         node.receive("b", Heartbeat(), float(now))
@@ -211,7 +211,7 @@ def test_a_neighbor_that_never_ends_does_not_keep_a_node_that_has_its_answer():
     """At c6f9cc8 it stayed as long as the neighbor answered."""
     node = protocol("a", "b", now=0.0, timeouts=Timeouts(progress=10))
     node.receive("b", Answered(), 0.0)
-    node.receive("b", HandshakeReceived(Settings({}), {}), 0.0)
+    node.receive("b", HandshakeReceived(HandshakeSettings({}), {}), 0.0)
     node.start_finishing(0.0)
     for now in range(11):
         node.receive("b", Answered(), float(now))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import random
 import re
 from dataclasses import replace
@@ -34,14 +35,46 @@ from dekpca.engines.peer.protocol.events import (
     Unreachable,
     WeRefused,
 )
-from dekpca.engines.peer.protocol.handshake import Settings
+from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from dekpca.engines.peer.protocol.membership import Membership
 from dekpca.engines.peer.protocol.neighbor import TRANSITIONS, Link, Neighbor, Notice, Stage
 from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
 from peer_nodes import protocol
 
 LIMITS = Limits("r", "<f8", 1000, 32)
-SAME = Settings({"tol": "1"})
+SAME = HandshakeSettings({"tol": "1"})
+
+
+# ---------------------------------------------------------------------- layers
+LAYERS = ["protocol", "storage", "net", "app"]  # each imports from those before it
+IO = {
+    "asyncio",
+    "grpc",
+    "os",
+    "pathlib",
+    "random",
+    "select",
+    "socket",
+    "sqlite3",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "threading",
+    "time",
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_import_downwards_and_the_protocol_has_no_input_and_output(layer):
+    for path in (Path(events.__file__).parent.parent / layer).glob("*.py"):
+        for found in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in found.names] if isinstance(found, ast.Import) else []
+            if isinstance(found, ast.ImportFrom) and found.level == 0:
+                names = [found.module]
+            if layer == "protocol":
+                assert not IO & {name.split(".")[0] for name in names}, path
+            if isinstance(found, ast.ImportFrom) and found.level == 2 and found.module != "errors":
+                assert LAYERS.index(found.module.split(".")[0]) < LAYERS.index(layer), (path, found.module)
 
 
 # ---------------------------------------------------------------------- the table
@@ -153,10 +186,10 @@ def test_silence_that_predates_a_restart_of_the_neighbor_is_not_said():
     a.check_meeting(500.0)
     early = a.heartbeat("b", 500.0)  # on its way when the two join
     b.receive("a", Answered(), 500.0)
-    b.receive("a", HandshakeReceived(Settings({}), {}), 500.0)
+    b.receive("a", HandshakeReceived(HandshakeSettings({}), {}), 500.0)
     b.receive("a", early, 500.0)
     b.check_meeting(501.0)
-    a.receive("b", HandshakeReceived(Settings({}), {}), 500.0)
+    a.receive("b", HandshakeReceived(HandshakeSettings({}), {}), 500.0)
     assert a.heartbeat("b", 900.0).silence == 400  # from now on it is
 
 
@@ -434,7 +467,7 @@ def test_a_node_does_not_run_away_from_a_neighbor_that_acknowledges_nothing():
     """Else a neighbor that is killed could not be told all that it has lost: it takes no more than so many rounds at once."""
     here = protocol("a", "b", timeouts=Timeouts(peer=30))
     here.receive("b", Answered(), 0.0)
-    here.receive("b", HandshakeReceived(Settings({}), {}), 0.0)
+    here.receive("b", HandshakeReceived(HandshakeSettings({}), {}), 0.0)
     here.begin(LIMITS, 0, 0, {}, 0.0)
     for round in range(1, UNSYNCED + 1):
         assert here.check_window(round, 0.0)

@@ -37,7 +37,7 @@ from dekpca.engines.peer.net.server import SERVICE, Server
 from dekpca.engines.peer.protocol import events
 from dekpca.engines.peer.protocol import wire_pb2 as wire
 from dekpca.engines.peer.protocol.checks import Limits, check_heartbeat, metadata, parse
-from dekpca.engines.peer.protocol.handshake import Settings
+from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from dekpca.engines.peer.protocol.membership import Membership
 from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
 from dekpca.engines.peer.storage.folder import RunFolder
@@ -221,7 +221,7 @@ class Node:
         membership.add({"b": (("a", "c"), 20), "c": (("a", "b"), 10)}, "b")
         received = {name: self.store.messages.held(name) for name in "bc"}
         self.protocol = NodeProtocol(
-            "a", RUN, Settings(FACTS), membership, "bc", Timeouts(), time.monotonic(), received
+            "a", RUN, HandshakeSettings(FACTS), membership, "bc", Timeouts(), time.monotonic(), received
         )
         self.endpoint = Endpoint(self.protocol, self.store, dict.fromkeys("bc", "127.0.0.1:1"))
         self.endpoint.begin(LIMITS, self.reached, self.reached, {})

@@ -18,7 +18,7 @@ from typing import Any
 from ...network import Network
 from ...options import Options
 from ..local import Observer, Outcome
-from .app.local_cluster import Crew
+from .app.local_cluster import LocalCluster
 
 
 def run(
@@ -28,5 +28,5 @@ def run(
 
     `observer` is not called: no process sees all nodes. Kernels and penalties that are Python functions cannot cross.
     """
-    with Crew(len(network)) as crew:
-        return crew.run(parts, network, options, observer, resume)
+    with LocalCluster(len(network)) as cluster:
+        return cluster.run(parts, network, options, observer, resume)

@@ -1,4 +1,4 @@
-"""Delivery between peers: what the program of one node sends goes to its neighbors' processes, round by round.
+"""PeerDelivery between peers: what the program of one node sends goes to its neighbors' processes, round by round.
 
 Every node's program makes the same requests in the same order, so the number of the request tells both ends which message is meant. Lengths are
 known to both ends: a message that is not just as expected is refused.
@@ -21,7 +21,7 @@ from ..storage.codec import raw_bytes
 Array = Any
 
 
-class Delivery(Post):
+class PeerDelivery(Post):
     """Delivers what one node says and hears. `round` counts its requests since the start of the program."""
 
     def __init__(self, block: Block, endpoint: Endpoint, round: int = 0):

@@ -1,4 +1,4 @@
-"""A crew: processes on this machine that are nodes to each other, over loopback, with real certificates.
+"""A local cluster: processes on this machine that are nodes to each other, over loopback, with real certificates.
 
 For trying, for tests, and for `engine="peer"`. Each process runs one node after the other as it is told (worker.py); what goes in and comes out are
 files without pickle.
@@ -33,18 +33,18 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 PEER_TIMEOUT, START_TIMEOUT = 60, 120  # seconds; all are on one machine
 
 
-class CrewError(RuntimeError):
-    """A node of the crew failed; the message says which, and why."""
+class ClusterError(RuntimeError):
+    """A node of the cluster failed; the message says which, and why."""
 
 
-class Crew:
+class LocalCluster:
     """`size` processes, one for each node of a network of at most so many (a context manager)."""
 
     def __init__(self, size: int):
         self.size = size
         self._runs = 0
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> LocalCluster:
         self._temporary = tempfile.TemporaryDirectory(prefix="dekpca-")
         self.folder = Path(self._temporary.name)
         self._certified: set[str] = set()
@@ -85,7 +85,7 @@ class Crew:
                 "engine='peer' goes on from the folder of each node, not from a state; use dekpca node run"
             )
         if len(network) > self.size:
-            raise ValueError(f"{len(network)} nodes for a crew of {self.size}")
+            raise ValueError(f"{len(network)} nodes for a cluster of {self.size}")
         try:
             flat = codec.flatten(options)
         except TypeError as error:
@@ -105,7 +105,7 @@ class Crew:
         return self._collect(folder, parts, network)
 
     def _tell(self, configs: Sequence[Path]) -> None:
-        """Let each process run a node, and wait for all; the first that fails ends the crew."""
+        """Let each process run a node, and wait for all; the first that fails ends the cluster."""
         with ThreadPoolExecutor(len(configs)) as pool:
             waiting = {
                 pool.submit(self._ask, worker, config): config.stem
@@ -116,7 +116,7 @@ class Crew:
                 if problem is not None:
                     for worker in self.workers:
                         worker.kill()
-                    raise CrewError(f"node {waiting[future]}: {problem}")
+                    raise ClusterError(f"node {waiting[future]}: {problem}")
 
     @staticmethod
     def _ask(worker: Any, config: Path) -> str | None:

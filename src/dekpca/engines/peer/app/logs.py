@@ -1,4 +1,4 @@
-"""The log of a node. Writing it never holds up the run, whoever reads it or does not, and strangers cannot fill the disk with it.
+"""The log of a node. Writing it never holds up the run, also if nobody reads it, and strangers cannot fill the disk with it.
 
 Lines go into a queue, and a thread writes them: if a pipe is full, or a disk hangs, the thread waits, and lines that the queue has no room for
 are counted and dropped. gRPC's library writes to standard error by itself; `library_lines` puts that into the log too, with the same limits.
@@ -29,7 +29,7 @@ PATIENCE = 1.0  # seconds for the last lines at the end
 BURST, WINDOW = (
     100,
     10.0,
-)  # lines with the same message in so many seconds: enough to see who calls, not enough to fill a disk
+)  # lines with the same message in so many seconds: enough to see the callers, not enough to fill a disk
 MOST_LIBRARY = 1 << 12  # characters of a line of a library
 
 
@@ -54,7 +54,7 @@ class JsonLines(logging.Formatter):
 
 
 class Plain(logging.Formatter):
-    """For people: one line, without control characters, whoever wrote what is in it."""
+    """For people: one line, without control characters, also if a neighbor wrote what is in it."""
 
     def format(self, record: logging.LogRecord) -> str:
         more = ", ".join(f"{key} {value}" for key, value in vars(record).items() if key not in STANDARD)

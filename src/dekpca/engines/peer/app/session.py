@@ -35,11 +35,11 @@ from ..net.identity import Identity
 from ..net.transport import Transport
 from ..protocol.checks import PROTOCOL, Limits
 from ..protocol.events import Phase
-from ..protocol.handshake import Settings
+from ..protocol.handshake import HandshakeSettings
 from ..protocol.membership import Membership
 from ..protocol.node import NodeProtocol, Timeouts
 from ..storage.folder import RunFolder, Saved
-from .delivery import Delivery
+from .delivery import PeerDelivery
 
 log = logging.getLogger("dekpca.peer")
 
@@ -67,7 +67,7 @@ class Place:
 
 
 class Session:
-    """The node at `place` with its samples (n, M). `facts` are settings that all nodes must hold alike, as texts.
+    """The node at `place` with its samples (n, M). `facts` are settings that must be the same at all nodes, as texts.
 
     `columns` are the names of the columns, in the order they have in the samples, if they have names.
     """
@@ -82,7 +82,7 @@ class Session:
             "dtype": str(samples.dtype),
             **facts,
         }
-        self.settings = Settings.of(known, columns, place.run, place.secret_columns)
+        self.settings = HandshakeSettings.of(known, columns, place.run, place.secret_columns)
         own = {
             "protocol": str(PROTOCOL),
             "run": place.run,
@@ -155,7 +155,7 @@ class Session:
         saved = self.saved
         resume = [(saved.known, saved.state)] if saved.round else None
         self.saved = Saved()  # a copy less
-        delivery = Delivery(blocks[0], self.endpoint, saved.round)
+        delivery = PeerDelivery(blocks[0], self.endpoint, saved.round)
         delivery.last_sent |= saved.last_sent
         if saved.traffic:
             delivery.traffic.messages, delivery.traffic.bytes = saved.traffic["messages"], saved.traffic["bytes"]
@@ -213,7 +213,7 @@ class Session:
         log.info("finished")
 
 
-def _traffic(delivery: Delivery) -> dict[str, Any]:
+def _traffic(delivery: PeerDelivery) -> dict[str, Any]:
     traffic = delivery.traffic
     copied = {name: {k: v.copy() for k, v in getattr(traffic, name).items()} for name in ("messages", "bytes")}
     return {**copied, "edge_bytes": traffic.edge_bytes.copy()}

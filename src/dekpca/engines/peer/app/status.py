@@ -30,7 +30,7 @@ MOST_VISITORS = 16  # connections to the page and the metrics at once
 VISIT = 10.0  # seconds in which a visitor must have asked
 
 
-# ---------------------------------------------------------------------- what is going on, for whoever asks
+# ---------------------------------------------------------------------- what is going on
 def state(node: NodeProtocol) -> dict[str, Any]:
     now = time.monotonic()
     neighbors = {

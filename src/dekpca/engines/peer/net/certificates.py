@@ -25,7 +25,7 @@ class IdentityError(ValueError):
 
 # ---------------------------------------------------------------------- names
 def check_name(name: str) -> str:
-    """A name that can stand in a certificate, a file name and a log alike.
+    """A name that can stand in a certificate, in a file name and in a log.
 
     >>> check_name("hospital-a.example.org")
     'hospital-a.example.org'
@@ -107,7 +107,7 @@ def read_key(path: Path) -> Any:
 
 
 def _check_private(path: Path) -> None:
-    """Ours alone; or root's, who may let a group of services read it. As PostgreSQL has it."""
+    """Readable by its owner only; a file of root may be readable by a group of services. PostgreSQL has the same rule."""
     found = path.stat()
     allowed = stat.S_IRGRP if found.st_uid == 0 else 0
     if found.st_mode & EXPOSED & ~allowed:

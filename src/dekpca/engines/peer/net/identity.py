@@ -1,4 +1,4 @@
-"""Who a node is to its neighbors: its certificate, key and CAs, and the credentials that gRPC takes.
+"""The identity of a node: its certificate, key and CAs, and the credentials that gRPC takes.
 
 A node's name is the one DNS name in its certificate. Nothing here falls back to anything: a file that is missing, expired or does
 not fit stops the node, and the text says which file and what to do. The TLS library checks certificates again, in every handshake;
@@ -40,9 +40,9 @@ __all__ = ["Identity", "IdentityError", "check_name", "explain", "init_ca", "iss
 
 # What gRPC says when no connection comes about, and what it means between nodes.
 MEANINGS = {
-    "Hostname Verification Check failed": "whoever answers there has no certificate with this neighbor's name",
-    "CERTIFICATE_VERIFY_FAILED": "the certificate of whoever answers there is expired, or not by a CA in our file",
-    "WRONG_VERSION_NUMBER": "whoever answers there does not speak TLS",
+    "Hostname Verification Check failed": "the server there has no certificate with this neighbor's name",
+    "CERTIFICATE_VERIFY_FAILED": "the certificate of the server there is expired, or not by a CA in our file",
+    "WRONG_VERSION_NUMBER": "the server there does not speak TLS",
     "Connection refused": "nobody listens there",
     "Socket closed": "it ends the connection; if that goes on, it may not take our certificate: its log says why",
 }

@@ -1,4 +1,4 @@
-"""The listening socket of a node, and who may hold a connection to it.
+"""The listening socket of a node, and limits on the connections to it.
 
 gRPC accepts every connection that it is offered: 1,500 connections that say nothing take all file descriptors of the process. A cap within
 gRPC shuts out the neighbors together with the strangers. So this module accepts the connections, and relays their bytes to gRPC over a Unix
@@ -350,7 +350,7 @@ class Listener:
 
 
 def _origin(address: str) -> str:
-    """Whose connections are counted together: those of an address; of IPv6, where everybody has 2^64 of them, those of a /64."""
+    """Connections are counted by address; those of IPv6 by /64, since a host may have 2^64 addresses."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))

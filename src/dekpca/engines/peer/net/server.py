@@ -124,7 +124,7 @@ class Server:
         if self._listener is not None:
             self._listener.close()  # in a moment: its thread never waits
 
-    # ------------------------------------------------------------------ who calls
+    # ------------------------------------------------------------------ callers
     async def _admit(self, context: Any) -> str:
         """The neighbor that calls; anybody else is refused."""
         protocol, run, claimed = read_metadata(dict(context.invocation_metadata()))

@@ -2,11 +2,11 @@
 
     events       what can happen to a neighbor, and what the caller must do then
     neighbor     a neighbor as a state machine: states, and the table of transitions
-    node         all neighbors together: rounds, limits, who is lost or stuck, how a run ends
+    node         all neighbors together: rounds, limits, lost and stuck nodes, how a run ends
     window       messages to a neighbor until it acknowledges them
     membership   what is known of the network
     handshake    settings that two nodes compare before anything else
-    progress     who is stuck
+    progress     which node is stuck
     checks       what a neighbor may send: sizes and shapes, before memory is taken
     wire         the format of messages (protobuf)
 
@@ -18,6 +18,6 @@ What happens when a node is killed. Its connections end (`Unreachable`, the link
 needs a message of it, and then waits; `check_waiting` ends that with PeerLost after `peer_timeout`. Meanwhile messages for the node stay in
 the window. Started again, it reads its checkpoint and the messages that it has acknowledged (storage/), and its program runs from the
 checkpoint. The handshake says that it is the same run; `Opening` says which messages it holds. Its neighbors send the others, and it sends
-again what it says, with the same round numbers: whoever has a message already acknowledges it and drops it. Nothing else is special about a
+again what it says, with the same round numbers: a neighbor that has a message already acknowledges it and drops it. Nothing else is special about a
 restart.
 """

@@ -18,23 +18,24 @@ from ....options import Options
 from ..errors import NEW_RUN, ProtocolError
 from . import wire_pb2 as wire
 from .events import HandshakeReceived, Heartbeat
-from .handshake import MOST_COLUMN, MOST_COLUMNS, MOST_SETTING, MOST_SETTINGS, Settings
+from .handshake import MOST_COLUMN, MOST_COLUMNS, MOST_SETTING, MOST_SETTINGS, HandshakeSettings
 from .membership import MOST_NODES, Record
 from .names import NAME
 from .text import is_showable
 
 PROTOCOL = 5  # goes up with any change that an older node would not understand
-CHUNK = 1 << 18  # bytes of data in a piece: a few dozen keep a fast line busy, one a slow line for a moment
-MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; greetings of thousands of nodes fit
+CHUNK = 1 << 18  # bytes: a few dozen keep a fast line busy, one a slow line for a moment
+MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; records of thousands of nodes fit
 MOST_AXES = 3
 MOST_RUN = 200  # characters of a run id
-MOST_WAITS = 20  # names in a beat: some of those that a node waits for
+MOST_WAITS = 20  # names in a heartbeat: some of the nodes that a node waits for
 MOST_ROWS = 1 << 40  # of a node; sums of rows stay exact numbers
-WAITING = 16  # messages of one neighbor that may wait for the program; then the neighbor is not read until the program has caught up
-UNSYNCED = (
-    500  # rounds of a node whose messages are not acknowledged: so much may be lost with a process that is killed
+WAITING = (
+    16  # messages of a neighbor that may wait for the program; then it is not read until the program has caught up
 )
-BROKEN_OFF = 100  # largest messages: what a neighbor may leave unfinished, on our disk, between two checkpoints
+# Rounds of a node whose messages are not acknowledged: so much may be lost with a neighbor that is killed.
+UNSYNCED = 500
+BROKEN_OFF = 100  # times the largest message: bytes that a neighbor may leave unfinished between two checkpoints
 DTYPES = {"<f8": 8, "<f4": 4}
 KINDS = frozenset(
     {"landmarks", "counts", "fingerprint", "columns", "scale", "mean", "covariance", "power", "spectrum"}
@@ -153,7 +154,7 @@ def check_handshake(handshake: wire.Handshake) -> HandshakeReceived:
         if not all(map(NAME.fullmatch, names)) or len(set(names)) < len(names) or not 1 <= record.rows <= MOST_ROWS:
             raise ProtocolError(f"a malformed record of node {record.name[:80]!r}")
         records[record.name] = tuple(record.neighbors), int(record.rows)
-    return HandshakeReceived(Settings(values, columns), records)
+    return HandshakeReceived(HandshakeSettings(values, columns), records)
 
 
 def check_heartbeat(beat: wire.Heartbeat) -> Heartbeat:

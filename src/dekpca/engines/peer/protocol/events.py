@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
-from .handshake import Settings
+from .handshake import HandshakeSettings
 from .membership import Record
 
 
@@ -56,7 +56,7 @@ class Unreachable:
 
 @dataclass(frozen=True)
 class HandshakeReceived:
-    settings: Settings
+    settings: HandshakeSettings
     records: Mapping[str, Record]
 
 

@@ -19,7 +19,7 @@ MOST_COLUMNS = 1 << 15  # bytes of all of them; beyond, a fingerprint is compare
 
 
 @dataclass(frozen=True)
-class Settings:
+class HandshakeSettings:
     """Values as texts, and the names of the columns as they are shown to neighbors (empty where they are not)."""
 
     values: Mapping[str, str]
@@ -28,7 +28,7 @@ class Settings:
     @classmethod
     def of(
         cls, values: Mapping[str, str], columns: Sequence[str] | None, run: str, secret: bool = False
-    ) -> Settings:  # fmt: skip
+    ) -> HandshakeSettings:  # fmt: skip
         """`columns` in the order in which they are computed with; `secret`: neighbors get a fingerprint of the names, not the names."""
         if columns is None:
             return cls({COLUMNS: "without names", **values})
@@ -37,7 +37,7 @@ class Settings:
             shown = ()
         return cls({COLUMNS: f"with names of fingerprint {fingerprint(columns, run)}", **values}, shown)
 
-    def compare(self, mine: str, theirs: str, other: Settings) -> None:
+    def compare(self, mine: str, theirs: str, other: HandshakeSettings) -> None:
         """Raise Disagreement, naming every difference between node `mine` and node `theirs`."""
         if self.values.get(COLUMNS) != other.values.get(COLUMNS) and self.columns and other.columns:
             try:

@@ -43,7 +43,7 @@ class Membership:
         self.told_by: dict[str, str] = {}
         self._listed_by: dict[str, set[str]] = {}  # name -> nodes whose records list it
         self._missing: set[str] = set()
-        self._bytes: Counter[str] = Counter()  # of the records, by who told them
+        self._bytes: Counter[str] = Counter()  # of the records, by the neighbor that told them
         self.add({name: (tuple(sorted(neighbors, key=natural_key)), rows)}, name)
 
     def add(self, records: Mapping[str, Record], source: str) -> bool:
@@ -103,7 +103,7 @@ class Membership:
                 raise Disagreement(_one_sided(other, name))
 
     def missing(self) -> set[str]:
-        """Nodes that somebody mentions and nobody has described."""
+        """Nodes that a record lists and that have no record yet."""
         return set(self._missing)
 
     @property

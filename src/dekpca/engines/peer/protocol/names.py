@@ -1,4 +1,4 @@
-"""Names of nodes: what can stand in a certificate, a file name and a log alike."""
+"""Names of nodes: what can stand in a certificate, in a file name and in a log."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A node and its neighbors: rounds of messages, limits, who is lost or stuck, and how a run ends. No threads, clocks, sockets or files.
+"""A node and its neighbors: rounds of messages, limits, lost and stuck nodes, and how a run ends. No threads, clocks, sockets or files.
 
 The caller (net/endpoint.py, or a simulator) reports events, does the actions that it gets back, and asks `check_...` now and then, which raise
 what ends the run. A run goes through the phases of events.Phase:
 
     meet           until the membership records of all nodes are known           check_meeting
     begin          limits for messages are known; neighbors may send
-    start_round    what this node sends, and what it expects from whom           check_waiting
+    start_round    what this node sends, and what it expects             check_window, check_waiting
     try_finish     it has its answer: stay until the neighbors have theirs
     fail           whatever happens, the neighbors are told why                  all_told
 """
@@ -23,7 +23,7 @@ from . import events, progress
 from . import wire_pb2 as wire
 from .checks import BROKEN_OFF, MOST_WAITS, PROTOCOL, UNSYNCED, WAITING, Limits, MessageHead, check_head
 from .events import Action, Log, Phase, Refusal, Refused, SaveFinished, Send, WakeProgram
-from .handshake import Settings
+from .handshake import HandshakeSettings
 from .membership import Membership, Record
 from .neighbor import Neighbor, Notice
 from .progress import Told
@@ -44,7 +44,7 @@ class NodeProtocol:
     """One node of a run. `received`: rounds of each neighbor's messages that are on disk; `finished`: neighbors known to have finished."""
 
     def __init__(
-        self, name: str, run: str, settings: Settings, membership: Membership, neighbors: Iterable[str], timeouts: Timeouts, now: float,
+        self, name: str, run: str, settings: HandshakeSettings, membership: Membership, neighbors: Iterable[str], timeouts: Timeouts, now: float,
         received: Mapping[str, Iterable[int]] | None = None, finished: Iterable[str] = (),
     ):  # fmt: skip
         self.name, self.run, self.settings, self.membership, self.timeouts = name, run, settings, membership, timeouts
@@ -433,7 +433,7 @@ class NodeProtocol:
         self.phase, self.round_begun = Phase.FINISHING, now
 
     def fail(self, error: BaseException, cause: str | None = None) -> list[Action]:
-        """This node stops. `cause` is what the neighbors are told, by default the text and whose error it is. Only the first error counts."""
+        """This node stops. `cause` is what the neighbors are told, by default the text and the name of this node. Only the first error counts."""
         if self.error is None:
             if cause is None:
                 interrupted = isinstance(error, KeyboardInterrupt)
@@ -461,7 +461,7 @@ class NodeProtocol:
         if self.error is not None:
             raise self.error
 
-    # ------------------------------------------------------------------ who is lost, who is stuck
+    # ------------------------------------------------------------------ lost and stuck neighbors
     def _check_lost(self, waited: Iterable[Neighbor], what: str, now: float) -> None:
         for n in waited:
             # A neighbor that has made no handshake may only have stayed to say why it stops.

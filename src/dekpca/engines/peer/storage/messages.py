@@ -65,7 +65,7 @@ class MessageLog:
 
     # ------------------------------------------------------------------ writing
     def append(self, chunk: Chunk) -> None:
-        """Returns at once; an error is raised by the next call, and told to whoever waits for `sync`."""
+        """Returns at once; an error is raised by the next call, and told to those that wait for `sync`."""
         if self.failed is not None:
             raise self.failed
         self._queue.put(chunk)
