@@ -7,7 +7,6 @@ once for everybody that waits.
 
 from __future__ import annotations
 
-import bisect
 import json
 import queue
 import threading
@@ -15,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..errors import PeerError
 from ..protocol.checks import MessageHead
 from .database import Database, checksum
 
@@ -50,7 +48,6 @@ class MessageLog:
         self.database, self.whole = database, whole
         self.messages: dict[tuple[str, int], Stored] = {}  # (sender, round)
         self.failed: Exception | None = None
-        self._rounds: dict[str, list[int]] = {}  # sender -> rounds of `messages`, ascending
         self._partial: dict[tuple[str, int, int], Stored] = {}
         self._next = 1
         self._lock = threading.Lock()  # of the dictionaries above
@@ -84,7 +81,6 @@ class MessageLog:
         with self._lock:
             old = [key for key in self.messages if key[1] <= through]
             rows = [row for key in old for row in self.messages.pop(key).rows]
-            self._rounds = {name: [r for r in rounds if r > through] for name, rounds in self._rounds.items()}
         self._delete(rows)
 
     def drop_partial(self, sender: str, round: int, attempt: int) -> None:
@@ -126,7 +122,7 @@ class MessageLog:
         if self.failed is None:
             try:
                 work()
-            except (OSError, PeerError) as error:
+            except Exception as error:  # raised by the next call, and told to all that wait
                 self.failed = error
 
     def _insert(self, chunk: Chunk) -> None:
@@ -159,7 +155,6 @@ class MessageLog:
                     else:
                         complete = True
                         self.messages[sender, head.round] = message
-                        bisect.insort(self._rounds.setdefault(sender, []), head.round)
         self._delete(extra)
         if complete:
             self.whole(sender, head.round)
@@ -168,13 +163,7 @@ class MessageLog:
     def held(self, sender: str) -> list[int]:
         """Rounds of the messages of a neighbor that are here."""
         with self._lock:
-            return list(self._rounds.get(sender, ()))
-
-    def count_after(self, sender: str, round: int) -> int:
-        """How many messages of a neighbor are here for later rounds."""
-        with self._lock:
-            rounds = self._rounds.get(sender, [])
-            return len(rounds) - bisect.bisect_right(rounds, round)
+            return sorted(round for other, round in self.messages if other == sender)
 
     def find(self, sender: str, round: int) -> MessageHead | None:
         with self._lock:
