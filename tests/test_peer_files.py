@@ -240,8 +240,9 @@ def test_a_full_disk_is_an_error_and_nothing_is_acknowledged(tmp_path):
         put(messages, "b", 1, A)
         assert synced(messages) is None
         messages.database.read("PRAGMA max_page_count=1")  # no more pages: as on a full disk
-        for round in range(2, 40):
-            messages._queue.put(Chunk("b", MessageHead(round, "data", "<f8", (1000,)), 0, 0, bytes(8000)))
+        with messages.database.lock:  # all come before the disk is seen to be full
+            for round in range(2, 40):
+                messages.append(Chunk("b", MessageHead(round, "data", "<f8", (1000,)), 0, 0, bytes(8000)))
         error = synced(messages)
         assert isinstance(error, OSError)
         assert error.errno == errno.ENOSPC
