@@ -4,15 +4,29 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data/mnist-0358.npz
 
-.PHONY: demo test test-openmpi test-faults attacks soak fuzz lint format quality clean
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+BUILT_FROM := pyproject.toml setup.py constraints.txt $(wildcard src/dekpca/*/_s*.p[xy]* src/dekpca/*/*.h)
 
-$(VENV)/installed: pyproject.toml setup.py constraints.txt $(wildcard src/dekpca/core/_s*.p[xy]* src/dekpca/core/*.h)
+.PHONY: demo test test-openmpi test-faults attacks soak fuzz wire lint format quality clean
+
+# Build tools are installed once, not in an isolated environment for each build: with SciPy that takes longer than the build.
+$(BIN)/cython: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dekpca needs Python 3.11 or later; set PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) --no-compile cython setuptools scipy
 	touch $@
 
-demo: $(VENV)/installed
+# What the demo needs; nothing is compiled to bytecode that it does not import, and only for this machine's processor.
+$(VENV)/demo: $(BUILT_FROM) $(BIN)/cython
+	DEKPCA_BUILD=native $(INSTALL) --no-compile --no-build-isolation -e '.[plot,report]'
+	touch $@
+
+# Everything, for developers.
+$(VENV)/installed: $(BUILT_FROM) $(BIN)/cython
+	$(INSTALL) --no-build-isolation -e '.[dev]'
+	touch $@ $(VENV)/demo
+
+demo: $(VENV)/demo
 	$(BIN)/dekpca demo
 
 test: $(VENV)/installed lint

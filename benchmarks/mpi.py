@@ -1,4 +1,4 @@
-"""The MPI engine on real ranks: weak scaling, bytes on the wire, cost for each node as the network grows, overlap.
+"""The MPI engine on real ranks: weak scaling, bytes on the wire, cost for each node as the network grows.
 
     python benchmarks/mpi.py --data mnist-0358.npz
 
@@ -25,6 +25,7 @@ from dekpca.columns import Features
 from dekpca.engines.ranks import assign, crossing, find_mpiexec
 from dekpca.experiments import splits
 from dekpca.options import settle
+from dekpca.parameters import Parameters
 
 K = 4
 ROWS = 100
@@ -34,19 +35,21 @@ MOST_EXPENSIVE = 1.15  # CPU time of a node at J = 80 over that at J = 10
 
 
 # ---------------------------------------------------------------------- on the ranks
-def measure(comm, parts, network, alone=False, overlap=False, split=False):
+def measure(comm, parts, network, alone=False, split=False):
     """One run with a fixed number of iterations; what this rank saw of it. `alone`: every node a block of its own."""
     from dekpca.block import make_blocks
     from dekpca.engines import local, mpi
+    from dekpca.engines.rank_delivery import RankDelivery, once
+    from dekpca.program import program
 
     nodes = np.array(mpi.assign(network, comm.size)[comm.rank])
     own = [parts(j) for j in nodes]
-    hosts, sizes = mpi.Company(comm).roster(network, nodes, [len(x) for x in own])
+    hosts, sizes = mpi.Ranks(comm).hosts(network, nodes, [len(x) for x in own])
     clock: dict[str, float] = defaultdict(float)
     cpu_of_block: dict[int, float] = defaultdict(float)
     iterating = False
 
-    class Timed(mpi.Mail):
+    class Timed(RankDelivery):
         def _exchange(self, says, route):
             if split and self._graph is not None:  # who is not here yet?
                 start = time.perf_counter()
@@ -54,7 +57,7 @@ def measure(comm, parts, network, alone=False, overlap=False, split=False):
                 self._wait(self._graph.Ineighbor_alltoall(out, into))
                 clock["waiting"] += iterating * (time.perf_counter() - start)
             finish = self._timed(super()._exchange)(says, route)
-            return mpi._once(self._timed(finish))
+            return once(self._timed(finish))
 
         def _timed(self, function):
             def call(*args):
@@ -68,7 +71,7 @@ def measure(comm, parts, network, alone=False, overlap=False, split=False):
 
     def timed_program(block, options, resume=None):
         """The program, with the CPU time that it takes for itself during the iterations."""
-        script, reply = original(block, options, resume), None
+        script, reply = program(block, options, resume), None
         while True:
             start = time.thread_time()
             try:
@@ -92,22 +95,17 @@ def measure(comm, parts, network, alone=False, overlap=False, split=False):
     model = DecentralizedKernelPCA(
         K, gamma=GAMMA, network=network, solver="projection", max_iter=ITERATIONS, tol=0, random_state=0, engine="mpi"
     )
-    options = settle(model._options(Features(own[0].shape[1]), 0), network, sizes, "auto", "auto")
+    options = settle(Parameters.of(model).settings(Features(own[0].shape[1]), 0), network, sizes)
     if alone:
         blocks = [b for j, x in zip(nodes, own, strict=True) for b in make_blocks([x], network, [j], sizes)]
     else:
-        blocks = mpi.hosted_blocks(own, network, nodes, sizes, hosts, overlap)
-    post = Timed(blocks, comm, hosts)
-    original = local.program
-    local.program = timed_program
+        blocks = make_blocks(own, network, nodes, sizes)
+    delivery = Timed(blocks, comm, hosts)
     comm.Barrier()  # all start the set-up together
     whole = time.perf_counter()
-    try:
-        outcome = local.drive(blocks, options, observe, post=post)
-    finally:
-        local.program = original
+    outcome = local.drive(blocks, options, observe, delivery=delivery, script=timed_program)
     whole = time.perf_counter() - whole
-    post.close()
+    delivery.close()
     # delivery is the rank's: its nodes share it
     shared = (clock["cpu"] - clock["communication cpu"] - sum(cpu_of_block.values())) / len(nodes)
     answer = outcome.answers[0]
@@ -118,7 +116,7 @@ def measure(comm, parts, network, alone=False, overlap=False, split=False):
         "waiting": clock["waiting"],
         "communication": clock["communication"],
         "node_cpu": [(cpu_of_block[int(b.nodes[0])] / b.n_nodes + (0 if split else shared)) / ITERATIONS for b in blocks],
-        "wire": {kind: counts.tolist() for kind, counts in post.wire.items()},
+        "wire": {kind: counts.tolist() for kind, counts in delivery.wire.items()},
         "edges": {kind: int(sent.sum()) for kind, sent in outcome.traffic.bytes.items()},
         "row_bytes": 8 * options.n_columns,
         "m": int(answer.marks.size),
@@ -239,22 +237,6 @@ def cost_of_a_node(data: Path, floors: Floors, repeats: int) -> None:
     console.print(shown)
 
 
-def overlapping(data: Path, repeats: int) -> None:
-    """Does it pay to let nodes without neighbors on other ranks compute while messages travel?"""
-    ways = {"one after the other": {}, "overlapped": {"overlap": True}}
-    shown = table(
-        f"Milliseconds an iteration, slowest rank, best (median) of {repeats}", "ranks", "nodes", *ways,
-    )  # fmt: skip
-    for ranks, J in ((2, 40), (4, 80)):
-        runs = [{"J": J} | way for _ in range(repeats) for way in ways.values()]
-        walls = [1e3 * max(rank["wall"] for rank in seen) / ITERATIONS for seen in launch(data, ranks, runs)]
-        by_way = np.array(walls).reshape(repeats, len(ways))
-        shown.add_row(
-            str(ranks), str(J), *(f"{b:.1f} ({m:.1f})" for b, m in zip(by_way.min(0), np.median(by_way, 0), strict=True))
-        )  # fmt: skip
-    console.print(shown)
-
-
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
@@ -267,7 +249,6 @@ def main() -> None:
     weak_scaling(a.data, floors)
     everything(a.data, floors)
     cost_of_a_node(a.data, floors, a.repeats)
-    overlapping(a.data, a.repeats)
     floors.finish()
 
 

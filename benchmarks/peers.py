@@ -30,6 +30,7 @@ from dekpca.engines.peer.app.local_cluster import LocalCluster, free_addresses, 
 from dekpca.engines.peer.net.identity import init_ca, issue
 from dekpca.experiments import splits
 from dekpca.options import settle
+from dekpca.parameters import Parameters
 
 SLOWEST = 3.0  # times the same problem by MPI
 LARGEST = 3.0  # times data and Gram matrix of the neighborhood
@@ -60,7 +61,7 @@ def against_mpi(data: Path, floors: Floors, repeats: int) -> None:
                 tol=0,
                 random_state=0,
             )
-            options = settle(model._options(Features(X.shape[1]), 0), network, np.full(J, rows), "auto", "auto")
+            options = settle(Parameters.of(model).settings(Features(X.shape[1]), 0), network, np.full(J, rows))
             if rows == 100:
                 cluster.run(parts, network, options)  # imports and the like
             peers, mpi, iterating = [], [], []

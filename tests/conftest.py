@@ -13,7 +13,7 @@ import pytest
 
 from dekpca import Network
 from dekpca.kernels import Kernel
-from dekpca.options import Options, settle
+from dekpca.options import Settings, settle
 
 
 def clusters(sizes, seed=0, columns=6, n_clusters=4):
@@ -27,12 +27,12 @@ def clusters(sizes, seed=0, columns=6, n_clusters=4):
 def make_options(parts, network, n_landmarks="auto", n_oversamples="auto", **changes):
     """Settled options for the engine, as the estimator would make them."""
     given = {
-        "n_components": 3, "n_oversamples": 0, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
-        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "n_landmarks": 0, "landmarks": "samples",
+        "n_components": 3, "n_oversamples": n_oversamples, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
+        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "n_landmarks": n_landmarks, "landmarks": "samples",
         "standardize": False, "exchange_noise": 0.0,
         "max_iter": 10, "tol": 0.0, "seed": 0,
     } | changes  # fmt: skip
-    return settle(Options(**given), network, np.array([len(p) for p in parts]), n_landmarks, n_oversamples)
+    return settle(Settings.of(**given), network, np.array([len(p) for p in parts]))
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.block import make_blocks
 from dekpca.collectives import network_sum
-from dekpca.engines import company, local, mpi
+from dekpca.engines import local, mpi, rank_agreement, rank_delivery
+from dekpca.plan import Plan
 from dekpca.testing import VALUE_TOLERANCE, by_node, check_answers, check_engine
 
 WORLD = MPI.COMM_WORLD
@@ -31,16 +32,12 @@ def mine(network):
     return mpi.assign(network, SIZE)[RANK]
 
 
-def run(parts, network, options, **more):
-    nodes = mine(network)
-    return mpi.run([parts[j] for j in nodes], network, options, nodes=nodes, **more)
+def run(plan, observer=None, comm=WORLD):
+    return mpi.run(plan.hosting(mine(plan.network)), observer, comm)
 
 
 def conformance():
-    for overlap in (False, True) if SIZE == 3 else (False,):
-        check_engine(
-            lambda *problem, overlap=overlap: run(*problem, overlap=overlap), lambda net: [net.names[j] for j in mine(net)]
-        )  # fmt: skip
+    check_engine(run, lambda net: [net.names[j] for j in mine(net)])
 
 
 def networks():
@@ -53,7 +50,8 @@ def networks():
         parts, nodes = clusters(sizes), mine(network)
         for changes in ({"n_landmarks": 20}, AUTO, {**AUTO, "share_rows": False}):
             options = make_options(parts, network, **{"max_iter": 100, "tol": 1e-3, **changes})
-            expected, got = local.run(parts, network, options), run(parts, network, options)
+            plan = Plan.of(parts, network, options)
+            expected, got = local.run(plan), run(plan)
             check_answers(name, by_node(got), by_node(expected))
             for kind, sent in expected.traffic.bytes.items():
                 np.testing.assert_array_equal(got.traffic.bytes[kind][nodes], sent[nodes], err_msg=f"{name}, {kind}")
@@ -67,13 +65,13 @@ def sums():
         parts = [rng.normal(size=(rng.integers(1, 30), 2)) for _ in range(9)]
         values = rng.normal(size=(9, 5)) * 10.0 ** rng.integers(-8, 8, size=(9, 1))
         everything = make_blocks(parts, network)
-        expected = add_up(everything, values, local.Post(everything))
+        expected = add_up(everything, values, local.Delivery(everything))
         hosts = np.empty(9, dtype=np.int64)
         for rank, nodes in enumerate(mpi.assign(network, SIZE)):
             hosts[nodes] = rank
         nodes = mine(network)
         blocks = make_blocks([parts[j] for j in nodes], network, nodes, [len(p) for p in parts])
-        post = mpi.Mail(blocks, WORLD, hosts)
+        post = rank_delivery.RankDelivery(blocks, WORLD, hosts)
         got = add_up(blocks, values, post)
         post.close()
         np.testing.assert_allclose(got[0], expected[0], rtol=1e-9, atol=1e-14 * np.abs(values).max())
@@ -119,12 +117,13 @@ def silence():
     parts, network = clusters([20] * 8), Network.ring(8, 4)
     options = make_options(parts, network, 20, max_iter=30, tol=1e-3)
     comm = Watched(WORLD, calls)
-    kept = mpi.MPI, company.MPI
-    mpi.MPI, company.MPI = SimpleNamespace(DOUBLE=MPI.DOUBLE, FLOAT=MPI.FLOAT), None  # no way around `comm`
+    kept = mpi.MPI, rank_agreement.MPI, rank_delivery.MPI
+    mpi.MPI = rank_agreement.MPI = None  # no way around `comm`
+    rank_delivery.MPI = SimpleNamespace(DOUBLE=MPI.DOUBLE, FLOAT=MPI.FLOAT)
     try:
-        outcome = run(parts, network, options, observer=lambda blocks, checkpoints: at.append(len(calls)), comm=comm)
+        outcome = run(Plan.of(parts, network, options), lambda blocks, checkpoints: at.append(len(calls)), comm)
     finally:
-        mpi.MPI, company.MPI = kept
+        mpi.MPI, rank_agreement.MPI, rank_delivery.MPI = kept
     between, before = calls[at[0] : at[-1]], calls[: at[0]]
     checks = -(-outcome.answers[0].n_iter // 5)
     if SIZE > 1:
@@ -218,7 +217,7 @@ def disagreement():
         (own, {"gamma": 0.1 if odd else 0.05}, None, "rank 1 has kernel gamma=0.1, but rank 0, 2 have 0.05"),
         (own, {"n_landmarks": 9 + RANK}, None, "rank 1 has n_landmarks=10, but rank 0 has 9; rank 2 has n_landmarks=11"),
         (own, {"random_state": RANK // 2}, None, "rank 2 has seed=1, but rank 0, 1 have 0"),
-        (own, {"landmarks": parts[0] + odd}, None, "rank 1 has landmarks=array (12, 6) float64 with fingerprint"),
+        (own, {"landmarks": parts[0] + odd}, None, "rank 1 has landmarks points=array (12, 6) float64 with fingerprint"),
         (own, {"kernel": linear_kernel if odd else "rbf"}, None, "rank 1 has kernel name=__main__.linear_kernel"),
         (own, {"network": other if odd else network}, None, "rank 1 has another network: Network(6 nodes, 7 edges"),
         (narrow, {}, None, "rank 1 has number of columns=4, but rank 0, 2 have 6"),
@@ -234,9 +233,9 @@ def disagreement():
         (None if odd else own, {}, None, "'NoneType' object is not iterable"),
         (parts[0] if odd else own, {}, None, "fit_parts takes one array for each node, but got one array"),
     ):  # fmt: skip
-        with pytest.raises((ValueError, TypeError, company.RankError), match=re.escape(says)) as caught:
+        with pytest.raises((ValueError, TypeError, rank_agreement.RankError), match=re.escape(says)) as caught:
             mpi.fit(given, nodes=nodes, **(plain | changes))
-        assert caught.type is not company.RankError or str(caught.value).startswith("rank 1: ")
+        assert caught.type is not rank_agreement.RankError or str(caught.value).startswith("rank 1: ")
     mpi.fit(own, **plain)
 
 
@@ -253,7 +252,7 @@ def exception():
         if RANK == 1 and checkpoints[0].state.iteration == 7:
             raise MemoryError("no room on rank one")
 
-    run(parts, network, options, observer=observe)
+    run(Plan.of(parts, network, options), observe)
 
 
 def killed():
@@ -265,7 +264,7 @@ def killed():
         if RANK == 1 and checkpoints[0].state.iteration == 7:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    run(parts, network, options, observer=observe)
+    run(Plan.of(parts, network, options), observe)
 
 
 def uncaught():
@@ -286,10 +285,10 @@ def asked():
         if RANK == 1 and checkpoints[0].state.iteration == 7:
             os.kill(os.getpid(), signal.SIGINT)
 
-    outcome = run(parts, network, options, observer=observe)
+    outcome = run(Plan.of(parts, network, options), observe)
     assert {a.n_iter for a in outcome.answers} == {10}
     assert outcome.answers[0].runs[0][0] == "interrupted"
-    whole, resumed = run(parts, network, options), run(parts, network, options, resume=kept)
+    whole, resumed = run(Plan.of(parts, network, options)), run(Plan.of(parts, network, options, resume=kept))
     for one, two in zip(whole.answers, resumed.answers, strict=True):
         np.testing.assert_array_equal(one.w, two.w)
         assert one.n_iter == two.n_iter == 50

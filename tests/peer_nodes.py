@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dekpca import Network
-from dekpca.engines.facts import settings_of, texts
+from dekpca.engines.agreement import settings_of, texts
 from dekpca.engines.peer.app.local_cluster import free_addresses
 from dekpca.engines.peer.app.session import Place, Session
 from dekpca.engines.peer.net.endpoint import Endpoint
@@ -21,7 +21,7 @@ from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
 from dekpca.engines.peer.storage.database import FILE
 from dekpca.engines.peer.storage.folder import RunFolder
 from dekpca.kernels import Kernel
-from dekpca.options import Options, settle
+from dekpca.options import Settings, settle
 
 PATIENCE = 120  # seconds: a hang must end the test, a busy machine must not
 
@@ -35,13 +35,11 @@ def problem(network: Network, sizes=None, **changes):
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(n, 5)) + j % 3 for j, n in enumerate(sizes or [20] * len(network))]
     settings = {
-        "n_components": 2, "n_oversamples": 0, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
-        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "n_landmarks": 0, "landmarks": "samples",
+        "n_components": 2, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
+        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "n_landmarks": 12, "landmarks": "samples",
         "standardize": False, "exchange_noise": 0.0, "max_iter": 20, "tol": 0.0, "seed": 0,
     }  # fmt: skip
-    n_landmarks = changes.pop("n_landmarks", 12)
-    options = Options(**(settings | changes))
-    return parts, settle(options, network, np.array([len(p) for p in parts]), n_landmarks, "auto")
+    return parts, settle(Settings.of(**settings | changes), network, np.array([len(p) for p in parts]))
 
 
 class Nodes:

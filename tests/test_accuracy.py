@@ -136,13 +136,16 @@ def test_noise_turns_little_and_what_is_clear_is_believed():
     mean, off = (noise[0] + noise[1]) / 2, (noise[0] - noise[1]) / 2
     believed = accuracy.shrinkage(mean, off)
     assert 0 < believed < 0.9
-    np.testing.assert_array_equal(np.diagonal(accuracy.shrunk(mean, believed)), np.diagonal(mean))
+    found = accuracy.shrunk(mean, off)
+    np.testing.assert_allclose(np.diagonal(found), np.diagonal(mean))
+    assert (np.abs(found) <= np.abs(mean) + 1e-15).all()
     ritz = accuracy.rayleigh_ritz(np.eye(4), values, noise)
     np.testing.assert_allclose(ritz.turn.T @ ritz.turn, np.eye(4), atol=1e-12)
     whole = accuracy.pooled(off, np.diagonal(mean))
     assert (ritz.noise < whole.max()).all()  # what is not believed is not in the answer
     clear = np.array([[1.0, 0.5], [0.5, 1.0]])  # no noise: nothing is shrunk
     assert accuracy.shrinkage(clear, 0.0 * clear) == 1.0
+    np.testing.assert_allclose(accuracy.shrunk(clear, 0.0 * clear), clear)
     assert accuracy.shrinkage(clear, 1e-6 * clear) > 0.999
 
 
@@ -435,12 +438,12 @@ def test_sums_over_few_rows_of_a_node_are_not_told_where_rows_may_not_leave(monk
     ],
 )
 def test_what_the_root_tells_is_checked(kind, lie, says, monkeypatch):
-    total = local.Post.total
+    total = local.Delivery.total
 
     def lying(post, requests):
         found = total(post, requests)
         return [lie(f) for f in found] if requests[0].kind == kind else found
 
-    monkeypatch.setattr(local.Post, "total", lying)
+    monkeypatch.setattr(local.Delivery, "total", lying)
     with pytest.raises(ValueError, match=says):
         fit(PARTS, 3, True)

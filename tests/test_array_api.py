@@ -11,6 +11,7 @@ from dekpca import PAPER, DecentralizedKernelPCA, Network
 from dekpca.core.spectrum import to_numpy
 from dekpca.engines import local
 from dekpca.kernels import Kernel
+from dekpca.plan import Plan
 from dekpca.testing import by_node
 
 PAPERS = {k: PAPER[k] for k in ("update", "centering", "rho", "init")} | {"n_components": 2, "n_landmarks": 0}
@@ -43,8 +44,8 @@ def test_other_arrays_give_numpys_answer(changes, ragged, asarray):
     parts, network = ragged
     n_landmarks = changes.get("n_landmarks", 20)
     options = make_options(parts, network, n_landmarks, **{k: v for k, v in changes.items() if k != "n_landmarks"})
-    usual = by_node(local.run(parts, network, options))
-    others = by_node(local.run([asarray(p) for p in parts], network, options))
+    usual = by_node(local.run(Plan.of(parts, network, options)))
+    others = by_node(local.run(Plan.of([asarray(p) for p in parts], network, options)))
     for name, (answer, w) in usual.items():
         other, v = others[name]
         assert type(v) is type(asarray(parts[0]))

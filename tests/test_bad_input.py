@@ -7,16 +7,26 @@ import pytest
 
 from conftest import clusters
 from dekpca import DecentralizedKernelPCA, Network
-from dekpca.core import consensus
+from dekpca.plan import Traffic
 from dekpca.samples import first_bad_row
 
 
 @pytest.fixture(autouse=True)
 def no_iteration(monkeypatch):
-    def refuse(*args, **kwargs):
-        raise AssertionError("an iteration was begun")
+    """Whatever computes an iteration, its messages are counted."""
+    add = Traffic.add
 
-    monkeypatch.setattr(consensus, "z_target", refuse)
+    def refuse(traffic, kind, edges, sizes):
+        assert kind not in ("share", "view", "power"), "an iteration was begun"
+        add(traffic, kind, edges, sizes)
+
+    monkeypatch.setattr(Traffic, "add", refuse)
+
+
+@pytest.mark.parametrize("iterating", [{"solver": "projection"}, {"landmarks": "random-features"}], ids=str)
+def test_an_iteration_would_be_noticed(iterating):
+    with pytest.raises(AssertionError, match="an iteration was begun"):
+        fit(PARTS, **iterating)
 
 
 def broken(j, row, value):
@@ -82,7 +92,7 @@ def indefinite(A, B):
         (lambda: fit(PARTS, solver="magic"), "'solver' parameter .*'landmarks'"),
         (lambda: fit(PARTS, init="zero"), "'init' parameter"),
         (lambda: fit(PARTS, expansion="all"), "'expansion' parameter"),
-        (lambda: fit(PARTS, engine="cloud"), "'engine' parameter .*'local'"),
+        (lambda: fit(PARTS, engine="cloud"), "engine='cloud' is unknown; known are local"),
         (lambda: fit(PARTS, dtype="int8"), "dtype='int8'"),
         (lambda: fit(PARTS, gamma=-1.0), "'gamma' parameter"),
         (lambda: fit(PARTS, kernel="linear", kernel_params={"a": 1}), "kernel_params is for a callable"),
@@ -126,7 +136,7 @@ def indefinite(A, B):
         (lambda: fit(PARTS, landmarks="centres"), "'landmarks' parameter"),
         (
             lambda: fit(PARTS, landmarks="random-features", solver="projection"),
-            "solver='projection': random features are no points",
+            "solver='projection': random features need solver='landmarks'",
         ),
         (
             lambda: fit(PARTS, solver="projection", share_rows=False),

@@ -184,8 +184,9 @@ def test_ranks_fit_what_one_process_fits(files):
     for j in range(5):
         np.save(f"parts/node-{j}.npy", X[j::5])
     np.save("rows.npy", X)
+    np.save("390.npy", np.random.default_rng(0).permutation(np.concatenate([X, X + 1.0, X - 1.0]))[:390])
     settings = ["--gamma", "0.001", "-k", "2", "--json"]
-    for data in (["parts/node-*.npy", "--network", "ring:5"], ["rows.npy", "--nodes", "6"]):
+    for data in (["parts/node-*.npy", "--network", "ring:5"], ["rows.npy", "--nodes", "6"], ["390.npy"]):
         alone = json.loads(run("fit", *data, "--out", "alone", *settings).stdout)
         command = [
             sys.executable,

@@ -21,6 +21,7 @@ import dekpca
 from conftest import clusters
 from dekpca import PAPER, DecentralizedKernelPCA, Network, baselines, metrics
 from dekpca.estimator import NarrowKernelWarning
+from dekpca.parameters import Parameters
 
 X = np.concatenate(clusters([40] * 6))
 
@@ -572,13 +573,13 @@ def test_ctrl_c_keeps_the_last_iterate():
     iterations = []
     run = local.run
 
-    def interrupted(parts, network, options, observer=None):
+    def interrupted(plan, observer=None):
         def press(blocks, checkpoints):
             iterations.append(checkpoints[0].state.iteration)
             if iterations[-1] == 12:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        return run(parts, network, options, press)
+        return run(plan, press)
 
     local.run = interrupted
     try:
@@ -610,3 +611,8 @@ def test_verbose_is_quiet_off_a_terminal(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.strip() == ""
+
+
+def test_the_estimator_has_the_parameters_that_others_fit_with():
+    """MPI ranks and owners of peers fit without the estimator: names and defaults must be the same."""
+    assert DecentralizedKernelPCA().get_params() == Parameters().as_dict()

@@ -13,6 +13,8 @@ from sklearn.datasets import load_digits
 
 from dekpca import PAPER, DecentralizedKernelPCA, Network, baselines, files, metrics
 from dekpca.experiments import paper, runner, splits, toy
+from dekpca.parameters import Parameters
+from dekpca.plan import plan_parts
 from dekpca.report import panels
 
 DIGITS = load_digits()
@@ -77,7 +79,7 @@ def test_ctrl_c_within_a_fit_measures_nothing(tmp_path):
         def interrupt(blocks, checkpoints):
             os.kill(os.getpid(), signal.SIGINT)
 
-        paper.local.run(parts, options["network"], model._settled(parts, options["network"], 0), interrupt)
+        paper.local.run(plan_parts(Parameters.of(model), parts), interrupt)
         raise AssertionError("not interrupted")
 
     with pytest.raises(KeyboardInterrupt):
@@ -123,7 +125,7 @@ def test_similarity_by_iteration_is_that_of_a_fit_stopped_there(settings):
     model = DecentralizedKernelPCA(1, gamma=1e-3, network=network, max_iter=20, tol=0.0, random_state=0).set_params(
         **settings
     )
-    steps = paper.by_iteration(model, problem, network, 0, range(1, 21))
+    steps = paper.by_iteration(model, problem, range(1, 21))
     assert [t for t, _ in steps] == list(range(1, 21))
     for t in (1, 7, 20):
         with pytest.warns(match="not converged"):
@@ -135,7 +137,7 @@ def test_node_seconds_are_those_of_each_node():
     parts = [DIGITS.data[:1000], DIGITS.data[1000:1010], DIGITS.data[1010:1020]]
     model = DecentralizedKernelPCA(1, solver="projection", gamma=1e-3, network=Network.path(3), max_iter=5)
     # the best of three: a machine with other work to do may hold up any node, but not each time
-    seconds = np.min([paper.node_seconds(parts, Network.path(3), model, 0) for _ in range(3)], axis=0)
+    seconds = np.min([paper.node_seconds(parts, model) for _ in range(3)], axis=0)
     assert (seconds > 0).all()
     assert seconds[0] > seconds[2]  # node 0 has the large Gram matrix, and so has its neighbor
 

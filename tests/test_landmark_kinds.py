@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, metrics
 from dekpca.block import make_blocks
+from dekpca.choices import LandmarkSource
 from dekpca.core.clusters import GROUP, LEAST_CLUSTER, cluster_means, grouped
 from dekpca.core.landmarks import Landmarks, digest
 from dekpca.core.sketch import FEW_COLUMNS, Sketch
@@ -91,7 +92,7 @@ def test_points_that_differ_are_noticed():
     options = make_options(PARTS, NETWORK, "auto", landmarks=PUBLIC)
     sizes = [len(p) for p in PARTS]
     blocks = [b for j, p in enumerate(PARTS) for b in make_blocks([p], NETWORK, [j], sizes)]
-    other = replace(options, landmarks=PUBLIC + 1e-12)
+    other = replace(options, landmarks=LandmarkSource.of(PUBLIC + 1e-12))
 
     def one_differs(block, options, resume=None):
         return program(block, other if 3 in block.nodes else options, resume)

@@ -13,6 +13,7 @@ from dekpca.core.landmarks import REDUNDANT, Landmarks, allot, node_random, pack
 from dekpca.engines import local
 from dekpca.kernels import Kernel
 from dekpca.landmark_supply import Supply
+from dekpca.plan import Plan
 
 NAMES = ["n10", "n9", "n1", "n2", "n3"]
 PATH = Network({a: [b for b in NAMES if abs(NAMES.index(a) - NAMES.index(b)) == 1] for a in NAMES})
@@ -162,7 +163,7 @@ def test_every_block_is_handed_the_same(kind):
 
 def test_landmarks_of_a_run_are_those_of_the_rows_that_add_something():
     options = make_options(PARTS, PATH, 30)
-    answers = local.run(PARTS, PATH, options).answers
+    answers = local.run(Plan.of(PARTS, PATH, options)).answers
     offered = supplied(PARTS, PATH, [30], landmarks="samples")[0][0][0]["samples"]
     kept = Landmarks.none(offered).independent(offered, RBF, REDUNDANT)
     for answer in answers:
@@ -188,13 +189,18 @@ def test_points_that_add_nothing_are_left_out():
     assert len(none.independent(X[:0], RBF, REDUNDANT)) == 0
 
 
-def test_they_come_in_pivot_order():
-    """The one of which the others leave the most comes first, so that the Cholesky factor's diagonal falls."""
+def test_where_some_are_redundant_they_come_in_pivot_order():
+    """The one of which the others leave the most comes first, so that the Cholesky factor's diagonal falls; where none is they stay as they are."""
     X = np.concatenate(clusters([30, 20]))
     for kernel in (RBF, Kernel("poly", gamma=0.1, degree=2)):
-        kept = Landmarks.none(X).independent(X, kernel, REDUNDANT)
-        left = np.diagonal(np.linalg.cholesky(kernel.gram(X[kept], X[kept]) + 1e-13 * np.eye(len(kept))))
+        kept = Landmarks.none(X).independent(np.concatenate([X, X[:3]]), kernel, REDUNDANT)
+        assert len(kept) <= len(X)
+        points = np.concatenate([X, X[:3]])[kept]
+        left = np.diagonal(np.linalg.cholesky(kernel.gram(points, points) + 1e-13 * np.eye(len(kept))))
         assert (np.diff(left) <= 1e-6 * left[0]).all()
+    np.testing.assert_array_equal(
+        Landmarks.none(X).independent(X, Kernel("rbf", gamma=5.0), REDUNDANT), np.arange(len(X))
+    )
 
 
 def test_more_landmarks_change_no_coordinate():

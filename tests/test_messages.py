@@ -84,7 +84,7 @@ class Message:
 def overheard(options, monkeypatch):
     """All messages between different nodes, each of which is hosted alone, as they arrive."""
     sent = []
-    deliver, tell = local.Post.deliver, local.Post.tell
+    deliver, tell = local.Delivery.deliver, local.Delivery.tell
 
     def log_say(post, says):
         for block, s in zip(post.blocks, says, strict=True):
@@ -103,9 +103,9 @@ def overheard(options, monkeypatch):
         return tell(post, tells)
 
     for name in ("total", "rows"):  # from neighbor to neighbor, to be overheard
-        monkeypatch.setattr(local.Post, name, lambda post, requests: [None] * len(requests))
-    monkeypatch.setattr(local.Post, "deliver", log_say)
-    monkeypatch.setattr(local.Post, "tell", log_tell)
+        monkeypatch.setattr(local.Delivery, name, lambda post, requests: [None] * len(requests))
+    monkeypatch.setattr(local.Delivery, "deliver", log_say)
+    monkeypatch.setattr(local.Delivery, "tell", log_tell)
     sizes = [len(p) for p in PARTS]
     outcome = local.drive([b for j, p in enumerate(PARTS) for b in make_blocks([p], NETWORK, [j], sizes)], options)
     return outcome, [m for m in sent if m.sender != m.receiver]

@@ -95,7 +95,7 @@ def test_too_many_ranks():
 
 def test_without_mpi4py_the_error_names_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "dekpca.engines.mpi", raising=False)
-    monkeypatch.delitem(sys.modules, "dekpca.engines.company", raising=False)
+    monkeypatch.delitem(sys.modules, "dekpca.engines.rank_agreement", raising=False)
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ImportError, match=r"pip install 'dekpca\[mpi\]'"):
         engines.get("mpi")

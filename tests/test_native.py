@@ -7,15 +7,19 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
+from dekpca.engines.peer.codec import flatten
 from threadpoolctl import threadpool_limits
 
 from dekpca import DecentralizedKernelPCA, Network, answer
+from dekpca.backends import compiled
 from dekpca.columns import Features
-from dekpca.core import fused, landmarks, native, nodewise, spectrum
+from dekpca.core import landmarks, native, nodewise, spectrum
 from dekpca.core.landmarks import Landmarks, RowKernel
 from dekpca.experiments import scale
 from dekpca.kernels import Kernel
 from dekpca.options import settle
+from dekpca.parameters import Parameters
+from dekpca.plan import Plan
 
 pytestmark = [
     pytest.mark.skipif(
@@ -101,29 +105,84 @@ def test_the_answer_is_that_of_numpy(case, dtype, monkeypatch):
         model = DecentralizedKernelPCA(**settings)
         return model.set_params(network=network).fit_parts(parts)
 
-    compiled = fit()
+    by_compiled = fit()
     monkeypatch.setattr(native, "steps", None)
     plain = fit()
     tolerance = 1e-8 if dtype == "float64" else 2e-3
     largest = plain.eigenvalues_[0]
-    np.testing.assert_allclose(compiled.eigenvalues_, plain.eigenvalues_, atol=tolerance * largest)
+    np.testing.assert_allclose(by_compiled.eigenvalues_, plain.eigenvalues_, atol=tolerance * largest)
     for name in ("residual", "change", "since_check", "objective"):
         np.testing.assert_allclose(
-            compiled.history_[name], plain.history_[name], rtol=100 * tolerance, atol=10 * tolerance, err_msg=name
+            by_compiled.history_[name], plain.history_[name], rtol=100 * tolerance, atol=10 * tolerance, err_msg=name
         )
 
 
 @pytest.mark.filterwarnings("ignore:not converged")
 def test_the_steps_are_used(monkeypatch):
     """Else the comparison above would compare nothing."""
-    from dekpca.core.fused import Steps
-
     called = []
-    step = Steps.w_step
-    monkeypatch.setattr(Steps, "w_step", lambda *a: called.append(1) or step(*a))
+    step = compiled.Compiled.w_step
+    monkeypatch.setattr(compiled.Compiled, "w_step", lambda *a: called.append(1) or step(*a))
     model = DecentralizedKernelPCA(2, solver="projection", network=Network.ring(4), max_iter=5, tol=0)
     model.fit_parts(parts_of([20] * 4, "float64"))
     assert len(called) == 5
+
+
+def shares_of_two_nodes():
+    """A `Nodes` of 2 nodes with 3 slots, 4 samples, 5 shared coordinates and 2 columns, and the arrays of its first step."""
+    sizes = {"B": 2, "d": 3, "n": 4, "p": 4, "m": 5, "k": 2, "c": 1}
+    matrices = {name: np.zeros((2, 4, 4)) for name in ("rest", "inverse")}
+    blocks = {"block_at": np.zeros((2, 6), dtype=np.intp), "block_shape": np.zeros((2, 6, 4), dtype=np.intc)}
+    nodes = native.steps.Nodes(sizes, psi=np.zeros((2, 4, 5)), **matrices, **blocks)
+    arrays = {name: np.full((2, 3, 4, 2), 2.0) for name in ("dual", "seen", "out_shares")}
+    arrays |= {"factors": np.ones((2, 3)), "w": np.full((2, 9, 2), 5.0)}
+    return nodes, arrays | {name: np.ones((2, 5, 2)) for name in ("dual_w", "out_shared")}
+
+
+@pytest.mark.usefixtures("instructions")
+def test_arrays_of_a_step_are_checked():
+    nodes, arrays = shares_of_two_nodes()
+    nodes.prepare("shares", arrays, 10.0, 1.0)
+    nodes.run(0, 2)
+    assert (arrays["out_shares"][:, 0] == 2 + 11 * (5 - 2)).all()  # the own z has a weight of 10 + 1
+    assert (arrays["out_shares"][:, 1:] == 2 + 10 * (5 - 2)).all()
+    assert (arrays["out_shared"] == 1 + 10 * 5).all()
+    with pytest.raises(RuntimeError, match="nodes 1 to 3 of 2"):
+        nodes.run(1, 3)
+    fixed = np.zeros((2, 3, 4, 2))
+    fixed.flags.writeable = False
+    wrong = [
+        ("dual", np.zeros((2, 3, 5, 2)), ValueError, r"dual: shape \(2, 3, 5, 2\)"),
+        ("dual", np.zeros((2, 3, 4, 2), dtype=np.float32), ValueError, "dual: .* of float32"),
+        ("dual", np.zeros((2, 3, 2, 4)).swapaxes(2, 3), ValueError, "not C-contiguous"),
+        ("w", np.zeros((2, 18)), ValueError, "w: shape"),
+        ("out_shares", fixed, ValueError, "read-only"),
+        ("dule", np.zeros((2, 3, 4, 2)), TypeError, "shares takes .* not .*dule"),
+    ]
+    for name, array, error, says in wrong:
+        with pytest.raises(error, match=says):
+            nodes.prepare("shares", arrays | {name: array}, 1.0, 0.0)
+        with pytest.raises(RuntimeError, match="step None"):  # nothing is left of it
+            nodes.run(0, 2)
+    with pytest.raises(TypeError, match="shares takes"):
+        nodes.prepare("shares", {name: arrays[name] for name in arrays if name != "seen"}, 1.0, 0.0)
+
+
+@pytest.mark.usefixtures("instructions")
+@pytest.mark.parametrize("place", [-1, 7])
+def test_messages_that_did_not_arrive_are_not_read(place):
+    nodes, arrays = shares_of_two_nodes()
+    z = {
+        f"{out}{name}": x
+        for out in ("", "out_")
+        for name, x in (("z_shared", np.zeros((2, 5, 2))), ("z_near", np.zeros((2, 3, 4, 2))))
+    }
+    arrived = {"shares": np.zeros((7, 4, 2)), "shared": np.zeros((7, 5, 2)), "shared_at": np.arange(6)}
+    given = {"factors": arrays["factors"], "on_z": np.ones(2), "w": arrays["w"], "dual_z": np.zeros((2, 5, 2))}
+    given |= z | arrived | {"out_views": np.zeros((2, 3, 4, 2))}
+    nodes.prepare("z_step", given | {"shares_at": np.array([0, 1, 2, 3, 4, 6])}, 1.0, 0.0)
+    with pytest.raises(IndexError, match="shares_at points beyond the 7 messages"):
+        nodes.prepare("z_step", given | {"shares_at": np.array([0, 1, place, 3, 4, 5])}, 1.0, 0.0)
 
 
 @pytest.mark.usefixtures("instructions")
@@ -135,15 +194,15 @@ def test_the_steps_are_used(monkeypatch):
 )
 def test_a_resumed_run_has_the_same_bits(dtype, n_components, packed, centering, monkeypatch):
     """Also in what is measured of it: the verdict of a check follows from that."""
-    from dekpca.core import pairs
+    from dekpca.core.gram import blocks
     from dekpca.engines import local
 
-    monkeypatch.setattr(pairs, "PACKED_BYTES", packed)
+    monkeypatch.setattr(blocks, "PACKED_BYTES", packed)
     network, parts = Network.ring(4), parts_of([50] * 4, dtype)
     model = DecentralizedKernelPCA(
         n_components, solver="projection", network=network, max_iter=20, tol=0, random_state=0, centering=centering
     )
-    options = settle(model._options(Features(6), 0), network, np.full(4, 50), "auto", "auto")
+    options = settle(Parameters.of(model).settings(Features(6), 0), network, np.full(4, 50))
     kept, last = [], []
 
     def keep(blocks, checkpoints):
@@ -152,8 +211,8 @@ def test_a_resumed_run_has_the_same_bits(dtype, n_components, packed, centering,
         if checkpoints[0].state.iteration == 20:
             last.append(checkpoints[0].state.w)
 
-    (whole,) = local.run(parts, network, options, keep).answers
-    (resumed,) = local.run(parts, network, options, keep, resume=kept).answers
+    (whole,) = local.run(Plan.of(parts, network, options), keep).answers
+    (resumed,) = local.run(Plan.of(parts, network, options, resume=kept), keep).answers
     assert np.array_equal(*last)
     assert np.array_equal(whole.w, resumed.w)
     assert np.array_equal(whole.eigenvalues, resumed.eigenvalues)
@@ -178,16 +237,16 @@ def test_memory_is_used_again_but_not_that_of_a_checkpoint_that_is_kept(monkeypa
         tol=0,
         random_state=0,
     )
-    options = settle(model._options(Features(6), 0), network, np.full(6, 30), 0, "auto")
-    (plain,) = local.run(parts, network, options).answers
-    monkeypatch.setattr(fused, "LARGE", 0)
+    options = settle(Parameters.of(model).settings(Features(6), 0), network, np.full(6, 30))
+    (plain,) = local.run(Plan.of(parts, network, options)).answers
+    monkeypatch.setattr(compiled, "LARGE", 0)
     asked, new = [], []
-    like, empty = fused.Memory.like, np.empty
-    monkeypatch.setattr(fused.Memory, "like", lambda memory, x: asked.append(1) or like(memory, x))
+    like, empty = compiled.Memory.like, np.empty
+    monkeypatch.setattr(compiled.Memory, "like", lambda memory, x: asked.append(1) or like(memory, x))
     monkeypatch.setattr(
-        fused.np, "empty", lambda *a, **given: new.append(given.get("dtype") == np.uint8) or empty(*a, **given)
+        compiled.np, "empty", lambda *a, **given: new.append(given.get("dtype") == np.uint8) or empty(*a, **given)
     )
-    (again,) = local.run(parts, network, options).answers
+    (again,) = local.run(Plan.of(parts, network, options)).answers
     assert sum(new) < len(asked) / 5  # two or three of each, in 20 iterations
     assert np.array_equal(plain.w, again.w)
 
@@ -197,13 +256,12 @@ def test_memory_is_used_again_but_not_that_of_a_checkpoint_that_is_kept(monkeypa
         states.append(checkpoints[0].state)
         copies.append(deepcopy(checkpoints[0].state))
 
-    (watched,) = local.run(parts, network, options, keep).answers
+    (watched,) = local.run(Plan.of(parts, network, options), keep).answers
+    assert len(flatten(states[-1])[1]) > 12  # all arrays of a checkpoint are compared
     assert np.array_equal(plain.w, watched.w)
     for state, copy in zip(states, copies, strict=True):
-        for name in ("w", "dual", "pulled", "shares", "said", "late"):
-            assert np.array_equal(getattr(state, name), getattr(copy, name)), name
-        assert all(np.array_equal(a, b) for a, b in zip(state.sums.arrays(), copy.sums.arrays(), strict=True))
-        assert np.array_equal(state.z.near, copy.z.near)
+        for now, then in zip(*(flatten(x)[1] for x in (state, copy)), strict=True):
+            assert np.array_equal(now, then)
 
 
 @pytest.mark.usefixtures("instructions")
@@ -256,34 +314,35 @@ def test_a_response_in_the_place_of_the_matrices_is_the_same(compiled, monkeypat
 
 
 def test_nobody_keeps_memory_for_iterations_that_are_over():
-    memory = fused.Memory()
-    arrays = [memory.like(np.zeros(fused.LARGE, dtype=np.uint8)) for _ in range(3)]
+    memory = compiled.Memory()
+    arrays = [memory.like(np.zeros(compiled.LARGE, dtype=np.uint8)) for _ in range(3)]
     del arrays[1:]
     (spare,) = memory.free.values()
     assert len(spare) == 2
     gone = weakref.ref(spare[0])
     del spare, memory
     assert gone() is None
-    assert arrays[0].shape == (fused.LARGE,)  # while another is still in use
+    assert arrays[0].shape == (compiled.LARGE,)  # while another is still in use
 
 
 def test_memory_is_not_used_again_while_a_view_of_it_is_there():
-    memory = fused.Memory()
-    first = memory.like(np.zeros(fused.LARGE, dtype=np.float32))
-    assert first.ctypes.data % fused.LINE == 0
+    memory = compiled.Memory()
+    first = memory.like(np.zeros(compiled.LARGE, dtype=np.float32))
+    assert first.ctypes.data % compiled.LINE == 0
     at, part = first.ctypes.data, first[5:7]
     part[:] = 1.0
     del first
-    second = memory.like(np.zeros(fused.LARGE, dtype=np.float32))
+    second = memory.like(np.zeros(compiled.LARGE, dtype=np.float32))
     assert second.ctypes.data != at
     assert (part == 1.0).all()
     del part
-    assert memory.like(np.zeros((2, fused.LARGE // 2), dtype=np.float32)).ctypes.data == at
+    assert memory.like(np.zeros((2, compiled.LARGE // 2), dtype=np.float32)).ctypes.data == at
 
 
-def test_a_module_of_another_version_is_not_used(monkeypatch):
-    """Its code would write where the arrays of this one end."""
-    monkeypatch.setattr(native, "LAYOUT", native.LAYOUT + 1)
+def test_a_module_of_another_version_is_not_used(monkeypatch, tmp_path):
+    """Editing the source without compiling it must not run the old code."""
+    (tmp_path / "_steps.pxi").write_bytes(native.SOURCE.read_bytes() + b"\n")
+    monkeypatch.setattr(native, "SOURCE", tmp_path / "_steps.pxi")
     monkeypatch.setattr(native, "available", {})
     monkeypatch.setattr(native, "problem", "")
     native._load("plain")

@@ -13,6 +13,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 from conftest import clusters
 from dekpca import DecentralizedKernelPCA, Network, NodeModel, landmark_solver
+from dekpca.core import nodewise
 from dekpca.model_file import ModelFileError
 from dekpca.node_model import EXPANSIONS
 
@@ -111,13 +112,10 @@ def test_values_on_own_samples_are_those_of_the_algorithm():
 
 @pytest.mark.parametrize("params", [{}, {"solver": "auto"}, CORRECTED], ids=str)
 def test_transform_in_tiles_is_transform(monkeypatch, params):
-    from dekpca import node_model
-
     node = fitted(**params).node_models_[0]
     many = np.tile(NEW, (40, 1))
     whole = node.transform(many)
-    monkeypatch.setattr(node_model, "TILE_BYTES", 1)
-    monkeypatch.setattr(node_model, "CACHE_TILE", 1)
+    monkeypatch.setattr(nodewise, "CACHE_BYTES", 1)
     np.testing.assert_allclose(node.transform(many), whole, rtol=1e-12, atol=1e-14)
 
 
@@ -219,7 +217,7 @@ def test_repr_and_lists():
     )
     np.testing.assert_allclose(node.transform(NEW.tolist()), node.transform(NEW))
     assert repr(fitted(solver="auto").node_models_[1]) == (
-        "NodeModel('1', 3 components over 5 landmarks (means of at least 5 rows of one node), 88 landmarks (samples drawn from all nodes))"
+        "NodeModel('1', 3 components over 88 landmarks (samples drawn from all nodes))"
     )
 
 

@@ -25,6 +25,7 @@ from dekpca.engines.peer.net.transport import Transport
 from dekpca.engines.peer.protocol.node import Timeouts
 from dekpca.engines.peer.storage.database import FILE
 from dekpca.engines.peer.storage.messages import MessageLog
+from dekpca.plan import Plan
 from dekpca.testing import check_answers, check_engine
 from peer_nodes import PATIENCE, Nodes, Stop, bits, change, checkpoints, damage_value, endpoint, join, problem
 
@@ -62,7 +63,9 @@ def test_functions_cannot_cross():
     network = Network.path(2)
     parts, options = problem(network)
     with pytest.raises(ValueError, match=r"engine='peer': the function <lambda> cannot be .* sent to another process"):
-        engines.get("peer")(parts, network, replace(options, kernel=replace(options.kernel, name=lambda a, b: a @ b.T)))
+        engines.get("peer")(
+            Plan.of(parts, network, replace(options, kernel=replace(options.kernel, name=lambda a, b: a @ b.T)))
+        )
 
 
 # ---------------------------------------------------------------------- restarts
@@ -119,7 +122,7 @@ def test_nodes_that_stop_go_on_bit_for_bit(tmp_path, case):
     network, changes = CASES[case]
     parts, options = problem(network, **changes)
     expected = Nodes(tmp_path / "whole", network, parts, options).run()
-    check_answers(case, _by_name(expected), _by_name_local(local.run(parts, network, options)))
+    check_answers(case, _by_name(expected), _by_name_local(local.run(Plan.of(parts, network, options))))
     nodes = Nodes(tmp_path / "broken", network, parts, options)
     run_with_restarts(nodes, {name: stop_at(2 + j) for j, name in enumerate(network.names[:3])})
     assert bits(nodes.answers) == bits(expected)
@@ -132,7 +135,7 @@ def test_nodes_without_iterations_go_on_bit_for_bit(tmp_path, settings, monkeypa
     auto = {"solver": "auto", "landmarks": "auto", "n_landmarks": "auto", "tol": 1e-4}
     parts, options = problem(network, **auto, **settings)
     expected = Nodes(tmp_path / "whole", network, parts, options).run()
-    check_answers("auto", _by_name(expected), _by_name_local(local.run(parts, network, options)))
+    check_answers("auto", _by_name(expected), _by_name_local(local.run(Plan.of(parts, network, options))))
     accuracy = {answer.accuracy for answer in expected.values()}
     assert len(accuracy) == 1
     kinds, begin = {"1": "landmarks", "2": "sketch", "3": "accuracy"}, PeerDelivery._begin

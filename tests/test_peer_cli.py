@@ -24,6 +24,7 @@ from dekpca.engines.peer.app import status
 from dekpca.engines.peer.app.config import Config, ConfigError, check_loopback, read
 from dekpca.engines.peer.app.disclosure import disclosure
 from dekpca.node_model import NodeModel
+from dekpca.parameters import Parameters
 from peer_nodes import PATIENCE, Nodes, change, join, problem
 
 GOOD = """name = "oslo"
@@ -55,9 +56,9 @@ def test_a_good_config(config):
     settings = read(path)
     assert settings.data == path.parent / "oslo.npy"
     assert settings.model_file == path.parent / "oslo-run" / "oslo.npz"
-    assert settings.estimator().share_rows is False  # the careful default
-    assert settings.estimator().landmarks == settings.estimator().solver == "auto"
-    assert read(config(GOOD + "share_rows = true\n")).estimator().share_rows is True
+    assert settings.parameters().share_rows is False  # the careful default
+    assert settings.parameters().landmarks == settings.parameters().solver == "auto"
+    assert read(config(GOOD + "share_rows = true\n")).parameters().share_rows is True
 
 
 def test_every_setting_is_in_the_docs():
@@ -78,6 +79,11 @@ def test_every_setting_is_in_the_docs():
         (('rome = "127.0.0.1:7071"\n', ""), "no neighbors"),
         (("n_components = 2", "n_component = 2"), "no setting 'n_component'; did you mean 'n_components'?"),
         (("n_components = 2", 'engine = "local"'), "[model] engine cannot be set here"),
+        (
+            ("n_components = 2", 'memory_limit = "1GB"'),
+            "[model] memory_limit cannot be set here: it is for engine='local'",
+        ),
+        (("n_components = 2", 'device = "cuda"'), "[model] device cannot be set here: it is for engine='local'"),
         (("n_components = 2", 'random_state = "x"'), "random_state='x'; it must be a whole number"),
         (("[neighbors]", "peer_timeout = -1\n[neighbors]"), "peer_timeout=-1; it must be above 0"),
         (("[neighbors]", "checkpoint_apart = -1\n[neighbors]"), "checkpoint_apart=-1; it must not be below 0"),
@@ -151,8 +157,8 @@ def test_rows_do_not_go_to_neighbors_unasked(config):
 )
 def test_what_is_said_to_leave(settings, rows):
     model = DecentralizedKernelPCA(2, gamma=0.1, standardize=True, **settings)
-    options = model._options(Features(4), 0)
-    said = disclosure(options, model.n_landmarks, 30, 4, ["rome"])
+    asked = Parameters.of(model).settings(Features(4), 0)
+    said = disclosure(asked, 30, 4, ["rome"])
     text = " | ".join(what for what, _ in said)
     assert ("rows of 4 columns" in text or "of the rows, drawn as landmarks" in text) == rows
     kind = model.landmarks if isinstance(model.landmarks, str) else "points"
@@ -169,11 +175,11 @@ def test_what_is_said_to_leave(settings, rows):
 )
 def test_what_is_said_of_columns_and_missing_values(named, says):
     """At c6f9cc8 neighbors were told of columns only how many there are."""
-    options = DecentralizedKernelPCA(2, gamma=0.1, missing="mean")._options(Features(4), 0)
-    said = dict(disclosure(options, "auto", 30, 4, ["rome"], named))
+    asked = Parameters(2, gamma=0.1, missing="mean").settings(Features(4), 0)
+    said = dict(disclosure(asked, 30, 4, ["rome"], named))
     assert said[says] == "to your neighbors: rome"
     assert said["sums of each column, and how many values it has"].startswith("in sums")
-    assert not any("column" in what for what in dict(disclosure(options, "auto", 30, 4, ["rome"])) if "names" in what)
+    assert not any("column" in what for what in dict(disclosure(asked, 30, 4, ["rome"])) if "names" in what)
     text = (Path(__file__).parent.parent / "docs" / "privacy.md").read_text(encoding="utf-8")
     assert "| column names |" in text
     assert "`secret_columns`" in text

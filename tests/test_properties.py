@@ -14,9 +14,11 @@ from conftest import clusters, make_options
 from dekpca import PAPER, DecentralizedKernelPCA, Network, baselines, metrics, testing
 from dekpca.block import Block, make_blocks
 from dekpca.collectives import network_sum
+from dekpca.core.gram.layout import Layout
 from dekpca.engines import local
 from dekpca.kernels import Kernel
 from dekpca.messages import Say, Tell
+from dekpca.plan import Plan
 
 
 def by_node(outcome):
@@ -55,7 +57,7 @@ def options_for(mode, parts, network, **more):
 def test_padding_and_blocking_do_not_matter(mode, ragged):
     parts, network = ragged
     options = options_for(mode, parts, network)
-    usual = local.run(parts, network, options)
+    usual = local.run(Plan.of(parts, network, options))
     alone = local.drive(
         [b for j in range(len(parts)) for b in make_blocks([parts[j]], network, [j], [len(p) for p in parts])], options
     )
@@ -94,9 +96,9 @@ def test_numbering_does_not_matter(mode, ragged):
     order = [3, 0, 5, 1, 4, 2]
     names = [network.names[j] for j in order]
     renumbered = Network({n: [network.names[q] for q in network.neighbors(network.number[n])] for n in names})
-    one = local.run(parts, network, options_for(mode, parts, network))
+    one = local.run(Plan.of(parts, network, options_for(mode, parts, network)))
     shuffled = [parts[j] for j in order]
-    two = local.run(shuffled, renumbered, options_for(mode, shuffled, renumbered))
+    two = local.run(Plan.of(shuffled, renumbered, options_for(mode, shuffled, renumbered)))
     compare(by_node(one), by_node(two))
     check_accuracy(one, two)
 
@@ -160,7 +162,7 @@ def test_a_network_sum_is_the_sum_and_the_same_bits_at_every_node(seed, n_nodes)
         [b for j in range(n_nodes) for b in make_blocks([parts[j]], network, [j], [len(p) for p in parts])],
     ):
         along_the_tree = []
-        for post in (local.Post(blocks), Slow(blocks)):
+        for post in (local.Delivery(blocks), Slow(blocks)):
             found = drive([network_sum(b, "test", given_values[b.nodes].sum(axis=0)) for b in blocks], post)
             assert all((r == found[0]).all() for r in found)
             assert post.traffic.messages["test"].sum() == 2 * (n_nodes - 1)  # every tree edge, up and down
@@ -171,7 +173,7 @@ def test_a_network_sum_is_the_sum_and_the_same_bits_at_every_node(seed, n_nodes)
         np.testing.assert_array_equal(*along_the_tree)
 
 
-class Slow(local.Post):
+class Slow(local.Delivery):
     """Sums go from neighbor to neighbor, as between peers."""
 
     def total(self, requests):
@@ -198,7 +200,8 @@ def test_all_nodes_stop_in_the_same_iteration(ragged):
     options = options_for("projection", parts, network, tol=1e-3, max_iter=200)
     seen = []
     outcome = local.run(
-        parts, network, options, lambda blocks, checkpoints: seen.append({c.state.iteration for c in checkpoints})
+        Plan.of(parts, network, options),
+        lambda blocks, checkpoints: seen.append({c.state.iteration for c in checkpoints}),
     )
     assert all(len(s) == 1 for s in seen)
     assert len({a.n_iter for a in outcome.answers}) == 1
@@ -212,10 +215,10 @@ def test_a_silent_neighbor_is_an_error_not_a_zero(ragged):
     nobody = [b.tree.up[0] for b in blocks]  # the root speaks to no parent
     says = [Say("x", np.zeros((0, 1)), to, b.everywhere, (1,)) for b, to in zip(blocks, nobody, strict=True)]
     with pytest.raises(RuntimeError, match="says nothing"):
-        list(local.Post(blocks).deliver(says))
+        list(local.Delivery(blocks).deliver(says))
     with pytest.raises(RuntimeError, match="different things"):
         list(
-            local.Post(blocks).deliver(
+            local.Delivery(blocks).deliver(
                 [Say(str(i), None, b.everywhere, b.everywhere, (1,)) for i, b in enumerate(blocks)]
             )
         )
@@ -232,7 +235,7 @@ def test_a_large_node_does_not_inflate_the_others():
 def test_told_messages_are_held_once(ragged):
     parts, network = ragged
     blocks = make_blocks(parts, network)
-    heard = local.Post(blocks).tell([Tell("data", b.samples, b.own_sizes) for b in blocks])
+    heard = local.Delivery(blocks).tell([Tell("data", b.samples, b.own_sizes) for b in blocks])
     for block, h in zip(blocks, heard, strict=True):
         assert all(any(p is b.samples for b in blocks) for p in h.pools)
         for b in range(block.n_nodes):
@@ -285,11 +288,41 @@ def test_resuming_from_any_checkpoint_gives_the_same_bits(mode, ragged):
     options = options_for(mode, parts, network, max_iter=8)
     kept = []
     whole = local.run(
-        parts, network, options, lambda _, checkpoints: kept.append(deepcopy([(c.known, c.state) for c in checkpoints]))
+        Plan.of(parts, network, options),
+        lambda _, checkpoints: kept.append(deepcopy([(c.known, c.state) for c in checkpoints])),
     )
     for at in (0, 3, 8, len(kept) - 2):
-        again = local.run(parts, network, options, resume=deepcopy(kept[at]))
+        again = local.run(Plan.of(parts, network, options, resume=deepcopy(kept[at])))
         for one, two in zip(whole.answers, again.answers, strict=True):
             np.testing.assert_array_equal(one.w, two.w)
             np.testing.assert_array_equal(one.eigenvalues, two.eigenvalues)
             assert one.n_iter == two.n_iter
+
+
+@given(st.integers(0, 10_000), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_the_layout_has_each_pair_of_sites_once_and_each_pair_of_slots_in_its_place(seed, by_site):
+    rng = np.random.default_rng(seed)
+    pool_sizes = [4, 7]
+    B, d = 6, 4
+    sites = np.array([rng.choice(sum(pool_sizes), size=d, replace=False) for _ in range(B)])
+    pool_of = (sites >= pool_sizes[0]).astype(np.int64)
+    layout = Layout.of(pool_of, sites - pool_of * pool_sizes[0], pool_sizes, [by_site, True])
+    np.testing.assert_array_equal(np.sort(layout.order, axis=None), np.arange(B * d * d))
+    seen, start = set(), 0
+    for group in layout.groups:
+        p, q = (rows + pool * pool_sizes[0] for pool, rows in zip(group.pools, group.rows, strict=True))
+        assert ((p == q) == group.diagonal).all()
+        pairs = set(zip(p.tolist(), q.tolist(), strict=True))
+        assert len(pairs) == len(group)
+        assert not pairs & seen
+        seen |= pairs
+        np.testing.assert_array_equal(sites.ravel()[group.first], np.repeat(p, group.n_uses))
+        np.testing.assert_array_equal(sites.ravel()[group.second], np.repeat(q, group.n_uses))
+        assert (group.first // d == group.second // d).all()  # both are slots of one node
+        for there, back in ((group.first, group.second), (group.second, group.first))[: 1 if group.diagonal else 2]:
+            parts = layout.order[back % d, there]  # what slot `back` adds to the values at `there`
+            np.testing.assert_array_equal(parts, start + np.arange(len(parts)))
+            start += len(parts)
+    assert not any((b, a) in seen for a, b in seen if a != b)
+    assert seen == {(min(a, b), max(a, b)) for row in sites.tolist() for a in row for b in row}

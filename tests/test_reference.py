@@ -11,6 +11,7 @@ from dekpca import PAPER, Network
 from dekpca.core.landmarks import Landmarks
 from dekpca.engines import local
 from dekpca.kernels import Kernel
+from dekpca.plan import Plan
 
 KERNEL = Kernel("rbf", gamma=0.05)
 
@@ -40,7 +41,7 @@ def run_library(parts, network, options):
                 step[int(j)] = (np.concatenate([turn @ w[:m], w[m:]]), z, block, b)
         seen.append((step, checkpoints[0].known))
 
-    local.run(parts, network, options, observe)
+    local.run(Plan.of(parts, network, options), observe)
     return seen[0], seen[options.max_iter]
 
 
@@ -75,7 +76,7 @@ def test_ten_iterations_equal_the_oracle(name, sizes):
     (start, known), (end, _) = run_library(parts, network, options)
     around = [[j, *(int(q) for q in network.neighbors(j))] for j in range(6)]
     dense = oracle.Dense(parts, KERNEL.gram, known.points, options.centering)
-    rho = {"auto": auto_rho(dense, around), 150.0: lambda j, q, t: 150.0}.get(options.rho, paper_rho)
+    rho = {"auto": auto_rho(dense, around), 150.0: lambda j, q, t: 150.0}.get(changes.get("rho", "auto"), paper_rho)
     w, z = oracle.iterate(
         dense,
         around,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tracemalloc
 
 import numpy as np
@@ -11,13 +12,16 @@ from threadpoolctl import threadpool_limits
 from typer.testing import CliRunner
 
 from conftest import clusters, make_options
-from dekpca import DecentralizedKernelPCA, Network, memory
+from dekpca import DecentralizedKernelPCA, Network, backends, memory
 from dekpca.block import Dealt, make_blocks
 from dekpca.cli import app
-from dekpca.core import fused, native, nodewise, pairs, spectrum
+from dekpca.core import native, nodewise, spectrum
+from dekpca.core.gram import blocks as gram_blocks
+from dekpca.deal import deal_by_label
 from dekpca.engines import local
 from dekpca.experiments import scale
 from dekpca.memory import parse_size, within
+from dekpca.plan import Plan
 from dekpca.testing import by_node
 
 NETWORKS = [
@@ -46,10 +50,10 @@ AUTO = {"solver": "auto", "landmarks": "auto", "n_landmarks": "auto", "tol": 1e-
 def test_totals_at_once_are_the_sums_and_have_the_cost_of_messages(network, settings, monkeypatch):
     parts = clusters([8 + 3 * (j % 4) for j in range(len(network))])
     options = make_options(parts, network, **settings)
-    at_once = local.run(parts, network, options)
+    at_once = local.run(Plan.of(parts, network, options))
     for name in ("total", "rows"):
-        monkeypatch.setattr(local.Post, name, lambda post, requests: [None] * len(requests))
-    by_messages = local.run(parts, network, options)
+        monkeypatch.setattr(local.Delivery, name, lambda post, requests: [None] * len(requests))
+    by_messages = local.drive(make_blocks(parts, network), options)  # each edge has a slot, as messages need
     same(at_once, by_messages, 1e-9)
     for mine, theirs in zip(*(vars(o.traffic).values() for o in (at_once, by_messages)), strict=True):
         if isinstance(mine, dict):
@@ -60,17 +64,44 @@ def test_totals_at_once_are_the_sums_and_have_the_cost_of_messages(network, sett
             np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("settings", [{"n_landmarks": 15}, AUTO], ids=["projection", "auto"])
-def test_chunks_and_threads_do_not_change_a_bit(ragged, settings, monkeypatch):
+SOLVERS = pytest.mark.parametrize("settings", [{"n_landmarks": 15}, AUTO], ids=["projection", "auto"])
+
+
+@SOLVERS
+def test_chunks_change_nothing_but_rounding(ragged, settings, monkeypatch):
+    """BLAS and LAPACK may take other ways for stacks of one."""
     parts, network = ragged
     options = make_options(parts, network, **settings)
     with threadpool_limits(1):
-        usual = local.run(parts, network, options)
-    monkeypatch.setattr(nodewise, "CACHE_BYTES", 1)  # every node by itself
-    with threadpool_limits(1):
-        same(usual, local.run(parts, network, options), 1e-12)  # LAPACK may take other ways for stacks of one
-    with threadpool_limits(2):
-        same(usual, local.run(parts, network, options), 1e-12)
+        usual = local.run(Plan.of(parts, network, options))
+        monkeypatch.setattr(nodewise, "CACHE_BYTES", 1)  # every node by itself
+        same(usual, local.run(Plan.of(parts, network, options)), 1e-12)
+
+
+@SOLVERS
+@pytest.mark.parametrize("compiled", [True, False])
+def test_threads_do_not_change_a_bit(settings, compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(native, "steps", None)
+    monkeypatch.setattr(nodewise, "CACHE_BYTES", 1)  # a chunk a node, so that threads have something to share
+    network = Network.ring(12, 4)
+    parts = clusters([20 + 3 * (j % 5) for j in range(12)])
+    options = make_options(parts, network, **settings)
+    chunks = set()
+    work = nodewise.in_turn
+
+    def watched(f, given, like):
+        chunks.add(len(given) if nodewise._pool.get() else 0)
+        work(f, given, like)
+
+    monkeypatch.setattr(backends.compiled if compiled else nodewise, "in_turn", watched)
+    outcomes = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            outcomes.append(local.run(Plan.of(parts, network, options)))
+    same(*outcomes)
+    if settings is not AUTO or not compiled:  # else there are no steps of an iteration
+        assert max(chunks) > 1  # two threads did share
 
 
 def test_threads_are_those_of_blas_and_given_back():
@@ -89,14 +120,14 @@ def test_gram_blocks_computed_again_give_the_same_answer(mode, ragged, monkeypat
     monkeypatch.setattr(memory, "_compiled", lambda *given: False)  # which would take all of them
     parts, network = ragged
     options = make_options(parts, network, 15, **mode)
-    usual = local.run(parts, network, options)
+    usual = local.run(Plan.of(parts, network, options))
     blocks = make_blocks(parts, network)
     needed, gram = (
         sum(found) for found in zip(*((memory._without_gram(b, options), memory._gram(b)) for b in blocks), strict=True)
     )
     least = needed + gram // 4
     assert not _fits(blocks, options, needed - 1)
-    tight = local.run(parts, network, options, memory_limit=least)
+    tight = local.run(Plan.of(parts, network, options, memory_limit=least))
     limited = within(blocks, options, least)
     assert any(block.gram_bytes < memory._gram(block) for block in limited)
     same(usual, tight, 1e-11)
@@ -123,8 +154,8 @@ def test_a_run_takes_no_more_memory_than_was_counted(shape, compiled, monkeypatc
     if compiled and native.steps is None:
         pytest.skip("no compiled steps here")
     monkeypatch.setattr(nodewise, "CACHE_BYTES", 2**13)
-    monkeypatch.setattr(pairs, "PANEL_BYTES", 2**14)
-    monkeypatch.setattr(fused, "LARGE", 0)
+    monkeypatch.setattr(gram_blocks, "PANEL_BYTES", 2**14)
+    monkeypatch.setattr(backends.compiled, "LARGE", 0)
     sizes, network, n_landmarks, settings = SHAPES[shape]
     parts = clusters(sizes)
     options = make_options(parts, network, n_landmarks, max_iter=12, tol=0, **settings)
@@ -138,7 +169,7 @@ def test_a_run_takes_no_more_memory_than_was_counted(shape, compiled, monkeypatc
     assert all((block.gram_bytes >= memory._gram(block)) == compiled for block in limited)
     with threadpool_limits(1):
         tracemalloc.start()
-        local.run(parts, network, options, memory_limit=counted)
+        local.run(Plan.of(parts, network, options, memory_limit=counted))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak <= counted
@@ -170,7 +201,7 @@ def test_kept_blocks_are_only_those_that_fit():
     kept = {}
     for limit in (np.inf, 2**17):
         groups = space_of(parts, network, options, limit).near.groups
-        kept[limit] = sum(group.blocks.nbytes for group in groups if group.blocks is not None)
+        kept[limit] = sum(group.blocks.stored.nbytes for group in groups if group.blocks.stored is not None)
     assert 0 < kept[2**17] <= 2**17 < kept[np.inf]
 
 
@@ -206,11 +237,19 @@ def test_the_largest_eigenvalue_of_a_flat_spectrum():
 
 
 def test_many_labels_take_linear_time():
-    network = Network.ring(3000, 2)
-    model = DecentralizedKernelPCA(2, network=network)
-    found, rows = model._rows_by_label(np.repeat(np.arange(3000), 2)[::-1], 6000, 0)
-    assert found is network
-    assert all(set(own // 2) == {2999 - j} for j, own in enumerate(rows))
+    taken = {}
+    for J in (2000, 16_000):
+        network = Network.ring(J, 2)
+        labels = np.repeat(np.arange(J), 2)[::-1]
+        seconds = []
+        for _ in range(5):
+            start = time.process_time()
+            found, rows = deal_by_label(network, labels, 2 * J, 0)
+            seconds.append(time.process_time() - start)
+        assert found is network
+        assert all(set(own // 2) == {J - 1 - j} for j, own in enumerate(rows))
+        taken[J] = min(seconds)
+    assert taken[16_000] < 32 * taken[2000]  # linear time is 8 times as long, and some caches; quadratic 64 times
 
 
 def test_device_needs_pytorch_or_says_so():
@@ -285,7 +324,7 @@ def space_of(parts, network, options, limit=np.inf):
     """The feature space of a network of one block, as its program has it at the first checkpoint."""
     (block,) = make_blocks(parts, network)
     block.gram_bytes = limit
-    program, post = local.program(block, options), local.Post([block])
+    program, post = local.program(block, options), local.Delivery([block])
     request = next(program)
     while not hasattr(request, "state"):
         (reply,) = post.answer([request])
@@ -344,6 +383,8 @@ def test_resuming_with_other_diagnostics_is_refused(ragged):
     parts, network = ragged
     seen = []
     options = make_options(parts, network, 15, max_iter=3)
-    local.run(parts, network, options, lambda blocks, found: seen.append([(c.known, c.state) for c in found]))
+    local.run(Plan.of(parts, network, options), lambda blocks, found: seen.append([(c.known, c.state) for c in found]))
     with pytest.raises(ValueError, match="diagnostics it was begun with"):
-        local.run(parts, network, make_options(parts, network, 15, max_iter=3, diagnostics=True), resume=seen[1])
+        local.run(
+            Plan.of(parts, network, make_options(parts, network, 15, max_iter=3, diagnostics=True), resume=seen[1])
+        )

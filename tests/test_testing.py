@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from dekpca.block import make_blocks
 from dekpca.engines import local
+from dekpca.plan import Outcome
 from dekpca.testing import check_engine
 
 
-def one_node_a_block(parts, network, options):
-    sizes = [len(p) for p in parts]
-    return local.drive([b for j, p in enumerate(parts) for b in make_blocks([p], network, [j], sizes)], options)
+def one_node_a_block(plan):
+    return local.drive([block for j in plan.nodes for block in plan.hosting([j]).blocks()], plan.options)
 
 
 def test_accepts_other_blocks():
@@ -29,13 +28,13 @@ def test_accepts_other_blocks():
 )
 def test_refuses_other_answers(wrong, says):
     with pytest.raises(AssertionError, match=says):
-        check_engine(lambda parts, network, options: local.run(parts, network, wrong(options)))
+        check_engine(lambda plan: local.run(replace(plan, options=wrong(plan.options))))
 
 
 def test_refuses_missing_nodes():
-    def partial(parts, network, options):
-        outcome = one_node_a_block(parts, network, options)
-        return local.Outcome(outcome.answers[1:], outcome.traffic)
+    def partial(plan):
+        outcome = one_node_a_block(plan)
+        return Outcome(outcome.answers[1:], outcome.traffic)
 
     with pytest.raises(AssertionError, match="answers for nodes"):
         check_engine(partial)

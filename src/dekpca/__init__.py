@@ -1,11 +1,19 @@
 """dekpca: decentralized kernel PCA. Data stays on its node, nodes talk to their neighbors only, everybody gets the answer."""
 
 from . import baselines, metrics
+from ._version import __version__
 from .estimator import DecentralizedKernelPCA
 from .network import Network, NetworkError
 from .node_model import NodeModel
 from .options import PAPER
 
-__version__ = "0.1.0"
-
-__all__ = ["PAPER", "DecentralizedKernelPCA", "Network", "NetworkError", "NodeModel", "baselines", "metrics"]
+__all__ = [
+    "PAPER",
+    "DecentralizedKernelPCA",
+    "Network",
+    "NetworkError",
+    "NodeModel",
+    "__version__",
+    "baselines",
+    "metrics",
+]

@@ -1,4 +1,4 @@
-"""What the nodes of a block end with: components and eigenvalues, from the last iterate or without iterations.
+"""The answer of the nodes of a block: components and eigenvalues, from the last iterate or without iterations.
 
 Generators to be used with `yield from` at the end of a node's program.
 """
@@ -30,7 +30,7 @@ from .space import Known, Space
 Array = Any
 Script = Generator[Say, Any, Any]
 
-NEARLY_MAXIMUM = 8  # a sum of so high powers is about that of the largest number
+NEARLY_MAXIMUM = 8  # the 8th root of a sum of 8th powers is close to the maximum
 
 
 @dataclass(eq=False)
@@ -47,7 +47,7 @@ class Answer:
     eigenvalues: Array  # (k,)
     trace: Array  # of the whole network's centred kernel
     n_iter: int
-    runs: list[tuple[str, int]]  # why the iterations ended and how many they were, for each time they were run
+    runs: list[tuple[str, int]]  # verdict and number of iterations, of each run
     history: dict[str, Array]  # (iterations, B)
     accuracy: Accuracy | None = None
     correction: Correction | None = None
@@ -69,10 +69,10 @@ def separated_answer(
     runs: list[tuple[str, int]],
     history: dict[str, list[Array]],
 ) -> Script:
-    """Components and eigenvalues, by one more exchange of values and one network sum; `turn` (q, q) makes components of the columns already."""
+    """Components and eigenvalues, by one more exchange of values and one network sum; `turn` (q, q) is the rotation of the last check."""
     q, k = w.shape[2], options.n_components
     (values,) = by_nodes(lambda j: (space.own[j].values(w[j, ...]) @ turn,), block.n_nodes, row_bytes(w), w)
-    mine = yield from what_is_seen(block, space, values)
+    mine = yield from pair_sums(block, space, values)
 
     def separate(total: Array) -> Array:
         return ritz.separate(total, q, k, pair_counts(block), mix=options.update != "paper")
@@ -101,8 +101,8 @@ def separated_answer(
     return answer
 
 
-def what_is_seen(block: Block, space: Space, values: Array) -> Script:
-    """Exchange values with the neighbors, and multiply all pairs in the neighborhood through the kernel."""
+def pair_sums(block: Block, space: Space, values: Array) -> Script:
+    """Each node's part of G'K G, over the pairs of samples in its neighborhood, by an exchange of values with the neighbors."""
     xp = aac.array_namespace(values)
     B, d, n, q = block.n_nodes, block.n_slots, values.shape[1], values.shape[2]
     psi, rest, m = space.own.psi, space.clean_rest, space.own.m
@@ -124,18 +124,18 @@ def what_is_seen(block: Block, space: Space, values: Array) -> Script:
             transposed(v) @ v,
             alone,
             transposed(v) @ (rest_j @ v) - alone,
-            consensus.products(near[j, ...], through[j, ...]),
+            consensus.column_products(near[j, ...], through[j, ...]),
             marks_alone,
             xp.sum(marks * marks, axis=1) - marks_alone,
             xp.sum(near_marks * other_marks, axis=(1, 2)),
             marks,
         )
 
-    return ritz.Seen(space.trace, *by_nodes(multiply, B, work, values))
+    return ritz.PairSums(space.trace, *by_nodes(multiply, B, work, values))
 
 
 def pair_shares(block: Block) -> np.ndarray:
-    """(B, d, d): each pair of different nodes is seen by all nodes that have both around; each of them takes its share of it."""
+    """(B, d, d): the part of each pair of different nodes that falls to this node: one over the number of nodes with both in reach."""
     watchers, J = block.network.watchers, len(block.network)
     rows = np.repeat(np.arange(J), np.diff(watchers.indptr))
     known = rows * J + watchers.indices  # sorted: the indices of each row are
@@ -145,13 +145,13 @@ def pair_shares(block: Block) -> np.ndarray:
     return shares
 
 
-def pair_counts(block: Block) -> ritz.Pairs:
-    """Ordered pairs of different samples, by who sees them."""
+def pair_counts(block: Block) -> ritz.PairCounts:
+    """Numbers of ordered pairs of different samples: within a node, within a neighborhood, others."""
     sizes = block.sizes.astype(np.float64)
     a, b = block.network.watchers.nonzero()
     within = float((sizes * (sizes - 1)).sum())
     between = float((sizes[a] * sizes[b])[a != b].sum())
-    return ritz.Pairs(within, between, float(sizes.sum() ** 2 - sizes.sum()) - within - between)
+    return ritz.PairCounts(within, between, float(sizes.sum() ** 2 - sizes.sum()) - within - between)
 
 
 def landmark_answer(block: Block, options: Options, known: Known, found: Found) -> Answer:
@@ -177,10 +177,10 @@ def landmark_answer(block: Block, options: Options, known: Known, found: Found) 
 
 
 def better_of(block: Block, options: Options, known: Known, answer: Answer, values: Array, turn: Array) -> Script:
-    """The answer of the iteration, or that of the landmarks it began from, whichever is estimated to be better; and how good it is.
+    """The answer of the iteration, or of the landmarks it began from, whichever is estimated to be better; and its accuracy.
 
-    `values` (B, n, q) are the iterate's, at every node on its own rows; `turn` (q, k) makes components of them. The error is at least what
-    neighbors disagree about.
+    `values` (B, n, q) are those of the iterate on each node's own rows; `turn` (q, k) makes components of them. The error is at least the
+    disagreement between neighbors.
     """
     xp, k = aac.array_namespace(values), options.n_components
     assert isinstance(answer.marks, Landmarks)
@@ -194,10 +194,10 @@ def better_of(block: Block, options: Options, known: Known, answer: Answer, valu
     directions, exact = known.directions[:, :there], known.landmark_values[:there]
     on_marks = ((judged.psi - (0.0 if known.mean is None else known.mean)) @ directions) / xp.sqrt(exact)
     start = yield from judge_values(block, options, judged, on_marks, exact)
-    # what leaks out of the iterate's columns lies far below them: the landmarks' other components are there for both
+    # What leaks out of the iterate's columns lies far below them; both are judged together with the landmarks' other components.
     together = xp.concat([own, on_marks[:, own.shape[1] :]], axis=1)
     iterate = yield from judge_values(block, options, judged, together, None)
-    # the judge's own components, to compare with, and what neighbors disagree about
+    # the judge's own components, for comparison, and the disagreement between neighbors
     theirs, ours = together @ iterate.turn, own @ turn
     apart = answer.history["residual"][-1, :] ** (2 * NEARLY_MAXIMUM)
     sums = [xp.sum(a * b, axis=0) for a, b in ((theirs, theirs), (ours, ours), (theirs, ours))]

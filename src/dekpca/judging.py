@@ -19,7 +19,7 @@ from .core.accuracy import Accuracy
 from .core.clusters import LEAST_CLUSTER
 from .core.landmarks import Landmarks
 from .core.nodewise import by_nodes, row_bytes, summed
-from .core.sketch import FEW_COLUMNS, Sketch
+from .core.sketch import Sketch
 from .core.spectrum import to_numpy, transposed
 from .kernels import Kernel
 from .options import Options
@@ -30,10 +30,8 @@ Script = Generator[Any, Any, Any]
 JUDGED_ROWS = 2048  # of the network, by which the number of landmarks is chosen and the answer judged
 PRIVATE_JUDGED_ROWS = 16384  # where rows may not leave their nodes: sums over few rows of a node say more about each
 EXTRA_COLUMNS = 32  # beyond the components: what leaks out of these lies far below
-FREQUENCIES, MORE_FREQUENCIES = (
-    192,
-    1024,
-)  # of each of the two sketches; more for data of few columns, where they cost little
+FREQUENCIES, MORE_FREQUENCIES = 192, 1024  # of each of the two sketches; more for data of few columns
+CHEAP_COLUMNS = 64  # up to which a frequency costs little beside the landmarks that it spares
 SIGNS = 4  # random vectors that look for components in what the landmarks miss
 
 
@@ -132,8 +130,8 @@ class Verdict:
 
 
 def frequencies_for(columns: int) -> int:
-    """Of each of the two sketches: few columns take more (sketch.py)."""
-    return MORE_FREQUENCIES if columns <= FEW_COLUMNS else FREQUENCIES
+    """Of each of the two sketches: more where a frequency costs little."""
+    return MORE_FREQUENCIES if columns <= CHEAP_COLUMNS else FREQUENCIES
 
 
 def judging_numbers(rows: int, columns: int, m: int, p: int, root: bool) -> int:

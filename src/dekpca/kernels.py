@@ -23,6 +23,7 @@ Array = Any
 # clear of the OpenBLAS in NumPy 2.4, which crashes on one product of 16,000 x 784 with its own transpose.
 TILE_ROWS = 4096
 TILE_BYTES = 64 * 2**20
+DEVICE_TILE_BYTES = 2**30
 
 
 def _linear(kernel: Kernel, A: Array, B: Array) -> Array:
@@ -176,6 +177,8 @@ class Kernel:
         if not rows or not columns:
             return aac.array_namespace(A).empty((*A.shape[:-1], columns), dtype=A.dtype, device=aac.device(A))
         batch = int(np.prod(A.shape[:-2]))
+        if not aac.is_numpy_array(A) and batch * rows * columns * 8 <= DEVICE_TILE_BYTES:
+            return self._tile(A, B, squares)  # fewer, larger launches
         if rows <= TILE_ROWS and columns <= TILE_ROWS and batch * rows * columns * 8 <= TILE_BYTES:
             return self._tile(A, B, squares)
         xp = aac.array_namespace(A)

@@ -38,7 +38,11 @@ Script = Generator[Any, Any, Any]
 
 MARGIN = 1.25  # landmarks grow until the estimated error is so many times below the tolerance: a part of the rows says so, and all decide
 MOST_GROWTH, LEAST_GROWTH = 4.0, 1.4  # of the landmarks from a stage to the next
-ORDER = 1.5  # the error falls about like landmarks to this power
+MANY = 300  # landmarks, from which on they grow by half as much at most: work goes with their square
+ORDER, MOST_ORDER = (
+    1.5,
+    6.0,
+)  # the error falls about like landmarks to this power at least; it falls faster where the last stages say so
 GIVE_UP = 0.8  # a stage that leaves so much of the error is the last, unless rows are left to give
 CORRECTING = 2048  # frequencies of the sketch that corrects components
 WORTHWHILE = 0.7  # a correction that leaves more of the error is not worth its cost in transform
@@ -76,7 +80,8 @@ class Growth:
     supply: Supply
     moments: Moments  # over the rows that judge; at the root of the tree
     counted: int = 0  # landmarks that are in the moments
-    error: float = np.inf  # as it was last estimated
+    error: float = np.inf  # as it was last estimated,
+    size: int = 0  # with so many landmarks
 
 
 @dataclass(eq=False)
@@ -197,14 +202,19 @@ def add_landmarks(block: Block, growth: Growth, known: Known, wanted: int) -> Sc
 
 def next_landmarks(options: Options, growth: Growth, error: float) -> int:
     """How many more landmarks the next stage should have, by the error of this one; 0 where these are enough, or no more would help."""
-    before, growth.error = growth.error, error
     m, goal, supply = growth.judged.marks.size, options.tol / MARGIN, growth.supply
+    before, growth.error = growth.error, error
+    fewer, growth.size = growth.size, m
     if not options.grow or error <= goal or m >= options.max_landmarks:
         return 0
     if supply.spent or (error > GIVE_UP * before and not supply.has_rows):
         return 0
-    factor = (error / goal) ** (1 / ORDER) if goal > 0 else MOST_GROWTH
-    return min(options.max_landmarks, int(m * min(max(factor, LEAST_GROWTH), MOST_GROWTH)) + 1) - m
+    order = ORDER
+    if 0 < fewer < m and error < before < np.inf:
+        order = min(max(order, np.log(before / error) / np.log(m / fewer)), MOST_ORDER)
+    most = MOST_GROWTH if m < MANY else MOST_GROWTH / 2
+    factor = (error / goal) ** (1 / order) if goal > 0 else most
+    return min(options.max_landmarks, int(m * min(max(factor, LEAST_GROWTH), most)) + 1) - m
 
 
 # ---------------------------------------------------------------------- principal directions

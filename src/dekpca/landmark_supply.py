@@ -61,14 +61,14 @@ class Supply:
 
     @property
     def kind(self) -> str:
-        return self.options.landmarks if isinstance(self.options.landmarks, str) else "points"
+        return self.options.landmarks.kind
 
     def more(self, wanted: int) -> Script:
         """About so many new points, at every node the same, by kind; none where nothing is left."""
         self.stage += 1
         found: dict[str, Array] = {}
         if self.kind == "points":
-            found["points"] = self.block.array(self.options.landmarks)
+            found["points"] = self.block.array(self.options.landmarks.points)
         if self.kind in ("auto", "kmeans"):
             found["kmeans"] = yield from self.means(wanted)
             wanted -= found["kmeans"].shape[0]

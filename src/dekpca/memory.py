@@ -18,7 +18,7 @@ from .block import Block
 from .core import native
 from .core.nodewise import row_bytes
 from .judging import EXTRA_COLUMNS, judged_shares, judging_numbers
-from .options import Options, noise_level
+from .options import Options
 
 UNITS = {
     "": 1,
@@ -33,7 +33,7 @@ UNITS = {
     "TIB": 2**40,
 }
 
-# Arrays alive at once at the peak of an iteration, as counted in program.py and core/fused.py: for each neighbor and sample, and for each landmark.
+# Arrays alive at once at the peak of an iteration, in the array backend and in the compiled one: for each neighbor and sample, and for each landmark.
 SLOT_ARRAYS, SHARED_ARRAYS = 16, 26
 COMPILED_SLOT_ARRAYS, COMPILED_SHARED_ARRAYS = 9, 24
 
@@ -111,8 +111,8 @@ def give_back(blocks: Sequence[Block]) -> None:
 
 def _compiled(block: Block, options: Options) -> bool:
     """Whether the steps of an iteration will be compiled ones, if all Gram blocks are kept."""
-    noise, _ = noise_level(options.exchange_noise)
-    usual = options.solver == "projection" and options.anchored and not options.diagnostics and noise == 0
+    usual = options.solver == "projection" and options.anchored and not options.diagnostics
+    usual = usual and not options.exchange_noise
     return native.steps is not None and aac.is_numpy_array(block.samples) and usual
 
 

@@ -257,11 +257,11 @@ def _evaluate(kernel: Kernel, functions: Sequence[Function], X: np.ndarray) -> n
             holders.setdefault(key, []).append((j, coefficients))
     k = functions[0].offset.shape[0]
     values = np.empty((len(functions), len(X), k))
+    bases = {key: functions[0].basis(kernel, points) for key, points in sets.items()}
     for rows in row_tiles(len(X), TILE_ROWS):
         values[:, rows] = -np.array([f.offset for f in functions])[:, None, :]
-        for key, points in sets.items():
-            basis = functions[0].basis(kernel, X[rows], points)
-            wide = basis @ np.concatenate([c for _, c in holders[key]], axis=1)
+        for key in sets:
+            wide = bases[key](X[rows]) @ np.concatenate([c for _, c in holders[key]], axis=1)
             for i, (j, _) in enumerate(holders[key]):
                 values[j, rows] += wide[:, i * k : (i + 1) * k]
         if functions[0].frequencies is not None:  # a correction, the same at all nodes

@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 from scipy.sparse import csr_array, eye_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, shortest_path
 
 from .files import PUBLIC, write_text
+
+if TYPE_CHECKING:
+    import networkx as nx  # imported where it is used: it takes longer than the rest of this package
 
 FILE_FORMAT = "dekpca-network"
 FILE_VERSION = 1
@@ -173,6 +175,8 @@ class Network:
         >>> Network.random(10, degree=3, seed=1)
         Network(10 nodes, 15 edges, 3 neighbors a node)
         """
+        import networkx as nx
+
         _check_count(n_nodes, 1)
         given = {"probability": probability, "degree": degree, "radius": radius}
         chosen = [key for key, value in given.items() if value is not None]
@@ -230,6 +234,8 @@ class Network:
 
     def to_networkx(self) -> nx.Graph:
         """The same network as a networkx graph over the names."""
+        import networkx as nx
+
         graph = nx.Graph()
         graph.add_nodes_from(self.names)
         graph.add_edges_from(self.edges)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Real
 from os import PathLike
 from typing import Any, overload
@@ -18,21 +19,22 @@ import array_api_compat as aac
 import numpy as np
 
 from .answer import Answer
+from .choices import RANDOM_FEATURES
 from .columns import Features, Samples, check_same_names
 from .core.accuracy import Accuracy
 from .core.centering import Columns, filled
 from .core.clusters import LEAST_CLUSTER
-from .core.landmarks import RandomFeatures
+from .core.landmarks import RandomFeatures, RowKernel
+from .core.nodewise import by_nodes, threads
 from .core.spectrum import transposed
-from .kernels import TILE_BYTES, Kernel, row_tiles
-from .options import RANDOM_FEATURES, Options, noise_level
+from .kernels import Kernel
+from .options import Options
 from .samples import first_bad_row
 
 Array = Any
 
 log = logging.getLogger("dekpca")
 
-CACHE_TILE = 4 * 2**20  # bytes of a tile of the kernel matrix that new points make: it is passed over several times
 EXPANSIONS = ("neighborhood", "node", "landmarks")
 
 
@@ -52,7 +54,7 @@ class Function:
     feature_coefficients: Array | None = None
 
     def __call__(self, kernel: Kernel, X: Array) -> Array:
-        """Values at the rows of X, (rows, k), computed in tiles."""
+        """Values at the rows of X, (rows, k), computed in chunks, in threads where NumPy computes."""
         xp = aac.array_namespace(X, self.offset)
         if len(self.points) > 1 and any(kernel.far(kernel.squares(points)) for points in self.points):
             parts = zip(self.points, self.coefficients, strict=True)
@@ -60,28 +62,26 @@ class Function:
             return whole if self.frequencies is None else whole + self.correction(kernel, X)
         several = len(self.points) > 1
         points, coefficients = (xp.concat(x) if several else x[0] for x in (self.points, self.coefficients))
-        limit = CACHE_TILE if aac.is_numpy_array(X) else TILE_BYTES
-        tile = max(256, limit // (8 * coefficients.shape[0]))
-        pieces = [
-            self.basis(kernel, X[rows, :], points) @ coefficients - self.offset for rows in row_tiles(X.shape[0], tile)
-        ]
-        found = xp.concat(pieces) if len(pieces) > 1 else pieces[0]
+        basis = self.basis(kernel, points)
+        found = in_chunks(lambda rows: basis(rows) @ coefficients - self.offset, X, coefficients.shape[0])
         return found if self.frequencies is None else found + self.correction(kernel, X)
 
-    def correction(self, kernel: Kernel, X: Array) -> Array:
-        """What the random features beside the points add, in tiles."""
-        assert self.frequencies is not None
-        xp = aac.array_namespace(X)
-        tile = max(256, CACHE_TILE // (16 * self.frequencies.shape[0]))
-        pieces = [
-            kernel.features(X[rows, :], self.frequencies) @ self.feature_coefficients
-            for rows in row_tiles(X.shape[0], tile)
-        ]
-        return xp.concat(pieces) if len(pieces) > 1 else pieces[0]
+    def basis(self, kernel: Kernel, points: Array) -> Callable[[Array], Array]:
+        """What the coefficients of one set of points multiply, as a function of rows."""
+        return partial(kernel.features, frequencies=points) if self.fourier else RowKernel(kernel, points)
 
-    def basis(self, kernel: Kernel, X: Array, points: Array) -> Array:
-        """What the coefficients of one set multiply, at the rows of X."""
-        return kernel.features(X, points) if self.fourier else kernel.gram(X, points)
+    def correction(self, kernel: Kernel, X: Array) -> Array:
+        """What the random features beside the points add."""
+        assert self.frequencies is not None
+        features = partial(kernel.features, frequencies=self.frequencies)
+        return in_chunks(lambda rows: features(rows) @ self.feature_coefficients, X, 2 * self.frequencies.shape[0])
+
+
+def in_chunks(f: Callable[[Array], Array], X: Array, width: int) -> Array:
+    """f of the rows of X, some at a time: so many that `width` numbers for each stay in the cache."""
+    rows = X.shape[0]
+    with threads(rows if aac.is_numpy_array(X) else 0):
+        return by_nodes(lambda some: (f(X[some, :]),), rows, 2 * width, X)[0]
 
 
 @dataclass(frozen=True)
@@ -396,7 +396,7 @@ def _make(answer: Answer, b: int, expansion: str, options: Options, features: Fe
     w = answer.w[b, ...]
     functions: dict[str, Function] = {}
     sets: list[tuple[str, bool]] = []
-    noise = " with noise" if noise_level(options.exchange_noise) != (0.0, None) and len(block.network) > 1 else ""
+    noise = " with noise" if options.exchange_noise and len(block.network) > 1 else ""
     if m:
         functions["landmarks"] = _fold(answer, centering, own, w[:m, :], [], [])
         if answer.correction is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import array_api_compat as aac
@@ -16,12 +15,12 @@ import numpy as np
 
 from . import landmark_solver
 from .answer import landmark_answer, separated_answer, whole_answer
+from .backends import backend_for
 from .block import Block, FlatRows, pad_rows
 from .collectives import network_sum
 from .core import consensus, landmarks, ritz, stopping
 from .core.centering import BadColumn, Columns, filled
-from .core.consensus import Estimate, Penalties, Sums
-from .core.fused import Steps
+from .core.consensus import Estimate, Iterate, Penalties
 from .core.landmarks import node_random
 from .core.nodewise import by_nodes, chunks_of, row_bytes, summed
 from .core.spectrum import sane, to_numpy, transposed
@@ -30,8 +29,8 @@ from .features import feature_answer
 from .judging import EXTRA_COLUMNS
 from .kernels import Kernel
 from .landmark_supply import Supply, without_redundant
-from .messages import Checkpoint, Say, Slots, Tell
-from .options import CHECK_EVERY, Options, schedule
+from .messages import Checkpoint, Say, Tell
+from .options import CHECK_EVERY, Options
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
 
 Array = Any
@@ -42,23 +41,28 @@ HISTORY = ("residual", "change", "since_check", "objective", "lagrangian")
 
 @dataclass(eq=False)
 class State:
-    """The iterate. `finished` are the components that deflation has done with, as (w, z)."""
+    """How far the iteration is: all that a checkpoint needs besides `Known`."""
 
     iteration: int
-    w: Array
-    dual: Array  # over the own samples, by slot
-    pulled: Array  # and its sum over the slots; in shared coordinates it follows from
-    sums: Sums
-    shares: Array  # to be said next: over the own samples, one for each slot;
-    said: Array  # in shared coordinates, the same for all;
-    late: Array  # and to itself beyond that
-    z: Estimate
-    at_check: tuple[Array, Estimate]  # w and z at the last check
-    rotation: Array  # (k, k) from the last check: turns the columns into components
+    iterate: Iterate
     verdict: int  # of the last check
-    history: dict[str, list[Array]]
-    finished: list[tuple[Array, Estimate]]
-    runs: list[tuple[str, int]]  # verdict and iterations of the finished components
+    history: dict[str, list[Array]]  # by name, one array (B,) an iteration
+    finished: list[tuple[Array, Estimate]]  # w and z of the components that deflation is done with
+    runs: list[tuple[str, int]]  # verdict and iterations of these
+
+    @property
+    def w(self) -> Array:
+        return self.iterate.w.w
+
+    @property
+    def z(self) -> Estimate:
+        return self.iterate.z
+
+    def record(self, progress: stopping.Progress) -> None:
+        self.iteration += 1
+        for name in HISTORY:
+            if (numbers := getattr(progress, name)) is not None:
+                self.history[name].append(numbers)
 
 
 def program(block: Block, options: Options, resume: tuple[Known, Any] | None = None) -> Script:
@@ -76,13 +80,13 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
         block = replace(block, samples=known.columns.standardized(block.samples) * block.mask[..., None])
     if resume:
         coordinates = Coordinates.of(block, options, known)
-        if state.verdict == INTERRUPTED:  # whoever resumes wants to go on
+        if state.verdict == INTERRUPTED:  # resuming means to go on
             state = replace(state, verdict=GO_ON)
     else:
         if options.gamma_by_variance:
             known.gamma = yield from variance_gamma(block, options.kernel)
         if options.solver != "projection" and not options.random_features:
-            if not isinstance(options.landmarks, str):
+            if options.landmarks.points is not None:
                 yield from compare_landmarks(block, options)
             found = yield from landmark_solver.solve(block, options, known)
             return landmark_answer(block, options, known, found)
@@ -113,7 +117,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
         again = start(block, options, known, deflated)
         state = replace(again, history=state.history, finished=state.finished, runs=state.runs)
     w, z = reassemble(block, known, space, state)
-    turn, runs, history = state.rotation, state.runs, state.history
+    turn, runs, history = state.iterate.rotation, state.runs, state.history
     if sequential > 1:  # each is a component already
         turn = block.array(np.eye(sequential))
     del state, deflated  # as large as all that follows
@@ -163,7 +167,7 @@ def meet(block: Block, options: Options, known: Known) -> Script:
 def compare_landmarks(block: Block, options: Options) -> Script:
     """Points that all nodes were given must be the same everywhere: a fingerprint of them is compared with the root's."""
     xp = aac.array_namespace(block.samples)
-    mine = block.array(landmarks.digest(options.landmarks))
+    mine = block.array(landmarks.digest(options.landmarks.points))
     theirs = yield from network_sum(block, "fingerprint", mine * 0, lambda total: mine)  # the root's own
     if not bool(xp.all(mine == theirs)):
         root = block.network.names[block.network.root]
@@ -176,7 +180,7 @@ def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array
     """The same points (m, M) at every node, none of them redundant: given to all, or drawn or averaged from the nodes' samples and passed on."""
     rows = FlatRows(block, block.samples)
     sent_rows = rows if sent is block.samples else FlatRows(block, sent)
-    if not isinstance(options.landmarks, str):
+    if options.landmarks.points is not None:
         yield from compare_landmarks(block, options)
     supply = Supply(block, options, rows, sent_rows)
     ((kind, points),) = (yield from supply.more(options.n_landmarks)).items()
@@ -249,7 +253,7 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
 
 
 def exchange_penalties(block: Block, space: Space) -> Script:
-    """(B, d): what each neighbor's penalty on this node's z is; rules that all know need no message."""
+    """(B, d): the penalties of the node and its neighbors on the node's z; None where a schedule that all know gives them."""
     if space.rho is None:
         return None
     xp = aac.array_namespace(block.samples)
@@ -260,55 +264,31 @@ def exchange_penalties(block: Block, space: Space) -> Script:
 
 # ---------------------------------------------------------------------- the iteration
 def start(block: Block, options: Options, known: Known, space: Space) -> State:
-    """The first w, by `init`. From the landmarks, multipliers and z begin where a stationary point has them; otherwise at zero.
-
-    At a stationary point the multipliers of a node add up to twice the image of its values: with zeros the first iterations would destroy a start
-    that is nearly right.
-    """
-    xp = aac.array_namespace(block.samples)
-    own = space.own
-    B, n = block.samples.shape[:2]
+    """The first iterate, from the w that `init` asks for; multipliers and z follow from it (consensus.begin)."""
     k = 1 if options.update == "paper" else options.n_columns
-    like = {"dtype": block.samples.dtype, "device": aac.device(block.samples)}
     if options.init == "local":
-        w = consensus.local_start(own, space.gram.eigen, k)
+        w = consensus.local_start(space.own, space.gram.eigen, k)
     elif options.init == "landmarks":
-        assert known.directions is not None
-        on_marks = consensus.pad_columns(known.directions[:, : min(k, known.directions.shape[1])], k)
-        w = xp.concat([xp.broadcast_to(on_marks[None, ...], (B, own.m, k)), xp.zeros((B, n, k), **like)], axis=1)
-        empty = xp.all(on_marks == 0, axis=0)  # more columns than the landmarks have directions
-        if bool(xp.any(empty)):
-            w = xp.where(empty, _random_start(block, options, space, k), w)
+        w = _landmark_start(block, options, known, space, k)
     else:
         w = _random_start(block, options, space, k)
-    rho = _rho(block, options, known, 0)
-    zeros, shared = xp.zeros((B, block.n_slots, n, k), **like), xp.zeros((B, own.m, k), **like)
-    z = Estimate(shared, xp.zeros((B, block.n_slots, block.n_near, k), **like))
-    seen = xp.zeros((B, block.n_slots if options.diagnostics else 1, own.m, k), **like)
-    factor, top = rho.factor[:, None, None], w[:, : own.m, :]
-    dual, pulled, on_marks = zeros, zeros[:, 0, ...], shared
-    shares, late = rho.weighted(w[:, None, own.m :, :] + zeros), factor * (rho.mine - rho.near) * top
-    if options.init == "landmarks":
-        values = own.values(w) * (2.0 / block.n_slots / factor)
-        on_marks, dual, pulled = own.spread(values)[:, : own.m, :], values[:, None, ...] + zeros, block.n_slots * values
-        shares, late, z = dual, 0.0 * top, Estimate(xp.broadcast_to(top, shared.shape), z.near)
-    return State(
-        iteration=0,
-        w=w,
-        dual=dual,
-        pulled=pulled,
-        sums=Sums(on_marks, shared, seen, shared),
-        shares=shares,
-        said=factor * (on_marks + rho.near * top),
-        late=late,
-        z=z,
-        at_check=(w, z),
-        rotation=xp.eye(k, **like),
-        verdict=GO_ON,
-        history={name: [] for name in HISTORY},
-        finished=[],
-        runs=[],
-    )
+    z_shape = (block.n_nodes, block.n_slots, block.n_near, k)
+    rho = penalties(block, options, known, 0)
+    warm = options.init == "landmarks"
+    iterate = consensus.begin(space.own, w, z_shape, rho, warm, by_slot=options.diagnostics)
+    return State(0, iterate, GO_ON, {name: [] for name in HISTORY}, [], [])
+
+
+def _landmark_start(block: Block, options: Options, known: Known, space: Space, k: int) -> Array:
+    """The principal directions in landmark coordinates, and nothing over the own samples; random columns where there are too few."""
+    xp = aac.array_namespace(block.samples)
+    (B, n), m = block.samples.shape[:2], space.own.m
+    assert known.directions is not None
+    on_marks = consensus.pad_columns(known.directions[:, : min(k, known.directions.shape[1])], k)
+    over_samples = xp.zeros((B, n, k), dtype=on_marks.dtype, device=aac.device(on_marks))
+    w = xp.concat([xp.broadcast_to(on_marks[None, ...], (B, m, k)), over_samples], axis=1)
+    empty = xp.all(on_marks == 0, axis=0)
+    return xp.where(empty, _random_start(block, options, space, k), w) if bool(xp.any(empty)) else w
 
 
 def _random_start(block: Block, options: Options, space: Space, k: int) -> Array:
@@ -318,156 +298,69 @@ def _random_start(block: Block, options: Options, space: Space, k: int) -> Array
     return consensus.random_start(space.own, space.gram.eigen, block.array(noise), block.array(block.own_sizes))
 
 
-def _rho(block: Block, options: Options, known: Known, t: int) -> Penalties:
-    """The penalties of iteration t."""
+def penalties(block: Block, options: Options, known: Known, t: int) -> Penalties:
+    """rho of iteration t: what each node found from its spectrum and told its neighbors, or a schedule that all know."""
     if known.rho_near is not None:
-        return Penalties(known.rho_near, 1.0, 1.0)
-    rule = schedule(options.rho)
-    return Penalties(block.array(np.ones(block.slots.shape)), float(rule(t, False)), float(rule(t, True)))
+        return Penalties(known.rho_near, 1.0, 1.0, constant=True)
+    rule = options.rho.at
+    ones = block.array(np.ones(block.slots.shape))
+    return Penalties(ones, float(rule(t, False)), float(rule(t, True)), constant=False)
 
 
 def iterate(block: Block, options: Options, known: Known, space: Space, state: State) -> Script:
-    """Until all nodes are done: one component (the paper's update) or all at once. Changes `state`, and may use up `space.gram`."""
-    if state.sums.seen.shape[1] != (block.n_slots if options.diagnostics else 1):
-        raise ValueError("a run must be resumed with the diagnostics it was begun with")
-    alike = known.rho_near is not None
-    compiled = Steps.of(space.own, space.near, alike) if options.anchored and not options.diagnostics else None
-    measured_of = compiled.measured if compiled else partial(stopping.Measured.of, space.own)
-    before = at_check = measured_of(state.w)
-    if state.at_check[0] is not state.w:
-        at_check = measured_of(state.at_check[0])
-    response, made_for = None, None
-    # what penalties that never change make of K_j is all that is needed of it
-    once = alike and options.update != "paper" and space.gram.matrix is not space.own.rest
+    """Iterate until all nodes stop: for one component (the paper's update) or for all at once.
+
+    w_j is node j's part of the answer, over its own samples; z_j is its neighborhood's estimate of the whole. The constraints are
+    w_j = P_j z_q for the node itself and each neighbor q, P_j the projection on what j can express; dual_jq is the multiplier of one.
+
+        share  l -> j   how l wants z_j to move: dual_lj + rho_l (w_l - P_l z_j)
+               j        z_j moves by the mean of the shares, weighted by rho; its singular values are clipped at 1
+        view   j -> l   the values of z_j on the samples of l
+               l        P_l z_j from these; w_l, the exact optimum given all P_l z_j and dual_lj; dual_lj += rho_l (w_l - P_l z_j)
+
+    Every few iterations all nodes check together whether to stop. `state.iterate` has w, z and dual; each step replaces what it
+    computes. `space.gram` may be overwritten.
+    """
+    it = state.iterate
+    steps = backend_for(options, space, it, penalties(block, options, known, state.iteration))
     while True:
-        t = state.iteration
-        going = t < options.max_iter and not state.verdict
-        if going:  # before the checkpoint: the first response is not a part of the iterations
-            rho, next_rho = _rho(block, options, known, t), _rho(block, options, known, t + 1)
-            if made_for != (rho.near, rho.mine):
-                response, made_for = space.gram.response(rho.spent, in_place=once), (rho.near, rho.mine)
-
         asked = yield Checkpoint(*snapshot(known, state))
-        if not going:
+        if state.verdict or state.iteration >= options.max_iter:
             return
-        shares, heard = yield block.say("share", state.shares, state.said)
-        if compiled:
-            z, values = compiled.z_step(state.z, state.sums, shares, heard, state.late, rho)
-        else:
-            z, values = z_step(options, space, state, shares, heard, rho)
-        shares = state.shares = state.said = None  # their memory is for what follows
-        views, heard = yield block.say("view", values, z.shared, back=True)
-        leading = state.rotation[:, : min(state.w.shape[2], options.n_components)]
-        args = (views, heard, rho, next_rho, response, before, at_check, leading)
-        measured, progress = compiled.w_step(state, *args) if compiled else w_step(options, space, state, *args)
-        state.w, state.z, state.iteration, before = measured.w, z, t + 1, measured
-        del args, views, values, heard
-        for name in HISTORY:
-            if (numbers := getattr(progress, name)) is not None:
-                state.history[name].append(numbers)
-
+        rho = penalties(block, options, known, state.iteration)
+        shares = yield block.say("share", *steps.shares(it, rho))
+        views = yield block.say("view", *steps.z_step(it, shares, rho), back=True)
+        del shares  # as large as what the next step makes
+        steps.w_step(it, views, rho)
+        del views
+        progress = steps.measure(it)
+        state.record(progress)
         if state.iteration % CHECK_EVERY == 0 or state.iteration == options.max_iter:
-            state.verdict, rotation = yield from check(block, options, measured, progress, bool(asked))
-            if state.verdict == DIVERGED:  # what was there at the last check is still good
-                state.w, state.z = state.at_check
+            state.verdict, rotation = yield from check(block, options, it.values, progress, bool(asked))
+            if state.verdict == DIVERGED:  # back to the last iterate that was good
+                it.w, it.z = it.at_check
             else:
-                state.rotation, state.at_check, at_check = rotation, (state.w, z), measured
-
-
-def z_step(
-    options: Options, space: Space, state: State, shares: Slots, heard: Slots, rho: Penalties
-) -> tuple[Estimate, Array]:
-    """From the neighbors' shares the new z, and its values on the samples of the neighborhood."""
-    near = state.z.near
-    xp = aac.array_namespace(near)
-    B, d, n, k = near.shape
-    work = row_bytes(near)
-
-    def target(j: slice) -> tuple[Array, ...]:
-        z = consensus.z_target(
-            state.z[j], state.sums[j], shares.slots(j), heard.slots(j), state.late[j, ...], rho[j], options.anchored
-        )
-        return z.shared, z.near
-
-    wanted = Estimate(*by_nodes(target, B, work, near))
-    products = space.near.products(xp.reshape(wanted.near, (B * d, n, k)))
-
-    def clip(j: slice) -> tuple[Array, ...]:
-        z, values = consensus.z_clip(wanted[j], space.near.collect(products, j))
-        return z.shared, z.near, values
-
-    shared, near, values = by_nodes(clip, B, work, near)
-    return Estimate(shared, near), values
-
-
-def w_step(
-    options: Options,
-    space: Space,
-    state: State,
-    views: Slots,
-    heard: Slots,
-    rho: Penalties,
-    next_rho: Penalties,
-    response: Array,
-    before: stopping.Measured,
-    at_check: stopping.Measured,
-    leading: Array,
-) -> tuple[stopping.Measured, stopping.Progress]:
-    """From what the nodes heard of their neighbors' z, the new w, multipliers and shares (into `state`), and how far they are."""
-    xp = aac.array_namespace(state.dual)
-    (B, d), m = state.dual.shape[:2], space.own.m
-
-    def some(j: slice) -> tuple[Array, ...]:
-        own, dual, sums, on, after = space.own[j], state.dual[j, ...], state.sums[j], rho[j], next_rho[j]
-        values, slots = views.slots(j), heard.slots(j)
-        seen = own.project(values)
-        if options.update == "paper":
-            signs = consensus.view_signs(own, seen)
-            seen, values = signs * seen, signs * values
-        around, mine, shared = xp.sum(seen, axis=1), slots[:, 0, ...], xp.sum(slots, axis=1)
-        w, w_values = consensus.w_step(
-            own, around, seen[:, 0, ...], shared, mine, state.pulled[j, ...], sums, on, response[j, ...]
-        )
-        new = stopping.Measured(w, own.dual_vector(w), w_values)
-        alone, g_alone = w[:, m:, :], new.gw[:, m:, :]
-        gap = alone[:, None, ...] - seen
-        dual, shares = consensus.dual_step(alone, gap, dual, on, after, options.anchored)
-        pulled = state.pulled[j, ...] + on.near * (d * alone - around) + (on.mine - on.near) * gap[:, 0, ...]
-        by_slot = slots if options.diagnostics else shared[:, None, ...]
-        sums, said, late = consensus.sums_step(sums, w[:, :m, :], mine, by_slot, on, after)
-        apart = w[:, None, :m, :] - slots
-        # <w - P z_q, w - P z_q>, summed over q: over the own samples the gaps times their values
-        between = transposed(d * alone - around) @ g_alone - consensus.products(gap, values)
-        between = between + consensus.products(apart, apart)
-        pull = None
-        if options.diagnostics:
-            pull = xp.sum((dual + 0.5 * on.weighted(gap)) * (g_alone[:, None, ...] - values), axis=(1, 2, 3))
-            pull = pull + xp.sum((sums.w[:, None, ...] - sums.seen + 0.5 * on.weighted(apart)) * apart, axis=(1, 2, 3))
-            pull = on.factor * (pull + xp.sum(sums.extra * apart[:, 0, ...], axis=(1, 2)))
-        progress = stopping.measure(new, between / d, before[j], at_check[j], leading, pull)
-        return (w, new.gw, new.values, dual, pulled, shares, said, late, *sums.arrays(), *progress.numbers())
-
-    found = by_nodes(some, B, row_bytes(state.dual), state.dual)
-    w, gw, own_values, state.dual, state.pulled, state.shares, state.said, state.late = found[:8]
-    state.sums = Sums(*found[8:12])
-    return stopping.Measured(w, gw, own_values), stopping.Progress(*found[12:])
+                it.at_check, it.rotation = (it.w, it.z), rotation
 
 
 def snapshot(known: Known, state: State) -> tuple[Known, State]:
-    """Both as they are now: arrays are never changed in place, lists are."""
+    """Both as they are now. Arrays are never changed in place; the objects that hold them are."""
     history = {name: list(rows) for name, rows in state.history.items()}
-    kept = replace(state, history=history, finished=list(state.finished), runs=list(state.runs))
+    iterate = replace(state.iterate, values=None)  # a run that resumes does not need them
+    kept = replace(state, iterate=iterate, history=history, finished=list(state.finished), runs=list(state.runs))
     return replace(known, removed=list(known.removed), kinds=list(known.kinds)), kept
 
 
-def check(block: Block, options: Options, new: stopping.Measured, progress: stopping.Progress, asked: bool) -> Script:
-    """One network sum decides for all nodes alike whether to stop, and how to separate the columns."""
-    w, values = new.w, new.values
-    xp = aac.array_namespace(w)
-    k = w.shape[2]
+def check(block: Block, options: Options, values: Array, progress: stopping.Progress, asked: bool) -> Script:
+    """One network sum decides for all nodes whether to stop (a verdict), and how to turn the columns into components (a rotation).
+
+    `values` (B, n, k) are those of w on the own samples; `asked`: somebody wants this node to stop.
+    """
+    xp = aac.array_namespace(values)
+    k, like = values.shape[2], {"dtype": values.dtype, "device": aac.device(values)}
     busy = stopping.unfinished(progress, options.tol)
     moments = xp.reshape(xp.sum(transposed(values) @ values, axis=0), (k * k,))
-    state = xp.stack([xp.sum(xp.astype(busy, w.dtype)), moments[0] * 0 + float(asked)])
+    state = xp.stack([xp.sum(xp.astype(busy, values.dtype)), moments[0] * 0 + float(asked)])
     mine = xp.concat([state, moments])
 
     def decide(total: Array) -> Array:
@@ -475,8 +368,8 @@ def check(block: Block, options: Options, new: stopping.Measured, progress: stop
         verdict = DIVERGED
         if good:
             verdict = CONVERGED if float(total[0]) == 0 else INTERRUPTED if float(total[1]) > 0 else GO_ON
-        moments = xp.reshape(total[2:], (k, k)) if good else xp.eye(k, dtype=w.dtype, device=aac.device(w))
-        said = xp.full((1,), float(verdict), dtype=w.dtype, device=aac.device(w))
+        moments = xp.reshape(total[2:], (k, k)) if good else xp.eye(k, **like)
+        said = xp.full((1,), float(verdict), **like)
         return xp.concat([said, xp.reshape(ritz.rotation(moments), (-1,))])
 
     decided = yield from network_sum(block, "check", mine, decide, 1 + k * k)
@@ -485,15 +378,16 @@ def check(block: Block, options: Options, new: stopping.Measured, progress: stop
 
 # ---------------------------------------------------------------------- deflation: the paper's way to more components
 def tell_direction(block: Block, space: Space, w: Array) -> Tell:
-    """Tell the neighbors the component just found, as a unit function over the own samples."""
+    """Tell the neighbors the component that was just found, as a unit function over the own samples."""
     xp = aac.array_namespace(w)
-    square = xp.sum(w * space.own.dual_vector(w), axis=1, keepdims=True)
+    functions = space.own.functions(w)
+    square = xp.linalg.diagonal(functions.squares())[:, None, :]
     unit = xp.where(square > 0, w / xp.sqrt(xp.where(square > 0, square, xp.ones_like(square))), xp.zeros_like(w))
     return Tell("deflate", unit, block.own_sizes)
 
 
 def reassemble(block: Block, known: Known, space: Space, state: State) -> tuple[Array, Estimate]:
-    """All components over the samples themselves: what deflation removed is put back, the last removed first."""
+    """All components over the original samples: the removed directions are put back, the last one first."""
     xp = aac.array_namespace(block.samples)
     if len(state.finished) == 1:
         return state.finished[0]

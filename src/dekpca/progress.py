@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .core.spectrum import to_numpy
 from .options import Options
@@ -17,11 +15,14 @@ from .options import Options
 @contextmanager
 def watch(shown: bool, n_nodes: int, options: Options) -> Iterator[Callable[..., None] | None]:
     """An observer for an engine that draws the progress of the iterations on standard error."""
-    console = Console(stderr=True, emoji=False)
     iterates = options.random_features or (options.solver == "projection" and n_nodes > 1)
     if not shown or not iterates:
         yield None
         return
+    from rich.console import Console  # only where something is shown: it is slow to import
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True, emoji=False)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -54,6 +54,18 @@ def on_device(X: np.ndarray, device: str) -> Array:
         ) from error
 
 
+def placed(X: Array, device: str | None) -> Array:
+    """Samples where they are to be computed on: NumPy ones on `device`, if it is given, others where they are."""
+    if device is None:
+        return X
+    if is_foreign(X):
+        raise ValueError(
+            f"device={device!r} is for NumPy data, but got {type(X).__name__} on {aac.device(X)}, which is computed on where it "
+            "is; leave device at None"
+        )
+    return on_device(X, device)
+
+
 def refuse_sparse(X: Any, who: str) -> None:
     if issparse(X):
         size = X.shape[0] * X.shape[1] * 8 / 1e9

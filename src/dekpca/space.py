@@ -1,6 +1,6 @@
 """The feature space of a block: what its nodes have learned, and the matrices that follow from it and their samples.
 
-Nothing here says anything to anybody; program.py does.
+Nothing here sends a message; program.py does.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .block import Block, pad_rows, take
 from .core import landmarks, spectrum
 from .core.centering import Columns, center_blocks, center_rows
 from .core.consensus import OwnSpace
+from .core.gram import NeighborhoodGram, Pool, neighborhood_gram
 from .core.landmarks import Landmarks, RandomFeatures, node_random
 from .core.nodewise import by_nodes, chunks_of, in_turn, row_bytes
-from .core.pairs import NeighborhoodGram, Pool, neighborhood_gram
 from .core.spectrum import Factor, to_numpy, transposed
 from .kernels import Kernel
 from .messages import Heard
-from .options import Options, noise_level, penalties
+from .options import Options
 
 Array = Any
 
@@ -31,16 +31,14 @@ class Known:
     """What the block learned from others during set-up; with it and the own samples everything else can be recomputed."""
 
     gamma: float
-    fill: Array | None = None  # (M,) mean of each column, in the place of missing values
+    fill: Array | None = None  # (M,) mean of each column, which replaces missing values
     columns: Columns | None = None  # by which all samples are standardized
     points: Array | None = None  # the landmarks (m, M)
-    kinds: list[tuple[str, int]] = field(default_factory=list)  # what they are, and how many one after the other
+    kinds: list[tuple[str, int]] = field(default_factory=list)  # their kinds, in order, and how many of each
     mean: Array | None = None  # of psi over the network (m,)
     directions: Array | None = None  # where to start: principal directions in landmark coordinates (m, <= k)
     landmark_values: Array | None = None  # and their eigenvalues
-    stages: list[tuple[int, float]] = field(
-        default_factory=list
-    )  # landmarks, and the error they were estimated to have
+    stages: list[tuple[int, float]] = field(default_factory=list)  # numbers of landmarks, each with its estimated error
     near: Heard | None = None  # samples, as each node and its neighbors sent them
     rho_near: Array | None = None  # (B, d) penalties that the neighbors put on this node's z
     removed: list[Heard] = field(
@@ -84,7 +82,7 @@ class Coordinates:
         return raw if known.mean is None else block.masked(raw - known.mean, nodes)
 
     def center(self, block: Block, options: Options, known: Known) -> Array:
-        """That of all nodes, in the place of `raw`, which is as large as many Gram blocks and not to be used any more."""
+        """psi of all nodes, centred in place: `raw` is as large as many Gram blocks, and is overwritten."""
 
         def some(nodes: slice) -> None:
             self.raw[nodes, ...] = self.centered(block, options, known, nodes)
@@ -98,13 +96,13 @@ class Space:
     """The block's feature space, computed from samples and what is known."""
 
     own: OwnSpace
-    gram: Factor  # of K_j = psi psi' + rest; `iterate` may use it up
+    gram: Factor  # of K_j = psi psi' + rest; a backend may overwrite it
     near: NeighborhoodGram
     sites: Heard  # where the samples behind each slot are
     clean_rest: Array  # (B, n, n) of the own samples without noise
     trace: Array  # (B,) of K_j, without noise
-    scale: Array  # (B,) what rounding is measured by
-    rho: Array | None  # (B,) for penalties from the node's spectrum
+    scale: Array  # (B,) the size that rounding is relative to
+    rho: Array | None  # (B,) penalties from the nodes' spectra; None for a schedule
 
 
 def random_features(block: Block, kernel: Kernel, count: int, seed: int) -> RandomFeatures:
@@ -114,27 +112,27 @@ def random_features(block: Block, kernel: Kernel, count: int, seed: int) -> Rand
 
 
 def with_noise(block: Block, options: Options) -> Array:
-    """The samples as others get to see them."""
-    deviation, decibel = noise_level(options.exchange_noise)
-    if deviation == 0:
+    """The samples as the neighbors get them, with exchange noise."""
+    level = options.exchange_noise
+    if not level:
         return block.samples
     noise = np.zeros(block.samples.shape)
     seed = options.seed if options.private_seed is None else options.private_seed
     for b, (name, size) in enumerate(zip(block.names, block.own_sizes, strict=True)):
         noise[b, :size] = node_random(seed, name, "noise").standard_normal((size, noise.shape[2]))
-    if decibel is None:
-        return block.samples + deviation * block.array(noise)
+    if level.decibel is None:
+        return block.samples + level.deviation * block.array(noise)
     xp = aac.array_namespace(block.samples)
     entries = block.array(block.own_sizes * noise.shape[2])
     power = xp.sum(block.samples * block.samples, axis=(1, 2)) / entries
-    return block.samples + xp.sqrt(power * 10 ** (-decibel / 10))[:, None, None] * block.array(noise)
+    return block.samples + xp.sqrt(power * 10 ** (-level.decibel / 10))[:, None, None] * block.array(noise)
 
 
 def build_space(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Space:
     """Gram blocks of all neighborhoods, factors of the own ones, penalties."""
     xp = aac.array_namespace(block.samples)
     kernel, raw = known.kernel(options), coordinates.raw
-    # a network of one node hears nobody, and looks at its own samples
+    # the only node of a network has no neighbors to hear
     sites = known.near or Heard((block.samples,), *np.zeros((2, block.n_nodes, 1), dtype=np.int64))
     sites = sites.narrowed()
     pools = [_pool(block, sites, p, kernel, coordinates) for p in range(len(sites.pools))]
@@ -156,8 +154,8 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
     if noisy:
         seen = raw if coordinates.marks is None else coordinates.marks.coordinates(kernel, sent)
         reach, clean = rest_between(sent, seen), rest_between(block.samples, raw)
-    # Gram blocks that are not kept are made of what is not centred
-    psi = (coordinates.center if near.kept else coordinates.centered)(block, options, known)
+    # Gram blocks that are not stored are computed later from uncentred psi
+    psi = (coordinates.center if near.stored else coordinates.centered)(block, options, known)
     own, gram = own_space(block, psi, rest, reach, scale)
     landmarks.check_kernel(block.samples, gram, block.own_sizes, owners, kernel, len(block.network) == 1)
     rho = _penalties(options, block.n_slots, gram, block.array(block.own_sizes), scale)
@@ -196,7 +194,7 @@ def _pool(block: Block, sites: Heard, number: int, kernel: Kernel, coordinates: 
     if samples is block.samples:
         psi, squares = coordinates.raw[:, :rows, :], coordinates.squares
     elif isinstance(marks, Landmarks):
-        # as for the own samples: a run that is resumed finds these among what it heard, and has the same bits
+        # the same code as for own samples: a resumed run finds these among what it heard, and must have the same bits
         psi, squares = marks.with_squares(kernel, samples[:, :rows, :])
     else:
         psi = xp.zeros((samples.shape[0], rows, 0), dtype=samples.dtype, device=aac.device(samples))
@@ -207,18 +205,19 @@ def _pool(block: Block, sites: Heard, number: int, kernel: Kernel, coordinates: 
 
 def _penalties(options: Options, n_slots: int, gram: Factor, sizes: Array, scale: Array) -> np.ndarray | None:
     top, n, unit = (to_numpy(x).astype(np.float64) for x in (gram.top, sizes, scale))
-    # a node whose K_j is zero follows its neighbors; any positive penalty will do, k(x, x) has the right unit
+    # A node whose K_j is zero follows its neighbors: any positive penalty works, and k(x, x) has the right scale.
     top = np.where(top > 10 * n * spectrum.eps(gram.top) * unit, top, np.where(unit > 0, unit, 1.0))
     xp = aac.array_namespace(gram.matrix)
-    cubes = top**3
-    if options.rho == "paper-bound":
+
+    def cubes() -> np.ndarray:
         traces = xp.sum((gram.matrix @ gram.matrix) * gram.matrix, axis=(1, 2))
-        cubes = np.maximum(to_numpy(traces).astype(np.float64), cubes)
-    return penalties(options.rho, top, cubes, n_slots)
+        return np.maximum(to_numpy(traces).astype(np.float64), top**3)
+
+    return options.rho.of_spectrum(top, cubes, n_slots)
 
 
 def deflate(block: Block, space: Space, removed: Heard) -> Space:
-    """Every node takes its own component out of its samples."""
+    """The space after every node has removed its component from its samples."""
     near = space.near.deflated(removed.narrowed().pools)
     reach = space.own.reach
     if reach is not None:

@@ -1,13 +1,12 @@
 """The conformance suite for engines: the same problems as the local engine, and the same answers.
 
-For those who write an engine. `check_engine(run)` takes a function with the signature of `dekpca.engines.local.run` and
-raises an AssertionError where its answers differ from the local engine's.
+For those who write an engine. `check_engine(run)` takes a function `run(plan) -> Outcome` (dekpca.plan) and raises an AssertionError where its
+answers differ from the local engine's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,15 @@ import numpy as np
 from .engines import local
 from .kernels import Kernel
 from .network import Network
-from .options import PAPER, Options, settle
+from .options import PAPER, Settings, settle
+from .plan import Plan
 
 EIGENVALUE_TOLERANCE = 1e-10  # relative: other blocks mean other BLAS calls, so the last digits may differ
 VALUE_TOLERANCE = 1e-8  # of component values, relative to the largest
 
 
-def problems() -> Iterator[tuple[str, list[np.ndarray], Network, Options]]:
-    """Small problems that between them use every kind of message: name, parts, network, options."""
+def problems() -> Iterator[tuple[str, Plan]]:
+    """Small problems that between them use every kind of message, by name."""
     rng = np.random.default_rng(0)
     centers = 2 * rng.normal(size=(3, 5))
     spread = np.geomspace(2.0, 0.3, 5)
@@ -30,26 +30,10 @@ def problems() -> Iterator[tuple[str, list[np.ndarray], Network, Options]]:
     def parts(sizes: list[int]) -> list[np.ndarray]:
         return [centers[j % 3] + spread * rng.normal(size=(n, 5)) for j, n in enumerate(sizes)]
 
-    def options(own: list[np.ndarray], network: Network, n_landmarks: int | str = 12, **changes: Any) -> Options:
-        plain = Options(
-            n_components=2,
-            n_oversamples=0,
-            kernel=Kernel("rbf", gamma=0.05),
-            gamma_by_variance=False,
-            solver="projection",
-            update="proximal",
-            centering="global",
-            init="landmarks",
-            rho="auto",
-            n_landmarks=0,
-            landmarks="samples",
-            standardize=False,
-            exchange_noise=0.0,
-            max_iter=60,
-            tol=1e-3,
-            seed=0,
-        )
-        return settle(replace(plain, **changes), network, np.array([len(p) for p in own]), n_landmarks, "auto")
+    usual: dict[str, Any] = {
+        "n_components": 2, "kernel": Kernel("rbf", gamma=0.05), "solver": "projection", "n_landmarks": 12, "landmarks": "samples",
+        "max_iter": 60, "tol": 1e-3, "seed": 0,
+    }  # fmt: skip
 
     ring, star, path = Network.ring(6, 4), Network.star(5), Network.path(4)
     for name, sizes, network, changes in (
@@ -82,7 +66,8 @@ def problems() -> Iterator[tuple[str, list[np.ndarray], Network, Options]]:
         ),
     ):
         own = parts(sizes)
-        yield name, own, network, options(own, network, **changes)
+        settings = Settings.of(**usual | changes)
+        yield name, Plan.of(own, network, settle(settings, network, np.array(sizes)))
 
 
 def check_engine(run: Callable[..., Any], hosted: Callable[[Network], Iterable[str]] | None = None) -> None:
@@ -91,7 +76,7 @@ def check_engine(run: Callable[..., Any], hosted: Callable[[Network], Iterable[s
     Parameters
     ----------
     run : callable
-        With the signature of `dekpca.engines.local.run`: parts of all nodes, network, options.
+        An engine: from a plan for all nodes to an outcome. Where this process hosts some nodes only, `plan.hosting` is the plan for these.
     hosted : callable, optional
         The names of the nodes of a network whose answers this process gets; default: all.
 
@@ -101,9 +86,9 @@ def check_engine(run: Callable[..., Any], hosted: Callable[[Network], Iterable[s
     >>> from dekpca.testing import check_engine
     >>> check_engine(local.run)
     """
-    for name, parts, network, options in problems():
-        expected, got = (by_node(engine(parts, network, options)) for engine in (local.run, run))
-        wanted = set(network.names if hosted is None else hosted(network))
+    for name, plan in problems():
+        expected, got = (by_node(engine(plan)) for engine in (local.run, run))
+        wanted = set(plan.network.names if hosted is None else hosted(plan.network))
         assert got.keys() == wanted, f"{name}: answers for nodes {sorted(got)}, expected {sorted(wanted)}"
         check_answers(name, got, expected)
 

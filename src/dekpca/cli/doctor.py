@@ -118,7 +118,8 @@ def _tell(result: dict[str, Any]) -> None:
     for name, state in result["engines"].items():
         table.add_row(f"engine {name}", "yes" if state["works"] else "no", "", state.get("problem", ""))
     works = result["compiled"] != "none"
-    remedy = f"install dekpca again where there is a C compiler ({native.problem})" if native.problem else ""
+    best = works and list(native.LEVELS).index(result["compiled"]) == native.steps.instructions()
+    remedy = "" if best else f"install dekpca again where there is a C compiler ({native.problem})"
     table.add_row("compiled iterations", f"yes, {result['compiled']}" if works else "no", "speed", remedy)
     for name, state in result["extras"].items():
         works = f"yes, {state['version']}" if state["works"] else "no"

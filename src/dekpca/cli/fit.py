@@ -175,13 +175,14 @@ def fit(
         node.reading = reading
         node.save(out_dir / files[node.name])
     numbers["seconds"]["saving"] = time.perf_counter() - start
+    feature_names = list(model.feature_names_in_) if hasattr(model, "feature_names_in_") else None
     result: dict[str, Any] = {
         "version": __version__,
         "folder": out_dir,
         "models": files,
         "nodes": len(model.network_),
         "columns": model.n_features_in_,
-        "feature_names": None if model._features.names is None else list(model._features.names),
+        "feature_names": feature_names,
         "gamma": model.gamma_,
         "removed": removed,
         "components": components,
@@ -249,7 +250,7 @@ def _fit(
     if len(sources) > 1:
         if nodes is not None:
             raise ValueError("--nodes is for one file; each of several files is a node: leave it out")
-        model.set_params(network=made if made is None else on_ranks.renamed(made, list(sources)))
+        model.set_params(network=made if made is None else on_ranks.over_names(made, list(sources)))
         model.fit_parts({name: source.samples for name, source in sources.items()})
         return
     (source,) = sources.values()
@@ -261,7 +262,7 @@ def _fit(
             raise ValueError("--nodes deals rows and --owner says whose they are; give one of them")
         names = [str(name) for name in dict.fromkeys(source.owners.tolist())]
         if made is not None:
-            model.set_params(network=on_ranks.renamed(made, names))
+            model.set_params(network=on_ranks.over_names(made, names))
         model.fit(source.samples, nodes=source.owners)
     else:
         model.fit(source.samples)
@@ -319,7 +320,11 @@ def _report(path: Path, model: DecentralizedKernelPCA, sources: dict[str, Data],
             "standardize": model.standardize,
         }
         fill = model.node_models_[0].fill
-        full = X if fill is None else Samples(filled(X.X, model._features.from_sorted(fill[None, :])[0]), names)
+        full = (
+            X
+            if fill is None
+            else Samples(filled(X.X, model.node_models_[0].features.from_sorted(fill[None, :])[0]), names)
+        )
         parts = [full[model.nodes_ == j] for j in range(len(model.network_))]
         central = baselines.central(parts, model.n_components, **given)
         others = {

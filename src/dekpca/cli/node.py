@@ -5,14 +5,17 @@ from __future__ import annotations
 import select
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
 
+from ..estimator import DecentralizedKernelPCA
 from .common import FAILED, NOT_CONVERGED, USAGE, Debug, Json, emit, err, out, rounded_down, say_error, verb
 from .simulate import private_files, simulate
 
@@ -59,6 +62,8 @@ def run(
         )
         _end(before, as_json)
         return
+    if settings.report is not None:
+        import_module("dekpca.report.charts")  # before the work: it says what is missing for a report
     prepared = peer.node.prepare(settings)
     _disclose(peer, prepared, yes)
     signal.signal(signal.SIGINT, _interrupt)  # ours: this node stops, the others wait for it
@@ -73,11 +78,14 @@ def run(
             open_.enter_context(peer.status.shown(station, err))
             yield
 
+    def report(result: Any) -> None:
+        _write_report(prepared, result)
+
     try:
         with private_files(), peer.logs.library_lines():
             peer.logs.log_to(sys.stderr, settings.name, not err.is_terminal)
             try:
-                result = peer.node.run(prepared, identity, watch)
+                result = peer.node.run(prepared, identity, watch, None if settings.report is None else report)
             finally:
                 for handler in peer.logs.log.handlers:
                     handler.flush()
@@ -132,12 +140,10 @@ def _peer() -> SimpleNamespace:
 
 def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     """What will leave this machine, and to whom; nothing does before somebody has agreed."""
-    settings, options = prepared.config, prepared.options
+    settings = prepared.config
     rows, columns = prepared.samples.shape
-    named = "" if prepared.model._features.names is None else "fingerprint" if settings.secret_columns else "names"
-    lines = peer.disclosure.disclosure(
-        options, prepared.model.n_landmarks, rows, columns, list(settings.neighbors), named
-    )
+    named = "" if prepared.features.names is None else "fingerprint" if settings.secret_columns else "names"
+    lines = peer.disclosure.disclosure(prepared.settings, rows, columns, list(settings.neighbors), named)
     err.print(f"Node {settings.name}, run {settings.run}. What will leave this machine:", highlight=False, markup=False)
     for what, whom in lines:
         err.print(f"  - {what}\n      {whom}", highlight=False, soft_wrap=True, markup=False)
@@ -150,6 +156,19 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
         )
     if not typer.confirm("May it?", default=False, err=True):
         raise ValueError("nothing was sent")
+
+
+def _write_report(prepared: Any, result: Any) -> None:
+    """What this node knows of the fit; the other nodes' parts are not here."""
+    from ..report import fit_report
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are in the log
+        model = DecentralizedKernelPCA.from_result(result)
+    path = prepared.config.report
+    path.parent.mkdir(parents=True, exist_ok=True)
+    title = f"dekpca, node {prepared.config.name}"
+    fit_report(path, model, prepared.samples, prepared.labels, node_of=model.nodes_, title=title)
 
 
 def _tell(result: dict[str, Any]) -> None:

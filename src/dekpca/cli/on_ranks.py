@@ -11,9 +11,10 @@ import typer
 
 from .. import engines
 from ..data import Data, Roles, read, remembered
+from ..deal import deal_rows, named_network, renamed
 from ..engines.ranks import assign
 from ..estimator import DecentralizedKernelPCA
-from ..network import Network, natural_key
+from ..network import Network
 from .common import USAGE, parse_network
 
 
@@ -26,49 +27,45 @@ def by_node(paths: list[Path]) -> dict[str, Path]:
     return dict(zip(names, paths, strict=True))
 
 
-def renamed(network: Network, names: list[str]) -> Network:
+def over_names(network: Network, names: list[str]) -> Network:
     """A topology of numbers, such as ring:20 makes, over as many names; one that has names keeps them."""
     if len(network) != len(names) or network.names != tuple(map(str, range(len(names)))):
         return network
-    ordered = sorted(names, key=natural_key)
-    if len(names) == 1:
-        return Network({ordered[0]: []})
-    return Network.from_edges([(ordered[int(a)], ordered[int(b)]) for a, b in network.edges])
+    return renamed(network, names)
 
 
 def fit(
     model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, roles: Roles, missing: Any, network: str | None, seed: int
 ) -> tuple[dict[str, Any], bool, dict[str, Any]]:  # fmt: skip
     """Fit the nodes of this rank; returns what the summary needs of all ranks, whether this rank is to tell it, and what models remember."""
-    company = engines.module("mpi").Company()
+    ranks = engines.module("mpi").Ranks()
     start = time.perf_counter()
     try:
-        with company.checking():
-            net, parts = _own(model, paths, nodes, roles, missing, network, seed, company)
+        with ranks.checking():
+            net, parts = _own(paths, nodes, roles, missing, network, seed, ranks)
         reading = time.perf_counter() - start
         model.set_params(network=net, engine="mpi").fit_parts({name: part.samples for name, part in parts.items()})
     except Exception as error:  # raised on all ranks alike: one voice is enough
-        if company.rank:
+        if ranks.rank:
             raise typer.Exit(USAGE) from error
         raise ValueError(str(error)) from error
     phases = sorted(model.history_["bytes"])
     counts = [len(model.nodes_), sum(part.dropped for part in parts.values())]
     mine = np.array([*counts, *(model.history_["bytes"][phase].sum() for phase in phases)], dtype=np.int64)
     total = np.empty_like(mine)
-    company.comm.Allreduce(mine, total)
+    ranks.comm.Allreduce(mine, total)
     seconds = {"reading": reading, "fitting": time.perf_counter() - start - reading}
     found: dict[str, Any] = {"rows": int(total[0]), "rows_dropped": int(total[1])}
     found |= {
         "bytes_by_phase": dict(zip(phases, total[2:].tolist(), strict=True)),
         "seconds": seconds,
-        "ranks": company.size,
+        "ranks": ranks.size,
     }
-    return found, company.rank == 0, remembered(roles, list(parts.values()))
+    return found, ranks.rank == 0, remembered(roles, list(parts.values()))
 
 
 def _own(
-    model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, roles: Roles, missing: Any, network: str | None, seed: int,
-    company: Any,
+    paths: list[Path], nodes: int | None, roles: Roles, missing: Any, network: str | None, seed: int, ranks: Any
 ) -> tuple[Network, dict[str, Data]]:  # fmt: skip
     """The network, and the samples of the nodes that this rank hosts."""
     if roles.owner is not None:
@@ -85,20 +82,19 @@ def _own(
                 f"{paths[0]}: with --engine mpi give one file a node, or one .npy file, of which each rank reads its rows"
             )
         X = read(paths[0], roles, missing).X  # memory-mapped
-        net = model.set_params(network=made or nodes)._make_network(max(1, len(X) // 200), seed)
-        rows = np.array_split(np.random.default_rng(seed).permutation(len(X)), len(net))  # as fit(X) deals them
-        return net, {net.names[j]: Data(np.asarray(X[rows[j]])) for j in _hosted(net, company)}
+        net, rows = deal_rows(made or nodes, len(X), seed)
+        return net, {net.names[j]: Data(np.asarray(X[rows[j]])) for j in _hosted(net, ranks)}
     if nodes is not None:
         raise ValueError("--nodes is for one file; each of several files is a node: leave it out")
     files = by_node(paths)
-    net = renamed(made, list(files)) if made else model._named_network(np.array(list(files)), seed)
+    net = over_names(made, list(files)) if made else named_network(None, list(files), seed)
     unknown = [name for name in files if name not in net.number]
     if unknown or len(net) != len(files):
         raise ValueError(
             f"{len(files)} files for a network of {len(net)} nodes; give one file for each node, named after it"
         )
-    return net, {net.names[j]: read(files[net.names[j]], roles, missing) for j in _hosted(net, company)}
+    return net, {net.names[j]: read(files[net.names[j]], roles, missing) for j in _hosted(net, ranks)}
 
 
-def _hosted(network: Network, company: Any) -> list[int]:
-    return assign(network, company.size)[company.rank]
+def _hosted(network: Network, ranks: Any) -> list[int]:
+    return assign(network, ranks.size)[ranks.rank]

@@ -1,11 +1,13 @@
-"""The steps of an iteration in compiled code, for NumPy arrays: node by node, so that all that a step reads and writes stays in a cache.
+"""Compiled code for NumPy arrays: the steps of an iteration, Gram blocks, landmark coordinates and factors of small matrices.
 
-The formulas are those of consensus.py and stopping.py, which say what they mean; fused.py calls this. Nothing is checked here. It is compiled
-once for every machine and once for each larger set of instructions (setup.py); native.py chooses.
+The steps (`Nodes`) go node by node, so that all that a step reads and writes stays in a cache. Their formulas are those of
+backends/arrays.py and core/stopping.py; backends/compiled.py calls them. This file is compiled once for every machine and once for each
+larger set of instructions (setup.py); native.py chooses.
 """
 
 import numpy as np
 
+from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.math cimport NAN, fabs, sqrt
 from libc.stdint cimport intptr_t, uintptr_t
 from libc.stdlib cimport free, malloc
@@ -13,8 +15,19 @@ from libc.string cimport memcpy, memset
 from scipy.linalg.cython_blas cimport dgemm, sgemm
 from scipy.linalg.cython_lapack cimport dpotrf, dpotri, dsyev, spotrf, spotri, ssyev
 
-LAYOUT = 4  # of the arrays that fused.py hands over; native.py compares it
+cdef extern from *:
+    """
+    #include <float.h>
+    #include <math.h>
+    #ifndef DEKPCA_SOURCE
+    #define DEKPCA_SOURCE ""
+    #endif
+    """
+    const char *DEKPCA_SOURCE
+    double DBL_MAX
+    float FLT_MAX
 
+SOURCE = DEKPCA_SOURCE.decode()  # fingerprint of this file when it was compiled (setup.py); native.py compares it
 
 ctypedef fused real:
     float
@@ -139,12 +152,12 @@ cdef void sum3(real *out, real a, const real *x, real b, const real *y, real c, 
 
 
 cdef void soon(Coming *coming, const real *at, Py_ssize_t count) noexcept nogil:
-    """So many numbers will be needed."""
+    """Prefetch `count` numbers during the next products."""
     expect(coming, at, count * sizeof(real))
 
 
 cdef real *aligned(real *x) noexcept nogil:
-    """The first place from x on where a line of the cache begins."""
+    """x, rounded up to a cache line."""
     return <real *> ((<uintptr_t> x + 63) // 64 * 64)
 
 
@@ -170,7 +183,7 @@ cdef int eigen(real *square, real *values, real *work, int lwork, int k) noexcep
 
 
 cdef void orthonormal(real *x, real *out, real *square, int n, int c, int lwork, real least) noexcept nogil:
-    """Columns that span what those of x (n, c) do; zero for directions that are not there. As spectrum._orthonormal."""
+    """Orthonormal columns with the span of x (n, c), zero where its rank is not full. As spectrum._orthonormal."""
     cdef Py_ssize_t i, j
     cdef real *values = square + 2 * c * c
     cdef real *turn = square + c * c
@@ -202,7 +215,7 @@ cdef void clip_matrix(real *square, real *shrink, real *size, real *work, int lw
             square[i] = 0
     memset(shrink, 0, k * k * sizeof(real))
     if eigen(square, size, work, lwork, k):
-        shrink[0] = NAN  # the next check will notice
+        shrink[0] = NAN  # the next check finds it
         return
     for l in range(k):
         x = 1 / sqrt(size[l]) if size[l] > 1 else 1
@@ -217,7 +230,7 @@ cdef void apply_gram(
 ) noexcept nogil:
     """values (d, n, k) = G c of one neighborhood, block by block; `weights` (d, d) scale what a slot (last axis) adds to another.
 
-    What is needed after that is fetched with the last block.
+    `after` is prefetched with the last block.
     """
     cdef Py_ssize_t t, next_size, one = <Py_ssize_t> n * k
     cdef int s, q, rows, columns
@@ -264,86 +277,287 @@ def apply_nodes(
             )
 
 
-def z_nodes(
-    Py_ssize_t start,
-    Py_ssize_t stop,
-    const real[:, :, ::1] shared,  # (B, m, k) and
-    const real[:, :, :, ::1] near,  # (B, d, n, k): z before
-    const real[:, :, ::1] total,  # (B, m, k): sums.z
-    const real[:, :, ::1] shares,  # (., n, k): what was said,
-    const Py_ssize_t[::1] at_shares,  # and where slot s of node b finds what it heard: at[b * d + s];
-    const real[:, :, ::1] rows,  # (., m, k): the same in shared coordinates
-    const Py_ssize_t[::1] place,
-    const real[:, :, ::1] late,
-    const real[:, ::1] factors,
-    const real[::1] around,
-    const real[::1] on_z,
-    real weight,
-    bint alike,  # the penalties: nothing is late
-    const intptr_t[:, ::1] address,  # (B, T) of each Gram block of a neighborhood;
-    const int[:, :, ::1] where,  # (B, T, 4): its slots, rows and columns
-    real limit,
-    real[:, :, ::1] out_shared,
-    real[:, :, :, ::1] out_near,
-    real[:, :, :, ::1] out_values,
-):
-    """z of some nodes from what they heard, clipped, and its values on the samples of the neighborhood."""
-    cdef Py_ssize_t b, s
-    cdef int m = shared.shape[1], d = near.shape[1], n = near.shape[2], k = near.shape[3]
-    cdef Py_ssize_t one = <Py_ssize_t> n * k, short = <Py_ssize_t> m * k, long = d * one
-    cdef int lwork = 34 * k + 8
-    cdef real pull
-    cdef Coming coming
-    cdef real *space
-    cdef real *wanted
-    cdef real *top
-    cdef real *heard
-    cdef real *values
-    cdef real *square
-    cdef real *work
-    with nogil:
-        space = <real *> malloc((2 * long + 2 * short + 2 * k * k + k + lwork) * sizeof(real) + 64)
+# ---------------------------------------------------------------------- the steps of an iteration
+cdef enum:
+    PSI, REST, INVERSE, BLOCK_AT, BLOCK_SHAPE
+    FACTORS, ON_W, ON_Z, RESPONSE, LEADING
+    W, IMAGE, CHECK_W, CHECK_IMAGE, Z_SHARED, Z_NEAR, DUAL, SEEN, DUAL_W, DUAL_Z, DUAL_SEEN, DUAL_EXTRA
+    SHARES, SHARES_AT, VIEWS, VIEWS_AT, SHARED, SHARED_AT
+    OUT_SHARES, OUT_SHARED, OUT_Z_SHARED, OUT_Z_NEAR, OUT_VIEWS
+    OUT_W, OUT_IMAGE, OUT_VALUES, OUT_DUAL, OUT_SEEN, OUT_DUAL_W, OUT_DUAL_Z, OUT_DUAL_SEEN, OUT_DUAL_EXTRA, PROGRESS
+    N_FIELDS
+
+# Every array of the steps: its place and its axes. B nodes, d slots, n own samples, p samples a slot of z, m shared coordinates, l = m + n,
+# k columns, c leading components, T Gram blocks a neighborhood, S = B d; a digit is that number, * any. The letter behind the colon is the
+# dtype: r that of the samples, a addresses and indices (intp), i numbers (intc).
+FIELDS = {
+    "psi": (PSI, "Bnm:r"),
+    "rest": (REST, "Bnn:r"),
+    "inverse": (INVERSE, "Bnn:r"),
+    "block_at": (BLOCK_AT, "BT:a"),  # address of each Gram block of a neighborhood;
+    "block_shape": (BLOCK_SHAPE, "BT4:i"),  # its two slots, rows and columns
+    "factors": (FACTORS, "Bd:r"),
+    "on_w": (ON_W, "B:r"),
+    "on_z": (ON_Z, "B:r"),
+    "response": (RESPONSE, "Bnn:r"),
+    "leading": (LEADING, "kc:r"),
+    "w": (W, "Blk:r"),
+    "image": (IMAGE, "Bnk:r"),
+    "check_w": (CHECK_W, "Blk:r"),
+    "check_image": (CHECK_IMAGE, "Bnk:r"),
+    "z_shared": (Z_SHARED, "Bmk:r"),
+    "z_near": (Z_NEAR, "Bdpk:r"),
+    "dual": (DUAL, "Bdnk:r"),
+    "seen": (SEEN, "Bdnk:r"),
+    "dual_w": (DUAL_W, "Bmk:r"),
+    "dual_z": (DUAL_Z, "Bmk:r"),
+    "dual_seen": (DUAL_SEEN, "B1mk:r"),
+    "dual_extra": (DUAL_EXTRA, "Bmk:r"),
+    "shares": (SHARES, "*pk:r"),  # messages that arrived: slot s of node b has shares[shares_at[b d + s]]
+    "shares_at": (SHARES_AT, "S:a"),
+    "views": (VIEWS, "*nk:r"),
+    "views_at": (VIEWS_AT, "S:a"),
+    "shared": (SHARED, "*mk:r"),  # what arrived with either in shared coordinates
+    "shared_at": (SHARED_AT, "S:a"),
+    "out_shares": (OUT_SHARES, "Bdnk:r"),
+    "out_shared": (OUT_SHARED, "Bmk:r"),
+    "out_z_shared": (OUT_Z_SHARED, "Bmk:r"),
+    "out_z_near": (OUT_Z_NEAR, "Bdpk:r"),
+    "out_views": (OUT_VIEWS, "Bdpk:r"),
+    "out_w": (OUT_W, "Blk:r"),
+    "out_image": (OUT_IMAGE, "Bnk:r"),
+    "out_values": (OUT_VALUES, "Bnk:r"),
+    "out_dual": (OUT_DUAL, "Bdnk:r"),
+    "out_seen": (OUT_SEEN, "Bdnk:r"),
+    "out_dual_w": (OUT_DUAL_W, "Bmk:r"),
+    "out_dual_z": (OUT_DUAL_Z, "Bmk:r"),
+    "out_dual_seen": (OUT_DUAL_SEEN, "B1mk:r"),
+    "out_dual_extra": (OUT_DUAL_EXTRA, "Bmk:r"),
+    "out_progress": (PROGRESS, "4B:r"),  # residual, change, since the last check, objective
+}
+CONSTANT = {"psi", "rest", "inverse", "block_at", "block_shape"}  # in all steps
+STEPS = {  # what each step takes besides
+    "shares": {"factors", "w", "dual", "seen", "dual_w", "out_shares", "out_shared"},
+    "z_step": {
+        "factors", "on_z", "w", "z_shared", "z_near", "dual_z", "shares", "shares_at", "shared", "shared_at",
+        "out_z_shared", "out_z_near", "out_views",
+    },
+    "w_step": {
+        "factors", "on_w", "response", "leading", "w", "image", "check_w", "check_image", "dual", "dual_w", "dual_z", "dual_seen",
+        "views", "views_at", "shared", "shared_at", "out_w", "out_image", "out_values", "out_dual", "out_seen", "out_dual_w",
+        "out_dual_z", "out_dual_seen", "out_progress",
+    },
+}
+# and one or the other: where the penalty on a node's own z differs; where penalties are constant (the w step then makes the next shares, too)
+UNEQUAL = {"shares": set(), "z_step": {"dual_extra"}, "w_step": {"dual_extra", "out_dual_extra"}}
+EQUAL = {"shares": set(), "z_step": set(), "w_step": {"out_shares", "out_shared"}}
+ANY = -1
+
+
+cdef bint within(const Py_ssize_t[::1] places, Py_ssize_t count):
+    """Whether all places are below `count`."""
+    cdef Py_ssize_t i
+    for i in range(places.shape[0]):
+        if not 0 <= places[i] < count:
+            return False
+    return True
+
+
+cdef class Nodes:
+    """The steps for the nodes of a block, on arrays that are given by name and checked: dtype, shape, order, indices.
+
+    `prepare` has the arrays and penalties of the next step. `run` then does it for some nodes at a time, in any number of threads.
+    """
+
+    cdef void *at[N_FIELDS]
+    cdef dict expected, held
+    cdef object step
+    cdef bint double
+    cdef Py_ssize_t B, T
+    cdef int d, n, p, m, k, c
+    cdef double weight, extra, negligible
+
+    def __init__(self, sizes, **constant):
+        """`sizes` of the axes B, d, n, p, m, k, c; and the arrays that all steps use."""
+        if set(constant) != CONSTANT:
+            raise TypeError(f"the steps take {sorted(CONSTANT)}, not {sorted(constant)}")
+        self.B, self.d, self.n, self.p = sizes["B"], sizes["d"], sizes["n"], sizes["p"]
+        self.m, self.k, self.c, self.T = sizes["m"], sizes["k"], sizes["c"], self.d * (self.d + 1) // 2
+        sizes = {**sizes, "l": self.m + self.n, "T": self.T, "S": self.B * self.d, "*": ANY, "1": 1, "4": 4}
+        self.double = constant["rest"].dtype.char == "d"
+        formats = {"r": "d" if self.double else "f", "a": "lq", "i": "i"}
+        self.held, self.expected = {}, {}
+        for name, (place, axes) in FIELDS.items():
+            axes, kind = axes.split(":")
+            flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (PyBUF_WRITABLE if name.startswith("out_") else 0)
+            self.expected[name] = place, flags, tuple([sizes[axis] for axis in axes]), formats[kind]
+        memset(self.at, 0, sizeof(self.at))
+        for name, array in constant.items():
+            self._set(name, array)
+
+    def prepare(self, step, arrays, double weight, double extra, double negligible=0.0):
+        """The next step ("shares", "z_step", "w_step"): its arrays by name; the weight of the penalties, and by how much the own z has more.
+
+        Norms below `negligible` count as that.
+        """
+        self.release()
+        if arrays.keys() != STEPS[step] | EQUAL[step] and arrays.keys() != STEPS[step] | UNEQUAL[step]:
+            raise TypeError(f"{step} takes {sorted(STEPS[step])}, not {sorted(arrays)}")
+        for name, array in arrays.items():
+            self._set(name, array)
+        for name in arrays:
+            messages = arrays.get(name.removesuffix("_at")) if name.endswith("_at") else None
+            if messages is not None and not within(arrays[name], len(messages)):
+                raise IndexError(f"{step}: {name} points beyond the {len(messages)} messages that arrived")
+        self.step, self.weight, self.extra, self.negligible = step, weight, extra, negligible
+
+    def release(self):
+        """Forget the arrays of the last step, so that their memory can be used again."""
+        self.step = None
+        for name in self.held.keys() - CONSTANT:
+            self.at[<int> FIELDS[name][0]] = NULL
+            del self.held[name]
+
+    def run(self, Py_ssize_t start, Py_ssize_t stop):
+        """The step that was prepared, for nodes `start` to `stop`."""
+        if self.step is None or not 0 <= start <= stop <= self.B:
+            raise RuntimeError(f"step {self.step}, nodes {start} to {stop} of {self.B}")
+        if self.double:
+            self._run(start, stop, <double *> NULL)
+        else:
+            self._run(start, stop, <float *> NULL)
+
+    cdef _run(self, Py_ssize_t start, Py_ssize_t stop, real *space):
+        cdef Py_ssize_t own = <Py_ssize_t> self.n * self.k, short = <Py_ssize_t> self.m * self.k
+        cdef Py_ssize_t near = <Py_ssize_t> self.d * self.p * self.k, square = self.k * self.k
+        cdef real weight = self.weight, extra = self.extra, negligible = self.negligible
+        cdef bint shares = self.step == "shares", z_step = self.step == "z_step"
+        cdef Py_ssize_t room = own + 3 * (short + own) + square + 2 * self.c
+        if shares:
+            room = own
+        elif z_step:
+            room = 2 * near + 2 * short + 2 * square + self.k + eigen_space(self.k)
+        space = <real *> malloc(room * sizeof(real) + 64)
         if space == NULL:
-            with gil:
-                raise MemoryError()
-        wanted = aligned(space)
-        values = wanted + long
-        top = values + long
-        heard = top + short
-        square = heard + short
-        work = square + 2 * k * k + k
-        for b in range(start, stop):
-            for s in range(d):
-                sum2(wanted + s * one, <real> 1, &near[b, s, 0, 0], factors[b, s] / on_z[b], &shares[at_shares[b * d + s], 0, 0], one)
-            if m:
-                sum1(heard, <real> 1, &rows[place[b * d], 0, 0], short)
-                if not alike:
-                    add(heard, <real> 1, &late[b, 0, 0], short)
-                for s in range(1, d):
-                    add(heard, <real> 1, &rows[place[b * d + s], 0, 0], short)
-                pull = around[b] / on_z[b]
-                sum3(top, 1 - pull * weight, &shared[b, 0, 0], 1 / on_z[b], heard, -pull, &total[b, 0, 0], short)
-            coming.count = coming.now = 0
-            soon(&coming, &out_near[b, 0, 0, 0], long)
-            soon(&coming, &out_values[b, 0, 0, 0], long)
-            if m:
-                soon(&coming, &out_shared[b, 0, 0], short)
-            if b + 1 < stop:
-                soon(&coming, &near[b + 1, 0, 0, 0], long)
-                for s in range(d):
-                    soon(&coming, &shares[at_shares[(b + 1) * d + s], 0, 0], one)
-                if m:
-                    soon(&coming, &shared[b + 1, 0, 0], short)
-                    soon(&coming, &total[b + 1, 0, 0], short)
-            apply_gram(wanted, values, NULL, &address[b, 0], &where[b, 0, 0], address.shape[1], d, n, k, &coming)
-            product(square, top, top, k, m, k, True, <real> 1, <real> 0, &coming)
-            product(square, wanted, values, k, d * n, k, True, <real> 1, <real> 1, &coming)
-            clip_matrix(square, square + k * k, square + 2 * k * k, work, lwork, k, limit)
-            if m:
-                product(&out_shared[b, 0, 0], top, square + k * k, m, k, k, False, <real> 1, <real> 0, &coming)
-            product(&out_near[b, 0, 0, 0], wanted, square + k * k, d * n, k, k, False, <real> 1, <real> 0, &coming)
-            product(&out_values[b, 0, 0, 0], values, square + k * k, d * n, k, k, False, <real> 1, <real> 0, &coming)
+            raise MemoryError()
+        with nogil:
+            if shares:
+                share_nodes(self, start, stop, aligned(space), weight, extra)
+            elif z_step:
+                z_nodes(self, start, stop, aligned(space), weight, extra)
+            else:
+                w_nodes(self, start, stop, aligned(space), weight, extra, negligible)
         free(space)
+
+    def _set(self, name, array):
+        cdef Py_buffer buffer
+        cdef int i
+        cdef bint good
+        place, flags, shape, formats = self.expected[name]
+        PyObject_GetBuffer(array, &buffer, flags)
+        try:
+            good = buffer.ndim == len(shape) and buffer.format.decode() in formats
+            for i in range(buffer.ndim if good else 0):
+                good = good and (shape[i] == buffer.shape[i] or shape[i] == ANY)
+            if not good:
+                raise ValueError(f"{name}: shape {array.shape} of {array.dtype}; shape {shape} of format {formats!r} is needed")
+            self.at[<int> place] = buffer.buf
+            self.held[name] = array
+        finally:
+            PyBuffer_Release(&buffer)
+
+
+cdef int eigen_space(int k) noexcept nogil:
+    """Numbers that LAPACK needs room for in `eigen`."""
+    return 34 * k + 8
+
+
+cdef void share_nodes(Nodes c, Py_ssize_t start, Py_ssize_t stop, real *gap, real weight, real extra) noexcept nogil:
+    """dual + rho (w - P z): over the own samples divided by rho's factor, in shared coordinates without z."""
+    cdef Py_ssize_t b, s, one = <Py_ssize_t> c.n * c.k, short = <Py_ssize_t> c.m * c.k
+    cdef int d = c.d
+    cdef const real *factors = <const real *> c.at[FACTORS]
+    cdef const real *dual = <const real *> c.at[DUAL]
+    cdef const real *seen = <const real *> c.at[SEEN]
+    cdef const real *dual_w = <const real *> c.at[DUAL_W]
+    cdef const real *w
+    cdef real *shares = <real *> c.at[OUT_SHARES]
+    cdef real *shared = <real *> c.at[OUT_SHARED]
+    for b in range(start, stop):
+        w = <const real *> c.at[W] + b * (short + one)
+        sum2(shared + b * short, factors[b * d], dual_w + b * short, factors[b * d] * weight, w, short)
+        for s in range(b * d, (b + 1) * d):
+            sum2(gap, <real> 1, w + short, <real> -1, seen + s * one, one)
+            sum2(shares + s * one, <real> 1, dual + s * one, weight + extra if s == b * d else weight, gap, one)
+
+
+cdef void z_nodes(Nodes c, Py_ssize_t start, Py_ssize_t stop, real *space, real weight, real extra) noexcept nogil:
+    """z of some nodes from the shares they heard, clipped, and its values on the samples of the neighborhood."""
+    cdef Py_ssize_t b, s
+    cdef int m = c.m, d = c.d, n = c.p, k = c.k, lwork = eigen_space(c.k)
+    cdef Py_ssize_t one = <Py_ssize_t> n * k, short = <Py_ssize_t> m * k, long = d * one, T = c.T
+    cdef Py_ssize_t lower = <Py_ssize_t> c.n * k
+    cdef real limit = sqrt(DBL_MAX if real is double else FLT_MAX)  # the square of a larger number is none
+    cdef real pull, around
+    cdef Coming coming
+    cdef const real *factors = <const real *> c.at[FACTORS]
+    cdef const real *on_z = <const real *> c.at[ON_Z]
+    cdef const real *w = <const real *> c.at[W]
+    cdef const real *z_shared = <const real *> c.at[Z_SHARED]
+    cdef const real *z_near = <const real *> c.at[Z_NEAR]
+    cdef const real *dual_z = <const real *> c.at[DUAL_Z]
+    cdef const real *dual_extra = <const real *> c.at[DUAL_EXTRA]
+    cdef const real *shares = <const real *> c.at[SHARES]
+    cdef const Py_ssize_t *shares_at = <const Py_ssize_t *> c.at[SHARES_AT]
+    cdef const real *shared = <const real *> c.at[SHARED]
+    cdef const Py_ssize_t *shared_at = <const Py_ssize_t *> c.at[SHARED_AT]
+    cdef const intptr_t *block_at = <const intptr_t *> c.at[BLOCK_AT]
+    cdef const int *block_shape = <const int *> c.at[BLOCK_SHAPE]
+    cdef real *out_z_shared = <real *> c.at[OUT_Z_SHARED]
+    cdef real *out_z_near = <real *> c.at[OUT_Z_NEAR]
+    cdef real *out_views = <real *> c.at[OUT_VIEWS]
+    cdef real *wanted = space
+    cdef real *values = wanted + long
+    cdef real *top = values + long
+    cdef real *heard = top + short
+    cdef real *square = heard + short
+    cdef real *shrink = square + k * k
+    cdef real *work = shrink + k * k + k
+    for b in range(start, stop):
+        around = 0
+        for s in range(b * d, (b + 1) * d):
+            around += factors[s]
+            sum2(wanted + (s - b * d) * one, <real> 1, z_near + s * one, factors[s] / on_z[b], shares + shares_at[s] * one, one)
+        if m:
+            sum1(heard, <real> 1, shared + shared_at[b * d] * short, short)
+            if dual_extra != NULL:
+                add(heard, factors[b * d], dual_extra + b * short, short)
+                add(heard, factors[b * d] * extra, w + b * (short + lower), short)
+                add(heard, -factors[b * d] * extra, z_shared + b * short, short)
+            for s in range(b * d + 1, (b + 1) * d):
+                add(heard, <real> 1, shared + shared_at[s] * short, short)
+            pull = around / on_z[b]
+            sum3(top, 1 - pull * weight, z_shared + b * short, 1 / on_z[b], heard, -pull, dual_z + b * short, short)
+        coming.count = coming.now = 0
+        soon(&coming, out_z_near + b * long, long)
+        soon(&coming, out_views + b * long, long)
+        if m:
+            soon(&coming, out_z_shared + b * short, short)
+        if b + 1 < stop:
+            soon(&coming, z_near + (b + 1) * long, long)
+            for s in range((b + 1) * d, (b + 2) * d):
+                soon(&coming, shares + shares_at[s] * one, one)
+            if m:
+                soon(&coming, z_shared + (b + 1) * short, short)
+                soon(&coming, dual_z + (b + 1) * short, short)
+        apply_gram(wanted, values, NULL, block_at + b * T, block_shape + 4 * b * T, T, d, n, k, &coming)
+        product(square, top, top, k, m, k, True, <real> 1, <real> 0, &coming)
+        product(square, wanted, values, k, d * n, k, True, <real> 1, <real> 1, &coming)
+        clip_matrix(square, shrink, shrink + k * k, work, lwork, k, limit)
+        if m:
+            product(out_z_shared + b * short, top, shrink, m, k, k, False, <real> 1, <real> 0, &coming)
+        product(out_z_near + b * long, wanted, shrink, d * n, k, k, False, <real> 1, <real> 0, &coming)
+        product(out_views + b * long, values, shrink, d * n, k, k, False, <real> 1, <real> 0, &coming)
 
 
 cdef void norms(const real *square, const real *rotation, int k, int kept, real *out) noexcept nogil:
@@ -374,211 +588,182 @@ cdef real worst(const real *size, const real *length, int kept) noexcept nogil:
 
 
 cdef void moved(
-    const real *w, const real *gw, const real *w_before, const real *gw_before, real *space, real *square, int m, int n, int k
+    const real *w, const real *image, const real *w_before, const real *image_before, real *space, real *square, int m, int n, int k
 ) noexcept nogil:
-    """(k, k) inner products of what w changed by; gw has the n rows beyond the shared ones."""
+    """(k, k) inner products of what w changed by."""
     cdef Py_ssize_t short = <Py_ssize_t> m * k, one = <Py_ssize_t> n * k
     sum2(space, <real> 1, w, <real> -1, w_before, short + one)
     product(square, space, space, k, m, k, True, <real> 1, <real> 0)
-    sum2(space + short + one, <real> 1, gw, <real> -1, gw_before, one)
+    sum2(space + short + one, <real> 1, image, <real> -1, image_before, one)
     product(square, space + short, space + short + one, k, n, k, True, <real> 1, <real> 1)
 
 
-def w_nodes(
-    Py_ssize_t start,
-    Py_ssize_t stop,
-    const real[:, :, ::1] views,  # as for z_nodes: what was said, and where
-    const Py_ssize_t[::1] at_views,
-    const real[:, :, ::1] rows,
-    const Py_ssize_t[::1] place,
-    const real[:, :, ::1] psi,  # (B, n, m)
-    const real[:, :, ::1] rest,
-    const real[:, :, ::1] inverse,
-    const real[:, :, ::1] response,
-    const real[:, :, :, ::1] dual,
-    const real[:, :, ::1] pulled,
-    const real[:, :, ::1] sum_w,  # (B, m, k)
-    const real[:, :, ::1] sum_z,
-    const real[:, :, :, ::1] sum_seen,  # (B, 1, m, k)
-    const real[:, :, ::1] sum_extra,
-    const real[::1] factor,  # the same in all iterations
-    const real[::1] spent,
-    real weight,  # of the neighbors' z,
-    real extra,  # and what the own has beyond that;
-    real next_weight,  # in the next iteration
-    real next_extra,
-    bint alike,  # the penalties of all: nothing is extra or late, and stays as it is
-    const real[:, :, ::1] w_before,  # (B, m + n, k) and, (B, n, k), with the metric: of the last iteration,
-    const real[:, :, ::1] gw_before,
-    const real[:, :, ::1] w_check,  # of the last check
-    const real[:, :, ::1] gw_check,
-    const real[:, ::1] rotation,  # (k, kept)
-    real nothing,
-    real[:, :, ::1] out_w,
-    real[:, :, ::1] out_gw,
-    real[:, :, ::1] out_values,
-    real[:, :, :, ::1] out_dual,
-    real[:, :, ::1] out_pulled,
-    real[:, :, :, ::1] out_shares,
-    real[:, :, ::1] out_said,
-    real[:, :, ::1] out_late,
-    real[:, :, ::1] out_sum_w,
-    real[:, :, ::1] out_sum_z,
-    real[:, :, :, ::1] out_sum_seen,
-    real[:, :, ::1] out_sum_extra,
-    real[:, ::1] progress,  # (4, B): residual, change, since the check, objective
-):
-    """w of some nodes, the multipliers and all that follows from them, and how far the nodes are."""
+cdef void w_nodes(
+    Nodes c, Py_ssize_t start, Py_ssize_t stop, real *space, real weight, real extra, real negligible
+) noexcept nogil:
+    """w of some nodes, the multipliers, and how far the nodes are."""
     cdef Py_ssize_t b, i, s
-    cdef int d = dual.shape[1], n = dual.shape[2], k = dual.shape[3], m = psi.shape[2], kept = rotation.shape[1]
-    cdef Py_ssize_t one = <Py_ssize_t> n * k, short = <Py_ssize_t> m * k, c
-    cdef real scaled, now, later, objective
-    cdef bint ahead, checked = &w_before[0, 0, 0] == &w_check[0, 0, 0]  # the last iteration was followed by a check
-    cdef const real *turn = &rotation[0, 0]
-    cdef const real *heard
+    cdef int d = c.d, n = c.n, k = c.k, m = c.m, kept = c.c
+    cdef Py_ssize_t one = <Py_ssize_t> n * k, short = <Py_ssize_t> m * k, whole = short + one, long = d * one
+    cdef Py_ssize_t square_n = <Py_ssize_t> n * n, wide = <Py_ssize_t> n * m
+    cdef real scaled, objective
+    cdef const real *psi = <const real *> c.at[PSI]
+    cdef const real *rest = <const real *> c.at[REST]
+    cdef const real *inverse = <const real *> c.at[INVERSE]
+    cdef const real *response = <const real *> c.at[RESPONSE]
+    cdef const real *factors = <const real *> c.at[FACTORS]
+    cdef const real *on_w = <const real *> c.at[ON_W]
+    cdef const real *leading = <const real *> c.at[LEADING]
+    cdef const real *w_before = <const real *> c.at[W]
+    cdef const real *image_before = <const real *> c.at[IMAGE]
+    cdef const real *w_check = <const real *> c.at[CHECK_W]
+    cdef const real *image_check = <const real *> c.at[CHECK_IMAGE]
+    cdef const real *dual = <const real *> c.at[DUAL]
+    cdef const real *dual_w = <const real *> c.at[DUAL_W]
+    cdef const real *dual_z = <const real *> c.at[DUAL_Z]
+    cdef const real *dual_seen = <const real *> c.at[DUAL_SEEN]
+    cdef const real *dual_extra = <const real *> c.at[DUAL_EXTRA]
+    cdef const real *views = <const real *> c.at[VIEWS]
+    cdef const Py_ssize_t *views_at = <const Py_ssize_t *> c.at[VIEWS_AT]
+    cdef const real *shared = <const real *> c.at[SHARED]
+    cdef const Py_ssize_t *shared_at = <const Py_ssize_t *> c.at[SHARED_AT]
+    cdef real *out_w = <real *> c.at[OUT_W]
+    cdef real *out_image = <real *> c.at[OUT_IMAGE]
+    cdef real *out_values = <real *> c.at[OUT_VALUES]
+    cdef real *out_dual = <real *> c.at[OUT_DUAL]
+    cdef real *out_seen = <real *> c.at[OUT_SEEN]
+    cdef real *out_dual_w = <real *> c.at[OUT_DUAL_W]
+    cdef real *out_dual_z = <real *> c.at[OUT_DUAL_Z]
+    cdef real *out_dual_seen = <real *> c.at[OUT_DUAL_SEEN]
+    cdef real *out_dual_extra = <real *> c.at[OUT_DUAL_EXTRA]
+    cdef real *out_shares = <real *> c.at[OUT_SHARES]
+    cdef real *out_shared = <real *> c.at[OUT_SHARED]
+    cdef real *progress = <real *> c.at[PROGRESS]
+    cdef bint checked = w_before == w_check  # the last iteration was followed by a check
+    cdef bint ahead = (3 * square_n + wide) * sizeof(real) < MOST_AHEAD
+    cdef const real *mine
     cdef Coming coming
-    cdef real *space
+    cdef real *around = space
+    cdef real *target = around + one
+    cdef real *apart = target + whole  # twice as long: also for differences
+    cdef real *square = apart + 2 * whole
+    cdef real *length = square + k * k
+    cdef real *size = length + kept
     cdef real *seen
-    cdef real *around
-    cdef real *target
-    cdef real *apart
-    cdef real *square
-    cdef real *length
     cdef real *w
-    cdef real *gw
+    cdef real *own
+    cdef real *image
     cdef real *half
-    cdef real *alone
-    with nogil:
-        space = <real *> malloc((d * one + one + 3 * (short + one) + k * k + 2 * kept) * sizeof(real) + 64)
-        if space == NULL:
-            with gil:
-                raise MemoryError()
-        seen = aligned(space)
-        around = seen + d * one
-        target = around + one
-        apart = target + short + one  # twice as long: also for differences
-        square = apart + 2 * (short + one)
-        length = square + k * k
-        ahead = (3 * <Py_ssize_t> n + m) * n * sizeof(real) < MOST_AHEAD
-        for b in range(start, stop):
-            w, gw, half = &out_w[b, 0, 0], &out_gw[b, 0, 0], &out_values[b, 0, 0]
-            coming.count = coming.now = 0
-            if ahead:
-                if b == start and n > 8:
-                    soon(&coming, &inverse[b, 8, 0], (n - 8) * n)  # its first rows are being read
-                soon(&coming, &rest[b, 0, 0], n * n)
-                if m:
-                    soon(&coming, &psi[b, 0, 0], n * m)
-                soon(&coming, &response[b, 0, 0], n * n)
-                if m:
-                    soon(&coming, &sum_seen[b, 0, 0, 0], short)
-                    soon(&coming, &sum_w[b, 0, 0], short)
-                    soon(&coming, &sum_z[b, 0, 0], short)
-                    soon(&coming, &out_sum_seen[b, 0, 0, 0], short)
-                    soon(&coming, &out_sum_z[b, 0, 0], short)
-                soon(&coming, &pulled[b, 0, 0], one)
-                soon(&coming, w, short + one)
-                soon(&coming, &dual[b, 0, 0, 0], d * one)
-                soon(&coming, &out_dual[b, 0, 0, 0], d * one)
-                soon(&coming, &out_shares[b, 0, 0, 0], d * one)
-                if m:
-                    soon(&coming, &out_sum_w[b, 0, 0], short)
-                    soon(&coming, &out_said[b, 0, 0], short)
-                soon(&coming, &w_before[b, 0, 0], short + one)
-                if not checked:
-                    soon(&coming, &w_check[b, 0, 0], short + one)
-            if ahead and b + 1 < stop:
-                soon(&coming, &inverse[b + 1, 0, 0], n * n)
-                for s in range(d):
-                    soon(&coming, &views[at_views[(b + 1) * d + s], 0, 0], one)
-                for s in range(d if m else 0):
-                    soon(&coming, &rows[place[(b + 1) * d + s], 0, 0], short)
-            # what it saw of its neighbors' z
-            for s in range(d):
-                product(seen + s * one, &inverse[b, 0, 0], &views[at_views[b * d + s], 0, 0], n, n, k, False, <real> 1, <real> 0, &coming)
-            sum1(around, <real> 1, seen, one)
-            for s in range(1, d):
-                add(around, <real> 1, seen + s * one, one)
-            # the new w
-            scaled = factor[b]
+    for b in range(start, stop):
+        seen, w, own = out_seen + b * long, out_w + b * whole, out_w + b * whole + short
+        image, half = out_image + b * one, out_values + b * one
+        coming.count = coming.now = 0
+        if ahead:
+            if b == start and n > 8:
+                soon(&coming, inverse + b * square_n + 8 * n, (n - 8) * n)  # its first rows are being read
+            soon(&coming, rest + b * square_n, square_n)
+            soon(&coming, dual + b * long, long)
             if m:
-                heard = &rows[place[b * d], 0, 0]
-                sum1(apart, <real> 1, heard, short)
-                for s in range(1, d):
-                    add(apart, <real> 1, &rows[place[b * d + s], 0, 0], short)
-                sum3(target, scaled * weight, apart, scaled * extra, heard, scaled, &sum_seen[b, 0, 0, 0], short)
-                add(target, -scaled * d, &sum_w[b, 0, 0], short)
-                if not alike:
-                    add(target, -scaled, &sum_extra[b, 0, 0], short)
-                sum2(&out_sum_seen[b, 0, 0, 0], <real> 1, &sum_seen[b, 0, 0, 0], weight, apart, short)
-                sum2(&out_sum_z[b, 0, 0], <real> 1, &sum_z[b, 0, 0], weight, heard, short)
-            sum3(target + short, scaled * weight, around, scaled * extra, seen, -scaled, &pulled[b, 0, 0], one)
-            product(apart, &rest[b, 0, 0], target + short, n, n, k, False, <real> 1, <real> 0, &coming)
+                soon(&coming, psi + b * wide, wide)
+            soon(&coming, response + b * square_n, square_n)
             if m:
-                product(apart, &psi[b, 0, 0], target, n, m, k, False, <real> 1, <real> 1, &coming)
-            product(half, &response[b, 0, 0], apart, n, n, k, False, <real> 1, <real> 0, &coming)
+                soon(&coming, dual_seen + b * short, short)
+                soon(&coming, dual_w + b * short, short)
+                soon(&coming, dual_z + b * short, short)
+                soon(&coming, out_dual_seen + b * short, short)
+                soon(&coming, out_dual_z + b * short, short)
+            soon(&coming, w, whole)
+            soon(&coming, out_dual + b * long, long)
+            if out_shares != NULL:
+                soon(&coming, out_shares + b * long, long)
             if m:
-                sum1(w, 1 / spent[b], target, short)
-                product(w, &psi[b, 0, 0], half, m, n, k, True, 2 / spent[b], <real> 1, &coming)
-            alone = w + short
-            sum2(alone, 1 / spent[b], target + short, 2 / spent[b], half, one)
-            product(gw, &rest[b, 0, 0], alone, n, n, k, False, <real> 1, <real> 0, &coming)
-            # the multipliers, and the shares to be said next
-            sum2(target, <real> d, alone, <real> -1, around, one)
-            sum3(&out_pulled[b, 0, 0], <real> 1, &pulled[b, 0, 0], weight, target, extra, alone, one)
-            add(&out_pulled[b, 0, 0], -extra, seen, one)
-            product(square, target, gw, k, n, k, True, <real> 1, <real> 0)
-            for s in range(d):
-                now, later = (weight, next_weight) if s else (weight + extra, next_weight + next_extra)
-                sum2(apart, <real> 1, alone, <real> -1, seen + s * one, one)
-                sum2(&out_dual[b, s, 0, 0], <real> 1, &dual[b, s, 0, 0], now, apart, one)
-                sum2(&out_shares[b, s, 0, 0], <real> 1, &out_dual[b, s, 0, 0], later, apart, one)
-                product(square, apart, &views[at_views[b * d + s], 0, 0], k, n, k, True, <real> -1, <real> 1)
-            for s in range(d if m else 0):
-                sum2(apart, <real> 1, w, <real> -1, &rows[place[b * d + s], 0, 0], short)
-                product(square, apart, apart, k, m, k, True, <real> 1, <real> 1)
-                if s == 0:
-                    sum2(&out_sum_w[b, 0, 0], <real> 1, &sum_w[b, 0, 0], weight, w, short)
-                    sum2(&out_said[b, 0, 0], scaled, &out_sum_w[b, 0, 0], scaled * next_weight, w, short)
-                if s == 0 and not alike:
-                    sum2(&out_sum_extra[b, 0, 0], <real> 1, &sum_extra[b, 0, 0], extra, apart, short)
-                    sum2(&out_late[b, 0, 0], scaled, &out_sum_extra[b, 0, 0], scaled * next_extra, apart, short)
-            # how far it is
-            for i in range(k * k):
-                square[i] = square[i] / d
-            norms(square, turn, k, kept, length + kept)
-            product(square, w, w, k, m, k, True, <real> 1, <real> 0)
-            product(square, alone, gw, k, n, k, True, <real> 1, <real> 1)
-            norms(square, turn, k, kept, length)
-            for c in range(kept):
-                if length[c] < nothing:
-                    length[c] = nothing
-            progress[0, b] = worst(length + kept, length, kept)
-            moved(w, gw, &w_before[b, 0, 0], &gw_before[b, 0, 0], apart, square, m, n, k)
-            norms(square, turn, k, kept, length + kept)
-            progress[1, b] = worst(length + kept, length, kept)
+                soon(&coming, out_dual_w + b * short, short)
+            if m and out_shares != NULL:
+                soon(&coming, out_shared + b * short, short)
+            soon(&coming, w_before + b * whole, whole)
             if not checked:
-                moved(w, gw, &w_check[b, 0, 0], &gw_check[b, 0, 0], apart, square, m, n, k)
-                norms(square, turn, k, kept, length + kept)
-            progress[2, b] = worst(length + kept, length, kept)
-            product(apart, half, turn, n, k, kept, False, <real> 1, <real> 0)
-            objective = 0
-            for i in range(n * kept):
-                objective += apart[i] * apart[i]
-            progress[3, b] = objective
-        free(space)
-
-
-def metric_nodes(
-    Py_ssize_t start, Py_ssize_t stop, const real[:, :, ::1] rest, const real[:, :, ::1] w, real[:, :, ::1] out
-):
-    """The rows of w of some nodes beyond the shared ones, with the metric applied, to the same bits as w_nodes."""
-    cdef Py_ssize_t b
-    cdef int n = rest.shape[1], k = w.shape[2]
-    cdef Py_ssize_t short = (w.shape[1] - n) * k
-    with nogil:
-        for b in range(start, stop):
-            product(&out[b, 0, 0], &rest[b, 0, 0], &w[b, 0, 0] + short, n, n, k, False, <real> 1, <real> 0)
+                soon(&coming, w_check + b * whole, whole)
+        if ahead and b + 1 < stop:
+            soon(&coming, inverse + (b + 1) * square_n, square_n)
+            for s in range((b + 1) * d, (b + 2) * d):
+                soon(&coming, views + views_at[s] * one, one)
+            soon(&coming, out_seen + (b + 1) * long, long)
+            for s in range((b + 1) * d, (b + 2) * d if m else 0):
+                soon(&coming, shared + shared_at[s] * short, short)
+        # P z, from the views
+        for s in range(d):
+            product(
+                seen + s * one, inverse + b * square_n, views + views_at[b * d + s] * one, n, n, k, False, <real> 1, <real> 0, &coming
+            )
+        sum1(around, <real> 1, seen, one)
+        for s in range(1, d):
+            add(around, <real> 1, seen + s * one, one)
+        # the new w
+        scaled = factors[b * d]
+        if m:
+            mine = shared + shared_at[b * d] * short
+            sum1(apart, <real> 1, mine, short)
+            for s in range(b * d + 1, (b + 1) * d):
+                add(apart, <real> 1, shared + shared_at[s] * short, short)
+            sum3(target, scaled * weight, apart, scaled * extra, mine, scaled, dual_seen + b * short, short)
+            add(target, -scaled * d, dual_w + b * short, short)
+            if dual_extra != NULL:
+                add(target, -scaled, dual_extra + b * short, short)
+            sum2(out_dual_seen + b * short, <real> 1, dual_seen + b * short, weight, apart, short)
+            sum2(out_dual_z + b * short, <real> 1, dual_z + b * short, weight, mine, short)
+        sum3(target + short, scaled * weight, around, scaled * extra, seen, -scaled, dual + b * long, one)
+        for s in range(1, d):
+            add(target + short, -scaled, dual + b * long + s * one, one)
+        product(apart, rest + b * square_n, target + short, n, n, k, False, <real> 1, <real> 0, &coming)
+        if m:
+            product(apart, psi + b * wide, target, n, m, k, False, <real> 1, <real> 1, &coming)
+        product(half, response + b * square_n, apart, n, n, k, False, <real> 1, <real> 0, &coming)
+        if m:
+            sum1(w, 1 / on_w[b], target, short)
+            product(w, psi + b * wide, half, m, n, k, True, 2 / on_w[b], <real> 1, &coming)
+        sum2(own, 1 / on_w[b], target + short, 2 / on_w[b], half, one)
+        product(image, rest + b * square_n, own, n, n, k, False, <real> 1, <real> 0, &coming)
+        # the multipliers, and the inner products of w - P z
+        sum2(target, <real> d, own, <real> -1, around, one)
+        product(square, target, image, k, n, k, True, <real> 1, <real> 0)
+        for s in range(d):
+            sum2(apart, <real> 1, own, <real> -1, seen + s * one, one)
+            sum2(out_dual + b * long + s * one, <real> 1, dual + b * long + s * one, weight if s else weight + extra, apart, one)
+            if out_shares != NULL:
+                sum2(out_shares + b * long + s * one, <real> 1, out_dual + b * long + s * one, weight, apart, one)
+            product(square, apart, views + views_at[b * d + s] * one, k, n, k, True, <real> -1, <real> 1)
+        for s in range(d if m else 0):
+            sum2(apart, <real> 1, w, <real> -1, shared + shared_at[b * d + s] * short, short)
+            product(square, apart, apart, k, m, k, True, <real> 1, <real> 1)
+            if s == 0 and dual_extra != NULL:
+                sum2(out_dual_extra + b * short, <real> 1, dual_extra + b * short, extra, apart, short)
+        if m:
+            sum2(out_dual_w + b * short, <real> 1, dual_w + b * short, weight, w, short)
+        if m and out_shares != NULL:
+            sum2(out_shared + b * short, scaled, out_dual_w + b * short, scaled * weight, w, short)
+        # how far it is
+        for i in range(k * k):
+            square[i] = square[i] / d
+        norms(square, leading, k, kept, size)
+        product(square, w, w, k, m, k, True, <real> 1, <real> 0)
+        product(square, own, image, k, n, k, True, <real> 1, <real> 1)
+        norms(square, leading, k, kept, length)
+        for i in range(kept):
+            if length[i] < negligible:
+                length[i] = negligible
+        progress[b] = worst(size, length, kept)
+        moved(w, image, w_before + b * whole, image_before + b * one, apart, square, m, n, k)
+        norms(square, leading, k, kept, size)
+        progress[c.B + b] = worst(size, length, kept)
+        if not checked:
+            moved(w, image, w_check + b * whole, image_check + b * one, apart, square, m, n, k)
+            norms(square, leading, k, kept, size)
+        progress[2 * c.B + b] = worst(size, length, kept)
+        product(apart, half, leading, n, k, kept, False, <real> 1, <real> 0)
+        objective = 0
+        for i in range(n * kept):
+            objective += apart[i] * apart[i]
+        progress[3 * c.B + b] = objective
 
 
 cdef Py_ssize_t factor_space(Py_ssize_t n) noexcept nogil:

@@ -28,6 +28,7 @@ LEAST_GAP = 1e-12  # relative to the first eigenvalue: components nearer than th
 HIDDEN = 0.6  # the rest may hold a component of its own if its largest eigenvalue, as it is estimated, is so much of the last eigenvalue
 SAFETY = 1.3  # estimates are a little low in the median (benchmarks/regimes.py)
 ROUNDING = 1e-9  # an error below this is none
+SIGNIFICANT = 2.0  # times its variance: an entry whose square is smaller is taken for noise
 LEAST_SIGNAL = 0.1  # of the noise: a mean over some hundred pairs cannot tell less from nothing
 MOST_RAISED = 0.05  # relative; beyond it the next term of perturbation theory says nothing
 UNKNOWN = 1.0  # the error of a span of which nothing can be said
@@ -111,7 +112,7 @@ def rayleigh_ritz(squares: np.ndarray, marks: np.ndarray, rest: Sequence[np.ndar
     white = whitener(squares)
     first, second = (white.T @ (r + r.T) @ white / 2 for r in rest)
     mean, off = (first + second) / 2, (first - second) / 2
-    values, basis = np.linalg.eigh(white.T @ (marks + marks.T) @ white / 2 + shrunk(mean, shrinkage(mean, off)))
+    values, basis = np.linalg.eigh(white.T @ (marks + marks.T) @ white / 2 + shrunk(mean, off))
     values, basis = np.maximum(values[::-1], 0.0), basis[:, ::-1]
     mean, off = basis.T @ mean @ basis, basis.T @ off @ basis
     noise = pooled(off, np.maximum(np.diagonal(mean), 0.0))
@@ -131,9 +132,13 @@ def shrinkage(mean: np.ndarray, off: np.ndarray) -> float:
     return max(both - noise, LEAST_SIGNAL * noise) / max(both, (1.0 + LEAST_SIGNAL) * noise)
 
 
-def shrunk(matrix: np.ndarray, factor: float) -> np.ndarray:
-    """With its entries off the diagonal times a factor."""
-    return factor * matrix + (1.0 - factor) * np.diag(np.diagonal(matrix))
+def shrunk(mean: np.ndarray, off: np.ndarray) -> np.ndarray:
+    """An estimate of the rest of which what is not on the diagonal is shrunk as far as it may be noise: noise must not turn near-equal components."""
+    noise = pooled(off, np.maximum(np.diagonal(mean), 0.0))
+    clear = np.clip(1.0 - SIGNIFICANT * noise / np.maximum(mean**2, 1e-300), 0.0, 1.0)
+    np.fill_diagonal(clear, 1.0)
+    believed = shrinkage(mean, off)
+    return clear * (believed * mean + (1.0 - believed) * np.diag(np.diagonal(mean)))
 
 
 def pooled(off: np.ndarray, missed: np.ndarray) -> np.ndarray:

@@ -1,15 +1,7 @@
-"""Projection consensus: the steps of one iteration, for all nodes of a block at once.
+"""Projection consensus: what a node can express, its iterate, and where it starts. The steps are in backends/.
 
-Shapes: B nodes, d slots (slot 0 is the node itself), m shared (landmark) coordinates, n padded samples a slot, k
-columns.
-
-    w             (B, m + n, k)     node j's function: shared coordinates, then coefficients over its own samples
-    z             shared (B, m, k) and near (B, d, n, k): the neighborhood's estimate of the global answer
-    dual          one multiplier for each constraint w_j = P_j z_q, over rho's factor: over the own samples (B, d, n, k), shared as `Sums`
-    share, view   the two messages of an iteration: (B, d, n, k), and shared coordinates (B, m, k) that all neighbors hear alike
-
-In shared coordinates P_j z_q is z_q itself, so that the multiplier is the weighted sum of w_j over the iterations less that of z_q: no
-array with a slot for each neighbor is needed there. alpha in the paper is the lower part of w. See docs/algorithm.md.
+Shapes: B nodes, d slots (slot 0 is the node itself), m shared (landmark) coordinates, n padded samples a slot, k columns.
+alpha in the paper is the lower part of w. See docs/algorithm.md.
 """
 
 from __future__ import annotations
@@ -20,7 +12,7 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from .spectrum import Eigen, flip_signs, sane, transposed
+from .spectrum import Eigen, flip_signs, transposed
 
 Array = Any
 
@@ -29,9 +21,8 @@ Array = Any
 class OwnSpace:
     """What a node can express and how: psi (B, n, m) centred coordinates, rest (B, n, n) and its inverse.
 
-    The samples that a node expresses functions over are those its neighbors know. With exchange noise they are not
-    quite those whose values count: then `reach` (B, n, n) is the rest between the latter and the former, and K_j is
-    that of their projections.
+    A node expresses functions over the samples that its neighbors know. With exchange noise these differ from the samples
+    whose values count. Then `reach` (B, n, n) is the rest between the latter and the former, and K_j is that of their projections.
     """
 
     psi: Array
@@ -40,7 +31,6 @@ class OwnSpace:
     reach: Array | None = None  # None: rest
 
     def __getitem__(self, nodes: slice) -> OwnSpace:
-        """That of some nodes."""
         some = (x if x is None else x[nodes, ...] for x in (self.psi, self.rest, self.inverse, self.reach))
         return OwnSpace(*some)
 
@@ -67,21 +57,38 @@ class OwnSpace:
         own = self.inverse @ xp.reshape(xp.permute_dims(views, (0, 2, 1, 3)), (B, n, d * k))
         return xp.permute_dims(xp.reshape(own, (B, n, d, k)), (0, 2, 1, 3))
 
-    def dual_vector(self, w: Array) -> Array:
-        """w with the metric applied: <w, x> = dual_vector(w)' x for functions w, x of the node."""
-        xp = aac.array_namespace(w)
-        return xp.concat([w[:, : self.m, :], self.rest @ w[:, self.m :, :]], axis=1)
+    def functions(self, w: Array) -> Functions:
+        return Functions(w, self.rest @ w[:, self.m :, :])
+
+
+@dataclass(frozen=True, eq=False)
+class Functions:
+    """Functions of the nodes, with what their inner products take: <w, x> = s's + a' rest b for w = (s, a), x = (s, b)."""
+
+    w: Array  # (B, m + n, k): shared coordinates, then coefficients over the own samples
+    image: Array  # (B, n, k): rest times the latter
+
+    def __getitem__(self, nodes: slice) -> Functions:
+        return Functions(self.w[nodes, ...], self.image[nodes, ...])
+
+    def __sub__(self, other: Functions) -> Functions:
+        return Functions(self.w - other.w, self.image - other.image)
+
+    def squares(self) -> Array:
+        """(B, k, k): the inner products of all columns."""
+        m = self.w.shape[1] - self.image.shape[1]
+        shared, own = self.w[:, :m, :], self.w[:, m:, :]
+        return transposed(shared) @ shared + transposed(own) @ self.image
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """z: shared coordinates (B, m, k) and coefficients over the samples of the neighborhood (B, d, n, k)."""
+    """z, a neighborhood's estimate of the global answer: shared coordinates (B, m, k), coefficients over its samples (B, d, n, k)."""
 
     shared: Array
     near: Array
 
     def __getitem__(self, nodes: slice) -> Estimate:
-        """That of some nodes."""
         return Estimate(self.shared[nodes, ...], self.near[nodes, ...])
 
 
@@ -89,12 +96,14 @@ class Estimate:
 class Penalties:
     """rho_jq in one iteration: `factor` of node j, times `near` for its neighbors' z and `mine` for its own.
 
-    Either the factors are what the nodes found for themselves and the weights are 1, or the weights follow a schedule and the factors are 1.
+    Either each node found its own factor and the weights are 1 (`constant`: in all iterations), or the weights follow a schedule
+    and the factors are 1.
     """
 
     factors: Array  # (B, d) of the node and its neighbors
     near: float
     mine: float
+    constant: bool
 
     def __getitem__(self, nodes: slice) -> Penalties:
         return replace(self, factors=self.factors[nodes, :])
@@ -106,6 +115,11 @@ class Penalties:
     @property
     def factor(self) -> Array:
         return self.factors[:, 0]
+
+    @property
+    def extra(self) -> float:
+        """By how much the weight of a node's own z exceeds that of its neighbors'."""
+        return self.mine - self.near
 
     @property
     def around(self) -> Array:
@@ -122,129 +136,68 @@ class Penalties:
         return xp.asarray(weights, dtype=x.dtype, device=aac.device(x)) * x
 
     @property
-    def spent(self) -> Array:
-        """(B,) the sum of the penalties that the node puts on the z it sees."""
+    def on_w(self) -> Array:
+        """(B,) the sum of the penalties that tie the node's w to the z it sees."""
         return self.factor * (self.mine + (self.n_slots - 1) * self.near)
 
     @property
     def on_z(self) -> Array:
         """(B,) the sum of the penalties that the neighborhood puts on the node's z."""
-        return self.around * self.near + self.factor * (self.mine - self.near)
+        return self.around * self.near + self.factor * self.extra
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
-    """Sums over the iterations so far, weighted by `near`, in shared coordinates: of w and z of the node, and of the z it saw.
+class SharedDual:
+    """The multipliers in shared coordinates, where P_j z_q is z_q itself, as sums over the iterations so far.
 
-    `extra` is for penalties that differ for a node's own z: the sum of (mine - near) (w - z).
+    dual_jq = sum of weight (w_j - z_q) = `w` - sum of weight z_q. So a node says `w` to all neighbors alike, each subtracts its
+    own `z`, and no array needs a slot for each neighbor. Weights are `near`; `extra` has what the node's own constraint has beyond that.
     """
 
-    w: Array  # (B, m, k)
-    z: Array
-    seen: Array  # (B, 1, m, k) all slots together; (B, d, m, k) for diagnostics
-    extra: Array
+    w: Array  # (B, m, k): sum of weight w_j
+    z: Array  # (B, m, k): sum of weight z_j
+    seen: Array  # sum of weight z_q: (B, 1, m, k) over all slots together, or (B, d, m, k) for diagnostics
+    extra: Array  # (B, m, k): sum of (mine - near) (w_j - z_j)
 
-    def __getitem__(self, nodes: slice) -> Sums:
-        return Sums(*(x[nodes, ...] for x in self.arrays()))
+    def __getitem__(self, nodes: slice) -> SharedDual:
+        return SharedDual(*(x[nodes, ...] for x in self.arrays()))
 
     def arrays(self) -> tuple[Array, ...]:
         return self.w, self.z, self.seen, self.extra
 
 
-def z_target(
-    z: Estimate, sums: Sums, shares: Array, said: Array, late: Array, rho: Penalties, anchored: bool
-) -> Estimate:
-    """A new z from the neighbors' shares, before it is clipped; `said` (B, d, m, k) are those in shared coordinates.
+@dataclass(eq=False)
+class Iterate:
+    """Where the nodes of a block stand between two iterations. A step puts new arrays here and changes none in place."""
 
-    Anchored (the proximal update) the shares say how to move the previous z; otherwise (the paper's) they make up a new one. `late` is
-    what the node's own share has beyond the others'.
+    w: Functions
+    z: Estimate
+    dual: Array  # (B, d, n, k): multipliers of w_j = P_j z_q over the own samples, divided by rho's factor
+    seen: Array  # (B, d, n, k): P_j z_q over the own samples, as the last views had it; None once the shares are made of it
+    shared_dual: SharedDual
+    at_check: tuple[Functions, Estimate]  # w and z at the last check
+    rotation: Array  # (k, k), from the last check: turns the columns into components
+    values: Array = None  # (B, n, k): of w on the own samples, as the last step found them
+
+
+def begin(own: OwnSpace, w: Array, z_shape: tuple[int, ...], rho: Penalties, warm: bool, by_slot: bool) -> Iterate:
+    """The first iterate. Multipliers and z begin at zero or, if `warm`, where a stationary point has them.
+
+    At a stationary point the multipliers of a node add up to twice the image of its values. With zeros the first iterations would
+    destroy a start that is nearly right. `z_shape` is (B, d, n, k); `by_slot`: sums are kept by slot, for diagnostics.
     """
-    total = rho.on_z[:, None, None]
-    near = shares * (rho.factors / rho.on_z[:, None])[..., None, None]
-    if not anchored:  # without shared coordinates
-        return Estimate(z.shared, near)
-    move = (
-        aac.array_namespace(said).sum(said, axis=1) + late - rho.around[:, None, None] * (sums.z + rho.near * z.shared)
-    )
-    return Estimate(z.shared + move / total, z.near + near)
-
-
-def z_clip(z: Estimate, values: Array) -> tuple[Estimate, Array]:
-    """z with its singular values clipped at 1, given its `values` on the samples of the neighborhood; and those values likewise."""
-    xp = aac.array_namespace(values)
-    B, d, n, k = z.near.shape
-    shared, flat, values = z.shared, xp.reshape(z.near, (B, d * n, k)), xp.reshape(values, (B, d * n, k))
-    square = transposed(shared) @ shared + transposed(flat) @ values
-    # an iteration that diverged is noticed at the next check; until then eigensolvers must not trip over it
-    square = xp.where(sane(square), square, xp.zeros_like(square))
-    size, basis = xp.linalg.eigh(0.5 * (square + transposed(square)))
-    shrink = (basis / xp.sqrt(xp.clip(size, min=1.0))[:, None, :]) @ transposed(basis)
-    near, values = (xp.reshape(x @ shrink, (B, d, n, k)) for x in (flat, values))
-    return Estimate(shared @ shrink, near), values
-
-
-def w_step(
-    own: OwnSpace,
-    seen: Array,
-    seen_mine: Array,
-    heard: Array,
-    mine: Array,
-    pulled: Array,
-    sums: Sums,
-    rho: Penalties,
-    response: Array,
-) -> tuple[Array, Array]:
-    """The exact minimizer over w_j, from what it saw of its neighbors' z; and its values on the own samples.
-
-    Over the own samples `seen` (B, n, k) is the sum of P_j z_q over the slots and `seen_mine` that of its own z; in shared coordinates
-    these are `heard` and `mine` (B, m, k). `pulled` is the sum of the multipliers, `response` (r - 2 K_j)^-1 with r the sum of the penalties.
-    """
-    xp = aac.array_namespace(seen)
-    extra = rho.mine - rho.near
-    shared = rho.near * heard + extra * mine + xp.sum(sums.seen, axis=1) - rho.n_slots * sums.w - sums.extra
-    target = rho.factor[:, None, None] * xp.concat([shared, rho.near * seen + extra * seen_mine - pulled], axis=1)
-    half = response @ own.values(target)  # (r - 2 K) h = 2 values(t), so that values(w) = (values(t) + K h) / r = h / 2
-    return (target + own.spread(2.0 * half)) / rho.spent[:, None, None], half
-
-
-def products(x: Array, y: Array) -> Array:
-    """(B, k, k): inner products of the columns of x and y (B, d, rows, k), summed over the slots."""
-    xp = aac.array_namespace(x)
-    B, d, rows, k = x.shape
-    return transposed(xp.reshape(x, (B, d * rows, k))) @ xp.reshape(y, (B, d * rows, k))
-
-
-def dual_step(
-    w: Array, gap: Array, dual: Array, rho: Penalties, next_rho: Penalties, anchored: bool
-) -> tuple[Array, Array]:
-    """The new multipliers over the own samples, and the shares for the next iteration; `gap` = w - seen."""
-    dual = dual + rho.weighted(gap)
-    if not anchored:
-        return dual, dual + next_rho.weighted(aac.array_namespace(w).broadcast_to(w[:, None, ...], dual.shape))
-    return dual, dual + next_rho.weighted(gap)
-
-
-def sums_step(
-    sums: Sums, w: Array, z: Array, seen: Array, rho: Penalties, next_rho: Penalties
-) -> tuple[Sums, Array, Array]:
-    """The same in shared coordinates: the new sums, the share that all neighbors hear, and what the node's own has beyond it."""
-    apart = w - z
-    new = Sums(
-        sums.w + rho.near * w,
-        sums.z + rho.near * z,
-        sums.seen + rho.near * seen,
-        sums.extra + (rho.mine - rho.near) * apart,
-    )
-    factor = next_rho.factor[:, None, None]
-    late = factor * (new.extra + (next_rho.mine - next_rho.near) * apart)
-    return new, factor * (new.w + next_rho.near * w), late
-
-
-def view_signs(own: OwnSpace, seen: Array) -> Array:
-    """-1 for each view that points against the node's own, to be turned (one column; as the authors' scripts do): (B, d, 1, 1)."""
-    xp = aac.array_namespace(seen)
-    products = xp.sum(seen * (own.rest @ seen[:, 0, ...])[:, None, ...], axis=(-2, -1), keepdims=True)
-    return xp.where(products < 0, -xp.ones_like(products), xp.ones_like(products))
+    xp = aac.array_namespace(w)
+    (B, rows, k), d = w.shape, rho.n_slots
+    like = {"dtype": w.dtype, "device": aac.device(w)}
+    nothing, shared = xp.zeros((B, d, rows - own.m, k), **like), xp.zeros((B, own.m, k), **like)
+    z, dual, seen, on_marks = Estimate(shared, xp.zeros(z_shape, **like)), nothing, nothing, shared
+    if warm:
+        values = own.values(w) * (2.0 / d / rho.factor[:, None, None])
+        on_marks, dual = own.spread(values)[:, : own.m, :], values[:, None, ...] + nothing
+        seen, z = w[:, None, own.m :, :] + nothing, Estimate(w[:, : own.m, :] + shared, z.near)
+    shared_dual = SharedDual(on_marks, shared, xp.zeros((B, d if by_slot else 1, own.m, k), **like), shared)
+    functions = own.functions(w)
+    return Iterate(functions, z, dual, seen, shared_dual, (functions, z), xp.eye(k, **like))
 
 
 def local_start(own: OwnSpace, eigen: Eigen, n_columns: int) -> Array:
@@ -271,3 +224,10 @@ def pad_columns(w: Array, n_columns: int) -> Array:
     if missing <= 0:
         return w
     return xp.concat([w, xp.zeros((*w.shape[:-1], missing), dtype=w.dtype, device=aac.device(w))], axis=-1)
+
+
+def column_products(x: Array, y: Array) -> Array:
+    """(B, k, k): inner products of the columns of x and y (B, d, rows, k), summed over the slots."""
+    xp = aac.array_namespace(x)
+    B, d, rows, k = x.shape
+    return transposed(xp.reshape(x, (B, d * rows, k))) @ xp.reshape(y, (B, d * rows, k))

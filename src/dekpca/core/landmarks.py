@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import Any
 
 import array_api_compat as aac
 import numpy as np
-from scipy.linalg.lapack import dpstrf
+from scipy.linalg.lapack import dpotrf, dpstrf
 
 from ..kernels import Kernel
 from . import native, spectrum
@@ -46,9 +46,7 @@ def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> n
     count = min(count, int(sizes.sum()))
     if not count:
         return np.zeros(len(names), dtype=np.int64)
-    order = np.array(
-        sorted(range(len(names)), key=lambda j: blake2b(f"{seed}\0allot\0{names[j]}".encode(), digest_size=16).digest())
-    )
+    order = _random_order(names, seed)
     start = node_random(seed, "", "allot").random()
     cumulative = np.concatenate([[0], np.cumsum(sizes[order])])
     # one landmark at each tick (i + start) N / count that falls among a node's samples
@@ -57,6 +55,13 @@ def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> n
     given = np.empty(len(names), dtype=np.int64)
     given[order] = np.diff(ticks)
     return given
+
+
+@lru_cache(maxsize=16)
+def _random_order(names: tuple[str, ...], seed: int) -> np.ndarray:
+    """The nodes in an order that depends on the seed and their names alone."""
+    codes = [blake2b(f"{seed}\0allot\0{name}".encode(), digest_size=16).digest() for name in names]
+    return np.array(sorted(range(len(names)), key=codes.__getitem__))
 
 
 def digest(points: np.ndarray) -> np.ndarray:
@@ -127,6 +132,11 @@ class Landmarks:
         enough = max(least * size, 1e-300)
         if np.diagonal(left).max(initial=0.0) <= enough:  # of the first pivot LAPACK does not ask
             return np.zeros(0, dtype=np.int64)
+        factor, wrong = dpotrf(left, lower=1)
+        if (
+            not wrong and np.diagonal(factor).min() ** 2 > enough
+        ):  # none is redundant: no order is needed, and this is far faster
+            return np.arange(len(left))
         _, order, rank, _ = dpstrf(left, tol=enough, lower=1)
         return order[:rank] - 1
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 LEVELS = {"plain": "_steps", "AVX2": "_steps_avx2", "AVX-512": "_steps_avx512"}  # from the least to the most
-LAYOUT = 4  # of the arrays that fused.py hands over, which compiled code does not check
+SOURCE = Path(__file__).with_name("_steps.pxi")  # not there where a wheel was installed
 
 available: dict[str, Any] = {}
 problem = ""  # why there is none, or not the one for all instructions of this machine
@@ -16,8 +18,10 @@ def _load(name: str) -> None:
     global problem
     try:
         module = import_module(f".{LEVELS[name]}", __package__)
-        if getattr(module, "LAYOUT", 1) != LAYOUT:
-            raise ImportError(f"{module.__file__} was built from another version of dekpca")
+        if SOURCE.exists() and getattr(module, "SOURCE", "") != hashlib.sha256(SOURCE.read_bytes()).hexdigest():
+            raise ImportError(
+                f"{module.__file__} was built from another version of {SOURCE.name}; install dekpca again"
+            )
         available[name] = module
     # no compiler where this was installed, or another SciPy than it was built for
     except (ImportError, TypeError) as error:
@@ -32,5 +36,5 @@ steps: Any = list(available.values())[-1] if available else None
 
 
 def level() -> str:
-    """What results depend on in their last bits: whether compiled code computes, and with which instructions."""
+    """Whether compiled code computes, and with which instructions: the last bits of results depend on it."""
     return next((name for name, module in available.items() if module is steps), "none")

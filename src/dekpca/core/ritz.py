@@ -24,11 +24,11 @@ def rotation(moments: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """What a node adds to the network sum that `separate` reads; q columns, m shared coordinates, leading axis nodes.
+class PairSums:
+    """A node's part of the network sum that `separate` reads; q columns, m shared coordinates, leading axis nodes.
 
     G are the values of the columns on samples, P_p = psi_p' G_p their landmark part. The kernel matrix of all the data has the parts
-    psi psi' and rest. Of either the node sees the pairs of samples within itself, and its share of those between two nodes of
+    psi psi' and rest. Of either the node knows the pairs of samples within itself, and takes its share of those between two nodes of
     its neighborhood.
     """
 
@@ -49,8 +49,8 @@ class Seen:
         return xp.concat([xp.reshape(x, (x.shape[0], -1)) for x in parts], axis=1)
 
     @classmethod
-    def unpack(cls, total: Array, q: int) -> Seen:
-        """The sum over all nodes, as a `Seen` without the leading axis."""
+    def unpack(cls, total: Array, q: int) -> PairSums:
+        """The sum over all nodes, as a `PairSums` without the leading axis."""
         xp = aac.array_namespace(total)
         shapes: list[tuple[int, ...]] = [*[(q, q)] * 4, *[(q,)] * 3, (-1, q)]
         ends = np.cumsum([1] + [q * q] * 4 + [q] * 3)
@@ -59,20 +59,20 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Numbers of ordered pairs of different samples: within a node, at two nodes that somebody sees together, at others."""
+class PairCounts:
+    """Numbers of ordered pairs of different samples: within a node, between two nodes of some neighborhood, and others."""
 
     within: float
     between: float
     far: float
 
 
-def separate(total: Array, q: int, k: int, pairs: Pairs, mix: bool) -> Array:
+def separate(total: Array, q: int, k: int, pairs: PairCounts, mix: bool) -> Array:
     """Rayleigh-Ritz with the kernel matrix K of all the data: trace, k eigenvalues and a (q, k) matrix, as one vector.
 
     The eigenvalues of G'K G against G'G are second-order accurate in the error of the span of G and do not depend on its scale.
     (The Ritz values G'G alone are too large by what lies between the neighborhoods, the landmarks' own eigenvalues too small by
-    what they cannot express.) The landmark part of K is known exactly for all pairs; the rest, for pairs that somebody sees. The
+    what they cannot express.) The landmark part of K is known exactly for all pairs; the rest, for pairs within some neighborhood. The
     others are taken to be a mixture of pairs like those within a node and pairs like those between nodes that are seen together,
     such that their landmark part comes out right; without landmarks, of the latter alone.
 
@@ -80,13 +80,13 @@ def separate(total: Array, q: int, k: int, pairs: Pairs, mix: bool) -> Array:
     (deflation has separated them) and are only scaled and put in order.
     """
     xp = aac.array_namespace(total)
-    seen = Seen.unpack(total, q)
+    seen = PairSums.unpack(total, q)
     shared = xp.matrix_transpose(seen.marks) @ seen.marks
     moments = shared + seen.rest_alone + seen.rest_within + seen.rest_between
     if pairs.far and pairs.between:
-        alike = _alike(seen, shared, k, pairs) if pairs.within else 0.0
-        moments = moments + seen.rest_between * ((1.0 - alike) * pairs.far / pairs.between)
-        moments = moments + seen.rest_within * (alike * pairs.far / max(pairs.within, 1.0))
+        mixing = _like_within(seen, shared, k, pairs) if pairs.within else 0.0
+        moments = moments + seen.rest_between * ((1.0 - mixing) * pairs.far / pairs.between)
+        moments = moments + seen.rest_within * (mixing * pairs.far / max(pairs.within, 1.0))
     squares = seen.squares
     if not mix:
         eye = xp.eye(q, dtype=total.dtype, device=aac.device(total))
@@ -117,13 +117,13 @@ def power_step(basis: Array, image: Array, k: int) -> tuple[Array, Array, float]
     vectors = flip_signs(basis @ turn)
     turn = xp.matrix_transpose(basis) @ vectors
     missed = xp.linalg.vector_norm(image @ turn - vectors * values, axis=0)[:k]
-    least = max(CUTOFF, 100 * eps(values)) * float(values[0])  # what is smaller is rounding, and done
+    least = max(CUTOFF, 100 * eps(values)) * float(values[0])  # smaller ones are rounding, and count as converged
     size = xp.clip(values[:k], min=max(least, float(xp.finfo(values.dtype).smallest_normal)))
     return values, vectors, float(xp.max(missed / size))
 
 
-def _alike(seen: Seen, shared: Array, k: int, pairs: Pairs) -> float:
-    """How much of the pairs that nobody sees is like the pairs within nodes, from 0 to 1, going by the landmark part."""
+def _like_within(seen: PairSums, shared: Array, k: int, pairs: PairCounts) -> float:
+    """The fraction of the unknown pairs, from 0 to 1, that resembles the pairs within nodes, judged by the landmark part."""
     xp = aac.array_namespace(shared)
     whole = xp.linalg.diagonal(shared)[:k]
     unit = xp.where(whole > 0, 1.0 / xp.where(whole > 0, whole, xp.ones_like(whole)), xp.zeros_like(whole))
@@ -137,7 +137,7 @@ def _alike(seen: Seen, shared: Array, k: int, pairs: Pairs) -> float:
 
 
 def _whitener(square: Array) -> Array:
-    """W (q, q) with W' square W = 1, columns of zeros for directions that are not there."""
+    """W (q, q) with W' square W = 1; columns of zeros where the rank is not full."""
     xp = aac.array_namespace(square)
     size = xp.sqrt(xp.clip(xp.linalg.diagonal(square), min=0.0))
     unit = xp.where(size > 0, 1.0 / xp.where(size > 0, size, xp.ones_like(size)), xp.zeros_like(size))

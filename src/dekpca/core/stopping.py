@@ -1,4 +1,4 @@
-"""How far a node is from being done: residuals in the norm of the functions, on the leading columns."""
+"""How far a node is from convergence: residuals in the norm of the functions, on the leading columns."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from typing import Any
 
 import array_api_compat as aac
 
-from .consensus import OwnSpace
-from .spectrum import transposed
+from .consensus import Functions
 
 Array = Any
 
-VERDICTS = ("", "converged", "interrupted", "diverged")  # of a check; a run that ends without one came to max_iter
+VERDICTS = ("", "converged", "interrupted", "diverged")  # of a check; a run that ends without one reached max_iter
 GO_ON, CONVERGED, INTERRUPTED, DIVERGED = range(4)
 
-NOTHING = {
-    64: 1e-12,
-    32: 1e-6,
-}  # by bits of the dtype: functions are of about unit size; what is smaller than this is no function, and done
+# By bits of the dtype. Functions have about unit norm; norms below this count as zero and converged.
+NEGLIGIBLE = {64: 1e-12, 32: 1e-6}
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,42 +33,30 @@ class Progress:
         return tuple(x for x in (getattr(self, f.name) for f in fields(self)) if x is not None)
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """A w with the metric applied and its values on the own samples: what comparing functions needs."""
-
-    w: Array
-    gw: Array
-    values: Array  # None of an earlier w, if nobody will ask (fused.py)
-
-    @classmethod
-    def of(cls, own: OwnSpace, w: Array) -> Measured:
-        gw = own.dual_vector(w)
-        values = own.psi @ gw[:, : own.m, :] + gw[:, own.m :, :] if own.reach is None else own.values(w)
-        return cls(w, gw, values)
-
-    def __getitem__(self, nodes: slice) -> Measured:
-        """That of some nodes."""
-        return Measured(self.w[nodes, ...], self.gw[nodes, ...], self.values[nodes, ...])
-
-
 def measure(
-    new: Measured, between: Array, before: Measured, at_check: Measured, rotation: Array, pull: Array | None
+    new: Functions,
+    values: Array,
+    gaps: Array,
+    before: Functions,
+    at_check: Functions,
+    leading: Array,
+    constraints: Array | None = None,
 ) -> Progress:
-    """Compare the new w with what the neighbors think of it and with earlier ones.
+    """Compare the new w with its neighbors' z and with earlier w.
 
-    `between` (B, k, k) are the inner products of the columns of w - P_j z_q, averaged over the neighborhood. `rotation` (k, kept) selects
-    the leading columns. `pull` (B,), with diagnostics only, is what the multipliers add to the node's part of the augmented Lagrangian.
+    `values` (B, n, k) are those of w on the own samples. `gaps` (B, k, k) are the inner products of the columns of w - P_j z_q, averaged
+    over the neighborhood. `leading` (k, kept) turns columns into the leading components. `constraints` (B,), with diagnostics only, is
+    what the multipliers add to the node's part of the augmented Lagrangian.
     """
-    xp = aac.array_namespace(between)
-    length = xp.clip(_norms(new.w, new.gw, rotation), min=NOTHING[xp.finfo(new.w.dtype).bits])
-    leading = new.values @ rotation
+    xp = aac.array_namespace(gaps)
+    length = xp.clip(_norms(new.squares(), leading), min=NEGLIGIBLE[xp.finfo(new.w.dtype).bits])
+    components = values @ leading
     return Progress(
-        residual=xp.max(_column_norms(between, rotation) / length, axis=1),
-        change=xp.max(_norms(new.w - before.w, new.gw - before.gw, rotation) / length, axis=1),
-        since_check=xp.max(_norms(new.w - at_check.w, new.gw - at_check.gw, rotation) / length, axis=1),
-        objective=xp.sum(leading * leading, axis=(1, 2)),
-        lagrangian=None if pull is None else pull - xp.sum(new.values * new.values, axis=(1, 2)),
+        residual=xp.max(_norms(gaps, leading) / length, axis=1),
+        change=xp.max(_norms((new - before).squares(), leading) / length, axis=1),
+        since_check=xp.max(_norms((new - at_check).squares(), leading) / length, axis=1),
+        objective=xp.sum(components * components, axis=(1, 2)),
+        lagrangian=None if constraints is None else constraints - xp.sum(values * values, axis=(1, 2)),
     )
 
 
@@ -84,12 +69,7 @@ def unfinished(progress: Progress, tol: float) -> Array:
     return ~((progress.residual**2 <= tol) & (progress.since_check**2 <= tol))  # NaN is not finished
 
 
-def _norms(w: Array, gw: Array, rotation: Array) -> Array:
-    """Norms of the leading columns, (B, kept)."""
-    return _column_norms(transposed(w) @ gw, rotation)
-
-
-def _column_norms(square: Array, rotation: Array) -> Array:
-    """sqrt of the diagonal of R' square R."""
-    xp = aac.array_namespace(square)
-    return xp.sqrt(xp.clip(xp.sum(rotation * (square @ rotation), axis=-2), min=0.0))
+def _norms(squares: Array, leading: Array) -> Array:
+    """(B, kept): norms of the leading components, from the inner products (B, k, k) of the columns."""
+    xp = aac.array_namespace(squares)
+    return xp.sqrt(xp.clip(xp.sum(leading * (squares @ leading), axis=-2), min=0.0))

@@ -1,14 +1,15 @@
 """Engines: who hosts which nodes, and how messages cross between them. Chosen by name; each imports its third parties itself.
 
-An engine is a function `run(parts, network, options, ...)` that drives `dekpca.program.program` and returns an
-`Outcome`.
+An engine is a module with a function `run(plan, observer=None) -> Outcome` (plan.py) that drives `dekpca.program.program`. Where processes must
+agree on the plan before any of them can have it, the module has `plan_parts(parameters, parts) -> Plan` too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
+
+from ..plan import Engine
 
 ENGINES = {
     "local": ("dekpca.engines.local", None),
@@ -17,7 +18,7 @@ ENGINES = {
 }  # name -> module, extra to install
 
 
-def get(name: str) -> Callable[..., Any]:
+def get(name: str) -> Engine:
     """The `run` of an engine."""
     return module(name).run
 

@@ -1,6 +1,6 @@
 """The local engine: all nodes in one process, in a few blocks; a round of messages is one gather on the device.
 
-It delivers what the programs say and nothing more (post.py). `drive` is the loop of every engine that hosts many nodes.
+It delivers what the programs say and nothing more (delivery.py). `drive` is the loop of every engine that hosts many nodes.
 """
 
 from __future__ import annotations
@@ -11,25 +11,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import array_api_compat as aac
 import numpy as np
 
 from ..answer import Answer
-from ..block import Block, flat_block, make_blocks
+from ..block import Block, flat_block
 from ..core.nodewise import threads
 from ..memory import fitting, give_back, within
 from ..messages import Checkpoint
-from ..network import Network
 from ..options import Options
+from ..plan import Observer, Outcome, Plan
 from ..program import program
-from .post import Post, Traffic
-
-Array = Any
-Observer = Callable[[list[Block], list[Checkpoint]], None]
-
+from .delivery import Delivery
 
 # The part of the program that begins when something is said, or with a checkpoint; "meeting" is before all of these.
 PARTS = {
@@ -45,33 +40,15 @@ PARTS = {
 ITERATIONS = "iterations"
 
 
-@dataclass
-class Outcome:
-    """The answers of the blocks, what was sent, and how long it took."""
+def run(plan: Plan, observer: Observer | None = None) -> Outcome:
+    """Run the program for all nodes.
 
-    answers: list[Answer]
-    traffic: Traffic
-    seconds: dict[str, float] = field(default_factory=dict)  # by part of the program: PARTS
-
-
-def run(
-    parts: Sequence[Array],
-    network: Network,
-    options: Options,
-    observer: Observer | None = None,
-    resume: Any = None,
-    memory_limit: int | None = None,
-) -> Outcome:
-    """Run the program for all nodes; `parts` are their samples (n_j, M), of one dtype on one device.
-
-    `observer` sees every checkpoint. `resume` is a list with a (known, state) for each block, as a checkpoint held it.
-    With `memory_limit`, in bytes, landmarks grow no further than it allows, and Gram blocks that do not fit are computed again in each
-    iteration. Ctrl-C during the iterations makes the
-    nodes stop at their next check, with the last iterate as the result; a second one ends at once.
+    With a memory limit landmarks grow no further than it allows, and Gram blocks that do not fit are computed again in each iteration. Ctrl-C
+    during the iterations makes the nodes stop at their next check, with the last iterate as the result; a second one ends at once.
     """
-    made = [flat_block(parts, network)] if options.sums_only else make_blocks(parts, network)
-    blocks = within(made, options, memory_limit)
-    return drive(blocks, fitting(blocks, options, memory_limit), observer, resume)
+    blocks = [flat_block(plan.parts, plan.network)] if plan.options.sums_only else plan.blocks()
+    blocks = within(blocks, plan.options, plan.memory_limit)
+    return drive(blocks, fitting(blocks, plan.options, plan.memory_limit), observer, plan.resume)
 
 
 def drive(
@@ -79,11 +56,14 @@ def drive(
     options: Options,
     observer: Observer | None = None,
     resume: Any = None,
-    post: Post | None = None,
+    delivery: Delivery | None = None,
     script: Callable[..., Any] = program,
 ) -> Outcome:
-    """As `run`, for blocks already made; `post` carries their messages, and `script` may wrap the program, to time it for one."""
-    post = Post(blocks) if post is None else post
+    """As `run`, for blocks already made, with a (known, state) for each of them in `resume`.
+
+    `delivery` carries their messages; `script` may wrap the program, to time it for one.
+    """
+    delivery = Delivery(blocks) if delivery is None else delivery
     scripts = [script(block, options, None if resume is None else resume[i]) for i, block in enumerate(blocks)]
     # an iteration that overflows is noticed by the program itself; NumPy need not add its voice
     on_host = aac.is_numpy_array(blocks[0].samples)  # other libraries have threads of their own
@@ -99,7 +79,7 @@ def drive(
             since, part = now, PARTS.get(requests[0].kind, part) if hasattr(requests[0], "kind") else ITERATIONS
             replies: Iterable[Any]
             if not isinstance(requests[0], Checkpoint):
-                replies = post.answer(requests)
+                replies = delivery.answer(requests)
             else:
                 interrupt["armed"] = True
                 if observer is not None:
@@ -107,7 +87,7 @@ def drive(
                 replies = [interrupt["asked"]] * len(blocks)
             requests, answers = _step(scripts, replies)
         seconds[part] += time.perf_counter() - since
-    return Outcome(answers, post.traffic, dict(seconds))
+    return Outcome(answers, delivery.traffic, dict(seconds))
 
 
 def _step(scripts: Sequence[Any], replies: Iterable[Any]) -> tuple[list[Any], list[Answer]]:

@@ -17,7 +17,7 @@ from sklearn.decomposition import KernelPCA
 from sklearn.exceptions import ConvergenceWarning
 
 from .. import baselines, metrics
-from ..block import Block, make_blocks
+from ..block import Block
 from ..core.centering import center_blocks, center_rows
 from ..core.landmarks import Landmarks
 from ..core.spectrum import transposed
@@ -26,6 +26,8 @@ from ..estimator import DecentralizedKernelPCA
 from ..network import Network
 from ..node_model import NodeModel
 from ..options import PAPER
+from ..parameters import Parameters
+from ..plan import plan_parts
 from ..program import program
 from ..report.panels import Panel, Series
 from ..space import Coordinates, Known
@@ -99,11 +101,10 @@ def _compare(source: Source, problem: Problem, network: Network, seed: int) -> t
     return measured, took
 
 
-def node_seconds(parts: Sequence[np.ndarray], network: Network, model: DecentralizedKernelPCA, seed: int) -> np.ndarray:
+def node_seconds(parts: Sequence[np.ndarray], model: DecentralizedKernelPCA) -> np.ndarray:
     """(J,) seconds that each node computes when it is alone in its process; they would pass side by side."""
-    options = model._settled(parts, network, seed)
-    sizes = [len(p) for p in parts]
-    blocks = [make_blocks([part], network, [j], sizes)[0] for j, part in enumerate(parts)]
+    plan = plan_parts(Parameters.of(model), parts)
+    blocks = [block for j in plan.nodes for block in plan.hosting([j]).blocks()]
     seconds = np.zeros(len(parts))
 
     def timed(block: Any, options: Any, resume: Any = None) -> Any:
@@ -118,7 +119,7 @@ def node_seconds(parts: Sequence[np.ndarray], network: Network, model: Decentral
             seconds[node] += time.perf_counter() - start
             reply = yield request
 
-    local.drive(blocks, options, script=timed)
+    local.drive(blocks, plan.options, script=timed)
     return seconds
 
 
@@ -132,7 +133,7 @@ def _measure_nodes(source: Source, cell: dict[str, Any], seed: int) -> tuple[lis
     KernelPCA(1, kernel="rbf", gamma=source.gamma, eigen_solver="arpack", random_state=0).fit(problem.together)
     times = [{"what": "central, scikit-learn", "seconds": time.perf_counter() - start}]
     for method in ("paper", "dekpca"):
-        slowest = node_seconds(problem.parts, network, _estimator(method, source, network, seed), seed).max()
+        slowest = node_seconds(problem.parts, _estimator(method, source, network, seed)).max()
         times.append({"what": f"{method}, slowest node", "seconds": float(slowest)})
         times.append({"what": f"{method}, whole network", "seconds": took[method]})
     return [{"nodes": nodes, "rows": size} | row for row in measured], times
@@ -176,7 +177,7 @@ def _measure_neighbors(source: Source, cell: dict[str, Any], seed: int) -> tuple
     found = [{"neighbors": cell["neighbors"], "iteration": 0} | row for row in measured]
     for method in ("paper", "dekpca"):
         model = _estimator(method, source, network, seed, max_iter=ITERATIONS, tol=0.0)
-        for t, similar in by_iteration(model, problem, network, seed, range(1, ITERATIONS + 1)):
+        for t, similar in by_iteration(model, problem, range(1, ITERATIONS + 1)):
             step = {"neighbors": cell["neighbors"], "iteration": t, "method": method}
             found.append(step | {"similarity": float(similar.mean()), "worst": float(similar.min()), "agreement": ""})
     return found, _times(took)
@@ -201,10 +202,11 @@ def _draw_neighbors(rows: list[Row], times: list[Row]) -> list[Panel]:
 
 
 def by_iteration(
-    model: DecentralizedKernelPCA, problem: Problem, network: Network, seed: int, wanted: Sequence[int] | range
+    model: DecentralizedKernelPCA, problem: Problem, wanted: Sequence[int] | range
 ) -> list[tuple[int, np.ndarray]]:
     """(iteration, similarity of each node) while the nodes iterate, for the iterations wanted."""
-    options = model._settled(problem.parts, network, seed)
+    plan = plan_parts(Parameters.of(model), problem.parts)
+    options = plan.options
     u = problem.central.own_function()
     raw_u = replace(u, offset=np.zeros_like(u.offset))
     u_norm = np.sqrt(
@@ -242,7 +244,7 @@ def by_iteration(
             similar[block.nodes] = np.abs(inner) / (np.sqrt(np.maximum(square, np.finfo(float).tiny)) * u_norm)
         found.append((t, similar))
 
-    local.run(problem.parts, network, options, observe)
+    local.run(plan, observe)
     return found
 
 
@@ -285,7 +287,7 @@ def _measure_convergence(source: Source, cell: dict[str, Any], seed: int) -> tup
     found: list[Row] = []
     for name, (method, changes) in ways.items():
         model = _estimator(method, source, network, seed, **changes | {"max_iter": LONG, "tol": 0.0})
-        for t, similar in by_iteration(model, problem, network, seed, wanted):
+        for t, similar in by_iteration(model, problem, wanted):
             found.append(
                 {"method": name, "iteration": t, "similarity": float(similar.mean()), "worst": float(similar.min())}
             )

@@ -21,8 +21,9 @@ import numpy as np
 from sklearn.decomposition import KernelPCA
 
 from .. import baselines, space
-from ..core import native, pairs
-from ..core.fused import LINE
+from ..backends.compiled import LINE
+from ..core import native
+from ..core.gram import blocks
 from ..core.nodewise import threads
 from ..core.spectrum import to_numpy
 from ..estimator import DecentralizedKernelPCA
@@ -417,7 +418,7 @@ def work(network: Network, rows_a_node: int, X: Array, n_landmarks: int, iterati
     item = aac.array_namespace(X).finfo(X.dtype).bits // 8
     M, multiplied = X.shape[1], columns_multiplied(X)
     # where matrices are larger BLAS does it
-    in_blocks = multiplied if item * n * (M + m) <= pairs.PACKED_BYTES else M
+    in_blocks = multiplied if item * n * (M + m) <= blocks.PACKED_BYTES else M
     # unordered pairs of nodes that somebody has around, each with itself included
     n_pairs = (network.watchers.nnz + J) // 2
     uses = float(((network.degrees + 1) ** 2).sum())  # blocks of all neighborhoods

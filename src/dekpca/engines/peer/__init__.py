@@ -12,21 +12,16 @@ starts a process for each node on this machine, to try it and for the conformanc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from ...network import Network
-from ...options import Options
-from ..local import Observer, Outcome
+from ...plan import Observer, Outcome, Plan
 from .app.local_cluster import LocalCluster
 
 
-def run(
-    parts: Sequence[Any], network: Network, options: Options, observer: Observer | None = None, resume: Any = None
-) -> Outcome:
+def run(plan: Plan, observer: Observer | None = None) -> Outcome:
     """Run the program for all nodes, each in a process of its own on this machine, with certificates from a CA made for this run.
 
     `observer` is not called: no process sees all nodes. Kernels and penalties that are Python functions cannot cross.
     """
-    with LocalCluster(len(network)) as cluster:
-        return cluster.run(parts, network, options, observer, resume)
+    if plan.resume is not None:
+        raise ValueError("engine='peer' goes on from the folder of each node, not from a state; use dekpca node run")
+    with LocalCluster(len(plan.network)) as cluster:
+        return cluster.run(plan.parts, plan.network, plan.options)

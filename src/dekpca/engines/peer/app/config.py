@@ -32,8 +32,8 @@ from typing import Any
 
 from ....data import MISSING, Missing, Roles
 from ....data import read as read_data
-from ....estimator import DecentralizedKernelPCA
 from ....network import listing
+from ....parameters import Parameters
 from ..net.identity import Identity, check_name, load
 from ..protocol.checks import MOST_RUN
 from ..protocol.node import Timeouts
@@ -46,6 +46,8 @@ NOT_HERE = {
     "engine": "this is the peer engine",
     "verbose": "progress is shown on a terminal",
     "kernel_params": "a kernel must have a name here",
+    "memory_limit": "it is for engine='local'; a node keeps its neighborhood's Gram blocks in memory",
+    "device": "it is for engine='local'; a node computes on its processors",
     "missing": "it is a setting of its own, outside [model]",
 }
 CAREFUL = {"share_rows": False, "random_state": 0}  # defaults between organisations: no row leaves its owner
@@ -115,13 +117,13 @@ class Config:
             self.checkpoint_apart, self.secret_columns,
         )  # fmt: skip
 
-    def estimator(self) -> DecentralizedKernelPCA:
-        """With the settings of this run; the careful ones where nothing is said."""
+    def parameters(self) -> Parameters:
+        """Of this run; the careful ones where nothing is said."""
         settings = {**CAREFUL, "missing": "mean" if self.missing == "mean" else "error", **self.model}
         points = settings.get("landmarks")
         if isinstance(points, str) and Path(points).suffix:
             settings["landmarks"] = read_data(self.path.parent / points).samples
-        return DecentralizedKernelPCA(**settings)
+        return Parameters(engine="peer", **settings)
 
 
 def read(path: Path) -> Config:
@@ -171,7 +173,7 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{path}: {name}={getattr(config, name)}; it must be above 0")
     if not 0 <= config.checkpoint_apart < 1e7:
         raise ConfigError(f"{path}: checkpoint_apart={config.checkpoint_apart}; it must not be below 0")
-    known = set(DecentralizedKernelPCA().get_params()) - NOT_HERE.keys()
+    known = {f.name for f in fields(Parameters)} - NOT_HERE.keys()
     for key, why in NOT_HERE.items():
         if key in config.model:
             raise ConfigError(f"{path}: [model] {key} cannot be set here: {why}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....block import Block, size_class
 from ....messages import Say, Tell
-from ...post import Post, Route
+from ...delivery import Delivery, Route
 from ..net.endpoint import Endpoint
 from ..protocol.checks import MessageHead
 from ..storage.codec import raw_bytes
@@ -21,7 +21,7 @@ from ..storage.codec import raw_bytes
 Array = Any
 
 
-class PeerDelivery(Post):
+class PeerDelivery(Delivery):
     """Delivers what one node says and hears. `round` counts its requests since the start of the program."""
 
     def __init__(self, block: Block, endpoint: Endpoint, round: int = 0):

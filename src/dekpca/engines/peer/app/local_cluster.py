@@ -24,8 +24,7 @@ from ....block import make_blocks
 from ....core.spectrum import to_numpy
 from ....network import Network
 from ....options import Options
-from ...local import Observer, Outcome
-from ...post import Traffic
+from ....plan import Outcome, Traffic
 from ..net.identity import init_ca, issue
 from ..storage import codec
 
@@ -76,14 +75,8 @@ class LocalCluster:
             log.close()
         self._temporary.cleanup()
 
-    def run(
-        self, parts: Sequence[Any], network: Network, options: Options, observer: Observer | None = None, resume: Any = None
-    ) -> Outcome:  # fmt: skip
-        """As every engine's."""
-        if resume is not None:
-            raise ValueError(
-                "engine='peer' goes on from the folder of each node, not from a state; use dekpca node run"
-            )
+    def run(self, parts: Sequence[Any], network: Network, options: Options) -> Outcome:
+        """Run the program for all nodes of a network, each in a process of the cluster."""
         if len(network) > self.size:
             raise ValueError(f"{len(network)} nodes for a cluster of {self.size}")
         try:

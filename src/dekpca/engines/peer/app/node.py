@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import logging
 import resource
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
+from ....columns import Features
 from ....data import read as read_data
 from ....data import remembered
-from ....estimator import DecentralizedKernelPCA
-from ....options import check_rows_stay
-from ...facts import settings_of, texts
+from ....options import Settings, check_rows_stay
+from ....parameters import Parameters
+from ....plan import Outcome, Plan, check_parts, make_plan
+from ....results import Result, run_plan
+from ...agreement import settings_of, texts
 from ..net.identity import Identity
 from ..protocol.node import NodeProtocol
 from ..storage import codec
@@ -32,6 +31,7 @@ log = logging.getLogger("dekpca.peer")
 FINISHED = "finished.json"
 
 Watch = Callable[[NodeProtocol], AbstractContextManager[None]]
+Report = Callable[[Result], None]
 
 
 @dataclass
@@ -39,26 +39,27 @@ class Prepared:
     """Everything that is known before anybody is called."""
 
     config: Config
-    model: DecentralizedKernelPCA
+    parameters: Parameters
+    settings: Settings  # options take the sizes of all nodes
+    features: Features
     samples: np.ndarray
     labels: np.ndarray | None
-    options: Any  # not settled: that takes the sizes of all nodes
     facts: dict[str, str]
     reading: dict[str, Any]  # how the file was read: `dekpca transform` reads others alike
 
 
 def prepare(config: Config) -> Prepared:
     """Read the data and check the settings."""
-    model = config.estimator()
-    model._check_parameters()
+    parameters = config.parameters()
+    parameters.check()
     data = read_data(config.data, config.roles, config.missing)
-    (samples,) = model._check_parts([data.samples], [config.name])
-    if config.report is not None:
-        import_module("dekpca.report.charts")  # before the work: it says what is missing for a report
-    options = model._options(model._features, int(model.random_state))
-    check_rows_stay(options, model.n_landmarks)
-    settings = settings_of(options) | {name: getattr(model, name) for name in ("n_landmarks", "n_oversamples")}
-    return Prepared(config, model, samples, data.labels, options, texts(settings), remembered(config.roles, [data]))
+    features, (samples,) = check_parts(parameters, [data.samples], [config.name])
+    settings = parameters.settings(features, parameters.seed())
+    check_rows_stay(settings)
+    facts = texts(settings_of(settings))
+    return Prepared(
+        config, parameters, settings, features, samples, data.labels, facts, remembered(config.roles, [data])
+    )
 
 
 def finished(config: Config) -> dict[str, Any] | None:
@@ -75,62 +76,54 @@ def finished(config: Config) -> dict[str, Any] | None:
     return said if whole and said["run"] == config.run and config.model_file.exists() else None
 
 
-def run(prepared: Prepared, identity: Identity | None, watch: Watch | None = None) -> dict[str, Any]:
-    """Take part in the run until the end; returns what came out. `watch` shows the protocol to the owner meanwhile."""
-    config, model = prepared.config, prepared.model
-    session = Session(config.place(identity), prepared.samples, prepared.facts, model._features.sorted_names)
+def run(
+    prepared: Prepared, identity: Identity | None, watch: Watch | None = None, report: Report | None = None
+) -> dict[str, Any]:
+    """Take part in the run until the end; returns what came out. `watch` shows the protocol meanwhile, `report` the result before the node leaves."""
+    config = prepared.config
+    session = Session(config.place(identity), prepared.samples, prepared.facts, prepared.features.sorted_names)
     with session, nullcontext() if watch is None else watch(session.protocol):
         network, sizes = session.meet()
-        number = network.number[config.name]
 
-        def drive(parts: Any, network: Any, options: Any, observer: Any = None) -> Any:
-            return session.run(parts, network, session.options(options), observer)
+        def engine(plan: Plan, observer: Any) -> Outcome:
+            return session.run(plan.parts, plan.network, session.options(plan.options), observer)
 
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ConvergenceWarning)
-            model._fit([prepared.samples], network, prepared.options, drive, np.array([number]), sizes, shown=False)
-        model.nodes_ = np.full(len(prepared.samples), number)
-        about = {"span_accuracy": float(model.span_accuracy_), "landmarks": int(model.n_landmarks_)}
+        nodes = [network.number[config.name]]
+        plan = make_plan(
+            prepared.parameters, prepared.settings, network, [prepared.samples], prepared.features, nodes, sizes
+        )
+        result = run_plan(plan, engine, prepared.parameters)
+        about = {"span_accuracy": float(result.span_accuracy), "landmarks": result.n_landmarks}
         log.info("answer found", extra=about)
-        for warning in caught:
-            log.warning(str(warning.message))
+        for warning in result.warnings():
+            log.warning(str(warning))
         config.model_file.parent.mkdir(parents=True, exist_ok=True)
-        answer = model.node_models_[config.name]
-        answer.reading = prepared.reading
-        answer.save(config.model_file)
-        result = summary(prepared, session)
-        if config.report is not None:
-            write_report(prepared, config.report)
+        model = result.node_models[config.name]
+        model.reading = prepared.reading
+        model.save(config.model_file)
+        if report is not None:
+            report(result)
+        said = summary(config, result, session.resumed)
         session.finish()
-        codec.write_text(config.folder / FINISHED, json.dumps(result))
-    return result
+        codec.write_text(config.folder / FINISHED, json.dumps(said))
+    return said
 
 
-def summary(prepared: Prepared, session: Session) -> dict[str, Any]:
-    model, config = prepared.model, prepared.config
+def summary(config: Config, result: Result, resumed: bool) -> dict[str, Any]:
     return {
         "run": config.run,
         "node": config.name,
-        "nodes": len(model.network_),
+        "nodes": len(result.plan.network),
         "model": str(config.model_file),
         "report": None if config.report is None else str(config.report),
-        "converged": bool(model.converged_),
-        "iterations": int(model.n_iter_),
-        "eigenvalues": [float(v) for v in model.eigenvalues_],
-        "accuracy": [None if np.isnan(a) else float(a) for a in model.accuracy_],
-        "span_accuracy": None if np.isnan(model.span_accuracy_) else float(model.span_accuracy_),
-        "landmarks": int(model.n_landmarks_),
-        "explained_variance_ratio": [float(v) for v in model.explained_variance_ratio_],
-        "bytes_sent": {kind: int(sent.sum()) for kind, sent in model.history_["bytes"].items()},
-        "resumed": session.resumed,
+        "converged": bool(result.converged),
+        "iterations": int(result.n_iter),
+        "eigenvalues": [float(v) for v in result.eigenvalues],
+        "accuracy": [None if np.isnan(a) else float(a) for a in result.accuracy],
+        "span_accuracy": None if np.isnan(result.span_accuracy) else float(result.span_accuracy),
+        "landmarks": result.n_landmarks,
+        "explained_variance_ratio": [float(v) for v in result.explained_variance_ratio],
+        "bytes_sent": {kind: int(sent.sum()) for kind, sent in result.history["bytes"].items()},
+        "resumed": resumed,
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # bytes; Linux counts in kB
     }
-
-
-def write_report(prepared: Prepared, path: Path) -> None:
-    """What this node knows of the fit; the other nodes' parts are not here."""
-    from ....report import fit_report
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fit_report(path, prepared.model, prepared.samples, prepared.labels, node_of=prepared.model.nodes_,
-               title=f"dekpca, node {prepared.config.name}")  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from .... import __version__
+from ...._version import __version__
 from ....block import Block, make_blocks
 from ....core import native
 from ....messages import Checkpoint

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ....answer import Answer
-from ...facts import settings_of, texts
+from ...agreement import settings_of, texts
 from ..storage import codec
 from . import config
 from .logs import log_to

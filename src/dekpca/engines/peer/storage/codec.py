@@ -20,9 +20,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ....choices import AutoPenalty, LandmarkSource, Noise, PaperBound, PenaltyFunction, PenaltySteps
 from ....core.accuracy import Accuracy
 from ....core.centering import Columns
-from ....core.consensus import Estimate, Sums
+from ....core.consensus import Estimate, Functions, Iterate, SharedDual
 from ....core.landmarks import Landmarks, RandomFeatures
 from ....features import PowerState
 from ....kernels import Kernel
@@ -40,18 +41,26 @@ CLASSES = {
     c.__name__: c
     for c in (
         Accuracy,
+        AutoPenalty,
         Columns,
         Correction,
         Estimate,
+        Functions,
         Heard,
+        Iterate,
         Kernel,
         Known,
+        LandmarkSource,
         Landmarks,
+        Noise,
         Options,
+        PaperBound,
+        PenaltyFunction,
+        PenaltySteps,
         PowerState,
         RandomFeatures,
+        SharedDual,
         State,
-        Sums,
     )
 }
 MENDED = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # these are no damage

@@ -1,4 +1,4 @@
-"""What nodes in different processes must hold alike, as texts that can be compared and shown."""
+"""What nodes in different processes must agree on, as texts that can be compared and shown."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
+from .._version import __version__
 from ..network import Network
 
 PRIVATE = {"private_seed"}  # settings that a node keeps to itself
 
 
 def facts(network: Network, n_columns: int, dtype: Any, settings: Mapping[str, Any]) -> dict[str, str]:
-    """What all ranks must hold alike, as texts that can be compared and shown."""
+    """What all ranks must agree on: version, columns, network and settings."""
     names = [f"node {j} named {name}" for j, name in enumerate(network.names)]
     edges = sorted(f"edge {min(e)} - {max(e)}" for e in network.edges)
     known = {"dekpca": __version__, "number of columns": str(n_columns), "dtype": str(dtype)}

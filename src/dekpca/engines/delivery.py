@@ -1,13 +1,13 @@
-"""Post: delivers rounds of messages between the blocks of one process, and counts what each node sends.
+"""Delivery of messages between the blocks of one process, and counts of what each node sends.
 
-All engines that host many nodes share it. Messages inside a process are gathered on the device; what goes to other
-processes, and comes from them, passes through `Post._exchange` and `Post._told`, which an engine with such processes overrides.
+All engines share it. Messages inside a process are gathered on the device; messages to and from other processes pass through
+`Delivery._exchange` and `Delivery._told`, which an engine with such processes overrides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,32 +18,9 @@ from ..block import Block, pad_rows
 from ..collectives import rows_below
 from ..core.nodewise import row_bytes
 from ..messages import Edges, Heard, Rows, Say, Slots, Tell, Total
+from ..plan import Traffic
 
 Array = Any
-
-
-@dataclass
-class Traffic:
-    """What each node sent to its neighbors, by phase: (J,) messages and bytes, wherever the neighbors are hosted; and along each edge."""
-
-    edges: np.ndarray  # (E, 2) the network's directed edges
-    n_nodes: int
-    messages: dict[str, np.ndarray] = field(default_factory=dict)
-    bytes: dict[str, np.ndarray] = field(default_factory=dict)
-    edge_bytes: np.ndarray = field(init=False)  # (E,) of all phases
-
-    def __post_init__(self) -> None:
-        self.edge_bytes = np.zeros(len(self.edges), dtype=np.int64)
-
-    def add(self, kind: str, edges: np.ndarray, sizes: np.ndarray) -> None:
-        """One message along each of these edges (numbers, none twice), of so many bytes."""
-        if kind not in self.messages:
-            self.messages[kind] = np.zeros(self.n_nodes, dtype=np.int64)
-            self.bytes[kind] = np.zeros(self.n_nodes, dtype=np.int64)
-        senders = self.edges[edges, 0]
-        self.messages[kind] += np.bincount(senders, minlength=self.n_nodes)
-        self.bytes[kind] += np.bincount(senders, sizes, self.n_nodes).astype(np.int64)  # exact below 2^53 bytes
-        self.edge_bytes[edges] += sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +39,7 @@ class Route:
     arriving: np.ndarray  # (., 3) process it comes from, block here, place in its `hear`: by process, then by edge
 
 
-class Post:
+class Delivery:
     """Delivers between `blocks`. `hosts` says which process hosts each node of the network (default: this one all), `here` which this is."""
 
     def __init__(self, blocks: Sequence[Block], hosts: np.ndarray | None = None, here: int = 0):

@@ -1,7 +1,7 @@
-"""Company: the ranks of an MPI run, and all that they settle together before the first message.
+"""What the ranks of an MPI run agree on before the first message.
 
-Here, and nowhere in the iterations, ranks speak to all other ranks. Every check ends alike on all ranks: either all go on, or all
-raise an error that names the rank and what is wrong with it, so that nobody is left waiting. Texts and numbers travel as typed arrays.
+Here, and nowhere in the iterations, a rank communicates with all other ranks. Every check ends the same way on all ranks: either all go on, or all
+raise an error that names the rank and its problem, so that no rank waits forever. Texts and numbers are sent as typed arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RankError(RuntimeError):
     """Something is wrong on another rank; the message says on which, and what."""
 
 
-class Company:
+class Ranks:
     """All ranks of a communicator (default: of the job); every rank must call the same methods in the same order."""
 
     def __init__(self, comm: Any = MPI.COMM_WORLD):
@@ -79,7 +79,7 @@ class Company:
         missing = [f"rank {r} knows other settings" for r, h in enumerate(held) if h.keys() != held[0].keys()]
         raise ValueError("; ".join(differing + missing) + "; give all ranks the same")
 
-    def agree_on_columns(self, names: Sequence[str] | None, count: int) -> None:
+    def agree_on_columns(self, names: Sequence[str] | None) -> None:
         """All ranks must have columns of the same names (in whatever order), or none of them names; then their number is compared elsewhere."""
         said = [json.loads(text) for text in self.texts(json.dumps(None if names is None else list(names)))]
         if all(held == said[0] for held in said):
@@ -93,7 +93,7 @@ class Company:
             if held is not None:
                 check_same_names(held, said[0], f"rank {rank}", "rank 0")
 
-    def roster(self, network: Network, nodes: Sequence[int], sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def hosts(self, network: Network, nodes: Sequence[int], sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """The rank that hosts each node, and each node's number of samples; every node must be hosted exactly once."""
         counts = self.counts(len(nodes))
         mine = np.column_stack([nodes, sizes]).astype(np.int64)

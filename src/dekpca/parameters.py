@@ -1,0 +1,231 @@
+"""The parameters of a fit, as users give them: their defaults, their checks, and the `Settings` that they mean.
+
+`DecentralizedKernelPCA` documents each. Whoever fits without that estimator, an MPI rank or the owner of a peer, comes here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from numbers import Integral, Real
+from typing import Any, Literal, Self
+
+import numpy as np
+from sklearn.utils import check_array, check_random_state
+
+# scikit-learn has no public way to check parameters; its own estimators declare them like this
+from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
+
+from .choices import RANDOM_FEATURES, LandmarkSource, Noise, PenaltyRule, penalty_rule
+from .columns import Features, Samples
+from .core.spectrum import to_numpy
+from .kernels import FREQUENCIES, KERNELS, make_kernel
+from .memory import parse_size
+from .network import Network
+from .node_model import EXPANSIONS
+from .options import MAX_LANDMARKS, Settings
+from .samples import foreign_samples, is_foreign
+
+CONSTRAINTS: dict[str, Any] = {
+    "n_components": [Interval(Integral, 1, None, closed="left")],
+    "kernel": [StrOptions(set(KERNELS)), callable],
+    "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions({"scale"}), None],
+    "degree": [Interval(Real, 0, None, closed="left")],
+    "coef0": [Interval(Real, None, None, closed="neither")],
+    "kernel_params": [dict, None],
+    "normalize": ["boolean"],
+    "solver": [StrOptions({"auto", "projection", "landmarks"})],
+    "update": [StrOptions({"proximal", "paper"})],
+    "centering": [StrOptions({"global", "local"}), None],
+    "init": [StrOptions({"landmarks", "random", "local"})],
+    "rho": "no_validation",  # choices.penalty_rule says more than a list of types can
+    "n_oversamples": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
+    "n_landmarks": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
+    "max_landmarks": [Interval(Integral, 1, None, closed="left")],
+    "landmarks": [StrOptions({"auto", "samples", "kmeans", "gaussian", RANDOM_FEATURES}), "array-like"],
+    "share_rows": ["boolean"],
+    "missing": [StrOptions({"error", "mean"})],
+    "standardize": ["boolean"],
+    "expansion": [StrOptions(set(EXPANSIONS))],
+    "exchange_noise": [Interval(Real, 0, None, closed="left"), str],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "tol": [Interval(Real, 0, None, closed="left")],
+    "network": [Network, Interval(Integral, 1, None, closed="left"), None],
+    "engine": [str],  # dekpca.engines knows which there are
+    "dtype": "no_validation",
+    "copy_X": ["boolean"],
+    "device": [str, None],
+    "memory_limit": [Interval(Integral, 1, None, closed="left"), str, None],
+    "random_state": ["random_state"],
+    "diagnostics": ["boolean"],
+    "verbose": ["verbose"],
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """The parameters of a fit with their defaults; nothing is checked before `check`."""
+
+    n_components: int = 2
+    kernel: str | Callable[..., Any] = "rbf"
+    gamma: float | str | None = "scale"
+    degree: float = 3
+    coef0: float = 1.0
+    kernel_params: Mapping[str, Any] | None = None
+    normalize: bool = False
+    solver: str = "auto"
+    update: str = "proximal"
+    centering: str | None = "global"
+    init: str = "landmarks"
+    rho: Any = "auto"
+    n_oversamples: int | str = "auto"
+    n_landmarks: int | str = "auto"
+    max_landmarks: int = MAX_LANDMARKS
+    landmarks: Any = "auto"
+    share_rows: bool = True
+    missing: str = "error"
+    standardize: bool = False
+    expansion: str = "neighborhood"
+    exchange_noise: float | str = 0.0
+    max_iter: int = 100
+    tol: float = 1e-3
+    network: Network | int | None = None
+    engine: str = "local"
+    dtype: Any = None
+    copy_X: bool = True
+    device: str | None = None
+    memory_limit: int | str | None = None
+    random_state: Any = None
+    diagnostics: bool = False
+    verbose: bool | int = False
+
+    @classmethod
+    def of(cls, estimator: Any) -> Self:
+        """Those of an estimator."""
+        return cls(**estimator.get_params(deep=False))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @cached_property
+    def rule(self) -> PenaltyRule:
+        return penalty_rule(self.rho, self.max_iter)
+
+    @cached_property
+    def noise(self) -> Noise:
+        return Noise.of(self.exchange_noise)
+
+    @property
+    def source(self) -> LandmarkSource:
+        """Where landmarks come from; points are not checked before the columns of the samples are known."""
+        return LandmarkSource.of(self.landmarks)
+
+    @property
+    def float_types(self) -> list[Any]:
+        """The dtypes to compute in; the first is that of data which is not a float."""
+        return [np.float64, np.float32] if self.dtype is None else [np.dtype(self.dtype).type]
+
+    @property
+    def allow_nan(self) -> bool:
+        return self.missing == "mean"
+
+    def seed(self) -> int:
+        """A whole number as it is; anything else is drawn from, anew with each call."""
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def check(self) -> None:
+        """Refuse what is wrong whatever the data is."""
+        if self.n_components is None:
+            raise ValueError(
+                "n_components=None: all components of N rows would take N columns at every node; give the number that you want"
+            )
+        if isinstance(self.kernel, str) and self.kernel == "precomputed":
+            raise ValueError(
+                "kernel='precomputed': a node must compare its rows with landmarks and neighbors, which a matrix given to it cannot do. Where one "
+                "process has the whole matrix K, give row numbers as samples, X = numpy.arange(len(K))[:, None], and a kernel that looks them up: "
+                "lambda A, B: K[numpy.ix_(A[:, 0].astype(int), B[:, 0].astype(int))]"
+            )
+        validate_parameter_constraints(CONSTRAINTS, self.as_dict(), "DecentralizedKernelPCA")
+        parse_size(self.memory_limit)
+        if self.engine != "local" and (self.memory_limit is not None or self.device is not None):
+            raise ValueError(
+                f"memory_limit and device are for engine='local', but engine={self.engine!r}; leave them at None"
+            )
+        if self.dtype not in (None, "float32", "float64", np.float32, np.float64):
+            raise ValueError(f"dtype={self.dtype!r}: known are 'float32', 'float64' and None")
+        if self.solver == "landmarks" and self.update == "paper":
+            raise ValueError(
+                "solver='landmarks' has no z to update, so update='paper' means nothing; leave it at 'proximal'"
+            )
+        if self.source.kind == RANDOM_FEATURES:
+            self._check_random_features()
+        _ = self.rule, self.noise
+
+    def _check_random_features(self) -> None:
+        if self.solver == "projection":
+            raise ValueError(
+                f"landmarks={RANDOM_FEATURES!r} with solver={self.solver!r}: random features need solver='landmarks'"
+            )
+        if self.kernel not in FREQUENCIES:
+            raise ValueError(
+                f"landmarks={RANDOM_FEATURES!r} with kernel={self.kernel!r}, which has none; kernels "
+                f"that have them: {', '.join(sorted(FREQUENCIES))}"
+            )
+
+    def settings(self, features: Features, seed: int) -> Settings:
+        """What they mean for samples with these columns."""
+        kernel = make_kernel(
+            self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params, self.normalize, features.count
+        )
+        source = self.source if self.source.points is None else LandmarkSource.of(self._points(features))
+        return Settings(
+            n_components=int(self.n_components),
+            n_oversamples=_count(self.n_oversamples),
+            kernel=kernel,
+            gamma_by_variance=isinstance(self.gamma, str) and kernel.has_gamma,
+            solver=self.solver,  # type: ignore[arg-type]
+            update=self.update,  # type: ignore[arg-type]
+            centering=self.centering,  # type: ignore[arg-type]
+            init=self.init,  # type: ignore[arg-type]
+            rho=self.rule,
+            n_landmarks=_count(self.n_landmarks),
+            landmarks=source,
+            max_landmarks=int(self.max_landmarks),
+            share_rows=bool(self.share_rows),
+            impute=self.missing == "mean",
+            standardize=bool(self.standardize),
+            exchange_noise=self.noise,
+            max_iter=int(self.max_iter),
+            tol=float(self.tol),
+            seed=seed,
+            diagnostics=bool(self.diagnostics),
+        )
+
+    def _points(self, features: Features) -> np.ndarray:
+        """Landmarks that were given, with the columns as they are computed with."""
+        samples = Samples.of(self.landmarks, "landmarks")
+        points = samples.X
+        if is_foreign(points):
+            points = foreign_samples(points, "landmarks", None)
+        points = check_array(to_numpy(points), dtype=np.float64, input_name="landmarks")
+        if points.shape[1] != features.count:
+            raise ValueError(
+                f"landmarks: {points.shape[1]} columns, but the samples have {features.count}; use the same"
+            )
+        points = features.arrange(Samples(points, samples.names), "landmarks", "the samples")
+        _, first, counts = np.unique(points, axis=0, return_index=True, return_counts=True)
+        if (counts > 1).any():
+            row = int(first[counts > 1][0])
+            raise ValueError(f"landmarks: row {row} comes {counts[counts > 1][0]} times; give each point once")
+        if self.n_landmarks not in ("auto", len(points)):
+            raise ValueError(
+                f"n_landmarks={self.n_landmarks}, but landmarks are {len(points)} points; leave it at 'auto'"
+            )
+        return points
+
+
+def _count(given: Any) -> int | Literal["auto"]:
+    return "auto" if given == "auto" else int(given)

@@ -1,0 +1,230 @@
+"""What a fit found, put together from the nodes' answers for the person who asked: numbers, history, models, and what to warn of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from . import progress
+from .answer import Answer
+from .choices import RANDOM_FEATURES
+from .core.accuracy import Accuracy
+from .core.centering import BadColumn
+from .core.spectrum import to_numpy
+from .network import Network
+from .node_model import NodeModels
+from .parameters import Parameters
+from .plan import Engine, Outcome, Plan
+
+FLAT = 0.01  # a first component that explains less is worth a word
+
+
+class NarrowKernelWarning(UserWarning):
+    """The kernel is too narrow for the data: the components explain next to nothing."""
+
+
+def run_plan(plan: Plan, engine: Engine, parameters: Parameters) -> Result:
+    """Let an engine run a plan. Progress is shown, if it is wanted, by the process that hosts the first node."""
+    shown = bool(parameters.verbose) and 0 in plan.nodes
+    try:
+        with progress.watch(shown, len(plan.network), plan.options) as observer:
+            outcome = engine(plan, observer)
+    except BadColumn as error:
+        raise ValueError(f"{plan.features.describe(error.column)} {error.text}") from error
+    return Result(plan, outcome, parameters)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A plan and its outcome, in the words of `DecentralizedKernelPCA`'s attributes."""
+
+    plan: Plan
+    outcome: Outcome
+    parameters: Parameters
+
+    @property
+    def _first(self) -> Answer:
+        """Of the answers, which hold alike what all nodes know."""
+        return self.outcome.answers[0]
+
+    @property
+    def eigenvalues(self) -> Any:
+        return self._first.eigenvalues
+
+    @property
+    def explained_variance_ratio(self) -> Any:
+        trace = float(self._first.trace)
+        return self.eigenvalues / trace if trace > 0 else self.eigenvalues * 0
+
+    @property
+    def estimate(self) -> Accuracy | None:
+        """How good the answer is estimated to be, if it is."""
+        return self._first.accuracy
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        if self.estimate is None:
+            return np.full(self.parameters.n_components, np.nan)
+        return np.array(self.estimate.components)
+
+    @property
+    def span_accuracy(self) -> float:
+        return np.nan if self.estimate is None else self.estimate.span
+
+    @property
+    def accurate(self) -> bool:
+        """Whether the answer is as good as `tol` asks, as far as that is known."""
+        return self.estimate is None or self.estimate.meets(self.parameters.tol)
+
+    @property
+    def n_landmarks(self) -> int:
+        return 0 if self._first.marks is None else self._first.marks.size
+
+    @property
+    def n_iter(self) -> int:
+        return self._first.n_iter
+
+    @property
+    def converged(self) -> bool:
+        return self._first.converged and self.accurate
+
+    @property
+    def gamma(self) -> float:
+        return float(self._first.kernel.gamma)
+
+    @cached_property
+    def node_models(self) -> NodeModels:
+        return NodeModels(self.outcome.answers, self.parameters.expansion, self.plan.options, self.plan.features)
+
+    @cached_property
+    def history(self) -> dict[str, Any]:
+        return _history(self.outcome)
+
+    @property
+    def answering_node(self) -> int:
+        """The node hosted here with the most samples in its neighborhood."""
+        return _best_informed(self.plan.network, self.plan.sizes, self.plan.nodes)
+
+    # ------------------------------------------------------------------ warnings
+    def warnings(self) -> list[Warning]:
+        """What the person who asked should know: what did not converge, how good the answer is, whether the kernel fits the data."""
+        found: list[Warning] = []
+        if not self._first.converged:
+            found.append(ConvergenceWarning(self._not_converged(self._first.runs)))
+        if self.estimate is not None and not self.accurate:
+            found.append(ConvergenceWarning(self._inaccurate(self.estimate)))
+        if self._narrow:
+            found.append(NarrowKernelWarning(self._too_narrow()))
+        return found
+
+    def _not_converged(self, runs: list[tuple[str, int]]) -> str:
+        """What did not converge, by how much, and what to try."""
+        given, history = self.parameters, self.history
+        failed = next(i for i, (verdict, _) in enumerate(runs) if verdict != "converged")
+        verdict, iterations = runs[failed]
+        last = sum(n for _, n in runs[: failed + 1]) - 1
+        which = f"component {failed + 1}: " if len(runs) > 1 else ""
+        state = f"relative residual {history['residual'][last]:.2g}"
+        if len(history["since_check"]):
+            node = self.node_models.names[int(np.argmax(history["residual_by_node"][last]))]
+            state += f" (node {node}), change {history['since_check'][last]:.2g} since the check before"
+        state += f", where tol={given.tol:g} allows {given.tol**0.5:.2g}"
+        if verdict == "interrupted":
+            return f"{which}interrupted after {iterations} iterations; the last iterate is kept: {state}"
+        if verdict == "diverged":
+            message = f"{which}diverged before iteration {iterations}; the iterate of the last good check is kept; use rho='auto'"
+            return message + (" and update='proximal'" if given.update == "paper" else "")
+        message = f"{which}not converged after {iterations} iterations: {state}; the last iterate is kept; "
+        if given.update == "paper":
+            return message + "use update='proximal': the paper's can diverge"
+        message += "raise max_iter or tol" + ("" if given.rho == "auto" else ", or use rho='auto'")
+        if given.n_oversamples != "auto":
+            message += ", or raise n_oversamples, in case eigenvalues lie close"
+        return message
+
+    def _inaccurate(self, estimate: Accuracy) -> str:
+        """How good the answer is estimated to be, what limited it, and what to do."""
+        given, options = self.parameters, self.plan.options
+        k, m = given.n_components, self.n_landmarks
+        message = (
+            f"the components are estimated to be less accurate than tol={given.tol:g} asks for: squared sine {estimate.error:.2g} of the largest "
+            f"angle between their span and that of central kernel PCA (span_accuracy_ {estimate.span:.4f})"
+        )
+        if options.solver == "projection":
+            message += f", with {m} landmarks; use solver='auto', or more landmarks"
+        elif not options.grow:
+            message += f", with {m} landmarks; use n_landmarks='auto', or more of them"
+        elif m >= options.max_landmarks:
+            message += (
+                f", with {m} landmarks, the limit that max_landmarks={options.max_landmarks} sets; raise it, or tol"
+            )
+        elif given.memory_limit is not None and options.share_rows:
+            message += f", with {m} landmarks, as many as memory_limit={given.memory_limit!r} allows; raise it, or tol"
+        else:
+            message += (
+                f", with {m} landmarks, where landmarks={given.landmarks!r} has no more that would help; raise tol"
+            )
+            message += "" if given.source.kind == "auto" else ", or use landmarks='auto'"
+        if options.grow and not options.share_rows and self.plan.sizes.sum() > m:
+            message += ", or use share_rows=True, if rows may leave their nodes"
+        if given.kernel in ("rbf", "laplacian"):
+            message += ", or lower gamma: a wider kernel needs fewer landmarks"
+        if any(last > k for _, last in estimate.groups()):
+            message += f". Eigenvalues {k} and {k + 1} lie close: another n_components may be easier to find"
+        return message
+
+    @property
+    def _narrow(self) -> bool:
+        """Whether rows are alike only to themselves, so that components explain next to nothing."""
+        given = self.parameters
+        unsure = given.update == "paper" or (given.source.kind == RANDOM_FEATURES and not self.converged)
+        return 0 < self._share < FLAT and given.kernel in ("rbf", "laplacian") and not unsure
+
+    @property
+    def _share(self) -> float:
+        return float(self.explained_variance_ratio[0])
+
+    def _too_narrow(self) -> str:
+        scaled = self.parameters.gamma == "scale"
+        remedy = "use a smaller gamma, or standardize=True" if scaled else "use gamma='scale', or a smaller gamma"
+        return (
+            f"the first component explains {self._share:.2%} of the variance: with gamma={self.gamma:.3g} the kernel is too narrow for this "
+            f"data, so that nearly every row is alike only to itself; {remedy}"
+        )
+
+
+def _best_informed(network: Network, sizes: np.ndarray, nodes: np.ndarray) -> int:
+    """Of `nodes`, the one with the most samples around; of equals, the first by name."""
+    around = sizes + np.bincount(
+        network.directed_edges[:, 0], weights=sizes[network.directed_edges[:, 1]], minlength=len(sizes)
+    )
+    candidates = network.by_name[np.isin(network.by_name, nodes)]
+    return int(candidates[np.argmax(around[candidates])])
+
+
+def _history(outcome: Outcome) -> dict[str, Any]:
+    """What the nodes recorded, put together by us; no node knows it."""
+    answers: Sequence[Answer] = outcome.answers
+    nodes = np.concatenate([answer.block.nodes for answer in answers])
+    traffic = outcome.traffic
+    history: dict[str, Any] = {"messages": traffic.messages, "bytes": traffic.bytes, "seconds": outcome.seconds}
+    history |= {"edges": traffic.edges, "edge_bytes": traffic.edge_bytes}
+    for name in ("residual", "change", "since_check", "objective", "lagrangian"):
+        if name not in answers[0].history:
+            if name != "lagrangian":  # no iterations were needed
+                history[name] = np.empty(0)
+            continue
+        rows = np.concatenate([to_numpy(answer.history[name]) for answer in answers], axis=1)
+        by_node = rows[:, np.argsort(nodes)]
+        history[name] = by_node.sum(axis=1) if name in ("objective", "lagrangian") else by_node.max(axis=1)
+        if name == "residual":
+            history["residual_by_node"] = by_node
+    stages = answers[0].known.stages
+    history["landmarks"] = np.array([m for m, _ in stages], dtype=np.int64)
+    history["error"] = np.array([error for _, error in stages])
+    return history

@@ -1,0 +1,33 @@
+"""What `import dekpca` costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+HEAVY = {"rich", "typer", "networkx", "matplotlib", "plotly", "grpc", "mpi4py", "torch", "pandas"}
+MOST = 1.2  # times `import sklearn.decomposition`
+
+CODE = """
+import json, sys, time
+start = time.process_time()
+import sklearn.decomposition
+middle = time.process_time()
+before = set(sys.modules)
+import dekpca
+end = time.process_time()
+print(json.dumps([sorted({m.split(".")[0] for m in set(sys.modules) - before}), (end - start) / (middle - start)]))
+"""
+
+
+def measured():
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_import_is_lean():
+    """scikit-learn imports what it needs; dekpca adds its own modules, and little time. The best of three: others use the machine too."""
+    found = [measured() for _ in range(3)]
+    assert not HEAVY & set(found[0][0])
+    assert min(ratio for _, ratio in found) <= MOST
