@@ -31,6 +31,7 @@ from dekpca.engines.peer.net.identity import init_ca, issue
 from dekpca.experiments import splits
 from dekpca.options import settle
 from dekpca.parameters import Parameters
+from dekpca.plan import Plan
 
 SLOWEST = 3.0  # times the same problem by MPI
 LARGEST = 3.0  # times data and Gram matrix of the neighborhood
@@ -62,12 +63,13 @@ def against_mpi(data: Path, floors: Floors, repeats: int) -> None:
                 random_state=0,
             )
             options = settle(Parameters.of(model).settings(Features(X.shape[1]), 0), network, np.full(J, rows))
+            plan = Plan.of(parts, network, options)
             if rows == 100:
-                cluster.run(parts, network, options)  # imports and the like
+                cluster.run(plan)  # imports and the like
             peers, mpi, iterating = [], [], []
             for _ in range(repeats):
                 start = time.perf_counter()
-                outcome = cluster.run(parts, network, options)
+                outcome = cluster.run(plan)
                 peers.append(time.perf_counter() - start)
                 iterating.append(outcome.seconds["iterations"])
                 mpi.append(max(rank["whole"] for rank in by_mpi.launch(data, ranks, [{"J": J, "rows": rows}])[0]))

@@ -24,4 +24,4 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
     if plan.resume is not None:
         raise ValueError("engine='peer' goes on from the folder of each node, not from a state; use dekpca node run")
     with LocalCluster(len(plan.network)) as cluster:
-        return cluster.run(plan.parts, plan.network, plan.options)
+        return cluster.run(plan)

@@ -23,8 +23,7 @@ from ....answer import Answer
 from ....block import make_blocks
 from ....core.spectrum import to_numpy
 from ....network import Network
-from ....options import Options
-from ....plan import Outcome, Traffic
+from ....plan import Outcome, Plan, Traffic
 from ..net.identity import init_ca, issue
 from ..storage import codec
 
@@ -75,8 +74,9 @@ class LocalCluster:
             log.close()
         self._temporary.cleanup()
 
-    def run(self, parts: Sequence[Any], network: Network, options: Options) -> Outcome:
-        """Run the program for all nodes of a network, each in a process of the cluster."""
+    def run(self, plan: Plan) -> Outcome:
+        """Run the program for all nodes of a plan, each in a process of the cluster."""
+        parts, network, options = plan.parts, plan.network, plan.options
         if len(network) > self.size:
             raise ValueError(f"{len(network)} nodes for a cluster of {self.size}")
         try:
