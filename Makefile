@@ -63,7 +63,7 @@ fuzz: $(VENV)/installed
 wire:
 	test -x $(VENV)-wire/bin/python || $(PYTHON) -m venv $(VENV)-wire
 	$(VENV)-wire/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.74.0
-	cd src/dekpca/engines/peer && ../../../../$(VENV)-wire/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. wire.proto
+	cd src/dekpca/engines/peer/protocol && ../../../../../$(VENV)-wire/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. wire.proto
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -26,11 +26,12 @@ import mpi as by_mpi
 from common import GAMMA, Floors, arguments, console, load, table
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.columns import Features
-from dekpca.engines.peer.crew import Crew, free_addresses, write_nodes
-from dekpca.engines.peer.identity import init_ca, issue
+from dekpca.engines.peer.app.local_cluster import LocalCluster, free_addresses, write_nodes
+from dekpca.engines.peer.net.identity import init_ca, issue
 from dekpca.experiments import splits
 from dekpca.options import settle
 from dekpca.parameters import Parameters
+from dekpca.plan import Plan
 
 SLOWEST = 3.0  # times the same problem by MPI
 LARGEST = 3.0  # times data and Gram matrix of the neighborhood
@@ -49,7 +50,7 @@ def against_mpi(data: Path, floors: Floors, repeats: int) -> None:
         f"load {os.getloadavg()[0]:.1f}: seconds from data to answers, best (median) of {repeats} in turn",
         "rows of a node", "peers", "of which iterations", "MPI", "peers / MPI", "eigenvalues apart from local",
     )  # fmt: skip
-    with Crew(J) as crew:
+    with LocalCluster(J) as cluster:
         for rows in (100, 500, 1000):
             parts = [X[r] for r in splits.evenly(y, np.full(J, rows))]
             model = DecentralizedKernelPCA(
@@ -62,12 +63,13 @@ def against_mpi(data: Path, floors: Floors, repeats: int) -> None:
                 random_state=0,
             )
             options = settle(Parameters.of(model).settings(Features(X.shape[1]), 0), network, np.full(J, rows))
+            plan = Plan.of(parts, network, options)
             if rows == 100:
-                crew.run(parts, network, options)  # imports and the like
+                cluster.run(plan)  # imports and the like
             peers, mpi, iterating = [], [], []
             for _ in range(repeats):
                 start = time.perf_counter()
-                outcome = crew.run(parts, network, options)
+                outcome = cluster.run(plan)
                 peers.append(time.perf_counter() - start)
                 iterating.append(outcome.seconds["iterations"])
                 mpi.append(max(rank["whole"] for rank in by_mpi.launch(data, ranks, [{"J": J, "rows": rows}])[0]))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+import time
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from dekpca import Network
 from dekpca.engines.agreement import settings_of, texts
-from dekpca.engines.peer.crew import free_addresses
-from dekpca.engines.peer.session import Place, Session
-from dekpca.engines.peer.station import Timeouts
+from dekpca.engines.peer.app.local_cluster import free_addresses
+from dekpca.engines.peer.app.session import Place, Session
+from dekpca.engines.peer.net.endpoint import Endpoint
+from dekpca.engines.peer.protocol.handshake import HandshakeSettings
+from dekpca.engines.peer.protocol.membership import Membership
+from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
+from dekpca.engines.peer.storage.database import FILE
+from dekpca.engines.peer.storage.folder import RunFolder
 from dekpca.kernels import Kernel
 from dekpca.options import Settings, settle
 
@@ -88,6 +96,60 @@ class Nodes:
         join([self.start(name, (observers or {}).get(name)) for name in self.network.names])
         assert not self.errors, self.errors
         return self.answers
+
+
+@contextmanager
+def endpoint(folder, *neighbors, name="a", timeouts=None):
+    """A node with a folder, and without connections; its clock runs."""
+    store = RunFolder(folder / name)
+    try:
+        store.open({"run": "r"})
+        yield Endpoint(
+            protocol(name, *neighbors, now=time.monotonic(), timeouts=timeouts),
+            store,
+            dict.fromkeys(neighbors, "127.0.0.1:1"),
+        )
+    finally:
+        store.close()
+
+
+def protocol(name, *neighbors, now=0.0, timeouts=None, settings=None):
+    """A node without a folder, connections or a clock."""
+    membership = Membership(name, neighbors, 3)
+    return NodeProtocol(
+        name, "r", settings or HandshakeSettings({}), membership, neighbors, timeouts or Timeouts(), now
+    )
+
+
+def change(folder, statement, *values):
+    """Change the database of a node that does not run, as damage would: checksums stay as they were. Returns what a query finds."""
+    with closing(sqlite3.connect(folder / FILE)) as database, database:
+        return database.execute(statement, values).fetchall()
+
+
+def stored(folder, query):
+    """What a query finds on the disk of a node, which may run or not have begun."""
+    try:
+        with closing(sqlite3.connect(f"file:{folder / FILE}?mode=ro", uri=True)) as database:
+            return database.execute(query).fetchall()
+    except sqlite3.Error:
+        return []
+
+
+def damage_value(folder, name, how="flipped"):
+    """Damage a checkpoint in the database."""
+    ((row, data),) = change(
+        folder, "SELECT rowid, data FROM value WHERE name = ? ORDER BY length(data) DESC LIMIT 1", name
+    )
+    middle = len(data) // 2
+    damaged = data[:middle] if how == "cut" else data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :]
+    change(folder, "UPDATE value SET data = ? WHERE rowid = ?", damaged, row)
+
+
+def checkpoints(folder):
+    """Names of the checkpoints in the database, oldest first."""
+    found = change(folder, "SELECT DISTINCT name FROM value WHERE name LIKE 'checkpoint-%'")
+    return sorted((name for (name,) in found), key=lambda name: int(name.split("-")[1]))
 
 
 def join(threads):

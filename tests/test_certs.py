@@ -22,10 +22,10 @@ from typer.testing import CliRunner
 
 from dekpca.cli import app
 from dekpca.cli.common import out
-from dekpca.engines.peer import identity
-from dekpca.engines.peer.authority import SKEW
-from dekpca.engines.peer.certificates import public
-from dekpca.engines.peer.identity import IdentityError, init_ca, issue, load, peer_name
+from dekpca.engines.peer.net import identity
+from dekpca.engines.peer.net.authority import SKEW
+from dekpca.engines.peer.net.certificates import public
+from dekpca.engines.peer.net.identity import IdentityError, init_ca, issue, load, peer_name
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=9)
 OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="compares with openssl")

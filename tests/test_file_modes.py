@@ -110,24 +110,24 @@ def test_nothing_that_peers_write_is_readable_by_others(tmp_path):
     end(*(start("node", "run", "--yes", f"node-{j}.toml", cwd=own) for j in range(2)))
     written = {re.sub(r"\d+", "N", path.name) for path in tmp_path.rglob("*")}
     assert {"node-N.log", "node-N.json", "node-N.npz", "node-N.html", "finished.json"} <= written
-    assert {"checkpoint-N.bin", "known-N.a.bin", "journal-N.bin"} <= written
+    assert {"run.db", "lock"} <= written
     assert open_to_others(tmp_path) == {"own"}
 
 
 @pytest.mark.filterwarnings("ignore:not converged")
-def test_nothing_that_a_crew_writes_is_readable_by_others(monkeypatch, tmp_path):
+def test_nothing_that_a_cluster_writes_is_readable_by_others(monkeypatch, tmp_path):
     """At c6f9cc8 only the temporary folder of engine="peer" protected the rows in it."""
     pytest.importorskip("grpc", reason="peers need gRPC: make .venv/installed")
-    from dekpca.engines.peer.crew import Crew
+    from dekpca.engines.peer.app.local_cluster import LocalCluster
 
-    found, run = [], Crew.run
+    found, run = [], LocalCluster.run
 
-    def run_and_look(crew, *arguments):
-        outcome = run(crew, *arguments)
-        found.append((open_to_others(crew.folder), {path.name for path in crew.folder.rglob("*")}))
+    def run_and_look(cluster, *arguments):
+        outcome = run(cluster, *arguments)
+        found.append((open_to_others(cluster.folder), {path.name for path in cluster.folder.rglob("*")}))
         return outcome
 
-    monkeypatch.setattr(Crew, "run", run_and_look)
+    monkeypatch.setattr(LocalCluster, "run", run_and_look)
     before = os.umask(0o022)
     try:
         X = np.random.default_rng(0).normal(size=(60, 4))
@@ -135,7 +135,7 @@ def test_nothing_that_a_crew_writes_is_readable_by_others(monkeypatch, tmp_path)
     finally:
         os.umask(before)
     ((exposed, written),) = found
-    assert {"0.npy", "0.answer.bin", "options.bin", "journal-0.bin", "worker-0.log"} <= written
+    assert {"0.npy", "0.answer.bin", "options.bin", "run.db", "worker-0.log"} <= written
     assert exposed <= {"certs", "certs/ca.crt", "certs/0.crt", "certs/1.crt"}  # everybody may know them
 
 

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import re
-import stat
 import threading
 import time
 from dataclasses import replace
@@ -17,26 +16,23 @@ import pytest
 
 from dekpca import DecentralizedKernelPCA, Network, engines
 from dekpca.engines import local
-from dekpca.engines.peer import station as station_module
-from dekpca.engines.peer import transport
-from dekpca.engines.peer import wire_pb2 as wire
-from dekpca.engines.peer.crew import Crew, free_addresses
-from dekpca.engines.peer.errors import Changed, Damaged, Disagreement, PeerError, PeerLost, ProtocolError, RunFailed
-from dekpca.engines.peer.journal import Journal
-from dekpca.engines.peer.links import Link
-from dekpca.engines.peer.mail import PeerMail
-from dekpca.engines.peer.roster import Roster
-from dekpca.engines.peer.station import Station, Timeouts
-from dekpca.engines.peer.terms import Terms
-from dekpca.engines.peer.transport import Transport
+from dekpca.engines.peer.app.delivery import PeerDelivery
+from dekpca.engines.peer.app.local_cluster import LocalCluster, free_addresses
+from dekpca.engines.peer.errors import Changed, Damaged, Disagreement, PeerLost, ProtocolError, RunFailed
+from dekpca.engines.peer.net import endpoint as endpoints
+from dekpca.engines.peer.net.client import Client
+from dekpca.engines.peer.net.transport import Transport
+from dekpca.engines.peer.protocol.node import Timeouts
+from dekpca.engines.peer.storage.database import FILE
+from dekpca.engines.peer.storage.messages import MessageLog
 from dekpca.plan import Plan
 from dekpca.testing import check_answers, check_engine
-from peer_nodes import PATIENCE, Nodes, Stop, bits, join, problem
+from peer_nodes import PATIENCE, Nodes, Stop, bits, change, checkpoints, damage_value, endpoint, join, problem
 
 
 def test_conformance_with_processes_and_certificates():
-    with Crew(6) as crew:
-        check_engine(crew.run)
+    with LocalCluster(6) as cluster:
+        check_engine(cluster.run)
 
 
 @pytest.mark.parametrize(
@@ -99,12 +95,12 @@ def stop_at(iteration):
     return observe
 
 
-def stop_with_two_checkpoints(folder):
+def stop_with_two_checkpoints(nodes, name):
     """An observer that ends its node when it cannot begin from the start any more."""
 
     def observe(blocks, requests):
-        time.sleep(0.03)  # longer than a receipt takes
-        if (folder / "trimmed").exists():
+        time.sleep(0.03)  # longer than an acknowledgement takes
+        if nodes.sessions[name].store.through:
             raise Stop
 
     return observe
@@ -142,34 +138,35 @@ def test_nodes_without_iterations_go_on_bit_for_bit(tmp_path, settings, monkeypa
     check_answers("auto", _by_name(expected), _by_name_local(local.run(Plan.of(parts, network, options))))
     accuracy = {answer.accuracy for answer in expected.values()}
     assert len(accuracy) == 1
-    kinds, begin = {"1": "landmarks", "2": "sketch", "3": "accuracy"}, PeerMail._begin
+    kinds, begin = {"1": "landmarks", "2": "sketch", "3": "accuracy"}, PeerDelivery._begin
 
     def stop_once(mail, kind, *given):
-        if kinds.get(mail.station.name) == kind:
-            del kinds[mail.station.name]
+        if kinds.get(mail.endpoint.name) == kind:
+            del kinds[mail.endpoint.name]
             raise Stop
         begin(mail, kind, *given)
 
-    monkeypatch.setattr(PeerMail, "_begin", stop_once)
+    monkeypatch.setattr(PeerDelivery, "_begin", stop_once)
     nodes = Nodes(tmp_path / "broken", network, parts, options)
     run_with_restarts(nodes, dict.fromkeys(kinds))
     assert bits(nodes.answers) == bits(expected)
     assert {answer.accuracy for answer in nodes.answers.values()} == accuracy
 
 
-def test_what_is_deleted_is_said_to_be_over_before(tmp_path, monkeypatch):
+def test_neighbors_learn_what_is_not_needed_before_it_is_deleted(tmp_path, monkeypatch):
     """Else a neighbor that calls at that moment takes it for lost, and all stop."""
-    forget, told = Journal.forget, []
+    forget, told = MessageLog.forget, []
 
-    def slow(journal, through):
-        told.extend((through, s.station.through) for s in list(nodes.sessions.values()) if s.station.journal is journal)
-        forget(journal, through)
+    def slow(messages, through):
+        sessions = [s for s in list(nodes.sessions.values()) if s.store.messages is messages]
+        told.extend((through, s.protocol.through) for s in sessions)
+        forget(messages, through)
         time.sleep(0.2)  # for the neighbor that starts again to call
 
     network = Network.ring(3)
     parts, options = problem(network, max_iter=10)
     nodes = Nodes(tmp_path, network, parts, options)
-    monkeypatch.setattr(Journal, "forget", slow)
+    monkeypatch.setattr(MessageLog, "forget", slow)
     threads = {name: nodes.start(name, stop_at(4) if name == "1" else None) for name in network.names}
     join([threads["1"]])
     assert isinstance(nodes.errors["1"], Stop)
@@ -178,31 +175,6 @@ def test_what_is_deleted_is_said_to_be_over_before(tmp_path, monkeypatch):
     assert not nodes.errors
     assert told
     assert all(through <= said for through, said in told), told
-
-
-def test_the_silence_of_a_former_life_is_not_said(tmp_path):
-    """A node that was answered only by one that stayed to say why it stopped may wait longer than peer_timeout for it to come back."""
-    stations = {}
-    for name, other in ("ab", "ba"):
-        (tmp_path / name).mkdir()
-        roster, journal = Roster(name, [other], 3), Journal(tmp_path / name)
-        stations[name] = Station(
-            name, "r", tmp_path / name, {other: ""}, roster, journal, Timeouts(peer=300, start=3600)
-        )
-    a, b = stations["a"], stations["b"]
-    a.answered(a.neighbors["b"])
-    a.neighbors["b"].answered -= 500
-    a._check_lost([a.neighbors["b"]], "its record")
-    early = a.beat(a.neighbors["b"])  # on its way when the two agree
-    b.answered(b.neighbors["a"])
-    b.agree(b.neighbors["a"])
-    b.note_beat(b.neighbors["a"], early)
-    b._check_lost([b.neighbors["a"]], "its record")
-    a.agree(a.neighbors["b"])
-    a.neighbors["b"].answered -= 400
-    assert a.beat(a.neighbors["b"]).silence >= 400  # of this life it is
-    for station in stations.values():
-        station.journal.close()
 
 
 def _by_name(answers):
@@ -218,31 +190,24 @@ def _by_name_local(outcome):
     return by_node(outcome)
 
 
-def damage(path, how):
-    content = bytearray(path.read_bytes())
-    if how == "cut":
-        content = content[: len(content) // 2]
-    else:
-        content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
 @pytest.mark.parametrize("how", ["cut", "flipped"])
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(tmp_path, how, caplog, monkeypatch):
     network = Network.ring(3)
     parts, options = problem(network)
     expected = Nodes(tmp_path / "whole", network, parts, options).run()
     nodes = Nodes(tmp_path / "broken", network, parts, options)
-    stop = stop_with_two_checkpoints(tmp_path / "broken" / "1")
+    stop = stop_with_two_checkpoints(nodes, "1")
     threads = [nodes.start(name, stop if name == "1" else None) for name in network.names]
     join([threads[1]])
-    newest = max((tmp_path / "broken" / "1").glob("checkpoint-*.bin"), key=lambda p: int(p.stem.split("-")[1]))
-    damage(newest, how)
-    damage(next((tmp_path / "broken" / "1").glob("known-*.a.bin")), how)  # there are two of these
+    folder = tmp_path / "broken" / "1"
+    newest = checkpoints(folder)[-1]
+    damage_value(folder, newest, how)
+    ((copy,),) = change(folder, "SELECT name FROM value WHERE name LIKE 'known-%.a' LIMIT 1")  # there are two of these
+    damage_value(folder, copy, how)
     with caplog.at_level(logging.WARNING, "dekpca.peer"):
         monkeypatch.setattr(logging.getLogger("dekpca.peer"), "propagate", True)
         join([nodes.start("1"), threads[0], threads[2]])
-    assert any("checkpoint refused" in r.message and getattr(r, "file", "") == newest.stem for r in caplog.records)
+    assert any("checkpoint refused" in r.message and getattr(r, "file", "") == newest for r in caplog.records)
     assert not nodes.errors
     assert bits(nodes.answers) == bits(expected)
 
@@ -251,14 +216,14 @@ def test_no_good_checkpoint_is_an_error_not_an_answer(tmp_path):
     network = Network.path(2)
     parts, options = problem(network)
     nodes = Nodes(tmp_path, network, parts, options)
-    threads = [nodes.start("0"), nodes.start("1", stop_with_two_checkpoints(tmp_path / "1"))]
+    threads = [nodes.start("0"), nodes.start("1", stop_with_two_checkpoints(nodes, "1"))]
     join([threads[1]])
-    for path in (tmp_path / "1").glob("checkpoint-*.bin"):
-        damage(path, "flipped")
+    for name in checkpoints(tmp_path / "1"):
+        damage_value(tmp_path / "1", name)
     join([nodes.start("1")])
     assert isinstance(nodes.errors["1"], Damaged)
-    assert "none of the 2 checkpoints is good" in str(nodes.errors["1"])
-    nodes.sessions["0"].station.fail(Stop())
+    assert "all 2 checkpoints damaged" in str(nodes.errors["1"])
+    nodes.sessions["0"].endpoint.fail(Stop())
     join([threads[0]])
 
 
@@ -316,46 +281,6 @@ def test_what_differs_is_said_by_both(tmp_path):
         assert "gamma" not in text  # only what differs
 
 
-@pytest.mark.parametrize(
-    ("kind", "becomes"),
-    [("Disagreement", Disagreement), ("PeerLost", PeerLost), ("", PeerLost), ("SystemExit", PeerLost)],
-)
-def test_a_farewell_is_an_error_of_the_same_kind_and_is_passed_on(tmp_path, kind, becomes):
-    journal = Journal(tmp_path)
-    station = Station("a", "r", tmp_path, {"b": "", "c": ""}, Roster("a", ["b", "c"], 3), journal, Timeouts())
-    beat = wire.Beat(phase="meeting", stopped="tol: node b has 1, node d has 2", contagious=True, kind=kind)
-    station.note_beat(station.neighbors["b"], beat)
-    with pytest.raises(PeerError, match=r"tol: node b has 1, node d has 2 \(says node b\)") as caught:
-        station.meet()
-    assert type(caught.value) is becomes
-    said = station.beat(station.neighbors["c"])
-    assert (said.stopped, said.contagious, said.kind) == (beat.stopped, True, becomes.__name__)
-    journal.close()
-
-
-def test_who_stops_anyway_hears_that_we_know_but_is_not_stopped_by_it(tmp_path):
-    """It may have said so in an answer, and waits for it; or be started again by now, with what was wrong corrected."""
-    journal = Journal(tmp_path)
-    station = Station(
-        "a", "r", tmp_path, {"b": "", "c": "", "d": ""}, Roster("a", ["b", "c", "d"], 3), journal, Timeouts()
-    )
-    b, c, d = station.neighbors.values()
-    interrupted = wire.Beat(phase="meeting", stopped="stopped by its owner", kind="KeyboardInterrupt")
-    station.note_beat(b, interrupted)
-    assert station.error is None
-    why = wire.Beat(phase="meeting", stopped="tol differs", contagious=True, kind="Disagreement")
-    station.note_beat(b, why)  # also if it wanted to stop before, for another reason
-    assert isinstance(station.error, Disagreement)
-    passed_on = wire.Beat(phase="meeting", stopped="tol differs", kind="Disagreement")
-    for neighbor, beat, stops in [(b, why, False), (c, passed_on, False), (d, interrupted, True)]:
-        station.note_beat(neighbor, beat)
-        said = station.beat(neighbor)
-        assert (said.stopped, said.contagious) == ("tol differs", stops)
-        neighbor.told_done = True
-        assert not station.beat(neighbor).stopped
-    journal.close()
-
-
 @pytest.mark.parametrize("what", ["number of columns", "dtype"])
 def test_columns_and_dtype_are_compared(tmp_path, what):
     network = Network.path(2)
@@ -379,7 +304,7 @@ def test_another_run_is_refused_by_whoever_is_called(tmp_path):
     assert "run: node" in str(nodes.errors[stopped])
     assert "'other'" in str(nodes.errors[stopped])
     for session in list(nodes.sessions.values()):
-        session.station.fail(Stop())
+        session.endpoint.fail(Stop())
     join(threads)
 
 
@@ -418,7 +343,7 @@ def test_whoever_comes_late_is_told_why_and_whoever_was_told_can_start_again(tmp
     nodes.places["0"] = replace(nodes.places["0"], folder=tmp_path / "corrected")
     del nodes.sessions["0"]
     first = nodes.start("0")
-    wait_for(lambda: "0" in nodes.sessions and nodes.sessions["0"].station.neighbors["1"].up)
+    wait_for(lambda: "0" in nodes.sessions and nodes.sessions["0"].protocol.neighbors["1"].up)
     assert middle.is_alive()
     since = time.monotonic()
     join([nodes.start("2"), middle])
@@ -440,35 +365,16 @@ def test_who_was_told_in_an_answer_says_that_it_knows(tmp_path):
     (nowhere,) = free_addresses(1)
     nodes.places["1"] = replace(nodes.places["1"], neighbors={**nodes.places["1"].neighbors, "2": nowhere})
     threads = [nodes.start("0", facts={"tol": "0.5"}), nodes.start("1")]
-    wait_for(lambda: "1" in nodes.sessions and nodes.sessions["1"].station.error is not None)
+    wait_for(lambda: "1" in nodes.sessions and nodes.sessions["1"].protocol.error is not None)
     since = time.monotonic()
     join([*threads, nodes.start("2")])
-    assert time.monotonic() - since < transport.LATE / 2
+    assert time.monotonic() - since < endpoints.LATE / 2
     for name in "012":
         assert isinstance(nodes.errors[name], Disagreement), nodes.errors
 
 
-def test_who_stays_only_to_say_why_does_not_count_as_having_come(tmp_path, monkeypatch):
-    """Else a corrected neighbor would wait for it only as long as for one that was there and fell silent."""
-    monkeypatch.setattr(transport, "LATE", 3.0)
-    network = Network.path(3)
-    parts, options = problem(network)
-    nodes = Nodes(tmp_path / "run", network, parts, options, timeouts=Timeouts(peer=5, start=60, beat=0.2))
-    first, middle = nodes.start("0", facts={"tol": "0.5"}), nodes.start("1")
-    join([first])
-    nodes.places["0"] = replace(nodes.places["0"], folder=tmp_path / "corrected")
-    del nodes.sessions["0"]
-    first = nodes.start("0")
-    wait_for(lambda: "0" in nodes.sessions and nodes.sessions["0"].station.neighbors["1"].up)
-    join([middle])
-    time.sleep(7)
-    assert first.is_alive()
-    join([first, nodes.start("1"), nodes.start("2")])
-    assert not nodes.errors
-
-
 def test_nobody_waits_for_ever_to_tell_who_never_comes(tmp_path, monkeypatch):
-    monkeypatch.setattr(transport, "LATE", 2.0)
+    monkeypatch.setattr(endpoints, "LATE", 2.0)
     network = Network.path(3)
     parts, options = problem(network)
     nodes = Nodes(tmp_path, network, parts, options)
@@ -513,28 +419,37 @@ def stopped_in_the_middle(tmp_path):
     return nodes, threads
 
 
-def damage_journal(folder):
-    path = max((p for p in folder.glob("journal-*.bin") if p.stat().st_size > 200), key=lambda p: p.stat().st_size)
-    data = bytearray(path.read_bytes())
-    data[40] ^= 1
-    path.write_bytes(data)
-    return path
+def damage_message(folder):
+    """Flip a bit of a message that is needed again."""
+    ((row, data),) = change(folder, "SELECT id, data FROM chunk ORDER BY round DESC LIMIT 1")
+    change(folder, "UPDATE chunk SET data = ? WHERE id = ?", bytes([data[0] ^ 1]) + data[1:], row)
+
+
+def overwrite(path, at, data):
+    content = path.read_bytes()
+    path.write_bytes(content[:at] + data + content[at + len(data) :])
+
+
+DAMAGES = {
+    "message": damage_message,
+    "settings": lambda folder: change(folder, "UPDATE fact SET value = '{}' WHERE name = 'run'"),
+    "network": lambda folder: change(folder, "UPDATE fact SET value = '{}' WHERE name = 'network'"),
+    "structure": lambda folder: overwrite(folder / FILE, 100, b"\xff" * 16),  # the root of the table of tables
+}
 
 
 # At c6f9cc8 a node that refused to resume told nobody (issue 17, point 8): the others waited for peer_timeout or start_timeout.
-@pytest.mark.parametrize("what", ["journal", "run.json", "network.json"])
-def test_who_cannot_resume_says_so_and_nobody_waits(tmp_path, what):
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_node_that_cannot_resume_says_so_and_nobody_waits(tmp_path, what):
     nodes, threads = stopped_in_the_middle(tmp_path)
-    if what == "journal":
-        what = damage_journal(tmp_path / "2").name
-    else:
-        (tmp_path / "2" / what).write_text("[]")
+    change(tmp_path / "2", "PRAGMA wal_checkpoint(TRUNCATE)")
+    DAMAGES[what](tmp_path / "2")
     since = time.monotonic()
     join([nodes.start("2"), *threads.values()])
     assert time.monotonic() - since < nodes.places["0"].timeouts.peer / 2
     for name in "012":
         assert isinstance(nodes.errors[name], Damaged), nodes.errors
-        assert what in str(nodes.errors[name])
+        assert str(tmp_path / "2" / FILE) in str(nodes.errors[name])
         assert "start all nodes anew" in str(nodes.errors[name])
     assert "node 2: " in str(nodes.errors["0"])  # whose file it is
 
@@ -542,9 +457,9 @@ def test_who_cannot_resume_says_so_and_nobody_waits(tmp_path, what):
 def test_who_cannot_resume_says_so_to_those_that_are_started_after_it(tmp_path):
     nodes, threads = stopped_in_the_middle(tmp_path)
     for name in "01":
-        nodes.sessions[name].station.fail(Stop())
+        nodes.sessions[name].endpoint.fail(Stop())
     join(threads.values())
-    damage_journal(tmp_path / "2")
+    damage_message(tmp_path / "2")
     last = nodes.start("2")
     wait_for(lambda: "2" in nodes.sessions)
     join([nodes.start("0"), nodes.start("1"), last])
@@ -559,7 +474,7 @@ def test_who_was_changed_says_so_and_is_waited_for(tmp_path, caplog, monkeypatch
     for changed in ({"samples": nodes.parts[2] + 1}, {"facts": {"tol": "0.5"}}):
         join([nodes.start("2", **changed)])
         assert isinstance(nodes.errors["2"], Changed)
-    assert time.monotonic() - since < transport.LATE / 2  # told, and done
+    assert time.monotonic() - since < endpoints.LATE / 2  # told, and done
     told = [r.why for r in caplog.records if r.message == "neighbor stops" and r.peer == "2"]
     assert any("begun with other settings: data was 20 x 5" in why for why in told), told
     assert any("tol was" in why for why in told)
@@ -573,11 +488,11 @@ def test_a_message_that_nobody_expected_ends_the_run_for_all(tmp_path, monkeypat
     """It is in the journal, so that a restart would end the same way. At c6f9cc8 the others waited, and were told to start again."""
     nodes, threads = stopped_in_the_middle(tmp_path)
 
-    def other(message, letter):
+    def other(sender, came, expected):
         raise ProtocolError("node 1 sent something else")
 
     with monkeypatch.context() as patched:
-        patched.setattr(station_module, "_check_same", other)
+        patched.setattr(endpoints, "check_expected", other)
         join([nodes.start("2"), *threads.values()])
     for name in "012":
         assert isinstance(nodes.errors[name], ProtocolError), nodes.errors
@@ -620,8 +535,6 @@ def test_noise_is_drawn_from_a_seed_that_nobody_else_knows(tmp_path):
         near = answers["0"].known.near
         sent = near.pools[near.pool[0, 1]][near.row[0, 1]]
         seen.append(sent - parts[1])
-        mode = stat.S_IMODE(os.stat(tmp_path / run / "1" / "seed").st_mode)
-        assert mode == 0o600
     from dekpca.core.landmarks import node_random
 
     public = 0.1 * node_random(options.seed, "1", "noise").standard_normal(parts[1].shape)
@@ -631,37 +544,33 @@ def test_noise_is_drawn_from_a_seed_that_nobody_else_knows(tmp_path):
     assert np.abs(seen[0] - seen[1]).max() > 0.01
 
 
-def test_a_link_that_misses_that_it_is_to_end_is_told_again(tmp_path):
-    journal = Journal(tmp_path)
-    station = Station("a", "r", tmp_path, {}, Roster("a", [], 3), journal, Timeouts())
+def test_a_client_that_misses_its_cancellation_is_cancelled_again(tmp_path):
     missed = []
 
-    async def link():
+    async def client():
         while len(missed) < 2:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError as error:
                 missed.append(error)
 
-    async def stop():
-        transport = Transport(station, Terms({}), None, "127.0.0.1:0")
-        transport._tasks = [asyncio.create_task(link())]
+    async def stop(here):
+        transport = Transport(here, tmp_path, None, "127.0.0.1:0")
+        transport._tasks = [asyncio.create_task(client())]
         await asyncio.sleep(0)  # so that it has begun
         await asyncio.wait_for(transport._stop(), PATIENCE)
         assert all(task.done() for task in transport._tasks)
 
-    asyncio.run(stop())
+    with endpoint(tmp_path) as here:
+        asyncio.run(stop(here))
     assert len(missed) == 2
-    journal.close()
 
 
-@pytest.mark.parametrize("which", ["_talk", "_live"])
-def test_no_half_of_a_link_is_left_if_only_it_misses_that_it_is_to_end(tmp_path, monkeypatch, which):
-    journal = Journal(tmp_path)
-    station = Station("a", "r", tmp_path, {"b": "127.0.0.1:1"}, Roster("a", ["b"], 3), journal, Timeouts())
+@pytest.mark.parametrize("which", ["_talk", "_beat"])
+def test_no_half_of_a_client_is_left_if_only_it_misses_its_cancellation(tmp_path, monkeypatch, which):
     begun, ended = [], []
 
-    async def again(self, work):
+    async def forever(self, work):
         begun.append(work.__name__)
         for _ in range(2 if work.__name__ == which else 1):
             with contextlib.suppress(asyncio.CancelledError):
@@ -669,40 +578,57 @@ def test_no_half_of_a_link_is_left_if_only_it_misses_that_it_is_to_end(tmp_path,
         ended.append(work.__name__)
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(Link, "_again", again)
-    with Transport(station, Terms({}), None, "127.0.0.1:0"):
+    monkeypatch.setattr(Client, "_forever", forever)
+    with endpoint(tmp_path, "b") as here, Transport(here, tmp_path, None, "127.0.0.1:0"):
         wait_for(lambda: len(begun) == 2)
-    assert sorted(ended) == ["_live", "_talk"]
-    journal.close()
+    assert sorted(ended) == ["_beat", "_talk"]
 
 
-def test_no_thread_is_left():
-    wait_for(lambda: not any(t.name == "journal" for t in threading.enumerate()))
-    assert sum(t.name == "transport" for t in threading.enumerate()) <= 1
+def test_no_thread_and_no_file_is_left(tmp_path):
+    """gRPC keeps its event loop, one for the process."""
+
+    def left():
+        files = [
+            os.readlink(f"/proc/self/fd/{fd}")
+            for fd in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{fd}")
+        ]
+        return [t.name for t in threading.enumerate() if t.name != "transport"], [
+            f for f in files if str(tmp_path) in f
+        ]
+
+    before, _ = left()
+    network = Network.path(2)
+    parts, options = problem(network, max_iter=3)
+    nodes = Nodes(tmp_path, network, parts, options)
+    during = []
+    nodes.run({"0": lambda blocks, requests: during.append(left())})
+    assert any("storage" in threads and files for threads, files in during)  # this is what is looked for
+    wait_for(lambda: sorted(left()[0]) == sorted(before))
+    assert left()[1] == []
+    assert sum(t.name == "transport" for t in threading.enumerate()) == 1
 
 
-def test_a_link_delivers_when_somebody_else_has_told_the_news(tmp_path, monkeypatch):
-    """At c6f9cc8 it waited for ever: the program had begun, and its wake-up call was lost while the link paused before it greets again."""
-    journal = Journal(tmp_path)
-    station = Station("a", "r", tmp_path, {"b": ""}, Roster("a", ["b"], 3), journal, Timeouts())
+def test_a_client_delivers_when_another_node_has_told_the_news(tmp_path, monkeypatch):
+    """At c6f9cc8 it waited for ever: the program had begun, and its wake-up call was lost while the client paused before a handshake."""
     did = []
 
-    async def talk():
-        link = Link(station, None, station.neighbors["b"], None)
+    async def talk(here):
+        client = Client(here, "b", None)
 
         async def note(self, channel, what):
             did.append(what)
 
-        async def pause(seconds):  # meanwhile b greets us
-            station.neighbors["b"].knows |= station.roster.records.keys()
+        async def pause(seconds):  # meanwhile b makes a handshake
+            here.protocol.neighbors["b"].knows |= here.protocol.membership.records.keys()
 
-        monkeypatch.setattr(Link, "_greet", lambda self, channel: note(self, channel, "greet"))
-        monkeypatch.setattr(Link, "_deliver", lambda self, channel: note(self, channel, "deliver"))
-        station.limits = object()  # the program has begun, and has woken the link
+        monkeypatch.setattr(Client, "_handshake", lambda self, channel: note(self, channel, "handshake"))
+        monkeypatch.setattr(Client, "_deliver", lambda self, channel: note(self, channel, "deliver"))
+        here.protocol.limits = object()  # the program has begun, and has woken the client
         with monkeypatch.context() as patched:
             patched.setattr(asyncio, "sleep", pause)
-            await asyncio.wait_for(link._talk(None), 5)
+            await asyncio.wait_for(client._talk(None), 5)
 
-    asyncio.run(talk())
-    assert did == ["greet", "deliver"]
-    journal.close()
+    with endpoint(tmp_path, "b") as here:
+        asyncio.run(talk(here))
+    assert did == ["handshake", "deliver"]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dekpca import NodeModel
-from dekpca.engines.peer.crew import free_addresses, write_toml
+from dekpca.engines.peer.app.local_cluster import free_addresses, write_toml
 from dekpca.engines.peer.errors import Disagreement
-from dekpca.engines.peer.terms import Terms
+from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from peer_nodes import PATIENCE
 from test_columns import KINDS, NAMES, PARTS, broken, shuffled, write
 
@@ -90,17 +90,21 @@ def test_secret_names_are_not_told(tmp_path):
         assert "height" not in text
 
 
-def test_terms_of_columns():
+def test_settings_of_columns():
     names = ("age", "bmi")
-    same = Terms.of({}, names, "run")
-    same.refuse_differences("oslo", "rome", Terms.of({}, names, "run"))
+    same = HandshakeSettings.of({}, names, "run")
+    same.compare("oslo", "rome", HandshakeSettings.of({}, names, "run"))
     with pytest.raises(Disagreement, match=r"node oslo has with names .*, node rome has without names"):
-        same.refuse_differences("oslo", "rome", Terms.of({}, None, "run"))
-    assert Terms.of({}, names, "run").facts != Terms.of({}, names, "another run").facts
-    assert Terms.of({}, names, "run", secret=True).columns == ()
+        same.compare("oslo", "rome", HandshakeSettings.of({}, None, "run"))
+    assert HandshakeSettings.of({}, names, "run").values != HandshakeSettings.of({}, names, "another run").values
+    assert HandshakeSettings.of({}, names, "run", secret=True).columns == ()
     many = [f"column {i}" for i in range(10_000)]
-    assert Terms.of({}, many, "run").columns == ()  # too many for a greeting: a fingerprint tells them apart
+    assert (
+        HandshakeSettings.of({}, many, "run").columns == ()
+    )  # too many for a greeting: a fingerprint tells them apart
     with pytest.raises(Disagreement, match="with names of fingerprint"):
-        Terms.of({}, many, "run").refuse_differences("oslo", "rome", Terms.of({}, [*many[1:], "other"], "run"))
-    odd = Terms.of({}, ["a\x1b[31m\nb"], "run")
+        HandshakeSettings.of({}, many, "run").compare(
+            "oslo", "rome", HandshakeSettings.of({}, [*many[1:], "other"], "run")
+        )
+    odd = HandshakeSettings.of({}, ["a\x1b[31m\nb"], "run")
     assert all(name.isprintable() for name in odd.columns)

@@ -55,7 +55,7 @@ def test_a_log_that_nobody_reads_does_not_stop_the_run(two):
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="a small pipe needs Linux")
 def test_lines_that_are_dropped_are_counted():
-    from dekpca.engines.peer import logs
+    from dekpca.engines.peer.app import logs
 
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
@@ -83,7 +83,7 @@ def test_lines_that_are_dropped_are_counted():
 
 
 def test_strangers_cannot_fill_the_log():
-    from dekpca.engines.peer.logs import BURST, WINDOW, Throttle
+    from dekpca.engines.peer.app.logs import BURST, WINDOW, Throttle
 
     throttle, now = Throttle(), 1000.0
 
@@ -100,7 +100,7 @@ def test_strangers_cannot_fill_the_log():
 
 def test_what_a_library_writes_is_in_the_log_and_nowhere_else(capfd, monkeypatch):
     """At c6f9cc8 gRPC's lines went straight to standard error, also when that was a pipe that nobody read."""
-    from dekpca.engines.peer import logs
+    from dekpca.engines.peer.app import logs
 
     records = []
     monkeypatch.setattr(logs.log, "handlers", [])
@@ -117,7 +117,7 @@ def test_what_a_library_writes_is_in_the_log_and_nowhere_else(capfd, monkeypatch
 
 def test_lines_for_people_hold_no_control_characters():
     """At c6f9cc8 they did."""
-    from dekpca.engines.peer import logs
+    from dekpca.engines.peer.app import logs
 
     record = logging.makeLogRecord({"msg": "refused", "why": "a\nname \x1b[2J \u202e here", "caller": "x" * 5000})
     for line in (logs.Plain().format(record), logs.JsonLines("a").format(record)):

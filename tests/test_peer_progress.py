@@ -8,14 +8,15 @@ import time
 import pytest
 
 from dekpca import Network
-from dekpca.engines.peer import wire_pb2 as wire
 from dekpca.engines.peer.errors import PeerLost, ProtocolError
-from dekpca.engines.peer.journal import Journal
-from dekpca.engines.peer.letters import Letter, Limits, check_beat
-from dekpca.engines.peer.progress import CLAIMS, Effort, Told, stuck
-from dekpca.engines.peer.roster import Roster
-from dekpca.engines.peer.station import Station, Timeouts
-from peer_nodes import PATIENCE, Nodes, Stop, bits, join, problem
+from dekpca.engines.peer.net.endpoint import ThreadTime
+from dekpca.engines.peer.protocol import wire_pb2 as wire
+from dekpca.engines.peer.protocol.checks import Limits, MessageHead, check_heartbeat
+from dekpca.engines.peer.protocol.events import Answered, ChunkSent, HandshakeReceived, Heartbeat, Unreachable
+from dekpca.engines.peer.protocol.handshake import HandshakeSettings
+from dekpca.engines.peer.protocol.node import Timeouts
+from dekpca.engines.peer.protocol.progress import CLAIMS, Told, stuck
+from peer_nodes import PATIENCE, Nodes, Stop, bits, join, problem, protocol
 
 LIMIT = 2.0
 
@@ -67,152 +68,153 @@ def test_slow_computing_is_not_stuck(tmp_path):
     nodes.run({"2": once_at(3, lambda: work(3 * LIMIT))})
 
 
-def test_waiting_for_somebody_who_is_away_is_not_stuck(tmp_path):
-    """Silence has a limit of its own, which may be longer."""
-    network = Network.path(3)
-    parts, options = problem(network)
-    nodes = Nodes(tmp_path, network, parts, options, timeouts=Timeouts(60, 60, 0.2, LIMIT))
-
-    def leave():
-        raise Stop
-
-    threads = {name: nodes.start(name, once_at(4, leave) if name == "2" else None) for name in network.names}
-    join([threads["2"]])
-    time.sleep(3 * LIMIT)
-    threads["2"] = nodes.start("2")
-    join(threads.values())
-    assert not nodes.errors
-
-
 def test_the_processor_time_of_a_thread_counts_and_that_of_others_does_not():
-    effort, go_on = Effort(), threading.Event()
-    thread = threading.Thread(target=lambda: (work(0.6), go_on.wait(PATIENCE)), daemon=True)
+    begin, rest, go_on = (threading.Event() for _ in range(3))
+
+    def compute_and_hang():
+        begin.wait(PATIENCE)
+        work(0.2)
+        rest.set()
+        go_on.wait(PATIENCE)
+
+    thread = threading.Thread(target=compute_and_hang, daemon=True)
     thread.start()
-    effort.begin(thread.ident)
-    time.sleep(0.4)
-    assert effort.computing() < 0.3
-    while thread.is_alive() and effort.computing() < 0.3:  # it has worked, and hangs
-        work(0.05)
-    assert thread.is_alive()
+    clock = ThreadTime(thread.ident)
+    clock.advanced()
+    begin.set()
+    assert rest.wait(PATIENCE)
+    assert clock.advanced()  # it has computed
+    work(0.2)
+    assert not clock.advanced()  # it hangs, while this thread computes
     go_on.set()
     thread.join()
+    assert not clock.advanced()
 
 
 # ---------------------------------------------------------------------- who is blamed
+BEGIN = 10_000.0  # when the round begins, by a clock that only the test has
+JOIN = HandshakeReceived(HandshakeSettings({}), {"a": (("b", "c"), 3), "c": (("a", "b"), 3)})
+
+
 @pytest.fixture
-def station(tmp_path):
+def node():
     """Node b of the network a - b - c, a - c, in round 1, waiting for both."""
-    journal = Journal(tmp_path)
-    roster = Roster("b", ["a", "c"], 3)
-    roster.add({"a": (("b", "c"), 3), "c": (("a", "b"), 3)}, "a")
-    made = Station("b", "r", tmp_path, {"a": "", "c": ""}, roster, journal, Timeouts(progress=100))
-    made.begin(Limits("r", "<f8", 1000, 32), 0, {})
-    made.exchange(1, [], {name: Letter(1, "share", "<f8", (1,), 8) for name in "ac"})
-    for neighbor in made.neighbors.values():
-        made.answered(neighbor)
-        made.agree(neighbor)
-    yield made
-    journal.close()
+    made = protocol("b", "a", "c", now=BEGIN, timeouts=Timeouts(progress=100))
+    for name in "ac":
+        made.receive(name, Answered(), BEGIN)
+        made.receive(name, JOIN, BEGIN)
+    made.begin(Limits("r", "<f8", 1000, 32), 0, 0, {}, BEGIN)
+    made.start_round(1, [], {name: MessageHead(1, "share", "<f8", (1,)) for name in "ac"}, BEGIN)
+    return made
 
 
-def say(station, name, idle, waits_for=(), ago=0.0):
-    station.note_beat(station.neighbors[name], wire.Beat(phase="iterating", idle=idle, waits_for=waits_for))
-    station.round_begun = time.monotonic() - ago
+def say(node, now, **said):
+    """Neighbors say how long they have made no progress, and whom they wait for."""
+    for name, (idle, *waits_for) in said.items():
+        node.receive(name, Answered(), BEGIN + now)
+        node.receive(name, Heartbeat(phase="iterating", idle=idle, waits_for=tuple(waits_for)), BEGIN + now)
 
 
-def blamed(station):
+def blamed(node, now):
     try:
-        station._check_stuck("its 'share'")
+        node.check_waiting("a", BEGIN + now)
     except PeerLost as error:
         return str(error).split()[1]
     return None
 
 
-def test_who_waits_for_nobody_is_blamed(station):
-    say(station, "a", 150, ["c"])
-    say(station, "c", 99, ago=1000)
-    assert blamed(station) is None
-    say(station, "c", 101, ago=1000)
-    assert blamed(station) == "c"
+def test_the_node_that_waits_for_nobody_is_blamed(node):
+    say(node, 1000, a=(150, "c"), c=(99,))
+    assert blamed(node, 1000) is None
+    assert blamed(node, 1002) == "c"
 
 
-def test_nobody_is_blamed_before_it_was_waited_for(station):
-    say(station, "a", 5000)
-    say(station, "c", 5000, ago=99)
-    assert blamed(station) is None
+def test_a_node_that_is_down_is_not_stuck_and_nobody_else_is_for_waiting_for_it(node):
+    """Silence has a limit of its own, which may be longer."""
+    for now in range(0, 250, 10):
+        say(node, now, a=(now, "c"))  # it says how long it waits
+    node.receive("c", Unreachable("its machine restarts"), BEGIN + 1)
+    assert blamed(node, 190) is None
+    assert node.heartbeat("a", BEGIN + 250).idle == 0
 
 
-def test_who_says_that_it_waits_for_us_must_have_something_to_wait_for(station):
-    say(station, "a", 0)
-    say(station, "c", 150, ["b"], ago=150)
-    assert blamed(station) == "c"  # it has acknowledged all that we have said
-    station.neighbors["c"].outbox[1] = None
-    assert blamed(station) is None
-    say(station, "c", 150, ["nobody", "d"], ago=150)
-    assert blamed(station) == "c"  # these are no neighbors of it
+def test_no_node_is_blamed_for_the_time_before_it_was_waited_for(node):
+    say(node, 99, a=(5000,), c=(5000,))
+    assert blamed(node, 99) is None
 
 
-def test_everybody_says_that_it_waits(station):
-    say(station, "a", 199, ["c"])
-    say(station, "c", 199, ["a"], ago=199)
-    assert blamed(station) is None
-    say(station, "c", 201, ["a"], ago=201)
-    assert blamed(station) == "c"
+def test_a_node_that_claims_to_wait_for_us_must_have_something_to_wait_for(node):
+    say(node, 150, a=(0,), c=(150, "b"))
+    assert blamed(node, 150) == "c"  # it has acknowledged all that we have sent
+    node.start_round(1, [("c", "message")], node.expected, BEGIN)
+    node.receive("c", ChunkSent(8), BEGIN + 149)
+    assert blamed(node, 150) is None
+    say(node, 150, c=(150, "nobody", "d"))
+    assert blamed(node, 150) == "c"  # these are no neighbors of it
 
 
-def test_nobody_computes_for_ever():
+def test_all_nodes_claim_to_wait(node):
+    say(node, 199, a=(199, "c"), c=(199, "a"))
+    assert blamed(node, 199) is None
+    say(node, 201, c=(201, "a"))
+    assert blamed(node, 201) in "ac"
+
+
+def test_no_node_computes_for_ever():
     for others, times in (((), CLAIMS), (("c",), 2 * CLAIMS)):
         assert stuck(Told(), others, times * 100 - 1, 100, 0, 0) is None
         assert "it says that something moves" in stuck(Told(), others, times * 100 + 1, 100, 0, 0)
 
 
-def test_what_a_node_says_of_itself(station):
-    station.waits_for = {"a", "c"}
-    station.effort.moved -= 70
-    say(station, "a", 40)
-    say(station, "c", 20)
-    beat = station.beat(station.neighbors["a"])
-    assert list(beat.waits_for) == ["a", "c"]
-    assert 20 <= beat.idle < 25  # of those it waits for, something moved at c last
-    station.neighbors["c"].up = False
-    assert station.beat(station.neighbors["a"]).idle == 0  # its silence is another matter
-    station.waits_for = set()
-    assert station.beat(station.neighbors["a"]).idle < 5  # it computes: this test does
+def test_what_a_node_says_of_its_progress(node):
+    say(node, 70, a=(40,), c=(20,))
+    assert node.heartbeat("a", BEGIN + 70).idle == 70  # it computes, and its thread has made no progress
+    assert blamed(node, 70) is None  # from now on it waits
+    said = node.heartbeat("a", BEGIN + 70)
+    assert (said.idle, said.waits_for) == (20, ("a", "c"))  # of the nodes it waits for, c has made progress last
+    node.receive("c", Unreachable("gone"), BEGIN + 70)
+    assert node.heartbeat("a", BEGIN + 70).idle == 0  # silence has limits of its own
+    node.start_round(2, [], {}, BEGIN + 71)
+    assert node.heartbeat("a", BEGIN + 72).idle == 1
 
 
 @pytest.mark.parametrize(
     "beat", [{"idle": float("nan")}, {"idle": -1.0}, {"waits_for": ["a\nb"]}, {"waits_for": ["x"] * 21}]
 )
-def test_beats_that_make_no_sense(beat):
+def test_malformed_heartbeats(beat):
     with pytest.raises(ProtocolError):
-        check_beat(wire.Beat(**beat))
+        check_heartbeat(wire.Heartbeat(**beat))
 
 
-# ---------------------------------------------------------------------- meeting
-def test_a_neighbor_that_answers_and_does_not_greet(tmp_path):
+# ---------------------------------------------------------------------- meeting and finishing
+def test_a_neighbor_that_answers_and_makes_no_handshake():
     """At c6f9cc8 it was waited for as long as it answered."""
-    journal = Journal(tmp_path)
-    station = Station("a", "r", tmp_path, {"b": ""}, Roster("a", ["b"], 3), journal, Timeouts(start=10, progress=5))
-    b = station.neighbors["b"]
-    station.answered(b)
-    station.note_beat(b, wire.Beat(phase="meeting"))
-    b.heard -= 11
-    with pytest.raises(PeerLost, match=r"node b answers, but has not greeted for 11 s \(limit start_timeout 10 s\)"):
-        station.meet()
-    station.agree(b)
-    station.roster.add({"b": (("a", "c"), 3)}, "b")
-    station.learned -= 16
+    node = protocol("a", "b", now=0.0, timeouts=Timeouts(start=10, progress=5))
+    for now in (0.0, 9.0):
+        node.receive("b", Answered(), now)
+        node.receive("b", Heartbeat(), now)
+    assert node.check_meeting(9.5) is None
+    with pytest.raises(
+        PeerLost, match=r"node b answers, but has made no handshake for 11 s \(limit start_timeout 10 s\)"
+    ):
+        node.check_meeting(11.0)
+    node.receive("b", HandshakeReceived(HandshakeSettings({}), {"b": (("a", "c"), 3)}), 12.0)
+    for now in range(12, 29):
+        node.receive("b", Answered(), float(now))
+        node.receive("b", Heartbeat(), float(now))
+    assert node.check_meeting(26.0) is None
     with pytest.raises(PeerLost, match=r"nothing new was heard for 16 s .* nobody has described node c"):
-        station.meet()
-    journal.close()
+        node.check_meeting(28.0)
 
 
-def test_a_neighbor_that_never_ends_does_not_keep_who_has_its_answer(tmp_path):
+def test_a_neighbor_that_never_ends_does_not_keep_a_node_that_has_its_answer():
     """At c6f9cc8 it stayed as long as the neighbor answered."""
-    journal = Journal(tmp_path)
-    station = Station("a", "r", tmp_path, {"b": ""}, Roster("a", ["b"], 3), journal, Timeouts(progress=1))
-    b = station.neighbors["b"]
-    station.answered(b)
-    station.note_beat(b, wire.Beat(phase="iterating", idle=50))
-    assert station.finish() == ["b"]
-    journal.close()
+    node = protocol("a", "b", now=0.0, timeouts=Timeouts(progress=10))
+    node.receive("b", Answered(), 0.0)
+    node.receive("b", HandshakeReceived(HandshakeSettings({}), {}), 0.0)
+    node.start_finishing(0.0)
+    for now in range(11):
+        node.receive("b", Answered(), float(now))
+        node.receive("b", Heartbeat(phase="iterating", idle=float(now)), float(now))
+        assert node.try_finish(float(now))[1] is None
+    assert node.try_finish(11.0)[1] == ["b"]

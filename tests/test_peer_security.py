@@ -29,12 +29,13 @@ import pytest
 from typer.testing import CliRunner
 
 from dekpca.cli import app
-from dekpca.engines.peer import wire_pb2 as wire
 from dekpca.engines.peer.errors import ProtocolError
-from dekpca.engines.peer.identity import init_ca, issue
-from dekpca.engines.peer.letters import metadata
-from dekpca.engines.peer.server import SERVICE
+from dekpca.engines.peer.net.identity import init_ca, issue
+from dekpca.engines.peer.net.server import SERVICE
+from dekpca.engines.peer.protocol import wire_pb2 as wire
+from dekpca.engines.peer.protocol.checks import metadata
 from faults import fuzz
+from peer_nodes import stored
 
 RUN = "security"
 PATIENCE = 300  # seconds for anything that should happen: a busy machine may be very slow
@@ -197,7 +198,7 @@ class Attacker:
 def piece(**changes) -> bytes:
     """A message of b to a, as far as nothing is changed."""
     head = {"run": RUN, "sender": "b", "round": 1, "kind": "share", "dtype": "<f8", "shape": [2, 2]} | changes
-    return wire.Piece(head=wire.Head(**head), offset=0, data=bytes(32)).SerializeToString()
+    return wire.Chunk(head=wire.Head(**head), offset=0, data=bytes(32)).SerializeToString()
 
 
 def plaintext(address: str, data: bytes) -> bytes:
@@ -224,13 +225,16 @@ def hello(address: str, certs: Path, version: str) -> str:
     return done.stdout + done.stderr
 
 
+CHECKPOINT = "SELECT 1 FROM value WHERE name LIKE 'checkpoint-%' LIMIT 1"
+
+
 def test_attacks_on_a_run(certs, tmp_path):
     with nodes(tmp_path / "quiet", certs) as quiet:
         quiet.start(*"abc")
         expected = quiet.finish()
     with nodes(tmp_path / "attacked", certs) as attacked:
         attacked.start(*"abc")
-        attacked.wait_for(lambda: list((attacked.folder / "a-run").glob("checkpoint-*")), "a checkpoint")
+        attacked.wait_for(lambda: stored(attacked.folder / "a-run", CHECKPOINT), "a checkpoint")
         attacked.processes["c"].send_signal(signal.SIGSTOP)
         memory = peak(attacked.processes["a"].pid)
         attack_all(attacked, certs)
@@ -273,7 +277,7 @@ def attack_all(attacked: Nodes, certs: Path) -> None:
         (Attacker(address, certs, "old"), "certificate has expired"),
         (Attacker(address, certs, "other"), "CERTIFICATE_VERIFY_FAILED"),
     ):
-        code, _, heard = attacker.call("Greet", b"x")
+        code, _, heard = attacker.call("Handshake", b"x")
         assert (code, heard) == (Code.UNAVAILABLE, [])
         logged("Handshake failed", reason)
     for data in (b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), bytes(200)):
@@ -293,21 +297,21 @@ def attack_all(attacked: Nodes, certs: Path) -> None:
         (Attacker(address, certs, name="c", claims="b"), ["the certificate is that of node c, but the call says 'b'"]),
         (Attacker(address, certs, name="a", claims="b"), ["node 'a' is not a neighbor of node a"]),
     ):
-        for method in ("Greet", "Deliver", "Pulse"):
+        for method in ("Handshake", "Deliver", "Heartbeat"):
             code, why, heard = attacker.call(method)
             assert (code, heard) == (Code.PERMISSION_DENIED, [])
             assert words[0] in why
             logged("refused", words[0], "127.0.0.1")
-    for method in ("Greet", "Deliver", "Pulse"):
+    for method in ("Handshake", "Deliver", "Heartbeat"):
         code, _, heard = Attacker(address, certs, run="last year").call(method)
         assert (code, heard) == (Code.FAILED_PRECONDITION, [])
         logged("refused", "run: node a has 'security', node b has 'last year'")
 
     # a neighbor that says what the protocol does not allow
     neighbor = Attacker(address, certs)
-    endless = wire.Piece(offset=32, data=bytes(32)).SerializeToString()
+    endless = wire.Chunk(offset=32, data=bytes(32)).SerializeToString()
     for messages, words in (
-        ([b"\xff" * 100], "that is no Piece"),
+        ([b"\xff" * 100], "that is no Chunk"),
         ([piece(run="last year")], "a message of another run, 'last year'"),
         ([piece(sender="c")], "a message of node 'c', but the certificate is that of 'b'"),
         ([piece(kind="password")], "no message of this protocol"),
@@ -317,28 +321,28 @@ def attack_all(attacked: Nodes, certs: Path) -> None:
         ([piece(shape=[1] * 5)], "no message of this protocol"),
         ([piece(round=1 << 63)], "nobody can be so far from it"),
         ([piece(round=10_000)], "nobody can be so far from it"),
-        ([piece(shape=[2]), endless], "a piece of 32 bytes at byte 0 of 16"),
-        ([endless], "a piece without a message"),
+        ([piece(shape=[2]), endless], "a chunk of 32 bytes at byte 0 of 16"),
+        ([endless], "a chunk without a message"),
     ):
         code, why, heard = neighbor.call("Deliver", *messages)
         assert code == Code.INVALID_ARGUMENT, (words, code, why)
-        receipts = [wire.Receipt.FromString(data) for data in heard]
+        receipts = [wire.Acknowledgement.FromString(data) for data in heard]
         assert receipts[0].opening
         assert {round for receipt in receipts[1:] for round in receipt.rounds} <= {1}  # which b had said long ago
         assert words in why
         logged("refused", "node b", words)
-    for method in ("Greet", "Pulse"):
+    for method in ("Handshake", "Heartbeat"):
         code, _, heard = neighbor.call(method, b"\xff" * 100)
         assert (code, heard) == (Code.INVALID_ARGUMENT, [])
         logged("refused", "node b", "a message of 100 bytes that is no")
-    for method in ("Greet", "Deliver", "Pulse"):  # gRPC itself refuses these, before the node sees them
+    for method in ("Handshake", "Deliver", "Heartbeat"):  # gRPC itself refuses these, before the node sees them
         assert neighbor.call(method, bytes(2 << 20))[0] == Code.RESOURCE_EXHAUSTED
         bomb = neighbor.call(method, bytes(64 << 20), compression=grpc.Compression.Gzip)  # a few kilobytes on the way
         assert bomb[0] in (Code.RESOURCE_EXHAUSTED, Code.UNIMPLEMENTED)
 
     # what b has said long ago, again: acknowledged, and dropped
     code, why, heard = neighbor.call("Deliver", piece(round=1))
-    receipts = [wire.Receipt.FromString(data) for data in heard]
+    receipts = [wire.Acknowledgement.FromString(data) for data in heard]
     assert (code, receipts[0].opening, list(receipts[1].rounds)) == (Code.OK, True, [1]), why
 
 
@@ -437,7 +441,7 @@ def test_messages_that_break_off_do_not_fill_the_disk(tmp_path):
     """A neighbor that begins messages and never ends them is refused at last; a checkpoint forgives."""
     node = fuzz.Node(tmp_path)
     head = wire.Head(run=fuzz.RUN, sender="b", round=1, kind="share", dtype="<f8", shape=[125])
-    begun = fuzz.Said(wire.Piece(head=head, offset=0, data=bytes(999)).SerializeToString(), damaged=False)
+    begun = fuzz.Said(wire.Chunk(head=head, offset=0, data=bytes(999)).SerializeToString(), damaged=False)
 
     async def many():
         for _ in range(200):
@@ -445,8 +449,9 @@ def test_messages_that_break_off_do_not_fill_the_disk(tmp_path):
 
     with pytest.raises(ProtocolError, match="bytes of messages that broke off, more than 100 of the largest"):
         asyncio.run(many())
-    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 150 * fuzz.LIMITS.largest
-    node.station.forget(0)
+    node.at_rest()
+    assert node.store.database.read("SELECT count(*) FROM chunk") == [(0,)]  # nobody will send the rest
+    node.endpoint.forget(0)
     asyncio.run(node.deliver([begun]))
 
 

@@ -39,10 +39,10 @@ import grpc
 from rich.console import Console
 from rich.table import Table
 
-from dekpca.engines.peer import authority
-from dekpca.engines.peer import wire_pb2 as wire
-from dekpca.engines.peer.letters import metadata
-from dekpca.engines.peer.server import SERVICE
+from dekpca.engines.peer.net import authority
+from dekpca.engines.peer.net.server import SERVICE
+from dekpca.engines.peer.protocol import wire_pb2 as wire
+from dekpca.engines.peer.protocol.checks import metadata
 
 from . import scenarios
 from .cluster import Cluster, Problem
@@ -76,7 +76,7 @@ def strange_calls(port: int, target: str, certs: Path, run: str, ended: threadin
         for channel in channels:
             with contextlib.suppress(grpc.RpcError):
                 list(
-                    channel.stream_stream(f"/{SERVICE}/Greet")(
+                    channel.stream_stream(f"/{SERVICE}/Handshake")(
                         iter([b"x"]), metadata=metadata(run, "stranger"), timeout=5
                     )
                 )
@@ -86,10 +86,10 @@ def strange_calls(port: int, target: str, certs: Path, run: str, ended: threadin
     return made
 
 
-def greet(
-    port: int, target: str, sender: str, facts: list[wire.Fact], certs: Path, run: str, seconds: float
+def handshakes(
+    port: int, target: str, sender: str, facts: list[wire.Setting], certs: Path, run: str, seconds: float
 ) -> Counter[str]:
-    """Greetings of a neighbor with invented neighbors, four at a time; returns how often they were answered in which way."""
+    """Handshakes of a neighbor with invented neighbors, four at a time; returns how often they were answered in which way."""
     answers: Counter[str] = Counter()
     end, turns = time.monotonic() + seconds, itertools.count(10)
 
@@ -98,10 +98,12 @@ def greet(
             turn = next(turns)
             names = [f"{turn}{i}" for i in range(INVENTED)]
             record = wire.Record(name=f"invented-{turn}", neighbors=names, rows=5)
-            said = wire.Greeting(facts=facts, records=[record]).SerializeToString()
+            said = wire.Handshake(settings=facts, records=[record]).SerializeToString()
             try:
                 list(
-                    channel.stream_stream(f"/{SERVICE}/Greet")(iter([said]), metadata=metadata(run, sender), timeout=30)
+                    channel.stream_stream(f"/{SERVICE}/Handshake")(
+                        iter([said]), metadata=metadata(run, sender), timeout=30
+                    )
                 )
                 answers["OK"] += 1
             except grpc.RpcError as error:
@@ -202,10 +204,10 @@ def _with_greetings(cluster: Attacked, seconds: float) -> dict[str, Any]:
     ports = cluster.listen("a", "b")
     for name, port in ports.items():
         cluster.lead(name, port)
-    kept = json.loads((cluster.run_folder("b") / "run.json").read_text())
+    kept = json.loads(cluster.stored("b", "SELECT value FROM fact WHERE name = 'run'")[0][0])
     own = {"protocol", "run", "node", "neighbors", "data", "threads", "compiled code"}
-    facts = [wire.Fact(what=what, value=value) for what, value in kept.items() if what not in own]
-    answers = greet(ports["a"], "a", "b", facts, cluster.folder / "certs", cluster.folder.name, seconds)
+    facts = [wire.Setting(name=what, value=value) for what, value in kept.items() if what not in own]
+    answers = handshakes(ports["a"], "a", "b", facts, cluster.folder / "certs", cluster.folder.name, seconds)
     assert set(answers) <= {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}, answers  # the latter: gRPC's limit of 1 MiB
     cluster.start("c")
     cluster.until(cluster.watch, "all nodes end")

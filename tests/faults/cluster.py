@@ -1,22 +1,23 @@
 """A small network of node processes with a misbehaving wire along every edge, and the answer that it must come to.
 
 Nodes listen on whatever port is free and are reached through wires only (proxy.py), which learn the port from the node's log: nothing
-here can collide with another run on the same machine. What a node has done so far is read from its log and its journal.
+here can collide with another run on the same machine. What a node has done so far is read from its log and its database.
 """
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dekpca.engines.peer import authority
-from dekpca.engines.peer import wire_pb2 as wire_format
-from dekpca.engines.peer.journal import RECORD
+from dekpca.engines.peer.net import authority
+from dekpca.engines.peer.storage.database import FILE
 
 from .proxy import Wire, Wires
 from .supervisor import Node, Nursery, until
@@ -131,9 +132,19 @@ class Cluster:
         return until(condition, lambda: self.report(what), seconds)
 
     def until_heard(self, name: str, kind: str) -> None:
-        """Wait until the node has a message of this kind in its journal, or has come to its end without our noticing."""
-        watch = JournalWatch(self.run_folder(name))
-        self.until(lambda: kind in watch.kinds() or not self.nodes[name].running, f"node {name} hears a {kind!r}")
+        """Wait until the node has a message of this kind on disk, or has come to its end without our noticing."""
+        query = "SELECT 1 FROM chunk WHERE kind = ? LIMIT 1"
+        self.until(
+            lambda: self.stored(name, query, kind) or not self.nodes[name].running, f"node {name} hears a {kind!r}"
+        )
+
+    def stored(self, name: str, query: str, *values: Any) -> list[Any]:
+        """What a query finds on the disk of a node, which may run."""
+        try:
+            with closing(sqlite3.connect(f"file:{self.run_folder(name) / FILE}?mode=ro", uri=True)) as database:
+                return database.execute(query, values).fetchall()
+        except sqlite3.Error:
+            return []  # not there yet
 
     def until_ended(self, seconds: float = LONG, *names: str) -> dict[str, int]:
         """Wait for these nodes (default: all) to end; returns their exit codes."""
@@ -168,33 +179,6 @@ class Cluster:
 
     def __exit__(self, *unused: object) -> None:
         self.kill(*(name for name, node in self.nodes.items() if node.running))
-
-
-class JournalWatch:
-    """The kinds of messages that have been seen in a node's journal; to be asked often, as journals are deleted."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.seen: set[str] = set()
-        self._read: dict[str, int] = {}  # file -> where to go on
-
-    def kinds(self) -> set[str]:
-        for path in sorted(self.folder.glob("journal-*.bin")):
-            at = self._read.get(path.name, 0)
-            try:
-                data = path.read_bytes() if path.stat().st_size > at else b""
-            except OSError:
-                continue  # deleted meanwhile
-            while at + RECORD.size <= len(data):
-                entry_size, data_size, _ = RECORD.unpack_from(data, at)
-                end = at + RECORD.size + entry_size + data_size
-                if end > len(data):
-                    break
-                entry = wire_format.Entry.FromString(data[at + RECORD.size : at + RECORD.size + entry_size])
-                self.seen.add(entry.kind)
-                at = end
-            self._read[path.name] = at
-        return self.seen
 
 
 def toml(settings: Mapping[str, Any]) -> str:

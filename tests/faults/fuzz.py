@@ -3,7 +3,7 @@
     python tests/faults/fuzz.py --messages 100000 --over-tls 5000 --seed 0
 
 Good messages of every kind are mutated (bits, lengths, fields, pieces in another order) and handed to the very functions that the server
-and the links call, with a real journal in a real folder; some go through a real TLS connection, from a node with a good certificate, in the
+and the links call, with a real database in a real folder; some go through a real TLS connection, from a node with a good certificate, in the
 middle of a run. Passing means: every one of them is taken or draws a ProtocolError (over TLS: a refusal of the call), nothing else is ever raised,
 neither memory nor files nor threads grow, and a good message is taken afterwards. The same seed sends the same bytes.
 """
@@ -30,15 +30,17 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from dekpca.engines.peer import wire_pb2 as wire
 from dekpca.engines.peer.errors import Disagreement, ProtocolError
-from dekpca.engines.peer.identity import Identity, init_ca, issue, load
-from dekpca.engines.peer.journal import Journal
-from dekpca.engines.peer.letters import Limits, check_beat, metadata, parse
-from dekpca.engines.peer.roster import Roster
-from dekpca.engines.peer.server import SERVICE, Server
-from dekpca.engines.peer.station import Station, Timeouts
-from dekpca.engines.peer.terms import Terms
+from dekpca.engines.peer.net.endpoint import Endpoint
+from dekpca.engines.peer.net.identity import Identity, init_ca, issue, load
+from dekpca.engines.peer.net.server import SERVICE, Server
+from dekpca.engines.peer.protocol import events
+from dekpca.engines.peer.protocol import wire_pb2 as wire
+from dekpca.engines.peer.protocol.checks import Limits, check_heartbeat, metadata, parse
+from dekpca.engines.peer.protocol.handshake import HandshakeSettings
+from dekpca.engines.peer.protocol.membership import Membership
+from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
+from dekpca.engines.peer.storage.folder import RunFolder
 
 KINDS = ("landmarks", "data", "share", "view", "check", "spectrum", "values", "rho", "mean", "sketch", "accuracy")
 EDGES = (0, 1, 2, 7, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)  # fmt: skip
@@ -74,14 +76,21 @@ class Mutator:
             records = [
                 wire.Record(name=n, neighbors=near, rows=r.randrange(1, 1000)) for n, near in around.items() if n != "a"
             ]
-            return wire.Greeting(facts=[wire.Fact(what=w, value=v) for w, v in FACTS.items()], records=records)
+            return wire.Handshake(settings=[wire.Setting(name=w, value=v) for w, v in FACTS.items()], records=records)
         if which == 5:
-            return wire.Receipt(opening=r.random() < 0.5, through=round, held=[round, round + 1], rounds=[round])
-        return wire.Beat(
-            silence=r.random(), phase="iterating", iteration=r.randrange(100), done=False, stopped="", contagious=False
+            return wire.Acknowledgement(
+                opening=r.random() < 0.5, through=round, held=[round, round + 1], rounds=[round]
+            )
+        return wire.Heartbeat(
+            silence=r.random(),
+            phase="iterating",
+            iteration=r.randrange(100),
+            finished=False,
+            stop_reason="",
+            stops_all=False,
         )
 
-    def piece(self, run: str, sender: str, round: int) -> wire.Piece:
+    def piece(self, run: str, sender: str, round: int) -> wire.Chunk:
         r = self.random
         shape = [r.randrange(1, 6) for _ in range(r.randrange(1, 4))]
         size = 8
@@ -90,7 +99,7 @@ class Mutator:
         head = wire.Head(
             run=run, sender=sender, round=round + r.randrange(3), kind=r.choice(KINDS), dtype="<f8", shape=shape
         )
-        return wire.Piece(head=head, offset=0, data=r.randbytes(size))
+        return wire.Chunk(head=head, offset=0, data=r.randbytes(size))
 
     def damaged(self, message: Any) -> bytes:
         """The bytes of a message after one to five mutations: of fields, then of bytes."""
@@ -166,7 +175,7 @@ class Mutator:
 
     def call(self, message: Any, run: str, sender: str, round: int) -> Iterable[Said]:
         """The messages of a call that begins like this."""
-        if isinstance(message, wire.Piece):
+        if isinstance(message, wire.Chunk):
             return self.stream(run, sender, round)
         return [Said(self.damaged(message), True)]
 
@@ -174,11 +183,11 @@ class Mutator:
         """The messages of one call: pieces, some of them good, cut, exchanged; most damaged."""
         r = self.random
         pieces = [self.piece(run, sender, round + i) for i in range(r.randrange(1, 4))]
-        parts: list[wire.Piece] = []
+        parts: list[wire.Chunk] = []
         for piece in pieces:
             cut = r.randrange(len(piece.data) + 1)
-            parts.append(wire.Piece(head=piece.head, offset=0, data=piece.data[:cut]))
-            parts.append(wire.Piece(offset=cut, data=piece.data[cut:]))
+            parts.append(wire.Chunk(head=piece.head, offset=0, data=piece.data[:cut]))
+            parts.append(wire.Chunk(offset=cut, data=piece.data[cut:]))
         if r.random() < 0.3:
             r.shuffle(parts)
         for part in parts:
@@ -199,31 +208,32 @@ class Node:
     """Node a, between its program and its neighbors b and c: all of the engine but the program. Neighbor b is the attacker."""
 
     def __init__(self, folder: Path, identity: Identity | None = None):
-        self.folder, self.identity = folder, identity
-        self.journal = Journal(folder)
+        self.folder, self.identity = folder / "run", identity
+        self.store = RunFolder(self.folder)
+        self.store.open({"run": RUN})
         self.reached = 0  # round of its program
         self.meet()
-        self.said: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
 
     def meet(self) -> None:
         """As it is after the nodes have met; what an attacker's lies have changed is forgotten."""
-        roster = Roster("a", ["b", "c"], 30)
-        roster.add({"b": (("a", "c"), 20), "c": (("a", "b"), 10)}, "b")
-        places = {"b": "127.0.0.1:1", "c": "127.0.0.1:1"}
-        self.station = Station("a", RUN, self.folder, places, roster, self.journal, Timeouts())
-        self.station.begin(LIMITS, self.reached, {})
-        self.server = Server(self.station, Terms(FACTS), self.identity)
-        self.server.hurry()  # receipts at once
-        self.attacker = self.station.neighbors["b"]
+        membership = Membership("a", ["b", "c"], 30)
+        membership.add({"b": (("a", "c"), 20), "c": (("a", "b"), 10)}, "b")
+        received = {name: self.store.messages.held(name) for name in "bc"}
+        self.protocol = NodeProtocol(
+            "a", RUN, HandshakeSettings(FACTS), membership, "bc", Timeouts(), time.monotonic(), received
+        )
+        self.endpoint = Endpoint(self.protocol, self.store, dict.fromkeys("bc", "127.0.0.1:1"))
+        self.endpoint.begin(LIMITS, self.reached, self.reached, {})
+        self.server = Server(self.endpoint, self.folder, self.identity)
+        self.server.acknowledge_at_once()
 
     def go_on(self) -> None:
         """The program is ten rounds further, with a checkpoint."""
         self.reached += 10
-        self.station.reached = self.reached
-        self.station.forget(self.reached)
-        self.journal.rotate()
-        self.journal.forget(self.station.through)
+        self.protocol.round = self.reached
+        self.endpoint.forget(self.reached)
+        self.store.messages.forget(self.reached)
 
     async def each(self, messages: Iterable[Said]) -> AsyncIterator[bytes]:
         for data, damaged in messages:
@@ -232,32 +242,34 @@ class Node:
             yield data
 
     async def deliver(self, messages: Iterable[Said]) -> None:
-        async for rounds in self.server._receipts(self.attacker, self.each(messages)):
+        async for rounds in self.server._acknowledgements("b", self.each(messages)):
             self.outcomes["acknowledged"] += len(rounds)
 
-    async def greet(self, messages: Iterable[Said]) -> None:
-        if self.outcomes["messages read"] % 2:  # somebody who knows nothing yet believes more
-            self.station.roster = Roster("a", ["b", "c"], 30)
-        async for _ in self.server._greet(self.attacker, self.each(messages)):
-            self.outcomes["greeted"] += 1
-            if self.station.roster.complete:
-                self.station.roster.network()
+    async def handshake(self, messages: Iterable[Said]) -> None:
+        if self.outcomes["messages read"] % 2:  # a node that knows nothing yet believes more
+            self.protocol.membership = Membership("a", ["b", "c"], 30)
+        async for _ in self.server._handshake("b", self.each(messages)):
+            self.outcomes["handshakes"] += 1
+            if self.protocol.membership.complete:
+                self.protocol.membership.network()
 
     async def beat(self, messages: Iterable[Said]) -> None:
         async for data in self.each(messages):
-            self.station.note_beat(self.attacker, check_beat(parse(wire.Beat, data)))
+            self.endpoint.receive("b", check_heartbeat(parse(wire.Heartbeat, data)))
 
-    async def receipt(self, messages: Iterable[Said]) -> None:
+    async def acknowledgement(self, messages: Iterable[Said]) -> None:
         async for data in self.each(messages):
-            receipt = parse(wire.Receipt, data)
-            self.station.check_held(self.attacker, receipt.through, set(receipt.held))
-            self.station.acknowledge(self.attacker, receipt.rounds)
+            found = parse(wire.Acknowledgement, data)
+            self.endpoint.receive("b", events.Opening(found.through, frozenset(found.held)))
+            self.endpoint.receive("b", events.Acknowledged(tuple(found.rounds)))
 
     async def attack(self, mutator: Mutator) -> None:
         """One call full of damage. Anything but an error of the protocol goes through to the caller."""
-        message = mutator.message(RUN, "b", self.station.reached)
-        take = {wire.Piece: self.deliver, wire.Greeting: self.greet, wire.Beat: self.beat, wire.Receipt: self.receipt}
-        work = take[type(message)](mutator.call(message, RUN, "b", self.station.reached))
+        message = mutator.message(RUN, "b", self.protocol.round)
+        take = {
+            wire.Chunk: self.deliver, wire.Handshake: self.handshake, wire.Heartbeat: self.beat, wire.Acknowledgement: self.acknowledgement
+        }  # fmt: skip
+        work = take[type(message)](mutator.call(message, RUN, "b", self.protocol.round))
         try:
             await work
         except (ProtocolError, Disagreement) as error:
@@ -271,16 +283,18 @@ class Node:
         """What it holds when no message waits any more."""
         for _ in range(1 + LIMITS.ahead // 10):
             self.go_on()
+        written = threading.Event()
+        self.store.messages.sync(lambda error: written.set())
+        written.wait()
         return resources()
 
     async def still_works(self) -> None:
         """A good message is taken, whatever came before."""
         data = bytes(range(16))
-        head = wire.Head(run=RUN, sender="b", round=self.station.reached + 1, kind="share", dtype="<f8", shape=[2, 1])
-        await self.deliver([Said(wire.Piece(head=head, offset=0, data=data).SerializeToString(), False)])
-        message = self.journal.find("b", self.station.reached + 1)
+        head = wire.Head(run=RUN, sender="b", round=self.protocol.round + 1, kind="share", dtype="<f8", shape=[2, 1])
+        await self.deliver([Said(wire.Chunk(head=head, offset=0, data=data).SerializeToString(), False)])
         into = bytearray(16)
-        self.journal.read(message, memoryview(into))
+        self.store.messages.read("b", self.protocol.round + 1, memoryview(into))
         assert bytes(into) == data
 
 
@@ -341,7 +355,12 @@ async def fuzz(node: Node, messages: int, seed: int) -> tuple[Counter[str], floa
 
 
 # ---------------------------------------------------------------------- over a real connection
-METHODS = {wire.Piece: "Deliver", wire.Greeting: "Greet", wire.Beat: "Pulse", wire.Receipt: "Deliver"}
+METHODS = {
+    wire.Chunk: "Deliver",
+    wire.Handshake: "Handshake",
+    wire.Heartbeat: "Heartbeat",
+    wire.Acknowledgement: "Deliver",
+}
 REFUSALS = {
     "INVALID_ARGUMENT",
     "FAILED_PRECONDITION",
@@ -354,7 +373,6 @@ def fuzz_over_tls(folder: Path, messages: int, seed: int) -> Counter[str]:
     """The same through gRPC and TLS, with the certificate of a neighbor; then a good beat is answered."""
     init_ca(folder / "certs", "fuzz", 2)
     own, attacker = (identity(folder / "certs", name) for name in ("a", "b"))
-    (folder / "a").mkdir()
     node, mutator, outcomes = Node(folder / "a", own), Mutator(seed), Counter[str]()
     with serving(node) as address:
         options = [("grpc.ssl_target_name_override", "a"), ("grpc.max_send_message_length", -1)]
@@ -362,8 +380,8 @@ def fuzz_over_tls(folder: Path, messages: int, seed: int) -> Counter[str]:
             for turn in range(messages):
                 if outcomes["damaged"] >= messages:
                     break
-                message = mutator.message(RUN, "b", node.station.reached)
-                said = list(mutator.call(message, RUN, "b", node.station.reached))
+                message = mutator.message(RUN, "b", node.protocol.round)
+                said = list(mutator.call(message, RUN, "b", node.protocol.round))
                 method = (
                     METHODS[type(message)]
                     if mutator.random.random() < 0.9
@@ -375,7 +393,7 @@ def fuzz_over_tls(folder: Path, messages: int, seed: int) -> Counter[str]:
                     node.go_on()
             unexpected = outcomes.keys() - REFUSALS - {"OK", "damaged"}
             assert not unexpected, f"answers that no refusal has: {unexpected}"
-            assert call(channel, "Pulse", [wire.Beat(phase="iterating").SerializeToString()]) == "OK"
+            assert call(channel, "Heartbeat", [wire.Heartbeat(phase="iterating").SerializeToString()]) == "OK"
     return outcomes
 
 
@@ -406,7 +424,7 @@ def serving(node: Node) -> Iterator[str]:
 
     async def start() -> str:
         node.meet()
-        node.attacker.agreed = True
+        node.protocol.neighbors["b"].apply(events.Joined())
         node.server.ready.set()
         return await node.server.start("127.0.0.1:0")
 
@@ -420,7 +438,7 @@ def serving(node: Node) -> Iterator[str]:
 
 @contextmanager
 def in_memory() -> Iterator[Path]:
-    """A folder for a journal: on disk, it would mostly be the disk that is measured."""
+    """A folder for a database: on disk, it would mostly be the disk that is measured."""
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         yield Path(folder)
 

@@ -11,14 +11,17 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from dekpca.engines.peer.storage.database import FILE
 
 from .cluster import LONG, Cluster, Problem
 from .proxy import Wire, Wires
@@ -340,7 +343,7 @@ def stop_in_time(cluster: Cluster, peer_timeout: float, names: set[str]) -> None
         assert node.code == STOPPED, cluster.report(f"exit codes {codes}, expected {STOPPED}")
         said = any(f"node {other} " in node.error() for other in names)
         assert said, cluster.report(f"node {node.name} does not name any of {sorted(names)}: {node.error()}")
-        assert list(cluster.run_folder(node.name).glob("journal-*.bin")), f"node {node.name} kept nothing"
+        assert cluster.run_folder(node.name).joinpath(FILE).stat().st_size, f"node {node.name} kept nothing"
 
 
 @scenario("never-comes-back", SHORT)
@@ -388,7 +391,7 @@ if can_mount():
         """The disk of one node is full, at any moment; when there is room again, it goes on."""
         slowly(cluster)
         victim = rng.choice(list(cluster.nodes))
-        with small_disk(cluster.run_folder(victim), rng.randrange(2, 16) << 12) as make_room:
+        with small_disk(cluster.run_folder(victim), rng.randrange(16, 64) << 12) as make_room:
             cluster.start()
             runs_out(cluster, victim, LONG)
             make_room()
@@ -403,7 +406,7 @@ def file_limit(cluster: Cluster, rng: random.Random) -> str:
     """As a full disk, where we may not mount one: no file may be larger than so many bytes."""
     slowly(cluster)
     victim = rng.choice(list(cluster.nodes))
-    cluster.nodes[victim].file_limit = rng.randrange(2_000, 9_000)
+    cluster.nodes[victim].file_limit = rng.randrange(40_000, 150_000)  # SQLite has 32 KiB for a start
     cluster.start()
     runs_out(cluster, victim, LONG)
     cluster.nodes[victim].file_limit = None
@@ -424,37 +427,42 @@ def damage(path: Path, rng: random.Random) -> str:
     return f"bit flipped in byte {at}"
 
 
-def generation(path: Path) -> int:
-    return int(path.name.split("-")[1].split(".")[0])
+NEWEST = "SELECT name FROM value WHERE name LIKE 'checkpoint-%' ORDER BY CAST(substr(name, 12) AS INTEGER) DESC LIMIT 1"
+
+
+def damage_value(path: Path, name: str, rng: random.Random) -> None:
+    """The same to a checkpoint within a database."""
+    with closing(sqlite3.connect(path)) as database, database:
+        parts = database.execute("SELECT rowid, data FROM value WHERE name = ?", [name]).fetchall()
+        row, data = rng.choice(parts)
+        at = rng.randrange(len(data))
+        flipped = data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+        changed = data[:at] if rng.random() < 0.5 else flipped
+        database.execute("UPDATE value SET data = ? WHERE rowid = ?", [changed, row])
 
 
 @scenario("damaged-checkpoint")
 def damaged_checkpoint(cluster: Cluster, rng: random.Random) -> str:
-    """The newest checkpoint of a killed node is damaged: it says so and uses the one before, or its journal."""
+    """The newest checkpoint of a killed node is damaged: it says so and uses the one before, or begins from its messages."""
     slowly(cluster)
     victim = rng.choice(list(cluster.nodes))
     cluster.start()
-    folder = cluster.run_folder(victim)
     wanted = rng.randrange(1, 4)
-    cluster.until(
-        lambda: max(map(generation, folder.glob("checkpoint-*.bin")), default=0) >= wanted,
-        f"node {victim} writes checkpoint {wanted}",
-    )
+    enough = "SELECT 1 FROM value WHERE name LIKE 'checkpoint-%' AND CAST(substr(name, 12) AS INTEGER) >= ?"
+    cluster.until(lambda: cluster.stored(victim, enough, wanted), f"node {victim} writes checkpoint {wanted}")
     cluster.kill(victim)
-    newest = max(folder.glob("checkpoint-*.bin"), key=generation)
-    damage(newest, rng)
+    ((newest,),) = cluster.stored(victim, NEWEST)
+    damage_value(cluster.run_folder(victim) / FILE, newest, rng)
     normal(cluster)
     cluster.start(victim)
-    cluster.until(
-        lambda: cluster.has_said(victim, "checkpoint refused, trying the one before"),
-        f"node {victim} refuses {newest.name}",
-    )
+    refused = "checkpoint refused, trying the one before"
+    cluster.until(lambda: cluster.has_said(victim, refused), f"node {victim} refuses {newest}")
     return SAME
 
 
-@scenario("damaged-journal", 30.0)
-def damaged_journal(cluster: Cluster, rng: random.Random) -> str:
-    """A journal of a killed node is damaged. What is lost was acknowledged: nobody may go on as if nothing had happened.
+@scenario("damaged-database", 30.0)
+def damaged_database(cluster: Cluster, rng: random.Random) -> str:
+    """The database of a killed node is damaged, or its write-ahead log. What is lost was acknowledged: nobody may go on as if nothing had happened.
 
     Either it can be got again, and the bits are the same; or nodes stop with an error that names the file or the node.
     """
@@ -463,22 +471,24 @@ def damaged_journal(cluster: Cluster, rng: random.Random) -> str:
     cluster.start()
     cluster.until_heard(victim, rng.choice(KINDS[:-4]))
     cluster.kill(victim)
-    journals = [p for p in cluster.run_folder(victim).glob("journal-*.bin") if p.stat().st_size]
-    before = {p: p.read_bytes() for p in journals}
-    hurt = rng.choice(journals) if journals else None
-    if hurt:
-        damage(hurt, rng)
+    folder = cluster.run_folder(victim)
+    before = {name: (folder / name).read_bytes() for name in (FILE, f"{FILE}-wal") if (folder / name).exists()}
+    hurt = rng.choice([name for name, data in before.items() if data])
+    how = damage(folder / hurt, rng)
     normal(cluster)
     cluster.start(victim)
     codes = cluster.until_ended()
     if set(codes.values()) <= WELL:
         return SAME
-    assert set(codes.values()) <= {*WELL, OVER}, cluster.report(f"exit codes {codes}")
+    assert set(codes.values()) <= {*WELL, OVER}, cluster.report(f"{hurt} {how}: exit codes {codes}")
     said = cluster.nodes[victim].error()
-    assert hurt is not None, cluster.report("nothing was damaged")
-    assert hurt.name in said or f"node {victim} " in said, cluster.report(f"node {victim} does not say what is wrong")
-    # with the file brought back the run goes on
-    for path, data in before.items():
-        path.write_bytes(data)
+    named = str(folder / FILE) in said or f"node {victim} " in said
+    assert named, cluster.report(f"{hurt} {how}: node {victim} does not say what is wrong")
+    # with the files brought back the run goes on
+    for path in folder.glob(f"{FILE}*"):
+        path.unlink()
+    for name, data in before.items():
+        (folder / name).write_bytes(data)
+        (folder / name).chmod(0o600)
     cluster.start(*(name for name, code in codes.items() if code == OVER))
     return "error names the file, then same bits"

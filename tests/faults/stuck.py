@@ -1,4 +1,4 @@
-"""A node that gets stuck: it beats and acknowledges, but its program sends nothing from some message on.
+"""A node that gets stuck: it sends heartbeats and acknowledgements, but its program sends nothing from some message on.
 
 What it says of itself meanwhile:
 
@@ -17,21 +17,21 @@ ROUND = 12  # from this one on it sends nothing
 
 def hang(claim: str) -> None:
     """For the process that is about to run the node."""
-    from dekpca.engines.peer.station import Station
+    from dataclasses import replace
 
-    exchange, beat = Station.exchange, Station.beat
+    from dekpca.engines.peer.net.endpoint import Endpoint
 
-    def stuck(self: Station, round: int, sent: Any, expected: Any) -> None:
+    exchange, heartbeat = Endpoint.exchange, Endpoint.heartbeat
+
+    def stuck(self: Endpoint, round: int, sent: Any, expected: Any) -> None:
         if round >= ROUND:
             threading.Event().wait()
         exchange(self, round, sent, expected)
 
-    def claims(self: Station, neighbor: Any) -> Any:
-        said = beat(self, neighbor)
+    def claims(self: Endpoint, neighbor: Any) -> Any:
+        said = heartbeat(self, neighbor)
         if claim == "waits":
-            said.waits_for[:] = sorted(self.neighbors)
-        if claim == "computes":
-            said.idle, said.waits_for[:] = 0.0, []
-        return said
+            return replace(said, waits_for=tuple(sorted(self.addresses)))
+        return replace(said, idle=0.0, waits_for=()) if claim == "computes" else said
 
-    Station.exchange, Station.beat = stuck, claims  # type: ignore[method-assign]
+    Endpoint.exchange, Endpoint.heartbeat = stuck, claims  # type: ignore[method-assign]

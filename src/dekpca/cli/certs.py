@@ -103,7 +103,7 @@ def show(
 
 def _peer() -> tuple[ModuleType, ModuleType]:
     try:
-        from ..engines.peer import authority, certificates
+        from ..engines.peer.net import authority, certificates
     except ImportError as error:
         raise ImportError(
             f"certs needs a package that is not installed ({error}); pip install 'dekpca[peer]'"

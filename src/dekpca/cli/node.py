@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -94,7 +94,7 @@ def run(
             raise
         code, advice = _ending(peer, error, settings)
         if _is_read(sys.stderr):
-            say_error(peer.letters.showable(str(error) + advice, MOST_ERROR))
+            say_error(peer.text.showable(str(error) + advice, MOST_ERROR))
         raise typer.Exit(code) from error
     _end(result, as_json)
 
@@ -124,15 +124,18 @@ def _interrupt(signum: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _peer() -> ModuleType:
+def _peer() -> SimpleNamespace:
     try:
-        from ..engines import peer
-        from ..engines.peer import config, disclosure, errors, letters, logs, node, status  # noqa: F401
+        from ..engines.peer import errors
+        from ..engines.peer.app import config, disclosure, logs, node, status
+        from ..engines.peer.protocol import text
     except ImportError as error:
         raise ImportError(
             f"dekpca node needs a package that is not installed ({error}); pip install 'dekpca[peer]'"
         ) from error
-    return peer
+    return SimpleNamespace(
+        errors=errors, config=config, disclosure=disclosure, logs=logs, node=node, status=status, text=text
+    )
 
 
 def _disclose(peer: Any, prepared: Any, yes: bool) -> None:

@@ -87,8 +87,8 @@ def simulate(
 
       dekpca node simulate --nodes 3 --write-only --out three && dekpca node run three/node-0.toml
     """
-    from ..engines.peer.crew import write_nodes
-    from ..engines.peer.identity import init_ca, issue
+    from ..engines.peer.app.local_cluster import write_nodes
+    from ..engines.peer.net.identity import init_ca, issue
 
     net = _named(parse_network(network, seed) if network else Network.path(2) if nodes == 2 else Network.ring(nodes))
     if network and len(net) != nodes:
@@ -175,7 +175,7 @@ def _watch(folder: Path, names: tuple[str, ...]) -> dict[str, int]:
 
 
 def _table(folder: Path, processes: dict[str, Any]) -> Table:
-    from ..engines.peer.letters import showable
+    from ..engines.peer.protocol.text import showable
 
     table = Table(box=None)
     for column in ("node", "state"):

@@ -1,25 +1,19 @@
 """The peer engine: one node a process, its owner's; gRPC with mutual TLS between neighbors.
 
-    config    node.toml                     codec     values as bytes, without pickle
-    node      an owner's run                store     the folder: checkpoints, what must not change
-    session   one node's part in a run      journal   messages on disk before they are acknowledged
-    mail      the program's rounds          letters   what a neighbor may send
-    station   where program, server and     terms     what two nodes must hold alike
-              links wait for each other     roster    what is known of the network
-    listener  who may hold a connection     progress  who is stuck
-    server    what neighbors call           identity  certificates
-    links     what this node says           logs      lines that never hold up the run
-    transport both, on a thread             status    metrics, the line on a terminal
-    crew      processes on one machine, for trying and for tests
+    protocol/  what two nodes say to each other, and what follows: no threads, clocks, sockets or files
+    storage/   what a node keeps on disk: messages and checkpoints, in SQLite
+    net/       server, clients, certificates; the endpoint, where these and the program meet
+    app/       a node as its owner runs it: config, session, log, status; and a cluster of processes on one machine
 
-docs/protocol.md says what passes between two nodes, and why a node that was killed can go on. `run` starts a process for each node, here: to
-try it, and for the conformance suite. Nodes that belong to different people are started by them: `dekpca node run`.
+Each imports only from those above it. docs/protocol.md has the messages and states, and says why a node that was killed can go on. `run`
+starts a process for each node on this machine, to try it and for the conformance suite. Nodes of different owners are started by them:
+`dekpca node run`.
 """
 
 from __future__ import annotations
 
 from ...plan import Observer, Outcome, Plan
-from .crew import Crew
+from .app.local_cluster import LocalCluster
 
 
 def run(plan: Plan, observer: Observer | None = None) -> Outcome:
@@ -29,5 +23,5 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
     """
     if plan.resume is not None:
         raise ValueError("engine='peer' goes on from the folder of each node, not from a state; use dekpca node run")
-    with Crew(len(plan.network)) as crew:
-        return crew.run(plan.parts, plan.network, plan.options)
+    with LocalCluster(len(plan.network)) as cluster:
+        return cluster.run(plan)

@@ -1,0 +1,1 @@
+"""A node as its owner runs it."""

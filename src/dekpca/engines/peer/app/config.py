@@ -1,0 +1,242 @@
+"""node.toml: what a node is told about itself. Everything is checked here, before anything is opened or anybody is called.
+
+    name = "oslo"                      # as the certificate has it, and as the neighbors write it
+    run = "study-7"                    # the same at all nodes; another one for every run
+    listen = "0.0.0.0:7070"
+    data = "oslo.csv"                  # any file that dekpca fit takes; label, id, columns, drop, one_hot and missing say what its columns are
+    folder = "oslo-run"                # checkpoints and messages; holds the neighbors' rows
+    out = "oslo.npz"                   # this node's model, at the end
+    certificate = "oslo.crt"
+    key = "oslo.key"
+    ca = "ca.crt"
+
+    [neighbors]                        # name = address
+    rome = "rome.example.org:7070"
+
+    [model]                            # parameters of DecentralizedKernelPCA, the same at all nodes
+    n_components = 4
+    gamma = "scale"
+
+Relative paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ....data import MISSING, Missing, Roles
+from ....data import read as read_data
+from ....network import listing
+from ....parameters import Parameters
+from ..net.identity import Identity, check_name, load
+from ..protocol.checks import MOST_RUN
+from ..protocol.node import Timeouts
+from .session import CHECKPOINT_APART, CHECKPOINT_EVERY, Place
+
+PATHS = ("data", "folder", "out", "report", "certificate", "key", "ca")
+REQUIRED = ("name", "run", "listen", "data", "folder", "neighbors")
+NOT_HERE = {
+    "network": "it is made of the neighbors",
+    "engine": "this is the peer engine",
+    "verbose": "progress is shown on a terminal",
+    "kernel_params": "a kernel must have a name here",
+    "memory_limit": "it is for engine='local'; a node keeps its neighborhood's Gram blocks in memory",
+    "device": "it is for engine='local'; a node computes on its processors",
+    "missing": "it is a setting of its own, outside [model]",
+}
+CAREFUL = {"share_rows": False, "random_state": 0}  # defaults between organisations: no row leaves its owner
+
+
+class ConfigError(ValueError):
+    """node.toml, or something in it, is wrong; the message says where and what to do."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A node.toml, checked."""
+
+    path: Path
+    name: str
+    run: str
+    listen: str
+    data: Path
+    folder: Path
+    neighbors: Mapping[str, str]
+    model: Mapping[str, Any] = field(default_factory=dict)
+    out: Path | None = None
+    report: Path | None = None
+    label: str | None = None
+    id: str | None = None
+    columns: list[str] | None = None
+    drop: list[str] = field(default_factory=list)
+    one_hot: Mapping[str, list[str]] = field(default_factory=dict)
+    missing: Missing = "error"
+    secret_columns: bool = False  # neighbors get a fingerprint of the columns' names instead of the names
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    peer_timeout: float = Timeouts.peer
+    start_timeout: float = Timeouts.start
+    heartbeat: float = Timeouts.beat
+    progress_timeout: float = Timeouts.progress
+    threads: int = 1
+    checkpoint_every: int = CHECKPOINT_EVERY
+    checkpoint_apart: float = CHECKPOINT_APART
+
+    @property
+    def model_file(self) -> Path:
+        return self.out or self.folder / f"{self.name}.npz"
+
+    @property
+    def roles(self) -> Roles:
+        return Roles(
+            label=self.label, id=self.id, columns=self.columns, drop=self.drop, one_hot={k: list(v) for k, v in self.one_hot.items()}
+        )  # fmt: skip
+
+    def identity(self) -> Identity:
+        """From the certificate files; there is no run without."""
+        missing = [key for key in ("certificate", "key", "ca") if getattr(self, key) is None]
+        if missing:
+            raise ConfigError(
+                f"{self.path}: {listing(missing)} not given; every node needs certificate, key and ca "
+                "(dekpca certs makes them for a small group; --insecure-loopback is for trying on one machine)"
+            )
+        assert self.certificate is not None and self.key is not None and self.ca is not None  # noqa: PT018
+        return load(self.certificate, self.key, self.ca, self.name)
+
+    def place(self, identity: Identity | None) -> Place:
+        timeouts = Timeouts(self.peer_timeout, self.start_timeout, self.heartbeat, self.progress_timeout)
+        return Place(
+            self.name, self.run, self.listen, self.neighbors, self.folder, identity, timeouts, self.threads, self.checkpoint_every,
+            self.checkpoint_apart, self.secret_columns,
+        )  # fmt: skip
+
+    def parameters(self) -> Parameters:
+        """Of this run; the careful ones where nothing is said."""
+        settings = {**CAREFUL, "missing": "mean" if self.missing == "mean" else "error", **self.model}
+        points = settings.get("landmarks")
+        if isinstance(points, str) and Path(points).suffix:
+            settings["landmarks"] = read_data(self.path.parent / points).samples
+        return Parameters(engine="peer", **settings)
+
+
+def read(path: Path) -> Config:
+    """A node.toml; raises ConfigError for whatever is wrong with it."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: values within values, too deep to be read") from error
+    _check_keys(f"{path}", content, [f.name for f in fields(Config) if f.name != "path"])
+    missing = [key for key in REQUIRED if key not in content]
+    if missing:
+        raise ConfigError(f"{path}: {listing(missing)} missing; a node.toml needs {', '.join(REQUIRED)}")
+    for f in fields(Config):
+        if f.name in content:
+            _check_type(path, f.name, content[f.name])
+    for key in PATHS:
+        if key in content:
+            content[key] = path.parent / content[key]
+    config = Config(path=path, **content)
+    _check(config)
+    return config
+
+
+def _check(config: Config) -> None:
+    path = config.path
+    try:
+        for name in (config.name, *config.neighbors):
+            check_name(name)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if config.name in config.neighbors:
+        raise ConfigError(f"{path}: node {config.name} lists itself as a neighbor; leave it out")
+    if not config.neighbors:
+        raise ConfigError(f"{path}: no neighbors; list one, or use dekpca fit")
+    if not 1 <= len(config.run) <= MOST_RUN or not config.run.isprintable():
+        raise ConfigError(
+            f"{path}: run = {config.run[:MOST_RUN]!r}; a run id has 1 to {MOST_RUN} printable characters, and no line breaks"
+        )
+    for what, address in (("listen", config.listen), *config.neighbors.items()):
+        split_address(f"{path}: {what}", address)
+    for name in ("peer_timeout", "start_timeout", "progress_timeout", "heartbeat", "threads", "checkpoint_every"):
+        if not 0 < getattr(config, name) < 1e7:
+            raise ConfigError(f"{path}: {name}={getattr(config, name)}; it must be above 0")
+    if not 0 <= config.checkpoint_apart < 1e7:
+        raise ConfigError(f"{path}: checkpoint_apart={config.checkpoint_apart}; it must not be below 0")
+    known = {f.name for f in fields(Parameters)} - NOT_HERE.keys()
+    for key, why in NOT_HERE.items():
+        if key in config.model:
+            raise ConfigError(f"{path}: [model] {key} cannot be set here: {why}")
+    _check_keys(f"{path}: [model]", config.model, sorted(known))
+    if not isinstance(config.model.get("random_state", 0), int):
+        raise ConfigError(f"{path}: [model] random_state={config.model['random_state']!r}; it must be a whole number")
+
+
+def split_address(what: str, address: str) -> tuple[str, int]:
+    """host:port, with a port from 0 to 65535."""
+    host, colon, port = str(address).rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"{what}: {address!r} is no address; write host:port, such as 192.0.2.7:7070")
+    return host.strip("[]"), int(port)
+
+
+def check_loopback(config: Config) -> None:
+    """Without TLS a node may only be reached from its own machine."""
+    for what, address in (("listen", config.listen), *config.neighbors.items()):
+        host, _ = split_address(what, address)
+        try:
+            inside = ipaddress.ip_address(host) in ipaddress.ip_network("127.0.0.0/8")
+        except ValueError:
+            inside = False  # a name may mean anything
+        if not inside:
+            raise ConfigError(
+                f"--insecure-loopback with {what} = {address!r}: without certificates a node talks within 127.0.0.0/8 only; "
+                "use such an address, or certificates"
+            )
+
+
+def _check_keys(where: str, content: Mapping[str, Any], known: list[str]) -> None:
+    for key in content:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            did = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
+            raise ConfigError(f"{where}: no setting {key!r}{did}")
+
+
+def _check_type(path: Path, key: str, value: Any) -> None:
+    kinds: tuple[Any, str]
+    given: Any = value
+    if key in ("neighbors", "model", "one_hot"):
+        kinds = dict, "a table"
+    elif key in ("columns", "drop"):
+        kinds = list, "a list of column names"
+    elif key == "secret_columns":
+        if not isinstance(value, bool):
+            raise ConfigError(f"{path}: {key} = {value!r}; it must be true or false")
+        return
+    elif key in ("threads", "checkpoint_every"):
+        kinds = int, "a whole number"
+    elif key in ("peer_timeout", "start_timeout", "progress_timeout", "heartbeat", "checkpoint_apart"):
+        kinds = (int, float), "a number of seconds"
+    else:
+        kinds = str, "a text"
+    if not isinstance(value, kinds[0]) or isinstance(value, bool):
+        raise ConfigError(f"{path}: {key} = {value!r}; it must be {kinds[1]}")
+    names = value if key in ("columns", "drop") else []
+    lists = given.values() if key == "one_hot" else [names]
+    if not all(isinstance(some, list) and all(isinstance(name, str) for name in some) for some in lists):
+        raise ConfigError(f'{path}: {key}: write texts in a list, such as ["red", "green"]')
+    if key == "missing" and value not in MISSING:
+        raise ConfigError(f"{path}: missing = {value!r}; known are {', '.join(MISSING)}")
+    if key == "neighbors" and not all(isinstance(v, str) for v in given.values()):
+        raise ConfigError(f'{path}: [neighbors]: write name = "host:port"')

@@ -1,0 +1,129 @@
+"""A node's whole run, as its owner starts it: from a config to a model file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ....columns import Features
+from ....data import read as read_data
+from ....data import remembered
+from ....options import Settings, check_rows_stay
+from ....parameters import Parameters
+from ....plan import Outcome, Plan, check_parts, make_plan
+from ....results import Result, run_plan
+from ...agreement import settings_of, texts
+from ..net.identity import Identity
+from ..protocol.node import NodeProtocol
+from ..storage import codec
+from .config import Config
+from .session import Session
+
+log = logging.getLogger("dekpca.peer")
+
+FINISHED = "finished.json"
+
+Watch = Callable[[NodeProtocol], AbstractContextManager[None]]
+Report = Callable[[Result], None]
+
+
+@dataclass
+class Prepared:
+    """Everything that is known before anybody is called."""
+
+    config: Config
+    parameters: Parameters
+    settings: Settings  # options take the sizes of all nodes
+    features: Features
+    samples: np.ndarray
+    labels: np.ndarray | None
+    facts: dict[str, str]
+    reading: dict[str, Any]  # how the file was read: `dekpca transform` reads others alike
+
+
+def prepare(config: Config) -> Prepared:
+    """Read the data and check the settings."""
+    parameters = config.parameters()
+    parameters.check()
+    data = read_data(config.data, config.roles, config.missing)
+    features, (samples,) = check_parts(parameters, [data.samples], [config.name])
+    settings = parameters.settings(features, parameters.seed())
+    check_rows_stay(settings)
+    facts = texts(settings_of(settings))
+    return Prepared(
+        config, parameters, settings, features, samples, data.labels, facts, remembered(config.roles, [data])
+    )
+
+
+def finished(config: Config) -> dict[str, Any] | None:
+    """What an earlier start of this node said at its end, if it came to its end."""
+    path = config.folder / FINISHED
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    whole = (
+        isinstance(said, dict)
+        and {"run", "nodes", "model", "report", "converged", "iterations", "eigenvalues"} <= said.keys()
+    )
+    return said if whole and said["run"] == config.run and config.model_file.exists() else None
+
+
+def run(
+    prepared: Prepared, identity: Identity | None, watch: Watch | None = None, report: Report | None = None
+) -> dict[str, Any]:
+    """Take part in the run until the end; returns what came out. `watch` shows the protocol meanwhile, `report` the result before the node leaves."""
+    config = prepared.config
+    session = Session(config.place(identity), prepared.samples, prepared.facts, prepared.features.sorted_names)
+    with session, nullcontext() if watch is None else watch(session.protocol):
+        network, sizes = session.meet()
+
+        def engine(plan: Plan, observer: Any) -> Outcome:
+            return session.run(plan.parts, plan.network, session.options(plan.options), observer)
+
+        nodes = [network.number[config.name]]
+        plan = make_plan(
+            prepared.parameters, prepared.settings, network, [prepared.samples], prepared.features, nodes, sizes
+        )
+        result = run_plan(plan, engine, prepared.parameters)
+        about = {"span_accuracy": float(result.span_accuracy), "landmarks": result.n_landmarks}
+        log.info("answer found", extra=about)
+        for warning in result.warnings():
+            log.warning(str(warning))
+        config.model_file.parent.mkdir(parents=True, exist_ok=True)
+        model = result.node_models[config.name]
+        model.reading = prepared.reading
+        model.save(config.model_file)
+        if report is not None:
+            report(result)
+        said = summary(config, result, session.resumed)
+        session.finish()
+        codec.write_text(config.folder / FINISHED, json.dumps(said))
+    return said
+
+
+def summary(config: Config, result: Result, resumed: bool) -> dict[str, Any]:
+    return {
+        "run": config.run,
+        "node": config.name,
+        "nodes": len(result.plan.network),
+        "model": str(config.model_file),
+        "report": None if config.report is None else str(config.report),
+        "converged": bool(result.converged),
+        "iterations": int(result.n_iter),
+        "eigenvalues": [float(v) for v in result.eigenvalues],
+        "accuracy": [None if np.isnan(a) else float(a) for a in result.accuracy],
+        "span_accuracy": None if np.isnan(result.span_accuracy) else float(result.span_accuracy),
+        "landmarks": result.n_landmarks,
+        "explained_variance_ratio": [float(v) for v in result.explained_variance_ratio],
+        "bytes_sent": {kind: int(sent.sum()) for kind, sent in result.history["bytes"].items()},
+        "resumed": resumed,
+        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # bytes; Linux counts in kB
+    }

@@ -1,0 +1,227 @@
+"""A session: one node's part in a run, from the first handshake to the last heartbeat.
+
+    with Session(place, samples, facts) as session:
+        network, sizes = session.meet()
+        outcome = session.run([samples], network, options)
+        ...                                   # keep the answer
+        session.finish()
+
+Whatever ends it otherwise, the folder keeps what is needed to go on: the same again, with the same folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ...._version import __version__
+from ....block import Block, make_blocks
+from ....core import native
+from ....messages import Checkpoint
+from ....network import Network
+from ....options import Options
+from ...local import Observer, Outcome, drive
+from ..errors import PeerError, RunFailed
+from ..net.endpoint import Endpoint
+from ..net.identity import Identity
+from ..net.transport import Transport
+from ..protocol.checks import PROTOCOL, Limits
+from ..protocol.events import Phase
+from ..protocol.handshake import HandshakeSettings
+from ..protocol.membership import Membership
+from ..protocol.node import NodeProtocol, Timeouts
+from ..storage.folder import RunFolder, Saved
+from .delivery import PeerDelivery
+
+log = logging.getLogger("dekpca.peer")
+
+EXPIRY_WARNING = 14  # days
+# A restart computes about so many iterations again, or what took so many seconds if that is more.
+CHECKPOINT_EVERY = 5  # iterations
+CHECKPOINT_APART = 1.0  # seconds
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node is: its name and address, its neighbors' addresses, its folder. `identity` None: without TLS, on loopback only."""
+
+    name: str
+    run: str
+    listen: str
+    neighbors: Mapping[str, str]
+    folder: Path
+    identity: Identity | None = None
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    threads: int = 1  # of BLAS: results are bit-identical after a restart only with the same number
+    checkpoint_every: int = CHECKPOINT_EVERY
+    checkpoint_apart: float = CHECKPOINT_APART
+    secret_columns: bool = False  # neighbors get a fingerprint of the names
+
+
+class Session:
+    """The node at `place` with its samples (n, M). `facts` are settings that must be the same at all nodes, as texts.
+
+    `columns` are the names of the columns, in the order they have in the samples, if they have names.
+    """
+
+    def __init__(
+        self, place: Place, samples: np.ndarray, facts: Mapping[str, str], columns: Sequence[str] | None = None
+    ):
+        self.place = place
+        known = {
+            "dekpca": __version__,
+            "number of columns": str(samples.shape[1]),
+            "dtype": str(samples.dtype),
+            **facts,
+        }
+        self.settings = HandshakeSettings.of(known, columns, place.run, place.secret_columns)
+        own = {
+            "protocol": str(PROTOCOL),
+            "run": place.run,
+            "node": place.name,
+            "neighbors": ", ".join(sorted(place.neighbors)),
+        }
+        own |= {"data": fingerprint(samples), "threads": str(place.threads), "compiled code": native.level()}
+        self.store = RunFolder(place.folder)
+        self.saved = Saved()
+        membership = Membership(place.name, list(place.neighbors), len(samples))
+        refusal: PeerError | None = None
+        try:
+            self.saved = self.store.open({**own, **self.settings.values})
+            membership.add(self.store.records, place.name)
+        except PeerError as error:
+            refusal = error
+        except BaseException:
+            self.store.close()
+            raise
+        self.resumed = self.saved.round > 0
+        store = self.store if refusal is None else None
+        self.protocol = NodeProtocol(
+            place.name, place.run, self.settings, membership, place.neighbors, place.timeouts, time.monotonic(),
+            {} if store is None else {name: store.messages.held(name) for name in place.neighbors},
+            [] if store is None else store.finished,
+        )  # fmt: skip
+        self.endpoint = Endpoint(self.protocol, store, place.neighbors)
+        if refusal is not None:  # the neighbors wait for this node: they are told why before it stops
+            self.protocol.phase = Phase.REFUSING
+            self.endpoint.fail(refusal)
+        self.transport = Transport(self.endpoint, place.folder, place.identity, place.listen)
+        self._pinned = threadpool_limits(place.threads)
+
+    def __enter__(self) -> Session:
+        try:
+            self.transport.__enter__()
+        except BaseException as error:
+            self.store.close()
+            if self.protocol.error is not None:
+                raise self.protocol.error from error
+            raise
+        log.info("listening", extra={"address": self.transport.address, "resumed_in_round": self.saved.round})
+        identity = self.place.identity
+        if identity is not None and identity.days_left < EXPIRY_WARNING:
+            until = identity.expires.strftime("%Y-%m-%d %H:%M UTC")
+            log.warning("certificate expires soon: renew it (docs/security.md)", extra={"valid_until": until})
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self.transport.__exit__(*error)
+        finally:
+            self.store.close()
+            self._pinned.restore_original_limits()
+
+    def meet(self) -> tuple[Network, np.ndarray]:
+        """Wait for the neighbors and learn the network; returns it, and the rows of every node."""
+        self.store.keep_records(self.endpoint.meet())
+        network, sizes = self.protocol.membership.network()
+        log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, "rows": int(sizes.sum())})
+        return network, sizes
+
+    def run(
+        self, parts: Sequence[Any], network: Network, options: Options, observer: Observer | None = None, resume: Any = None
+    ) -> Outcome:  # fmt: skip
+        """Drive the program, from the start or the last checkpoint. `parts` is a list of this node's samples."""
+        _, sizes = self.protocol.membership.network()
+        number = network.number[self.place.name]
+        blocks = make_blocks(parts, network, [number], sizes)
+        saved = self.saved
+        resume = [(saved.known, saved.state)] if saved.round else None
+        self.saved = Saved()  # a copy less
+        delivery = PeerDelivery(blocks[0], self.endpoint, saved.round)
+        delivery.last_sent |= saved.last_sent
+        if saved.traffic:
+            delivery.traffic.messages, delivery.traffic.bytes = saved.traffic["messages"], saved.traffic["bytes"]
+            delivery.traffic.edge_bytes = saved.traffic["edge_bytes"]
+        dtype = blocks[0].samples.dtype.newbyteorder("<").str
+        limits = Limits.of(self.place.run, dtype, options, sizes, parts[0].shape[1], network.depth)
+        self.endpoint.begin(limits, saved.round, self.store.through, delivery.last_sent)
+        self.transport.accept_messages()
+        log.info("begun", extra={"round": saved.round, "resumed": bool(saved.round)})
+        last, due = saved.round, time.monotonic() + self.place.checkpoint_apart
+        waiting: Saved | None = None  # a checkpoint, until all that was said before it is acknowledged
+        del saved
+
+        def at_checkpoint(blocks: list[Block], requests: list[Checkpoint]) -> None:
+            nonlocal last, due, waiting
+            state = requests[0].state
+            self.protocol.phase, self.protocol.iteration = Phase.ITERATING, int(state.iteration)
+            if state.history["residual"]:
+                self.protocol.residual = float(np.max(state.history["residual"][-1]))
+            wanted = (
+                waiting is None and delivery.round > last and int(state.iteration) % self.place.checkpoint_every == 0
+            )
+            if wanted and time.monotonic() >= due:
+                last, due = delivery.round, time.monotonic() + self.place.checkpoint_apart
+                waiting = Saved(delivery.round, requests[0].known, state, dict(delivery.last_sent), _traffic(delivery))
+            if waiting is not None and self.endpoint.all_acknowledged(waiting.round):
+                self.store.save(waiting)
+                self.endpoint.forget(self.store.through)
+                self.store.trim()
+                waiting = None
+            self.protocol.urgent = waiting is not None
+            if observer is not None:
+                observer(blocks, requests)
+
+        try:
+            outcome = drive(blocks, options, at_checkpoint, resume, delivery)
+        except PeerError:
+            raise
+        except (
+            ValueError
+        ) as error:  # the program cannot go on, nor will it after a restart: nobody need wait for this node
+            raise RunFailed(str(error)) from error
+        self.protocol.start_finishing(time.monotonic())
+        self.transport.acknowledge_at_once()
+        return outcome
+
+    def options(self, options: Options) -> Options:
+        """With this node's private randomness, for what only this node may know."""
+        return replace(options, private_seed=self.store.private_seed())
+
+    def finish(self) -> None:
+        """The answer is kept: stay until the neighbors have theirs."""
+        for name in self.endpoint.finish():
+            log.warning("neighbor was not heard from any more; this node has its answer", extra={"peer": name})
+        log.info("finished")
+
+
+def _traffic(delivery: PeerDelivery) -> dict[str, Any]:
+    traffic = delivery.traffic
+    copied = {name: {k: v.copy() for k, v in getattr(traffic, name).items()} for name in ("messages", "bytes")}
+    return {**copied, "edge_bytes": traffic.edge_bytes.copy()}
+
+
+def fingerprint(samples: np.ndarray) -> str:
+    """Of the data, so that a restart with other data is noticed."""
+    digest = hashlib.sha256(f"{samples.shape} {samples.dtype}".encode())
+    for start in range(0, len(samples), 4096):
+        digest.update(np.ascontiguousarray(samples[start : start + 4096]).tobytes())
+    return f"{samples.shape[0]} x {samples.shape[1]}, {digest.hexdigest()[:16]}"

@@ -1,0 +1,336 @@
+"""The server of a node: what its neighbors may call. The caller is identified before any message of the call is read.
+
+Every refusal is logged with its reason and ends the call, nothing else: a stranger or a broken neighbor does not disturb the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import grpc
+
+from ..errors import Disagreement, ProtocolError, TooMuch
+from ..protocol import events
+from ..protocol import wire_pb2 as wire
+from ..protocol.checks import (
+    MOST_RECEIVED,
+    MessageHead,
+    check_chunk,
+    check_handshake,
+    check_heartbeat,
+    parse,
+    read_metadata,
+)
+from ..protocol.events import Refusal, Refused
+from ..storage.messages import Chunk
+from .endpoint import Endpoint
+from .identity import Identity, peer_name
+from .listener import Listener, descriptors
+
+log = logging.getLogger("dekpca.peer")
+logging.getLogger("grpc._cython.cygrpc").setLevel(
+    logging.CRITICAL
+)  # it tells of every call that is cancelled; we log what matters
+
+SERVICE = "dekpca.peer.v1.Peer"
+STREAMS = 4  # deliveries of one neighbor at once: one lives, others may not have noticed yet that they are cut
+TOGETHER = 0.1  # seconds of messages that are synced and acknowledged together; a sender that waits says so
+MOST_TAKEN = 1000  # messages of one delivery that are not acknowledged: a neighbor that reads no acknowledgements is not read either
+MOST_BACKLOG = 64  # chunks in memory: a disk that is slower than the line slows the neighbor down
+DISK = 0.005  # seconds between looks at such a disk, or at a program that has to catch up
+GRACE = 0.5  # seconds in which neighbors that leave too end their calls themselves
+OPTIONS = [
+    ("grpc.max_receive_message_length", MOST_RECEIVED),
+    ("grpc.max_send_message_length", MOST_RECEIVED),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.max_concurrent_streams", 16),  # on one connection; a neighbor uses one or two
+    ("grpc.http2.max_ping_strikes", 0),  # neighbors ping as often as they like
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
+    # So much of a message may be under way, not more: pings queue behind it, and on a slow line (1 Mbit/s: 4 s of data) must not be late.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 19),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+
+Code = grpc.StatusCode
+CODES = {
+    Refusal.UNKNOWN: Code.UNAUTHENTICATED,
+    Refusal.STRANGER: Code.PERMISSION_DENIED,
+    Refusal.SETTINGS: Code.FAILED_PRECONDITION,
+    Refusal.MESSAGE: Code.INVALID_ARGUMENT,
+    Refusal.QUOTA: Code.OUT_OF_RANGE,
+    Refusal.LATER: Code.ABORTED,
+}
+REFUSALS = {code: why for why, code in CODES.items() if why is not Refusal.UNKNOWN}
+
+
+class Server:
+    """Answers the neighbors' calls."""
+
+    def __init__(self, endpoint: Endpoint, folder: Path, identity: Identity | None):
+        self.endpoint, self.folder, self.identity = endpoint, folder, identity
+        self.ready = asyncio.Event()  # the network is known, so that the size of messages can be judged
+        self.on_call: dict[str, Callable[[], Any]] = {}  # what to do when a neighbor calls
+        self._urgent: set[asyncio.Event] = set()  # of each delivery: its acknowledgements are waited for
+        self._at_once = False  # the program has ended: neighbors wait for nothing but acknowledgements
+        self._attempts = itertools.count()
+        self._streams: dict[str, int] = {}
+        self._server: Any = None
+        self._listener: Listener | None = None
+        self._stopping = False
+
+    async def start(self, listen: str) -> str:
+        """Listen; returns the address, with the port that was found if 0 was asked for."""
+        room = descriptors(len(self.endpoint.protocol.neighbors))
+        self._server = grpc.aio.server(
+            options=OPTIONS, maximum_concurrent_rpcs=8 * len(self.endpoint.protocol.neighbors) + 32
+        )
+        handlers = {
+            "Handshake": grpc.stream_stream_rpc_method_handler(self._admitted(self._handshake)),
+            "Deliver": grpc.stream_stream_rpc_method_handler(self._admitted(self._deliver)),
+            "Heartbeat": grpc.stream_stream_rpc_method_handler(self._admitted(self._heartbeat)),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        self._listener = Listener(self.folder, room, tls=self.identity is not None)
+        inside = f"unix:{quote(str(self._listener.inside))}"
+        if self.identity is None:
+            self._server.add_insecure_port(inside)
+        else:
+            self._server.add_secure_port(inside, self.identity.server_credentials())
+        await self._server.start()
+        host, _, port = listen.rpartition(":")
+        try:
+            return f"{host}:{self._listener.open(host.strip('[]'), int(port))}"
+        except OSError as error:
+            await self.stop()
+            raise ValueError(
+                f"listen {listen}: cannot be bound ({error.strerror}); choose another address or port"
+            ) from error
+
+    async def stop(self) -> None:
+        self._stopping = True
+        if self._server is not None:
+            await self._server.stop(GRACE)
+        if self._listener is not None:
+            self._listener.close()  # in a moment: its thread never waits
+
+    # ------------------------------------------------------------------ callers
+    async def _admit(self, context: Any) -> str:
+        """The neighbor that calls; anybody else is refused."""
+        protocol, run, claimed = read_metadata(dict(context.invocation_metadata()))
+        authenticated = claimed if self.identity is None else peer_name(context.auth_context())
+        connection = None if self._listener is None else self._listener.connection(context.peer())
+        try:
+            name = self.endpoint.protocol.admit(authenticated, claimed, protocol, run)
+        except Refused as error:
+            where = "a connection that has ended" if connection is None else connection.address
+            await self._refuse(context, error.why, where, str(error))
+        if self._listener is not None and connection is not None:
+            self._listener.admit(connection, name)
+        if name in self.on_call:
+            self.on_call[name]()
+        return name
+
+    async def _refuse(self, context: Any, why: Refusal, who: str, text: str) -> NoReturn:
+        if why is not Refusal.LATER:
+            log.warning("refused", extra={"caller": who, "why": text})
+        await context.abort(CODES[why], text[:1500])
+        raise AssertionError  # abort raises
+
+    def _admitted(self, handler: Callable[[str, AsyncIterator[bytes]], AsyncIterator[bytes]]) -> Any:
+        """A call of a neighbor: whatever is wrong with it ends it, and is logged."""
+
+        async def call(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            name = await self._admit(context)
+            # A refusal is said after the error is gone: it holds the message, and gRPC would keep both until the next garbage collection.
+            refusal: Refusal | None = None
+            code, text = Code.OK, ""
+            try:
+                async for answer in handler(name, messages):
+                    yield answer
+            except TooMuch as error:
+                refusal, text = Refusal.QUOTA, str(error)
+            except ProtocolError as error:
+                refusal, text = Refusal.MESSAGE, str(error)
+            except Disagreement as error:
+                self.endpoint.receive(name, events.WeRefused(error))
+                refusal, text = Refusal.SETTINGS, str(error)
+            except Refused as error:
+                refusal, text = error.why, str(error)
+            except OSError as error:
+                self.endpoint.fail(error)
+                code, text = Code.UNAVAILABLE, "cannot write to its disk"
+            except Exception as error:
+                if self._stopping:  # gRPC's way to tell a call
+                    log.debug("a call ended while stopping", extra={"peer": name, "why": repr(error)})
+                    return
+                log.exception("a call failed", extra={"peer": name})
+                self.endpoint.fail(error)
+                code, text = Code.INTERNAL, "an error of ours"
+            if refusal is not None:
+                await self._refuse(context, refusal, f"node {name}", text)
+            elif code is not Code.OK:
+                await context.abort(code, text)
+
+        return call
+
+    # ------------------------------------------------------------------ the calls
+    async def _handshake(self, name: str, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Compare settings, and exchange what is known of the network."""
+        seen = False
+        async for data in messages:
+            if seen:
+                raise ProtocolError("two handshakes in one call")
+            seen = True
+            self.endpoint.receive(name, check_handshake(parse(wire.Handshake, data)))
+            answer = handshake_of(self.endpoint)
+            yield answer.SerializeToString()
+            self.endpoint.receive(name, events.HandshakeSent(frozenset(record.name for record in answer.records)))
+
+    async def _heartbeat(self, name: str, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for data in messages:
+            self.endpoint.receive(name, check_heartbeat(parse(wire.Heartbeat, data)))
+            yield heartbeat_of(self.endpoint.heartbeat(name)).SerializeToString()
+
+    async def _deliver(self, name: str, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Take messages of the program: to disk, then the acknowledgement."""
+        if not self.endpoint.protocol.neighbors[name].joined:
+            raise Refused(Refusal.LATER, "a handshake comes first")
+        if self._streams.get(name, 0) >= STREAMS:
+            raise Refused(Refusal.LATER, f"{STREAMS} deliveries at once are enough")
+        self._streams[name] = self._streams.get(name, 0) + 1
+        try:
+            await self.ready.wait()
+            # `held` first: messages are deleted after `through` has risen, and what is neither below it nor held counts as lost.
+            held, through = self.endpoint.messages.held(name), self.endpoint.protocol.through
+            await self._on_disk()
+            yield wire.Acknowledgement(opening=True, through=through, held=held).SerializeToString()
+            async with contextlib.aclosing(self._acknowledgements(name, messages)) as acknowledgements:
+                async for rounds in acknowledgements:
+                    yield wire.Acknowledgement(rounds=rounds).SerializeToString()
+        finally:
+            self._streams[name] -= 1
+
+    async def _acknowledgements(self, name: str, messages: AsyncIterator[bytes]) -> AsyncGenerator[list[int]]:
+        """The rounds of messages that are on disk, some together: what came meanwhile is synced once."""
+        taken: asyncio.Queue[int | None] = asyncio.Queue()
+        urgent = asyncio.Event()
+        self._urgent.add(urgent)
+        taking = asyncio.ensure_future(self._take(name, messages, taken, urgent))
+        taking.add_done_callback(lambda _: taken.put_nowait(None))
+        try:
+            going = True
+            while going:
+                rounds = [await taken.get()]
+                if rounds != [None]:
+                    await self._pause(urgent)
+                while not taken.empty():
+                    rounds.append(taken.get_nowait())
+                going = None not in rounds
+                whole = [round for round in rounds if round is not None]
+                if whole:
+                    await self._on_disk()
+                    yield whole
+            await taking
+        finally:
+            self._urgent.discard(urgent)
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+
+    async def _pause(self, urgent: asyncio.Event) -> None:
+        """Until acknowledgements are waited for or due, those to all neighbors at the same time."""
+        if not self._at_once:
+            due = TOGETHER - asyncio.get_running_loop().time() % TOGETHER
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(due):
+                    await urgent.wait()
+            urgent.clear()
+
+    def acknowledge_at_once(self) -> None:
+        """The program has ended: from now on acknowledgements are not delayed."""
+        self._at_once = True
+        for urgent in self._urgent:
+            urgent.set()
+
+    async def _take(
+        self, name: str, messages: AsyncIterator[bytes], taken: asyncio.Queue[int | None], urgent: asyncio.Event
+    ) -> None:
+        """Messages to disk, and the rounds of those that are complete, or were here before, to `taken`; `urgent` if the sender waits."""
+        message: MessageHead | None = None  # being received
+        stored = self.endpoint.messages
+        new = False  # else the rest of a message that is here already
+        held, attempt, soon = 0, 0, False
+        try:
+            async for data in messages:
+                while taken.qsize() >= MOST_TAKEN:
+                    await asyncio.sleep(TOGETHER)
+                while stored.backlog > MOST_BACKLOG:
+                    await asyncio.sleep(DISK)
+                chunk = parse(wire.Chunk, data)
+                if chunk.HasField("head"):
+                    if message is not None and new:
+                        raise ProtocolError("a new message before the last one was complete")
+                    message, new = self.endpoint.accept(name, chunk.head)
+                    while new and not self.endpoint.has_room(name, message.round):
+                        await asyncio.sleep(DISK)
+                    held, attempt, soon = 0, next(self._attempts), chunk.head.urgent
+                    if not new:
+                        taken.put_nowait(message.round)
+                if message is None:
+                    raise ProtocolError("a chunk without a message")
+                before, held = held, check_chunk(chunk, message.size, held)
+                self.endpoint.receive(name, events.ChunkReceived(len(chunk.data), new))
+                if new:
+                    stored.append(Chunk(name, message, attempt, before, chunk.data))
+                if held == message.size:
+                    if soon:
+                        urgent.set()
+                    if new:
+                        taken.put_nowait(message.round)
+                    message = None
+        finally:
+            if message is not None and new:
+                stored.drop_partial(name, message.round, attempt)
+                self.endpoint.receive(name, events.MessageBroken(held))
+
+    async def _on_disk(self) -> None:
+        """Until all that was appended is synced."""
+        loop = asyncio.get_running_loop()
+        synced: asyncio.Future[None] = loop.create_future()
+
+        def then(error: Exception | None) -> None:
+            def settle() -> None:
+                if not synced.done():
+                    synced.set_exception(error) if error else synced.set_result(None)
+
+            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits
+                loop.call_soon_threadsafe(settle)
+
+        self.endpoint.messages.sync(then)
+        await synced
+
+
+def handshake_of(endpoint: Endpoint) -> wire.Handshake:
+    """What this node says of its settings and of the network."""
+    settings = endpoint.protocol.settings
+    with endpoint.changed:
+        known = list(endpoint.protocol.membership.records.items())
+    return wire.Handshake(
+        settings=[wire.Setting(name=name, value=value) for name, value in settings.values.items()],
+        records=[wire.Record(name=name, neighbors=around, rows=rows) for name, (around, rows) in known],
+        columns=settings.columns,
+    )
+
+
+def heartbeat_of(beat: events.Heartbeat) -> wire.Heartbeat:
+    return wire.Heartbeat(**dataclasses.asdict(beat))

@@ -1,0 +1,197 @@
+"""What a neighbor may send, checked before memory or disk is taken: pure functions of bytes, nothing of sockets.
+
+Everything here either returns something that the protocol allows or raises ProtocolError.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+
+from ....judging import EXTRA_COLUMNS, MORE_FREQUENCIES, SIGNS, Shapes
+from ....options import Options
+from ..errors import NEW_RUN, ProtocolError
+from . import wire_pb2 as wire
+from .events import HandshakeReceived, Heartbeat
+from .handshake import MOST_COLUMN, MOST_COLUMNS, MOST_SETTING, MOST_SETTINGS, HandshakeSettings
+from .membership import MOST_NODES, Record
+from .names import NAME
+from .text import is_showable
+
+PROTOCOL = 5  # goes up with any change that an older node would not understand
+CHUNK = 1 << 18  # bytes: a few dozen keep a fast line busy, one a slow line for a moment
+MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; records of thousands of nodes fit
+MOST_AXES = 3
+MOST_RUN = 200  # characters of a run id
+MOST_WAITS = 20  # names in a heartbeat: some of the nodes that a node waits for
+MOST_ROWS = 1 << 40  # of a node; sums of rows stay exact numbers
+WAITING = (
+    16  # messages of a neighbor that may wait for the program; then it is not read until the program has caught up
+)
+# Rounds of a node whose messages are not acknowledged: so much may be lost with a neighbor that is killed.
+UNSYNCED = 500
+BROKEN_OFF = 100  # times the largest message: bytes that a neighbor may leave unfinished between two checkpoints
+DTYPES = {"<f8": 8, "<f4": 4}
+KINDS = frozenset(
+    {"landmarks", "counts", "fingerprint", "columns", "scale", "mean", "covariance", "power", "spectrum"}
+    | {"sketch", "accuracy", "check", "data", "rho", "share", "view", "values", "deflate"}
+)  # all that docs/privacy.md lists
+
+M = TypeVar("M", bound=Message)
+
+
+class MessageHead(NamedTuple):
+    """Which message of the program this is, and how its bytes make an array. Within a run, round and sender identify it."""
+
+    round: int
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return DTYPES[self.dtype] * math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What messages of rounds that the program has not reached yet may be at most."""
+
+    run: str
+    dtype: str
+    largest: int  # bytes
+    ahead: int  # rounds
+
+    @classmethod
+    def of(cls, run: str, dtype: str, options: Options, sizes: np.ndarray, n_columns: int, depth: int) -> Limits:
+        """From the settings and the sizes of all nodes."""
+        m, q, n = (options.max_landmarks if options.grow else options.n_landmarks), options.n_columns, int(sizes.max())
+        p, k, features = q + EXTRA_COLUMNS, options.n_components, 2 * MORE_FREQUENCIES
+        numbers = max(
+            n * n_columns,  # data
+            m * n_columns,  # landmarks
+            0 if options.random_features else m * m + m + 2,  # covariance
+            1 + p + m + m * p,  # directions
+            (2 * features + m + p) * (p + SIGNS + 1) + p * p + SIGNS + 1,  # sketch
+            Shapes(features, m, p, k).told,
+            (m + n) * q,  # share, view, values
+            2 + q + m * q,  # power
+            (q + EXTRA_COLUMNS) * (1 + m),  # directions
+            1 + max(4 * q * q + 3 * q + m * q, 2 * q * q),  # spectrum, check
+            len(sizes),  # counts
+            2 * n_columns,
+            64,  # fingerprint
+        )
+        # A network sum is over when all nodes have contributed: no node is ahead of it by more than the next ones.
+        return cls(run, dtype, numbers * DTYPES[dtype], 8 * (depth + 2) + UNSYNCED)
+
+
+def parse(kind: type[M], data: Any) -> M:
+    """Bytes as a message of the wire format."""
+    if not isinstance(data, bytes) or len(data) > MOST_RECEIVED:
+        raise ProtocolError(f"a message that is no {kind.__name__}")
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise ProtocolError(f"a message of {len(data)} bytes that is no {kind.__name__}") from error
+
+
+def check_head(head: wire.Head, sender: str, limits: Limits, expected: MessageHead | None, reached: int) -> MessageHead:
+    """The head of a message of `sender`, which must be just what is `expected`, or within the limits for later rounds.
+
+    `reached` is the round that the program is in.
+    """
+    said = f"round {head.round}, {head.kind[:40]!r} of {head.dtype[:10]!r} {list(head.shape)[:6]}"
+    if head.run != limits.run:
+        raise ProtocolError(f"a message of another run, {head.run[:80]!r}; this is {limits.run!r}")
+    if head.sender != sender:
+        raise ProtocolError(f"a message of node {head.sender[:80]!r}, but the certificate is that of {sender!r}")
+    if head.kind not in KINDS or head.dtype != limits.dtype or len(head.shape) > MOST_AXES:
+        raise ProtocolError(f"{said}: no message of this protocol in {limits.dtype}")
+    size = DTYPES[head.dtype] * math.prod(head.shape)
+    if size > limits.largest:
+        raise ProtocolError(f"{said}: {size} bytes, where no message of this run has more than {limits.largest}")
+    if not 1 <= head.round <= reached + limits.ahead:
+        raise ProtocolError(f"{said}: this node is in round {reached}, and nobody can be so far from it")
+    message = MessageHead(head.round, head.kind, head.dtype, tuple(head.shape))
+    if expected is not None and message != expected:
+        raise ProtocolError(f"{said}: expected {expected.kind!r} of {expected.dtype!r} {list(expected.shape)}")
+    return message
+
+
+def check_chunk(chunk: wire.Chunk, size: int, held: int) -> int:
+    """A chunk of a message of `size` bytes of which `held` are here; returns how many are here with it."""
+    if chunk.offset != held:
+        raise ProtocolError(f"a chunk at byte {chunk.offset}, expected byte {held}")
+    after = held + len(chunk.data)
+    if after > size or len(chunk.data) > CHUNK or (not chunk.data and size):
+        raise ProtocolError(f"a chunk of {len(chunk.data)} bytes at byte {held} of {size}")
+    return after
+
+
+def check_handshake(handshake: wire.Handshake) -> HandshakeReceived:
+    values = {setting.name: setting.value for setting in handshake.settings}
+    if len(values) > MOST_SETTINGS or not all(
+        is_showable(text, MOST_SETTING) for pair in values.items() for text in pair
+    ):
+        raise ProtocolError(f"a handshake with {len(values)} settings: too many, too long, or not printable")
+    columns = tuple(handshake.columns)
+    if sum(len(name) + 4 for name in columns) > MOST_COLUMNS or not all(is_showable(n, MOST_COLUMN) for n in columns):
+        raise ProtocolError(f"a handshake with {len(columns)} column names: too long, or not printable")
+    records: dict[str, Record] = {}
+    if len(handshake.records) > MOST_NODES:
+        raise ProtocolError(f"{len(handshake.records)} records of nodes, more than the {MOST_NODES} allowed")
+    for record in handshake.records:
+        if len(record.neighbors) >= MOST_NODES:
+            raise ProtocolError(f"a node with {len(record.neighbors)} neighbors, where {MOST_NODES} nodes are allowed")
+        names = (record.name, *record.neighbors)
+        if not all(map(NAME.fullmatch, names)) or len(set(names)) < len(names) or not 1 <= record.rows <= MOST_ROWS:
+            raise ProtocolError(f"a malformed record of node {record.name[:80]!r}")
+        records[record.name] = tuple(record.neighbors), int(record.rows)
+    return HandshakeReceived(HandshakeSettings(values, columns), records)
+
+
+def check_heartbeat(beat: wire.Heartbeat) -> Heartbeat:
+    seconds = (beat.silence, beat.idle)
+    texts = is_showable(beat.stop_reason) and is_showable(beat.phase) and is_showable(beat.kind)
+    if not all(math.isfinite(s) and s >= 0 for s in seconds) or not texts:
+        raise ProtocolError("a malformed heartbeat")
+    if len(beat.waits_for) > MOST_WAITS or not all(map(NAME.fullmatch, beat.waits_for)):
+        raise ProtocolError(f"a heartbeat with {len(beat.waits_for)} nodes waited for: too many, or no names of nodes")
+    return Heartbeat(
+        beat.silence, beat.phase, beat.iteration, beat.finished, beat.stop_reason, beat.stops_all, beat.kind, beat.idle, tuple(beat.waits_for)
+    )  # fmt: skip
+
+
+def check_expected(sender: str, came: MessageHead, expected: MessageHead) -> None:
+    """A message that came before the program asked for it is compared with what it should be when the program does."""
+    if came != expected:
+        raise ProtocolError(
+            f"node {sender} sent {came.kind!r} of {came.dtype} {list(came.shape)} in round {came.round}, "
+            f"expected {expected.kind!r} of {expected.dtype} {list(expected.shape)}; {NEW_RUN}"
+        )
+
+
+def metadata(run: str, name: str) -> tuple[tuple[str, str | bytes], ...]:
+    """What every call says of itself before its first message."""
+    return (
+        ("dekpca-protocol", str(PROTOCOL)),
+        ("dekpca-run-bin", run.encode()),
+        ("dekpca-node-bin", name.encode()),
+    )
+
+
+def read_metadata(given: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Protocol, run and node of a call; empty where it does not say."""
+
+    def text(key: str) -> str:
+        value = given.get(key, b"")
+        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+    return text("dekpca-protocol"), text("dekpca-run-bin"), text("dekpca-node-bin")

@@ -1,0 +1,119 @@
+"""A neighbor as a state machine. Three things are known of it, each with its own states:
+
+    Stage    what it has told of itself
+    Link     whether it can be reached
+    Notice   whether it knows how this node ends
+
+TRANSITIONS is all that changes them; docs/protocol.md prints it, and a test compares the two. Everything else here are times and counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from . import events
+from .progress import Told
+from .window import SendWindow
+
+
+class Stage(Enum):
+    AWAITED = "no handshake since this process started"
+    JOINED = "handshake complete: messages flow"
+    STOPPED = "it said why it stops; it may come back"
+    FINISHED = "it has its answer, and needs nothing more"
+
+
+class Link(Enum):
+    DOWN = "does not answer"
+    UP = "answers"
+
+
+class Notice(Enum):
+    NONE = "this node goes on"
+    FINISH = "it must hear that this node has finished"
+    STOP = "it must hear why this node stops"
+    STOP_REPLY = "it stops as well: it must hear that this node knows, but is not told to stop"
+    DELIVERED = "it has heard"
+
+
+State = Stage | Link | Notice
+
+# (state, event) -> next state. All other events leave a state as it is.
+TRANSITIONS: dict[tuple[State, type], State] = {
+    (Stage.AWAITED, events.Joined): Stage.JOINED,
+    (Stage.AWAITED, events.FinishSaved): Stage.FINISHED,
+    # (AWAITED, StopNotice) is not here: a node that stays only to report an error has not joined.
+    (Stage.JOINED, events.StopNotice): Stage.STOPPED,
+    (Stage.JOINED, events.FinishSaved): Stage.FINISHED,
+    (Stage.STOPPED, events.Joined): Stage.JOINED,
+    (Stage.STOPPED, events.FinishSaved): Stage.FINISHED,
+    (Link.DOWN, events.Answered): Link.UP,
+    (Link.UP, events.Unreachable): Link.DOWN,
+    (Notice.NONE, events.WeFinish): Notice.FINISH,
+    (Notice.NONE, events.WeStop): Notice.STOP,
+    (Notice.FINISH, events.WeStop): Notice.STOP,
+    (Notice.FINISH, events.NoticeDelivered): Notice.DELIVERED,
+    (Notice.STOP, events.StopsToo): Notice.STOP_REPLY,
+    (Notice.STOP, events.NoticeDelivered): Notice.DELIVERED,
+    (Notice.STOP_REPLY, events.NoticeDelivered): Notice.DELIVERED,
+    (Notice.DELIVERED, events.WeStop): Notice.STOP,
+}
+
+
+@dataclass(eq=False)
+class Neighbor:
+    """What this node knows of a neighbor. Times are those of the caller's clock."""
+
+    name: str
+    stage: Stage = Stage.AWAITED
+    link: Link = Link.DOWN
+    notice: Notice = Notice.NONE
+    window: SendWindow = field(default_factory=SendWindow)
+    received: set[int] = field(default_factory=set)  # rounds of its messages that can be read
+    knows: set[str] = field(default_factory=set)  # nodes whose records it has, as far as it said or was told
+    heartbeat: events.Heartbeat = field(default_factory=events.Heartbeat)  # the last one
+    told: Told | None = None  # what that said of its progress
+    silence: tuple[float, float] | None = None  # how long we have not answered it, and when it said so
+    answered_at: float | None = None  # when it last answered us
+    heard_at: float | None = None  # when it first called us
+    chunk_at: float = 0.0  # when a chunk of a message last came
+    taken_at: float = 0.0  # when it last took something of ours, or nothing was left to take
+    stop_reason: str = ""
+    trouble: str = ""  # why it cannot be reached
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    bytes_broken: int = 0  # of messages that ended early, since the last checkpoint
+
+    def apply(self, event: Any) -> bool:
+        """Take the transitions of an event; returns whether there were any."""
+        before = self.stage, self.link, self.notice
+        after: Any = [TRANSITIONS.get((state, type(event)), state) for state in before]
+        self.stage, self.link, self.notice = after
+        return tuple(after) != before
+
+    @property
+    def finished(self) -> bool:
+        return self.stage is Stage.FINISHED
+
+    @property
+    def up(self) -> bool:
+        return self.link is Link.UP
+
+    @property
+    def joined(self) -> bool:
+        """Whether there was a handshake since this process started, or it has finished, which a handshake comes before."""
+        return self.stage is not Stage.AWAITED
+
+    @property
+    def may_come(self) -> bool:
+        """Whether it has not been up yet, as far as we know, and does not know why we stop."""
+        told = self.stop_reason or self.notice is Notice.DELIVERED or self.finished
+        return self.answered_at is None and not told
+
+    def silent(self, now: float, started: float) -> float:
+        """For how long messages have not gone both ways."""
+        ours = now - (started if self.answered_at is None else self.answered_at)
+        theirs = 0.0 if self.silence is None else self.silence[0] + now - self.silence[1]
+        return max(ours, theirs)

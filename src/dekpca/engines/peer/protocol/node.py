@@ -1,0 +1,495 @@
+"""A node and its neighbors: rounds of messages, limits, lost and stuck nodes, and how a run ends. No threads, clocks, sockets or files.
+
+The caller (net/endpoint.py, or a simulator) reports events, does the actions that it gets back, and asks `check_...` now and then, which raise
+what ends the run. A run goes through the phases of events.Phase:
+
+    meet           until the membership records of all nodes are known           check_meeting
+    begin          limits for messages are known; neighbors may send
+    start_round    what this node sends, and what it expects             check_window, check_waiting
+    try_finish     it has its answer: stay until the neighbors have theirs
+    fail           whatever happens, the neighbors are told why                  all_told
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ....network import listing
+from ..errors import KINDS, NEW_RUN, Damaged, Disagreement, PeerError, PeerLost, ProtocolError, TooMuch
+from . import events, progress
+from . import wire_pb2 as wire
+from .checks import BROKEN_OFF, MOST_WAITS, PROTOCOL, UNSYNCED, WAITING, Limits, MessageHead, check_head
+from .events import Action, Log, Phase, Refusal, Refused, SaveFinished, Send, WakeProgram
+from .handshake import HandshakeSettings
+from .membership import Membership, Record
+from .neighbor import Neighbor, Notice
+from .progress import Told
+from .text import showable
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds."""
+
+    peer: float = 300.0  # without an answer from a neighbor that is waited for
+    start: float = 3600.0  # until a neighbor answers for the first time
+    beat: float = 2.0  # between two heartbeats
+    progress: float = 3600.0  # until a neighbor that is alive must make progress
+
+
+class NodeProtocol:
+    """One node of a run. `received`: rounds of each neighbor's messages that are on disk; `finished`: neighbors known to have finished."""
+
+    def __init__(
+        self, name: str, run: str, settings: HandshakeSettings, membership: Membership, neighbors: Iterable[str], timeouts: Timeouts, now: float,
+        received: Mapping[str, Iterable[int]] | None = None, finished: Iterable[str] = (),
+    ):  # fmt: skip
+        self.name, self.run, self.settings, self.membership, self.timeouts = name, run, settings, membership, timeouts
+        self.neighbors = {other: Neighbor(other) for other in neighbors}
+        self.started = now
+        self.phase = Phase.MEETING
+        self.iteration, self.residual = 0, None  # type: int, float | None
+        self.limits: Limits | None = None  # None: the program has not begun
+        self.round = 0  # that the program is in
+        self.through = 0  # nothing up to this round will be asked for again
+        self.expected: dict[str, MessageHead] = {}  # messages of this round, by neighbor
+        self.missing: set[str] = set()  # neighbors whose message of this round is not here
+        self.waits_for: set[str] = set()  # while the program waits
+        self.round_begun = self.learned_at = self.moved_at = now  # learned: the membership grew; moved: progress here
+        self.urgent = False  # a checkpoint waits for acknowledgements
+        self.finished = False
+        self.error: BaseException | None = None
+        self.cause = ""  # what the neighbors are told of it
+        self._gone: set[str] = set()  # neighbors that this node, which has its answer, does not wait for
+        for other, rounds in (received or {}).items():
+            if other in self.neighbors:
+                self.neighbors[other].received.update(rounds)
+        for other in finished:
+            if other in self.neighbors:
+                self.neighbors[other].apply(events.FinishSaved())
+        # The round that the program had reached before a restart: neighbors may be there still.
+        self.round_before = max((r for n in self.neighbors.values() for r in n.received), default=0)
+
+    # ------------------------------------------------------------------ events
+    def receive(self, name: str, event: Any, now: float) -> list[Action]:
+        """Something happened to a neighbor. Returns what must be done; raises what the neighbor has done wrong."""
+        return self._HANDLERS[type(event)](self, self.neighbors[name], event, now)
+
+    def _answered(self, n: Neighbor, event: events.Answered, now: float) -> list[Action]:
+        came = n.apply(event)
+        n.answered_at = now
+        if not came:
+            return []
+        n.trouble = n.stop_reason = ""
+        return [Log(logging.INFO, "neighbor is up", {"peer": n.name}), WakeProgram()]
+
+    def _unreachable(self, n: Neighbor, event: events.Unreachable, now: float) -> list[Action]:
+        was_up = n.apply(event)
+        known, n.trouble = n.trouble, event.why
+        if not was_up and event.why == known:
+            return []
+        level = logging.DEBUG if n.finished else logging.WARNING
+        text = "neighbor is down" if was_up else "neighbor cannot be reached"
+        return [Log(level, text, {"peer": n.name, "why": event.why})]
+
+    def _handshake(self, n: Neighbor, event: events.HandshakeReceived, now: float) -> list[Action]:
+        """Its settings and records. Raises Disagreement if they are not ours, Refused if this node stops."""
+        if self.phase is Phase.REFUSING:
+            raise Refused(Refusal.LATER, "this node does not resume")
+        self.settings.compare(self.name, n.name, event.settings)
+        if self.error is not None and self.limits is None:
+            raise Refused(
+                Refusal.LATER, "this node stops"
+            )  # heartbeats say why; our record may change before we are back
+        new = self.membership.add(event.records, n.name)
+        n.knows |= event.records.keys()
+        if not n.joined:
+            # Silence until now may be that of an earlier process of the neighbor, which only reported an error.
+            n.silence = None
+            n.answered_at = None if n.answered_at is None else now
+            self.learned_at = now
+        n.apply(events.Joined())
+        if not new:
+            return []
+        self.learned_at = now
+        return [WakeProgram(), Send(tuple(self.neighbors))]
+
+    def _handshake_sent(self, n: Neighbor, event: events.HandshakeSent, now: float) -> list[Action]:
+        n.knows |= event.names
+        return []
+
+    def _heartbeat(self, n: Neighbor, event: events.Heartbeat, now: float) -> list[Action]:
+        n.heard_at = now if n.heard_at is None else n.heard_at
+        n.heartbeat, n.silence = event, (event.silence, now)
+        n.told = Told(event.idle, event.waits_for, now)
+        actions: list[Action] = []
+        if event.finished and not n.finished:
+            actions.append(SaveFinished(n.name))
+        if event.stop_reason:
+            if event.stop_reason != n.stop_reason:
+                actions.append(Log(logging.WARNING, "neighbor stops", {"peer": n.name, "why": event.stop_reason}))
+            n.stop_reason = event.stop_reason
+            n.apply(events.StopNotice())
+            # A node that stops before it has begun, perhaps with wrong settings, stops only nodes that have not begun either.
+            if event.stops_all and not self.finished and (self.limits is None or event.phase != Phase.MEETING):
+                kind = KINDS.get(event.kind, PeerLost)  # so that all nodes end with the same error
+                actions += self.fail(kind(f"{event.stop_reason} (says node {n.name})"), event.stop_reason)
+            if self.error is not None and (event.stops_all or event.kind in KINDS):
+                n.apply(events.StopsToo())  # not if its owner interrupts it: it may come back and wait for us
+        return actions
+
+    def _heartbeat_answered(self, n: Neighbor, event: events.HeartbeatAnswered, now: float) -> list[Action]:
+        """It knows what that heartbeat said of our end, unless there is something newer to say."""
+        said = event.sent
+        current = said.stop_reason if n.notice in (Notice.STOP, Notice.STOP_REPLY) else said.finished
+        return [WakeProgram()] if current and n.apply(events.NoticeDelivered()) else []
+
+    def _opening(self, n: Neighbor, event: events.Opening, now: float) -> list[Action]:
+        lost = n.window.reopen(event.through, event.held)
+        if not lost:
+            return [WakeProgram()]
+        text = (
+            f"node {n.name} has lost what it had acknowledged (round {lost[0]} of node {self.name}): "
+            f"its folder is not the one of this run; if that is lost, {NEW_RUN}"
+        )
+        return self.fail(Damaged(text), text)
+
+    def _acknowledged(self, n: Neighbor, event: events.Acknowledged, now: float) -> list[Action]:
+        n.taken_at = self.moved_at = now
+        taken = n.window.acknowledge(event.rounds)
+        # Otherwise the program waits for something else.
+        return [WakeProgram()] if taken and not self.missing and not n.window.unacknowledged else []
+
+    def _chunk_sent(self, n: Neighbor, event: events.ChunkSent, now: float) -> list[Action]:
+        n.bytes_sent += event.size
+        n.taken_at = self.moved_at = now
+        return []
+
+    def _chunk_received(self, n: Neighbor, event: events.ChunkReceived, now: float) -> list[Action]:
+        n.bytes_received += event.size
+        if event.new:
+            n.chunk_at = self.moved_at = now
+        return []
+
+    def _stored(self, n: Neighbor, event: events.MessageStored, now: float) -> list[Action]:
+        n.received.add(event.round)
+        if event.round == self.round:
+            self.missing.discard(n.name)
+        return [WakeProgram()] if not self.missing else []
+
+    def _broken(self, n: Neighbor, event: events.MessageBroken, now: float) -> list[Action]:
+        n.bytes_broken += event.size
+        return []
+
+    def _we_refused(self, n: Neighbor, event: events.WeRefused, now: float) -> list[Action]:
+        """Before the program has begun both say what differs, and stop. Later a wrong handshake disturbs nobody."""
+        if self.limits is not None:
+            return []
+        actions = self.fail(event.error)
+        n.apply(events.NoticeDelivered())
+        return actions
+
+    def _they_refused(self, n: Neighbor, event: events.TheyRefused, now: float) -> list[Action]:
+        if event.why in (Refusal.SETTINGS, Refusal.STRANGER) and self.limits is None:
+            actions = self.fail(Disagreement(f"refused by node {n.name}: {event.text}"))
+            n.apply(events.NoticeDelivered())  # it told us
+            return actions
+        if event.why is Refusal.MESSAGE:
+            text = f"node {n.name} does not take what this node sends: {event.text}; {NEW_RUN}"
+            return self.fail(ProtocolError(text))
+        if event.why is Refusal.QUOTA:
+            return self.fail(PeerLost(f"node {n.name} takes no more of node {self.name}: {event.text}"))
+        return [] if event.why is Refusal.LATER else self._unreachable(n, events.Unreachable(event.text), now)
+
+    def _finish_saved(self, n: Neighbor, event: events.FinishSaved, now: float) -> list[Action]:
+        n.apply(event)
+        n.window.unacknowledged.clear()
+        return [WakeProgram()]
+
+    _HANDLERS: dict[type, Callable[..., list[Action]]] = {
+        events.Answered: _answered,
+        events.Unreachable: _unreachable,
+        events.HandshakeReceived: _handshake,
+        events.HandshakeSent: _handshake_sent,
+        events.Heartbeat: _heartbeat,
+        events.HeartbeatAnswered: _heartbeat_answered,
+        events.Opening: _opening,
+        events.Acknowledged: _acknowledged,
+        events.ChunkSent: _chunk_sent,
+        events.ChunkReceived: _chunk_received,
+        events.MessageStored: _stored,
+        events.MessageBroken: _broken,
+        events.WeRefused: _we_refused,
+        events.TheyRefused: _they_refused,
+        events.FinishSaved: _finish_saved,
+    }
+
+    # ------------------------------------------------------------------ what is sent to a neighbor
+    def heartbeat(self, name: str, now: float) -> events.Heartbeat:
+        """What this node says of itself. Why it stops is said until it was heard once: a neighbor that was corrected and started again is not
+        stopped by it.
+        """
+        n = self.neighbors[name]
+        since = (n.heard_at if n.answered_at is None else n.answered_at) if n.joined else None
+        stops = n.notice in (Notice.STOP, Notice.STOP_REPLY)
+        stops_all = n.notice is Notice.STOP and bool(getattr(self.error, "stops_all", False))
+        return events.Heartbeat(
+            silence=0.0 if since is None else max(0.0, now - since),
+            phase=self.phase,
+            iteration=self.iteration,
+            finished=self.finished,
+            stop_reason=showable(self.cause) if stops else "",
+            stops_all=stops_all,
+            kind=type(self.error).__name__ if stops else "",
+            idle=max(0.0, self.idle(now)),
+            waits_for=tuple(sorted(self.waits_for)[:MOST_WAITS]),
+        )
+
+    def idle(self, now: float) -> float:
+        """Seconds without progress here, or at the nodes that this node waits for."""
+        if not self.waits_for:
+            return now - self.moved_at
+        if self.limits is None:  # nodes that have not been started yet have start_timeout
+            return 0.0
+        awaited = [self.neighbors[name] for name in self.waits_for]
+        return min([now - self.moved_at, *(n.told.now(now) if n.up and n.told else 0.0 for n in awaited)])
+
+    @property
+    def silenced(self) -> bool:
+        """Whether no handshakes are made any more: this node stops, and its record may change before it is back."""
+        return self.error is not None and self.limits is None
+
+    def has_news(self, name: str) -> bool:
+        """Whether a neighbor may not know all our records."""
+        return not self.neighbors[name].knows.issuperset(self.membership.records)
+
+    # ------------------------------------------------------------------ what a neighbor may do
+    def admit(self, authenticated: str | None, claimed: str, protocol: str, run: str) -> str:
+        """The neighbor that calls, by the name in its certificate and what the call says. Raises Refused for anybody else."""
+        if authenticated is None:
+            raise Refused(Refusal.UNKNOWN, "a certificate without a node's name")
+        if authenticated not in self.neighbors:
+            raise Refused(Refusal.STRANGER, f"node {authenticated!r} is not a neighbor of node {self.name}")
+        if claimed != authenticated:
+            text = f"the certificate is that of node {authenticated}, but the call says {claimed[:80]!r}"
+            raise Refused(Refusal.STRANGER, text)
+        if protocol != str(PROTOCOL):
+            text = f"node {self.name} speaks {PROTOCOL}, node {authenticated} speaks {protocol[:20]!r}"
+            raise Refused(Refusal.SETTINGS, f"protocol: {text}; use the same version of dekpca")
+        if run != self.run:
+            text = f"node {self.name} has {self.run!r}, node {authenticated} has {run[:80]!r}"
+            raise Refused(Refusal.SETTINGS, f"run: {text}; give both the same")
+        return authenticated
+
+    def accept(self, name: str, head: wire.Head) -> tuple[MessageHead, bool]:
+        """A message that a neighbor begins to send, and whether it is new. Raises ProtocolError before memory or disk is taken for it."""
+        assert self.limits is not None
+        n, expected = self.neighbors[name], self.expected.get(name)
+        if expected is not None and expected.round != head.round:
+            expected = None
+        message = check_head(head, name, self.limits, expected, max(self.round, self.round_before))
+        if message.round <= self.through or message.round in n.received:
+            return message, False
+        if n.bytes_broken > BROKEN_OFF * self.limits.largest:
+            raise TooMuch(
+                f"{n.bytes_broken} bytes of messages that broke off, more than {BROKEN_OFF} of the largest; "
+                f"if the line is so bad, start node {self.name} and then node {name} again"
+            )
+        return message, True
+
+    def has_room(self, name: str, round: int) -> bool:
+        """Whether a message of this round may come now. A neighbor that is far ahead is not read until the program has caught up."""
+        furthest = max(self.round, self.round_before)
+        return round <= furthest or sum(r > furthest for r in self.neighbors[name].received) < WAITING
+
+    # ------------------------------------------------------------------ the program
+    def check_meeting(self, now: float) -> dict[str, Record] | None:
+        """The records of all nodes once they are known, None until then."""
+        self.raise_error()
+        missing = self.membership.missing()
+        if not missing:
+            self.waits_for = set()
+            return dict(self.membership.records)
+        around = [n for n in self.neighbors.values() if n.name in missing] or list(self.neighbors.values())
+        waited = [n for n in around if not n.finished]
+        self.waits_for = {n.name for n in waited}
+        self._check_lost(waited, f"record of node {listing(sorted(missing))}", now)
+        start = self.timeouts.start
+        for n in self.neighbors.values():
+            if n.heard_at is not None and n.up and not n.joined and now - n.heard_at > start:
+                raise PeerLost(
+                    f"node {n.name} answers, but has made no handshake for {now - n.heard_at:.0f} s (limit start_timeout {start:g} s)"
+                )
+        most = start + self.timeouts.progress
+        if now - self.learned_at > most:
+            raise PeerLost(
+                f"nothing new was heard for {now - self.learned_at:.0f} s (limit start_timeout and progress_timeout, {most:g} s), "
+                f"and nobody has described node {listing(sorted(missing))}; start it, or take it out of its neighbors' configs"
+            )
+        return None
+
+    def begin(self, limits: Limits, round: int, through: int, last_sent: Mapping[str, int], now: float) -> list[Action]:
+        """The program begins after `round`. Messages up to `through` are not needed, and those of `last_sent` were acknowledged."""
+        self.limits, self.round, self.through, self.moved_at = limits, round, through, now
+        self.phase = Phase.ITERATING if round else Phase.SETUP
+        for name, last in last_sent.items():
+            if last:
+                self.neighbors[name].window.acknowledged.add(last)
+        return [WakeProgram(), Send(tuple(self.neighbors))]
+
+    def check_window(self, round: int, now: float) -> bool:
+        """Whether a round may begin: neighbors have acknowledged all but the last rounds. Raises what makes waiting for them useless."""
+        due = [n for n in self.neighbors.values() if not n.finished]
+        late = [n for n in due if next(iter(n.window.unacknowledged), round) <= round - UNSYNCED]
+        self.raise_error()
+        self.waits_for = {n.name for n in late}
+        if late:
+            self._check_lost(late, "acknowledgements", now)
+        return not late
+
+    def start_round(
+        self, round: int, sent: Iterable[tuple[str, Any]], expected: Mapping[str, MessageHead], now: float
+    ) -> list[Action]:
+        """Begin a round: (neighbor, message) that go out, and what will come from whom."""
+        self.raise_error()
+        self.round, self.expected, self.round_begun, self.moved_at = round, dict(expected), now, now
+        self.missing = {name for name in expected if round not in self.neighbors[name].received}
+        self.waits_for = set()
+        names = []
+        for name, message in sent:
+            names.append(name)
+            n = self.neighbors[name]
+            if not n.window.unacknowledged:
+                n.taken_at = now
+            if not n.finished:
+                n.window.put(round, message)
+        return [Send(tuple(names))] if names else []
+
+    def check_waiting(self, name: str, now: float) -> bool:
+        """Whether the message of a neighbor in this round can be read. Raises what makes waiting for it useless."""
+        n, head = self.neighbors[name], self.expected[name]
+        if head.round in n.received:
+            self.waits_for = set()
+            return True
+        self.raise_error()
+        if n.finished:
+            raise Damaged(
+                f"node {name} has finished, but its {head.kind!r} of round {head.round} is not here: files of node {self.name} are missing; "
+                f"bring them back, or {NEW_RUN}"
+            )
+        self.waits_for = set(self.missing)
+        what = f"its {head.kind!r} in round {head.round}"
+        self._check_lost([n], what, now)
+        for other in sorted(self.missing):
+            near = self.neighbors[other]
+            if not near.finished and (why := self._stuck(near, self.round_begun, now)):
+                raise PeerLost(f"node {other} {why}, and node {self.name} waits for {what}; start node {other} again")
+        return False
+
+    def forget(self, through: int) -> None:
+        """A checkpoint was written: nothing up to this round will be asked for again."""
+        self.through = through
+        for n in self.neighbors.values():
+            n.window.forget()
+            n.received = {round for round in n.received if round > through}
+            n.bytes_broken = 0
+
+    def all_acknowledged(self, through: int) -> bool:
+        """Whether the neighbors have on disk all that this node has sent up to this round."""
+        windows = [n.window.unacknowledged for n in self.neighbors.values() if not n.finished]
+        return all(next(iter(window), through + 1) > through for window in windows)
+
+    # ------------------------------------------------------------------ ends
+    def try_finish(self, now: float) -> tuple[list[Action], list[str] | None]:
+        """This node has its answer. Returns the neighbors it does not know to have theirs once it may leave, None until then.
+
+        It says that it has finished only when all that it sent is acknowledged: a neighbor that hears it misses nothing.
+        """
+        actions: list[Action] = []
+        silent = {n.name: n.silent(now, self.started) for n in self.neighbors.values()}
+        self._gone |= {name for name, seconds in silent.items() if seconds > self.timeouts.peer}
+        for n in self.neighbors.values():
+            if n.name not in self._gone and not n.finished and (why := self._stuck(n, self.round_begun, now)):
+                actions.append(Log(logging.WARNING, f"node {n.name} {why}; it is not waited for", {"peer": n.name}))
+                self._gone.add(n.name)
+        here = [n for n in self.neighbors.values() if n.name not in self._gone]
+        self.waits_for = {n.name for n in here if not n.finished}
+        if not self.finished and not any(n.window.unacknowledged and not n.finished for n in here):
+            self.finished, self.phase = True, Phase.FINISHED
+            for n in self.neighbors.values():
+                n.apply(events.WeFinish())
+            actions.append(Send(tuple(self.neighbors), heartbeat=True))
+        # A neighbor that has finished and cannot be reached has left: it needs nothing more.
+        left = {n.name for n in here if n.finished and not n.up and silent[n.name] > 2 * self.timeouts.beat}
+        if self.finished and all((n.finished and n.notice is Notice.DELIVERED) or n.name in left for n in here):
+            return actions, sorted(name for name in self._gone if not self.neighbors[name].finished)
+        return actions, None
+
+    def start_finishing(self, now: float) -> None:
+        """The program has ended."""
+        self.phase, self.round_begun = Phase.FINISHING, now
+
+    def fail(self, error: BaseException, cause: str | None = None) -> list[Action]:
+        """This node stops. `cause` is what the neighbors are told, by default the text and the name of this node. Only the first error counts."""
+        if self.error is None:
+            if cause is None:
+                interrupted = isinstance(error, KeyboardInterrupt)
+                cause = "stopped by its owner" if interrupted else str(error) or type(error).__name__
+                if not isinstance(error, (PeerLost, Disagreement)):  # these name the nodes that they are about
+                    cause = f"node {self.name}: {cause}"
+            self.error, self.cause = error, cause
+            for n in self.neighbors.values():
+                n.apply(events.WeStop())
+        return [WakeProgram(), Send(tuple(self.neighbors), heartbeat=True)]
+
+    def latecomers(self) -> list[str]:
+        """Neighbors that have not been up yet, and would wait in vain for this node: it stays to tell them why it stops."""
+        if not isinstance(self.error, PeerError) or self.error.resumable:
+            return []
+        return [n.name for n in self.neighbors.values() if n.may_come]
+
+    def all_told(self, latecomers: Iterable[str]) -> bool:
+        """Whether all neighbors that are up know why this node stops, and those of `latecomers` that have not come yet."""
+        late = set(latecomers)
+        waited = [n for n in self.neighbors.values() if n.up or (n.name in late and n.may_come)]
+        return all(n.notice is Notice.DELIVERED for n in waited)
+
+    def raise_error(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    # ------------------------------------------------------------------ lost and stuck neighbors
+    def _check_lost(self, waited: Iterable[Neighbor], what: str, now: float) -> None:
+        for n in waited:
+            # A neighbor that has made no handshake may only have stayed to say why it stops.
+            limit = self.timeouts.peer if n.joined and n.answered_at is not None else self.timeouts.start
+            silent = n.silent(now, self.started)
+            if silent > limit:
+                why = n.stop_reason or n.trouble
+                raise PeerLost(
+                    f"node {n.name} was not heard from for {silent:.0f} s (limit {limit:g} s), and node {self.name} waits for {what}"
+                    + (f"; the last trouble: {why}" if why else "")
+                )
+        for n in self.neighbors.values():  # it is alive, but messages do not get through
+            limit = self.timeouts.start if n.heartbeat.phase == Phase.MEETING else self.timeouts.peer
+            due = n.window.unacknowledged
+            if due and not n.finished and n.answered_at is not None and now - n.taken_at > limit:
+                raise PeerLost(
+                    f"node {n.name} has taken nothing from node {self.name} for {now - n.taken_at:.0f} s (limit {limit:g} s), "
+                    f"though it is alive; round {next(iter(due))} is due" + (f"; the last trouble: {n.trouble}" if n.trouble else "")
+                )  # fmt: skip
+
+    def _stuck(self, n: Neighbor, since: float, now: float) -> str | None:
+        """Why a neighbor that is alive is given up; None as long as it is not."""
+        if not n.up or n.told is None:
+            return None
+        # It can wait for its own neighbors only, and for this node only if it has not acknowledged all that this node has sent.
+        known = self.membership.records.get(n.name)
+        others = {name for name in n.told.waits_for if known is None or name in known[0]}
+        if self.name in others and not n.window.unacknowledged:
+            others.clear()
+        waited = now - max(since, n.chunk_at)
+        return progress.stuck(n.told, others, waited, self.timeouts.progress, self.timeouts.start, now)

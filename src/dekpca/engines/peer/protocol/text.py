@@ -1,0 +1,20 @@
+"""Texts that come from neighbors and go to a log or a terminal: one line, without control characters."""
+
+from __future__ import annotations
+
+MOST_TEXT = 1000  # characters of a text that is shown to people
+
+
+def is_showable(text: str, most: int = MOST_TEXT) -> bool:
+    """Whether a neighbor's text may be shown as it is."""
+    return len(text) <= most and text.isprintable()
+
+
+def showable(text: str, most: int = MOST_TEXT) -> str:
+    """Any text, made showable.
+
+    >>> showable("stopped,\\nby \\x1b[31mits owner")
+    'stopped, by ?[31mits owner'
+    """
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else "?" for c in line)[:most]

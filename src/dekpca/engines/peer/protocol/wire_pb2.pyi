@@ -1,0 +1,97 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Record(_message.Message):
+    __slots__ = ("name", "neighbors", "rows")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    neighbors: _containers.RepeatedScalarFieldContainer[str]
+    rows: int
+    def __init__(self, name: _Optional[str] = ..., neighbors: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class Setting(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
+class Handshake(_message.Message):
+    __slots__ = ("settings", "records", "columns")
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.RepeatedCompositeFieldContainer[Setting]
+    records: _containers.RepeatedCompositeFieldContainer[Record]
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, settings: _Optional[_Iterable[_Union[Setting, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Head(_message.Message):
+    __slots__ = ("run", "sender", "round", "kind", "dtype", "shape", "urgent")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    URGENT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    sender: str
+    round: int
+    kind: str
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    urgent: bool
+    def __init__(self, run: _Optional[str] = ..., sender: _Optional[str] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., urgent: bool = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("head", "offset", "data")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    head: Head
+    offset: int
+    data: bytes
+    def __init__(self, head: _Optional[_Union[Head, _Mapping]] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Acknowledgement(_message.Message):
+    __slots__ = ("opening", "through", "held", "rounds")
+    OPENING_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    opening: bool
+    through: int
+    held: _containers.RepeatedScalarFieldContainer[int]
+    rounds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, opening: bool = ..., through: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., rounds: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("silence", "phase", "iteration", "finished", "stop_reason", "stops_all", "kind", "idle", "waits_for")
+    SILENCE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    STOP_REASON_FIELD_NUMBER: _ClassVar[int]
+    STOPS_ALL_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    IDLE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    silence: float
+    phase: str
+    iteration: int
+    finished: bool
+    stop_reason: str
+    stops_all: bool
+    kind: str
+    idle: float
+    waits_for: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., finished: bool = ..., stop_reason: _Optional[str] = ..., stops_all: bool = ..., kind: _Optional[str] = ..., idle: _Optional[float] = ..., waits_for: _Optional[_Iterable[str]] = ...) -> None: ...

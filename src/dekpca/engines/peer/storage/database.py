@@ -1,0 +1,130 @@
+"""The SQLite database of a run. SQLite keeps what was committed through a crash or a power cut; this module adds what it does not do.
+
+- Files have mode 600 whatever the umask (SQLite gives its write-ahead log the mode of the database).
+- Damage is found: SQLite checks its structure, but no content. So every row has a checksum.
+- Errors have the types of this package: Damaged, or an OSError that names the file.
+
+One connection, used by one thread at a time (`lock`). What was written can be read by the connection at once; it survives `kill -9` and a power
+cut after `commit`, which syncs (synchronous=FULL).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import NEW_RUN, Damaged
+
+FILE = "run.db"
+PAGE = 1 << 14  # bytes; most rows are blobs of up to 256 KiB, some are small messages
+MOST_LOG = 1 << 22  # bytes of the write-ahead log, after which it is copied to the database and begun anew
+PRAGMAS = (
+    f"page_size={PAGE}",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    f"wal_autocheckpoint={MOST_LOG // PAGE}",
+    "temp_store=MEMORY",
+    f"journal_size_limit={MOST_LOG}",
+)
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT, crc INTEGER);
+CREATE TABLE IF NOT EXISTS value (name TEXT, start INTEGER, data BLOB, PRIMARY KEY (name, start));
+CREATE TABLE IF NOT EXISTS chunk (id INTEGER PRIMARY KEY, sender TEXT, round INTEGER, attempt INTEGER, kind TEXT, dtype TEXT, shape TEXT,
+                                  start INTEGER, data BLOB, crc INTEGER);
+"""
+CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_MISMATCH}
+FULL = "no space, a limit on the size of files, or a broken disk"
+ERRNO = {
+    sqlite3.SQLITE_FULL: (errno.ENOSPC, os.strerror(errno.ENOSPC)),
+    sqlite3.SQLITE_IOERR: (errno.EIO, f"cannot be written: {FULL}"),
+    sqlite3.SQLITE_NOMEM: (errno.ENOMEM, os.strerror(errno.ENOMEM)),
+}
+
+
+class Database:
+    """The tables of one run's folder."""
+
+    def __init__(self, folder: Path):
+        self.path = folder / FILE
+        self.lock = threading.RLock()
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+        with self.translated():
+            self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            try:
+                for pragma in PRAGMAS:
+                    self._connection.execute(f"PRAGMA {pragma}")
+                ((found,),) = self._connection.execute("PRAGMA quick_check(1)")
+                if found != "ok":
+                    raise sqlite3.DatabaseError(found)
+                self._connection.executescript(SCHEMA)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def close(self) -> None:
+        with self.lock:
+            self._connection.close()  # what is not committed is rolled back
+
+    def write(self, statement: str, values: Sequence[Any] = ()) -> None:
+        """Run a statement in the open transaction."""
+        with self.lock, self.translated():
+            if not self._connection.in_transaction:
+                self._connection.execute("BEGIN")
+            self._connection.execute(statement, values)
+
+    def commit(self) -> None:
+        """Returns when everything written is on disk."""
+        with self.lock, self.translated():
+            if self._connection.in_transaction:
+                self._connection.execute("COMMIT")
+
+    def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.lock, self.translated():
+            return self._connection.execute(statement, values).fetchall()
+
+    def each(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        """One row after the other, for rows that are large together. Nobody else may use the database meanwhile."""
+        with self.lock, self.translated():
+            yield from self._connection.execute(statement, values)
+
+    # ------------------------------------------------------------------ facts: small texts
+    def fact(self, name: str) -> str | None:
+        for value, crc in self.read("SELECT value, crc FROM fact WHERE name = ?", [name]):
+            if checksum(name, value) != crc:
+                raise self.damaged(f"its {name!r}")
+            return str(value)
+        return None
+
+    def set_fact(self, name: str, value: str) -> None:
+        self.write("INSERT OR REPLACE INTO fact VALUES (?, ?, ?)", [name, value, checksum(name, value)])
+
+    # ------------------------------------------------------------------ errors
+    def damaged(self, what: str) -> Damaged:
+        return Damaged(f"{self.path}: {what} damaged; {NEW_RUN}")
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            if code in CORRUPT:
+                raise Damaged(f"{self.path}: damaged ({error}); {NEW_RUN}") from error
+            number, text = ERRNO.get(code, (errno.EIO, str(error)))
+            raise OSError(number, text, str(self.path)) from error
+
+
+def checksum(*parts: Any) -> int:
+    """CRC-32 of texts, numbers and bytes."""
+    crc = 0
+    for part in parts:
+        data = part if isinstance(part, (bytes, memoryview)) else f"{part}\x1f".encode()
+        crc = zlib.crc32(data, crc)
+    return crc

@@ -1,0 +1,247 @@
+"""The folder of a run: what a node needs to go on after it was killed.
+
+    lock             held by the process that runs the node
+    run.db           messages of the neighbors, the last two checkpoints, and facts:
+      run              which run, which node, which settings and data: they must not change
+      network          the membership records of all nodes, once all are known
+      seed             private randomness of this node
+      finished         neighbors that have their answer
+      checkpoints      [generation, round, generation of what was learned in set-up], oldest first
+      trimmed          messages before the oldest checkpoint were deleted: the run cannot begin from its start again
+
+A restart takes the newest good checkpoint and runs the program from there; what it receives comes from the message log, what it sends is sent
+again. So a checkpoint is written only when the neighbors have acknowledged all that was sent before it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import logging
+import secrets
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import Changed, Damaged
+from ..protocol.membership import Record
+from . import codec
+from .database import Database
+from .messages import MessageLog
+
+log = logging.getLogger("dekpca.peer")
+
+COPIES = ("a", "b")  # of what was learned in set-up: it is written once, and both checkpoints need it
+KEPT = 2  # checkpoints
+PART = 1 << 20  # bytes of a value in one row
+EXPOSED = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass
+class Saved:
+    """Where a run stands: all that is needed to go on."""
+
+    round: int = 0
+    known: Any = None
+    state: Any = None
+    last_sent: dict[str, int] = field(default_factory=dict)
+    traffic: dict[str, Any] = field(default_factory=dict)
+
+
+class RunFolder:
+    """The folder, for one process at a time."""
+
+    database: Database
+    messages: MessageLog
+
+    def __init__(self, path: Path):
+        self.path = path
+        make_private(path)
+        self._lock = open(path / "lock", "w", opener=codec.private)  # noqa: SIM115 - held as long as the process
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise ValueError(f"{path}: another process runs this node; end it first, or use another folder") from error
+        self._open: list[Callable[[], None]] = [self._lock.close]
+        self._kept: list[tuple[int, int, int]] = []  # generation, round, generation of what is known; oldest first
+        self._known: tuple[int, Any] | None = None  # generation and flattened value last written
+
+    def open(self, facts: Mapping[str, str]) -> Saved:
+        """Begin the run that these facts describe, or go on with it; returns where it stands. Raises Changed or Damaged."""
+        for left in self.path.glob("*.tmp"):
+            left.unlink()
+        self.database = Database(self.path)
+        self._open.append(self.database.close)
+        self.claim(facts)
+        self.messages = MessageLog(self.database)
+        self._open.append(self.messages.close)
+        return self.load()
+
+    def close(self) -> None:
+        while self._open:
+            self._open.pop()()
+
+    # ------------------------------------------------------------------ facts
+    def claim(self, facts: Mapping[str, str]) -> None:
+        """Begin the run that these facts describe, or go on with it."""
+        before = self._fact("run")
+        if before is None:
+            self._keep("run", dict(facts))
+            return
+        differing = [
+            f"{what} was {before.get(what, 'nothing')} and is {facts.get(what, 'nothing')}"
+            for what in dict.fromkeys([*before, *facts])
+            if before.get(what) != facts.get(what)
+        ]
+        if differing:
+            raise Changed(
+                f"{self.path}: begun with other settings: {'; '.join(differing)}; use the same and start again, "
+                "or begin a new run, with another folder and another run id"
+            )
+
+    def private_seed(self) -> int:
+        """Randomness that nobody else knows, the same after a restart."""
+        seed = self._fact("seed")
+        if seed is None:
+            seed = secrets.randbits(120)
+            self._keep("seed", seed)
+        return int(seed)
+
+    @property
+    def records(self) -> dict[str, Record]:
+        """Of all nodes, if they were all known once."""
+        return {name: (tuple(around), rows) for name, (around, rows) in (self._fact("network") or {}).items()}
+
+    def keep_records(self, records: Mapping[str, Record]) -> None:
+        if self._fact("network") is None:
+            self._keep("network", records)
+
+    @property
+    def finished(self) -> list[str]:
+        """Neighbors that have their answer."""
+        return self._fact("finished") or []
+
+    def keep_finished(self, name: str) -> None:
+        """Returns when it is on disk."""
+        self._keep("finished", sorted({*self.finished, name}))
+
+    def _fact(self, name: str) -> Any:
+        value = self.database.fact(name)
+        return None if value is None else json.loads(value)
+
+    def _keep(self, name: str, value: Any) -> None:
+        self.database.set_fact(name, json.dumps(value))
+        self.database.commit()
+
+    # ------------------------------------------------------------------ checkpoints
+    @property
+    def through(self) -> int:
+        """Nothing up to this round will be asked for again, whichever of the kept checkpoints is used."""
+        return self._kept[0][1] if self._kept and self._fact("trimmed") else 0
+
+    def load(self) -> Saved:
+        """The newest good checkpoint, or the start."""
+        kept = [(int(g), int(r), int(k)) for g, r, k in self._fact("checkpoints") or []]
+        found: Saved | None = None
+        for generation, round, known in reversed(kept):
+            try:
+                content = self._read(f"checkpoint-{generation}")
+                learned = self._read_known(known)
+            except Damaged as error:
+                about = {"file": f"checkpoint-{generation}", "why": str(error)}
+                log.warning("checkpoint refused, trying the one before", extra=about)
+                continue
+            self._kept.insert(0, (generation, round, known))
+            if found is None:
+                found = Saved(round, learned, content["state"], content["last_sent"], content["traffic"])
+                self._known = known, codec.flatten(learned)
+        if found is None and self._fact("trimmed"):
+            raise self.database.damaged(f"all {len(kept)} checkpoints")
+        return found or Saved()
+
+    def save(self, saved: Saved) -> None:
+        """Write a checkpoint; returns when it is on disk."""
+        generation = 1 + max([g for g, _, _ in self._kept], default=0)
+        flat = codec.flatten(saved.known)
+        if self._known is None or not codec.same(flat, self._known[1]):
+            for copy in COPIES:
+                self._write(f"known-{generation}.{copy}", flat)
+            self._known = generation, flat
+        value = {"state": saved.state, "last_sent": saved.last_sent, "traffic": saved.traffic}
+        self._write(f"checkpoint-{generation}", codec.flatten(value))
+        self._kept = [*self._kept, (generation, saved.round, self._known[0])][-KEPT:]
+        self._keep("checkpoints", self._kept)
+        if len(self._kept) == KEPT and not self._fact("trimmed"):
+            self._keep("trimmed", True)
+
+    def trim(self) -> None:
+        """Delete what is not needed any more. Neighbors must know `through` before: they would take what is missing for lost."""
+        if self.through:
+            names = [f"checkpoint-{g}" for g, _, _ in self._kept]
+            names += [f"known-{k}.{copy}" for k in {k for _, _, k in self._kept} for copy in COPIES]
+            self.database.write(f"DELETE FROM value WHERE name NOT IN ({', '.join('?' * len(names))})", names)
+            self.messages.forget(self.through)
+
+    def _write(self, name: str, flat: Any) -> None:
+        self.database.write("DELETE FROM value WHERE name = ?", [name])
+        codec.write_to(_Parts(self.database, name), flat)
+
+    def _read(self, name: str) -> Any:
+        sizes = self.database.read("SELECT start, length(data) FROM value WHERE name = ? ORDER BY start", [name])
+        stream = io.BufferedReader(_Parts(self.database, name), PART)
+        return codec.read_from(stream, sum(size for _, size in sizes), f"{self.database.path}, {name}")
+
+    def _read_known(self, generation: int) -> Any:
+        for copy in COPIES[:-1]:
+            try:
+                return self._read(f"known-{generation}.{copy}")
+            except Damaged as error:
+                log.warning("a copy is damaged, trying the other", extra={"why": str(error)})
+        return self._read(f"known-{generation}.{COPIES[-1]}")
+
+
+class _Parts(io.RawIOBase):
+    """A value in the database, as a stream: rows of at most PART bytes."""
+
+    def __init__(self, database: Database, name: str):
+        self.database, self.name, self.at = database, name, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        data = memoryview(data)
+        for start in range(0, len(data), PART):
+            part = data[start : start + PART]
+            self.database.write("INSERT INTO value VALUES (?, ?, ?)", [self.name, self.at, part])
+            self.at += len(part)
+        return len(data)
+
+    def readinto(self, into: Any) -> int:
+        """From the row that begins here or before."""
+        found = self.database.read(
+            "SELECT start, data FROM value WHERE name = ? AND start <= ? ORDER BY start DESC LIMIT 1", [self.name, self.at]
+        )  # fmt: skip
+        data = found[0][1][self.at - found[0][0] :][: len(into)] if found else b""
+        into[: len(data)] = data
+        self.at += len(data)
+        return len(data)
+
+
+def make_private(folder: Path) -> None:
+    """A folder that only its owner can read or enter; an existing one must be so."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mode = stat.S_IMODE(folder.stat().st_mode)
+    except OSError as error:
+        raise ValueError(
+            f"{folder}: cannot be used as the folder of a run ({error.strerror}); choose another"
+        ) from error
+    if mode & EXPOSED:
+        raise ValueError(
+            f"{folder}: others may read or enter it (mode {mode:04o}), and it holds rows of your neighbors; chmod 700 {folder}"
+        )

@@ -1,0 +1,210 @@
+"""Messages of neighbors: on disk before they are acknowledged, and read from there when the program asks for them.
+
+The program reads a message as soon as it is complete; it need not wait for the disk. A message that is lost before it was synced was not
+acknowledged, and the neighbor sends it again. All writing is done by a thread, so that a slow disk does not hold up heartbeats; it commits
+once for all that wait. What it has not written yet is read from memory.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..protocol.checks import MessageHead
+from .database import Database, checksum
+
+COLUMNS = "sender, round, attempt, kind, dtype, shape, start, data, crc"
+
+Then = Callable[[Exception | None], None]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some bytes of a message. `attempt` tells apart two tries to send the same message."""
+
+    sender: str
+    head: MessageHead
+    attempt: int
+    start: int
+    data: bytes
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.sender, self.head.round, self.attempt
+
+
+@dataclass(eq=False)
+class Stored:
+    """A message: its head, and the rows that its bytes are in."""
+
+    head: MessageHead
+    rows: list[int] = field(default_factory=list)
+    held: int = 0  # bytes so far
+
+
+class MessageLog:
+    """The messages of a node's neighbors. `whole(sender, round)` is called for each that is complete."""
+
+    def __init__(self, database: Database, whole: Callable[[str, int], None] = lambda sender, round: None):
+        self.database, self.whole = database, whole
+        self.failed: Exception | None = None
+        self._messages: dict[tuple[str, int], Stored] = {}  # (sender, round)
+        self._partial: dict[tuple[str, int, int], Stored] = {}  # Chunk.key
+        self._unwritten: dict[int, bytes] = {}  # row -> data
+        self._next = 1  # row
+        self._lock = threading.Lock()  # of all of the above
+        self._queue: queue.SimpleQueue[tuple[int, Chunk] | list[int] | Then | None] = queue.SimpleQueue()
+        self._load()
+        self._thread = threading.Thread(target=self._work, name="storage", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    # ------------------------------------------------------------------ writing
+    def append(self, chunk: Chunk) -> None:
+        """Returns at once; an error is raised by the next call, and told to those that wait for `sync`."""
+        if self.failed is not None:
+            raise self.failed
+        with self._lock:
+            row, self._next = self._next, self._next + 1
+            self._unwritten[row] = chunk.data
+            complete, extra = self._note(chunk, len(chunk.data), row)
+        self._queue.put((row, chunk))
+        if extra:
+            self._queue.put(extra)
+        if complete:
+            self.whole(chunk.sender, chunk.head.round)
+
+    def sync(self, then: Then) -> None:
+        """`then` is called, in another thread, when all that was appended is on disk, or with what kept it from there."""
+        self._queue.put(then)
+
+    @property
+    def backlog(self) -> int:
+        """Chunks in memory that the disk has not taken yet."""
+        return len(self._unwritten)
+
+    def forget(self, through: int) -> None:
+        """Nothing up to this round will be asked for again."""
+        with self._lock:
+            old = [key for key in self._messages if key[1] <= through]
+            self._queue.put([row for key in old for row in self._messages.pop(key).rows])
+
+    def drop_partial(self, sender: str, round: int, attempt: int) -> None:
+        """The rest of this message will not come."""
+        with self._lock:
+            message = self._partial.pop((sender, round, attempt), None)
+        if message is not None:
+            self._queue.put(message.rows)
+
+    def _note(self, chunk: Chunk, length: int, row: int) -> tuple[bool, list[int]]:
+        """Note where a chunk is; returns whether it completes a message, and rows that nobody needs: of a second copy, or out of order."""
+        if chunk.start == 0:
+            self._partial[chunk.key] = Stored(chunk.head)
+        message = self._partial.get(chunk.key)
+        if message is None or message.held != chunk.start:
+            return False, [row]
+        message.rows.append(row)
+        message.held += length
+        if message.held < chunk.head.size:
+            return False, []
+        del self._partial[chunk.key]
+        if (chunk.sender, chunk.head.round) in self._messages:
+            return False, message.rows
+        self._messages[chunk.sender, chunk.head.round] = message
+        return True, []
+
+    def _work(self) -> None:
+        """The thread that writes."""
+        going = True
+        while going:
+            jobs = [self._queue.get()]
+            while not self._queue.empty():
+                jobs.append(self._queue.get())
+            waiting: list[Then] = []
+            try:
+                for job in jobs:
+                    if isinstance(job, tuple):
+                        self._insert(*job)
+                    elif isinstance(job, list):
+                        for row in job:
+                            self.database.write("DELETE FROM chunk WHERE id = ?", [row])
+                    elif job is None:
+                        going = False
+                    else:
+                        waiting.append(job)
+                if waiting and self.failed is None:
+                    self.database.commit()
+            except Exception as error:  # raised by the next call, and told to all that wait
+                self.failed = self.failed or error
+                waiting = [job for job in jobs if callable(job)]
+                going = None not in jobs
+            for then in waiting:
+                then(self.failed)
+
+    def _insert(self, row: int, chunk: Chunk) -> None:
+        if self.failed is None:
+            shape = json.dumps(chunk.head.shape)
+            named = (
+                chunk.sender,
+                chunk.head.round,
+                chunk.attempt,
+                chunk.head.kind,
+                chunk.head.dtype,
+                shape,
+                chunk.start,
+            )
+            values = [row, *named, chunk.data, checksum(*named, chunk.data)]
+            self.database.write("INSERT INTO chunk VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        with self._lock:
+            del self._unwritten[row]
+
+    # ------------------------------------------------------------------ reading
+    def held(self, sender: str) -> list[int]:
+        """Rounds of the messages of a neighbor that are here."""
+        with self._lock:
+            return sorted(round for other, round in self._messages if other == sender)
+
+    def find(self, sender: str, round: int) -> MessageHead | None:
+        with self._lock:
+            message = self._messages.get((sender, round))
+        return None if message is None else message.head
+
+    def read(self, sender: str, round: int, into: memoryview) -> None:
+        """The bytes of a message; `into` has just their length."""
+        with self._lock:
+            rows = list(self._messages[sender, round].rows)
+            ready = {row: self._unwritten[row] for row in rows if row in self._unwritten}
+        start = 0
+        for row in rows:
+            data = ready.pop(row) if row in ready else self._read_row(sender, round, row, start)
+            into[start : start + len(data)] = data
+            start += len(data)
+
+    def _read_row(self, sender: str, round: int, row: int, start: int) -> bytes:
+        found = self.database.read(f"SELECT {COLUMNS} FROM chunk WHERE id = ?", [row])
+        if len(found) != 1 or checksum(*found[0][:-1]) != found[0][-1] or found[0][-3] != start:
+            raise self.database.damaged(f"the message of node {sender} in round {round}")
+        return found[0][-2]
+
+    def _load(self) -> None:
+        """What is there from before a restart."""
+        unneeded: list[int] = []
+        for row, *named, data, crc in self.database.each(f"SELECT id, {COLUMNS} FROM chunk ORDER BY id"):
+            if checksum(*named, data) != crc:
+                raise self.database.damaged(f"the message of node {named[0]} in round {named[1]}")
+            sender, round, attempt, kind, dtype, shape, start = named
+            chunk = Chunk(sender, MessageHead(round, kind, dtype, tuple(json.loads(shape))), attempt, start, b"")
+            unneeded += self._note(chunk, len(data), row)[1]
+            self._next = row + 1
+        for message in self._partial.values():  # the rest of these will not come
+            unneeded += message.rows
+        self._partial.clear()
+        for row in unneeded:
+            self.database.write("DELETE FROM chunk WHERE id = ?", [row])
+        self.database.commit()

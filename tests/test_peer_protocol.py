@@ -1,0 +1,493 @@
+"""The protocol without sockets, files or a clock: transitions, notices, and nodes joined by a link that loses, repeats and delays."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dekpca.engines.peer.errors import Damaged, Disagreement, PeerError, PeerLost, ProtocolError
+from dekpca.engines.peer.protocol import events
+from dekpca.engines.peer.protocol import wire_pb2 as wire
+from dekpca.engines.peer.protocol.checks import PROTOCOL, UNSYNCED, WAITING, Limits, MessageHead
+from dekpca.engines.peer.protocol.events import (
+    Acknowledged,
+    Answered,
+    ChunkSent,
+    FinishSaved,
+    HandshakeReceived,
+    HandshakeSent,
+    Heartbeat,
+    HeartbeatAnswered,
+    MessageStored,
+    Opening,
+    Phase,
+    Refusal,
+    Refused,
+    SaveFinished,
+    TheyRefused,
+    Unreachable,
+    WeRefused,
+)
+from dekpca.engines.peer.protocol.handshake import HandshakeSettings
+from dekpca.engines.peer.protocol.membership import Membership
+from dekpca.engines.peer.protocol.neighbor import TRANSITIONS, Link, Neighbor, Notice, Stage
+from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
+from peer_nodes import protocol
+
+LIMITS = Limits("r", "<f8", 1000, 32)
+SAME = HandshakeSettings({"tol": "1"})
+
+
+# ---------------------------------------------------------------------- layers
+LAYERS = ["protocol", "storage", "net", "app"]  # each imports from those before it
+IO = {
+    "asyncio",
+    "grpc",
+    "os",
+    "pathlib",
+    "random",
+    "select",
+    "socket",
+    "sqlite3",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "threading",
+    "time",
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_import_downwards_and_the_protocol_has_no_input_and_output(layer):
+    for path in (Path(events.__file__).parent.parent / layer).glob("*.py"):
+        for found in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in found.names] if isinstance(found, ast.Import) else []
+            if isinstance(found, ast.ImportFrom) and found.level == 0:
+                names = [found.module]
+            if layer == "protocol":
+                assert not IO & {name.split(".")[0] for name in names}, path
+            if isinstance(found, ast.ImportFrom) and found.level == 2 and found.module != "errors":
+                assert LAYERS.index(found.module.split(".")[0]) < LAYERS.index(layer), (path, found.module)
+
+
+# ---------------------------------------------------------------------- the table
+def test_docs_print_the_table_of_transitions():
+    text = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text(encoding="utf-8")
+    printed = re.findall(r"^\| `(\w+)\.(\w+)` \| `(\w+)` \| `(\w+)\.(\w+)` \|", text, re.M)
+    table = [
+        (type(state).__name__, state.name, event.__name__, type(after).__name__, after.name)
+        for (state, event), after in TRANSITIONS.items()
+    ]
+    assert printed == table
+    for kind in (Stage, Link, Notice):
+        for state in kind:
+            assert f"| `{kind.__name__}.{state.name}` | {state.value} |" in text
+
+
+def test_states_are_reached_and_left_by_events_alone():
+    for (state, event), after in TRANSITIONS.items():
+        assert type(after) is type(state)
+        assert event.__module__ == events.__name__
+    for kind, begin in ((Stage, Stage.AWAITED), (Link, Link.DOWN), (Notice, Notice.NONE)):
+        assert {after for after in TRANSITIONS.values() if type(after) is kind} | {begin} == set(kind)
+
+
+@given(st.lists(st.sampled_from(sorted({event for _, event in TRANSITIONS}, key=lambda e: e.__name__)), max_size=30))
+def test_a_finished_neighbor_stays_finished_and_a_stop_is_never_taken_back(happened):
+    neighbor, stopped = Neighbor("b"), False
+    for kind in happened:
+        was = neighbor.finished
+        neighbor.apply(Unreachable("") if kind is Unreachable else kind())
+        stopped |= kind is events.WeStop
+        assert neighbor.finished or not was
+        assert not stopped or neighbor.notice in (Notice.STOP, Notice.STOP_REPLY, Notice.DELIVERED)
+
+
+# ---------------------------------------------------------------------- notices
+STOP = Heartbeat(stop_reason="tol: node b has 1, node d has 2", stops_all=True, kind="Disagreement")
+
+
+@pytest.mark.parametrize(
+    ("kind", "becomes"),
+    [("Disagreement", Disagreement), ("PeerLost", PeerLost), ("", PeerLost), ("SystemExit", PeerLost)],
+)
+def test_a_stop_notice_is_an_error_of_the_same_kind_and_is_passed_on(kind, becomes):
+    here = protocol("a", "b", "c")
+    here.receive("b", replace(STOP, kind=kind), 1.0)
+    with pytest.raises(PeerError, match=r"tol: node b has 1, node d has 2 \(says node b\)") as caught:
+        here.check_meeting(1.0)
+    assert type(caught.value) is becomes
+    said = here.heartbeat("c", 1.0)
+    assert (said.stop_reason, said.stops_all, said.kind) == (STOP.stop_reason, True, becomes.__name__)
+
+
+def test_a_neighbor_that_stops_anyway_hears_that_we_know_but_is_not_stopped_by_it():
+    """It may have said so in an answer, and waits for it; or be started again by now, with what was wrong corrected."""
+    here = protocol("a", "b", "c", "d")
+    interrupted = Heartbeat(stop_reason="stopped by its owner", kind="KeyboardInterrupt")
+    here.receive("b", interrupted, 1.0)
+    assert here.error is None
+    here.receive("b", STOP, 2.0)  # also if it wanted to stop before, for another reason
+    assert isinstance(here.error, Disagreement)
+    passed_on = replace(STOP, stops_all=False)
+    for name, beat, stops in [("b", STOP, False), ("c", passed_on, False), ("d", interrupted, True)]:
+        here.receive(name, beat, 3.0)
+        said = here.heartbeat(name, 3.0)
+        assert (said.stop_reason, said.stops_all) == (STOP.stop_reason, stops)
+        here.receive(name, HeartbeatAnswered(said), 3.0)
+        assert not here.heartbeat(name, 3.0).stop_reason  # told once
+    assert here.all_told([])
+
+
+def test_an_answer_to_an_older_heartbeat_does_not_deliver_a_notice():
+    here = protocol("a", "b")
+    here.receive("b", Answered(), 1.0)
+    before = here.heartbeat("b", 1.0)
+    here.fail(PeerLost("node c is gone"))
+    here.receive("b", HeartbeatAnswered(before), 2.0)
+    assert here.heartbeat("b", 2.0).stop_reason
+    assert not here.all_told([])
+
+
+def test_a_node_that_has_begun_is_not_stopped_by_one_that_has_not():
+    here = protocol("a", "b")
+    here.begin(LIMITS, 0, 0, {}, 1.0)
+    here.receive("b", STOP, 2.0)
+    assert here.error is None
+    here.receive("b", replace(STOP, phase=Phase.REFUSING, kind="Damaged"), 3.0)  # it has begun before
+    assert isinstance(here.error, Damaged)
+
+
+def test_a_neighbor_that_only_reports_an_error_has_not_joined():
+    """Else a corrected neighbor would wait for it only as long as for one that was there and fell silent."""
+    here = protocol("a", "b", timeouts=Timeouts(peer=300, start=3600))
+    here.receive("b", Answered(), 1.0)
+    here.receive("b", Heartbeat(stop_reason="its folder is damaged", kind="Damaged"), 1.0)
+    assert here.neighbors["b"].stage is Stage.AWAITED
+    here.check_meeting(3000.0)
+    with pytest.raises(
+        PeerLost, match=r"node b was not heard from for 3601 s .*; the last trouble: its folder is damaged"
+    ):
+        here.check_meeting(3602.0)
+
+
+def test_silence_that_predates_a_restart_of_the_neighbor_is_not_said():
+    """A node that was answered only by one that stayed to report an error may wait longer than peer_timeout for it to come back."""
+    limits = Timeouts(peer=300, start=3600)
+    a, b = protocol("a", "b", timeouts=limits), protocol("b", "a", now=490.0, timeouts=limits)
+    a.receive("b", Answered(), 1.0)
+    a.check_meeting(500.0)
+    early = a.heartbeat("b", 500.0)  # on its way when the two join
+    b.receive("a", Answered(), 500.0)
+    b.receive("a", HandshakeReceived(HandshakeSettings({}), {}), 500.0)
+    b.receive("a", early, 500.0)
+    b.check_meeting(501.0)
+    a.receive("b", HandshakeReceived(HandshakeSettings({}), {}), 500.0)
+    assert a.heartbeat("b", 900.0).silence == 400  # from now on it is
+
+
+def test_what_a_refusal_means():
+    for why, begun, becomes in [
+        (Refusal.SETTINGS, False, Disagreement),
+        (Refusal.STRANGER, False, Disagreement),
+        (Refusal.SETTINGS, True, type(None)),
+        (Refusal.MESSAGE, True, ProtocolError),
+        (Refusal.QUOTA, True, PeerLost),
+        (Refusal.LATER, False, type(None)),
+    ]:
+        here = protocol("a", "b")
+        if begun:
+            here.begin(LIMITS, 0, 0, {}, 1.0)
+        here.receive("b", TheyRefused(why, "no"), 2.0)
+        assert type(here.error) is becomes, why
+    here = protocol("a", "b")
+    here.receive("b", WeRefused(Disagreement("tol differs")), 1.0)
+    assert here.neighbors["b"].notice is Notice.DELIVERED  # the refusal has told it
+
+
+def test_callers_are_known_by_their_certificate():
+    here = protocol("a", "b")
+    assert here.admit("b", "b", str(PROTOCOL), "r") == "b"
+    for caller, why in [
+        ((None, "b", str(PROTOCOL), "r"), Refusal.UNKNOWN),
+        (("c", "c", str(PROTOCOL), "r"), Refusal.STRANGER),
+        (("b", "c", str(PROTOCOL), "r"), Refusal.STRANGER),
+        (("b", "b", "1", "r"), Refusal.SETTINGS),
+        (("b", "b", str(PROTOCOL), "other"), Refusal.SETTINGS),
+    ]:
+        with pytest.raises(Refused) as caught:
+            here.admit(*caller)
+        assert caught.value.why is why
+
+
+def test_a_neighbor_that_lost_what_it_acknowledged_stops_the_run():
+    here = protocol("a", "b")
+    here.begin(LIMITS, 0, 0, {}, 1.0)
+    for round in (1, 2):
+        here.start_round(round, [("b", "message")], {}, 1.0)
+    here.receive("b", Acknowledged((1,)), 2.0)
+    here.receive("b", Opening(0, frozenset({1})), 3.0)
+    assert here.error is None
+    here.receive("b", Opening(0, frozenset()), 4.0)
+    assert isinstance(here.error, Damaged)
+    assert "node b has lost what it had acknowledged (round 1 of node a)" in str(here.error)
+
+
+def test_messages_are_judged_before_memory_is_taken():
+    here = protocol("a", "b")
+    here.begin(LIMITS, 0, 0, {}, 1.0)
+    here.start_round(1, [], {"b": MessageHead(1, "share", "<f8", (2,))}, 1.0)
+    good = {"run": "r", "sender": "b", "round": 1, "kind": "share", "dtype": "<f8", "shape": [2]}
+    assert here.accept("b", wire.Head(**good)) == (MessageHead(1, "share", "<f8", (2,)), True)
+    for wrong in (
+        {"run": "other"}, {"sender": "c"}, {"kind": "view"}, {"dtype": "<f4"}, {"dtype": "|O"}, {"shape": [3]}, {"shape": [2, 1]},
+        {"round": 2, "shape": [2**62]}, {"round": 2, "shape": [1, 1, 1, 1]}, {"round": 0}, {"round": 34},
+    ):  # fmt: skip
+        with pytest.raises(ProtocolError):
+            here.accept("b", wire.Head(**good | wrong))
+    here.receive("b", MessageStored(1), 1.0)
+    assert here.accept("b", wire.Head(**good))[1] is False  # a copy is acknowledged, and dropped
+
+
+def test_a_finish_is_believed_when_it_is_on_disk():
+    here = protocol("a", "b")
+    here.begin(LIMITS, 0, 0, {}, 1.0)
+    here.start_round(1, [("b", "message")], {}, 1.0)
+    assert SaveFinished("b") in here.receive("b", Heartbeat(finished=True), 2.0)
+    assert not here.neighbors["b"].finished
+    here.receive("b", FinishSaved(), 2.0)
+    assert here.neighbors["b"].finished
+    assert here.all_acknowledged(1)  # it needs nothing any more
+
+
+# ---------------------------------------------------------------------- nodes joined by a link
+TIMEOUTS = Timeouts(peer=30, start=60, beat=1, progress=100)
+ROUNDS = 12
+EDGES = {"a": "bc", "b": "ac", "c": "ab"}
+
+
+class Simulated:
+    """A node of a triangle with a program: in each round it sends a number to its neighbors, and adds up what it hears. Its disk outlives it."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.disk: dict = {"messages": {}, "finished": set(), "checkpoint": (0, 1), "records": {}}
+        self.runs = False
+
+    def start(self, now: float) -> None:
+        held = {other: [r for o, r in self.disk["messages"] if o == other] for other in EDGES[self.name]}
+        membership = Membership(self.name, EDGES[self.name], 3)
+        membership.add(self.disk["records"], self.name)
+        self.core = NodeProtocol(
+            self.name, "r", SAME, membership, EDGES[self.name], TIMEOUTS, now, held, self.disk["finished"]
+        )
+        self.round, self.value = self.disk["checkpoint"]
+        self.begun = self.waiting = self.left = False
+        self.runs = True
+
+    def receive(self, other: str, event, now: float) -> None:
+        for action in self.core.receive(other, event, now):
+            if isinstance(action, SaveFinished):
+                self.disk["finished"].add(action.name)
+                self.core.receive(action.name, FinishSaved(), now)
+
+    def step(self, now: float) -> None:
+        """The program, as far as it comes without waiting."""
+        if not self.begun:
+            records = self.core.check_meeting(now)
+            if records is None:
+                return
+            self.disk["records"] = records
+            self.core.begin(LIMITS, self.round, 0, {}, now)
+            self.begun = True
+        while self.round < ROUNDS:
+            if not self.waiting:
+                sent = [(other, (self.round + 1, self.value)) for other in EDGES[self.name]]
+                expected = {o: MessageHead(self.round + 1, "share", "<f8", (1,)) for o in EDGES[self.name]}
+                self.core.start_round(self.round + 1, sent, expected, now)
+                self.waiting = True
+            ready = [self.core.check_waiting(other, now) for other in EDGES[self.name]]
+            if not all(ready):
+                return
+            self.round, self.waiting = self.round + 1, False
+            heard = [self.disk["messages"][other, self.round] for other in EDGES[self.name]]
+            self.value = (3 * self.value + sum(heard) + ord(self.name)) % 1_000_003
+            if self.core.all_acknowledged(self.round) and self.round % 3 == 0:
+                self.disk["checkpoint"] = self.round, self.value
+            if self.round == ROUNDS:
+                self.core.start_finishing(now)
+        _, gone = self.core.try_finish(now)
+        self.left = gone == []
+
+
+class Wire:
+    """Calls of one node to another. Within a connection everything comes once and in order; a connection may break at any event."""
+
+    def __init__(self, here: Simulated, there: Simulated, rng: random.Random | None):
+        self.here, self.there, self.rng = here, there, rng
+        self.connected = False
+        self.sent = 0
+
+    def happens(self, often: float = 0.15) -> bool:
+        return self.rng is not None and self.rng.random() < often
+
+    def work(self, now: float) -> None:
+        here, there = self.here, self.there
+        if not here.runs or here.left:
+            return
+        if not there.runs or there.left or self.happens():
+            self.connected = False
+            here.receive(there.name, Unreachable("broken"), now)
+            return
+        if self.happens(0.5):  # else the heartbeat comes later than the messages
+            self.beat(now)
+        if not self.connected or here.core.has_news(there.name):
+            self.handshake(now)
+        if self.connected and here.begun and there.begun:
+            self.deliver(now)
+        self.beat(now)
+
+    def handshake(self, now: float) -> None:
+        here, there = self.here, self.there
+        there.receive(here.name, HandshakeReceived(SAME, dict(here.core.membership.records)), now)
+        if self.happens():  # the answer is lost
+            return
+        here.receive(there.name, HandshakeReceived(SAME, dict(there.core.membership.records)), now)
+        here.receive(there.name, HandshakeSent(frozenset(here.core.membership.records)), now)
+        here.receive(there.name, Answered(), now)
+        if not self.connected and there.begun:
+            held = frozenset(r for o, r in there.disk["messages"] if o == here.name)
+            here.receive(there.name, Opening(0, held), now)
+        self.connected, self.sent = there.begun, 0
+
+    def deliver(self, now: float) -> None:
+        here, there = self.here, self.there
+        window = here.core.neighbors[there.name].window
+        again = self.happens(0.25)  # as after a connection that broke: what was sent is sent again
+        stored = []
+        for round, (number, value) in window.pending(0 if again else self.sent):
+            if self.happens():
+                self.connected = False
+                return
+            head = wire.Head(run="r", sender=here.name, round=round, kind="share", dtype="<f8", shape=[1])
+            _, new = there.core.accept(here.name, head)
+            assert number == round
+            here.receive(there.name, ChunkSent(8), now)
+            if new:
+                there.disk["messages"][here.name, round] = value
+                there.receive(here.name, MessageStored(round), now)
+            else:  # the same again, to the last bit
+                assert there.disk["messages"][here.name, round] == value
+            self.sent = round
+            stored.append(round)
+        if stored and not self.happens():  # else the acknowledgement is lost
+            here.receive(there.name, Acknowledged(tuple(stored)), now)
+
+    def beat(self, now: float) -> None:
+        said = self.here.core.heartbeat(self.there.name, now)
+        self.there.receive(self.here.name, said, now)
+        if not self.happens():
+            answer = self.there.core.heartbeat(self.here.name, now)
+            self.here.receive(self.there.name, Answered(), now)
+            self.here.receive(self.there.name, answer, now)
+            self.here.receive(self.there.name, HeartbeatAnswered(said), now)
+
+
+def undisturbed() -> dict[str, int]:
+    values = dict.fromkeys(EDGES, 1)
+    for _ in range(ROUNDS):
+        values = {n: (3 * v + sum(values[o] for o in EDGES[n]) + ord(n)) % 1_000_003 for n, v in values.items()}
+    return values
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32))
+def test_broken_links_and_restarts_change_no_bit(seed):
+    """Whatever is lost, repeated, late or killed: every node ends, with the answer of an undisturbed run."""
+    rng = random.Random(seed)
+    nodes = {name: Simulated(name) for name in EDGES}
+    links = [Wire(nodes[a], nodes[b], rng) for a in EDGES for b in EDGES[a]]
+    now, kills = 1000.0, 3
+    for node_ in nodes.values():
+        node_.start(now)
+    for _ in range(600):
+        now += 0.5
+        for link in rng.sample(links, len(links)):
+            link.work(now)
+        for node_ in nodes.values():
+            if node_.runs and not node_.left:
+                node_.step(now)
+        if kills and rng.random() < 0.05:
+            victim = nodes[rng.choice(sorted(nodes))]
+            if not victim.left:
+                kills -= 1
+                victim.start(now)  # killed, and started again: what was not on its disk is gone
+                for link in links:
+                    link.connected = link.connected and victim not in (link.here, link.there)
+        if all(node_.left for node_ in nodes.values()):
+            break
+    assert all(node_.left for node_ in nodes.values()), {
+        n: (s.round, s.core.phase, s.core.error) for n, s in nodes.items()
+    }
+    assert {name: node_.value for name, node_ in nodes.items()} == undisturbed()
+
+
+def test_a_killed_node_is_named_after_peer_timeout_by_the_nodes_that_wait_for_it():
+    nodes = {name: Simulated(name) for name in EDGES}
+    links = [Wire(nodes[a], nodes[b], None) for a in EDGES for b in EDGES[a]]
+    now, errors = 0.0, {}
+    for node_ in nodes.values():
+        node_.start(now)
+    while len(errors) < 2 and now < 100:
+        now += 0.5
+        for link in links:
+            link.work(now)
+        for name, node_ in nodes.items():
+            if node_.runs and name not in errors:
+                try:
+                    node_.step(now)
+                except PeerLost as error:
+                    errors[name] = now, error
+                    node_.core.fail(error)
+                if node_.begun and name == "c":
+                    node_.runs = False
+    assert TIMEOUTS.peer < min(at for at, _ in errors.values()) < TIMEOUTS.peer + 5
+    assert errors.keys() == {"a", "b"}
+    assert all("node c was not heard from for" in str(error) for _, error in errors.values())
+
+
+def test_a_node_does_not_run_away_from_a_neighbor_that_acknowledges_nothing():
+    """Else a neighbor that is killed could not be told all that it has lost: it takes no more than so many rounds at once."""
+    here = protocol("a", "b", timeouts=Timeouts(peer=30))
+    here.receive("b", Answered(), 0.0)
+    here.receive("b", HandshakeReceived(HandshakeSettings({}), {}), 0.0)
+    here.begin(LIMITS, 0, 0, {}, 0.0)
+    for round in range(1, UNSYNCED + 1):
+        assert here.check_window(round, 0.0)
+        here.start_round(round, [("b", "message")], {}, 0.0)
+    assert not here.check_window(UNSYNCED + 1, 1.0)
+    assert here.waits_for == {"b"}
+    with pytest.raises(PeerLost, match="node b was not heard from for 31 s"):
+        here.check_window(UNSYNCED + 1, 31.0)
+    here.receive("b", Acknowledged((1,)), 31.0)
+    assert here.check_window(UNSYNCED + 1, 1.0)
+
+
+def test_a_neighbor_that_is_far_ahead_waits_for_the_program():
+    here = protocol("a", "b")
+    here.begin(LIMITS, 0, 0, {}, 1.0)
+    here.start_round(1, [], {"b": MessageHead(1, "share", "<f8", (2,))}, 1.0)
+    for round in range(2, 2 + WAITING):
+        assert here.has_room("b", round)
+        here.receive("b", MessageStored(round), 1.0)
+    assert not here.has_room("b", 2 + WAITING)
+    assert here.has_room("b", 1)  # the program waits for this one
+    here.start_round(2, [], {}, 2.0)
+    assert here.has_room("b", 2 + WAITING)
