@@ -60,6 +60,8 @@ class Settings:
     tol: float = 1e-3
     seed: int
     diagnostics: bool = False
+    secure_sums: bool | float = False  # network sums under masks; a number is a public bound on the entries of the data
+    privacy: Any = None  # privacy.settings.Privacy: sums with noise
 
     @classmethod
     def of(
@@ -77,6 +79,11 @@ class Settings:
     @property
     def random_features(self) -> bool:
         return self.landmarks.kind == RANDOM_FEATURES
+
+    @property
+    def sealed(self) -> bool:
+        """Whether every node seals what it adds to sums."""
+        return bool(self.secure_sums) or self.privacy is not None
 
     @property
     def anchored(self) -> bool:
