@@ -27,7 +27,7 @@ from .core.landmarks import Landmarks, RandomFeatures
 from .kernels import Kernel, row_tiles, uniform
 from .options import Options
 from .privacy.releases import LARGEST_TOTAL, Release
-from .privacy.settings import kernel_size
+from .privacy.settings import Privacy, kernel_size
 from .space import Known, random_features
 
 Array = Any
@@ -74,8 +74,8 @@ def solve(block: Block, options: Options, known: Known) -> Script:
     privacy, kernel, k = options.privacy, known.kernel(options), options.n_components
     columns, n_nodes = int(block.samples.shape[2]), len(block.network)
     size = kernel_size(kernel, privacy.norm)
-    rows = np.asarray(FlatRows(block, block.samples).X, dtype=np.float64)
-    X = rows if kernel.is_normal or kernel.normalize else clipped(rows, float(privacy.norm))
+    rows = FlatRows(block, block.samples).X
+    bounded = kernel.is_normal or kernel.normalize
     *for_points, main = privacy.releases(kind_of(options), width_of(options), columns, n_nodes)
     if options.random_features:
         marks: Any = random_features(block, kernel, options.n_landmarks, options.seed)
@@ -83,13 +83,14 @@ def solve(block: Block, options: Options, known: Known) -> Script:
     else:
         points = options.landmarks
         if for_points:
-            points = yield from synthetic_points(block, options, for_points[0], clipped(rows, float(privacy.norm)))
+            points = yield from synthetic_points(block, options, for_points[0], rows)
         points = np.asarray(points, dtype=np.float64)
         marks, cut = yield from cut_landmarks(block, kernel, points, main.width, k, options.centering)
         known.points = marks.points
         known.kinds.append((kind_of(options), len(points)))
 
     def coordinates(rows: np.ndarray) -> np.ndarray:
+        rows = rows if bounded else clipped(rows, float(privacy.norm))
         if isinstance(marks, RandomFeatures):
             return kernel.features(rows, marks.frequencies)
         return kernel.gram(rows, marks.points) @ marks.root / np.sqrt(size)
@@ -98,7 +99,7 @@ def solve(block: Block, options: Options, known: Known) -> Script:
         found = components_of(main, total, k, options.centering, cut)
         return block.array(found.pack())
 
-    told = yield from released(block, main, X, coordinates, components, Components.length(k, main.width))
+    told = yield from released(block, main, rows, coordinates, components, Components.length(k, main.width))
     found = Components.unpack(np.asarray(told, dtype=np.float64), k, main.width)
     known.mean = block.array(found.mean * np.sqrt(size)) if options.centering else None
     weights = block.array(found.directions)
@@ -135,7 +136,7 @@ def released(block: Block, release: Release, X: np.ndarray, coordinates: Any, fi
     release.check_rows(len(X), block.names[0])
     total = np.zeros(release.numbers, dtype=np.int64)
     for tile in row_tiles(len(X), CHUNK):
-        total += release.sums(release.integers(coordinates(X[tile])))
+        total += release.sums(release.integers(coordinates(np.asarray(X[tile], dtype=np.float64))))
     noisy = release.with_noise(total, block.sealer)
     return (yield from network_sum(block, "moments", noisy, finish, size, bound=2.0 * LARGEST_TOTAL))
 
@@ -160,7 +161,9 @@ def synthetic_points(block: Block, options: Options, release: Release, X: np.nda
         told = np.pad((vectors * spread).T, ((0, missing), (0, 0)))
         return block.array(norm * np.concatenate([mean, told.ravel()]))
 
-    told = yield from released(block, release, X, lambda rows: rows / norm, shape, (1 + LINEAR) * columns)
+    told = yield from released(
+        block, release, X, lambda rows: clipped(rows, norm) / norm, shape, (1 + LINEAR) * columns
+    )
     mean, spread = np.asarray(told[:columns]), np.asarray(told[columns:]).reshape(LINEAR, columns)
     numbers = ndtri(uniform((options.n_landmarks, LINEAR), landmarks.shared_seed(options.seed, "private points")))
     return mean + numbers @ spread
@@ -237,7 +240,49 @@ def noise_errors(
     turned = np.minimum(variance / apart, MIXED) * weight
     bias = (variance / np.maximum(np.where(itself, np.inf, gaps), np.sqrt(variance)))[:, k:].sum(axis=1)
     outside = turned[:, k:].sum(axis=1)
-    others = len(values) - k
-    # the largest eigenvalue of k noisy vectors in so many dimensions, beyond that of the longest alone
-    error = UNKNOWN if others <= 0 else float(min(outside.max() * (1 + (k / others) ** 0.5) ** 2, UNKNOWN))
+    if len(values) <= k:
+        return turned, UNKNOWN, bias
+    # the largest eigenvalue of k noisy vectors in about so many dimensions, beyond the length of the longest
+    longest = turned[int(outside.argmax()), k:]
+    dimensions = max(1.0, longest.sum() ** 2 / max((longest**2).sum(), 1e-300))
+    error = float(min(outside.max() * (1 + (k / dimensions) ** 0.5) ** 2, UNKNOWN))
     return turned, error, bias
+
+
+# ---------------------------------------------------------------------- before anybody says yes
+@dataclass(frozen=True)
+class Expected:
+    """What a private fit can be expected to give, from public points alone: (k,) agreement, and that of the span."""
+
+    rank: int
+    components: np.ndarray
+    span: float
+    noise: float  # deviation of a noisy entry, in rows
+    releases: tuple[Release, ...]
+
+
+def expected(
+    points: np.ndarray, kernel: Kernel, rows: int, privacy: Privacy, n_nodes: int, k: int, kind: str = "points"
+) -> Expected:
+    """As if the rows were distributed like the points. Nobody's data is looked at, so this costs nothing.
+
+    Examples
+    --------
+    >>> points = np.random.default_rng(0).normal(size=(200, 5)) * [3, 2, 1, 1, 1]
+    >>> privacy = Privacy(epsilon=1.0, delta=1e-6, rank=40)
+    >>> few, many = (expected(points, Kernel("rbf", gamma=0.05), rows, privacy, 20, 2) for rows in (1000, 100_000))
+    >>> bool(few.span < many.span)
+    True
+    """
+    width = min(privacy.rank, len(points))
+    planned = privacy.releases(kind, width, points.shape[1], n_nodes)
+    values, vectors = eigh(kernel.gram(points, points))
+    values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+    psi = (vectors * np.sqrt(values))[:, :width]
+    mean = psi.mean(axis=0)
+    found, basis = eigh((psi - mean).T @ (psi - mean) * (rows / len(points)))
+    turned, error, _ = noise_errors(found[::-1], np.abs(basis[:, ::-1].T @ mean), planned[-1].deviation, k)
+    cut = cut_error(values, vectors, width, k, "global")
+    errors = np.minimum(turned.sum(axis=1) + cut, 1.0)
+    span = float(np.sqrt(1.0 - min(error + cut, 1.0)))
+    return Expected(width, np.sqrt(1.0 - errors), span, planned[-1].deviation, planned)
