@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,8 @@ from dekpca.columns import Features
 from dekpca.engines import local
 from dekpca.kernels import Kernel
 from dekpca.node_model import NodeModels
-from dekpca.options import Options
+from dekpca.options import Options, Settings, settle
+from dekpca.plan import Plan
 from dekpca.privacy.masks import sealers
 from dekpca.privacy.releases import LARGEST_TOTAL, Release, releases
 from dekpca.privacy.settings import Privacy
@@ -45,17 +46,15 @@ def plan(epsilon: float, rank: int) -> Release:
 
 
 def options(landmarks, m: int, **changes) -> Options:
-    plain = Options(
-        n_components=K, n_oversamples=0, kernel=KERNEL, gamma_by_variance=False, solver="landmarks", update="proximal",
-        centering="global", init="landmarks", rho="auto", n_landmarks=m, landmarks=landmarks, standardize=False, exchange_noise=0.0, max_iter=100,
-        tol=1e-3, seed=0,
-    )  # fmt: skip
-    return replace(plain, **changes)
+    asked = Settings.of(
+        n_components=K, kernel=KERNEL, solver="landmarks", n_landmarks=m, landmarks=landmarks, seed=0, **changes
+    )
+    return settle(asked, Network.ring(NODES, 4), np.full(NODES, 100))
 
 
 def fit(parts, settings: Options):
     begun = time.perf_counter()
-    outcome = local.run(parts, Network.ring(NODES, 4), settings)
+    outcome = local.run(Plan.of(parts, Network.ring(NODES, 4), settings))
     seconds = time.perf_counter() - begun
     return NodeModels(outcome.answers, "landmarks", settings, Features(parts[0].shape[1]))[0], outcome, seconds
 
@@ -193,9 +192,9 @@ def secure_cost(X: np.ndarray, public: np.ndarray, floors: Floors) -> None:
         network = Network.ring(NODES, 4)
 
         def once(settings=settings, network=network):
-            blocks = local.make_blocks(parts, network, apart=True)
+            blocks = Plan.of(parts, network, settings).blocks(apart=True)
             begun = time.perf_counter()
-            if local.sealed(settings):
+            if settings.sealed:
                 local.simulate_sealers(blocks, settings)
             agreed = time.perf_counter() - begun
             begun = time.perf_counter()

@@ -10,17 +10,25 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from scipy.stats import beta, chi2, norm
+from typer.testing import CliRunner
 
 from conftest import clusters, make_options
-from dekpca import Network
+from dekpca import DecentralizedKernelPCA, Network
+from dekpca.cli import app
 from dekpca.engines import local
 from dekpca.kernels import Kernel
+from dekpca.plan import Plan
 from dekpca.privacy import noise
 from dekpca.privacy.accounting import composed, epsilon_of, multiplier_for, split
+from dekpca.privacy.fixed_point import OutOfBounds
 from dekpca.privacy.ledger import BudgetSpent, Entry, LedgerFile
 from dekpca.privacy.masks import Sealer
 from dekpca.privacy.releases import COUNT, SCALE, Release, releases
 from dekpca.privacy.settings import Privacy, kernel_size, refuse_unaccounted
+
+
+def run(parts, network, options):
+    return local.run(Plan.of(parts, network, options))
 
 
 # ---------------------------------------------------------------------- noise
@@ -237,10 +245,10 @@ def crowd():
 
 def test_with_a_large_epsilon_the_answer_is_that_without_noise(crowd):
     parts, network, points = crowd
-    plain = local.run(
+    plain = run(
         parts, network, make_options(parts, network, solver="landmarks", landmarks=points, n_components=2)
     ).answers[0]
-    secret = local.run(parts, network, private(parts, network, points, epsilon=9.9)).answers[0]
+    secret = run(parts, network, private(parts, network, points, epsilon=9.9)).answers[0]
     np.testing.assert_allclose(
         secret.eigenvalues, plain.eigenvalues, rtol=0.05
     )  # without noise there is a correction for what landmarks miss
@@ -257,7 +265,7 @@ def values(answer, X):
 def test_all_nodes_have_one_answer_and_each_fit_another(crowd):
     parts, network, points = crowd
     options = private(parts, network, points)
-    first, second = (local.run(parts, network, options).answers for _ in range(2))
+    first, second = (run(parts, network, options).answers for _ in range(2))
     assert len({answer.w.tobytes() for answer in first}) == 1
     assert first[0].w.tobytes() != second[0].w.tobytes()  # whatever the seed
     assert first[0].accuracy.method == "private"
@@ -266,14 +274,14 @@ def test_all_nodes_have_one_answer_and_each_fit_another(crowd):
 def test_the_estimate_of_what_noise_does_is_about_right(crowd):
     parts, network, points = crowd
     X = np.concatenate(parts)
-    plain = local.run(
+    plain = run(
         parts, network, make_options(parts, network, solver="landmarks", landmarks=points, n_components=2)
     ).answers[0]
     truth = values(plain, X)
     for epsilon in (1.0, 4.0):
         found, told = [], []
         for _ in range(12):
-            answer = local.run(parts, network, private(parts, network, points, epsilon=epsilon)).answers[0]
+            answer = run(parts, network, private(parts, network, points, epsilon=epsilon)).answers[0]
             cosines = np.linalg.svd(
                 np.linalg.qr(values(answer, X) - values(answer, X).mean(0))[0].T
                 @ np.linalg.qr(truth - truth.mean(0))[0]
@@ -287,7 +295,7 @@ def test_synthetic_points_and_random_features(crowd):
     parts, network, _ = crowd
     for kind, privacy in (("gaussian", {"norm": 5.0}), ("random-features", {})):
         options = private(parts, network, kind, epsilon=9.9, **privacy)
-        answer = local.run(parts, network, options).answers[0]
+        answer = run(parts, network, options).answers[0]
         assert answer.eigenvalues[0] > answer.eigenvalues[1] > 0
         if kind == "gaussian":
             rows = np.concatenate(parts)
@@ -300,7 +308,7 @@ def test_unbounded_kernels_clip_rows(crowd):
     for kernel in (Kernel("linear"), Kernel("poly", gamma=0.1, degree=2)):
         given = private(parts, network, points, epsilon=9.9, norm=8.0)
         options = type(given)(**{**vars(given), "kernel": kernel})
-        answer = local.run(parts, network, options).answers[0]
+        answer = run(parts, network, options).answers[0]
         assert 0 < float(answer.trace) <= sum(map(len, parts)) * kernel_size(kernel, 8.0) * 1.2
 
 
@@ -310,7 +318,7 @@ def test_one_node_is_central_differential_privacy():
         parts, network, solver="landmarks", landmarks=np.concatenate(clusters([10] * 4, seed=4)), n_components=2, tol=1e-3,
         privacy=Privacy.of({"epsilon": 2.0, "delta": 1e-6}),
     )  # fmt: skip
-    assert local.run(parts, network, options).answers[0].eigenvalues[0] > 0
+    assert run(parts, network, options).answers[0].eigenvalues[0] > 0
 
 
 # ---------------------------------------------------------------------- ledger and refusals
@@ -407,3 +415,60 @@ def test_bad_settings_are_refused(given):
 def test_somebody_must_be_honest():
     with pytest.raises(ValueError, match="at least one must be honest"):
         Privacy.of({"epsilon": 1, "delta": 1e-6, "colluding": 4}).releases("points", 10, 5, 4)
+
+
+# ---------------------------------------------------------------------- the estimator
+def test_the_estimator_publishes_the_ledger(tmp_path):
+    X = np.concatenate(clusters([500] * 4, seed=4))
+    points = np.concatenate(clusters([10] * 4, seed=4))
+    asked = {"epsilon": 2.0, "delta": 1e-6, "ledger": str(tmp_path / "ledger.json"), "budget": 3.0}
+    model = DecentralizedKernelPCA(2, gamma=0.05, network=4, landmarks=points, privacy=asked, tol=0.1, random_state=0)
+    model.fit(X)
+    assert 1.99 < model.privacy_.epsilon <= 2.0
+    assert [entry.numbers for entry in model.privacy_.entries] == [40 + 40 * 41 // 2 + 1]
+    assert set(model.history_["bytes"]) == {"fingerprint", "landmarks", "moments"}
+    assert not any(held.samples for held in model.node_models_[0].contents)
+    model.node_models_[1].save(tmp_path / "node.npz")
+    model.fit(X)
+    with pytest.raises(BudgetSpent):
+        model.fit(X)
+    assert DecentralizedKernelPCA(2, gamma=0.05, network=4, random_state=0).fit(X).privacy_ is None
+
+
+def test_secure_sums_in_the_estimator():
+    X = np.concatenate(clusters([60] * 5, seed=4))
+    plain, secure = (
+        DecentralizedKernelPCA(
+            2, network=5, share_rows=False, solver="landmarks", secure_sums=secure, random_state=0
+        ).fit(X)
+        for secure in (False, 16.0)
+    )
+    np.testing.assert_allclose(secure.transform(X), plain.transform(X), rtol=0, atol=1e-9)
+    with pytest.raises(OutOfBounds, match="nothing was sent"):
+        DecentralizedKernelPCA(2, network=5, secure_sums=1e-3, random_state=0).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        ({"engine": "mpi"}, "engine='local'"), ({"engine": "peer"}, "engine='local'"), ({"solver": "projection"}, "use solver='landmarks'"),
+        ({"landmarks": "auto"}, "public points"), ({"gamma": "scale"}, "give gamma a number"), ({"privacy": {"epsilon": 1.0}}, "epsilon and delta"),
+    ],
+)  # fmt: skip
+def test_the_estimator_refuses_before_any_work(change, seen):
+    X = np.zeros((10, 2))
+    given = {"gamma": 0.1, "landmarks": np.eye(2), "privacy": {"epsilon": 1.0, "delta": 1e-6}} | change
+    with pytest.raises(ValueError, match=seen):
+        DecentralizedKernelPCA(1, **given).fit_parts([X, X])
+
+
+def test_the_planner_says_what_to_expect():
+    found = CliRunner().invoke(app, ["privacy", "--rows", "20000", "--epsilon", "1", "--json"])
+    assert found.exit_code == 0, found.output
+    plan = json.loads(found.stdout)
+    assert plan["rank"] in [tried["rank"] for tried in plan["tried"]]
+    assert plan["releases"][0]["multiplier"] == pytest.approx(multiplier_for(1.0, 1e-6), rel=1e-6)
+    less = json.loads(CliRunner().invoke(app, ["privacy", "--rows", "2000", "--json"]).stdout)
+    assert less["span"] < plan["span"]
+    told = CliRunner().invoke(app, ["privacy", "--rows", "20000"]).stdout
+    assert "rank to use" in told

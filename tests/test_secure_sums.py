@@ -15,6 +15,7 @@ from dekpca import Network
 from dekpca.block import make_blocks
 from dekpca.engines import local
 from dekpca.kernels import Kernel
+from dekpca.plan import Plan
 from dekpca.privacy.fixed_point import TOTAL_BITS, FixedPoint, OutOfBounds
 from dekpca.privacy.masks import BadMasks, RunKey, Sealer, mask_words, pair_key, sealer, sealers
 from dekpca.privacy.records import BadRecord, KeyRecord, check_record, checked_keys, new_run, sign_record
@@ -22,6 +23,10 @@ from dekpca.testing import by_node, problems
 from uniformity import LEVEL, least_effect, record, same_p, stripped, uniform_p
 
 RUN = b"run 1"
+
+
+def run(parts, network, options):
+    return local.run(Plan.of(parts, network, options))
 
 
 # ---------------------------------------------------------------------- fixed point
@@ -157,14 +162,14 @@ def test_bad_records_are_refused_before_anything_is_sent(authority):
 
 # ---------------------------------------------------------------------- runs
 def sealed_problems():
-    for name, parts, network, options in problems():
-        if options.solver != "projection":
-            yield pytest.param(parts, network, replace(options, secure_sums=16.0), id=name)
+    for name, plan in problems():
+        if plan.options.solver != "projection":
+            yield pytest.param(plan.parts, plan.network, replace(plan.options, secure_sums=16.0), id=name)
 
 
 @pytest.mark.parametrize(("parts", "network", "options"), list(sealed_problems()))
 def test_the_answer_is_that_without_masks(parts, network, options):
-    plain, secure = (by_node(local.run(parts, network, o)) for o in (replace(options, secure_sums=False), options))
+    plain, secure = (by_node(run(parts, network, o)) for o in (replace(options, secure_sums=False), options))
     for node, (answer, w) in secure.items():
         truth, w_truth = plain[node]
         np.testing.assert_allclose(w, w_truth, rtol=0, atol=1e-9 * np.abs(w_truth).max())
@@ -203,7 +208,7 @@ def test_data_beyond_the_public_bound_stop_the_run():
         parts, network, 10, solver="landmarks", secure_sums=16.0, landmarks="kmeans", gamma_by_variance=True
     )
     with pytest.raises(OutOfBounds, match="node 1: network sum 'scale'"):
-        local.run(parts, network, options)
+        run(parts, network, options)
 
 
 def test_kernels_without_a_bound_are_refused():
@@ -212,7 +217,7 @@ def test_kernels_without_a_bound_are_refused():
         parts, network, 10, solver="landmarks", secure_sums=True, kernel=Kernel(lambda A, B: A @ B.T)
     )
     with pytest.raises(ValueError, match="no public bound"):
-        local.run(parts, network, options)
+        run(parts, network, options)
 
 
 # ---------------------------------------------------------------------- a recorder at all nodes but two

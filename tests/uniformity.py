@@ -7,14 +7,14 @@ from scipy.stats import chi2, chi2_contingency, ncx2
 
 from dekpca.block import make_blocks
 from dekpca.engines import local
-from dekpca.engines.post import Post
+from dekpca.engines.delivery import Delivery
 from dekpca.privacy.masks import mask_words
 
 LEVEL = 1e-6  # of a test: one false alarm in a million runs
 POWER = 0.99
 
 
-class Recorder(Post):
+class Recorder(Delivery):
     """Keeps every sealed message: which node sent it to which, and when."""
 
     def __init__(self, blocks):
@@ -44,7 +44,7 @@ def record(parts, network, options, broken=None):
         broken({block.names[0]: block.sealer for block in blocks})
     recorder = Recorder(blocks)
     try:
-        return recorder, blocks, local.drive(blocks, options, post=recorder)
+        return recorder, blocks, local.drive(blocks, options, delivery=recorder)
     except RuntimeError as error:
         return recorder, blocks, error
 

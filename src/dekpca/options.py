@@ -183,7 +183,9 @@ def _settle_landmarks(options: Options, settings: Settings, network: Network, si
     elif options.random_features:
         m = AUTO_FEATURES if n_landmarks == "auto" else n_landmarks + n_landmarks % 2  # cos and sin
     elif n_landmarks != "auto":
-        m = min(n_landmarks, total)
+        m = (
+            n_landmarks if options.privacy is not None else min(n_landmarks, total)
+        )  # how many rows there are is not told
     elif options.solver == "projection":
         m = min(PROJECTION_LANDMARKS, max(1, total // 10))
     else:

@@ -76,18 +76,18 @@ def solve(block: Block, options: Options, known: Known) -> Script:
     size = kernel_size(kernel, privacy.norm)
     rows = FlatRows(block, block.samples).X
     bounded = kernel.is_normal or kernel.normalize
-    *for_points, main = privacy.releases(kind_of(options), width_of(options), columns, n_nodes)
+    *for_points, main = planned(options, columns, n_nodes)
     if options.random_features:
         marks: Any = random_features(block, kernel, options.n_landmarks, options.seed)
         cut = 0.0
     else:
-        points = options.landmarks
+        points = options.landmarks.points
         if for_points:
             points = yield from synthetic_points(block, options, for_points[0], rows)
         points = np.asarray(points, dtype=np.float64)
         marks, cut = yield from cut_landmarks(block, kernel, points, main.width, k, options.centering)
         known.points = marks.points
-        known.kinds.append((kind_of(options), len(points)))
+        known.kinds.append((options.landmarks.kind, len(points)))
 
     def coordinates(rows: np.ndarray) -> np.ndarray:
         rows = rows if bounded else clipped(rows, float(privacy.norm))
@@ -112,15 +112,10 @@ def solve(block: Block, options: Options, known: Known) -> Script:
     )  # fmt: skip
 
 
-def kind_of(options: Options) -> str:
-    return options.landmarks if isinstance(options.landmarks, str) else "points"
-
-
-def width_of(options: Options) -> int:
-    """How many coordinates the moments are of: public, whatever the rows."""
-    if options.random_features:
-        return int(options.n_landmarks)
-    return min(int(options.privacy.rank), int(options.n_landmarks))
+def planned(options: Options, columns: int, n_nodes: int) -> tuple[Release, ...]:
+    """What a fit will release, whatever the rows are."""
+    width = options.n_landmarks if options.random_features else min(options.privacy.rank, options.n_landmarks)
+    return options.privacy.releases(options.landmarks.kind, width, columns, n_nodes)
 
 
 def clipped(X: np.ndarray, norm: float) -> np.ndarray:

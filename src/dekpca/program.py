@@ -71,7 +71,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     state: Any
     known, state = resume or (Known(options.kernel.gamma), None)
     if options.privacy is not None:
-        if not isinstance(options.landmarks, str):
+        if options.landmarks.points is not None:
             yield from compare_landmarks(block, options)
         return (yield from private_solver.solve(block, options, known))
     if options.impute:

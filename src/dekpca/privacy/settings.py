@@ -16,6 +16,7 @@ from .releases import Release, releases
 
 RANK = 60  # coordinates that are kept: noise grows with the root of their number
 POINTS = 1000  # synthetic points, where no number is given
+FEATURES = 200  # random features, all of which carry noise
 MOMENTS, POINT_MOMENTS = (
     "mean, products and number of rows in landmark coordinates",
     "mean, products and number of rows, for synthetic points",
