@@ -17,7 +17,7 @@ from dekpca.engines import local
 from dekpca.kernels import Kernel
 from dekpca.plan import Plan
 from dekpca.privacy.fixed_point import TOTAL_BITS, FixedPoint, OutOfBounds
-from dekpca.privacy.masks import BadMasks, RunKey, Sealer, mask_words, pair_key, sealer, sealers
+from dekpca.privacy.masks import BadMasks, RunKey, Sealer, derived, mask_words, pair_key, sealer, sealers
 from dekpca.privacy.records import BadRecord, KeyRecord, check_record, checked_keys, new_run, sign_record
 from dekpca.testing import by_node, problems
 from uniformity import LEVEL, least_effect, record, same_p, stripped, uniform_p
@@ -301,12 +301,11 @@ def test_a_missing_pair_fails_the_tests_and_stops_the_run():
     assert stripped(recorder, blocks, a, b)[0][-1] == 1  # in clear: the count
 
 
-@pytest.mark.slow
 def test_masks_of_many_runs_do_not_repeat():
     """A birthday test: of 300,000 masks from keys of 32 bits about ten pairs are equal, and one at least but for e^-10; of ours none."""
     runs = 300_000
-    own, other = RunKey.made(), RunKey.made()
-    keys = [pair_key(own, "a", "b", other.public, i.to_bytes(4, "big")) for i in range(runs)]
+    ends = [(b"a", RunKey.made().public), (b"b", RunKey.made().public)]
+    keys = [derived(b"one secret", i.to_bytes(4, "big"), ends) for i in range(runs)]
     ours = np.array([mask_words(key, 0, 1)[0] for key in keys])
     folded = np.array([mask_words(key[:4] + bytes(28), 0, 1)[0] for key in keys])
     assert len(np.unique(ours)) == runs

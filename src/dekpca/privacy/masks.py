@@ -55,7 +55,11 @@ def pair_key(own: RunKey, name: str, other: str, other_public: bytes, run: bytes
         secret = own.private.exchange(X25519PublicKey.from_public_bytes(other_public))
     except ValueError as error:  # of the wrong length, or a point of low order, whose secret is zero
         raise BadMasks(f"node {name}: the key of node {other} is no X25519 key ({error}); nothing was sent") from error
-    ends = sorted([(name.encode(), own.public), (other.encode(), other_public)])
+    return derived(secret, run, sorted([(name.encode(), own.public), (other.encode(), other_public)]))
+
+
+def derived(secret: bytes, run: bytes, ends: list[tuple[bytes, bytes]]) -> bytes:
+    """256 bits of a shared secret, for this run and these two ends (names and public keys) alone."""
     about = b"".join(len(x).to_bytes(4, "big") + x for x in (PURPOSE, run, *(x for end in ends for x in end)))
     return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=about).derive(secret)
 
