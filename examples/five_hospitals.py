@@ -81,7 +81,11 @@ def figure(path: Path, central, together, alone, labels, images) -> None:
     axes[0].imshow((words >> np.uint64(56)).astype(float).reshape(images.shape), cmap="gray")
     axes[0].set_title("64 of cork's images under its masks")
     axes[0].set_axis_off()
-    clear = ("all rows, no noise", central), ("the five together, epsilon = 1", together), ("cork alone", alone)
+    clear = (
+        ("2,000 rows of all, no noise", central),
+        ("the five together, epsilon = 1", together),
+        ("cork alone", alone),
+    )
     for ax, (title, Z) in zip(axes[1:], clear, strict=True):
         left, _, right = np.linalg.svd(Z.T @ central)  # turned as the first is, as far as it can be
         ax.scatter(*(Z @ left @ right)[:, :2].T, c=labels, cmap="tab10", s=4)
