@@ -174,7 +174,7 @@ def compare_landmarks(block: Block, options: Options) -> Script:
     """Points that all nodes were given must be the same everywhere: a fingerprint of them is compared with the root's."""
     xp = aac.array_namespace(block.samples)
     mine = block.array(landmarks.digest(options.landmarks.points))
-    theirs = yield from network_sum(block, "fingerprint", mine * 0, lambda total: mine)  # the root's own
+    theirs = yield from network_sum(block, "fingerprint", mine * 0, lambda total: mine, bound=1.0)  # the root's own
     if not bool(xp.all(mine == theirs)):
         root = block.network.names[block.network.root]
         raise ValueError(

@@ -71,6 +71,31 @@ def privacy(
     emit(result, as_json, lambda: _tell(result))
 
 
+def parse_privacy(text: str) -> dict[str, Any]:
+    """What `--privacy` says.
+
+    Examples
+    --------
+    >>> parse_privacy("epsilon=1, delta=1e-6, rank=30, ledger=spent.json")
+    {'epsilon': 1.0, 'delta': 1e-06, 'rank': 30, 'ledger': 'spent.json'}
+    """
+    found: dict[str, Any] = {}
+    for piece in text.split(","):
+        name, equals, value = (part.strip() for part in piece.partition("="))
+        if not equals or not name or not value:
+            raise ValueError(
+                f"--privacy {text!r}: expected name=value, separated by commas, such as epsilon=1,delta=1e-6"
+            )
+        if name == "ledger":
+            found[name] = value
+            continue
+        try:
+            found[name] = int(value) if name in ("colluding", "rank") else float(value)
+        except ValueError:
+            raise ValueError(f"--privacy {text!r}: {name} must be a number") from None
+    return found
+
+
 def _points(path: Path | None) -> tuple[np.ndarray, str]:
     if path is None:
         from sklearn.datasets import load_digits
