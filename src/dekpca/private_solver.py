@@ -38,7 +38,7 @@ LINEAR = 10  # linear components of the Gaussian, at most; noise drowns the othe
 ABOVE_NOISE = 1.2  # times the largest eigenvalue of noise alone: a linear component below is noise
 PUSHED = 6.0  # variances of noise: so much of the squared distance of two eigenvalues may be noise
 MIXED = 0.5  # sin^2 of two components of which nothing tells which is which
-LEAST_EIGENVALUE = 1e-9  # of the landmarks' kernel matrix, relative to the largest: below it a coordinate is rounding
+LEAST_EIGENVALUE = 1e-7  # of the landmarks' kernel matrix, relative to the largest: below it a coordinate is mostly rounding, and left out
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,6 +60,10 @@ def simulate_sealers(blocks: Sequence[Block], options: Options) -> None:
     from ..privacy.masks import LARGEST_ENTRY, sealers
     from ..privacy.records import new_run
 
+    if not aac.is_numpy_array(blocks[0].samples):
+        raise ValueError(
+            f"secure sums of {type(blocks[0].samples).__name__}: they are integers of NumPy; give NumPy arrays"
+        )
     largest = LARGEST_ENTRY if isinstance(options.secure_sums, bool) else float(options.secure_sums)
     made = sealers(blocks[0].network.names, new_run(), largest)
     for block in blocks:

@@ -133,7 +133,9 @@ def kernel_size(kernel: Kernel, norm: float | None, what: str = "privacy") -> fl
             f"{what} with kernel={kernel.label!r}: k(x, x) has no public bound, so one row could change a sum by any amount; give {remedy}, or use "
             "a bounded kernel such as rbf"
         )
-    return float(kernel.gamma * norm**2 + kernel.coef0) ** kernel.degree if kernel.name == "poly" else float(norm) ** 2
+    if kernel.name == "linear":
+        return float(norm) ** 2
+    return max(abs(kernel.coef0), abs(kernel.gamma * norm**2 + kernel.coef0)) ** kernel.degree
 
 
 def refuse_unaccounted(
