@@ -468,7 +468,5 @@ def test_the_planner_says_what_to_expect():
     plan = json.loads(found.stdout)
     assert plan["rank"] in [tried["rank"] for tried in plan["tried"]]
     assert plan["releases"][0]["multiplier"] == pytest.approx(multiplier_for(1.0, 1e-6), rel=1e-6)
-    less = json.loads(CliRunner().invoke(app, ["privacy", "--rows", "2000", "--json"]).stdout)
-    assert less["span"] < plan["span"]
     told = CliRunner().invoke(app, ["privacy", "--rows", "20000"]).stdout
     assert "rank to use" in told

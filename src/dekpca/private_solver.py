@@ -186,10 +186,11 @@ def cut_error(values: np.ndarray, vectors: np.ndarray, rank: int, k: int, center
     whole = vectors * np.sqrt(np.maximum(values, 0.0))  # coordinates of the landmarks, in their whole span
     if centering:
         whole = whole - whole.mean(axis=0)
-    left, sizes, _ = np.linalg.svd(whole, full_matrices=False)
+    m = len(whole)
+    sizes, left = eigh(whole @ whole.T, subset_by_index=[max(0, m - k), m - 1])
+    k = min(rank, int((sizes > 1e-12 * sizes[-1]).sum()))
     less = np.linalg.svd(whole[:, :rank], full_matrices=False)[0]
-    k = min(k, rank, int((sizes > 1e-9 * sizes[0]).sum()))
-    return float(1.0 - min(np.linalg.svd(left[:, :k].T @ less[:, :k], compute_uv=False)[-1], 1.0) ** 2)
+    return float(1.0 - min(np.linalg.svd(left[:, ::-1][:, :k].T @ less[:, :k], compute_uv=False)[-1], 1.0) ** 2)
 
 
 # ---------------------------------------------------------------------- at the root
