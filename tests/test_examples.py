@@ -41,3 +41,11 @@ def test_data_already_apart(tmp_path):
     assert found["agreement"] > 0.99
     assert found["cork after consensus"] > 0.85
     assert sorted(p.name for p in tmp_path.iterdir()) == ["aarhus.npz", "bergen.npz", "cork.npz", "delft.npz"]
+
+
+def test_five_hospitals(tmp_path):
+    found = load("five_hospitals").main(tmp_path, rows=8_000)
+    assert 0.99 < found["epsilon"] <= 1.0
+    assert found["together"] > 0.75  # about 0.9; noise differs from fit to fit
+    assert found["together"] > found["cork alone"]
+    assert (tmp_path / "five_hospitals.png").stat().st_size > 10_000

@@ -16,6 +16,7 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
+from .kernels import Kernel
 from .messages import Edges, Say
 from .network import Network
 
@@ -43,6 +44,7 @@ class Block:
     order: np.ndarray | None = (
         None  # of a flat block: where in the samples the rows of its nodes are, one node after the other; None: just so
     )
+    sealer: Any = None  # privacy.masks.Sealer of a block of one node: network sums leave it under masks
 
     def once(self, what: str, version: Any, compute: Callable[[], Any]) -> Any:
         """What all nodes work out alike, from what all of them know: worked out once for all blocks of a process. The last version is kept."""
@@ -96,6 +98,15 @@ class Block:
         if self.flat or int(self.own_sizes.min()) == self.samples.shape[1]:  # there is none
             return x
         return x * self.mask[nodes, :, None]
+
+    def data_bound(self, power: int = 1) -> float:
+        """A public bound on sums over all rows of products of so many entries; of use where sums are sealed."""
+        largest = 1.0 if self.sealer is None else self.sealer.largest
+        return float(self.sizes.sum()) * largest**power
+
+    def kernel_bound(self, kernel: Kernel) -> float:
+        """A public bound on k(x, y), at least 1; of use where sums are sealed."""
+        return 1.0 if self.sealer is None else self.sealer.kernel_bound(kernel, int(self.samples.shape[2]))
 
     def array(self, values: Any) -> Array:
         """Host numbers as an array beside the samples, in their dtype."""
@@ -167,12 +178,12 @@ def _edges(pairs: Any) -> Edges:
 
 
 def make_blocks(
-    parts: Sequence[Array], network: Network, nodes: Sequence[int] | None = None, sizes: Any = None
+    parts: Sequence[Array], network: Network, nodes: Sequence[int] | None = None, sizes: Any = None, apart: bool = False
 ) -> list[Block]:
     """Sort the hosted nodes into blocks.
 
     `parts` are the samples (n_j, M) of the nodes numbered `nodes` (default: of all nodes, in order), all of one dtype
-    on one device. `sizes` are the sample counts of all nodes of the network (default: those of `parts`).
+    on one device. `sizes` are the sample counts of all nodes of the network (default: those of `parts`). `apart`: a block for each node.
     """
     hosted = np.arange(len(parts)) if nodes is None else np.asarray(nodes, dtype=np.int64)
     sizes = np.asarray(part_sizes(parts) if sizes is None else sizes, dtype=np.int64)
@@ -182,7 +193,7 @@ def make_blocks(
         slots = np.column_stack([hosted[alike], network.neighborhoods(hosted[alike])])
         most = sizes[slots].max(axis=1)
         classes = np.stack([size_class(sizes[hosted[alike]]), size_class(most)], axis=1)
-        kinds, kind = np.unique(classes, axis=0, return_inverse=True)
+        kinds, kind = np.unique(classes, axis=0, return_inverse=True) if not apart else (classes, np.arange(len(alike)))
         for number in range(len(kinds)):
             members = np.flatnonzero(kind.ravel() == number)
             blocks.append((alike[members], slots[members], int(most[members].max())))

@@ -20,16 +20,25 @@ Array = Any
 
 
 def network_sum(
-    block: Block, kind: str, value: Array, finish: Callable[[Array], Array] | None = None, size: int | None = None
+    block: Block,
+    kind: str,
+    value: Array,
+    finish: Callable[[Array], Array] | None = None,
+    size: int | None = None,
+    bound: Any = None,
 ) -> Generator[Any, Any, Array]:
     """The sum over all blocks of the network of `value` (length,), known to everybody: an array (length,).
 
     With `finish` the root alone turns the sum into what goes down instead, an array (size,): one answer for all, where
-    each node's own might differ in signs or rounding.
+    each node's own might differ in signs or rounding. `bound` is a public bound on the entries of the sum of sizes, by which sealed sums are scaled.
     """
+    sealer, size = block.sealer, value.shape[0] if size is None else size
+    integers = value.dtype == np.int64
+    if sealer is not None:
+        value = sealer.seal(kind, value, bound)
     xp = aac.array_namespace(value)
     length = value.shape[0]
-    found = yield Total(kind, value, finish, length if size is None else size)
+    found = None if sealer is not None else (yield Total(kind, value, finish, size))
     if found is not None:
         return found
     tree = block.tree
@@ -50,9 +59,12 @@ def network_sum(
             below = yield Say(kind, here, tree.up[level], tree.from_children[level - 1], (length,))
         elif tree.hosts_root:
             total = here[0, :]
+    if sealer is not None and total is not None:
+        total = sealer.open(kind, total, bound, integers)
+        total = total if integers else block.array(total)
     if finish is not None and total is not None:
         total = finish(total)
-    return (yield from pass_down(block, kind, total, (length if size is None else size,)))
+    return (yield from pass_down(block, kind, total, (size,)))
 
 
 def pass_down(block: Block, kind: str, value: Array | None, shape: tuple[int, ...]) -> Generator[Say, Any, Array]:

@@ -120,6 +120,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     memory_limit : int, str or None, default=None
         At most so many bytes (or "2GB") for what `fit` allocates beside the data that it is given. Gram blocks that do not fit are computed
         again in each iteration, which gives the same answer in more time. (engine="local")
+    secure_sums : bool or float, default=False
+        Every network sum is over integers modulo 2^64, and leaves a node under masks that cancel in the total (docs/privacy.md). A number is a public
+        bound on the entries of the data (True: 1024). solver="landmarks"; simulated by engine="local".
+    privacy : dict or None, default=None
+        Differential privacy for each row, with secure sums: {"epsilon": 1.0, "delta": 1e-6}, and if need be "colluding" (nodes), "rank", "norm" (a
+        public bound on rows), "points_share", "ledger" (a file) and "budget". Landmarks must be public points, "gaussian" or "random-features".
     random_state : int, RandomState or None
         Deals the rows and draws network, landmarks, noise and random starts; at each node by its name, whatever its
         number.
@@ -155,6 +161,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         "edges" (E, 2) and "edge_bytes" (E,): along each directed edge, in all. "seconds": by part of the program.
     node_models_ : sequence of NodeModel
         With engine="mpi" those of the nodes that this rank hosts, by number; `history_` is of these nodes too.
+    privacy_ : Ledger or None
+        With `privacy`: what was released, its noise, and the epsilon spent.
     network_ : Network
     node_sizes_ : (nodes,)
         The number of rows of each node of the network.
@@ -210,6 +218,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         copy_X=True,
         device=None,
         memory_limit=None,
+        secure_sums=False,
+        privacy=None,
         random_state=None,
         diagnostics=False,
         verbose=False,
@@ -243,6 +253,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.copy_X = copy_X
         self.device = device
         self.memory_limit = memory_limit
+        self.secure_sums = secure_sums
+        self.privacy = privacy
         self.random_state = random_state
         self.diagnostics = diagnostics
         self.verbose = verbose
@@ -331,6 +343,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.node_models_ = result.node_models
         self.history_ = result.history
         self.answering_node_ = result.answering_node
+        self.privacy_ = result.ledger
         self._n_features_out = self.n_components
         for warning in result.warnings():
             warnings.warn(warning, stacklevel=3)

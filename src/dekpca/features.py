@@ -78,7 +78,9 @@ def feature_answer(
             said = xp.asarray([float(verdict), residual], dtype=psi.dtype, device=aac.device(psi))
             return xp.concat([said, values, xp.reshape(after, (-1,))])
 
-        found = yield from network_sum(block, "power", mine, improve, 2 + q + m * q)
+        # columns of the basis have unit size; those of the start are drawn, and no number of it is beyond 9
+        bound = 9.0 * m**0.5 * 4 * float(block.sizes.sum())
+        found = yield from network_sum(block, "power", mine, improve, 2 + q + m * q, bound=bound)
         state.history["residual"].append(xp.broadcast_to(found[1], (block.n_nodes,)))
         state = replace(
             state,
@@ -88,7 +90,8 @@ def feature_answer(
             verdict=int(found[0]),
         )
 
-    trace = yield from network_sum(block, "spectrum", xp.reshape(xp.sum(psi * psi), (1,)))
+    own = xp.reshape(xp.sum(psi * psi), (1,))
+    trace = yield from network_sum(block, "spectrum", own, bound=5.0 * float(block.sizes.sum()))
     values, directions = landmarks.drop_empty(state.values, state.basis, 100 * eps(psi), float(block.sizes.sum()))
     return Answer(
         block=block,

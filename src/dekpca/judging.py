@@ -187,8 +187,10 @@ def judge_values(
         kept.append(Separated.of(taken, on_marks, values, rows, shape, options.centering is not None))
         return block.array(kept[0].pack())
 
+    # functions that are orthonormal over all rows, and features, are at most 1 at a row; an image under the kernel matrix at most N
+    bound = 4.0 * judged.count * (1.0 if exact is not None else all_rows**2)
     told = yield from network_sum(
-        block, "sketch", xp.concat([xp.reshape(x, (-1,)) for x in sums]), separate, shape.told
+        block, "sketch", xp.concat([xp.reshape(x, (-1,)) for x in sums]), separate, shape.told, bound
     )
     eigenvalues, turn, leaving, hidden = shape.unpack(told)
     unit = turn / xp.sqrt(xp.where(eigenvalues > 0, eigenvalues, xp.ones_like(eigenvalues)))
@@ -227,7 +229,16 @@ def judge_values(
         return block.array([found.error, found.span, *found.components, *found.alike, *raised])
 
     mine = xp.concat([xp.reshape(x, (-1,)) for x in sums])
-    decided = yield from network_sum(block, "accuracy", mine, decide, 2 + 3 * k)
+    largest = (
+        64 * all_rows**2,
+        64 * judged.count**2,
+        *[16 * judged.count] * 3,
+        2.0,
+    )  # of one row, in the order of `sums`
+    bounds = np.concatenate(
+        [np.full(int(np.prod(x.shape)), judged.count * y) for x, y in zip(sums, largest, strict=True)]
+    )
+    decided = yield from network_sum(block, "accuracy", mine, decide, 2 + 3 * k, bounds)
     raised = decided[2 + 2 * k :]
     return Verdict(raised * eigenvalues, turn * xp.sqrt(raised), told_accuracy(decided[: 2 + 2 * k], k, "sketches"))
 

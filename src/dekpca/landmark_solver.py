@@ -263,7 +263,8 @@ def directions(
         told = [[moments.trace - moments.count * float(mean @ mean)], np.pad(values, (0, missing)), mean]
         return block.array(np.concatenate([*told, np.pad(vectors, ((0, 0), (0, missing))).ravel()]))
 
-    found = yield from network_sum(block, "covariance", mine, find, 1 + q + m + m * q)
+    bound = 2.0 * float(block.sizes.sum()) * block.kernel_bound(judged.kernel) ** 2
+    found = yield from network_sum(block, "covariance", mine, find, 1 + q + m + m * q, bound=bound)
     xp = aac.array_namespace(found)
     p = int((to_numpy(found[1 : 1 + q]) > 0).sum())
     basis = xp.reshape(found[1 + q + m :], (m, q))[:, :p]
@@ -332,7 +333,8 @@ def judge_by_doubling(block: Block, options: Options, judged: Judged, found: Pri
         about = accuracy.doubling(covariance, judged.marks.size // 2, k, p, missed, options.tol)
         return block.array([about.error, about.span, *about.components])
 
-    decided = yield from network_sum(block, "accuracy", rest, decide, 2 + k)
+    bound = 2.0 * judged.count * block.kernel_bound(judged.kernel)
+    decided = yield from network_sum(block, "accuracy", rest, decide, 2 + k, bound=bound)
     values = np.pad(to_numpy(found.values)[:k], (0, max(0, k - p)))
     turn = np.eye(p, k) * np.sqrt(values)
     return Verdict(block.array(values), block.array(turn), told_accuracy(decided, k, "doubling"))
@@ -353,7 +355,8 @@ def corrected(block: Block, options: Options, judged: Judged, found: Principal, 
         return transposed(z[rows, :]) @ G[rows, :], xp.sum(z[rows, :], axis=0), xp.sum(G[rows, :], axis=0)
 
     sums = summed(products, G.shape[0], G)
-    total = yield from network_sum(block, "sketch", xp.concat([xp.reshape(x, (-1,)) for x in sums]))
+    mine = xp.concat([xp.reshape(x, (-1,)) for x in sums])
+    total = yield from network_sum(block, "sketch", mine, bound=4.0 * judged.count)
     p, size = G.shape[1], sketch.size
     image = xp.reshape(total[: size * p], (size, p))
     features, ones = total[size * p : size * (p + 1)], total[size * (p + 1) :]

@@ -96,7 +96,8 @@ class Supply:
         rows, found = self._clustered(counts, taken)
         self.clustered = self.clustered + taken
         # how many came out depends on the data: everybody must know
-        total = to_numpy((yield from network_sum(block, "counts", block.array(found))))
+        told = yield from network_sum(block, "counts", block.array(found), bound=float(block.sizes.sum()))
+        total = to_numpy(told)
         if not ((total >= 0) & (total <= counts) & (total == np.rint(total))).all():  # also where it is NaN
             raise ValueError("a node says that it has more landmarks to give than its rows allow; start all nodes anew")
         return (yield from collect_rows(block, "landmarks", rows, total.astype(np.int64)))
@@ -181,7 +182,7 @@ def spread_of_rows(block: Block, rows: FlatRows, seed: int) -> Script:
         X = take(X, rows.at(np.flatnonzero(np.repeat(counted[block.nodes], block.own_sizes))))
     xp = aac.array_namespace(X)
     width = int(X.shape[1])
-    mean = (yield from network_sum(block, "scale", xp.sum(X, axis=0))) / count
+    mean = (yield from network_sum(block, "scale", xp.sum(X, axis=0), bound=block.data_bound())) / count
     p = min(width, LINEAR_COMPONENTS)
     basis = xp.eye(width, dtype=X.dtype, device=aac.device(X))
     if p < width:
@@ -206,7 +207,8 @@ def spread_of_rows(block: Block, rows: FlatRows, seed: int) -> Script:
             values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
             return block.array((inside @ vectors * np.sqrt(np.maximum(values, 0.0))).ravel())
 
-        told = yield from network_sum(block, "scale", xp.reshape(image_of(basis), (-1,)), improve, width * p)
+        bound = 4.0 * width * block.data_bound(2)
+        told = yield from network_sum(block, "scale", xp.reshape(image_of(basis), (-1,)), improve, width * p, bound)
         basis = xp.reshape(told, (width, p))
     return mean, transposed(basis)
 
@@ -219,7 +221,7 @@ def without_redundant(block: Block, kernel: Kernel, marks: Landmarks, points: Ar
         kept = marks.independent(to_numpy(points), kernel, least)
         return block.array(np.concatenate([kept, np.full(points.shape[0] - len(kept), -1)]))
 
-    places = yield from network_sum(block, "landmarks", points[0, :1] * 0, decide, points.shape[0])
+    places = yield from network_sum(block, "landmarks", points[0, :1] * 0, decide, points.shape[0], bound=1.0)
     told = to_numpy(places)
     kept = told[told != -1]
     inside = ((kept >= 0) & (kept < points.shape[0]) & (kept == np.rint(kept))).all()  # not where it is NaN

@@ -60,6 +60,8 @@ class Settings:
     tol: float = 1e-3
     seed: int
     diagnostics: bool = False
+    secure_sums: bool | float = False  # network sums under masks; a number is a public bound on the entries of the data
+    privacy: Any = None  # privacy.settings.Privacy: sums with noise
 
     @classmethod
     def of(
@@ -77,6 +79,11 @@ class Settings:
     @property
     def random_features(self) -> bool:
         return self.landmarks.kind == RANDOM_FEATURES
+
+    @property
+    def sealed(self) -> bool:
+        """Whether every node seals what it adds to sums."""
+        return bool(self.secure_sums) or self.privacy is not None
 
     @property
     def anchored(self) -> bool:
@@ -176,7 +183,9 @@ def _settle_landmarks(options: Options, settings: Settings, network: Network, si
     elif options.random_features:
         m = AUTO_FEATURES if n_landmarks == "auto" else n_landmarks + n_landmarks % 2  # cos and sin
     elif n_landmarks != "auto":
-        m = min(n_landmarks, total)
+        m = (
+            n_landmarks if options.privacy is not None else min(n_landmarks, total)
+        )  # how many rows there are is not told
     elif options.solver == "projection":
         m = min(PROJECTION_LANDMARKS, max(1, total // 10))
     else:

@@ -25,6 +25,7 @@ from .memory import parse_size
 from .network import Network
 from .node_model import EXPANSIONS
 from .options import MAX_LANDMARKS, Settings
+from .privacy.settings import FEATURES, POINTS, Privacy, refuse_unaccounted
 from .samples import foreign_samples, is_foreign
 
 CONSTRAINTS: dict[str, Any] = {
@@ -57,6 +58,8 @@ CONSTRAINTS: dict[str, Any] = {
     "copy_X": ["boolean"],
     "device": [str, None],
     "memory_limit": [Interval(Integral, 1, None, closed="left"), str, None],
+    "secure_sums": ["boolean", Interval(Real, 0, None, closed="neither")],
+    "privacy": [dict, None],
     "random_state": ["random_state"],
     "diagnostics": ["boolean"],
     "verbose": ["verbose"],
@@ -96,6 +99,8 @@ class Parameters:
     copy_X: bool = True
     device: str | None = None
     memory_limit: int | str | None = None
+    secure_sums: bool | float = False
+    privacy: Mapping[str, Any] | None = None
     random_state: Any = None
     diagnostics: bool = False
     verbose: bool | int = False
@@ -163,6 +168,25 @@ class Parameters:
         if self.source.kind == RANDOM_FEATURES:
             self._check_random_features()
         _ = self.rule, self.noise
+        if self.privacy is not None or self.secure_sums is not False:
+            self._check_private()
+
+    def _check_private(self) -> None:
+        what = "secure_sums" if self.privacy is None else "privacy"
+        if self.engine != "local" or self.device is not None:
+            raise ValueError(
+                f"{what} with engine={self.engine!r}, device={self.device!r}: so far only engine='local' on the host has it, as a simulation"
+            )
+        if self.solver == "projection" or self.update == "paper" or self.diagnostics:
+            raise ValueError(f"{what} with solver='projection': its nodes exchange rows; use solver='landmarks'")
+        if self.privacy is not None:
+            kernel = make_kernel(
+                self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params, self.normalize, 1
+            )
+            refuse_unaccounted(
+                gamma=self.gamma, kernel=kernel, landmarks=self.landmarks, solver=self.solver, standardize=self.standardize, missing=self.missing,
+                centering=self.centering, norm=Privacy.of(self.privacy).norm, exchange_noise=self.exchange_noise,
+            )  # fmt: skip
 
     def _check_random_features(self) -> None:
         if self.solver == "projection":
@@ -181,17 +205,20 @@ class Parameters:
             self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params, self.normalize, features.count
         )
         source = self.source if self.source.points is None else LandmarkSource.of(self._points(features))
+        sealed, n_landmarks = self.privacy is not None or bool(self.secure_sums), _count(self.n_landmarks)
+        if self.privacy is not None and n_landmarks == "auto":
+            n_landmarks = FEATURES if source.kind == RANDOM_FEATURES else POINTS
         return Settings(
             n_components=int(self.n_components),
             n_oversamples=_count(self.n_oversamples),
             kernel=kernel,
             gamma_by_variance=isinstance(self.gamma, str) and kernel.has_gamma,
-            solver=self.solver,  # type: ignore[arg-type]
+            solver="landmarks" if sealed else self.solver,  # type: ignore[arg-type]
             update=self.update,  # type: ignore[arg-type]
             centering=self.centering,  # type: ignore[arg-type]
             init=self.init,  # type: ignore[arg-type]
             rho=self.rule,
-            n_landmarks=_count(self.n_landmarks),
+            n_landmarks=n_landmarks,
             landmarks=source,
             max_landmarks=int(self.max_landmarks),
             share_rows=bool(self.share_rows),
@@ -202,6 +229,8 @@ class Parameters:
             tol=float(self.tol),
             seed=seed,
             diagnostics=bool(self.diagnostics),
+            secure_sums=self.secure_sums,
+            privacy=None if self.privacy is None else Privacy.of(self.privacy),
         )
 
     def _points(self, features: Features) -> np.ndarray:

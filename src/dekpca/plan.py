@@ -54,8 +54,9 @@ class Plan:
         at = {int(j): i for i, j in enumerate(self.nodes)}
         return replace(self, parts=[self.parts[at[j]] for j in nodes], nodes=np.asarray(nodes))
 
-    def blocks(self) -> list[Block]:
-        return make_blocks(self.parts, self.network, self.nodes.tolist(), self.sizes)
+    def blocks(self, apart: bool = False) -> list[Block]:
+        """`apart`: a block for each node."""
+        return make_blocks(self.parts, self.network, self.nodes.tolist(), self.sizes, apart)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from . import landmark_solver
+from . import landmark_solver, private_solver
 from .answer import landmark_answer, separated_answer, whole_answer
 from .backends import backend_for
 from .block import Block, FlatRows, pad_rows
@@ -70,6 +70,10 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     known: Known
     state: Any
     known, state = resume or (Known(options.kernel.gamma), None)
+    if options.privacy is not None:
+        if options.landmarks.points is not None:
+            yield from compare_landmarks(block, options)
+        return (yield from private_solver.solve(block, options, known))
     if options.impute:
         if known.fill is None:
             known.fill = yield from column_means(block)
@@ -131,7 +135,8 @@ def column_means(block: Block) -> Script:
     there = ~xp.isnan(block.samples)
     total = xp.sum(xp.where(there, block.samples, xp.zeros_like(block.samples)), axis=(0, 1))
     count = xp.sum(xp.astype(there, block.samples.dtype) * block.mask[..., None], axis=(0, 1))
-    found = yield from network_sum(block, "columns", xp.concat([total, count]))
+    bound = max(block.data_bound(), block.data_bound(0))
+    found = yield from network_sum(block, "columns", xp.concat([total, count]), bound=bound)
     total, count = found[: total.shape[0]], found[total.shape[0] :]
     empty = np.flatnonzero(to_numpy(count) == 0)
     if len(empty):
@@ -142,8 +147,9 @@ def column_means(block: Block) -> Script:
 def column_scales(block: Block) -> Script:
     """Mean and standard deviation of each column over all nodes; two sums, for the accuracy of the second."""
     count = int(block.sizes.sum())
-    mean = (yield from network_sum(block, "columns", column_sums(block))) / count
-    variance = (yield from network_sum(block, "columns", column_sums(block, mean))) / count
+    mean = (yield from network_sum(block, "columns", column_sums(block), bound=block.data_bound())) / count
+    squares = yield from network_sum(block, "columns", column_sums(block, mean), bound=4 * block.data_bound(2))
+    variance = squares / count
     bad = np.flatnonzero(~np.isfinite(to_numpy(variance)))
     if len(bad):
         text = f"is too large to standardize: its squares overflow {block.samples.dtype}; scale it down, or use dtype='float64'"
@@ -168,7 +174,7 @@ def compare_landmarks(block: Block, options: Options) -> Script:
     """Points that all nodes were given must be the same everywhere: a fingerprint of them is compared with the root's."""
     xp = aac.array_namespace(block.samples)
     mine = block.array(landmarks.digest(options.landmarks.points))
-    theirs = yield from network_sum(block, "fingerprint", mine * 0, lambda total: mine)  # the root's own
+    theirs = yield from network_sum(block, "fingerprint", mine * 0, lambda total: mine, bound=1.0)  # the root's own
     if not bool(xp.all(mine == theirs)):
         root = block.network.names[block.network.root]
         raise ValueError(
@@ -199,8 +205,11 @@ def variance_gamma(block: Block, kernel: Kernel) -> Script:
     """gamma="scale", by the variance of all entries; two sums, for the accuracy of the second."""
     xp = aac.array_namespace(block.samples)
     entries = int(block.sizes.sum()) * block.samples.shape[2]
-    total = yield from network_sum(block, "scale", xp.reshape(xp.sum(column_sums(block)), (1,)))
-    squares = yield from network_sum(block, "scale", xp.reshape(xp.sum(column_sums(block, total[0] / entries)), (1,)))
+    width = block.samples.shape[2]
+    mine = xp.reshape(xp.sum(column_sums(block)), (1,))
+    total = yield from network_sum(block, "scale", mine, bound=width * block.data_bound())
+    mine = xp.reshape(xp.sum(column_sums(block, total[0] / entries)), (1,))
+    squares = yield from network_sum(block, "scale", mine, bound=4 * width * block.data_bound(2))
     return kernel.scaled(block.samples.shape[2], float(squares[0]) / entries)
 
 
@@ -229,7 +238,7 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
         raw = coordinates.raw
         work = row_bytes(raw) // 4  # little is kept of it
         (mine,) = by_nodes(lambda j: (xp.sum(raw[j, ...], axis=1),), block.n_nodes, work, raw)
-        total = yield from network_sum(block, "mean", xp.sum(mine, axis=0))
+        total = yield from network_sum(block, "mean", xp.sum(mine, axis=0), bound=2.0 * float(block.sizes.sum()))
         known.mean = total / float(block.sizes.sum())
     if options.random_features or options.init != "landmarks":
         return

@@ -20,6 +20,8 @@ from .network import Network
 from .node_model import NodeModels
 from .parameters import Parameters
 from .plan import Engine, Outcome, Plan
+from .privacy.ledger import Ledger
+from .private_solver import planned
 
 FLAT = 0.01  # a first component that explains less is worth a word
 
@@ -31,12 +33,16 @@ class NarrowKernelWarning(UserWarning):
 def run_plan(plan: Plan, engine: Engine, parameters: Parameters) -> Result:
     """Let an engine run a plan. Progress is shown, if it is wanted, by the process that hosts the first node."""
     shown = bool(parameters.verbose) and 0 in plan.nodes
+    ledger = None
+    if plan.options.privacy is not None:  # spent before anything is computed or sent
+        releases = planned(plan.options, plan.features.count, len(plan.network))
+        ledger = plan.options.privacy.spend(releases)
     try:
         with progress.watch(shown, len(plan.network), plan.options) as observer:
             outcome = engine(plan, observer)
     except BadColumn as error:
         raise ValueError(f"{plan.features.describe(error.column)} {error.text}") from error
-    return Result(plan, outcome, parameters)
+    return Result(plan, outcome, parameters, ledger)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +52,7 @@ class Result:
     plan: Plan
     outcome: Outcome
     parameters: Parameters
+    ledger: Ledger | None = None  # of what was released with noise
 
     @property
     def _first(self) -> Answer:
@@ -155,7 +162,9 @@ class Result:
             f"the components are estimated to be less accurate than tol={given.tol:g} asks for: squared sine {estimate.error:.2g} of the largest "
             f"angle between their span and that of central kernel PCA (span_accuracy_ {estimate.span:.4f})"
         )
-        if options.solver == "projection":
+        if options.privacy is not None:
+            message += f", with epsilon={options.privacy.epsilon:g} and rank {options.privacy.rank}; `dekpca privacy` plans with more rows or others"
+        elif options.solver == "projection":
             message += f", with {m} landmarks; use solver='auto', or more landmarks"
         elif not options.grow:
             message += f", with {m} landmarks; use n_landmarks='auto', or more of them"

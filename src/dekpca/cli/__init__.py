@@ -15,6 +15,7 @@ from .fit import fit
 from .launch import launch
 from .network import network
 from .node import node
+from .privacy import privacy
 from .reproduce import reproduce
 from .transform import transform
 
@@ -41,7 +42,7 @@ def _options(
     pass
 
 
-for verb in (demo, fit, transform, network, doctor, reproduce, bench):
+for verb in (demo, fit, transform, network, doctor, reproduce, bench, privacy):
     app.command()(verb)
 app.command(context_settings={"allow_interspersed_args": False})(launch)  # what follows the command is the command's
 app.add_typer(certs)

@@ -42,6 +42,7 @@ from .common import (
     rounded_down,
     verb,
 )
+from .privacy import parse_privacy
 from .reading import Columns, Drop, IdColumn, OneHot, make_roles, notes, with_categories
 
 SUMMARY = "summary.json"
@@ -91,6 +92,12 @@ def fit(
     exchange_noise: Annotated[
         str, typer.Option(help="Noise on samples that leave a node: a deviation, or 20dB.")
     ] = "0",
+    secure_sums: Annotated[
+        bool, typer.Option("--secure-sums", help="Sums leave a node under masks; only totals are in clear.")
+    ] = False,
+    privacy: Annotated[
+        str | None, typer.Option(help="Differential privacy: epsilon=1,delta=1e-6, and norm=, rank=, ledger= ...")
+    ] = None,
     max_iter: Annotated[int, typer.Option(min=1, help="At most so many iterations.")] = 100,
     tol: Annotated[
         float, typer.Option(min=0, help="The error that is asked for: sin^2 of the angle to central kernel PCA.")
@@ -145,7 +152,7 @@ def fit(
         max_landmarks=max_landmarks, share_rows=share_rows,
         expansion=expansion, exchange_noise=_number_or_word(exchange_noise, "--exchange-noise"), max_iter=max_iter, tol=tol, dtype=dtype,
         random_state=seed, verbose=not as_json, engine=engine,
-        missing="mean" if missing == "mean" else "error",
+        missing="mean" if missing == "mean" else "error", secure_sums=secure_sums, privacy=None if privacy is None else parse_privacy(privacy),
     )  # fmt: skip
     paths = _expand(data)
     roles = make_roles(owner, label, id_column, columns, drop, one_hot)
@@ -193,6 +200,7 @@ def fit(
         "accuracy": [None if np.isnan(a) else a for a in model.accuracy_.tolist()],
         "span_accuracy": None if np.isnan(model.span_accuracy_) else model.span_accuracy_,
         "landmarks": model.n_landmarks_,
+        "privacy": None if model.privacy_ is None else model.privacy_.as_dict(),
         "answering_node": model.network_.names[model.answering_node_],
         "report": None,
     } | numbers

@@ -1,0 +1,126 @@
+"""`dekpca privacy`: what epsilon buys, before any data is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from .common import Config, Debug, Json, emit, out, verb
+
+MOST_POINTS = 600  # their kernel matrix is decomposed for every rank
+RANKS = (20, 30, 60, 120, 200)  # that are tried
+
+
+@verb
+def privacy(
+    rows: Annotated[int, typer.Option(min=2, help="About how many rows all nodes have together.")],
+    epsilon: Annotated[float, typer.Option(help="What the fit may spend, for each row (add or remove one).")] = 1.0,
+    delta: Annotated[float, typer.Option(help="And the probability with which that may fail.")] = 1e-6,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the network.")] = 20,
+    colluding: Annotated[int | None, typer.Option(help="So many may put together what they know; default 1.")] = None,
+    components: Annotated[int, typer.Option(min=1, help="Number of components.")] = 4,
+    points: Annotated[
+        Path | None, typer.Option(help="Public points that resemble the rows: npz, csv, ...; default: digits.")
+    ] = None,
+    gamma: Annotated[
+        float | None, typer.Option(help="Of the rbf kernel; default: 1 / (columns * variance) of the points.")
+    ] = None,
+    synthetic: Annotated[bool, typer.Option("--synthetic", help="Half of the budget makes synthetic points.")] = False,
+    as_json: Json = False,
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Plan a fit with differential privacy: noise, rank and the agreement to expect with kernel PCA without noise.
+
+    Nobody's data is looked at: the spectrum is that of public points, so the plan is as good as these resemble the rows.
+
+    Examples:
+
+      dekpca privacy --rows 20000 --epsilon 1
+
+      dekpca privacy --rows 100000 --epsilon 0.5 --points public.npz --gamma 2e-7
+    """
+    from ..kernels import Kernel
+    from ..privacy.settings import Privacy
+    from ..private_solver import expected
+
+    asked = Privacy.of({"epsilon": epsilon, "delta": delta, "colluding": colluding, "norm": 1.0})
+    X, where = _points(points)
+    width = 1.0 / (X.shape[1] * float(X.var())) if gamma is None else gamma
+    kind = "gaussian" if synthetic else "points"
+    kernel = Kernel("rbf", gamma=width)
+    tried = [
+        expected(X, kernel, rows, replace(asked, rank=rank), nodes, components, kind)
+        for rank in RANKS
+        if components < rank <= len(X)
+    ]
+    if not tried:
+        raise ValueError(f"{where}: {len(X)} points are too few for {components} components; give more of them")
+    best = max(tried, key=lambda plan: round(plan.span, 4))  # of equals the smallest: fewer numbers to send
+    entries = [release.entry() for release in best.releases]
+    result: dict[str, Any] = {
+        "rows": rows, "epsilon": epsilon, "delta": delta, "nodes": nodes, "colluding": entries[-1].colluding, "points": where, "gamma": width,
+        "rank": best.rank, "agreement": best.components.tolist(), "span": best.span, "noise": best.noise,
+        "tried": [{"rank": plan.rank, "agreement": plan.components.tolist(), "span": plan.span} for plan in tried],
+        "releases": [{"covers": e.covers, "numbers": e.numbers, "multiplier": e.multiplier} for e in entries],
+    }  # fmt: skip
+    emit(result, as_json, lambda: _tell(result))
+
+
+def parse_privacy(text: str) -> dict[str, Any]:
+    """What `--privacy` says.
+
+    Examples
+    --------
+    >>> parse_privacy("epsilon=1, delta=1e-6, rank=30, ledger=spent.json")
+    {'epsilon': 1.0, 'delta': 1e-06, 'rank': 30, 'ledger': 'spent.json'}
+    """
+    found: dict[str, Any] = {}
+    for piece in text.split(","):
+        name, equals, value = (part.strip() for part in piece.partition("="))
+        if not equals or not name or not value:
+            raise ValueError(
+                f"--privacy {text!r}: expected name=value, separated by commas, such as epsilon=1,delta=1e-6"
+            )
+        if name == "ledger":
+            found[name] = value
+            continue
+        try:
+            found[name] = int(value) if name in ("colluding", "rank") else float(value)
+        except ValueError:
+            raise ValueError(f"--privacy {text!r}: {name} must be a number") from None
+    return found
+
+
+def _points(path: Path | None) -> tuple[np.ndarray, str]:
+    if path is None:
+        from sklearn.datasets import load_digits
+
+        return load_digits().data[:MOST_POINTS], "scikit-learn's digits (--points takes yours)"
+    from ..data import read
+
+    X = np.asarray(read(path).X, dtype=np.float64)
+    step = max(1, -(-len(X) // MOST_POINTS))
+    return X[::step], str(path)
+
+
+def _tell(result: dict[str, Any]) -> None:
+    def line(text: str) -> None:
+        out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    line(f"epsilon {result['epsilon']:g}, delta {result['delta']:g}, for adding or removing one row")
+    line(f"{result['rows']:,} rows on {result['nodes']} nodes, {result['colluding']} of them colluding")
+    for release in result["releases"]:
+        line(
+            f"noise of {release['multiplier']:.3g} times the sensitivity on {release['numbers']:,} numbers: {release['covers']}"
+        )
+    line(f"spectrum of {result['points']}, rbf kernel, gamma {result['gamma']:.3g}")
+    for plan in result["tried"]:
+        mark = "  <- rank to use" if plan["rank"] == result["rank"] else ""
+        agreement = " ".join(f"{a:.4f}" for a in plan["agreement"])
+        line(f"  rank {plan['rank']:>3}: expected agreement {agreement}, span {plan['span']:.4f}{mark}")
+    line(f"privacy={{'epsilon': {result['epsilon']:g}, 'delta': {result['delta']:g}, 'rank': {result['rank']}}}")

@@ -1,0 +1,66 @@
+"""Fixed-point numbers modulo 2^64: sums of them do not depend on the order of additions.
+
+The scale follows from a public bound on the total, so all nodes have the same. A value beyond its bound is an error before anything is sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+TOTAL_BITS = (
+    61  # a total at its bound: two bits below the sign, for rounding of the nodes' shares and as room for noise
+)
+
+
+class OutOfBounds(ValueError):
+    """A value is larger than the public bound of its sum."""
+
+
+@dataclass(frozen=True, eq=False)
+class FixedPoint:
+    """Numbers of which each total is at most `bound` in size (a number, or one for each entry).
+
+    Examples
+    --------
+    >>> code = FixedPoint(100.0)
+    >>> parts = [code.encode(np.array([0.5, -3.0])), code.encode(np.array([1.25, 1.0]))]
+    >>> code.decode(parts[0] + parts[1])
+    array([ 1.75, -2.  ])
+    """
+
+    bound: Any
+
+    def __post_init__(self) -> None:
+        bound = np.asarray(self.bound, dtype=np.float64)
+        if not (np.isfinite(bound) & (bound > 0)).all():
+            raise ValueError(f"the public bound of a sum is {self.bound!r}; it must be a finite number above 0")
+
+    @property
+    def bits(self) -> np.ndarray:
+        """Binary digits after the point."""
+        _, exponent = np.frexp(np.asarray(self.bound, dtype=np.float64))  # bound < 2^exponent
+        return TOTAL_BITS - exponent
+
+    def encode(self, values: np.ndarray, what: str = "a sum") -> np.ndarray:
+        """The nearest integers at this scale, as uint64."""
+        values = np.asarray(values, dtype=np.float64)
+        inside = np.abs(values) <= self.bound  # False for NaN
+        if not inside.all():
+            place = int(np.flatnonzero(~inside.ravel())[0])
+            raise OutOfBounds(
+                f"{what}: entry {place} is {values.ravel()[place]:.6g}, but its public bound is "
+                f"{np.broadcast_to(self.bound, values.shape).ravel()[place]:.6g}; nothing was sent"
+            )
+        return np.rint(np.ldexp(values, self.bits)).astype(np.int64).view(np.uint64)
+
+    def decode(self, total: np.ndarray, what: str = "a sum") -> np.ndarray:
+        """The numbers that a total stands for."""
+        found = np.ldexp(total.view(np.int64).astype(np.float64), -self.bits)
+        if not (np.abs(found) <= np.asarray(self.bound) * 1.001).all():  # the nodes' shares are rounded
+            raise OutOfBounds(
+                f"{what}: the total is beyond its public bound; some node's values were, or its masks are wrong"
+            )
+        return found

@@ -1,0 +1,131 @@
+"""The ledger: what was released about a data set, and what it cost. `model.privacy_` is one; a file holds those of all fits on the same data."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..files import write_text
+from .accounting import composed, epsilon_of
+
+VERSION = 1
+
+
+class BudgetSpent(RuntimeError):
+    """A fit would spend more than the budget of its data; nothing was computed or sent."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One release."""
+
+    covers: str  # what was released
+    mechanism: str
+    sensitivity: float  # L2, of one row that is added or removed, in the units of the noise
+    noise: float  # standard deviation of what is left if the colluding nodes take off theirs
+    numbers: int  # how many numbers carry it
+    colluding: int
+
+    @property
+    def multiplier(self) -> float:
+        return self.noise / self.sensitivity
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What one fit released. Everything else in the model follows from it, or is public.
+
+    `epsilon` and `delta` hold for adding or removing one row of any node, against everybody who sees the model, and against `colluding` nodes.
+    """
+
+    entries: tuple[Entry, ...]
+    epsilon: float
+    delta: float
+
+    def __str__(self) -> str:
+        lines = [f"epsilon {self.epsilon:.4g}, delta {self.delta:.3g}, for adding or removing one row:"]
+        for e in self.entries:
+            lines.append(
+                f"  {e.covers}: {e.mechanism} on {e.numbers} numbers, sensitivity {e.sensitivity:.6g}, noise {e.noise:.6g} "
+                f"(multiplier {e.multiplier:.4g}), against {e.colluding} colluding nodes"
+            )
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"epsilon": self.epsilon, "delta": self.delta, "entries": [asdict(entry) for entry in self.entries]}
+
+
+class LedgerFile:
+    """A JSON file: a budget, and the releases of all fits so far. One file for each data set; whoever uses a second file starts to count anew.
+
+    What a fit will cost is written before anything is sent: a fit that fails afterwards has still spent it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], epsilon: float, delta: float):
+        self.path, self.epsilon, self.delta = Path(path), float(epsilon), float(delta)
+
+    def charge(self, entries: Sequence[Entry]) -> float:
+        """Add the releases of a fit; returns epsilon of all of them. Raises BudgetSpent where that is above the budget."""
+        with self._locked():
+            budget, spent = self._read()
+            total = composed([z for z, _ in spent] + [entry.multiplier for entry in entries])
+            after = epsilon_of(total, budget["delta"])
+            if after > budget["epsilon"] * (1 + 1e-9):
+                before = epsilon_of(composed(z for z, _ in spent), budget["delta"]) if spent else 0.0
+                raise BudgetSpent(
+                    f"{self.path}: this fit would bring epsilon from {before:.4g} to {after:.4g} (delta {budget['delta']:.3g}), but the budget is "
+                    f"{budget['epsilon']:.4g}; use a smaller epsilon, or stop: what was published cannot be taken back. Nothing was sent"
+                )
+            kept = [entry for _, entry in spent] + [asdict(entry) for entry in entries]
+            text = {
+                "version": VERSION,
+                "budget": budget,
+                "spent": {"epsilon": after, "delta": budget["delta"]},
+                "entries": kept,
+            }
+            write_text(self.path, json.dumps(text, indent=2) + "\n")
+            return after
+
+    def _read(self) -> tuple[dict[str, float], list[tuple[float, dict[str, Any]]]]:
+        if not self.path.exists():
+            return {"epsilon": self.epsilon, "delta": self.delta}, []
+        try:
+            held = json.loads(self.path.read_text())
+            budget = {name: float(held["budget"][name]) for name in ("epsilon", "delta")}
+            entries = [(Entry(**entry).multiplier, entry) for entry in held["entries"]]
+            good = held["version"] == VERSION and all(z > 0 for z, _ in entries)
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise ValueError(
+                f"{self.path}: this is no ledger of dekpca ({error}); give another path, or repair it"
+            ) from error
+        if not good:
+            raise ValueError(
+                f"{self.path}: a ledger of another version, or a damaged one; give another path, or repair it"
+            )
+        if (budget["epsilon"], budget["delta"]) != (self.epsilon, self.delta):
+            raise ValueError(
+                f"{self.path}: its budget is epsilon {budget['epsilon']:g}, delta {budget['delta']:g}, but this fit names {self.epsilon:g}, "
+                f"{self.delta:g}; a budget is set once: use that of the file"
+            )
+        return budget, entries
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Two fits at once must not both spend what is left."""
+        lock = self.path.with_name(self.path.name + ".lock")
+        try:
+            handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except FileExistsError as error:
+            raise RuntimeError(
+                f"{lock}: another fit is writing this ledger; wait, or delete the file if none is"
+            ) from error
+        try:
+            yield
+        finally:
+            os.close(handle)
+            lock.unlink()

@@ -1,0 +1,140 @@
+"""Masks: what a node adds to its integers before they leave it, so that they are uniformly random to everybody else.
+
+Each two nodes share a key for a run: X25519, then HKDF-SHA256 over the run and both nodes' names and keys. For each sum, ChaCha20 makes as many
+64-bit words of it as the sum has numbers; the nonce is the number of the sum in the run. The node that comes first by name adds the words, the other
+subtracts them, so that they cancel in the total modulo 2^64 and nowhere else. A word that every node counts by one shows whether they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..kernels import Kernel
+from .fixed_point import FixedPoint
+from .noise import discrete_gaussian
+from .settings import kernel_size
+
+try:
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+except ImportError as error:
+    raise ImportError(f"secure sums need the package cryptography ({error}); pip install 'dekpca[privacy]'") from error
+
+PURPOSE = b"dekpca secure sum, version 1"
+LARGEST_ENTRY = 1024.0  # of the data, where nothing is said: a public bound for sums of rows
+
+
+class BadMasks(RuntimeError):
+    """Masks did not cancel: the total is noise, and nothing is made of it."""
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """A node's key for one run, from the operating system's generator. Never written to a file, never used twice."""
+
+    private: X25519PrivateKey
+
+    @classmethod
+    def made(cls) -> RunKey:
+        return cls(X25519PrivateKey.generate())
+
+    @property
+    def public(self) -> bytes:
+        return self.private.public_key().public_bytes_raw()
+
+
+def pair_key(own: RunKey, name: str, other: str, other_public: bytes, run: bytes) -> bytes:
+    """The 256-bit key of two nodes for a run, the same at both ends."""
+    try:
+        secret = own.private.exchange(X25519PublicKey.from_public_bytes(other_public))
+    except ValueError as error:  # of the wrong length, or a point of low order, whose secret is zero
+        raise BadMasks(f"node {name}: the key of node {other} is no X25519 key ({error}); nothing was sent") from error
+    return derived(secret, run, sorted([(name.encode(), own.public), (other.encode(), other_public)]))
+
+
+def derived(secret: bytes, run: bytes, ends: list[tuple[bytes, bytes]]) -> bytes:
+    """256 bits of a shared secret, for this run and these two ends (names and public keys) alone."""
+    about = b"".join(len(x).to_bytes(4, "big") + x for x in (PURPOSE, run, *(x for end in ends for x in end)))
+    return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=about).derive(secret)
+
+
+def mask_words(key: bytes, number: int, length: int) -> np.ndarray:
+    """The words (length,) of a pair's mask for sum `number` of a run."""
+    nonce = bytes(4) + number.to_bytes(12, "little")  # block counter, nonce
+    stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update(bytes(8 * length))
+    return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
+
+
+@dataclass(eq=False)
+class Sealer:
+    """Seals what one node adds to network sums, and opens totals at the root. All nodes seal the same sums in the same order.
+
+    `keys` are the pair keys with all other nodes of the network. `largest` is a public bound on the entries of the data.
+    """
+
+    name: str
+    keys: Mapping[str, bytes]
+    largest: float = LARGEST_ENTRY
+    _sealed: int = field(default=0, init=False)  # a number is used for one sum, and then never again
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.keys) + 1
+
+    def seal(self, kind: str, values: Any, bound: Any) -> np.ndarray:
+        """Integers (length + 1,) modulo 2^64 that can leave the node. `values` are float, or int64 that go as they are."""
+        what = f"node {self.name}: network sum {kind!r}"
+        if bound is None:
+            raise ValueError(f"{what} has no public bound, so it cannot be a secure sum; use solver='landmarks'")
+        code = _integers(values, bound, what) if values.dtype == np.int64 else FixedPoint(bound).encode(values, what)
+        sealed = np.concatenate([code, np.ones(1, dtype=np.uint64)])
+        for other, key in self.keys.items():
+            words = mask_words(key, self._sealed, len(sealed))
+            sealed = sealed + words if self.name < other else sealed - words
+        self._sealed += 1
+        return sealed
+
+    def open(self, kind: str, total: np.ndarray, bound: Any, integers: bool = False) -> np.ndarray:
+        """The total (length,) of what all nodes sealed, as float, or as int64 if that is what they gave."""
+        count = int(total[-1])
+        if count != self.n_nodes:
+            raise BadMasks(
+                f"network sum {kind!r}: the masks of {self.n_nodes} nodes do not cancel: their count came out as {count}; a node left out its masks, "
+                "or used other keys or another order of sums. Nothing was made of the total; start all nodes anew"
+            )
+        return total[:-1].view(np.int64) if integers else FixedPoint(bound).decode(total[:-1], f"network sum {kind!r}")
+
+    def kernel_bound(self, kernel: Kernel, columns: int) -> float:
+        """A public bound on k(x, y) for rows whose entries are at most `largest`, at least 1."""
+        return max(1.0, kernel_size(kernel, self.largest * columns**0.5, "secure sums"))
+
+    @staticmethod
+    def noise(sigma: int, length: int) -> np.ndarray:
+        """This node's share of the noise, which nobody else knows: int64."""
+        return discrete_gaussian(sigma, length)
+
+
+def _integers(values: np.ndarray, bound: Any, what: str) -> np.ndarray:
+    inside = np.abs(values) <= bound
+    if not inside.all() or float(np.max(bound)) > 2.0**62:
+        raise ValueError(f"{what}: an integer is beyond its public bound {np.max(bound):.6g}; nothing was sent")
+    return values.view(np.uint64)
+
+
+def sealers(names: Iterable[str], run: bytes, largest: float = LARGEST_ENTRY) -> dict[str, Sealer]:
+    """A sealer for each node of a network that one process simulates; every node has a key of its own."""
+    made = {name: RunKey.made() for name in names}
+    public = {name: key.public for name, key in made.items()}
+    return {name: sealer(name, key, public, run, largest) for name, key in made.items()}
+
+
+def sealer(name: str, own: RunKey, public: Mapping[str, bytes], run: bytes, largest: float = LARGEST_ENTRY) -> Sealer:
+    """The sealer of a node that knows everybody's public keys for this run (records.py)."""
+    keys = {other: pair_key(own, name, other, key, run) for other, key in public.items() if other != name}
+    return Sealer(name, keys, largest)

@@ -1,0 +1,150 @@
+"""Key records: a node's public key for one run, signed by the key of its certificate. Any node can pass them on; none can change them.
+
+Nodes that are not neighbors mask for each other too, so a record is checked from the certificate up to the CA, not by who handed it over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+
+PURPOSE = b"dekpca key record, version 1"
+NONCE_BYTES = 32
+
+
+class BadRecord(ValueError):
+    """A key record that is not what it says; nothing may be sent under it."""
+
+
+@dataclass(frozen=True)
+class KeyRecord:
+    """`run` names the run and its epoch, so that a record of another run is worth nothing. `chain` are DER certificates, the node's own first."""
+
+    run: bytes
+    name: str
+    public: bytes
+    chain: tuple[bytes, ...]
+    signature: bytes
+
+    @property
+    def signed(self) -> bytes:
+        """What the signature is over."""
+        parts = (PURPOSE, self.run, self.name.encode(), self.public)
+        return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def sign_record(run: bytes, name: str, public: bytes, key: Any, chain: Sequence[x509.Certificate]) -> KeyRecord:
+    """The record of a node, by the private key of its certificate."""
+    der = tuple(c.public_bytes(serialization.Encoding.DER) for c in chain)
+    record = KeyRecord(run, name, public, der, b"")
+    return KeyRecord(run, name, public, der, _sign(key, record.signed))
+
+
+def check_record(
+    record: KeyRecord, run: bytes, name: str, roots: Sequence[x509.Certificate], now: datetime | None = None
+) -> None:
+    """Refuse a record that is not of this run and this node, or that no CA in `roots` stands behind."""
+    who = f"key record of node {name}"
+    if record.run != run:
+        raise BadRecord(f"{who}: it is of another run or epoch; a record cannot be used again. Nothing was sent")
+    if record.name != name:
+        raise BadRecord(f"{who}: it names node {record.name}. Nothing was sent")
+    try:
+        chain = [x509.load_der_x509_certificate(der) for der in record.chain]
+    except ValueError as error:
+        raise BadRecord(f"{who}: its certificate cannot be read ({error}). Nothing was sent") from error
+    if not chain or _dns_names(chain[0]) != [name]:
+        raise BadRecord(
+            f"{who}: its certificate is for {_dns_names(chain[0]) if chain else 'nobody'}. Nothing was sent"
+        )
+    now = datetime.now(UTC) if now is None else now
+    if not any(_leads_to(chain, root, now) for root in roots):
+        raise BadRecord(
+            f"{who}: its certificate does not lead to the CA of this network, or is not valid now. Nothing was sent"
+        )
+    try:
+        _verify(chain[0].public_key(), record.signature, record.signed)
+    except InvalidSignature as error:
+        raise BadRecord(
+            f"{who}: the signature does not fit; somebody changed the record on its way. Nothing was sent"
+        ) from error
+
+
+def checked_keys(
+    records: Iterable[KeyRecord], run: bytes, names: Sequence[str], roots: Sequence[x509.Certificate]
+) -> dict[str, bytes]:
+    """The public keys of all nodes of a network, each from a good record; two different records of one node are an error."""
+    found: dict[str, KeyRecord] = {}
+    for record in records:
+        if record.name not in names:
+            raise BadRecord(
+                f"key record of node {record.name}: no node of this network has this name. Nothing was sent"
+            )
+        check_record(record, run, record.name, roots)
+        if record.name in found and found[record.name].public != record.public:
+            raise BadRecord(f"key record of node {record.name}: there are two with different keys. Nothing was sent")
+        found[record.name] = record
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise BadRecord(f"key records are missing: {', '.join(missing)}. Nothing was sent")
+    same = {record.public for record in found.values()}
+    if len(same) < len(found):
+        raise BadRecord("two nodes have the same key for this run. Nothing was sent")
+    return {name: found[name].public for name in names}
+
+
+def new_run() -> bytes:
+    """A name for a run or epoch that was never used before."""
+    return os.urandom(NONCE_BYTES)
+
+
+def _dns_names(certificate: x509.Certificate) -> list[str]:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [name.lower() for name in found.get_values_for_type(x509.DNSName)]
+
+
+def _leads_to(chain: Sequence[x509.Certificate], root: x509.Certificate, now: datetime) -> bool:
+    above = [*chain[1:], root]
+    for certificate, issuer in zip(chain, above, strict=True):
+        try:
+            constraints = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value
+            certificate.verify_directly_issued_by(issuer)
+        except (x509.ExtensionNotFound, ValueError, TypeError, InvalidSignature):
+            return False
+        if not constraints.ca:
+            return False
+    return all(c.not_valid_before_utc <= now <= c.not_valid_after_utc for c in [*above, chain[0]])
+
+
+def _sign(key: Any, message: bytes) -> bytes:
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return key.sign(message)
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return key.sign(message, ec.ECDSA(hashes.SHA256()))
+    if isinstance(key, rsa.RSAPrivateKey):
+        return key.sign(message, padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH), hashes.SHA256())
+    raise BadRecord(f"a key of type {type(key).__name__} cannot sign key records; use ECDSA, Ed25519 or RSA")
+
+
+def _verify(key: Any, signature: bytes, message: bytes) -> None:
+    if isinstance(key, ed25519.Ed25519PublicKey):
+        key.verify(signature, message)
+    elif isinstance(key, ec.EllipticCurvePublicKey):
+        key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
+    elif isinstance(key, rsa.RSAPublicKey):
+        key.verify(
+            signature, message, padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH), hashes.SHA256()
+        )
+    else:
+        raise InvalidSignature

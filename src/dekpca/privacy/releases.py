@@ -1,0 +1,151 @@
+"""Releases: moments of unit vectors as integers, with noise. Here are the sensitivities; docs/privacy.md has the proof.
+
+A row x has coordinates of norm at most 1, which become integers q with |q| <= S = 2^16. It adds to the sums
+
+    S q                     (r numbers)               norm <= S^2
+    q q', upper triangle    (r (r + 1) / 2 numbers)   Frobenius norm |q|^2 <= S^2: off the diagonal an entry counts twice, and its noise has
+                                                      half of the variance
+    S^2 / 4                 (1 number: the count)     S^2 / 4
+
+so together sqrt(2 + 1/16) S^2. The integers are added up exactly, so nothing is rounded after this. The coordinates of a row are products in floating
+point, whose last bits may depend on how many rows are multiplied at a time. One that lies at the edge between two integers then tips over, which
+changes a sum by S at most twice: ROUNDING has room for about thirty of these.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ..kernels import row_tiles
+from .accounting import discreteness, multiplier_for
+from .ledger import Entry
+
+SCALE = 2**16  # S
+COUNT = (
+    SCALE**2 // 4
+)  # what a row adds to the count: a quarter costs 1.5 % more noise, and the mean is known well enough
+EXACT_ROWS = 2**20  # so many products of integers up to S add up without rounding in float64: 2^52
+ROUNDING = 1.001  # times the sensitivity; of a million rows with 120 coordinates about one tips over
+LARGEST_TOTAL = 2**61  # of a sum of S^2 over rows; noise is on top
+MECHANISM = "discrete Gaussian"
+
+
+class NoiseSource(Protocol):
+    """Where a node's noise comes from: nobody else may know it (masks.Sealer)."""
+
+    def noise(self, sigma: int, length: int) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Release:
+    """Noisy moments of `width` coordinates. `multiplier` is the noise over the sensitivity, of the honest nodes alone."""
+
+    covers: str
+    width: int
+    multiplier: float
+    n_nodes: int
+    colluding: int
+
+    @property
+    def numbers(self) -> int:
+        return self.width + self.width * (self.width + 1) // 2 + 1
+
+    @property
+    def sensitivity(self) -> float:
+        return ROUNDING * math.sqrt(2 * SCALE**4 + COUNT**2)
+
+    @property
+    def honest(self) -> int:
+        return self.n_nodes - self.colluding
+
+    @property
+    def share(self) -> int:
+        """Deviation of one node's noise: the honest nodes' together is `multiplier` times the sensitivity, or a little more."""
+        return math.ceil(self.multiplier * self.sensitivity / math.sqrt(self.honest))
+
+    @property
+    def share_off_diagonal(self) -> int:
+        return math.ceil(self.multiplier * self.sensitivity / math.sqrt(2 * self.honest))
+
+    @property
+    def shrink(self) -> int:
+        """Coordinates of norm 1 are scaled to this, so that the nearest integers have a norm of at most S."""
+        return SCALE - math.ceil(math.sqrt(self.width) / 2)
+
+    @property
+    def deviation(self) -> float:
+        """Of the noise in the total, all nodes' together, in units of a row's |psi|^2 = 1; off the diagonal by sqrt 2 less."""
+        return self.share * math.sqrt(self.n_nodes) / self.shrink**2
+
+    def entry(self) -> Entry:
+        noise = self.share * math.sqrt(self.honest)
+        return Entry(self.covers, MECHANISM, self.sensitivity, noise, self.numbers, self.colluding)
+
+    # ------------------------------------------------------------------ at a node
+    def integers(self, coordinates: np.ndarray) -> np.ndarray:
+        """Rows (n, width) as whole numbers of norm at most S, in float64. Whatever the rows are, the norm holds."""
+        if not np.isfinite(coordinates).all():
+            raise ValueError("coordinates that are NaN or infinite have no bounded sums; nothing was sent")
+        size = np.linalg.norm(coordinates, axis=1)
+        q = np.rint(coordinates * (self.shrink / np.maximum(size, 1.0))[:, None])
+        squares = np.einsum("ij,ij->i", q, q)  # exact: whole numbers far below 2^53
+        over = squares > SCALE**2
+        if over.any():  # only by rounding
+            q[over] = np.trunc(q[over] * (SCALE * (1 - 1e-9) / np.sqrt(squares[over]))[:, None])
+        return q
+
+    def sums(self, q: np.ndarray) -> np.ndarray:
+        """(numbers,) int64: S q, the triangle of q q', and the count, over rows of `integers`; exact."""
+        first, second = np.zeros(self.width, dtype=np.int64), np.zeros((self.width, self.width), dtype=np.int64)
+        for tile in row_tiles(len(q), EXACT_ROWS) if len(q) else ():
+            first += q[tile].sum(axis=0).astype(np.int64)
+            second += (q[tile].T @ q[tile]).astype(np.int64)
+        return np.concatenate([SCALE * first, second[np.triu_indices(self.width)], [COUNT * len(q)]]).astype(np.int64)
+
+    def with_noise(self, sums: np.ndarray, source: NoiseSource) -> np.ndarray:
+        """(..., numbers) with this node's share of the noise."""
+        rows, columns = np.triu_indices(self.width)
+        off = np.concatenate([np.zeros(self.width, dtype=bool), rows != columns, [False]])
+        noise = np.zeros(sums.shape, dtype=np.int64)
+        for where, sigma in ((off, self.share_off_diagonal), (~off, self.share)):
+            shape = (*sums.shape[:-1], int(where.sum()))
+            noise[..., where] = source.noise(sigma, math.prod(shape)).reshape(shape)
+        return sums + noise
+
+    def check_rows(self, rows: int, name: str) -> None:
+        most = LARGEST_TOTAL // SCALE**2 // self.n_nodes
+        if rows > most:
+            raise ValueError(
+                f"node {name}: {rows} rows, but sums of {self.n_nodes} nodes have room for {most} at each; split the node"
+            )
+
+    # ------------------------------------------------------------------ at the root
+    def moments(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """Noisy sums of the coordinates (width,) and of their products (width, width), and the noisy number of rows, at least 1."""
+        r = self.width
+        first = total[:r] / (SCALE * self.shrink)
+        second = np.zeros((r, r))
+        second[np.triu_indices(r)] = total[r:-1] / self.shrink**2
+        second = second + np.triu(second, 1).T
+        return first, second, max(float(total[-1]) / COUNT, 1.0)
+
+
+def releases(
+    epsilon: float, delta: float, widths: dict[str, int], shares: dict[str, float], n_nodes: int, colluding: int
+) -> tuple[Release, ...]:
+    """Releases of these widths that cost together epsilon and delta; `shares` (in 1 / z^2) add up to 1."""
+
+    def made(delta: float) -> tuple[Release, ...]:
+        z = multiplier_for(epsilon, delta)
+        return tuple(
+            Release(what, width, z / math.sqrt(shares[what]), n_nodes, colluding) for what, width in widths.items()
+        )
+
+    lost = sum(discreteness(epsilon, release.numbers, release.share_off_diagonal) for release in made(delta))
+    if lost >= delta / 2:
+        raise ValueError(f"delta={delta:g}: {lost:.2g} of it goes to the noise being whole numbers; use a larger one")
+    return made(delta - lost)

@@ -1,0 +1,188 @@
+"""What a user asks for with `privacy=` and `secure_sums=`, checked; and what cannot be had with it, each with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from ..kernels import Kernel
+from .accounting import composed, epsilon_of
+from .ledger import Ledger, LedgerFile
+from .releases import Release, releases
+
+RANK = 60  # coordinates that are kept: noise grows with the root of their number
+POINTS = 1000  # synthetic points, where no number is given
+FEATURES = 200  # random features, all of which carry noise
+MOMENTS, POINT_MOMENTS = (
+    "mean, products and number of rows in landmark coordinates",
+    "mean, products and number of rows, for synthetic points",
+)
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Differential privacy for each row, of whatever node: adding or removing one.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        What the fit may spend.
+    colluding : int
+        So many nodes may put together all they know, their own noise too. Default: 1, or 0 on a network of one node.
+    rank : int
+        Coordinates that are kept, the leading ones of the landmarks' own kernel matrix.
+    norm : float or None
+        A public bound on the norm of rows; longer ones are clipped to it. For landmarks="gaussian", and kernels that are not bounded.
+    points_share : float
+        Of the budget, for landmarks="gaussian".
+    ledger, budget : path, float
+        A file to which this fit is added, and the epsilon (for the same delta) at which it stops. Default: this fit's epsilon.
+    """
+
+    epsilon: float
+    delta: float
+    colluding: int | None = None
+    rank: int = RANK
+    norm: float | None = None
+    points_share: float = 0.5
+    ledger: str | None = None
+    budget: float | None = None
+
+    @classmethod
+    def of(cls, given: Any) -> Privacy:
+        """From a mapping.
+
+        Examples
+        --------
+        >>> Privacy.of({"epsilon": 1, "delta": 1e-6}).rank
+        60
+        """
+        if isinstance(given, Privacy):
+            return given
+        known = [f.name for f in fields(cls)]
+        if not isinstance(given, Mapping) or not {"epsilon", "delta"} <= set(given):
+            raise ValueError(
+                f"privacy={given!r}: give a mapping with epsilon and delta, such as {{'epsilon': 1.0, 'delta': 1e-6}}"
+            )
+        unknown = sorted(set(map(str, given)) - set(known))
+        if unknown:
+            raise ValueError(f"privacy: {', '.join(unknown)} unknown; known are {', '.join(known)}")
+        found = cls(**given)
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        for name, low, high in (
+            ("epsilon", 0, 10),
+            ("delta", 0, 0.1),
+            ("norm", 0, np.inf),
+            ("points_share", 0, 1),
+            ("budget", 0, np.inf),
+        ):
+            value = getattr(self, name)
+            if value is None and name in ("norm", "budget"):
+                continue
+            if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not low < value < high:
+                raise ValueError(f"privacy: {name}={value!r}; it must be a number above {low} and below {high:g}")
+        for name, low in (("colluding", 0), ("rank", 1)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < low):
+                raise ValueError(f"privacy: {name}={value!r}; it must be a whole number from {low} on")
+
+    def colluding_of(self, n_nodes: int) -> int:
+        """How many nodes may collude on this network."""
+        found = min(1, n_nodes - 1) if self.colluding is None else int(self.colluding)
+        if found >= n_nodes:
+            raise ValueError(
+                f"privacy: colluding={found} of {n_nodes} nodes; at least one must be honest, and it can only protect what others miss"
+            )
+        return found
+
+    def releases(self, kind: str, width: int, columns: int, n_nodes: int) -> tuple[Release, ...]:
+        """What a fit releases, in order: moments of rows for synthetic points, if there are any, and of `width` coordinates."""
+        widths, shares = {MOMENTS: width}, {MOMENTS: 1.0}
+        if kind == "gaussian":
+            widths = {POINT_MOMENTS: columns, MOMENTS: width}
+            shares = {POINT_MOMENTS: self.points_share, MOMENTS: 1.0 - self.points_share}
+        return releases(self.epsilon, self.delta, widths, shares, n_nodes, self.colluding_of(n_nodes))
+
+    def spend(self, planned: tuple[Release, ...]) -> Ledger:
+        """The ledger of a fit with these releases, after it was added to the file; before anything is computed or sent."""
+        entries = tuple(release.entry() for release in planned)
+        if self.ledger is not None:
+            LedgerFile(self.ledger, self.epsilon if self.budget is None else self.budget, self.delta).charge(entries)
+        spent = epsilon_of(composed(entry.multiplier for entry in entries), self.delta)
+        return Ledger(entries, spent, self.delta)
+
+
+def kernel_size(kernel: Kernel, norm: float | None, what: str = "privacy") -> float:
+    """A public bound on k(x, x) for rows of at most this norm; an error where there is none."""
+    if kernel.is_normal or kernel.normalize:
+        return 1.0
+    if norm is None or kernel.name not in ("linear", "poly"):
+        remedy = (
+            "normalize=True"
+            if kernel.name not in ("linear", "poly")
+            else "privacy={..., 'norm': B} (rows are clipped to it), or normalize=True"
+        )
+        raise ValueError(
+            f"{what} with kernel={kernel.label!r}: k(x, x) has no public bound, so one row could change a sum by any amount; give {remedy}, or use "
+            "a bounded kernel such as rbf"
+        )
+    if kernel.name == "linear":
+        return float(norm) ** 2
+    return max(abs(kernel.coef0), abs(kernel.gamma * norm**2 + kernel.coef0)) ** kernel.degree
+
+
+def refuse_unaccounted(
+    *, gamma: Any, kernel: Kernel, landmarks: Any, solver: str, standardize: bool, missing: str, centering: str | None, norm: float | None,
+    exchange_noise: Any = 0,
+) -> None:  # fmt: skip
+    """Refuse what depends on the data and is not accounted for."""
+    if isinstance(gamma, str) and kernel.has_gamma:
+        raise ValueError(
+            "privacy with gamma='scale': it is made of the variance of all rows, which is not accounted for; give gamma a number that does not come "
+            "from these rows"
+        )
+    if standardize:
+        raise ValueError(
+            "privacy with standardize=True: means and deviations of the columns are not accounted for; scale the columns by public ranges before "
+            "fit, and leave standardize at False"
+        )
+    if missing != "error":
+        raise ValueError(
+            f"privacy with missing={missing!r}: column means are not accounted for; put public values in the place of missing ones before fit"
+        )
+    if solver == "projection":
+        raise ValueError("privacy with solver='projection': its nodes exchange rows; use solver='landmarks' or 'auto'")
+    if centering == "local":
+        raise ValueError(
+            "privacy with centering='local', which is the projection solver's; use centering='global' or None"
+        )
+    if exchange_noise not in (0, 0.0):
+        raise ValueError(
+            "privacy with exchange_noise: no row is exchanged, and that noise guarantees nothing; leave it at 0"
+        )
+    if isinstance(landmarks, str) and landmarks in ("auto", "kmeans", "samples"):
+        raise ValueError(
+            f"privacy with landmarks={landmarks!r}: these are rows, or means of rows; use public points (an array), landmarks='gaussian' with "
+            "privacy={..., 'norm': B} (synthetic points from noisy sums), or 'random-features'"
+        )
+    if isinstance(landmarks, str) and landmarks == "gaussian" and norm is None:
+        raise ValueError(
+            "privacy with landmarks='gaussian': sums of rows need a public bound on the norm of a row; give privacy={..., 'norm': B}, to which "
+            "longer rows are clipped"
+        )
+    if not isinstance(kernel.name, str) and not kernel.normalize:
+        raise ValueError(
+            "privacy with a callable kernel: k(x, x) has no public bound; use normalize=True, or a bounded kernel such as rbf"
+        )
+    if kernel.name == "sigmoid":
+        raise ValueError(
+            "privacy with kernel='sigmoid', which is not positive semi-definite; use rbf, laplacian, cosine, linear or poly"
+        )
+    kernel_size(kernel, norm)

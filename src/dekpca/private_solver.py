@@ -1,0 +1,284 @@
+"""Kernel PCA with differential privacy: one network sum with noise, in coordinates that do not depend on anybody's rows.
+
+    landmarks    public points, random features, or points drawn from a Gaussian with the noisy mean and linear components of the rows
+    coordinates  the leading `rank` of the landmarks' own kernel matrix; |psi(x)|^2 <= k(x, x)
+    moments      sums of psi, psi psi' and 1, as integers with noise (privacy/releases.py): all that is learned of the rows
+
+Components, eigenvalues, the mean, the number of rows and the estimate of accuracy follow from the noisy moments, and cost nothing more. A generator,
+to be used with `yield from`. The noise comes from the engine (`block.sealer`), never from a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.linalg import eigh
+from scipy.special import ndtri
+
+from .answer import Answer
+from .block import Block, FlatRows
+from .collectives import network_sum, pass_down
+from .core import landmarks
+from .core.accuracy import UNKNOWN, Accuracy
+from .core.landmarks import Landmarks, RandomFeatures
+from .kernels import Kernel, row_tiles, uniform
+from .options import Options
+from .privacy.releases import LARGEST_TOTAL, Release
+from .privacy.settings import Privacy, kernel_size
+from .space import Known, random_features
+
+Array = Any
+Script = Generator[Any, Any, Any]
+
+CHUNK = 4096  # rows whose coordinates are computed at a time
+LINEAR = 10  # linear components of the Gaussian, at most; noise drowns the others
+ABOVE_NOISE = 1.2  # times the largest eigenvalue of noise alone: a linear component below is noise
+PUSHED = 6.0  # variances of noise: so much of the squared distance of two eigenvalues may be noise
+MIXED = 0.5  # sin^2 of two components of which nothing tells which is which
+LEAST_EIGENVALUE = 1e-7  # of the landmarks' kernel matrix, relative to the largest: below it a coordinate is mostly rounding, and left out
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """What follows from noisy moments: eigenvalues (k,), directions (r, k), mean (r,), trace of the centred kernel, rows, errors (sin^2)."""
+
+    values: np.ndarray
+    directions: np.ndarray
+    mean: np.ndarray
+    trace: float
+    rows: float
+    errors: np.ndarray
+    error: float
+    near: np.ndarray  # (k, k + 1) how far each is mixed with the first ones
+
+    def pack(self) -> np.ndarray:
+        head = [self.trace, self.rows, self.error]
+        return np.concatenate([head, self.values, self.errors, self.mean, self.directions.ravel(), self.near.ravel()])
+
+    @classmethod
+    def unpack(cls, told: np.ndarray, k: int, r: int) -> Components:
+        values, errors, mean, directions, near = np.split(told[3:], np.cumsum([k, k, r, r * k]))
+        trace, rows, error = map(float, told[:3])
+        return cls(values, directions.reshape(r, k), mean, trace, rows, errors, error, near.reshape(k, k + 1))
+
+    @staticmethod
+    def length(k: int, r: int) -> int:
+        return 3 + 2 * k + r + r * k + k * (k + 1)
+
+
+def solve(block: Block, options: Options, known: Known) -> Script:
+    """Private components; returns the block's `Answer`."""
+    privacy, kernel, k = options.privacy, known.kernel(options), options.n_components
+    columns, n_nodes = int(block.samples.shape[2]), len(block.network)
+    size = kernel_size(kernel, privacy.norm)
+    rows = FlatRows(block, block.samples).X
+    bounded = kernel.is_normal or kernel.normalize
+    *for_points, main = planned(options, columns, n_nodes)
+    if options.random_features:
+        marks: Any = random_features(block, kernel, options.n_landmarks, options.seed)
+        cut = 0.0
+    else:
+        points = options.landmarks.points
+        if for_points:
+            points = yield from synthetic_points(block, options, for_points[0], rows)
+        points = np.asarray(points, dtype=np.float64)
+        marks, cut = yield from cut_landmarks(block, kernel, points, main.width, k, options.centering)
+        known.points = marks.points
+        known.kinds.append((options.landmarks.kind, len(points)))
+
+    def coordinates(rows: np.ndarray) -> np.ndarray:
+        rows = rows if bounded else clipped(rows, float(privacy.norm))
+        if isinstance(marks, RandomFeatures):
+            return kernel.features(rows, marks.frequencies)
+        return kernel.gram(rows, marks.points) @ marks.root / np.sqrt(size)
+
+    def components(total: np.ndarray) -> np.ndarray:
+        found = components_of(main, total, k, options.centering, cut)
+        return block.array(found.pack())
+
+    told = yield from released(block, main, rows, coordinates, components, Components.length(k, main.width))
+    found = Components.unpack(np.asarray(told, dtype=np.float64), k, main.width)
+    known.mean = block.array(found.mean * np.sqrt(size)) if options.centering else None
+    weights = block.array(found.directions)
+    about = Accuracy.of(found.errors, found.error, found.near, options.tol, "private")
+    known.stages.append((marks.size, about.error))
+    return Answer(
+        block=block, known=known, kernel=kernel, marks=marks, sites=None, w=np.broadcast_to(weights[None], (block.n_nodes, *weights.shape)), z=None,
+        eigenvalues=block.array(found.values * size), trace=block.array([found.trace * size])[0], n_iter=1, runs=[("converged", 0)], history={},
+        accuracy=about,
+    )  # fmt: skip
+
+
+def planned(options: Options, columns: int, n_nodes: int) -> tuple[Release, ...]:
+    """What a fit will release, whatever the rows are."""
+    width = options.n_landmarks if options.random_features else min(options.privacy.rank, options.n_landmarks)
+    return options.privacy.releases(options.landmarks.kind, width, columns, n_nodes)
+
+
+def clipped(X: np.ndarray, norm: float) -> np.ndarray:
+    """Rows of at most this norm. How many were longer is not told."""
+    size = np.linalg.norm(X, axis=1)
+    return X * np.minimum(1.0, norm / np.maximum(size, 1e-300))[:, None]
+
+
+def released(block: Block, release: Release, X: np.ndarray, coordinates: Any, finish: Any, size: int) -> Script:
+    """The noisy moments of all rows, in what the root makes of them: `finish` maps the total, int64, to an array (size,)."""
+    if block.sealer is None or block.n_nodes != 1:
+        raise RuntimeError("differential privacy needs an engine that seals sums, and a block for each node")
+    release.check_rows(len(X), block.names[0])
+    total = np.zeros(release.numbers, dtype=np.int64)
+    for tile in row_tiles(len(X), CHUNK):
+        total += release.sums(release.integers(coordinates(np.asarray(X[tile], dtype=np.float64))))
+    noisy = release.with_noise(total, block.sealer)
+    return (yield from network_sum(block, "moments", noisy, finish, size, bound=2.0 * LARGEST_TOTAL))
+
+
+# ---------------------------------------------------------------------- landmarks
+def synthetic_points(block: Block, options: Options, release: Release, X: np.ndarray) -> Script:
+    """Points that nobody owns: from a Gaussian with the noisy mean of all rows and their leading noisy linear components."""
+    norm, columns = float(options.privacy.norm), release.width
+
+    def shape(total: np.ndarray) -> np.ndarray:
+        first, second, rows = release.moments(total)
+        mean = first / rows
+        values, vectors = eigh(
+            second / rows - np.outer(mean, mean), subset_by_index=[max(0, columns - LINEAR), columns - 1]
+        )
+        values, vectors = values[::-1], vectors[:, ::-1]
+        noise = release.deviation / np.sqrt(2) / rows  # of an entry off the diagonal
+        kept = values > ABOVE_NOISE * 2 * noise * np.sqrt(columns)
+        kept[0] = True
+        spread = np.where(kept, np.sqrt(np.maximum(values, 0.0)), 0.0)
+        missing = LINEAR - len(values)
+        told = np.pad((vectors * spread).T, ((0, missing), (0, 0)))
+        return block.array(norm * np.concatenate([mean, told.ravel()]))
+
+    told = yield from released(
+        block, release, X, lambda rows: clipped(rows, norm) / norm, shape, (1 + LINEAR) * columns
+    )
+    mean, spread = np.asarray(told[:columns]), np.asarray(told[columns:]).reshape(LINEAR, columns)
+    numbers = ndtri(uniform((options.n_landmarks, LINEAR), landmarks.shared_seed(options.seed, "private points")))
+    return mean + numbers @ spread
+
+
+def cut_landmarks(block: Block, kernel: Kernel, points: np.ndarray, rank: int, k: int, centering: str | None) -> Script:
+    """The landmarks with a map T (m, rank) to coordinates psi = T'k(L, x), the leading ones of K_LL; and what the cut costs the components of the
+    points themselves (sin^2). The root finds them for all: rounding may turn eigenvectors."""
+    m = len(points)
+    found = None
+    if block.tree.hosts_root:
+        gram = kernel.gram(points, points)
+        landmarks.check_finite(gram[None], ["the landmarks"], kernel)
+        values, vectors = eigh(gram)
+        values, vectors = values[::-1], vectors[:, ::-1]
+        good = values[:rank] > LEAST_EIGENVALUE * max(values[0], 0.0)
+        root = np.where(good, vectors[:, :rank] / np.sqrt(np.where(good, values[:rank], 1.0)), 0.0)
+        found = block.array(np.concatenate([[cut_error(values, vectors, rank, k, centering)], root.ravel()]))
+    told = np.asarray((yield from pass_down(block, "landmarks", found, (1 + m * rank,))), dtype=np.float64)
+    return Landmarks(block.array(points), block.array(told[1:].reshape(m, rank))), float(told[0])
+
+
+def cut_error(values: np.ndarray, vectors: np.ndarray, rank: int, k: int, centering: str | None) -> float:
+    """sin^2 of the largest angle by which the k leading components of the landmarks themselves turn when only `rank` coordinates are kept."""
+    whole = vectors * np.sqrt(np.maximum(values, 0.0))  # coordinates of the landmarks, in their whole span
+    if centering:
+        whole = whole - whole.mean(axis=0)
+    m = len(whole)
+    sizes, left = eigh(whole @ whole.T, subset_by_index=[max(0, m - k), m - 1])
+    k = min(rank, int((sizes > 1e-12 * sizes[-1]).sum()))
+    less = np.linalg.svd(whole[:, :rank], full_matrices=False)[0]
+    return float(1.0 - min(np.linalg.svd(left[:, ::-1][:, :k].T @ less[:, :k], compute_uv=False)[-1], 1.0) ** 2)
+
+
+# ---------------------------------------------------------------------- at the root
+def components_of(release: Release, total: np.ndarray, k: int, centering: str | None, cut: float) -> Components:
+    """Everything that the model tells of the rows, from noisy moments alone."""
+    first, second, rows = release.moments(total)
+    mean = first / rows if centering else np.zeros(release.width)
+    # the mean of unit vectors is no longer than 1; noise may say so
+    mean = mean / max(1.0, float(np.linalg.norm(mean)))
+    values, vectors = np.linalg.eigh(second - rows * np.outer(mean, mean))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    largest = np.abs(vectors).argmax(axis=0)
+    vectors = vectors * np.where(vectors[largest, np.arange(release.width)] < 0, -1.0, 1.0)
+    turned, error, bias = noise_errors(values, np.abs(vectors.T @ mean), release.deviation, k)
+    errors = np.minimum(turned.sum(axis=1), UNKNOWN)
+    near = np.zeros((k, k + 1))
+    near[:, : min(k + 1, release.width)] = turned[:, : k + 1]
+    trace = rows * (1.0 - float(mean @ mean))
+    kept = np.clip(values[:k] - bias, 0.0, rows)
+    return Components(
+        kept, vectors[:, :k], mean, max(trace, 0.0), rows, np.minimum(errors + cut, 1.0), min(error + cut, 1.0), near
+    )
+
+
+def noise_errors(
+    values: np.ndarray, along: np.ndarray, deviation: float, k: int
+) -> tuple[np.ndarray, float, np.ndarray]:
+    """How far noise turns the k leading eigenvectors towards each of the others (k, r) and together (sin^2), and what it adds to their eigenvalues.
+
+    `along` is how much of the mean lies in each direction: the noise of the mean turns these. The noise of an entry has half of the variance
+    deviation^2 off the diagonal, in any basis.
+    """
+    ends = along[:k, None] ** 2 + along[None, :] ** 2
+    variance = deviation**2 * (
+        0.5 + ends + 16.0 * along[:k, None] ** 2 * along[None, :] ** 2
+    )  # 16: the count has a quarter of the weight
+    gaps = values[:k, None] - values[None, :]
+    itself = np.eye(k, len(values), dtype=bool)
+    # noise pushes near eigenvalues apart: what is left of their distance without it
+    apart = np.where(itself, np.inf, np.maximum(gaps**2 - PUSHED * variance, 1e-300))
+    # agreement is about values on rows, in which a direction counts by its eigenvalue
+    weight = np.clip(values[None, :] / np.maximum(values[:k, None], 1e-300), 0.0, 1.0)
+    turned = np.minimum(variance / apart, MIXED) * weight
+    bias = (variance / np.maximum(np.where(itself, np.inf, gaps), np.sqrt(variance)))[:, k:].sum(axis=1)
+    outside = turned[:, k:].sum(axis=1)
+    if len(values) <= k:
+        return turned, UNKNOWN, bias
+    # the largest eigenvalue of k noisy vectors in about so many dimensions, beyond the length of the longest
+    longest = turned[int(outside.argmax()), k:]
+    dimensions = max(1.0, longest.sum() ** 2 / max((longest**2).sum(), 1e-300))
+    error = float(min(outside.max() * (1 + (k / dimensions) ** 0.5) ** 2, UNKNOWN))
+    return turned, error, bias
+
+
+# ---------------------------------------------------------------------- before anybody says yes
+@dataclass(frozen=True)
+class Expected:
+    """What a private fit can be expected to give, from public points alone: (k,) agreement, and that of the span."""
+
+    rank: int
+    components: np.ndarray
+    span: float
+    noise: float  # deviation of a noisy entry, in rows
+    releases: tuple[Release, ...]
+
+
+def expected(
+    points: np.ndarray, kernel: Kernel, rows: int, privacy: Privacy, n_nodes: int, k: int, kind: str = "points"
+) -> Expected:
+    """As if the rows were distributed like the points. Nobody's data is looked at, so this costs nothing.
+
+    Examples
+    --------
+    >>> points = np.random.default_rng(0).normal(size=(200, 5)) * [3, 2, 1, 1, 1]
+    >>> privacy = Privacy(epsilon=1.0, delta=1e-6, rank=40)
+    >>> few, many = (expected(points, Kernel("rbf", gamma=0.05), rows, privacy, 20, 2) for rows in (1000, 100_000))
+    >>> bool(few.span < many.span)
+    True
+    """
+    width = min(privacy.rank, len(points))
+    planned = privacy.releases(kind, width, points.shape[1], n_nodes)
+    values, vectors = eigh(kernel.gram(points, points))
+    values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+    psi = (vectors * np.sqrt(values))[:, :width]
+    mean = psi.mean(axis=0)
+    found, basis = eigh((psi - mean).T @ (psi - mean) * (rows / len(points)))
+    turned, error, _ = noise_errors(found[::-1], np.abs(basis[:, ::-1].T @ mean), planned[-1].deviation, k)
+    cut = cut_error(values, vectors, width, k, "global")
+    errors = np.minimum(turned.sum(axis=1) + cut, 1.0)
+    span = float(np.sqrt(1.0 - min(error + cut, 1.0)))
+    return Expected(width, np.sqrt(1.0 - errors), span, planned[-1].deviation, planned)

@@ -1,0 +1,472 @@
+"""Differential privacy: noise, accounting, sensitivities, the private solver, the ledger, refusals, and an attack."""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.stats import beta, chi2, norm
+from typer.testing import CliRunner
+
+from conftest import clusters, make_options
+from dekpca import DecentralizedKernelPCA, Network
+from dekpca.cli import app
+from dekpca.engines import local
+from dekpca.kernels import Kernel
+from dekpca.plan import Plan
+from dekpca.privacy import noise
+from dekpca.privacy.accounting import composed, epsilon_of, multiplier_for, split
+from dekpca.privacy.fixed_point import OutOfBounds
+from dekpca.privacy.ledger import BudgetSpent, Entry, LedgerFile
+from dekpca.privacy.masks import Sealer
+from dekpca.privacy.releases import COUNT, SCALE, Release, releases
+from dekpca.privacy.settings import Privacy, kernel_size, refuse_unaccounted
+
+
+def run(parts, network, options):
+    return local.run(Plan.of(parts, network, options))
+
+
+# ---------------------------------------------------------------------- noise
+@pytest.mark.parametrize("sigma", [1, 2, 3, 11])
+def test_noise_has_the_probabilities_of_the_discrete_gaussian(sigma):
+    n = 100_000
+    drawn = noise.discrete_gaussian(sigma, n)
+    at = np.arange(-8 * sigma, 8 * sigma + 1)
+    p = np.exp(-(at**2) / (2 * sigma**2))
+    p /= p.sum()
+    enough = p * n > 10
+    seen = np.array([(drawn == k).sum() for k in at[enough]])
+    rest = n - seen.sum(), n * (1 - p[enough].sum())
+    statistic = ((seen - n * p[enough]) ** 2 / (n * p[enough])).sum() + (rest[0] - rest[1]) ** 2 / max(rest[1], 1)
+    assert chi2.sf(statistic, enough.sum()) > 1e-6  # one false alarm in a million
+
+
+def test_large_noise_is_gaussian():
+    sigma = 2**36 + 12345
+    drawn = noise.discrete_gaussian(sigma, 50_000) / sigma
+    assert abs(drawn.mean()) < 6 / math.sqrt(50_000)
+    assert abs(drawn.var() - 1) < 6 * math.sqrt(2 / 50_000)
+    cells = np.bincount((norm.cdf(drawn) * 64).astype(int).clip(0, 63), minlength=64)
+    assert chi2.sf(((cells - 50_000 / 64) ** 2 / (50_000 / 64)).sum(), 63) > 1e-6
+    assert len(np.unique(np.abs(noise.discrete_gaussian(sigma, 1000)) % 1024)) > 500  # the low digits are noise too
+
+
+def test_coins_decide_in_integers_where_float64_cannot(monkeypatch):
+    g = Fraction(1, 3)
+    p = int(math.exp(-1 / 3) * 2**64)
+    assert noise.exact_coin(p - 2**20, g)
+    assert not noise.exact_coin(p + 2**20, g)
+    # words in doubt: the float comparison must not decide them
+    monkeypatch.setattr(noise, "random_words", lambda count: np.full(count, p, dtype=np.uint64))
+    asked = []
+
+    def exactly(i):
+        asked.append(i)
+        return g
+
+    noise.coins(np.full(5, 1 / 3), exactly)
+    assert asked == list(range(5))
+
+
+def test_a_coin_goes_on_until_it_is_clear(monkeypatch):
+    """A uniform number whose first bits are those of exp(-1) itself needs more of them."""
+    from decimal import Decimal, localcontext
+
+    with localcontext() as context:
+        context.prec = 60
+        bits = int(Decimal(-1).exp() * 2**128)
+    drawn = [(bits % 2**64 + 3).to_bytes(8, "little"), (bits % 2**64 - 3).to_bytes(8, "little")]
+    monkeypatch.setattr(noise.os, "urandom", lambda count: drawn.pop(0))
+    assert not noise.exact_coin(bits >> 64, Fraction(1))
+    assert noise.exact_coin(bits >> 64, Fraction(1))
+    assert not drawn
+
+
+def test_noise_does_not_come_from_a_seed():
+    np.random.seed(0)
+    first = noise.discrete_gaussian(1000, 50)
+    np.random.seed(0)
+    assert (noise.discrete_gaussian(1000, 50) != first).any()
+    for sigma in (0, 1.5, 2**51, -3):
+        with pytest.raises(ValueError, match="whole number"):
+            noise.discrete_gaussian(sigma, 3)
+
+
+# ---------------------------------------------------------------------- accounting
+def test_epsilon_is_that_of_dp_accounting():
+    """Its exact Gaussian figures against its two general accountants: the PLD one is tight, the Renyi one an upper bound."""
+    dp = pytest.importorskip("dp_accounting")
+    from dp_accounting.rdp import RdpAccountant
+
+    for z, delta in ((4.2247, 1e-6), (1.1, 1e-5), (8.0, 1e-8)):
+        ours = epsilon_of(z, delta)
+        pld = dp.pld.PLDAccountant().compose(dp.GaussianDpEvent(z)).get_epsilon(delta)
+        rdp = RdpAccountant().compose(dp.GaussianDpEvent(z)).get_epsilon(delta)
+        assert ours == pytest.approx(pld, rel=1e-3)
+        assert ours <= rdp
+        assert multiplier_for(ours, delta) == pytest.approx(z, rel=1e-6)
+
+
+def test_composition_is_that_of_dp_accounting():
+    dp = pytest.importorskip("dp_accounting")
+    zs = [3.0, 5.0, 9.0]
+    together = dp.ComposedDpEvent([dp.GaussianDpEvent(z) for z in zs])
+    pld = dp.pld.PLDAccountant().compose(together).get_epsilon(1e-6)
+    assert epsilon_of(composed(zs), 1e-6) == pytest.approx(pld, rel=1e-3)
+    assert composed(split(4.0, 0.3)) == pytest.approx(4.0)
+
+
+def test_the_gaussian_curve_by_its_formula():
+    """Balle and Wang 2018, theorem 8: delta = Phi(1/(2z) - e z) - exp(e) Phi(-1/(2z) - e z)."""
+    for epsilon in (0.5, 1.0, 4.0):
+        z = multiplier_for(epsilon, 1e-6)
+        delta = norm.cdf(1 / (2 * z) - epsilon * z) - math.exp(epsilon) * norm.cdf(-1 / (2 * z) - epsilon * z)
+        assert delta == pytest.approx(1e-6, rel=1e-5)
+
+
+# ---------------------------------------------------------------------- sensitivities
+def weighted(release, sums):
+    """Numbers in units of their noise's deviation times sqrt(2) off the diagonal."""
+    rows, columns = np.triu_indices(release.width)
+    weights = np.concatenate([np.ones(release.width), np.where(rows == columns, 1.0, math.sqrt(2)), [1.0]])
+    return weights * sums
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 60])
+def test_no_row_changes_the_sums_by_more_than_the_sensitivity(width):
+    release = Release("", width, 4.0, 3, 1)
+    rng = np.random.default_rng(width)
+    rows = [rng.normal(size=(200, width)), 1e6 * rng.normal(size=(50, width)), np.eye(width), np.ones((1, width))]
+    rows += [(x / np.linalg.norm(x, axis=1, keepdims=True)) for x in rows[:1]]
+    rows.append(rows[-1] * (1 + 1e-15))
+    X = np.concatenate(rows)
+    q = release.integers(X)
+    assert (np.einsum("ij,ij->i", q, q) <= SCALE**2).all()
+    before = release.sums(q)
+    for i in range(len(X)):
+        change = before - release.sums(np.delete(q, i, axis=0))
+        assert np.linalg.norm(weighted(release, change.astype(float))) <= release.sensitivity * (1 + 1e-15)
+    largest = max(np.linalg.norm(weighted(release, release.sums(q[i : i + 1]).astype(float))) for i in range(len(q)))
+    assert largest > 0.99 * release.sensitivity  # the bound is reached
+
+
+def test_sums_are_exact():
+    release = Release("", 3, 4.0, 1, 0)
+    q = release.integers(np.random.default_rng(0).normal(size=(1000, 3)))
+    exact = [[int(a) for a in row] for row in q]
+    second = [sum(row[i] * row[j] for row in exact) for i in range(3) for j in range(i, 3)]
+    first = [SCALE * sum(row[i] for row in exact) for i in range(3)]
+    assert release.sums(q).tolist() == [*first, *second, COUNT * 1000]
+    mean, products, rows = release.moments(release.sums(q))
+    assert rows == 1000
+    np.testing.assert_allclose(products, q.T @ q / release.shrink**2)
+    np.testing.assert_allclose(mean, q.sum(axis=0) / release.shrink)
+
+
+def test_the_honest_nodes_alone_carry_the_noise():
+    for colluding in (0, 1, 15):
+        (release,) = releases(1.0, 1e-6, {"all": 10}, {"all": 1.0}, 20, colluding)
+        entry = release.entry()
+        assert entry.noise == pytest.approx(release.share * math.sqrt(20 - colluding))
+        assert epsilon_of(entry.multiplier, 1e-6) <= 1.0
+        assert epsilon_of(entry.multiplier, 1e-6) > 0.999
+        assert release.share_off_diagonal * math.sqrt(2) >= release.share - 2
+
+
+def test_nan_and_too_many_rows_are_refused():
+    release = Release("", 2, 4.0, 20, 1)
+    with pytest.raises(ValueError, match="nothing was sent"):
+        release.integers(np.array([[np.nan, 0.0]]))
+    with pytest.raises(ValueError, match="node rome: 1000000000 rows"):
+        release.check_rows(10**9, "rome")
+
+
+# ---------------------------------------------------------------------- an attack
+def attacked_epsilons(release, runs, seed):
+    """Lower bounds on epsilon, at 99.9 % confidence, with all of the noise and with half of it.
+
+    The best attack there is: the likelihood ratio of the noisy totals of two data sets that differ by one row. The attacker knows this row and all
+    others, and colluding nodes have taken off their noise.
+    """
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(30, release.width))
+    victim = np.ones((1, release.width))  # scaled to norm 1: a row that changes the sums as much as any
+    without = release.sums(release.integers(rows))
+    change = release.sums(release.integers(victim))
+    triu = np.triu_indices(release.width)
+    off = np.concatenate([np.zeros(release.width, bool), triu[0] != triu[1], [False]])
+    weights = change / np.where(off, release.share_off_diagonal, release.share).astype(float) ** 2
+    scores = {1: [], 2: []}
+    for present in (False, True):
+        sums = np.broadcast_to(without + present * change, (runs, release.numbers))
+        shares = [release.with_noise(np.zeros_like(sums), Sealer("", {})) for _ in range(release.honest)]
+        for part, found in scores.items():
+            found.append((sums + sum(share // part for share in shares) - without) @ weights)
+    return [bounded(*found) for found in scores.values()]
+
+
+def bounded(absent, there):
+    """The best bound at a few thresholds; Clopper and Pearson, at a fifth of the level each."""
+    best, runs = 0.0, len(absent)
+    for threshold in np.quantile(absent, [0.9, 0.99, 0.995, 0.997, 0.998]):
+        false, true = int((absent > threshold).sum()), int((there > threshold).sum())
+        high, low = beta.ppf(1 - 2e-4, false + 1, runs - false), beta.ppf(2e-4, true, runs - true + 1)
+        best = max(best, math.log(max(low - 1e-6, 1e-12) / high))
+    return best
+
+
+def test_an_attack_stays_below_epsilon_and_exceeds_it_with_half_of_the_noise():
+    (release,) = releases(1.0, 1e-6, {"all": 2}, {"all": 1.0}, 4, 2)
+    whole, half = attacked_epsilons(release, 200_000, 0)
+    assert 0.3 < whole < 1.0  # an attack that finds nothing would prove nothing
+    assert half > 1.0
+
+
+# ---------------------------------------------------------------------- the solver
+def private(parts, network, points, **privacy):
+    given = {"epsilon": 1.0, "delta": 1e-6} | privacy
+    return make_options(
+        parts, network, 40 if isinstance(points, str) else "auto", solver="landmarks", landmarks=points, privacy=Privacy.of(given), tol=1e-3,
+        n_components=2,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def crowd():
+    parts = clusters([400, 300, 500, 450], seed=4)
+    points = np.concatenate(clusters([10] * 4, seed=4))
+    return parts, Network.ring(4, 2), points
+
+
+def test_with_a_large_epsilon_the_answer_is_that_without_noise(crowd):
+    parts, network, points = crowd
+    plain = run(
+        parts, network, make_options(parts, network, solver="landmarks", landmarks=points, n_components=2)
+    ).answers[0]
+    secret = run(parts, network, private(parts, network, points, epsilon=9.9)).answers[0]
+    np.testing.assert_allclose(
+        secret.eigenvalues, plain.eigenvalues, rtol=0.05
+    )  # without noise there is a correction for what landmarks miss
+    X = np.concatenate(parts)
+    for a, b in zip(values(plain, X).T, values(secret, X).T, strict=True):
+        assert abs(np.corrcoef(a, b)[0, 1]) > 0.999
+
+
+def values(answer, X):
+    psi = answer.kernel.gram(X, answer.marks.points) @ answer.marks.root
+    return (psi - answer.known.mean) @ answer.w[0]
+
+
+def test_all_nodes_have_one_answer_and_each_fit_another(crowd):
+    parts, network, points = crowd
+    options = private(parts, network, points)
+    first, second = (run(parts, network, options).answers for _ in range(2))
+    assert len({answer.w.tobytes() for answer in first}) == 1
+    assert first[0].w.tobytes() != second[0].w.tobytes()  # whatever the seed
+    assert first[0].accuracy.method == "private"
+
+
+def test_the_estimate_of_what_noise_does_is_about_right(crowd):
+    parts, network, points = crowd
+    X = np.concatenate(parts)
+    plain = run(
+        parts, network, make_options(parts, network, solver="landmarks", landmarks=points, n_components=2)
+    ).answers[0]
+    truth = values(plain, X)
+    for epsilon in (1.0, 4.0):
+        found, told = [], []
+        for _ in range(12):
+            answer = run(parts, network, private(parts, network, points, epsilon=epsilon)).answers[0]
+            cosines = np.linalg.svd(
+                np.linalg.qr(values(answer, X) - values(answer, X).mean(0))[0].T
+                @ np.linalg.qr(truth - truth.mean(0))[0]
+            )[1]
+            found.append(1 - cosines[-1] ** 2)
+            told.append(answer.accuracy.error)
+        assert np.mean(found) / 5 < np.mean(told) < 5 * np.mean(found) + 1e-4
+
+
+def test_synthetic_points_and_random_features(crowd):
+    parts, network, _ = crowd
+    for kind, privacy in (("gaussian", {"norm": 5.0}), ("random-features", {})):
+        options = private(parts, network, kind, epsilon=9.9, **privacy)
+        answer = run(parts, network, options).answers[0]
+        assert answer.eigenvalues[0] > answer.eigenvalues[1] > 0
+        if kind == "gaussian":
+            rows = np.concatenate(parts)
+            assert not (answer.marks.points[:, None, :] == rows[None]).all(axis=2).any()
+            assert answer.known.kinds == [("gaussian", 40)]
+
+
+def test_unbounded_kernels_clip_rows(crowd):
+    parts, network, points = crowd
+    for kernel in (Kernel("linear"), Kernel("poly", gamma=0.1, degree=2)):
+        given = private(parts, network, points, epsilon=9.9, norm=8.0)
+        options = type(given)(**{**vars(given), "kernel": kernel})
+        answer = run(parts, network, options).answers[0]
+        assert 0 < float(answer.trace) <= sum(map(len, parts)) * kernel_size(kernel, 8.0) * 1.2
+
+
+def test_one_node_is_central_differential_privacy():
+    parts, network = clusters([800], seed=4), Network.complete(1)
+    options = make_options(
+        parts, network, solver="landmarks", landmarks=np.concatenate(clusters([10] * 4, seed=4)), n_components=2, tol=1e-3,
+        privacy=Privacy.of({"epsilon": 2.0, "delta": 1e-6}),
+    )  # fmt: skip
+    assert run(parts, network, options).answers[0].eigenvalues[0] > 0
+
+
+# ---------------------------------------------------------------------- ledger and refusals
+def entry(multiplier):
+    return Entry("moments", "discrete Gaussian", 2.0, 2.0 * multiplier, 100, 1)
+
+
+def test_a_ledger_file_adds_up_and_stops_at_the_budget(tmp_path):
+    path = tmp_path / "ledger.json"
+    z = multiplier_for(1.0, 1e-6)
+    file = LedgerFile(path, 1.6, 1e-6)
+    assert file.charge([entry(z)]) == pytest.approx(1.0, abs=1e-6)
+    assert file.charge([entry(z)]) == pytest.approx(epsilon_of(z / math.sqrt(2), 1e-6))
+    before = path.read_text()
+    with pytest.raises(BudgetSpent, match=r"from 1\.4.* the budget is 1\.6"):
+        file.charge([entry(z)])
+    assert path.read_text() == before
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    held = json.loads(before)
+    assert len(held["entries"]) == 2
+    with pytest.raises(ValueError, match="a budget is set once"):
+        LedgerFile(path, 5.0, 1e-6).charge([entry(z)])
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="no ledger"):
+        file.charge([entry(z)])
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_two_fits_at_once_do_not_both_spend(tmp_path):
+    path = tmp_path / "ledger.json"
+    file = LedgerFile(path, 1.0, 1e-6)
+    with file._locked(), pytest.raises(RuntimeError, match="another fit"):
+        file.charge([entry(9.0)])
+
+
+def test_spending_gives_the_ledger_of_the_fit(tmp_path):
+    privacy = Privacy.of({"epsilon": 1.0, "delta": 1e-6, "norm": 3.0, "ledger": str(tmp_path / "l.json")})
+    planned = privacy.releases("gaussian", 60, 784, 20)
+    ledger = privacy.spend(planned)
+    assert [e.numbers for e in ledger.entries] == [784 + 784 * 785 // 2 + 1, 60 + 60 * 61 // 2 + 1]
+    assert 0.999 < ledger.epsilon <= 1.0
+    assert "epsilon 1, delta 1e-06" in str(ledger)
+    with pytest.raises(BudgetSpent):
+        privacy.spend(planned)
+
+
+RBF = Kernel("rbf", gamma=0.1)
+GOOD = {
+    "gamma": 0.1, "kernel": RBF, "landmarks": np.zeros((3, 2)), "solver": "auto", "standardize": False, "missing": "error", "centering": "global",
+    "norm": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "seen", "remedy"),
+    [
+        ({"gamma": "scale"}, "gamma='scale'", "give gamma a number"),
+        ({"standardize": True}, "standardize=True", "public ranges"),
+        ({"missing": "mean"}, "missing='mean'", "public values"),
+        ({"solver": "projection"}, "solver='projection'", "use solver='landmarks'"),
+        ({"centering": "local"}, "centering='local'", "use centering='global'"),
+        ({"exchange_noise": "20dB"}, "exchange_noise", "leave it at 0"),
+        ({"landmarks": "kmeans"}, "landmarks='kmeans'", "public points"),
+        ({"landmarks": "samples"}, "landmarks='samples'", "public points"),
+        ({"landmarks": "auto"}, "landmarks='auto'", "public points"),
+        ({"landmarks": "gaussian"}, "landmarks='gaussian'", "'norm': B"),
+        ({"kernel": Kernel("linear")}, "kernel='linear'", "'norm': B"),
+        ({"kernel": Kernel("poly")}, "kernel='poly'", "normalize=True"),
+        ({"kernel": Kernel("sigmoid")}, "kernel='sigmoid'", "use rbf"),
+        ({"kernel": Kernel(lambda A, B: A @ B.T)}, "callable kernel", "normalize=True"),
+    ],
+)
+def test_what_is_not_accounted_for_is_refused_with_its_remedy(change, seen, remedy):
+    refuse_unaccounted(**GOOD)
+    with pytest.raises(ValueError) as error:
+        refuse_unaccounted(**{**GOOD, **change})
+    assert seen in str(error.value)
+    assert remedy in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        1.0, {"epsilon": 1.0}, {"epsilon": 1.0, "delta": 1e-6, "eps": 2}, {"epsilon": 0, "delta": 1e-6}, {"epsilon": 1, "delta": 0.5},
+        {"epsilon": 1, "delta": 1e-6, "colluding": -1}, {"epsilon": 1, "delta": 1e-6, "rank": 0.5}, {"epsilon": 1, "delta": 1e-6, "points_share": 1},
+        {"epsilon": True, "delta": 1e-6},
+    ],
+)  # fmt: skip
+def test_bad_settings_are_refused(given):
+    with pytest.raises(ValueError, match="privacy"):
+        Privacy.of(given)
+
+
+def test_somebody_must_be_honest():
+    with pytest.raises(ValueError, match="at least one must be honest"):
+        Privacy.of({"epsilon": 1, "delta": 1e-6, "colluding": 4}).releases("points", 10, 5, 4)
+
+
+# ---------------------------------------------------------------------- the estimator
+def test_the_estimator_publishes_the_ledger(tmp_path):
+    X = np.concatenate(clusters([500] * 4, seed=4))
+    points = np.concatenate(clusters([10] * 4, seed=4))
+    asked = {"epsilon": 2.0, "delta": 1e-6, "ledger": str(tmp_path / "ledger.json"), "budget": 3.0}
+    model = DecentralizedKernelPCA(2, gamma=0.05, network=4, landmarks=points, privacy=asked, tol=0.1, random_state=0)
+    model.fit(X)
+    assert 1.99 < model.privacy_.epsilon <= 2.0
+    assert [entry.numbers for entry in model.privacy_.entries] == [40 + 40 * 41 // 2 + 1]
+    assert set(model.history_["bytes"]) == {"fingerprint", "landmarks", "moments"}
+    assert not any(held.samples for held in model.node_models_[0].contents)
+    model.node_models_[1].save(tmp_path / "node.npz")
+    model.fit(X)
+    with pytest.raises(BudgetSpent):
+        model.fit(X)
+    assert DecentralizedKernelPCA(2, gamma=0.05, network=4, random_state=0).fit(X).privacy_ is None
+
+
+def test_secure_sums_in_the_estimator():
+    X = np.concatenate(clusters([60] * 5, seed=4))
+    plain, secure = (
+        DecentralizedKernelPCA(
+            2, network=5, share_rows=False, solver="landmarks", secure_sums=secure, random_state=0
+        ).fit(X)
+        for secure in (False, 16.0)
+    )
+    np.testing.assert_allclose(secure.transform(X), plain.transform(X), rtol=0, atol=1e-9)
+    with pytest.raises(OutOfBounds, match="nothing was sent"):
+        DecentralizedKernelPCA(2, network=5, secure_sums=1e-3, random_state=0).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        ({"engine": "mpi"}, "engine='local'"), ({"engine": "peer"}, "engine='local'"), ({"solver": "projection"}, "use solver='landmarks'"),
+        ({"landmarks": "auto"}, "public points"), ({"gamma": "scale"}, "give gamma a number"), ({"privacy": {"epsilon": 1.0}}, "epsilon and delta"),
+    ],
+)  # fmt: skip
+def test_the_estimator_refuses_before_any_work(change, seen):
+    X = np.zeros((10, 2))
+    given = {"gamma": 0.1, "landmarks": np.eye(2), "privacy": {"epsilon": 1.0, "delta": 1e-6}} | change
+    with pytest.raises(ValueError, match=seen):
+        DecentralizedKernelPCA(1, **given).fit_parts([X, X])
+
+
+def test_the_planner_says_what_to_expect():
+    found = CliRunner().invoke(app, ["privacy", "--rows", "20000", "--epsilon", "1", "--json"])
+    assert found.exit_code == 0, found.output
+    plan = json.loads(found.stdout)
+    assert plan["rank"] in [tried["rank"] for tried in plan["tried"]]
+    assert plan["releases"][0]["multiplier"] == pytest.approx(multiplier_for(1.0, 1e-6), rel=1e-6)
+    told = CliRunner().invoke(app, ["privacy", "--rows", "20000"]).stdout
+    assert "rank to use" in told

@@ -1,0 +1,313 @@
+"""Secure sums: fixed point, masks, key records, and what a recorder at almost every node learns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import clusters, make_options
+from dekpca import Network
+from dekpca.block import make_blocks
+from dekpca.engines import local
+from dekpca.kernels import Kernel
+from dekpca.plan import Plan
+from dekpca.privacy.fixed_point import TOTAL_BITS, FixedPoint, OutOfBounds
+from dekpca.privacy.masks import BadMasks, RunKey, Sealer, derived, mask_words, pair_key, sealer, sealers
+from dekpca.privacy.records import BadRecord, KeyRecord, check_record, checked_keys, new_run, sign_record
+from dekpca.testing import by_node, problems
+from uniformity import LEVEL, least_effect, record, same_p, stripped, uniform_p
+
+RUN = b"run 1"
+
+
+def run(parts, network, options):
+    return local.run(Plan.of(parts, network, options))
+
+
+# ---------------------------------------------------------------------- fixed point
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(-50, 50), min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_fixed_point_sums_do_not_depend_on_the_order(values, random):
+    code = FixedPoint(50.0 * len(values))
+    encoded = [code.encode(np.array([v])) for v in values]
+    total = sum(encoded, np.zeros(1, dtype=np.uint64))
+    random.shuffle(encoded)
+    assert sum(encoded, np.zeros(1, dtype=np.uint64)) == total
+    assert abs(code.decode(total)[0] - np.sum(values)) <= len(values) * code.bound * 2.0**-TOTAL_BITS + 1e-12
+
+
+def test_a_value_beyond_its_bound_is_an_error():
+    code = FixedPoint(np.array([1.0, 10.0]))
+    code.encode(np.array([1.0, -10.0]))
+    for bad in ([1.0001, 0.0], [0.0, np.nan], [0.0, -np.inf]):
+        with pytest.raises(OutOfBounds, match="nothing was sent"):
+            code.encode(np.array(bad))
+    for bound in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match="public bound"):
+            FixedPoint(bound)
+
+
+def test_a_total_at_its_bound_fits():
+    for bound in (1e-3, 1.0, 3.0, 2.0**40, 1e9):
+        code = FixedPoint(bound)
+        assert code.decode(code.encode(np.array([bound, -bound]))) == pytest.approx([bound, -bound], rel=1e-15)
+
+
+# ---------------------------------------------------------------------- masks
+def test_masks_cancel_in_the_total_and_nowhere_else():
+    names = ["a", "b", "c", "d"]
+    made = sealers(names, RUN)
+    values = {name: np.arange(5.0) + i for i, name in enumerate(names)}
+    plain = sum(FixedPoint(100.0).encode(v) for v in values.values())
+    for _ in range(3):
+        sealed = {name: made[name].seal("sum", values[name], 100.0) for name in names}
+        total = sum(sealed.values())
+        assert (total[:-1] == plain).all()
+        assert made["a"].open("sum", total, 100.0) == pytest.approx(4 * np.arange(5.0) + 6)
+        some = sealed["a"] + sealed["b"] + sealed["c"]
+        assert (np.abs(some.view(np.int64)) > 2**40).all()
+        with pytest.raises(BadMasks, match="do not cancel"):
+            made["a"].open("sum", some, 100.0)
+
+
+def test_both_ends_have_one_key_and_every_run_another():
+    a, b = RunKey.made(), RunKey.made()
+    key = pair_key(a, "a", "b", b.public, RUN)
+    assert key == pair_key(b, "b", "a", a.public, RUN)
+    assert len(key) == 32
+    others = [pair_key(a, "a", "b", b.public, b"run 2"), pair_key(a, "a", "c", b.public, RUN)]
+    assert len({key, *others}) == 3
+    assert (mask_words(key, 0, 8) != mask_words(key, 1, 8)).all()
+    assert (mask_words(key, 3, 20)[:8] == mask_words(key, 3, 8)).all()
+
+
+def test_a_key_that_is_none_is_refused():
+    for bad in (bytes(32), b"short"):  # the first is a point of low order, whose secret everybody knows
+        with pytest.raises(BadMasks, match="no X25519 key"):
+            sealer("a", RunKey.made(), {"a": RunKey.made().public, "b": bad}, RUN)
+
+
+def test_integers_go_as_they_are():
+    made = sealers(["a", "b"], RUN)
+    sealed = [made[n].seal("sum", np.array([2**60, -7], dtype=np.int64), 2.0**61) for n in ("a", "b")]
+    assert made["a"].open("sum", sealed[0] + sealed[1], 2.0**61, integers=True).tolist() == [2**61, -14]
+    with pytest.raises(ValueError, match="nothing was sent"):
+        made["a"].seal("sum", np.array([9], dtype=np.int64), 8.0)
+    with pytest.raises(ValueError, match="no public bound"):
+        made["a"].seal("check", np.array([1.0]), None)
+
+
+# ---------------------------------------------------------------------- key records
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    from dekpca.engines.peer.certificates import read_certificates, read_key
+
+    from dekpca.engines.peer import authority
+
+    folder = tmp_path_factory.mktemp("certs")
+    authority.init_ca(folder)
+    found = {}
+    for name in ("oslo", "rome"):
+        certificate, key = authority.issue(folder, name)
+        found[name] = read_key(key), read_certificates(certificate)
+    other = tmp_path_factory.mktemp("strangers")
+    authority.init_ca(other)
+    certificate, key = authority.issue(other, "rome")
+    found["stranger"] = read_key(key), read_certificates(certificate)
+    return read_certificates(folder / "ca.crt"), found
+
+
+def test_records_of_all_nodes_give_their_keys(authority):
+    roots, nodes = authority
+    keys = {name: RunKey.made() for name in ("oslo", "rome")}
+    records = [sign_record(RUN, name, key.public, *nodes[name]) for name, key in keys.items()]
+    assert checked_keys([*records, records[0]], RUN, ("oslo", "rome"), roots) == {n: k.public for n, k in keys.items()}
+
+
+def test_bad_records_are_refused_before_anything_is_sent(authority):
+    roots, nodes = authority
+    oslo, rome = (sign_record(RUN, name, RunKey.made().public, *nodes[name]) for name in ("oslo", "rome"))
+    names = ("oslo", "rome")
+    swapped = [replace(oslo, public=rome.public), replace(rome, public=oslo.public)]
+    forged = sign_record(RUN, "rome", RunKey.made().public, *nodes["stranger"])
+    posing = sign_record(RUN, "rome", RunKey.made().public, *nodes["oslo"])
+    replayed = sign_record(b"run 0", "rome", RunKey.made().public, *nodes["rome"])
+    mixed = sign_record(RUN, "rome", RunKey.made().public, nodes["oslo"][0], nodes["rome"][1])
+    again = sign_record(RUN, "rome", RunKey.made().public, *nodes["rome"])
+    same = sign_record(RUN, "rome", oslo.public, *nodes["rome"])
+    for records, seen in (
+        (swapped, "signature does not fit"),
+        ([oslo, forged], "does not lead to the CA"),
+        ([oslo, posing], r"its certificate is for \['oslo'\]"),
+        ([oslo, replayed], "of another run"),
+        ([oslo, mixed], "signature does not fit"),
+        ([oslo, rome, again], "two with different keys"),
+        ([oslo, same], "the same key"),
+        ([oslo], "missing: rome"),
+        ([oslo, rome, replace(rome, name="bonn")], "no node of this network"),
+        ([oslo, replace(rome, chain=(b"x",))], "cannot be read"),
+    ):
+        with pytest.raises(BadRecord, match=seen) as error:
+            checked_keys(records, RUN, names, roots)
+        assert "Nothing was sent" in str(error.value)
+    with pytest.raises(BadRecord, match="not valid now"):
+        check_record(rome, RUN, "rome", roots, datetime.now(UTC) + timedelta(days=4000))
+    assert isinstance(rome, KeyRecord)
+    assert new_run() != new_run()
+
+
+# ---------------------------------------------------------------------- runs
+def sealed_problems():
+    for name, plan in problems():
+        if plan.options.solver != "projection":
+            yield pytest.param(plan.parts, plan.network, replace(plan.options, secure_sums=16.0), id=name)
+
+
+@pytest.mark.parametrize(("parts", "network", "options"), list(sealed_problems()))
+def test_the_answer_is_that_without_masks(parts, network, options):
+    plain, secure = (by_node(run(parts, network, o)) for o in (replace(options, secure_sums=False), options))
+    for node, (answer, w) in secure.items():
+        truth, w_truth = plain[node]
+        np.testing.assert_allclose(w, w_truth, rtol=0, atol=1e-9 * np.abs(w_truth).max())
+        np.testing.assert_allclose(answer.eigenvalues, truth.eigenvalues, rtol=1e-9)
+
+
+NETWORKS = {
+    "path": Network.path(6), "star": Network.star(6), "ring": Network.ring(6, 4), "grid": Network.grid(2, 3), "complete": Network.complete(6),
+    "random": Network.random(6, 0.5, seed=1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_sums_are_those_of_the_fixed_point_values_bit_for_bit(name):
+    network = NETWORKS[name]
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(6, 50))
+    blocks = make_blocks([rng.normal(size=(4, 2)) for _ in range(6)], network, apart=True)
+    local.simulate_sealers(blocks, make_options([np.zeros((4, 2))] * 6, network))
+
+    def script(block, options, resume):
+        from dekpca.collectives import network_sum
+
+        return (yield from network_sum(block, "sum", values[int(block.nodes[0])], bound=40.0))
+
+    code = FixedPoint(40.0)
+    plain = code.decode(sum(code.encode(v) for v in values))
+    for found in local.drive(blocks, None, script=script).answers:
+        assert found.tobytes() == plain.tobytes()
+
+
+def test_data_beyond_the_public_bound_stop_the_run():
+    parts, network = clusters([20, 20, 20]), Network.path(3)
+    parts[1] = parts[1] + 100.0
+    options = make_options(
+        parts, network, 10, solver="landmarks", secure_sums=16.0, landmarks="kmeans", gamma_by_variance=True
+    )
+    with pytest.raises(OutOfBounds, match="node 1: network sum 'scale'"):
+        run(parts, network, options)
+
+
+def test_kernels_without_a_bound_are_refused():
+    parts, network = clusters([20, 20, 20]), Network.path(3)
+    options = make_options(
+        parts, network, 10, solver="landmarks", secure_sums=True, kernel=Kernel(lambda A, B: A @ B.T)
+    )
+    with pytest.raises(ValueError, match="no public bound"):
+        run(parts, network, options)
+
+
+# ---------------------------------------------------------------------- a recorder at all nodes but two
+def recorded(seed, network, broken=None, scale=1.0):
+    parts = [scale * part for part in clusters([30] * len(network), seed)]
+    options = make_options(parts, network, 60, solver="landmarks", secure_sums=64.0)
+    return record(parts, network, options, broken)
+
+
+def two_apart(network):
+    """Two nodes that are not neighbors, so that all neighbors of both record, and so does the root, to which an honest one tells nothing."""
+    others = [j for j in range(len(network)) if j != network.root]
+    for a in others:
+        for b in others:
+            if b != a and b not in network.neighborhoods(np.array([a]))[0]:
+                return a, b
+    raise AssertionError("no such network")
+
+
+@pytest.mark.parametrize("name", ["path", "star", "ring", "grid"])
+def test_a_recorder_at_all_nodes_but_two_sees_uniform_numbers(name):
+    network = NETWORKS[name]
+    a, b = two_apart(network)
+    recorder, blocks, _ = recorded(0, network)
+    mine, theirs = stripped(recorder, blocks, a, b), stripped(recorder, blocks, b, a)
+    words = np.concatenate(mine)
+    assert len(words) > 20_000
+    assert least_effect(len(words)) < 0.1  # far below that of any broken mask
+    assert uniform_p(words) > LEVEL
+    # sums under one nonce would show in differences
+    first = max(mine, key=len)
+    for other in mine:
+        if other is not first and len(other) > 1000:
+            assert uniform_p(first[: len(other)] - other) > LEVEL
+    # the recorder is as strong as it can be: the two honest nodes' total is what it sees in clear
+    total = np.concatenate([x + y for x, y in zip(mine, theirs, strict=True)])
+    assert uniform_p(total) < LEVEL
+
+
+def test_recordings_of_very_different_data_have_one_distribution():
+    network = NETWORKS["grid"]
+    a, b = two_apart(network)
+    words = []
+    for seed, scale in ((1, 1.0), (2, 1e-3)):
+        recorder, blocks, _ = recorded(seed, network, scale=scale)
+        words.append(np.concatenate(stripped(recorder, blocks, a, b)))
+    assert min(map(len, words)) > 10_000
+    assert same_p(*words) > LEVEL
+
+
+def test_a_reused_nonce_fails_the_tests():
+    class Stuck(Sealer):
+        def seal(self, kind, values, bound):
+            self._sealed = 0
+            return super().seal(kind, values, bound)
+
+    def broken(made):
+        for one in made.values():
+            one.__class__ = Stuck
+
+    recorder, _, _ = recorded(0, NETWORKS["grid"], broken)
+    a, _ = two_apart(NETWORKS["grid"])
+    # the recorder knows nothing of the numbers either: all masks are those of sum 0
+    sums = [sent[a] - sum(sent[int(c)] for c in NETWORKS["grid"].children[a]) for sent in recorder.sums]
+    long = sorted(sums, key=len)[-2:]
+    assert uniform_p(long[1][: len(long[0])] - long[0]) < LEVEL
+
+
+def test_a_missing_pair_fails_the_tests_and_stops_the_run():
+    network = NETWORKS["grid"]
+    a, b = two_apart(network)
+
+    def broken(made):
+        x, y = network.names[a], network.names[b]
+        made[x].keys = {other: key for other, key in made[x].keys.items() if other != y}
+
+    recorder, blocks, outcome = recorded(0, network, broken)
+    assert isinstance(outcome, BadMasks)
+    assert "do not cancel" in str(outcome)
+    assert len(recorder.sums) == 1  # the root made nothing of the first total, and nothing went down
+    assert stripped(recorder, blocks, a, b)[0][-1] == 1  # in clear: the count
+
+
+def test_masks_of_many_runs_do_not_repeat():
+    """A birthday test: of 300,000 masks from keys of 32 bits about ten pairs are equal, and one at least but for e^-10; of ours none."""
+    runs = 300_000
+    ends = [(b"a", RunKey.made().public), (b"b", RunKey.made().public)]
+    keys = [derived(b"one secret", i.to_bytes(4, "big"), ends) for i in range(runs)]
+    ours = np.array([mask_words(key, 0, 1)[0] for key in keys])
+    folded = np.array([mask_words(key[:4] + bytes(28), 0, 1)[0] for key in keys])
+    assert len(np.unique(ours)) == runs
+    assert len(np.unique(folded)) < runs

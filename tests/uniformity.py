@@ -1,0 +1,101 @@
+"""What a recorder makes of a run with secure sums: it strips every mask that it knows, and tests whether what is left is uniform."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import chi2, chi2_contingency, ncx2
+
+from dekpca.block import make_blocks
+from dekpca.engines import local
+from dekpca.engines.delivery import Delivery
+from dekpca.privacy.masks import mask_words
+
+LEVEL = 1e-6  # of a test: one false alarm in a million runs
+POWER = 0.99
+
+
+class Recorder(Delivery):
+    """Keeps every sealed message: which node sent it to which, and when."""
+
+    def __init__(self, blocks):
+        super().__init__(blocks)
+        self.sums: list[dict[int, np.ndarray]] = []  # for each sum, what each node sent to its parent
+        self.kinds: list[str] = []
+
+    def _deliver(self, says, copied=True):
+        for block, say in zip(self.blocks, says, strict=True):
+            if say.payload is None or say.payload.dtype != np.uint64:
+                assert say.payload is None or say.common, f"{say.kind}: something in clear left a node"
+                continue
+            for edge, row in enumerate(say.to.rows):
+                node = int(block.nodes[row])
+                if not self.sums or node in self.sums[-1]:
+                    self.sums.append({})
+                    self.kinds.append(say.kind)
+                self.sums[-1][node] = say.payload[edge].copy()
+        return super()._deliver(says, copied)
+
+
+def record(parts, network, options, broken=None):
+    """A run of the local engine with a recorder; `broken` may spoil the sealers. Returns recorder, blocks and the outcome (None if it stopped)."""
+    blocks = make_blocks(parts, network, apart=True)
+    local.simulate_sealers(blocks, options)
+    if broken is not None:
+        broken({block.names[0]: block.sealer for block in blocks})
+    recorder = Recorder(blocks)
+    try:
+        return recorder, blocks, local.drive(blocks, options, delivery=recorder)
+    except RuntimeError as error:
+        return recorder, blocks, error
+
+
+def stripped(recorder, blocks, honest, other):
+    """What is left of node `honest`'s messages, sum by sum, if all nodes but it and `other` put together what they sent and know."""
+    network = blocks[0].network
+    sealers = {block.names[0]: block.sealer for block in blocks}
+    name = network.names[honest]
+    assert other not in network.children[honest]
+    assert honest not in network.children[other]
+    left = []
+    for number, sent in enumerate(recorder.sums):
+        words = sent[honest].copy()
+        for child in network.children[honest]:
+            words -= sent[int(child)]
+        for node in range(len(network)):
+            if node not in (honest, other):
+                partner = network.names[node]
+                mask = mask_words(sealers[partner].keys[name], number, len(words))
+                words = words - mask if name < partner else words + mask
+        left.append(words)
+    return left
+
+
+def uniform_p(words: np.ndarray) -> float:
+    """The smallest p-value of a chi-square test of each of the 8 bytes, times 8."""
+    octets = words.view(np.uint8).reshape(-1, 8)
+    found = []
+    for place in range(8):
+        seen = np.bincount(octets[:, place], minlength=256)
+        expected = len(words) / 256
+        found.append(chi2.sf(float(((seen - expected) ** 2 / expected).sum()), 255))
+    return min(1.0, 8 * min(found))
+
+
+def same_p(a: np.ndarray, b: np.ndarray) -> float:
+    """The smallest p-value of tests, by byte, that two samples have one distribution, times 8."""
+    pair = [x.view(np.uint8).reshape(-1, 8) for x in (a, b)]
+    found = []
+    for place in range(8):
+        seen = np.stack([np.bincount(x[:, place], minlength=256) for x in pair])
+        found.append(chi2_contingency(seen[:, seen.sum(axis=0) > 0]).pvalue)
+    return min(1.0, 8 * min(found))
+
+
+def least_effect(n_words: int) -> float:
+    """The smallest effect (Cohen's w: root of the sum of (p - 1/256)^2 256) that `uniform_p` finds at LEVEL with POWER."""
+    critical = chi2.isf(LEVEL / 8, 255)
+    low, high = 0.0, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (low, middle) if ncx2.sf(critical, 255, middle) > POWER else (middle, high)
+    return float(np.sqrt(high / n_words))
