@@ -105,9 +105,8 @@ def test_integers_go_as_they_are():
 # ---------------------------------------------------------------------- key records
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory):
-    from dekpca.engines.peer.certificates import read_certificates, read_key
-
-    from dekpca.engines.peer import authority
+    from dekpca.engines.peer.net import authority
+    from dekpca.engines.peer.net.certificates import read_certificates, read_key
 
     folder = tmp_path_factory.mktemp("certs")
     authority.init_ca(folder)
