@@ -13,11 +13,11 @@ from dekpca.block import make_blocks
 from dekpca.core import landmarks
 from dekpca.core.clusters import LEAST_CLUSTER
 from dekpca.engines import local
-from dekpca.judging import EXTRA_COLUMNS, FREQUENCIES, SIGNS, Shapes
+from dekpca.judging import EXTRA_COLUMNS, SIGNS, Shapes, frequencies_for
 from dekpca.kernels import Kernel
 from dekpca.landmark_solver import CORRECTING
 
-COLUMNS = 11  # no other number below is 11, so that whatever has the shape of a row is noticed
+COLUMNS = 13  # no other number below is 13, so that whatever has the shape of a row is noticed
 PARTS = clusters([40, 25, 1, 33, 2, 18], columns=COLUMNS)
 NETWORK = Network.from_edges([(0, 1), (1, 2), (2, 3), (3, 0), (3, 4), (4, 5)])
 PUBLIC = np.random.default_rng(5).normal(size=(19, COLUMNS))
@@ -53,8 +53,8 @@ MODES = {  # settings -> the kinds of messages that may be said, and have to be
     "standardize": ({"standardize": True}, ITERATING | {"landmarks", "columns"}),
     "missing values": ({"impute": True}, ITERATING | {"landmarks", "columns"}),
     "paper": (PAPERS, {"data", "share", "view", "check", "values", "spectrum", "deflate"}),
-    "auto": (AUTO, ONE_SHOT | {"landmarks", "counts"}),
-    "auto, noise": ({**AUTO, "exchange_noise": 0.1}, ONE_SHOT | {"landmarks", "counts"}),
+    "auto": (AUTO, ONE_SHOT | {"landmarks"}),  # nodes too small for clusters
+    "auto, noise": ({**AUTO, "exchange_noise": 0.1}, ONE_SHOT | {"landmarks"}),
     "auto, no rows": ({**AUTO, "share_rows": False}, ONE_SHOT | {"landmarks", "counts", "scale"}),
     "one shot, samples": ({"solver": "landmarks"}, ONE_SHOT | {"landmarks"}),
     "one shot, centres": ({"solver": "landmarks", "landmarks": "kmeans"}, ONE_SHOT | {"landmarks", "counts"}),
@@ -113,11 +113,12 @@ def overheard(options, monkeypatch):
 
 def sums_of_a_stage(m, old, p, k):
     """Shapes of the sums along the tree that follow new landmarks, from `old` to m, for p functions of which k are components: up, down."""
-    q, new, F = min(m, k + EXTRA_COLUMNS), m - old, 2 * FREQUENCIES
+    q, new, F = min(m, k + EXTRA_COLUMNS), m - old, 2 * frequencies_for(COLUMNS)
     moments = new + old * new + new * (new + 1) // 2 + 2
     sides = p + SIGNS
-    products = (2 * F + m + p) * sides + p * p  # of features, psi and functions with functions and random signs
-    ones = 2 * F + m + sides + 1
+    # of features and psi with functions and random signs, of functions with each other (and weighted); all rows judge, so both sketches have them all
+    products = (2 * F + m) * sides + 2 * p * p
+    ones = 2 * F + m + sides + p
     leaks = k * k + SIGNS + (F + m) * SIGNS + SIGNS + 1
     correction = 2 * CORRECTING * (p + 1) + p
     return {
@@ -125,7 +126,7 @@ def sums_of_a_stage(m, old, p, k):
         "sketch": [(products + ones,), (Shapes(F, m, p, k).told,), (correction,)],
         "accuracy": [
             (leaks,),
-            (2 + 2 * k,),
+            (2 + 3 * k,),
             (1,),
             (2 + k,),
             (1 + 3 * k,),
