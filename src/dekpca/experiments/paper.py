@@ -237,7 +237,7 @@ def by_iteration(
             fixed.extend(fix(block, c.known) for block, c in zip(blocks, checkpoints, strict=True))
         similar = np.empty(len(problem.parts))
         for block, checkpoint, (on_marks, left, rest) in zip(blocks, checkpoints, fixed, strict=True):
-            w = (checkpoint.state.w @ checkpoint.state.rotation[:, :1])[..., 0]
+            w = (checkpoint.state.w @ checkpoint.state.iterate.rotation[:, :1])[..., 0]
             shared, own = w[:, : len(on_marks)], w[:, len(on_marks) :]
             inner = shared @ on_marks + np.sum(own * left, axis=1)
             square = np.sum(shared**2, axis=1) + np.sum(own * (rest @ own[..., None])[..., 0], axis=1)
