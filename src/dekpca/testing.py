@@ -113,7 +113,7 @@ def check_answers(name: str, got: Mapping[str, Any], expected: Mapping[str, Any]
             # rounding turns the columns beyond the components, whose eigenvalues may be nearly equal, and the estimate with them
             mine, theirs = (1.0 - np.array([*a.components, a.span]) for a in (answer.accuracy, truth.accuracy))
             np.testing.assert_allclose(
-                mine, theirs, rtol=0.05, atol=VALUE_TOLERANCE, err_msg=f"{name}, node {node}: accuracy"
+                mine, theirs, rtol=0.1, atol=VALUE_TOLERANCE, err_msg=f"{name}, node {node}: accuracy"
             )
         np.testing.assert_allclose(
             answer.eigenvalues,
