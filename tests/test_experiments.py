@@ -51,6 +51,7 @@ def test_an_interrupted_run_gives_the_same_file(tmp_path, monkeypatch):
         runner.run(replace(killed, measure=measure), SOURCE, 2, tmp_path / "cut")
     path = tmp_path / "cut" / "samples.csv"
     before = path.read_bytes()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
     with monkeypatch.context() as patched:  # killed while it writes
         patched.setattr(files.os, "replace", lambda *paths: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,6 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from dekpca.engines.peer.codec import flatten
 from threadpoolctl import threadpool_limits
 
 from dekpca import DecentralizedKernelPCA, Network, answer
@@ -15,6 +14,7 @@ from dekpca.backends import compiled
 from dekpca.columns import Features
 from dekpca.core import landmarks, native, nodewise, spectrum
 from dekpca.core.landmarks import Landmarks, RowKernel
+from dekpca.engines.peer.storage.codec import flatten
 from dekpca.experiments import scale
 from dekpca.kernels import Kernel
 from dekpca.options import settle

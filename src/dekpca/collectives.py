@@ -33,7 +33,7 @@ def network_sum(
     each node's own might differ in signs or rounding. `bound` is a public bound on the entries of the sum of sizes, by which sealed sums are scaled.
     """
     sealer, size = block.sealer, value.shape[0] if size is None else size
-    integers = value.dtype == np.int64
+    integers = aac.array_namespace(value).isdtype(value.dtype, "integral")
     if sealer is not None:
         value = sealer.seal(kind, value, bound)
     xp = aac.array_namespace(value)

@@ -132,7 +132,7 @@ class NodeModel:
     >>> node.name, node.transform(X[:5]).shape
     ('1', (5, 2))
     >>> print(*node.contents, sep="; ")
-    6 landmarks (means of at least 5 rows of one node); 78 landmarks (samples drawn from all nodes)
+    90 landmarks (samples drawn from all nodes)
     """
 
     def __init__(
