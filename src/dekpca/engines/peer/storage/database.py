@@ -24,7 +24,7 @@ from ..errors import NEW_RUN, Damaged
 
 FILE = "run.db"
 PAGE = 1 << 14  # bytes; most rows are blobs of up to 256 KiB, some are small messages
-MOST_LOG = 1 << 22  # bytes of the write-ahead log, after which it is copied to the database and begun anew
+MOST_LOG = 1 << 26  # bytes of the write-ahead log, after which it is copied to the database and begun anew
 PRAGMAS = (
     f"page_size={PAGE}",
     "journal_mode=WAL",

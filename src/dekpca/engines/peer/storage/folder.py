@@ -174,9 +174,9 @@ class RunFolder:
         value = {"state": saved.state, "last_sent": saved.last_sent, "traffic": saved.traffic}
         self._write(f"checkpoint-{generation}", codec.flatten(value))
         self._kept = [*self._kept, (generation, saved.round, self._known[0])][-KEPT:]
-        self._keep("checkpoints", self._kept)
         if len(self._kept) == KEPT and not self._fact("trimmed"):
-            self._keep("trimmed", True)
+            self.database.set_fact("trimmed", json.dumps(True))
+        self._keep("checkpoints", self._kept)
 
     def trim(self) -> None:
         """Delete what is not needed any more. Neighbors must know `through` before: they would take what is missing for lost."""

@@ -1,14 +1,14 @@
 """Messages of neighbors: on disk before they are acknowledged, and read from there when the program asks for them.
 
 The program reads a message as soon as it is complete; it need not wait for the disk. A message that is lost before it was synced was not
-acknowledged, and the neighbor sends it again. All writing is done by a thread, so that a slow disk does not hold up heartbeats; it commits
-once for all that wait. What it has not written yet is read from memory.
+acknowledged, and the neighbor sends it again. All writing is done by a thread, so that a slow disk does not hold up heartbeats. It writes when
+somebody waits for an acknowledgement or there is much to write, not for each message: a thread that wakes up for each would take the processor
+from the program just when that goes on. What it has not committed yet is read from memory.
 """
 
 from __future__ import annotations
 
 import json
-import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from ..protocol.checks import MessageHead
 from .database import Database, checksum
 
+BATCH = 16  # chunks that are written though nobody waits
 COLUMNS = "sender, round, attempt, kind, dtype, shape, start, data, crc"
 
 Then = Callable[[Exception | None], None]
@@ -56,13 +57,17 @@ class MessageLog:
         self._unwritten: dict[int, bytes] = {}  # row -> data
         self._next = 1  # row
         self._lock = threading.Lock()  # of all of the above
-        self._queue: queue.SimpleQueue[tuple[int, Chunk] | list[int] | Then | None] = queue.SimpleQueue()
+        self._jobs: list[tuple[int, Chunk] | list[int] | Then] = []  # in the order they came
+        self._work_due = threading.Condition(self._lock)
+        self._due = self._closing = False
         self._load()
         self._thread = threading.Thread(target=self._work, name="storage", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._queue.put(None)
+        with self._lock:
+            self._closing = True
+            self._wake()
         self._thread.join()
 
     # ------------------------------------------------------------------ writing
@@ -74,15 +79,21 @@ class MessageLog:
             row, self._next = self._next, self._next + 1
             self._unwritten[row] = chunk.data
             complete, extra = self._note(chunk, len(chunk.data), row)
-        self._queue.put((row, chunk))
-        if extra:
-            self._queue.put(extra)
+            self._jobs += [(row, chunk), extra] if extra else [(row, chunk)]
+            if len(self._jobs) >= BATCH:
+                self._wake()
         if complete:
             self.whole(chunk.sender, chunk.head.round)
 
     def sync(self, then: Then) -> None:
         """`then` is called, in another thread, when all that was appended is on disk, or with what kept it from there."""
-        self._queue.put(then)
+        with self._lock:
+            self._jobs.append(then)
+            self._wake()
+
+    def _wake(self) -> None:
+        self._due = True
+        self._work_due.notify()
 
     @property
     def backlog(self) -> int:
@@ -93,14 +104,14 @@ class MessageLog:
         """Nothing up to this round will be asked for again."""
         with self._lock:
             old = [key for key in self._messages if key[1] <= through]
-            self._queue.put([row for key in old for row in self._messages.pop(key).rows])
+            self._jobs.append([row for key in old for row in self._messages.pop(key).rows])
 
     def drop_partial(self, sender: str, round: int, attempt: int) -> None:
         """The rest of this message will not come."""
         with self._lock:
             message = self._partial.pop((sender, round, attempt), None)
-        if message is not None:
-            self._queue.put(message.rows)
+            if message is not None:
+                self._jobs.append(message.rows)
 
     def _note(self, chunk: Chunk, length: int, row: int) -> tuple[bool, list[int]]:
         """Note where a chunk is; returns whether it completes a message, and rows that nobody needs: of a second copy, or out of order."""
@@ -121,48 +132,38 @@ class MessageLog:
 
     def _work(self) -> None:
         """The thread that writes."""
-        going = True
-        while going:
-            jobs = [self._queue.get()]
-            while not self._queue.empty():
-                jobs.append(self._queue.get())
-            waiting: list[Then] = []
+        closing = False
+        while not closing:
+            with self._lock:
+                while not self._due:
+                    self._work_due.wait()
+                jobs, self._jobs, self._due, closing = self._jobs, [], False, self._closing
             try:
+                if self.failed is None:
+                    self._write(jobs)
+            except Exception as error:  # raised by the next call, and told to all that wait
+                self.failed = error
+            with self._lock:
                 for job in jobs:
                     if isinstance(job, tuple):
-                        self._insert(*job)
-                    elif isinstance(job, list):
-                        for row in job:
-                            self.database.write("DELETE FROM chunk WHERE id = ?", [row])
-                    elif job is None:
-                        going = False
-                    else:
-                        waiting.append(job)
-                if waiting and self.failed is None:
-                    self.database.commit()
-            except Exception as error:  # raised by the next call, and told to all that wait
-                self.failed = self.failed or error
-                waiting = [job for job in jobs if callable(job)]
-                going = None not in jobs
-            for then in waiting:
-                then(self.failed)
+                        del self._unwritten[job[0]]
+            for job in jobs:
+                if callable(job):
+                    job(self.failed)
 
-    def _insert(self, row: int, chunk: Chunk) -> None:
-        if self.failed is None:
-            shape = json.dumps(chunk.head.shape)
-            named = (
-                chunk.sender,
-                chunk.head.round,
-                chunk.attempt,
-                chunk.head.kind,
-                chunk.head.dtype,
-                shape,
-                chunk.start,
-            )
-            values = [row, *named, chunk.data, checksum(*named, chunk.data)]
-            self.database.write("INSERT INTO chunk VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-        with self._lock:
-            del self._unwritten[row]
+    def _write(self, jobs: list[tuple[int, Chunk] | list[int] | Then]) -> None:
+        """All of it in one transaction."""
+        for job in jobs:
+            if isinstance(job, tuple):
+                row, chunk = job
+                head = chunk.head
+                named = (chunk.sender, head.round, chunk.attempt, head.kind, head.dtype, json.dumps(head.shape), chunk.start)
+                values = [row, *named, chunk.data, checksum(*named, chunk.data)]
+                self.database.write("INSERT INTO chunk VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+            elif isinstance(job, list):
+                for row in job:
+                    self.database.write("DELETE FROM chunk WHERE id = ?", [row])
+        self.database.commit()
 
     # ------------------------------------------------------------------ reading
     def held(self, sender: str) -> list[int]:
