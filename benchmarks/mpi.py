@@ -139,7 +139,7 @@ def work(data: Path, runs: list[dict]) -> None:
             network = Network.ring(run.pop("J"), 4)
             rows = splits.evenly(y, np.full(len(network), run.pop("rows", ROWS)))
             mine = measure(comm, lambda j, rows=rows: X[rows[j]], network, **run)
-            seen.append([json.loads(text) for text in mpi.Company(comm).texts(json.dumps(mine))])
+            seen.append([json.loads(text) for text in mpi.Ranks(comm).texts(json.dumps(mine))])
     if comm.rank == 0:
         print("RESULT " + json.dumps(seen), flush=True)
 
