@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,15 @@ class Database:
                 raise
 
     def close(self) -> None:
-        with self.lock:
-            self._connection.close()  # what is not committed is rolled back
+        """What is not committed is rolled back. The write-ahead log stays as it is, as after `kill -9`: the last connection that may write would
+        copy it to the database and sync both. So the last one is another, which may only read.
+        """
+        with self.lock, ExitStack() as last:
+            with suppress(sqlite3.Error):  # then the log is copied
+                reader = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+                last.callback(reader.close)
+                reader.execute("SELECT count(*) FROM fact").fetchall()
+            self._connection.close()
 
     def write(self, statement: str, values: Sequence[Any] = ()) -> None:
         """Run a statement in the open transaction."""

@@ -157,7 +157,15 @@ class MessageLog:
             if isinstance(job, tuple):
                 row, chunk = job
                 head = chunk.head
-                named = (chunk.sender, head.round, chunk.attempt, head.kind, head.dtype, json.dumps(head.shape), chunk.start)
+                named = (
+                    chunk.sender,
+                    head.round,
+                    chunk.attempt,
+                    head.kind,
+                    head.dtype,
+                    json.dumps(head.shape),
+                    chunk.start,
+                )
                 values = [row, *named, chunk.data, checksum(*named, chunk.data)]
                 self.database.write("INSERT INTO chunk VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
             elif isinstance(job, list):
