@@ -63,7 +63,7 @@ class Database:
                 ((found,),) = self._connection.execute("PRAGMA quick_check(1)")
                 if found != "ok":
                     raise sqlite3.DatabaseError(found)
-                self._connection.executescript(SCHEMA)
+                self._connection.executescript(f"BEGIN;{SCHEMA}COMMIT;")  # one sync, not one for each table
             except BaseException:
                 self._connection.close()
                 raise
