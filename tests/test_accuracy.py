@@ -173,10 +173,10 @@ def test_redundant_points_are_left_out():
     points = rng.normal(size=(10, 3))
     twice = np.concatenate([points, points[:4], points[2:3] + 1e-9])
     kernel = Kernel("rbf", gamma=0.2)
-    kept = Landmarks.none(points).independent(twice, kernel, 1e-7)
+    kept = Landmarks.none(points).offered(twice, kernel).independent(1e-7)
     assert len(kept) == len(set(kept.tolist())) == 10
-    assert len(Landmarks.of(points[:5], kernel).independent(twice, kernel, 1e-7)) == 5
-    low_rank = Landmarks.none(points).independent(np.concatenate([points, 2 * points]), Kernel("linear"), 1e-7)
+    assert len(Landmarks.of(points[:5], kernel).offered(twice, kernel).independent(1e-7)) == 5
+    low_rank = Landmarks.none(points).offered(np.concatenate([points, 2 * points]), Kernel("linear")).independent(1e-7)
     assert len(low_rank) == 3
 
 

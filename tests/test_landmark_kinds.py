@@ -243,7 +243,7 @@ def test_what_landmarks_miss_is_estimated_without_bias(kernel, columns):
     parts = clusters([60, 45, 3, 50, 30], columns=columns)
     kernel = Kernel(kernel, gamma=1.0 / columns)
     X = np.concatenate(parts)
-    marks = Landmarks.of(X[Landmarks.none(X).independent(X[::17], kernel, 1e-7) * 17], kernel)
+    marks = Landmarks.of(X[Landmarks.none(X).offered(X[::17], kernel).independent(1e-7) * 17], kernel)
     psi = marks.coordinates(kernel, X)
     rest = kernel.gram(X, X) - psi @ psi.T
     G = np.linalg.eigh(psi @ psi.T)[1][:, -4:]

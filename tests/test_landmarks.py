@@ -165,7 +165,7 @@ def test_landmarks_of_a_run_are_those_of_the_rows_that_add_something():
     options = make_options(PARTS, PATH, 30)
     answers = local.run(Plan.of(PARTS, PATH, options)).answers
     offered = supplied(PARTS, PATH, [30], landmarks="samples")[0][0][0]["samples"]
-    kept = Landmarks.none(offered).independent(offered, RBF, REDUNDANT)
+    kept = Landmarks.none(offered).offered(offered, RBF).independent(REDUNDANT)
     for answer in answers:
         np.testing.assert_array_equal(answer.known.points, offered[kept])
         assert answer.known.kinds == [("samples", len(kept))]
@@ -175,40 +175,40 @@ def test_landmarks_of_a_run_are_those_of_the_rows_that_add_something():
 def test_points_that_add_nothing_are_left_out():
     X = np.concatenate(clusters([30, 20]))
     none = Landmarks.none(X)
-    assert sorted(none.independent(X, RBF, REDUNDANT)) == list(range(50))
+    assert sorted(none.offered(X, RBF).independent(REDUNDANT)) == list(range(50))
     twice = np.concatenate([X, X[::-1] + 1e-9])
-    kept = none.independent(twice, RBF, REDUNDANT)
+    kept = none.offered(twice, RBF).independent(REDUNDANT)
     assert sorted(np.where(kept < 50, kept, 99 - kept)) == list(range(50))
     linear = Kernel("linear")
-    kept = none.independent(X, linear, REDUNDANT)
+    kept = none.offered(X, linear).independent(REDUNDANT)
     assert len(kept) == 6  # as many as columns
     marks = Landmarks.of(X[kept], linear)
-    assert len(marks.independent(X, linear, REDUNDANT)) == 0
+    assert len(marks.offered(X, linear).independent(REDUNDANT)) == 0
     np.testing.assert_allclose(marks.coordinates(linear, X) @ marks.coordinates(linear, X).T, X @ X.T, atol=1e-9)
-    assert len(none.independent(np.zeros((3, 6)), linear, REDUNDANT)) == 0
-    assert len(none.independent(X[:0], RBF, REDUNDANT)) == 0
+    assert len(none.offered(np.zeros((3, 6)), linear).independent(REDUNDANT)) == 0
+    assert len(none.offered(X[:0], RBF).independent(REDUNDANT)) == 0
 
 
 def test_where_some_are_redundant_they_come_in_pivot_order():
     """The one of which the others leave the most comes first, so that the Cholesky factor's diagonal falls; where none is they stay as they are."""
     X = np.concatenate(clusters([30, 20]))
     for kernel in (RBF, Kernel("poly", gamma=0.1, degree=2)):
-        kept = Landmarks.none(X).independent(np.concatenate([X, X[:3]]), kernel, REDUNDANT)
+        kept = Landmarks.none(X).offered(np.concatenate([X, X[:3]]), kernel).independent(REDUNDANT)
         assert len(kept) <= len(X)
         points = np.concatenate([X, X[:3]])[kept]
         left = np.diagonal(np.linalg.cholesky(kernel.gram(points, points) + 1e-13 * np.eye(len(kept))))
         assert (np.diff(left) <= 1e-6 * left[0]).all()
     np.testing.assert_array_equal(
-        Landmarks.none(X).independent(X, Kernel("rbf", gamma=5.0), REDUNDANT), np.arange(len(X))
+        Landmarks.none(X).offered(X, Kernel("rbf", gamma=5.0)).independent(REDUNDANT), np.arange(len(X))
     )
 
 
 def test_more_landmarks_change_no_coordinate():
     X = np.concatenate(clusters([30, 20, 25]))
-    some, more = X[Landmarks.none(X).independent(X[:15], RBF, REDUNDANT)], X[15:40]
+    some, more = X[Landmarks.none(X).offered(X[:15], RBF).independent(REDUNDANT)], X[15:40]
     marks = Landmarks.of(some, RBF)
     before = marks.coordinates(RBF, X)
-    more = more[marks.independent(more, RBF, REDUNDANT)]
+    more = more[marks.offered(more, RBF).independent(REDUNDANT)]
     grown, growth = marks.grown(more, RBF)
     after = grown.coordinates(RBF, X)
     np.testing.assert_allclose(after[:, :15], before, atol=1e-9)
@@ -225,4 +225,4 @@ def test_a_bad_kernel_is_noticed_by_the_landmarks():
     with pytest.raises(
         ValueError, match=r"not positive semi-definite: smallest eigenvalue .* of the landmarks' kernel"
     ):
-        Landmarks.none(X).independent(X, kernel, REDUNDANT)
+        Landmarks.none(X).offered(X, kernel).independent(REDUNDANT)

@@ -580,7 +580,7 @@ def test_borrowed_samples_in_either_order(order, solver):
 def test_roots(count):
     points = np.random.default_rng(0).standard_normal((count, 2))
     kernel = Kernel("rbf", gamma=0.1 if count == 60 else 30.0)
-    kept = Landmarks.none(points).independent(points, kernel, landmarks.REDUNDANT)
+    kept = Landmarks.none(points).offered(points, kernel).independent(landmarks.REDUNDANT)
     assert (len(kept) == count) == (count == 20)
     marks = Landmarks.of(points[kept], kernel)
     assert not np.tril(marks.root, -1).any()

@@ -20,7 +20,7 @@ from .core.consensus import Estimate
 from .core.landmarks import Landmarks, RandomFeatures
 from .core.nodewise import by_nodes, row_bytes
 from .core.spectrum import to_numpy, transposed
-from .judging import Judged, judge_values
+from .judging import Judged, judge_values, most_frequencies
 from .kernels import Kernel
 from .landmark_solver import Correction, Found
 from .messages import Heard, Say
@@ -185,7 +185,8 @@ def better_of(block: Block, options: Options, known: Known, answer: Answer, valu
     xp, k = aac.array_namespace(values), options.n_components
     assert isinstance(answer.marks, Landmarks)
     assert known.directions is not None and known.landmark_values is not None  # noqa: PT018
-    judged = Judged.of(block, options, answer.kernel, FlatRows(block, block.samples))
+    most = most_frequencies(block.samples.shape[2])  # they cost little beside the iterations
+    judged = Judged.of(block, options, answer.kernel, FlatRows(block, block.samples), most)
     judged.marks, judged.psi = answer.marks, answer.marks.coordinates(answer.kernel, judged.X)
     own = judged.of_all(FlatRows(block, values).X)
     there = int((to_numpy(known.landmark_values) > 0).sum())

@@ -17,7 +17,7 @@ from .collectives import network_sum
 from .core import accuracy, landmarks
 from .core.accuracy import Accuracy
 from .core.clusters import LEAST_CLUSTER
-from .core.landmarks import Landmarks
+from .core.landmarks import Landmarks, Offered
 from .core.nodewise import by_nodes, row_bytes, summed
 from .core.sketch import Sketch
 from .core.spectrum import to_numpy, transposed
@@ -30,8 +30,11 @@ Script = Generator[Any, Any, Any]
 JUDGED_ROWS = 2048  # of the network, by which the number of landmarks is chosen and the answer judged
 PRIVATE_JUDGED_ROWS = 16384  # where rows may not leave their nodes: sums over few rows of a node say more about each
 EXTRA_COLUMNS = 32  # beyond the components: what leaks out of these lies far below
-FREQUENCIES, MORE_FREQUENCIES = 192, 1024  # of each of the two sketches; more for data of few columns
-CHEAP_COLUMNS = 64  # up to which a frequency costs little beside the landmarks that it spares
+FREQUENCIES = 192  # of each of the two sketches
+MORE_FREQUENCIES = (
+    1024  # for data of few columns, where these do not call an answer good enough: less noise spares landmarks
+)
+CHEAP_COLUMNS = 64  # up to which a frequency costs little beside a landmark
 SIGNS = 4  # random vectors that look for components in what the landmarks miss
 
 
@@ -64,7 +67,9 @@ class Judged:
     features: Array | None
 
     @classmethod
-    def of(cls, block: Block, options: Options, kernel: Kernel, rows: FlatRows) -> Judged:
+    def of(
+        cls, block: Block, options: Options, kernel: Kernel, rows: FlatRows, frequencies: int = FREQUENCIES
+    ) -> Judged:
         """Every node's share of the rows, evenly spread over them; before there are landmarks."""
         shares, places, X = judged_shares(block, options), None, rows.X
         if shares is not block.sizes:
@@ -73,21 +78,32 @@ class Judged:
             places = (np.repeat(rows.starts[:-1], own) + np.floor((_counted(own) + 0.5) * step)).astype(np.int64)
             places = rows.at(places)
             X = take(X, places)
-        sketches, features = None, None
+        judged = cls(X, shares, places, kernel, Landmarks.none(X), X[:, :0], kernel.diagonal(X), None, None)
         if kernel.has_features:
-            count = frequencies_for(X.shape[1])
-            first, second = (Sketch.drawn(kernel, X, count, options.seed, f"sketch {h}") for h in (1, 2))
-            sketches = first, second
-            xp = aac.array_namespace(X)
-            # Where a part of the rows judges, float32 is exact enough beside its noise, unless rows are so far from the origin that angles need
-            # more digits.
-            near = places is not None and len(places) and not kernel.far(xp.vecdot(X, X))
-            rough = xp.astype(X, xp.float32, copy=False) if near else X
-            work = first.size * row_bytes(rough[:, :1])
-            (features,) = by_nodes(
-                lambda r: (xp.concat([h.features(rough[r, :]) for h in (first, second)], axis=1),), X.shape[0], work, X
-            )
-        return cls(X, shares, places, kernel, Landmarks.none(X), X[:, :0], kernel.diagonal(X), sketches, features)
+            judged.draw_sketches(options.seed, frequencies)
+        return judged
+
+    def draw_sketches(self, seed: int, count: int) -> None:
+        """Two of `count` frequencies each, and their features of the rows."""
+        X, kernel = self.X, self.kernel
+        xp = aac.array_namespace(X)
+        first, second = (Sketch.drawn(kernel, X, count, seed, f"sketch {h}") for h in (1, 2))
+        # Where a part of the rows judges, float32 is exact enough beside its noise, unless rows are so far from the origin that angles need
+        # more digits.
+        near = self.places is not None and len(self.places) and not kernel.far(xp.vecdot(X, X))
+        rough = xp.astype(X, xp.float32, copy=False) if near else X
+        work = first.size * row_bytes(rough[:, :1])
+        self.sketches = first, second
+        (self.features,) = by_nodes(
+            lambda r: (xp.concat([h.features(rough[r, :]) for h in (first, second)], axis=1),), X.shape[0], work, X
+        )
+
+    def refine(self, seed: int) -> bool:
+        """More frequencies, if there are few and more cost little; whether this changed anything."""
+        if self.sketches is None or self.sketches[0].size >= 2 * most_frequencies(self.X.shape[1]):
+            return False
+        self.draw_sketches(seed, most_frequencies(self.X.shape[1]))
+        return True
 
     @property
     def count(self) -> float:
@@ -111,10 +127,10 @@ class Judged:
         """Those of the block's rows (rows, ...) that judge."""
         return rows if self.places is None else take(rows, self.places)
 
-    def extend(self, block: Block, points: Array) -> None:
-        """With more landmarks: what is there already stays as it is."""
+    def extend(self, block: Block, points: Array, offered: Offered | None = None) -> None:
+        """With more landmarks: what is there already stays as it is. `offered` are these points, if known already."""
         marks, kernel, X, psi = self.marks, self.kernel, self.X, self.psi
-        self.marks, growth = block.once("landmarks", marks.size, lambda: marks.grown(points, kernel))
+        self.marks, growth = block.once("landmarks", marks.size, lambda: marks.grown(points, kernel, offered))
         work = row_bytes(self.marks.root) // 4  # rows enough for a product at full speed
         (new,) = by_nodes(lambda r: (growth.coordinates(X[r, :], psi[r, :]),), X.shape[0], work, X)
         self.psi = aac.array_namespace(points).concat([psi, new], axis=1) if psi.shape[1] else new
@@ -129,14 +145,14 @@ class Verdict:
     accuracy: Accuracy
 
 
-def frequencies_for(columns: int) -> int:
-    """Of each of the two sketches: more where a frequency costs little."""
+def most_frequencies(columns: int) -> int:
+    """Of each of the two sketches, where the first few do not call an answer good enough."""
     return MORE_FREQUENCIES if columns <= CHEAP_COLUMNS else FREQUENCIES
 
 
 def judging_numbers(rows: int, columns: int, m: int, p: int, root: bool) -> int:
     """How many numbers it takes at once to judge p functions in the span of m landmarks by these rows, and at the root: for memory.py."""
-    features = 4 * frequencies_for(columns)
+    features = 4 * most_frequencies(columns)
     sums = (features + 2 * m) * (p + SIGNS)
     at_root = 6 * sums + 4 * m * m + m * features if root else 0
     return rows * (columns + 2 * m + features + features // 2 + 3 * p) + 2 * sums + at_root
@@ -180,7 +196,7 @@ def judge_values(
     kept: list[Separated] = []
 
     def separate(total: Array, sums: tuple[Array, ...] = sums) -> Array:
-        on_marks = [to_numpy(s.on_landmarks(judged.marks)).astype(np.float64) for s in judged.sketches or ()]
+        on_marks = [to_numpy(s.on_landmarks(judged.marks, z.dtype)) for s in judged.sketches or ()]
         values = None if exact is None else to_numpy(exact).astype(np.float64)
         taken = Sums(*_split(total, sums))
         rows = Rows(all_rows, judged.count, [count for _, count in one_for_each])

@@ -37,6 +37,7 @@ Array = Any
 Script = Generator[Any, Any, Any]
 
 MARGIN = 1.25  # landmarks grow until the estimated error is so many times below the tolerance: a part of the rows says so, and all decide
+CLEAR = 4.0  # so many times below the tolerance few frequencies have to see the error; else more of them decide
 MOST_GROWTH, LEAST_GROWTH = 4.0, 1.4  # of the landmarks from a stage to the next
 MANY = 300  # landmarks, from which on they grow by half as much at most: work goes with their square
 ORDER, MOST_ORDER = (
@@ -187,12 +188,13 @@ def add_landmarks(block: Block, growth: Growth, known: Known, wanted: int) -> Sc
     """About so many more landmarks, as far as they add something to those that are there."""
     judged = growth.judged
     for kind, points in (yield from growth.supply.more(wanted)).items():
+        offered = None
         if points.shape[0]:
             if kind == "points" and known.columns is not None:
                 points = known.columns.standardized(points)
-            points = yield from without_redundant(block, judged.kernel, judged.marks, points)
+            points, offered = yield from without_redundant(block, judged.kernel, judged.marks, points)
         if points.shape[0]:
-            judged.extend(block, points)
+            judged.extend(block, points, offered)
             known.kinds.append((kind, int(points.shape[0])))
     if not judged.marks.size:
         raise ValueError(
@@ -318,7 +320,11 @@ def judge(block: Block, options: Options, growth: Growth, found: Principal) -> S
         return Verdict(xp.zeros((k,), **like), xp.zeros((0, k), **like), Accuracy.exact(k))
     if judged.sketches is None:
         return (yield from judge_by_doubling(block, options, judged, found))
-    return (yield from judge_values(block, options, judged, found.functions(judged.psi), found.values, found.rows))
+    functions = found.functions(judged.psi)
+    verdict = yield from judge_values(block, options, judged, functions, found.values, found.rows)
+    if verdict.accuracy.error > options.tol / CLEAR and judged.refine(options.seed):
+        verdict = yield from judge_values(block, options, judged, functions, found.values, found.rows)
+    return verdict
 
 
 def judge_by_doubling(block: Block, options: Options, judged: Judged, found: Principal) -> Script:

@@ -17,7 +17,7 @@ from .block import Block, FlatRows, take
 from .collectives import collect_rows, network_sum
 from .core import landmarks
 from .core.clusters import LEAST_CLUSTER, ROWS_A_CLUSTER, cluster_means, grouped
-from .core.landmarks import Landmarks, node_random
+from .core.landmarks import Landmarks, Offered, node_random
 from .core.nodewise import summed
 from .core.spectrum import eps, to_numpy, transposed
 from .kernels import Kernel, uniform
@@ -214,11 +214,16 @@ def spread_of_rows(block: Block, rows: FlatRows, seed: int) -> Script:
 
 
 def without_redundant(block: Block, kernel: Kernel, marks: Landmarks, points: Array) -> Script:
-    """Those of new points that add something to the landmarks, in an order that keeps their Cholesky factor sound; the root decides for all."""
+    """Those of new points that add something to the landmarks, in an order that keeps their Cholesky factor sound; the root decides for all.
+
+    Returns the points and, at the root and if all were kept, what it computed of them (`Offered`).
+    """
     least = max(landmarks.REDUNDANT, 1000 * eps(points))
+    known: list[Offered] = []
 
     def decide(total: Array) -> Array:
-        kept = marks.independent(to_numpy(points), kernel, least)
+        known.append(marks.offered(points, kernel))
+        kept = known[0].independent(least)
         return block.array(np.concatenate([kept, np.full(points.shape[0] - len(kept), -1)]))
 
     places = yield from network_sum(block, "landmarks", points[0, :1] * 0, decide, points.shape[0], bound=1.0)
@@ -227,4 +232,6 @@ def without_redundant(block: Block, kernel: Kernel, marks: Landmarks, points: Ar
     inside = ((kept >= 0) & (kept < points.shape[0]) & (kept == np.rint(kept))).all()  # not where it is NaN
     if not inside or len(np.unique(kept)) < len(kept):
         raise ValueError("the root of the network keeps landmarks that there are not; start all nodes anew")
-    return take(points, kept.astype(np.int64))
+    if np.array_equal(kept, np.arange(points.shape[0])):
+        return points, known[0] if known else None
+    return take(points, kept.astype(np.int64)), None

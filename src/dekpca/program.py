@@ -194,7 +194,7 @@ def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array
         points = known.columns.standardized(points)
     if points.shape[0]:
         none = landmarks.Landmarks.none(rows.X)
-        points = yield from without_redundant(block, known.kernel(options), none, points)
+        points, _ = yield from without_redundant(block, known.kernel(options), none, points)
     if not points.shape[0]:
         raise ValueError("no landmarks came out; raise n_landmarks, or use another kind of landmarks")
     known.kinds.append((kind, int(points.shape[0])))

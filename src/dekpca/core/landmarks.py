@@ -14,7 +14,7 @@ from typing import Any
 
 import array_api_compat as aac
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpstrf
+from scipy.linalg.lapack import dpstrf
 
 from ..kernels import Kernel
 from . import native, spectrum
@@ -96,49 +96,31 @@ class Landmarks:
         xp = aac.array_namespace(like)
         return cls(like[:0, :], xp.zeros((0, 0), dtype=like.dtype, device=aac.device(like)))
 
-    def grown(self, points: Array, kernel: Kernel) -> tuple[Landmarks, Growth]:
-        """With more points, none of them redundant; and how the coordinates of a sample go on."""
+    def offered(self, points: Array, kernel: Kernel) -> Offered:
+        """Points that may become landmarks, beside these."""
         xp = aac.array_namespace(points)
         exact = xp.astype(points, xp.float64)
         old, root = xp.astype(self.points, xp.float64), xp.astype(self.root, xp.float64)
         gram = RowKernel(kernel, exact)(exact)
         check_finite(gram[None, ...], ["the landmarks"], kernel)
-        across = kernel.gram(exact, old) @ root  # (new, old): what the old ones express of the new
-        factor = xp.linalg.cholesky(gram - across @ transposed(across))
-        inverse = transposed(spectrum.inverse_triangle(factor[None, ...])[0, ...])  # upper triangular
+        across = kernel.gram(exact, old) @ root
+        left = gram - across @ transposed(across) if self.size else gram
+        return Offered(kernel, gram, across, left, spectrum.cholesky(left))
+
+    def grown(self, points: Array, kernel: Kernel, offered: Offered | None = None) -> tuple[Landmarks, Growth]:
+        """With more points, none of them redundant; and how the coordinates of a sample go on. `offered` are these points, if known already."""
+        xp = aac.array_namespace(points)
+        offered = offered or self.offered(points, kernel)
+        if offered.factor is None:
+            raise np.linalg.LinAlgError("the landmarks' kernel matrix has no Cholesky factor")
+        root, across = xp.astype(self.root, xp.float64), offered.across
+        inverse = transposed(spectrum.inverse_triangle(offered.factor[None, ...])[0, ...])  # upper triangular
         beside = -(root @ transposed(across)) @ inverse
-        below = xp.zeros((exact.shape[0], old.shape[0]), dtype=exact.dtype, device=aac.device(exact))
+        below = xp.zeros(across.shape, dtype=across.dtype, device=aac.device(across))
         whole = xp.concat([xp.concat([root, beside], axis=1), xp.concat([below, inverse], axis=1)], axis=0)
         kind = points.dtype
         growth = Growth(RowKernel(kernel, points), xp.astype(across, kind), xp.astype(inverse, kind))
         return Landmarks(xp.concat([self.points, points]), xp.astype(whole, kind)), growth
-
-    def independent(self, points: np.ndarray, kernel: Kernel, least: float) -> np.ndarray:
-        """Places of those new points (on the host) that the landmarks and each other leave enough of, the one with the most left first."""
-        exact = points.astype(np.float64)
-        old, root = (spectrum.to_numpy(x).astype(np.float64) for x in (self.points, self.root))
-        gram = kernel.gram(exact, exact)
-        check_finite(gram[None, ...], ["the landmarks"], kernel)
-        size = max(float(np.diagonal(gram).max(initial=0.0)), 0.0)
-        across = kernel.gram(exact, old) @ root if len(old) else np.zeros((len(exact), 0))
-        left = gram - across @ across.T
-        lowest = 0.0 if kernel.is_definite or not len(gram) else float(np.linalg.eigvalsh(gram)[0])
-        if lowest < -(spectrum.NEGATIVE + 10 * len(gram) * np.finfo(np.float64).eps) * len(gram) * max(size, 1e-300):
-            raise ValueError(
-                f"kernel {kernel.label} is not positive semi-definite: smallest eigenvalue {lowest:.3g} of the landmarks' kernel matrix, whose "
-                f"entries are up to {size:.3g}; change the kernel or its parameters, or fit on one node (network=1), which leaves negative "
-                "eigenvalues out"
-            )
-        enough = max(least * size, 1e-300)
-        if np.diagonal(left).max(initial=0.0) <= enough:  # of the first pivot LAPACK does not ask
-            return np.zeros(0, dtype=np.int64)
-        factor, wrong = dpotrf(left, lower=1)
-        if (
-            not wrong and np.diagonal(factor).min() ** 2 > enough
-        ):  # none is redundant: no order is needed, and this is far faster
-            return np.arange(len(left))
-        _, order, rank, _ = dpstrf(left, tol=enough, lower=1)
-        return order[:rank] - 1
 
     def coordinates(self, kernel: Kernel, samples: Array) -> Array:
         """psi of each sample, not centred: (..., n, m)."""
@@ -159,6 +141,39 @@ class Landmarks:
         psi, *squares = by_nodes(some, flat.shape[0], work, flat)
         psi = xp.reshape(psi, (*samples.shape[:-1], self.root.shape[0]))
         return psi, xp.reshape(squares[0], samples.shape[:-1]) if squares else None
+
+
+@dataclass(frozen=True, eq=False)
+class Offered:
+    """Points that may become landmarks, in float64: their kernel matrix, `across` (new, old), what the landmarks express of them, `left`, what these
+    leave of the kernel matrix, and its Cholesky factor, if it has one."""
+
+    kernel: Kernel
+    gram: Array
+    across: Array
+    left: Array
+    factor: Array | None
+
+    def independent(self, least: float) -> np.ndarray:
+        """Places of the points that the landmarks and each other leave enough of, the one with the most left first."""
+        n = int(self.gram.shape[0])
+        xp = aac.array_namespace(self.gram)
+        size = max(float(xp.max(xp.linalg.diagonal(self.gram))), 0.0) if n else 0.0
+        if not self.kernel.is_definite and n:
+            lowest = float(np.linalg.eigvalsh(spectrum.to_numpy(self.gram))[0])
+            if lowest < -(spectrum.NEGATIVE + 10 * n * np.finfo(np.float64).eps) * n * max(size, 1e-300):
+                raise ValueError(
+                    f"kernel {self.kernel.label} is not positive semi-definite: smallest eigenvalue {lowest:.3g} of the landmarks' kernel matrix, "
+                    f"whose entries are up to {size:.3g}; change the kernel or its parameters, or fit on one node (network=1), which leaves "
+                    "negative eigenvalues out"
+                )
+        enough = max(least * size, 1e-300)
+        if not n or float(xp.max(xp.linalg.diagonal(self.left))) <= enough:  # of the first pivot LAPACK does not ask
+            return np.zeros(0, dtype=np.int64)
+        if self.factor is not None and float(xp.min(xp.linalg.diagonal(self.factor))) ** 2 > enough:
+            return np.arange(n)  # none is redundant: no order is needed, and this is far faster
+        _, order, rank, _ = dpstrf(spectrum.to_numpy(self.left), tol=enough, lower=1)
+        return order[:rank] - 1
 
 
 class RowKernel:

@@ -62,9 +62,11 @@ class Sketch:
             return found
         return found * xp.astype(xp.concat([self.weights, self.weights]), samples.dtype, copy=False)
 
-    def on_landmarks(self, marks: Landmarks) -> Array:
-        """A (m, 2 F) with r(x) = z(x) - A'psi(x)."""
-        return transposed(marks.root) @ self.features(marks.points)
+    def on_landmarks(self, marks: Landmarks, dtype: Any = None) -> Array:
+        """A (m, 2 F) with r(x) = z(x) - A'psi(x); z is computed in `dtype`, if one is given."""
+        xp = aac.array_namespace(marks.points)
+        z = self.features(xp.astype(marks.points, dtype or marks.points.dtype, copy=False))
+        return transposed(marks.root) @ xp.astype(z, marks.root.dtype, copy=False)
 
     def weighted(self, coefficients: Array) -> Array:
         """Coefficients of features with weights, as coefficients of features without."""

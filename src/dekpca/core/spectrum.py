@@ -179,16 +179,22 @@ def invert(matrices: Array, times: float = 1.0, by: Array | None = None) -> Arra
 
 def definite(matrices: Array, by: Array) -> bool:
     """Whether all of a stack, each with a number of its own (B,) added along its diagonal, have a Cholesky factor."""
-    xp = aac.array_namespace(matrices)
     if _native(matrices):
         return bool(native.steps.definite(np.ascontiguousarray(matrices), np.ascontiguousarray(by)))
-    matrices = shifted(matrices, by)
+    return cholesky(shifted(matrices, by)) is not None
+
+
+def cholesky(matrices: Array) -> Array | None:
+    """The lower Cholesky factors of a matrix, or of each of a stack; None where one has none."""
+    xp = aac.array_namespace(matrices)
     if aac.is_torch_array(matrices):
-        return not bool(xp.linalg.cholesky_ex(matrices).info.any())
+        factors, wrong = xp.linalg.cholesky_ex(matrices)
+        return None if bool(wrong.any()) else factors
     try:
-        return bool(xp.all(xp.isfinite(xp.linalg.cholesky(matrices))))  # CuPy does not raise
+        factors = xp.linalg.cholesky(matrices)
     except np.linalg.LinAlgError:
-        return False
+        return None
+    return factors if bool(xp.all(xp.isfinite(factors))) else None  # CuPy does not raise
 
 
 def largest(gram: Array) -> Array:
