@@ -88,6 +88,17 @@ def test_a_part_of_the_rows_judges_as_all_do(monkeypatch):
         assert true_error(model.transform(np.concatenate(parts)), truth) < 0.05
 
 
+@pytest.mark.parametrize("solver", ["auto", "projection"])
+def test_nodes_too_small_to_judge_take_part(solver, monkeypatch):
+    """A node of one row has no share of the rows that judge; the star's leaves are blocks of their own."""
+    monkeypatch.setattr(judging, "JUDGED_ROWS", 60)
+    X = np.concatenate(PARTS)
+    parts = [X[:-2], X[-2:-1], X[-1:]]
+    model = fit(parts, 2, True, network=Network.path(3), gamma=0.05, solver=solver, n_landmarks=80)
+    _, truth = central(X, 2, Kernel("rbf", gamma=0.05))
+    assert true_error(model.transform(X), truth) < 0.01
+
+
 def test_the_answer_does_not_depend_on_network_or_neighbors():
     one, two = (fit(PARTS, 3, network=network) for network in (Network.path(5), Network.star(5)))
     np.testing.assert_allclose(one.eigenvalues_, two.eigenvalues_, rtol=1e-9)

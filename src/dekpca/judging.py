@@ -90,7 +90,7 @@ class Judged:
         first, second = (Sketch.drawn(kernel, X, count, seed, f"sketch {h}") for h in (1, 2))
         # Where a part of the rows judges, float32 is exact enough beside its noise, unless rows are so far from the origin that angles need
         # more digits.
-        near = self.places is not None and len(self.places) and not kernel.far(xp.vecdot(X, X))
+        near = self.places is not None and not kernel.far(xp.vecdot(X, X))
         rough = xp.astype(X, xp.float32, copy=False) if near else X
         work = first.size * row_bytes(rough[:, :1])
         self.sketches = first, second
@@ -196,7 +196,7 @@ def judge_values(
     kept: list[Separated] = []
 
     def separate(total: Array, sums: tuple[Array, ...] = sums) -> Array:
-        on_marks = [to_numpy(s.on_landmarks(judged.marks, z.dtype)) for s in judged.sketches or ()]
+        on_marks = [to_numpy(s.on_landmarks(judged.marks, z.dtype)).astype(np.float64) for s in judged.sketches or ()]
         values = None if exact is None else to_numpy(exact).astype(np.float64)
         taken = Sums(*_split(total, sums))
         rows = Rows(all_rows, judged.count, [count for _, count in one_for_each])

@@ -196,7 +196,9 @@ class Kernel:
 
     def far(self, squares: Array | None) -> bool:
         """Whether samples with these `squares` lie so far from the origin that they should be compared with others near them one set at a time."""
-        return squares is not None and self.gamma * float(aac.array_namespace(squares).max(squares)) > FAR_FROM_ORIGIN
+        if squares is None or 0 in squares.shape:
+            return False
+        return self.gamma * float(aac.array_namespace(squares).max(squares)) > FAR_FROM_ORIGIN
 
     def diagonal(self, A: Array) -> Array:
         """k(x, x) for each row of A (..., a, M): (..., a)."""

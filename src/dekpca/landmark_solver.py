@@ -123,11 +123,13 @@ class Moments:
             return self.second
         return self.second - np.outer(self.first, self.first) / self.count
 
-    def principal(self, centering: str | None, q: int, kernel_size: float) -> tuple[np.ndarray, np.ndarray]:
-        """The q leading eigenvalues and unit directions, signs settled; directions that are rounding are left out."""
+    def principal(
+        self, centering: str | None, q: int, kernel_size: float, like: Array | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The q leading eigenvalues and unit directions, signs settled; directions that are rounding are left out. Computed where `like` is."""
         if not len(self.first):
             return np.zeros(0), np.zeros((0, 0))
-        values, vectors = accuracy.leading(self.centered(centering), q)
+        values, vectors = accuracy.leading(self.centered(centering), q, like)
         keep = values > max(1e-12 * values[0], 100 * np.finfo(np.float64).eps * self.count * kernel_size)
         vectors = vectors[:, keep]
         largest = np.abs(vectors).argmax(axis=0)
@@ -259,7 +261,7 @@ def directions(
     def find(total: Array) -> Array:
         moments = kept[0] = moments_of(to_numpy(total).astype(np.float64))
         size = moments.trace / max(moments.count, 1.0)
-        values, vectors = moments.principal(options.centering, q, size)
+        values, vectors = moments.principal(options.centering, q, size, total)
         mean = moments.first / moments.count if options.centering else np.zeros(m)
         missing = q - len(values)  # directions in which there is no data
         told = [[moments.trace - moments.count * float(mean @ mean)], np.pad(values, (0, missing)), mean]

@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import array_api_compat as aac
 import numpy as np
 
-from .spectrum import eps
+from .spectrum import eps, to_numpy
 
 Array = Any
 
@@ -224,10 +225,15 @@ def doubling(covariance: np.ndarray, half: int, k: int, q: int, missed: float, t
     return Accuracy.of(np.maximum(each, 0.0), error, np.zeros((k, k)), tol, "doubling")
 
 
-def leading(covariance: np.ndarray, q: int) -> tuple[np.ndarray, np.ndarray]:
-    """The q leading eigenvalues and eigenvectors, largest first."""
-    from scipy.linalg import eigh
-
+def leading(covariance: np.ndarray, q: int, like: Array | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The q leading eigenvalues and eigenvectors, largest first; computed on the device of `like`, if that is not the host."""
     m = len(covariance)
-    values, vectors = eigh(covariance, subset_by_index=[max(0, m - q), m - 1])
+    if like is None or aac.is_numpy_array(like):
+        from scipy.linalg import eigh
+
+        values, vectors = eigh(covariance, subset_by_index=[max(0, m - q), m - 1])
+    else:
+        xp = aac.array_namespace(like)
+        found = xp.linalg.eigh(xp.asarray(covariance, device=aac.device(like)))
+        values, vectors = (to_numpy(x[..., max(0, m - q) :]) for x in found)
     return np.maximum(values[::-1], 0.0), vectors[:, ::-1]
