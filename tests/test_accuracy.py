@@ -413,7 +413,7 @@ def test_the_projection_solver_ends_no_worse_than_it_began(width, monkeypatch):
 def test_sums_over_few_rows_of_a_node_are_not_told_where_rows_may_not_leave(monkeypatch):
     """The rows that judge are a part of all: a node whose part is a row or two would tell these rows."""
     monkeypatch.setattr(judging, "JUDGED_ROWS", 60)
-    monkeypatch.setattr(judging, "PRIVATE_JUDGED_ROWS", 60)
+    monkeypatch.setattr(judging, "MOST_JUDGED_ROWS", 60)
     parts = clusters([300, 200, 7, 90, 4])
     network = Network.ring(5)
     (block, *_) = make_blocks(parts, network)

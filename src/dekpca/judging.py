@@ -27,8 +27,11 @@ from .options import Options
 Array = Any
 Script = Generator[Any, Any, Any]
 
-JUDGED_ROWS = 2048  # of the network, by which the number of landmarks is chosen and the answer judged
-PRIVATE_JUDGED_ROWS = 16384  # where rows may not leave their nodes: sums over few rows of a node say more about each
+JUDGED_ROWS = 2048  # of the network, by which the number of landmarks is chosen and the answer judged: at least,
+JUDGED_SHARE = 64  # and one row in so many,
+MOST_JUDGED_ROWS = (
+    16384  # and at most. As many where rows may not leave their nodes: sums over few rows of a node say more about each
+)
 EXTRA_COLUMNS = 32  # beyond the components: what leaks out of these lies far below
 FREQUENCIES = 192  # of each of the two sketches
 MORE_FREQUENCIES = (
@@ -43,8 +46,9 @@ def judged_shares(block: Block, options: Options) -> np.ndarray:
 
     Where rows may not leave their nodes, a node whose share is less than a cluster says nothing: a sum over one row tells the row.
     """
-    most = JUDGED_ROWS if options.share_rows else PRIVATE_JUDGED_ROWS
-    if int(block.sizes.sum()) <= most:
+    rows = int(block.sizes.sum())
+    most = min(max(JUDGED_ROWS, rows // JUDGED_SHARE), MOST_JUDGED_ROWS) if options.share_rows else MOST_JUDGED_ROWS
+    if rows <= most:
         return block.sizes
     shares = landmarks.allot(block.sizes, block.network.names, most, options.seed)
     if not options.share_rows:
@@ -80,7 +84,7 @@ class Judged:
             X = take(X, places)
         judged = cls(X, shares, places, kernel, Landmarks.none(X), X[:, :0], kernel.diagonal(X), None, None)
         if kernel.has_features:
-            judged.draw_sketches(options.seed, frequencies)
+            judged.draw_sketches(options.seed, max(frequencies, first_frequencies(int(block.sizes.sum()))))
         return judged
 
     def draw_sketches(self, seed: int, count: int) -> None:
@@ -145,14 +149,19 @@ class Verdict:
     accuracy: Accuracy
 
 
+def first_frequencies(rows: int) -> int:
+    """Of each of the two sketches, for so many rows in all: with many rows more cost little beside one pass over them."""
+    return min(FREQUENCIES * max(1, rows // (JUDGED_SHARE * JUDGED_ROWS)), MORE_FREQUENCIES)
+
+
 def most_frequencies(columns: int) -> int:
     """Of each of the two sketches, where the first few do not call an answer good enough."""
     return MORE_FREQUENCIES if columns <= CHEAP_COLUMNS else FREQUENCIES
 
 
-def judging_numbers(rows: int, columns: int, m: int, p: int, root: bool) -> int:
-    """How many numbers it takes at once to judge p functions in the span of m landmarks by these rows, and at the root: for memory.py."""
-    features = 4 * most_frequencies(columns)
+def judging_numbers(rows: int, all_rows: int, columns: int, m: int, p: int, root: bool) -> int:
+    """How many numbers it takes at once to judge p functions in the span of m landmarks by these of all rows, and at the root: for memory.py."""
+    features = 4 * max(first_frequencies(all_rows), most_frequencies(columns))
     sums = (features + 2 * m) * (p + SIGNS)
     at_root = 6 * sums + 4 * m * m + m * features if root else 0
     return rows * (columns + 2 * m + features + features // 2 + 3 * p) + 2 * sums + at_root

@@ -133,7 +133,9 @@ def _without_gram(block: Block, options: Options, compiled: bool = False) -> int
     if options.init == "landmarks" and m and not options.random_features:
         rows = int(judged_shares(block, options)[block.nodes].sum())
         p = k + EXTRA_COLUMNS
-        judging = judging_numbers(rows, block.samples.shape[2], m, p, block.network.root in block.nodes)
+        judging = judging_numbers(
+            rows, int(block.sizes.sum()), block.samples.shape[2], m, p, block.network.root in block.nodes
+        )
     if options.random_features:
         return int(B * n * (M + 2 * m) * _item(block))
     if options.solver != "projection":
