@@ -114,11 +114,11 @@ def test_default_matches_central_on_digits_split_by_class(digits, share_rows):
     assert model.converged_
     assert model.n_iter_ == 1
     agreement = metrics.agreement(model, central, X)
-    assert agreement.min() > 1 - 1e-3  # tol
+    assert agreement.min() > 0.9995  # tol, as a cosine
     assert np.ptp(agreement, axis=0).max() < 1e-12  # all nodes have the same functions
     errors, estimates = 1 - agreement[0] ** 2, 1 - model.accuracy_**2
     assert (errors < 3 * estimates).all()
-    assert (estimates < 2e-3).all()
+    assert (estimates < 1e-3).all()
     assert any(held.samples for held in model.node_models_[0].contents) == share_rows
     check_eigenvalues(model, central, X, 0.002)
 
@@ -134,7 +134,7 @@ def test_projection_matches_central_on_digits_split_by_class(digits):
 def test_the_tolerance_decides_how_many_landmarks_there_are(digits):
     parts, X, central = digits
     errors, sizes = [], []
-    for tol in (1e-1, 1e-2, 1e-4):
+    for tol in (1e-1, 1e-3, 1e-4):  # the first stage, of 100 landmarks, meets 1e-3
         model = DecentralizedKernelPCA(3, gamma=1e-3, tol=tol, random_state=0).fit_parts(parts)
         values, truth = (np.linalg.qr(v - v.mean(axis=0))[0] for v in (model.transform(X), central.transform(X)))
         errors.append(1 - np.linalg.svd(values.T @ truth, compute_uv=False).min() ** 2)
