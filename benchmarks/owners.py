@@ -1,6 +1,8 @@
-"""Few owners with many rows: a csv of 300,000 flights of 16 airlines, made here, as the command line fits it.
+"""Owners of all sizes, and landmarks that nobody owns.
 
-    python benchmarks/owners.py [--rows 300000]
+    python benchmarks/owners.py [--rows 300000]         # a csv of 300,000 flights of 16 airlines, made here, as the command line fits it
+    python benchmarks/owners.py --sections sizes        # one owner of 1,000,000 rows among ten of 1,000; 10,000 owners of 20 rows
+    python benchmarks/owners.py --sections gaussian     # where landmarks drawn from a Gaussian are as good as rows, and where not
 
 Columns as a table of flights has them: month, day, times, delays, air time, distance, with the dependencies between them; owners from 29 rows
 to many. Prints seconds, peak memory against the data's size, and how far the answer agrees with a Nystroem approximation with three times as many
@@ -14,7 +16,9 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +47,27 @@ finally:
     peak = int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024  # of this program, not of what started it
     print(json.dumps({"seconds": time.perf_counter() - start, "peak": peak}), file=sys.stderr)
 """
+
+
+FIT = """
+import json, re, sys, time, warnings
+from pathlib import Path
+import numpy as np
+from dekpca import DecentralizedKernelPCA
+X, sizes = np.load(sys.argv[1]), json.loads(sys.argv[2])
+owner = np.repeat(np.arange(len(sizes)), sizes)
+model = DecentralizedKernelPCA(3, random_state=0, copy_X=False)
+start = time.perf_counter()
+model.fit(X, nodes=owner)
+seconds = time.perf_counter() - start
+model.node_models_[0].save(sys.argv[3])
+peak = int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+print(json.dumps({"seconds": seconds, "peak": peak, "landmarks": model.n_landmarks_, "span": model.span_accuracy_, "gamma": model.gamma_}))
+"""
+SIZES = {
+    "one owner of 1,000,000 rows among ten of 1,000": [1_000_000] + 10 * [1000],
+    "10,000 owners of 20 rows": 10_000 * [20],
+}
 
 
 def flights(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -78,7 +103,76 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--components", type=int, default=4)
+    parser.add_argument("--sections", nargs="+", choices=["flights", "sizes", "gaussian"], default=["flights"])
     given = parser.parse_args()
+    if "flights" in given.sections:
+        flights_section(given)
+    if "sizes" in given.sections:
+        for name, sizes in SIZES.items():
+            sizes_section(name, sizes)
+    if "gaussian" in given.sections:
+        gaussian_section()
+
+
+def sizes_section(name: str, sizes: list[int]) -> None:
+    """A fit with the default settings in a process of its own, for its peak memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.npy"
+        X, _ = flights(sum(sizes))
+        X = (X - X.mean(axis=0)) / X.std(axis=0)
+        np.save(path, X)
+        command = [sys.executable, "-c", FIT, str(path), json.dumps(sizes), f"{folder}/models.npz"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(done.stderr)
+        found = json.loads(done.stdout)
+        span = span_of_nystroem(f"{folder}/models.npz", X, X, 3, 3 * found["landmarks"], found["gamma"])
+    limit = (3 * X.nbytes + 500e6) / 1e6
+    print(f"{name}: {len(X):,} rows, {found['seconds']:.2f} s, {found['landmarks']} landmarks, ", end="")
+    print(f"peak memory {found['peak'] / 1e6:.0f} MB (three times the data and 500 MB are {limit:.0f}); ", end="")
+    print(f"smallest cosine of the span: estimated {found['span']:.5f}, with Nystroem + PCA {span:.5f}")
+
+
+def gaussian_section() -> None:
+    """200 landmarks: the true error of the span (sin^2), worst of three seeds."""
+    import warnings
+
+    from sklearn.datasets import load_digits, load_wine, make_blobs, make_swiss_roll
+
+    from dekpca import DecentralizedKernelPCA, baselines
+
+    warnings.simplefilter("ignore")
+    wine = load_wine().data
+    sets = {
+        "digits (64 columns)": load_digits().data,
+        "swiss roll (3 columns)": make_swiss_roll(1500, noise=0.1, random_state=0)[0],
+        "8 clusters (5 columns)": make_blobs(1500, n_features=5, centers=8, random_state=0)[0],
+        "30 small clusters (20 columns)": make_blobs(1500, n_features=20, centers=30, cluster_std=0.5, random_state=0)[
+            0
+        ],
+        "wine (13 columns)": (wine - wine.mean(axis=0)) / wine.std(axis=0),
+    }
+    print(
+        "true error of the span of 4 components with 200 landmarks, worst of three seeds; gamma as a multiple of 1 / (columns x variance)"
+    )
+    for name, X in sets.items():
+        for width in (1.0, 3.0, 10.0):
+            gamma = width / (X.shape[1] * X.var())
+            truth = orthonormal(baselines.central(X, 4, gamma=gamma).transform(X))
+            errors = []
+            for kind in ("gaussian", "samples"):
+                models = (
+                    DecentralizedKernelPCA(
+                        4, gamma=gamma, network=10, solver="landmarks", landmarks=kind, n_landmarks=min(200, len(X) // 2), random_state=seed
+                    ).fit(X)
+                    for seed in range(3)
+                )  # fmt: skip
+                cosines = [np.linalg.svd(orthonormal(m.transform(X)).T @ truth, compute_uv=False)[-1] for m in models]
+                errors.append(1 - min(cosines) ** 2)
+            print(f"  {name}, {width:g}: gaussian {errors[0]:.1e}, samples {errors[1]:.1e}")
+
+
+def flights_section(given: argparse.Namespace) -> None:
     X, owner = flights(given.rows)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "flights.csv"
@@ -107,14 +201,21 @@ def main() -> None:
 
 
 def compare(folder: Path, X: np.ndarray, k: int, landmarks: int, gamma: float) -> None:
+    from dekpca.columns import Samples
+
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    path = next((folder / "models").glob("*.npz"))
+    cosine = span_of_nystroem(path, Samples(X, tuple(NAMES)), Z, k, landmarks, gamma)
+    print(f"smallest cosine between the spans of ours and of Nystroem({landmarks}) + PCA of all rows: {cosine:.5f}")
+
+
+def span_of_nystroem(path: str | Path, rows: Any, Z: np.ndarray, k: int, landmarks: int, gamma: float) -> float:
+    """The smallest cosine between a model's span and that of Nystroem + PCA, on some rows: as the model takes them, and as the kernel does."""
     from scipy.linalg import eigh
     from sklearn.kernel_approximation import Nystroem
 
     from dekpca import NodeModel
-    from dekpca.columns import Samples
 
-    Z = (X - X.mean(axis=0)) / X.std(axis=0)
-    model = NodeModel.load(next((folder / "models").glob("*.npz")))
     nystroem = Nystroem(gamma=gamma, n_components=landmarks, random_state=1).fit(Z[::10])
     first, second = np.zeros(landmarks), np.zeros((landmarks, landmarks))
     for start in range(0, len(Z), 20_000):
@@ -123,14 +224,13 @@ def compare(folder: Path, X: np.ndarray, k: int, landmarks: int, gamma: float) -
     mean = first / len(Z)
     directions = eigh(second / len(Z) - np.outer(mean, mean), subset_by_index=[landmarks - k, landmarks - 1])[1]
     some = slice(0, None, 15)
-    values = model.transform(Samples(X[some], tuple(NAMES)))
-    truth = (nystroem.transform(Z[some]) - mean) @ directions
-    a, b = (np.linalg.qr(v - v.mean(axis=0))[0] for v in (values, truth))
-    print(
-        f"smallest cosine between the spans, on {len(values):,} rows, of ours and of Nystroem({landmarks}) + PCA of all rows: ",
-        end="",
-    )
-    print(f"{np.linalg.svd(a.T @ b, compute_uv=False)[-1]:.5f}")
+    given = replace(rows, X=rows.X[some]) if hasattr(rows, "X") else rows[some]
+    values, truth = NodeModel.load(path).transform(given), (nystroem.transform(Z[some]) - mean) @ directions
+    return float(np.linalg.svd(orthonormal(values).T @ orthonormal(truth), compute_uv=False)[-1])
+
+
+def orthonormal(values: np.ndarray) -> np.ndarray:
+    return np.linalg.qr(values - values.mean(axis=0))[0]
 
 
 if __name__ == "__main__":
