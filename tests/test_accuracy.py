@@ -80,6 +80,7 @@ def test_a_part_of_the_rows_judges_as_all_do(monkeypatch):
     parts = [X[y == c] for c in range(10)]
     whole = fit(parts, 4, True, solver="landmarks", n_landmarks=150)
     monkeypatch.setattr(judging, "JUDGED_ROWS", 400)
+    monkeypatch.setattr(judging, "SMALL_TABLE", 400)
     part = fit(parts, 4, True, solver="landmarks", n_landmarks=150)
     np.testing.assert_allclose(part.eigenvalues_, whole.eigenvalues_, rtol=0.02)
     assert 0.2 < (1 - part.span_accuracy_**2) / (1 - whole.span_accuracy_**2) < 5
@@ -88,10 +89,31 @@ def test_a_part_of_the_rows_judges_as_all_do(monkeypatch):
         assert true_error(model.transform(np.concatenate(parts)), truth) < 0.05
 
 
+def test_a_kernel_that_needs_every_row_of_a_table_gets_them():
+    """More rows than the default of max_landmarks, each nearly alone: nothing less than all of them is exact."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2600, 6))
+    few, all_rows = (
+        make_options(np.array_split(X, 4), Network.ring(4), solver="auto", **s) for s in ({"max_landmarks": 2499}, {})
+    )
+    assert few.max_landmarks == 2499 < len(X) < all_rows.max_landmarks
+    assert (
+        make_options(
+            np.array_split(X, 4), Network.ring(4), solver="auto", landmarks="auto", share_rows=False
+        ).max_landmarks
+        == 2500
+    )
+    assert (
+        make_options(np.array_split(rng.normal(size=(5000, 2)), 4), Network.ring(4), solver="auto").max_landmarks
+        == 2500
+    )
+
+
 @pytest.mark.parametrize("solver", ["auto", "projection"])
 def test_nodes_too_small_to_judge_take_part(solver, monkeypatch):
     """A node of one row has no share of the rows that judge; the star's leaves are blocks of their own."""
     monkeypatch.setattr(judging, "JUDGED_ROWS", 60)
+    monkeypatch.setattr(judging, "SMALL_TABLE", 60)
     X = np.concatenate(PARTS)
     parts = [X[:-2], X[-2:-1], X[-1:]]
     model = fit(parts, 2, True, network=Network.path(3), gamma=0.05, solver=solver, n_landmarks=80)
@@ -270,6 +292,7 @@ def test_sums_of_kernels_say_what_sums_of_coordinates_do(dtype):
 def test_either_sketch_has_half_of_the_rows_that_judge(monkeypatch):
     """So that their difference shows what another choice of rows would change; together they have each row once, whoever hosts it."""
     monkeypatch.setattr(judging, "JUDGED_ROWS", 101)
+    monkeypatch.setattr(judging, "SMALL_TABLE", 101)
     sizes = np.array([len(part) for part in PARTS])
     network = Network.ring(len(PARTS))
     options = make_options(PARTS, network, solver="auto")
@@ -422,6 +445,7 @@ def test_the_projection_solver_ends_no_worse_than_it_began(width, monkeypatch):
 def test_sums_over_few_rows_of_a_node_are_not_told_where_rows_may_not_leave(monkeypatch):
     """The rows that judge are a part of all: a node whose part is a row or two would tell these rows."""
     monkeypatch.setattr(judging, "JUDGED_ROWS", 60)
+    monkeypatch.setattr(judging, "SMALL_TABLE", 60)
     monkeypatch.setattr(judging, "MOST_JUDGED_ROWS", 60)
     parts = clusters([300, 200, 7, 90, 4])
     network = Network.ring(5)

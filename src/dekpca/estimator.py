@@ -70,7 +70,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         "auto" is as many as `tol` needs, at most `max_landmarks` (solver="projection": min(200, N // 10); random features: 4000). Points that
         add nothing to the others are left out. 0 is the paper's world and needs centering "local" or None.
     max_landmarks : int, default=2500
-        To which n_landmarks="auto" may grow.
+        To which n_landmarks="auto" may grow. With the default, all rows of up to 4,096 may become landmarks, which makes the answer exact.
     landmarks : {"auto", "kmeans", "samples", "gaussian", "random-features"} or array (m, columns), default="auto"
         Points that all nodes share. "kmeans": means of clusters of at least 5 rows of a node's own data, no two of which share a row (a node with
         fewer rows gives none). "samples": rows, drawn from the nodes in proportion to their sizes. "gaussian": points that nobody owns, drawn from a

@@ -22,12 +22,12 @@ from .core.nodewise import by_nodes, row_bytes, summed
 from .core.sketch import Sketch
 from .core.spectrum import to_numpy, transposed
 from .kernels import Kernel
-from .options import Options
+from .options import SMALL_TABLE, Options
 
 Array = Any
 Script = Generator[Any, Any, Any]
 
-JUDGED_ROWS = 2048  # of the network, by which the number of landmarks is chosen and the answer judged: at least,
+JUDGED_ROWS = 2048  # of more rows than SMALL_TABLE these choose the number of landmarks and judge the answer: at least,
 JUDGED_SHARE = 64  # and one row in so many,
 MOST_JUDGED_ROWS = (
     16384  # and at most. As many where rows may not leave their nodes: sums over few rows of a node say more about each
@@ -48,7 +48,7 @@ def judged_shares(block: Block, options: Options) -> np.ndarray:
     """
     rows = int(block.sizes.sum())
     most = min(max(JUDGED_ROWS, rows // JUDGED_SHARE), MOST_JUDGED_ROWS) if options.share_rows else MOST_JUDGED_ROWS
-    if rows <= most:
+    if rows <= max(most, SMALL_TABLE):
         return block.sizes
     shares = landmarks.allot(block.sizes, block.network.names, most, options.seed)
     if not options.share_rows:

@@ -18,7 +18,8 @@ from .network import Network
 CHECK_EVERY = 5  # iterations between two checks of the stop rule: a check costs two ways through the tree
 PROJECTION_LANDMARKS = 200  # of solver="projection", where nothing is said; at most a tenth of the rows
 FIRST_LANDMARKS = 100  # of the first stage of the landmark solver
-MAX_LANDMARKS = 2500  # to which they grow, where nothing is said
+MAX_LANDMARKS = 2500  # to which they grow, where nothing is said;
+SMALL_TABLE = 4096  # up to so many rows in the network all of them judge the answer, and all may become landmarks, which makes it exact
 EXACT_ROWS = 1000  # a network of one node with at most so many rows has its kernel matrix's eigenvectors
 AUTO_FEATURES = 4000  # random features know nothing of the data, so it takes many
 
@@ -190,6 +191,9 @@ def _settle_landmarks(options: Options, settings: Settings, network: Network, si
         m = min(PROJECTION_LANDMARKS, max(1, total // 10))
     else:
         grow = True
+        if options.max_landmarks == MAX_LANDMARKS and total <= SMALL_TABLE and options.share_rows:
+            with_means = total + total // LEAST_CLUSTER  # all rows, beside the means of clusters
+            options = replace(options, max_landmarks=max(MAX_LANDMARKS, with_means))
         m = min(max(FIRST_LANDMARKS, 4 * options.n_components), options.max_landmarks)
     if options.solver == "projection" and source.kind == "auto":
         source = LandmarkSource("samples")
