@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def measure(comm, parts, network, alone=False, split=False):
     """One run with a fixed number of iterations; what this rank saw of it. `alone`: every node a block of its own."""
     from dekpca.block import make_blocks
     from dekpca.engines import local, mpi
-    from dekpca.engines.rank_delivery import RankDelivery, once
+    from dekpca.engines.rank_delivery import RankDelivery
     from dekpca.program import program
 
     nodes = np.array(mpi.assign(network, comm.size)[comm.rank])
@@ -50,14 +51,14 @@ def measure(comm, parts, network, alone=False, split=False):
     iterating = False
 
     class Timed(RankDelivery):
-        def _exchange(self, says, route):
+        def _cross(self, sends, route):
             if split and self._graph is not None:  # who is not here yet?
                 start = time.perf_counter()
                 out, into = (np.zeros(len(self.around), dtype=np.uint8) for _ in range(2))
-                self._wait(self._graph.Ineighbor_alltoall(out, into))
+                self._graph.Ineighbor_alltoall(out, into).Wait()
                 clock["waiting"] += iterating * (time.perf_counter() - start)
-            finish = self._timed(super()._exchange)(says, route)
-            return once(self._timed(finish))
+            finish = self._timed(super()._cross)(sends, route)
+            return cache(self._timed(finish))
 
         def _timed(self, function):
             def call(*args):

@@ -19,6 +19,7 @@ from dekpca import DecentralizedKernelPCA, Network
 from dekpca.block import make_blocks
 from dekpca.collectives import network_sum
 from dekpca.engines import local, mpi, rank_agreement, rank_delivery
+from dekpca.engines.delivery import CollectiveDelivery
 from dekpca.plan import Plan
 from dekpca.testing import VALUE_TOLERANCE, by_node, check_answers, check_engine
 
@@ -65,31 +66,24 @@ def sums():
         parts = [rng.normal(size=(rng.integers(1, 30), 2)) for _ in range(9)]
         values = rng.normal(size=(9, 5)) * 10.0 ** rng.integers(-8, 8, size=(9, 1))
         everything = make_blocks(parts, network)
-        expected = add_up(everything, values, local.Delivery(everything))
+        expected = add_up(everything, values, CollectiveDelivery(everything))
         hosts = np.empty(9, dtype=np.int64)
         for rank, nodes in enumerate(mpi.assign(network, SIZE)):
             hosts[nodes] = rank
         nodes = mine(network)
         blocks = make_blocks([parts[j] for j in nodes], network, nodes, [len(p) for p in parts])
-        post = rank_delivery.RankDelivery(blocks, WORLD, hosts)
-        got = add_up(blocks, values, post)
-        post.close()
+        delivery = rank_delivery.RankDelivery(blocks, WORLD, hosts)
+        got = add_up(blocks, values, delivery)
+        delivery.close()
         np.testing.assert_allclose(got[0], expected[0], rtol=1e-9, atol=1e-14 * np.abs(values).max())
         assert len({g.tobytes() for rank in WORLD.allgather(got) for g in rank}) == 1
 
 
-def add_up(blocks, values, post):
-    scripts = [network_sum(b, "test", values[b.nodes].sum(axis=0)) for b in blocks]
-    replies, done = [None] * len(scripts), []
-    while not done:
-        requests = []
-        for script, reply in zip(scripts, replies, strict=True):
-            try:
-                requests.append(script.send(reply))
-            except StopIteration as end:
-                done.append(end.value)
-        replies = [] if done else list(post.answer(requests))
-    return done
+def add_up(blocks, values, delivery):
+    def script(block, options, resume):
+        return (yield from network_sum(block, "test", values[block.nodes].sum(axis=0)))
+
+    return local.drive(blocks, None, delivery=delivery, script=script).answers
 
 
 class Watched:

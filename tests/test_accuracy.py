@@ -19,7 +19,7 @@ from dekpca.core import accuracy
 from dekpca.core.accuracy import Accuracy
 from dekpca.core.clusters import LEAST_CLUSTER
 from dekpca.core.landmarks import Landmarks
-from dekpca.engines import local
+from dekpca.engines.delivery import CollectiveDelivery
 from dekpca.estimator import NarrowKernelWarning
 from dekpca.kernels import Kernel
 from dekpca.model_file import ModelFileError
@@ -482,12 +482,12 @@ def test_sums_over_few_rows_of_a_node_are_not_told_where_rows_may_not_leave(monk
     ],
 )
 def test_what_the_root_tells_is_checked(kind, lie, says, monkeypatch):
-    total = local.Delivery.total
+    reduce = CollectiveDelivery.reduce
 
     def lying(post, requests):
-        found = total(post, requests)
+        found = reduce(post, requests)
         return [lie(f) for f in found] if requests[0].kind == kind else found
 
-    monkeypatch.setattr(local.Delivery, "total", lying)
+    monkeypatch.setattr(CollectiveDelivery, "reduce", lying)
     with pytest.raises(ValueError, match=says):
         fit(PARTS, 3, True)

@@ -13,9 +13,13 @@ from dekpca.block import make_blocks
 from dekpca.core import landmarks
 from dekpca.core.clusters import LEAST_CLUSTER
 from dekpca.engines import local
+from dekpca.engines.delivery import Delivery
+from dekpca.engines.tree import over_tree
 from dekpca.judging import EXTRA_COLUMNS, FREQUENCIES, MORE_FREQUENCIES, SIGNS, Shapes
 from dekpca.kernels import Kernel
 from dekpca.landmark_solver import CORRECTING
+from dekpca.messages import Exchange, NeighborBroadcast
+from dekpca.program import program
 
 COLUMNS = 13  # no other number below is 13, so that whatever has the shape of a row is noticed
 PARTS = clusters([40, 25, 1, 33, 2, 18], columns=COLUMNS)
@@ -81,33 +85,25 @@ class Message:
         return self.content.shape
 
 
-def overheard(options, monkeypatch):
+def overheard(options):
     """All messages between different nodes, each of which is hosted alone, as they arrive."""
     sent = []
-    deliver, tell = local.Delivery.deliver, local.Delivery.tell
 
-    def log_say(post, says):
-        for block, s in zip(post.blocks, says, strict=True):
-            s = s if s.alike is None else s.joined()
-            for i, (row, slot) in enumerate(zip(s.to.rows, s.to.slots, strict=True)):
-                array = s.payload if s.common else s.payload[i]
-                rows = array.shape[0] if s.common or s.lengths is None else s.lengths[i]
-                sent.append(Message(s.kind, block.nodes[row], block.slots[row, slot], array[:rows].copy()))
-        return deliver(post, says)
+    class Overhearing(Delivery):
+        def answer(self, requests):
+            for block, request in zip(self.blocks, requests, strict=True):
+                if isinstance(request, NeighborBroadcast):
+                    (node,), content = block.nodes, request.rows[0, : block.own_sizes[0]]
+                    sent.extend(Message(request.kind, node, q, content) for q in block.slots[0, 1:])
+                    continue
+                send = request.joined(block.everywhere) if isinstance(request, Exchange) else request
+                for i, (row, slot) in enumerate(zip(send.to.rows, send.to.slots, strict=True)):
+                    content = send.payload[i, : send.lengths[i]].copy()
+                    sent.append(Message(send.kind, block.nodes[row], block.slots[row, slot], content))
+            return super().answer(requests)
 
-    def log_tell(post, tells):
-        for block, t in zip(post.blocks, tells, strict=True):
-            for row in range(block.n_nodes):
-                content = t.payload[row, : t.lengths[row]]
-                sent.extend(Message(t.kind, block.nodes[row], q, content) for q in block.slots[row, 1:])
-        return tell(post, tells)
-
-    for name in ("total", "rows"):  # from neighbor to neighbor, to be overheard
-        monkeypatch.setattr(local.Delivery, name, lambda post, requests: [None] * len(requests))
-    monkeypatch.setattr(local.Delivery, "deliver", log_say)
-    monkeypatch.setattr(local.Delivery, "tell", log_tell)
-    sizes = [len(p) for p in PARTS]
-    outcome = local.drive([b for j, p in enumerate(PARTS) for b in make_blocks([p], NETWORK, [j], sizes)], options)
+    blocks = make_blocks(PARTS, NETWORK, apart=True)
+    outcome = local.drive(blocks, options, delivery=Overhearing(blocks), script=over_tree(program))
     return outcome, [m for m in sent if m.sender != m.receiver]
 
 
@@ -178,7 +174,7 @@ def allowed(message, options, stages):
     }[message.kind]
 
 
-def run_mode(mode, monkeypatch):
+def run_mode(mode):
     """Options, outcome, messages, the kinds that are expected, and how many landmarks there were after each lot of them."""
     changes, kinds = MODES[mode]
     n_landmarks = changes.get("n_landmarks", 32 if mode == "random features" else 20)
@@ -186,7 +182,7 @@ def run_mode(mode, monkeypatch):
     options = make_options(
         PARTS, NETWORK, "auto" if mode.endswith("points") else n_landmarks, **{"max_iter": 7, **settings}
     )
-    outcome, sent = overheard(options, monkeypatch)
+    outcome, sent = overheard(options)
     answer = outcome.answers[0]
     stages = np.cumsum([count for _, count in answer.known.kinds]).tolist()
     m = 0 if answer.marks is None else answer.marks.size
@@ -208,8 +204,8 @@ def subtree_sums(own):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_only_listed_messages_are_sent(mode, monkeypatch):
-    options, outcome, sent, kinds, stages = run_mode(mode, monkeypatch)
+def test_only_listed_messages_are_sent(mode):
+    options, outcome, sent, kinds, stages = run_mode(mode)
     assert {s.kind for s in sent} == kinds
     neighbors = {(j, int(q)) for j in range(len(PARTS)) for q in NETWORK.neighbors(j)}
     tree = {(j, int(p)) for j, p in enumerate(NETWORK.parents) if p >= 0}
@@ -233,8 +229,8 @@ def test_only_listed_messages_are_sent(mode, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_all_nodes_are_told_the_same_landmarks_and_which_of_them_to_keep(mode, monkeypatch):
-    _, outcome, sent, kinds, _ = run_mode(mode, monkeypatch)
+def test_all_nodes_are_told_the_same_landmarks_and_which_of_them_to_keep(mode):
+    _, outcome, sent, kinds, _ = run_mode(mode)
     if "landmarks" not in kinds:
         return
     told = [[s.content for s in sent if s.kind == "landmarks" and s.receiver == j and went_down(s)] for j in range(6)]
@@ -250,8 +246,8 @@ def test_all_nodes_are_told_the_same_landmarks_and_which_of_them_to_keep(mode, m
         assert kept <= {row.tobytes() for content in rows for row in content}
 
 
-def test_how_often(monkeypatch):
-    _, _, sent, _, _ = run_mode("projection", monkeypatch)
+def test_how_often():
+    _, _, sent, _, _ = run_mode("projection")
     edges = len(NETWORK.directed_edges)
     for kind, count in (("data", 1), ("rho", 1), ("share", 7), ("view", 7), ("values", 1)):
         assert sum(s.kind == kind for s in sent) == count * edges
@@ -261,8 +257,8 @@ def test_how_often(monkeypatch):
     assert sum(s.kind == "accuracy" for s in sent) == 3 * tree
 
 
-def test_how_often_without_iterations(monkeypatch):
-    _, outcome, sent, _, _ = run_mode("auto", monkeypatch)
+def test_how_often_without_iterations():
+    _, outcome, sent, _, _ = run_mode("auto")
     tree = 2 * (len(PARTS) - 1)
     counts = {kind: sum(s.kind == kind for s in sent) // tree for kind in ("covariance", "sketch", "accuracy")}
     stages = counts["covariance"]
@@ -275,8 +271,8 @@ def test_how_often_without_iterations(monkeypatch):
 
 
 @pytest.mark.parametrize("mode", WITHOUT_SAMPLES)
-def test_no_row_of_anybody_leaves_its_node(mode, monkeypatch):
-    _, _, sent, _, _ = run_mode(mode, monkeypatch)
+def test_no_row_of_anybody_leaves_its_node(mode):
+    _, _, sent, _, _ = run_mode(mode)
     rows = np.concatenate(PARTS)
     for s in sent:
         assert not np.isin(s.content, rows).any(), s.kind  # not even one entry of one row
@@ -288,9 +284,9 @@ def test_no_row_of_anybody_leaves_its_node(mode, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["auto, no rows", "one shot, nobody's"])
-def test_nodes_of_few_rows_add_nothing_to_sums_of_rows(mode, monkeypatch):
+def test_nodes_of_few_rows_add_nothing_to_sums_of_rows(mode):
     """The sum of one row is the row, and that of a few says much about each."""
-    _, _, sent, _, _ = run_mode(mode, monkeypatch)
+    _, _, sent, _, _ = run_mode(mode)
     up = {j: [s.content for s in sent if s.kind == "scale" and s.sender == j and not went_down(s)] for j in range(6)}
     assert len({len(said) for j, said in up.items() if j != NETWORK.root}) == 1
     for j, part in enumerate(PARTS):

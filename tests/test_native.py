@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from dekpca import DecentralizedKernelPCA, Network, answer
 from dekpca.backends import compiled
 from dekpca.columns import Features
-from dekpca.core import landmarks, native, nodewise, spectrum
+from dekpca.core import chunks, landmarks, native, spectrum
 from dekpca.core.landmarks import Landmarks, RowKernel
 from dekpca.engines.peer.storage.codec import flatten
 from dekpca.experiments import scale
@@ -657,10 +657,10 @@ def test_an_error_in_a_thread_reaches_the_caller_and_stops_the_others(where):
         done.append(chunk)
         time.sleep(0.01)
 
-    with threadpool_limits(2, user_api="blas"), nodewise.threads(1000) as count:
+    with threadpool_limits(2, user_api="blas"), chunks.threads(1000) as count:
         assert count == 2
         with pytest.raises(RuntimeError, match="no"):
-            nodewise.in_turn(work, list(range(1000)), np.zeros(1))
+            chunks.run_chunks(work, list(range(1000)), np.zeros(1))
         before = len(done)
         time.sleep(0.05)
         assert len(done) == before < 1000
@@ -668,6 +668,6 @@ def test_an_error_in_a_thread_reaches_the_caller_and_stops_the_others(where):
 
 @pytest.mark.parametrize("count", [1, 3, 39, 80, 8000])
 def test_shares_cover_everything_once(count):
-    with threadpool_limits(3, user_api="blas"), nodewise.threads(1000):
-        shares = nodewise.shares_of(count)
+    with threadpool_limits(3, user_api="blas"), chunks.threads(1000):
+        shares = chunks.guided_chunks(count)
     assert [i for share in shares for i in range(share.start, share.stop)] == list(range(count))

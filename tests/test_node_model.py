@@ -13,7 +13,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 from conftest import clusters
 from dekpca import DecentralizedKernelPCA, Network, NodeModel, landmark_solver
-from dekpca.core import nodewise
+from dekpca.core import chunks
 from dekpca.model_file import ModelFileError
 from dekpca.node_model import EXPANSIONS
 
@@ -115,7 +115,7 @@ def test_transform_in_tiles_is_transform(monkeypatch, params):
     node = fitted(**params).node_models_[0]
     many = np.tile(NEW, (40, 1))
     whole = node.transform(many)
-    monkeypatch.setattr(nodewise, "CACHE_BYTES", 1)
+    monkeypatch.setattr(chunks, "CACHE_BYTES", 1)
     np.testing.assert_allclose(node.transform(many), whole, rtol=1e-12, atol=1e-14)
 
 

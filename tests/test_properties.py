@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from dekpca.block import Block, make_blocks
 from dekpca.collectives import network_sum
 from dekpca.core.gram.layout import Layout
 from dekpca.engines import local
+from dekpca.engines.delivery import CollectiveDelivery, Delivery
+from dekpca.engines.tree import over_tree
 from dekpca.kernels import Kernel
-from dekpca.messages import Say, Tell
+from dekpca.messages import Edges, NeighborBroadcast, Send
 from dekpca.plan import Plan
 
 
@@ -157,42 +160,27 @@ def test_a_network_sum_is_the_sum_and_the_same_bits_at_every_node(seed, n_nodes)
     network = Network.random(n_nodes, 0.4, seed=seed)
     parts = [rng.normal(size=(rng.integers(1, 30), 2)) for _ in range(n_nodes)]
     given_values = rng.normal(size=(n_nodes, 5)) * 10.0 ** rng.integers(-8, 8, size=(n_nodes, 1))
-    for blocks in (
-        make_blocks(parts, network),
-        [b for j in range(n_nodes) for b in make_blocks([parts[j]], network, [j], [len(p) for p in parts])],
+
+    def total(block, options, resume):
+        return (yield from network_sum(block, "test", given_values[block.nodes].sum(axis=0)))
+
+    along_the_tree = []
+    together, apart = make_blocks(parts, network), make_blocks(parts, network, apart=True)
+    for blocks, delivery, script in (
+        (together, CollectiveDelivery(together), total),
+        (apart, CollectiveDelivery(apart), total),
+        (apart, Delivery(apart), over_tree(total)),  # as between peers
     ):
-        along_the_tree = []
-        for post in (local.Delivery(blocks), Slow(blocks)):
-            found = drive([network_sum(b, "test", given_values[b.nodes].sum(axis=0)) for b in blocks], post)
-            assert all((r == found[0]).all() for r in found)
-            assert post.traffic.messages["test"].sum() == 2 * (n_nodes - 1)  # every tree edge, up and down
-            np.testing.assert_allclose(
-                found[0], given_values.sum(axis=0), rtol=1e-9, atol=1e-14 * np.abs(given_values).max()
-            )
-            along_the_tree.append(post.traffic.edge_bytes)
-        np.testing.assert_array_equal(*along_the_tree)
-
-
-class Slow(local.Delivery):
-    """Sums go from neighbor to neighbor, as between peers."""
-
-    def total(self, requests):
-        return [None] * len(requests)
-
-
-def drive(scripts, post):
-    done = [None] * len(scripts)
-    replies = [None] * len(scripts)
-    while True:
-        requests = []
-        for i, script in enumerate(scripts):
-            try:
-                requests.append(script.send(replies[i]))
-            except StopIteration as end:
-                done[i] = end.value
-        if not requests:
-            return done
-        replies = list(post.answer(requests))
+        outcome = local.drive(blocks, None, delivery=delivery, script=script)
+        found = outcome.answers
+        assert all((r == found[0]).all() for r in found)
+        assert outcome.traffic.messages["test"].sum() == 2 * (n_nodes - 1)  # every tree edge, up and down
+        np.testing.assert_allclose(
+            found[0], given_values.sum(axis=0), rtol=1e-9, atol=1e-14 * np.abs(given_values).max()
+        )
+        along_the_tree.append(outcome.traffic.edge_bytes)
+    np.testing.assert_array_equal(*along_the_tree[:2])
+    np.testing.assert_array_equal(*along_the_tree[1:])
 
 
 def test_all_nodes_stop_in_the_same_iteration(ragged):
@@ -212,16 +200,13 @@ def test_all_nodes_stop_in_the_same_iteration(ragged):
 def test_a_silent_neighbor_is_an_error_not_a_zero(ragged):
     parts, network = ragged
     blocks = make_blocks(parts, network)
-    nobody = [b.tree.up[0] for b in blocks]  # the root speaks to no parent
-    says = [Say("x", np.zeros((0, 1)), to, b.everywhere, (1,)) for b, to in zip(blocks, nobody, strict=True)]
+    none = np.zeros(0, dtype=np.int64)
+    silent = Edges(none, none)
+    sends = [Send("x", np.zeros((0, 1)), silent, b.everywhere, none, np.ones(b.slots.size), 1) for b in blocks]
     with pytest.raises(RuntimeError, match="says nothing"):
-        list(local.Delivery(blocks).deliver(says))
+        list(Delivery(blocks).answer(sends))
     with pytest.raises(RuntimeError, match="different things"):
-        list(
-            local.Delivery(blocks).deliver(
-                [Say(str(i), None, b.everywhere, b.everywhere, (1,)) for i, b in enumerate(blocks)]
-            )
-        )
+        Delivery(blocks).answer([replace(send, kind=str(i)) for i, send in enumerate(sends)])
 
 
 def test_a_large_node_does_not_inflate_the_others():
@@ -235,7 +220,7 @@ def test_a_large_node_does_not_inflate_the_others():
 def test_told_messages_are_held_once(ragged):
     parts, network = ragged
     blocks = make_blocks(parts, network)
-    heard = local.Delivery(blocks).tell([Tell("data", b.samples, b.own_sizes) for b in blocks])
+    heard = Delivery(blocks).answer([NeighborBroadcast("data", b.samples) for b in blocks])
     for block, h in zip(blocks, heard, strict=True):
         assert all(any(p is b.samples for b in blocks) for p in h.pools)
         for b in range(block.n_nodes):

@@ -15,13 +15,16 @@ from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, backends, memory
 from dekpca.block import Dealt, make_blocks
 from dekpca.cli import app
-from dekpca.core import native, nodewise, spectrum
+from dekpca.core import chunks, native, spectrum
 from dekpca.core.gram import blocks as gram_blocks
 from dekpca.deal import deal_by_label
 from dekpca.engines import local
+from dekpca.engines.delivery import CollectiveDelivery, Delivery
+from dekpca.engines.tree import over_tree
 from dekpca.experiments import scale
 from dekpca.memory import parse_size, within
 from dekpca.plan import Plan
+from dekpca.program import program
 from dekpca.testing import by_node
 
 NETWORKS = [
@@ -47,13 +50,12 @@ AUTO = {"solver": "auto", "landmarks": "auto", "n_landmarks": "auto", "tol": 1e-
     "settings", [{"n_landmarks": 12}, AUTO, {**AUTO, "share_rows": False}], ids=["projection", "auto", "no rows"]
 )
 @pytest.mark.parametrize("network", NETWORKS, ids=repr)
-def test_totals_at_once_are_the_sums_and_have_the_cost_of_messages(network, settings, monkeypatch):
+def test_reductions_are_the_sums_along_the_tree_and_have_the_cost_of_its_messages(network, settings):
     parts = clusters([8 + 3 * (j % 4) for j in range(len(network))])
     options = make_options(parts, network, **settings)
     at_once = local.run(Plan.of(parts, network, options))
-    for name in ("total", "rows"):
-        monkeypatch.setattr(local.Delivery, name, lambda post, requests: [None] * len(requests))
-    by_messages = local.drive(make_blocks(parts, network), options)  # each edge has a slot, as messages need
+    blocks = make_blocks(parts, network, apart=True)
+    by_messages = local.drive(blocks, options, delivery=Delivery(blocks), script=over_tree(program))
     same(at_once, by_messages, 1e-9)
     for mine, theirs in zip(*(vars(o.traffic).values() for o in (at_once, by_messages)), strict=True):
         if isinstance(mine, dict):
@@ -74,7 +76,7 @@ def test_chunks_change_nothing_but_rounding(ragged, settings, monkeypatch):
     options = make_options(parts, network, **settings)
     with threadpool_limits(1):
         usual = local.run(Plan.of(parts, network, options))
-        monkeypatch.setattr(nodewise, "CACHE_BYTES", 1)  # every node by itself
+        monkeypatch.setattr(chunks, "CACHE_BYTES", 1)  # every node by itself
         same(usual, local.run(Plan.of(parts, network, options)), 1e-12)
 
 
@@ -83,35 +85,35 @@ def test_chunks_change_nothing_but_rounding(ragged, settings, monkeypatch):
 def test_threads_do_not_change_a_bit(settings, compiled, monkeypatch):
     if not compiled:
         monkeypatch.setattr(native, "steps", None)
-    monkeypatch.setattr(nodewise, "CACHE_BYTES", 1)  # a chunk a node, so that threads have something to share
+    monkeypatch.setattr(chunks, "CACHE_BYTES", 1)  # a chunk a node, so that threads have something to share
     network = Network.ring(12, 4)
     parts = clusters([20 + 3 * (j % 5) for j in range(12)])
     options = make_options(parts, network, **settings)
-    chunks = set()
-    work = nodewise.in_turn
+    seen = set()
+    work = chunks.run_chunks
 
     def watched(f, given, like):
-        chunks.add(len(given) if nodewise._pool.get() else 0)
+        seen.add(len(given) if chunks._pool.get() else 0)
         work(f, given, like)
 
-    monkeypatch.setattr(backends.compiled if compiled else nodewise, "in_turn", watched)
+    monkeypatch.setattr(backends.compiled if compiled else chunks, "run_chunks", watched)
     outcomes = []
     for threads in (1, 2):
         with threadpool_limits(threads):
             outcomes.append(local.run(Plan.of(parts, network, options)))
     same(*outcomes)
     if settings is not AUTO or not compiled:  # else there are no steps of an iteration
-        assert max(chunks) > 1  # two threads did share
+        assert max(seen) > 1  # two threads did share
 
 
 def test_threads_are_those_of_blas_and_given_back():
-    with threadpool_limits(2), nodewise.threads(100) as given:
+    with threadpool_limits(2), chunks.threads(100) as given:
         assert given == 2
-        inside = nodewise.ThreadpoolController().select(user_api="blas").info()
+        inside = chunks.ThreadpoolController().select(user_api="blas").info()
         assert {library["num_threads"] for library in inside} == {1}
-    with threadpool_limits(2), nodewise.threads(3) as given:
+    with threadpool_limits(2), chunks.threads(3) as given:
         assert given == 1  # too few nodes to share
-    with threadpool_limits(1), nodewise.threads(100) as given:
+    with threadpool_limits(1), chunks.threads(100) as given:
         assert given == 1
 
 
@@ -153,7 +155,7 @@ def test_a_run_takes_no_more_memory_than_was_counted(shape, compiled, monkeypatc
     """But for what threads work on, which does not grow with the network, and is made small here."""
     if compiled and native.steps is None:
         pytest.skip("no compiled steps here")
-    monkeypatch.setattr(nodewise, "CACHE_BYTES", 2**13)
+    monkeypatch.setattr(chunks, "CACHE_BYTES", 2**13)
     monkeypatch.setattr(gram_blocks, "PANEL_BYTES", 2**14)
     monkeypatch.setattr(backends.compiled, "LARGE", 0)
     sizes, network, n_landmarks, settings = SHAPES[shape]
@@ -324,12 +326,12 @@ def space_of(parts, network, options, limit=np.inf):
     """The feature space of a network of one block, as its program has it at the first checkpoint."""
     (block,) = make_blocks(parts, network)
     block.gram_bytes = limit
-    program, post = local.program(block, options), local.Delivery([block])
-    request = next(program)
+    script, delivery = program(block, options), CollectiveDelivery([block])
+    request = next(script)
     while not hasattr(request, "state"):
-        (reply,) = post.answer([request])
-        request = program.send(reply)
-    return program.gi_frame.f_locals["space"]
+        (reply,) = delivery.answer([request])
+        request = script.send(reply)
+    return script.gi_frame.f_locals["space"]
 
 
 @pytest.mark.filterwarnings("ignore:not converged")  # they have little in common
@@ -366,7 +368,7 @@ def test_fits_at_the_same_time_give_blas_its_threads_back():
     with threadpool_limits(2):
         with ThreadPoolExecutor(4) as pool:
             together = list(pool.map(fit, [0, 0, 0, 0]))
-        left = nodewise.ThreadpoolController().select(user_api="blas").info()
+        left = chunks.ThreadpoolController().select(user_api="blas").info()
         assert {library["num_threads"] for library in left} == {2}
     np.testing.assert_allclose(together, [together[0]] * 4, rtol=1e-12)
 

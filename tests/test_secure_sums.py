@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from conftest import clusters, make_options
 from dekpca import Network
 from dekpca.block import make_blocks
+from dekpca.collectives import network_sum
 from dekpca.engines import local
+from dekpca.engines.tree import over_tree
 from dekpca.kernels import Kernel
 from dekpca.plan import Plan
 from dekpca.privacy.fixed_point import TOTAL_BITS, FixedPoint, OutOfBounds
@@ -191,13 +193,11 @@ def test_sums_are_those_of_the_fixed_point_values_bit_for_bit(name):
     local.simulate_sealers(blocks, make_options([np.zeros((4, 2))] * 6, network))
 
     def script(block, options, resume):
-        from dekpca.collectives import network_sum
-
         return (yield from network_sum(block, "sum", values[int(block.nodes[0])], bound=40.0))
 
     code = FixedPoint(40.0)
     plain = code.decode(sum(code.encode(v) for v in values))
-    for found in local.drive(blocks, None, script=script).answers:
+    for found in local.drive(blocks, None, script=over_tree(script)).answers:
         assert found.tobytes() == plain.tobytes()
 
 

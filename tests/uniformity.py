@@ -8,7 +8,9 @@ from scipy.stats import chi2, chi2_contingency, ncx2
 from dekpca.block import make_blocks
 from dekpca.engines import local
 from dekpca.engines.delivery import Delivery
+from dekpca.engines.tree import over_tree
 from dekpca.privacy.masks import mask_words
+from dekpca.program import program
 
 LEVEL = 1e-6  # of a test: one false alarm in a million runs
 POWER = 0.99
@@ -22,18 +24,20 @@ class Recorder(Delivery):
         self.sums: list[dict[int, np.ndarray]] = []  # for each sum, what each node sent to its parent
         self.kinds: list[str] = []
 
-    def _deliver(self, says, copied=True):
-        for block, say in zip(self.blocks, says, strict=True):
-            if say.payload is None or say.payload.dtype != np.uint64:
-                assert say.payload is None or say.common, f"{say.kind}: something in clear left a node"
-                continue
-            for edge, row in enumerate(say.to.rows):
-                node = int(block.nodes[row])
+    def send(self, sends):
+        children = self.network.children
+        for block, send in zip(self.blocks, sends, strict=True):
+            (node,) = block.nodes.tolist()
+            for edge, slot in enumerate(send.to.slots):
+                if send.payload.dtype != np.uint64:  # landmarks, or what the root has made of a sum
+                    landmarks, down = send.payload.ndim == 3, block.slots[0, slot] in children[node]
+                    assert landmarks or down, f"{send.kind}: something in clear left a node"
+                    continue
                 if not self.sums or node in self.sums[-1]:
                     self.sums.append({})
-                    self.kinds.append(say.kind)
-                self.sums[-1][node] = say.payload[edge].copy()
-        return super()._deliver(says, copied)
+                    self.kinds.append(send.kind)
+                self.sums[-1][node] = send.payload[edge].copy()
+        return super().send(sends)
 
 
 def record(parts, network, options, broken=None):
@@ -44,7 +48,7 @@ def record(parts, network, options, broken=None):
         broken({block.names[0]: block.sealer for block in blocks})
     recorder = Recorder(blocks)
     try:
-        return recorder, blocks, local.drive(blocks, options, delivery=recorder)
+        return recorder, blocks, local.drive(blocks, options, delivery=recorder, script=over_tree(program))
     except RuntimeError as error:
         return recorder, blocks, error
 

@@ -5,7 +5,6 @@ Generators to be used with `yield from` at the end of a node's program.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,19 +15,18 @@ from .block import Block, FlatRows
 from .collectives import network_sum
 from .core import consensus, ritz, spectrum
 from .core.accuracy import Accuracy
+from .core.chunks import by_nodes, row_bytes
 from .core.consensus import Estimate
 from .core.landmarks import Landmarks, RandomFeatures
-from .core.nodewise import by_nodes, row_bytes
 from .core.spectrum import to_numpy, transposed
 from .judging import Judged, judge_values, most_frequencies
 from .kernels import Kernel
 from .landmark_solver import Correction, Found
-from .messages import Heard, Say
+from .messages import Heard, Script
 from .options import Options
 from .space import Known, Space
 
 Array = Any
-Script = Generator[Say, Any, Any]
 
 NEARLY_MAXIMUM = 8  # the 8th root of a sum of 8th powers is close to the maximum
 
@@ -109,7 +107,7 @@ def pair_sums(block: Block, space: Space, values: Array) -> Script:
     work = d * row_bytes(values)
 
     (on_marks,) = by_nodes(lambda j: (transposed(psi[j, ...]) @ values[j, ...],), B, work, values)
-    heard, heard_marks = yield block.say("values", xp.broadcast_to(values[:, None, ...], (B, d, n, q)), on_marks)
+    heard, heard_marks = yield block.exchange("values", xp.broadcast_to(values[:, None, ...], (B, d, n, q)), on_marks)
     near = heard.slots(slice(0, B))
     shares = block.array(pair_shares(block))
     through = space.near.apply(near, shares)

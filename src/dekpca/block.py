@@ -17,7 +17,7 @@ import array_api_compat as aac
 import numpy as np
 
 from .kernels import Kernel
-from .messages import Edges, Say
+from .messages import Edges, Exchange
 from .network import Network
 
 Array = Any
@@ -114,67 +114,13 @@ class Block:
         host = np.asarray(values, dtype=np.float64)
         return xp.asarray(host, dtype=self.samples.dtype, device=aac.device(self.samples))
 
-    def say(self, kind: str, payload: Array, alike: Array, back: bool = False) -> Say:
-        """A message to all neighbors, `payload` (B, d, ...) about the sender's samples or, on the way back, about the receiver's; and rows
-        in shared coordinates that all hear."""
-        own, near = self.said_sizes, self.near_sizes.ravel()
-        shape = (self.samples.shape[1] if back else self.n_near, *payload.shape[3:])
-        lengths, arriving = (near, own) if back else (own, near)
-        flat = aac.array_namespace(payload).reshape(payload, (-1, *payload.shape[2:]))
-        return Say(kind, flat, self.everywhere, self.everywhere, shape, lengths, arriving, alike=alike)
-
-    @cached_property
-    def tree(self) -> Tree:
-        return Tree(self)
-
-
-class Tree:
-    """The block's part of the spanning tree, level by level from the root (level 0).
-
-    `rows[level]` are the block's nodes there, those with most children first, so that "all that have a c-th child" is a
-    prefix. `up[level]` goes from them to their parents; `from_children[level]` is where their children are heard, all
-    first children, then all second ones, ..., `child_counts[level]` how many of each. `down` and `from_parent` are the
-    way back.
-    """
-
-    def __init__(self, block: Block):
-        network = block.network
-        self.depth = network.depth
-        self.hosts_root = network.root in block.nodes
-        self.rows: list[np.ndarray] = []
-        self.up: list[Edges] = []
-        self.down: list[Edges] = []
-        self.from_parent: list[Edges] = []
-        self.from_children: list[Edges] = []
-        self.child_counts: list[list[int]] = []
-        slot_of = [{int(q): s for s, q in enumerate(row)} for row in block.slots]
-        levels = network.levels[block.nodes]
-        for level in range(self.depth + 1):
-            rows = np.flatnonzero(levels == level)
-            n_children = np.array([len(network.children[block.nodes[b]]) for b in rows], dtype=np.int64)
-            rows = rows[np.argsort(-n_children, kind="stable")]
-            self.rows.append(rows)
-            parents = [slot_of[b][int(network.parents[block.nodes[b]])] for b in rows] if level else []
-            upward = _edges(zip(rows, parents, strict=False))
-            self.up.append(upward)
-            self.from_parent.append(upward)
-            ranked = [
-                [
-                    (b, slot_of[b][int(network.children[block.nodes[b]][c])])
-                    for b in rows
-                    if len(network.children[block.nodes[b]]) > c
-                ]
-                for c in range(int(n_children.max(initial=0)))
-            ]
-            downward = _edges(edge for rank in ranked for edge in rank)
-            self.down.append(downward)
-            self.from_children.append(downward)
-            self.child_counts.append([len(rank) for rank in ranked])
-
-
-def _edges(pairs: Any) -> Edges:
-    table = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-    return Edges(table[:, 0], table[:, 1])
+    def exchange(self, kind: str, own: Array, shared: Array, back: bool = False) -> Exchange:
+        """With all neighbors: `own` (B, d, ...) about the sender's samples or, on the way back, about the receiver's; `shared` rows in shared
+        coordinates."""
+        sent, near = self.said_sizes, self.near_sizes.ravel()
+        if back:
+            return Exchange(kind, own, shared, lengths=near, arriving=sent, rows=self.samples.shape[1])
+        return Exchange(kind, own, shared, lengths=sent, arriving=near, rows=self.n_near)
 
 
 def make_blocks(

@@ -6,7 +6,6 @@ No point of anybody's data is shared, not even a landmark.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,16 +16,15 @@ from .answer import Answer
 from .block import Block
 from .collectives import network_sum
 from .core import landmarks, ritz
-from .core.nodewise import by_nodes, row_bytes
+from .core.chunks import by_nodes, row_bytes
 from .core.spectrum import eps, sane, transposed
 from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
 from .kernels import uniform
-from .messages import Checkpoint
+from .messages import Checkpoint, Script
 from .options import Options
 from .space import Coordinates, Known
 
 Array = Any
-Script = Generator[Any, Any, Any]
 
 
 @dataclass(eq=False)

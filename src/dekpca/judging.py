@@ -16,9 +16,9 @@ from .block import Block, FlatRows, take
 from .collectives import network_sum
 from .core import accuracy, landmarks
 from .core.accuracy import Accuracy
+from .core.chunks import by_nodes, row_bytes, summed
 from .core.clusters import LEAST_CLUSTER
 from .core.landmarks import Landmarks, Offered
-from .core.nodewise import by_nodes, row_bytes, summed
 from .core.sketch import Sketch
 from .core.spectrum import to_numpy, transposed
 from .kernels import Kernel

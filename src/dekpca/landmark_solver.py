@@ -23,8 +23,8 @@ from .block import Block, FlatRows
 from .collectives import network_sum
 from .core import accuracy, landmarks
 from .core.accuracy import Accuracy
+from .core.chunks import DEVICE_BYTES, by_nodes, row_bytes, summed
 from .core.landmarks import Landmarks, RowKernel
-from .core.nodewise import DEVICE_BYTES, by_nodes, row_bytes, summed
 from .core.sketch import Sketch
 from .core.spectrum import add_products, symmetric, times_triangle, to_numpy, transposed
 from .judging import EXTRA_COLUMNS, Judged, Verdict, judge_values, told_accuracy

@@ -5,7 +5,6 @@ Generators, to be used with `yield from`. What comes from other nodes is checked
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,17 +13,17 @@ import numpy as np
 from scipy.special import ndtri
 
 from .block import Block, FlatRows, take
-from .collectives import collect_rows, network_sum
+from .collectives import network_sum
 from .core import landmarks
+from .core.chunks import summed
 from .core.clusters import LEAST_CLUSTER, ROWS_A_CLUSTER, cluster_means, grouped
 from .core.landmarks import Landmarks, Offered, node_random
-from .core.nodewise import summed
 from .core.spectrum import eps, to_numpy, transposed
 from .kernels import Kernel, uniform
+from .messages import Gather, Script
 from .options import Options
 
 Array = Any
-Script = Generator[Any, Any, Any]
 
 LINEAR_COMPONENTS = 50  # at most, of the Gaussian that landmarks which nobody owns are drawn from
 # Means of fewer clusters of a node are means of unlike rows, and worse landmarks than rows.
@@ -100,7 +99,7 @@ class Supply:
         total = to_numpy(told)
         if not ((total >= 0) & (total <= counts) & (total == np.rint(total))).all():  # also where it is NaN
             raise ValueError("a node says that it has more landmarks to give than its rows allow; start all nodes anew")
-        return (yield from collect_rows(block, "landmarks", rows, total.astype(np.int64)))
+        return (yield Gather("landmarks", rows, total.astype(np.int64)))
 
     def _clustered(self, counts: np.ndarray, taken: np.ndarray) -> tuple[Array, np.ndarray]:
         """Means of clusters of the block's nodes, one node after the other, and how many each node of the network has (0 for other blocks').
@@ -162,7 +161,7 @@ class Supply:
                 places.append(np.sort(self.order("landmarks", b)[self.sampled[j] : self.sampled[j] + counts[j]]))
         self.sampled = self.sampled + counts
         rows = take(self.sent.X, self.sent.at(np.concatenate([np.zeros(0, dtype=np.int64), *places])))
-        return (yield from collect_rows(block, "landmarks", rows, counts))
+        return (yield Gather("landmarks", rows, counts))
 
 
 def spread_of_rows(block: Block, rows: FlatRows, seed: int) -> Script:

@@ -16,7 +16,7 @@ import array_api_compat as aac
 
 from .block import Block
 from .core import native
-from .core.nodewise import row_bytes
+from .core.chunks import row_bytes
 from .judging import EXTRA_COLUMNS, judged_shares, judging_numbers
 from .options import Options
 

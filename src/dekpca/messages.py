@@ -1,20 +1,22 @@
-"""What a node's program yields to its engine, and what comes back.
+"""The requests that a node's program yields to its engine, and the replies.
 
-The program speaks for a block of nodes at once (block.py). An engine carries messages between neighbors and nothing
-else: these few types are all that passes between the two.
+The program speaks for a block of nodes at once (block.py). One small type for each thing that a node may want:
 
-    Say          a message of its own for each neighbor spoken to    -> the messages that arrive, stacked
-    Say(alike)   the same, with some rows that all neighbors hear    -> the messages that arrive, and those rows: Slots of either
-    Say(common)  one array that all nodes hold alike, passed on      -> the array, or None if none arrives
-    Tell         the same message to every neighbor                  -> Heard: the neighbors' messages, each held once
-    Total        a sum over all nodes, rows from all nodes (Rows)    -> the result, or None: then it goes from neighbor to neighbor
-    Checkpoint   all that is needed to go on from here               -> True if somebody asked this node to stop
+    Exchange            rows for each neighbor, and rows for all of them    -> (Slots, Slots): what arrived of either
+    NeighborBroadcast   the same rows to every neighbor                     -> Heard: the neighbors' rows, each held once
+    Reduce              the sum over all nodes, finished by the root        -> the result, an array
+    Gather              rows from all nodes                                 -> the rows, in the order of the nodes' names
+    Broadcast           an array that the root has                          -> the array
+    Checkpoint          all that is needed to go on from here               -> True if somebody asked this node to stop
+
+An engine that has no reduction, gather and broadcast of its own makes them of messages along the edges of a tree
+(engines/tree.py): the type `Send`, which no program yields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat as aac
@@ -24,63 +26,36 @@ Array = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Edges:
-    """Directed edges seen from a block: `rows` are nodes of the block, `slots` their neighbors (slot 0: the node itself).
+class Exchange:
+    """Every node sends each neighbor rows of its own, after rows that are the same for all its neighbors.
 
-    Compared by identity, so that an engine can remember the route of edges it has seen before.
-    """
-
-    rows: np.ndarray
-    slots: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-@dataclass(frozen=True, eq=False)
-class Say:
-    """Along each edge of `to` goes one array of `payload`; along each edge of `hear` one of `shape` arrives.
-
-    `payload` has one leading axis for the edges, then the rows of the message. Only the first `lengths` rows of each
-    are real, the others padding that need not travel; of what arrives the first `arriving` rows are, and it is padded
-    with zeros, or cut, to `shape`. (None: all rows.) Both ends know the length of every message, so none has to be sent.
-    Messages to slot 0 stay at home and cost nothing. An edge not in `to` is silent.
-
-    With `alike` (B, rows, ...) every node says the same rows to all its neighbors, ahead of those of `payload`, and hears theirs; all
-    edges speak then. An engine need not copy anything: the answer says where to find what arrives of `payload`, and those rows. One that
-    does copy delivers `joined()` and answers `split(...)` of what arrives.
+    `own` is (B, d, rows, ...), slot 0 being what a node keeps for itself; `shared` is (B, m, ...). Of the rows to a slot the first
+    `lengths` (B * d,) are real, of those from it the first `arriving`: both ends know the length of every message. Padding does not travel;
+    what arrives is padded with zeros to `rows` rows.
     """
 
     kind: str
-    payload: Array | None
-    to: Edges
-    hear: Edges
-    shape: tuple[int, ...]
-    lengths: np.ndarray | None = None
-    arriving: np.ndarray | None = None
-    common: bool = False
-    alike: Array | None = None
+    own: Array
+    shared: Array
+    lengths: np.ndarray
+    arriving: np.ndarray
+    rows: int
 
-    def joined(self) -> Say:
-        """The same with the common rows in each message."""
-        if self.alike is None or self.payload is None or self.lengths is None or self.arriving is None:
-            raise RuntimeError("nothing to join")
-        xp = aac.array_namespace(self.payload)
-        rows = xp.take(self.alike, xp.asarray(self.to.rows, device=aac.device(self.alike)), axis=0)
-        m = self.alike.shape[1]
-        return replace(
-            self,
-            payload=xp.concat([rows, self.payload], axis=1),
-            shape=(m + self.shape[0], *self.shape[1:]),
-            lengths=m + self.lengths,
-            arriving=m + self.arriving,
-            alike=None,
-        )
+    def along(self, edges: Edges) -> Send:
+        """The rows of its own as one message for each of `edges`, those of all slots."""
+        flat = aac.array_namespace(self.own).reshape(self.own, (-1, *self.own.shape[2:]))
+        return Send(self.kind, flat, edges, edges, self.lengths, self.arriving, self.rows)
+
+    def joined(self, edges: Edges) -> Send:
+        """The same with the shared rows first."""
+        xp, m, send = aac.array_namespace(self.own), self.shared.shape[1], self.along(edges)
+        shared = xp.take(self.shared, xp.asarray(edges.rows, device=aac.device(self.shared)), axis=0)
+        payload = xp.concat([shared, send.payload], axis=1)
+        return Send(self.kind, payload, edges, edges, m + self.lengths, m + self.arriving, m + self.rows)
 
     def split(self, arrived: Array) -> tuple[Slots, Slots]:
-        """What arrives of `joined()`, as an answer to this."""
-        assert self.alike is not None
-        m, n_slots = self.alike.shape[1], arrived.shape[0] // self.alike.shape[0]
+        """The reply to this, given the reply to `joined`."""
+        m, n_slots = self.shared.shape[1], self.own.shape[1]
         return Slots.stacked(arrived[:, m:, ...], n_slots), Slots.stacked(arrived[:, :m, ...], n_slots)
 
 
@@ -105,39 +80,11 @@ class Slots:
 
 
 @dataclass(frozen=True, eq=False)
-class Tell:
-    """Each node of the block tells all its neighbors the same: `payload` (B, rows, ...), the first `lengths` rows real.
-
-    Whoever hears a node must know how many rows it tells: one for each of its samples.
-    """
-
-    kind: str
-    payload: Array
-    lengths: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class Total:
-    """The sum of `value` (length,) over all blocks of the network is wanted by all, or (size,) that the root makes of it (`finish`).
-
-    An engine whose processes trust each other adds up as it likes, and counts the messages that a sum along the tree takes. Between peers the
-    answer is None, and the nodes' own messages do it (collectives.py).
-    """
-
-    kind: str
-    value: Array
-    finish: Callable[[Array], Array] | None
-    size: int
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Rows that some nodes give are wanted by all, in the order of the nodes' names. `counts` (J,) says how many each gives; `rows` are the
-    block's, node by node. As for `Total`, the answer may be None."""
+class NeighborBroadcast:
+    """Every node sends all its neighbors the same rows, one for each of its samples: `rows` (B, n, ...), padded as the samples are."""
 
     kind: str
     rows: Array
-    counts: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +115,80 @@ class Heard:
 
 
 @dataclass(frozen=True, eq=False)
+class Reduce:
+    """The sum of `value` (length,) over all blocks of the network. The root turns it into what all get, an array (size,): `finish`.
+
+    One node does that, since the results of several might differ in signs or rounding. Engines may add up in any order.
+    """
+
+    kind: str
+    value: Array
+    finish: Callable[[Array], Array]
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """Rows from all nodes: `rows` are the block's, node by node, `counts` (J,) says how many each node of the network gives."""
+
+    kind: str
+    rows: Array
+    counts: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Broadcast:
+    """An array of `shape` from the root to all nodes; only the root calls `make`."""
+
+    kind: str
+    make: Callable[[], Array]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Checkpoint:
     """The state after an iteration: `known` came from others during set-up, `state` is the iterate. Both may be kept as they are."""
 
     known: Any
     state: Any
+
+
+Script = Generator[
+    Exchange | NeighborBroadcast | Reduce | Gather | Broadcast | Checkpoint, Any, Any
+]  # a program, or a part of one
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Directed edges seen from a block: `rows` are nodes of the block, `slots` their neighbors (slot 0: the node itself).
+
+    Compared by identity, so that an engine can remember the route of edges it has seen before.
+    """
+
+    rows: np.ndarray
+    slots: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Send:
+    """A message along each edge of `to`; one is expected along each edge of `hear`, and all other edges are silent.
+
+    `payload` is (edges of `to`, rows, ...). Of each message the first `lengths` rows are real; of what arrives the first `arriving` are.
+    The reply is an array (edges of `hear`, rows, ...), padded with zeros.
+    """
+
+    kind: str
+    payload: Array
+    to: Edges
+    hear: Edges
+    lengths: np.ndarray
+    arriving: np.ndarray
+    rows: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of each message in the reply."""
+        return (self.rows, *self.payload.shape[2:])

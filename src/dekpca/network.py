@@ -415,11 +415,6 @@ class Network:
         return tuple(np.array(c, dtype=np.int64) for c in found)
 
     @cached_property
-    def upward(self) -> tuple[int, ...]:
-        """All nodes, each after its children in the tree."""
-        return tuple(self._search[0][::-1].tolist())
-
-    @cached_property
     def diameter(self) -> int:
         """The longest of the shortest ways between two nodes."""
         chunks = np.array_split(np.arange(len(self)), max(1, len(self) // 256))

@@ -23,9 +23,9 @@ from .choices import RANDOM_FEATURES
 from .columns import Features, Samples, check_same_names
 from .core.accuracy import Accuracy
 from .core.centering import Columns, filled
+from .core.chunks import by_nodes, threads
 from .core.clusters import LEAST_CLUSTER
 from .core.landmarks import RandomFeatures, RowKernel
-from .core.nodewise import by_nodes, threads
 from .core.spectrum import transposed
 from .kernels import Kernel
 from .options import Options

@@ -10,7 +10,6 @@ to be used with `yield from`. The noise comes from the engine (`block.sealer`), 
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,18 +19,18 @@ from scipy.special import ndtri
 
 from .answer import Answer
 from .block import Block, FlatRows
-from .collectives import network_sum, pass_down
+from .collectives import network_sum
 from .core import landmarks
 from .core.accuracy import UNKNOWN, Accuracy
 from .core.landmarks import Landmarks, RandomFeatures
 from .kernels import Kernel, row_tiles, uniform
+from .messages import Broadcast, Script
 from .options import Options
 from .privacy.releases import LARGEST_TOTAL, Release
 from .privacy.settings import Privacy, kernel_size
 from .space import Known, random_features
 
 Array = Any
-Script = Generator[Any, Any, Any]
 
 CHUNK = 4096  # rows whose coordinates are computed at a time
 LINEAR = 10  # linear components of the Gaussian, at most; noise drowns the others
@@ -168,16 +167,17 @@ def cut_landmarks(block: Block, kernel: Kernel, points: np.ndarray, rank: int, k
     """The landmarks with a map T (m, rank) to coordinates psi = T'k(L, x), the leading ones of K_LL; and what the cut costs the components of the
     points themselves (sin^2). The root finds them for all: rounding may turn eigenvectors."""
     m = len(points)
-    found = None
-    if block.tree.hosts_root:
+
+    def found() -> Array:
         gram = kernel.gram(points, points)
         landmarks.check_finite(gram[None], ["the landmarks"], kernel)
         values, vectors = eigh(gram)
         values, vectors = values[::-1], vectors[:, ::-1]
         good = values[:rank] > LEAST_EIGENVALUE * max(values[0], 0.0)
         root = np.where(good, vectors[:, :rank] / np.sqrt(np.where(good, values[:rank], 1.0)), 0.0)
-        found = block.array(np.concatenate([[cut_error(values, vectors, rank, k, centering)], root.ravel()]))
-    told = np.asarray((yield from pass_down(block, "landmarks", found, (1 + m * rank,))), dtype=np.float64)
+        return block.array(np.concatenate([[cut_error(values, vectors, rank, k, centering)], root.ravel()]))
+
+    told = np.asarray((yield Broadcast("landmarks", found, (1 + m * rank,))), dtype=np.float64)
     return Landmarks(block.array(points), block.array(told[1:].reshape(m, rank))), float(told[0])
 
 

@@ -6,7 +6,6 @@ neighbors said. It opens no file, socket or clock. Read top to bottom, `program`
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,21 +19,20 @@ from .block import Block, FlatRows, pad_rows
 from .collectives import network_sum
 from .core import consensus, landmarks, ritz, stopping
 from .core.centering import BadColumn, Columns, filled
+from .core.chunks import by_nodes, chunks_of, row_bytes, summed
 from .core.consensus import Estimate, Iterate, Penalties
 from .core.landmarks import node_random
-from .core.nodewise import by_nodes, chunks_of, row_bytes, summed
 from .core.spectrum import sane, to_numpy, transposed
 from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
 from .features import feature_answer
 from .judging import EXTRA_COLUMNS
 from .kernels import Kernel
 from .landmark_supply import Supply, without_redundant
-from .messages import Checkpoint, Say, Tell
+from .messages import Checkpoint, Exchange, NeighborBroadcast, Script
 from .options import CHECK_EVERY, Options
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
 
 Array = Any
-Script = Generator[Say | Tell | Checkpoint, Any, Any]
 
 HISTORY = ("residual", "change", "since_check", "objective", "lagrangian")
 
@@ -116,7 +114,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
         state.runs.append((VERDICTS[state.verdict] or "max_iter", state.iteration))
         if len(state.finished) == sequential:
             break
-        known.removed.append((yield tell_direction(block, deflated, state.w)))
+        known.removed.append((yield tell_direction(deflated, state.w)))
         deflated = deflate(block, deflated, known.removed[-1])
         again = start(block, options, known, deflated)
         state = replace(again, history=state.history, finished=state.finished, runs=state.runs)
@@ -166,7 +164,7 @@ def meet(block: Block, options: Options, known: Known) -> Script:
     if options.n_landmarks:
         yield from learn_directions(block, options, known, coordinates)
     if options.solver == "projection" and len(block.network) > 1:
-        known.near = yield Tell("data", sent, block.own_sizes)
+        known.near = yield NeighborBroadcast("data", sent)
     return coordinates
 
 
@@ -266,9 +264,10 @@ def exchange_penalties(block: Block, space: Space) -> Script:
     if space.rho is None:
         return None
     xp = aac.array_namespace(block.samples)
-    said = xp.broadcast_to(space.rho[:, None, None], (block.n_nodes, block.n_slots, 1))
-    heard = yield Say("rho", xp.reshape(said, (-1, 1)), block.everywhere, block.everywhere, (1,))
-    return xp.reshape(heard, (block.n_nodes, block.n_slots))
+    own = xp.broadcast_to(space.rho[:, None, None], (block.n_nodes, block.n_slots, 1))
+    nothing, one = space.rho[:, None][:, :0], np.ones(block.slots.size, dtype=np.int64)
+    heard, _ = yield Exchange("rho", own, nothing, one, one, rows=1)
+    return heard.slots(slice(0, block.n_nodes))[:, :, 0]
 
 
 # ---------------------------------------------------------------------- the iteration
@@ -337,8 +336,8 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         if state.verdict or state.iteration >= options.max_iter:
             return
         rho = penalties(block, options, known, state.iteration)
-        shares = yield block.say("share", *steps.shares(it, rho))
-        views = yield block.say("view", *steps.z_step(it, shares, rho), back=True)
+        shares = yield block.exchange("share", *steps.shares(it, rho))
+        views = yield block.exchange("view", *steps.z_step(it, shares, rho), back=True)
         del shares  # as large as what the next step makes
         steps.w_step(it, views, rho)
         del views
@@ -386,13 +385,13 @@ def check(block: Block, options: Options, values: Array, progress: stopping.Prog
 
 
 # ---------------------------------------------------------------------- deflation: the paper's way to more components
-def tell_direction(block: Block, space: Space, w: Array) -> Tell:
+def tell_direction(space: Space, w: Array) -> NeighborBroadcast:
     """Tell the neighbors the component that was just found, as a unit function over the own samples."""
     xp = aac.array_namespace(w)
     functions = space.own.functions(w)
     square = xp.linalg.diagonal(functions.squares())[:, None, :]
     unit = xp.where(square > 0, w / xp.sqrt(xp.where(square > 0, square, xp.ones_like(square))), xp.zeros_like(w))
-    return Tell("deflate", unit, block.own_sizes)
+    return NeighborBroadcast("deflate", unit)
 
 
 def reassemble(block: Block, known: Known, space: Space, state: State) -> tuple[Array, Estimate]:

@@ -14,10 +14,10 @@ import numpy as np
 from .block import Block, pad_rows, take
 from .core import landmarks, spectrum
 from .core.centering import Columns, center_blocks, center_rows
+from .core.chunks import by_nodes, chunks_of, row_bytes, run_chunks
 from .core.consensus import OwnSpace
 from .core.gram import NeighborhoodGram, Pool, neighborhood_gram
 from .core.landmarks import Landmarks, RandomFeatures, node_random
-from .core.nodewise import by_nodes, chunks_of, in_turn, row_bytes
 from .core.spectrum import Factor, to_numpy, transposed
 from .kernels import Kernel
 from .messages import Heard
@@ -87,7 +87,7 @@ class Coordinates:
         def some(nodes: slice) -> None:
             self.raw[nodes, ...] = self.centered(block, options, known, nodes)
 
-        in_turn(some, chunks_of(block.n_nodes, row_bytes(self.raw), self.raw), self.raw)
+        run_chunks(some, chunks_of(block.n_nodes, row_bytes(self.raw), self.raw), self.raw)
         return self.raw
 
 

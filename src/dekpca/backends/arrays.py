@@ -1,6 +1,6 @@
 """The reference backend: the formulas of docs/algorithm.md as batched array operations, for every array library and every option.
 
-Chunks of nodes go through a step one after the other, in threads where NumPy computes (core/nodewise.py).
+Chunks of nodes go through a step one after the other, in threads where NumPy computes (core/chunks.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import array_api_compat as aac
 
 from ..core import stopping
+from ..core.chunks import by_nodes, row_bytes
 from ..core.consensus import Estimate, Functions, Iterate, OwnSpace, Penalties, SharedDual, column_products
-from ..core.nodewise import by_nodes, row_bytes
 from ..core.spectrum import sane, transposed
 from ..messages import Slots
 from ..options import Options

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..core import native
+from ..core.chunks import guided_chunks, run_chunks
 from ..core.consensus import Estimate, Functions, Iterate, Penalties, SharedDual
-from ..core.nodewise import in_turn, shares_of
 from ..core.stopping import NEGLIGIBLE, Progress
 from ..messages import Slots
 from ..space import Space
@@ -133,7 +133,7 @@ class Compiled:
         arrays = {name: np.ascontiguousarray(x) for name, x in given.items()}
         arrays |= {"factors": np.ascontiguousarray(rho.factors)} | {f"out_{name}": x for name, x in out.items()}
         self.nodes.prepare(step, arrays, rho.near, rho.extra, negligible)
-        in_turn(lambda nodes: self.nodes.run(nodes.start, nodes.stop), shares_of(self.n_nodes), rho.factors)
+        run_chunks(lambda nodes: self.nodes.run(nodes.start, nodes.stop), guided_chunks(self.n_nodes), rho.factors)
         self.nodes.release()
         return out
 

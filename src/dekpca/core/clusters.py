@@ -7,7 +7,7 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from .nodewise import by_nodes, row_bytes
+from .chunks import by_nodes, row_bytes
 from .spectrum import to_numpy
 
 Array = Any

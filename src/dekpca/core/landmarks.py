@@ -18,7 +18,7 @@ from scipy.linalg.lapack import dpstrf
 
 from ..kernels import Kernel
 from . import native, spectrum
-from .nodewise import by_nodes, row_bytes
+from .chunks import by_nodes, row_bytes
 from .spectrum import transposed
 
 Array = Any

@@ -16,7 +16,7 @@ from scipy.linalg.blas import dsyrk, dtrmm, strmm
 from scipy.linalg.lapack import dtrtri, strtri
 
 from . import native
-from .nodewise import by_nodes, chunks_of, in_turn, row_bytes
+from .chunks import by_nodes, chunks_of, row_bytes, run_chunks
 
 Array = Any
 
@@ -133,7 +133,7 @@ class Factor:
                 values, basis = xp.linalg.eigh(matrix[nodes, ...])
                 out[nodes, ...] = (basis / (r[nodes][:, None] - 2.0 * values)[:, None, :]) @ transposed(basis)
 
-        in_turn(inverse, chunks_of(matrix.shape[0], row_bytes(matrix), matrix), matrix)
+        run_chunks(inverse, chunks_of(matrix.shape[0], row_bytes(matrix), matrix), matrix)
         if in_place:
             object.__setattr__(self, "matrix", None)
         return out
@@ -243,20 +243,6 @@ def _orthonormal(x: Array) -> Array:
     return x @ (basis * root[..., None, :])
 
 
-def inverse_root(whole: Factor) -> Array:
-    """R with R R' = A^-1, of one matrix A (1, n, n): upper triangular, by a Cholesky factor, where that shows that nothing is to be dropped;
-    else the symmetric A^-1/2 without tiny eigenvalues."""
-    xp = aac.array_namespace(whole.matrix)
-    if definite(whole.matrix, -xp.maximum(CUTOFF * _size(whole.matrix), whole.rounding)):
-        if _native(whole.matrix):
-            root = np.zeros_like(whole.matrix)
-            if native.steps.inverse_factor(np.ascontiguousarray(whole.matrix[0]), root[0]):
-                return transposed(root)
-        return transposed(inverse_triangle(xp.linalg.cholesky(whole.matrix)))
-    basis = whole.eigen.basis
-    return (basis * xp.sqrt(whole.eigen.inverse)[..., None, :]) @ transposed(basis)
-
-
 def inverse_triangle(lower: Array) -> Array:
     """The inverse of each of a stack of lower triangular matrices."""
     if aac.is_numpy_array(lower):
@@ -283,7 +269,7 @@ def negatives(whole: Factor, sizes: np.ndarray, scale: Array) -> list[tuple[int,
         if not definite(whole.matrix[nodes, ...], allowed[nodes]):
             doubtful.append(nodes)
 
-    in_turn(look, chunks_of(whole.matrix.shape[0], row_bytes(whole.matrix), whole.matrix), whole.matrix)
+    run_chunks(look, chunks_of(whole.matrix.shape[0], row_bytes(whole.matrix), whole.matrix), whole.matrix)
     if not doubtful:
         return []
     low, high, scales = to_numpy(whole.eigen.lowest), to_numpy(whole.eigen.values[..., -1]), to_numpy(scale)

@@ -1,7 +1,8 @@
 """Delivery of messages between the blocks of one process, and counts of what each node sends.
 
-All engines share it. Messages inside a process are gathered on the device; messages to and from other processes pass through
-`Delivery._exchange` and `Delivery._told`, which an engine with such processes overrides.
+All engines share `Delivery`: messages along edges. Inside a process they are gathered on the device; messages to and from other
+processes pass through `_cross` and `_cross_broadcast`, which an engine with such processes overrides. `CollectiveDelivery` adds
+reductions, gathers and broadcasts, for processes that trust each other. Other engines make these of messages (tree.py).
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import array_api_compat as aac
 import numpy as np
 
 from ..block import Block, pad_rows
-from ..collectives import rows_below
-from ..core.nodewise import row_bytes
-from ..messages import Edges, Heard, Rows, Say, Slots, Tell, Total
+from ..core.chunks import row_bytes
+from ..messages import Broadcast, Edges, Exchange, Gather, Heard, NeighborBroadcast, Reduce, Send, Slots
 from ..plan import Traffic
+from .tree import rows_below
 
 Array = Any
 
@@ -61,132 +62,74 @@ class Delivery:
         homes = [self._home[block.slots.ravel()] for block in self.blocks]
         return [_index(self.blocks[0].samples, starts[home[:, 0]] + home[:, 1]) for home in homes]
 
+    def _handlers(self) -> dict[type, Callable[[Any], Iterable[Any]]]:
+        return {Exchange: self.exchange, NeighborBroadcast: self.neighbor_broadcast, Send: self.send}
+
     def answer(self, requests: Sequence[Any]) -> Iterable[Any]:
-        """What the blocks get back for what they ask, which must be of one sort."""
-        sorts: dict[type, Callable[[Any], Iterable[Any]]] = {
-            Say: self.deliver, Tell: self.tell, Total: self.total, Rows: self.rows,
-        }  # fmt: skip
-        return sorts[type(requests[0])](requests)
+        """The reply to the request of each block. All blocks must ask for the same."""
+        asked = {(type(request).__name__, request.kind) for request in requests}
+        if len(asked) > 1:
+            raise RuntimeError(f"the nodes of one network ask for different things at once: {sorted(asked)}")
+        return self._handlers()[type(requests[0])](requests)
 
-    def deliver(self, says: Sequence[Say]) -> Iterator[Any]:
-        """What each block hears, one after the other: nothing waits for other processes before a block that needs them."""
-        if says[0].alike is None:
-            yield from self._deliver(says)
-        elif self.alone:
-            xp = aac.array_namespace(says[0].alike)
-            rows = says[0].alike if len(says) == 1 else xp.concat([s.alike for s in says])
-            for block, place, arrived in zip(self.blocks, self._places, self._deliver(says, copied=False), strict=True):
-                yield arrived, Slots(rows, place, block.n_slots)
-        else:
-            for s, arrived in zip(says, self._deliver([s.joined() for s in says]), strict=True):
-                yield s.split(arrived)
-
-    def _deliver(self, says: Sequence[Say], copied: bool = True) -> Iterator[Any]:
-        """The messages that arrive at each block, stacked; or where they lie (Slots), if they need not be `copied`."""
-        kinds = {(s.kind, s.common) for s in says}
-        if len(kinds) > 1:
-            raise RuntimeError(f"the nodes of one network say different things at once: {sorted(kinds)}")
-        route = self._route(says)
-        self._count(says, route)
-        from_others = self._exchange(says, route)
-
-        def said(sender: int) -> Array:
-            return says[sender].payload if sender < len(says) else from_others()
-
-        for receiver, s in enumerate(says):
+    def exchange(self, requests: Sequence[Exchange]) -> Iterator[tuple[Slots, Slots]]:
+        """In one process nothing is copied."""
+        if not self.alone:
+            sends = [r.joined(block.everywhere) for block, r in zip(self.blocks, requests, strict=True)]
+            for request, arrived in zip(requests, self.send(sends), strict=True):
+                yield request.split(arrived)
+            return
+        xp = aac.array_namespace(requests[0].shared)
+        shared = requests[0].shared if len(requests) == 1 else xp.concat([r.shared for r in requests])
+        sends = [r.along(block.everywhere) for block, r in zip(self.blocks, requests, strict=True)]
+        route = self._route(sends)
+        self._count(sends, route, row_bytes(shared))
+        for receiver, (send, block, place) in enumerate(zip(sends, self.blocks, self._places, strict=True)):
             pieces = route.pieces[receiver]
-            if not s.common and copied:
-                yield self._stack(receiver, s.shape, route, said)
-            elif not s.common:
-                n_slots = self.blocks[receiver].n_slots
-                if len(pieces) == 1 and said(pieces[0][0]).shape[1] == s.shape[0]:
-                    yield Slots(said(pieces[0][0]), pieces[0][1], n_slots)
-                else:
-                    yield Slots.stacked(self._stack(receiver, s.shape, route, said), n_slots)
-            else:  # of equal arrays any will do
-                yield said(pieces[0][0]) if pieces else None
+            own = sends[pieces[0][0]].payload
+            if len(pieces) == 1 and own.shape[1] == send.shape[0]:
+                arrived = Slots(own, pieces[0][1], block.n_slots)
+            else:
+                stacked = self._stack(receiver, send.shape, route, lambda sender: sends[sender].payload)
+                arrived = Slots.stacked(stacked, block.n_slots)
+            yield arrived, Slots(shared, place, block.n_slots)
+
+    def send(self, sends: Sequence[Send]) -> Iterator[Array]:
+        """The messages that arrive at each block, stacked. A block that hears no other process does not wait for one."""
+        route = self._route(sends)
+        self._count(sends, route)
+        from_others = self._cross(sends, route)
+
+        def payload(sender: int) -> Array:
+            return sends[sender].payload if sender < len(sends) else from_others()
+
+        for receiver, send in enumerate(sends):
+            yield self._stack(receiver, send.shape, route, payload)
         from_others()
 
-    def tell(self, tells: Sequence[Tell]) -> list[Heard]:
-        pools = tuple(t.payload for t in tells)
-        for block, told in zip(self.blocks, tells, strict=True):
+    def neighbor_broadcast(self, requests: Sequence[NeighborBroadcast]) -> list[Heard]:
+        for block, request in zip(self.blocks, requests, strict=True):
             others = block.slots[:, 1:]
             edges = self._edge_numbers(np.repeat(block.nodes, block.n_slots - 1), others.ravel())
-            sizes = np.repeat(told.lengths * row_bytes(told.payload, 2), block.n_slots - 1)
-            self.traffic.add(told.kind, edges, sizes)
-        pools += self._told(tells)
+            sizes = np.repeat(block.own_sizes * row_bytes(request.rows, 2), block.n_slots - 1)
+            self.traffic.add(request.kind, edges, sizes)
+        pools = tuple(r.rows for r in requests) + self._cross_broadcast(requests)
         return [Heard(pools, self._home[block.slots, 0], self._home[block.slots, 1]) for block in self.blocks]
 
-    # ------------------------------------------------------------------ what all nodes come to know, where all are here
-    def total(self, requests: Sequence[Total]) -> list[Array | None]:
-        """The sum over all nodes, and the messages it would have taken along the tree."""
-        if not self.alone:
-            return [None] * len(requests)
-        result = self._add_up([r.value for r in requests])
-        root = requests[int(self._home[self.network.root, 0])]
-        if root.finish is not None:
-            result = root.finish(result)
-        self._count_tree(root.kind, row_bytes(requests[0].value, 0), row_bytes(result, 0))
-        return [result] * len(requests)
-
-    @staticmethod
-    def _add_up(values: Sequence[Array]) -> Array:
-        """The sum over the blocks, in their order."""
-        total = values[0]
-        for value in values[1:]:
-            total = total + value
-        return total
-
-    def _count_tree(self, kind: str, up_bytes: int, down_bytes: int) -> None:
-        """A message to each parent, and one from it, of the nodes that are hosted here."""
-        up, down = (edges[self.hosts[self.traffic.edges[edges, 0]] == self.here] for edges in self._tree_edges)
-        self.traffic.add(kind, up, np.full(len(up), up_bytes))
-        self.traffic.add(kind, down, np.full(len(down), down_bytes))
-
-    def rows(self, requests: Sequence[Rows]) -> list[Array | None]:
-        """The rows of all nodes in the order of their names."""
-        if not self.alone:
-            return [None] * len(requests)
-        xp = aac.array_namespace(requests[0].rows)
-        counts = requests[0].counts
-        together = xp.concat([r.rows for r in requests]) if len(requests) > 1 else requests[0].rows
-        nodes = np.concatenate([block.nodes for block in self.blocks])
-        rank = np.empty(len(self.network), dtype=np.int64)
-        rank[self.network.by_name] = np.arange(len(rank))
-        order = np.argsort(np.repeat(rank[nodes], counts[nodes]), kind="stable")
-        result = xp.take(together, _index(together, order), axis=0)
-        self._count_rows(requests[0].kind, counts, row_bytes(together, 1))
-        return [result] * len(requests)
-
-    def _count_rows(self, kind: str, counts: np.ndarray, size: int) -> None:
-        """Rows of `size` bytes go up the tree, each node's with those of its children, and all of them down."""
-        up, down = (edges[self.hosts[self.traffic.edges[edges, 0]] == self.here] for edges in self._tree_edges)
-        below = rows_below(self.network, counts)[self.traffic.edges[up, 0]]
-        speaks = below > 0
-        self.traffic.add(kind, up[speaks], below[speaks] * size)
-        self.traffic.add(kind, down, np.full(len(down), int(counts.sum()) * size))
-
-    @cached_property
-    def _tree_edges(self) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of the edges of the tree, to the parents and from them."""
-        child = np.flatnonzero(self.network.parents >= 0)
-        parent = self.network.parents[child]
-        return self._edge_numbers(child, parent), self._edge_numbers(parent, child)
-
     # ------------------------------------------------------------------ other processes: here there are none
-    def _exchange(self, says: Sequence[Say], route: Route) -> Callable[[], Array]:
-        """Send what leaves; returns a function that waits for what arrives, stacked as in `route.arriving` (or the common array)."""
+    def _cross(self, sends: Sequence[Send], route: Route) -> Callable[[], Array]:
+        """Send what leaves the process; returns a function that waits for what arrives, stacked as in `route.arriving`."""
         return lambda: None
 
-    def _told(self, tells: Sequence[Tell]) -> tuple[Array, ...]:
-        """What nodes elsewhere told, as further pools (`_home` says where in them)."""
+    def _cross_broadcast(self, requests: Sequence[NeighborBroadcast]) -> tuple[Array, ...]:
+        """The rows of neighbors in other processes, as further pools (`_home` says where in them)."""
         return ()
 
     # ------------------------------------------------------------------ routes
-    def _route(self, says: Sequence[Say]) -> Route:
-        key = tuple(edges for s in says for edges in (s.to, s.hear))
+    def _route(self, sends: Sequence[Send]) -> Route:
+        key = tuple(edges for s in sends for edges in (s.to, s.hear))
         if key not in self._routes:
-            self._routes[key] = self._make_route([s.to for s in says], [s.hear for s in says])
+            self._routes[key] = self._make_route([s.to for s in sends], [s.hear for s in sends])
         return self._routes[key]
 
     def _make_route(self, to: Sequence[Edges], hear: Sequence[Edges]) -> Route:
@@ -252,12 +195,12 @@ class Delivery:
         return found[np.lexsort((found[:, 4], found[:, 3], found[:, 0]))]
 
     # ------------------------------------------------------------------ delivery and counts
-    def _stack(self, receiver: int, shape: tuple[int, ...], route: Route, said: Callable[[int], Array]) -> Array:
+    def _stack(self, receiver: int, shape: tuple[int, ...], route: Route, payload: Callable[[int], Array]) -> Array:
         like = self.blocks[receiver].samples
         xp = aac.array_namespace(like)
         arrived = []
         for sender, places in route.pieces[receiver]:
-            got = xp.take(said(sender), places, axis=0)
+            got = xp.take(payload(sender), places, axis=0)
             arrived.append(pad_rows(got, shape[0], axis=1) if got.shape[1] != shape[0] else got)
         if not arrived:
             return xp.zeros((0, *shape), dtype=like.dtype, device=aac.device(like))
@@ -265,16 +208,81 @@ class Delivery:
             return arrived[0]
         return xp.take(xp.concat(arrived), route.order[receiver], axis=0)
 
-    def _count(self, says: Sequence[Say], route: Route) -> None:
-        for s, (leaving, edges) in zip(says, route.edges, strict=True):
-            if s.payload is None or not len(edges):
-                continue
-            if s.common:
-                lengths = np.full(len(edges), row_bytes(s.payload, 0))
-            else:
-                rows = np.full(len(edges), s.payload.shape[1]) if s.lengths is None else s.lengths[leaving]
-                lengths = rows * row_bytes(s.payload, 2) + (0 if s.alike is None else row_bytes(s.alike, 1))
-            self.traffic.add(s.kind, edges, lengths)
+    def _count(self, sends: Sequence[Send], route: Route, shared_bytes: int = 0) -> None:
+        for s, (leaving, edges) in zip(sends, route.edges, strict=True):
+            if len(edges):
+                self.traffic.add(s.kind, edges, s.lengths[leaving] * row_bytes(s.payload, 2) + shared_bytes)
+
+
+class CollectiveDelivery(Delivery):
+    """Delivery between processes that trust each other: sums in any order. The messages that a tree would take are counted."""
+
+    def _handlers(self) -> dict[type, Callable[[Any], Iterable[Any]]]:
+        return super()._handlers() | {Reduce: self.reduce, Gather: self.gather, Broadcast: self.broadcast}
+
+    def reduce(self, requests: Sequence[Reduce]) -> list[Array]:
+        first, total = requests[0], requests[0].value
+        for request in requests[1:]:
+            total = total + request.value
+        total = self._at_root(first.kind, total)
+        result = self._from_root(lambda: self._root_of(requests).finish(total), (first.size,))
+        self._count_up(first.kind, row_bytes(first.value, 0))
+        self._count_down(first.kind, row_bytes(result, 0))
+        return [result] * len(requests)
+
+    def broadcast(self, requests: Sequence[Broadcast]) -> list[Array]:
+        result = self._from_root(lambda: self._root_of(requests).make(), requests[0].shape)
+        self._count_down(requests[0].kind, row_bytes(result, 0))
+        return [result] * len(requests)
+
+    def gather(self, requests: Sequence[Gather]) -> list[Array]:
+        xp, counts = aac.array_namespace(requests[0].rows), requests[0].counts
+        rows = xp.concat([r.rows for r in requests]) if len(requests) > 1 else requests[0].rows
+        owners = np.concatenate([np.repeat(block.nodes, counts[block.nodes]) for block in self.blocks])
+        rows, owners = self._from_all(requests[0].kind, rows, owners, counts)
+        rank = np.empty(len(self.network), dtype=np.int64)
+        rank[self.network.by_name] = np.arange(len(rank))
+        result = xp.take(rows, _index(rows, np.argsort(rank[owners], kind="stable")), axis=0)
+        self._count_up(requests[0].kind, rows_below(self.network, counts) * row_bytes(rows))
+        self._count_down(requests[0].kind, row_bytes(result, 0))
+        return [result] * len(requests)
+
+    def _root_of(self, requests: Sequence[Any]) -> Any:
+        """The request of the block that has the root of the tree."""
+        return requests[int(self._home[self.network.root, 0])]
+
+    # ------------------------------------------------------------------ other processes: here there are none
+    def _at_root(self, kind: str, value: Array) -> Array:
+        """The sum of the processes' values, in the process that hosts the root."""
+        return value
+
+    def _from_root(self, make: Callable[[], Array], shape: tuple[int, ...]) -> Array:
+        """What the process that hosts the root makes."""
+        return make()
+
+    def _from_all(self, kind: str, rows: Array, owners: np.ndarray, counts: np.ndarray) -> tuple[Array, np.ndarray]:
+        """The rows of all processes, and whose each is."""
+        return rows, owners
+
+    # ------------------------------------------------------------------ counts
+    def _count_up(self, kind: str, sizes: Any) -> None:
+        """A message from each node that is hosted here to its parent. `sizes`: bytes, of each node of the network or of all; 0 is no message."""
+        up, _ = self._tree_edges
+        sizes = np.broadcast_to(sizes, len(self.network))[self.traffic.edges[up, 0]]
+        self.traffic.add(kind, up[sizes > 0], sizes[sizes > 0])
+
+    def _count_down(self, kind: str, size: int) -> None:
+        """A message of `size` bytes from each node that is hosted here to each of its children."""
+        _, down = self._tree_edges
+        self.traffic.add(kind, down, np.full(len(down), size))
+
+    @cached_property
+    def _tree_edges(self) -> list[np.ndarray]:
+        """The numbers of the edges of the tree that leave the nodes hosted here: to parents, to children."""
+        child = np.flatnonzero(self.network.parents >= 0)
+        parent = self.network.parents[child]
+        both = self._edge_numbers(child, parent), self._edge_numbers(parent, child)
+        return [edges[self.hosts[self.traffic.edges[edges, 0]] == self.here] for edges in both]
 
 
 def _index(like: Array, places: np.ndarray) -> Array:

@@ -18,13 +18,14 @@ import numpy as np
 
 from ..answer import Answer
 from ..block import Block, flat_block
-from ..core.nodewise import threads
+from ..core.chunks import threads
 from ..memory import fitting, give_back, within
 from ..messages import Checkpoint
 from ..options import Options
 from ..plan import Observer, Outcome, Plan
 from ..program import program
-from .delivery import Delivery
+from .delivery import CollectiveDelivery, Delivery
+from .tree import over_tree
 
 # The part of the program that begins when something is said, or with a checkpoint; "meeting" is before all of these.
 PARTS = {
@@ -46,13 +47,15 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
     With a memory limit landmarks grow no further than it allows, and Gram blocks that do not fit are computed again in each iteration. Ctrl-C
     during the iterations makes the nodes stop at their next check, with the last iterate as the result; a second one ends at once.
     """
+    script = program
     if plan.options.sealed:
         blocks = plan.blocks(apart=True)
         simulate_sealers(blocks, plan.options)
+        script = over_tree(program)  # what the nodes of different owners would send
     else:
         blocks = [flat_block(plan.parts, plan.network)] if plan.options.sums_only else plan.blocks()
     blocks = within(blocks, plan.options, plan.memory_limit)
-    return drive(blocks, fitting(blocks, plan.options, plan.memory_limit), observer, plan.resume)
+    return drive(blocks, fitting(blocks, plan.options, plan.memory_limit), observer, plan.resume, script=script)
 
 
 def simulate_sealers(blocks: Sequence[Block], options: Options) -> None:
@@ -80,9 +83,9 @@ def drive(
 ) -> Outcome:
     """As `run`, for blocks already made, with a (known, state) for each of them in `resume`.
 
-    `delivery` carries their messages; `script` may wrap the program, to time it for one.
+    `delivery` carries their messages; `script` is the program, or wraps it (over_tree, where the delivery has no reductions).
     """
-    delivery = Delivery(blocks) if delivery is None else delivery
+    delivery = CollectiveDelivery(blocks) if delivery is None else delivery
     scripts = [script(block, options, None if resume is None else resume[i]) for i, block in enumerate(blocks)]
     # an iteration that overflows is noticed by the program itself; NumPy need not add its voice
     on_host = aac.is_numpy_array(blocks[0].samples)  # other libraries have threads of their own

@@ -8,6 +8,7 @@ reductions and gathers over all ranks: these trust each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import array_api_compat as aac
@@ -16,18 +17,17 @@ from mpi4py import MPI
 
 from ..block import Block, size_class
 from ..core.spectrum import to_numpy
-from ..messages import Rows, Say, Tell, Total
-from .delivery import Delivery, Route
+from ..messages import NeighborBroadcast, Send
+from .delivery import CollectiveDelivery, Route
 
 Array = Any
 
 
-class RankDelivery(Delivery):
+class RankDelivery(CollectiveDelivery):
     """Delivers between the blocks of a rank and, along the edges of the network, those of other ranks.
 
-    A message to one node of another rank crosses by itself. What several nodes of a rank hear alike crosses once for that rank: the samples of a
-    node (`Tell`) and what all will know (`Say(common)`). `traffic` counts per edge, as on every engine; `wire` what
-    left this rank, by phase: rounds, messages that are not empty, and bytes.
+    A message to one node of another rank crosses by itself. A `NeighborBroadcast` crosses once for each rank that hosts a neighbor. `traffic`
+    counts per edge, as on every engine; `wire` what left this rank, by phase: rounds, messages that are not empty, and bytes.
     """
 
     def __init__(self, blocks: Sequence[Block], comm: Any, hosts: np.ndarray):
@@ -53,62 +53,50 @@ class RankDelivery(Delivery):
         if self._graph is not None:
             self._graph.Free()
 
-    # ------------------------------------------------------------------ what all nodes come to know: ranks of one job trust each other
-    def total(self, requests: Sequence[Total]) -> list[Array | None]:
-        """A reduction to the rank that hosts the root of the tree, which finishes the sum and tells all."""
-        value = self._add_up([r.value for r in requests])
-        mine = np.ascontiguousarray(to_numpy(value))
-        root = int(self.hosts[self.network.root])
-        into = np.empty_like(mine)
-        self._comm.Reduce(mine, into if self.here == root else None, root=root)
-        first = requests[0]
-        result = np.empty(first.size, dtype=mine.dtype)
-        if self.here == root:
-            finished = self._on_device(into)
-            asked = requests[int(self._home[self.network.root, 0])]
-            result = np.ascontiguousarray(to_numpy(finished if asked.finish is None else asked.finish(finished)))
-        self._comm.Bcast(result, root=root)
-        self._count_tree(first.kind, mine.nbytes, result.nbytes)
-        self.wire.setdefault(first.kind, np.zeros(3, dtype=np.int64))[:] += 1, 1, mine.nbytes
-        return [self._on_device(result)] * len(requests)
+    # ------------------------------------------------------------------ reductions, gathers and broadcasts over all ranks
+    @property
+    def _root(self) -> int:
+        """The rank that hosts the root of the tree."""
+        return int(self.hosts[self.network.root])
 
-    def rows(self, requests: Sequence[Rows]) -> list[Array | None]:
-        """Rows of all ranks, in the order of the names of their nodes."""
-        counts, width = requests[0].counts, int(requests[0].rows.shape[1])
-        mine = np.concatenate([to_numpy(r.rows) for r in requests]).astype(self._dtype, copy=False)
-        order = np.concatenate([np.repeat(b.nodes, counts[b.nodes]) for b in self.blocks])
+    def _at_root(self, kind: str, value: Array) -> Array:
+        mine = np.ascontiguousarray(to_numpy(value))
+        total = np.empty_like(mine)
+        self._comm.Reduce(mine, total if self.here == self._root else None, root=self._root)
+        self._count_wire(kind, 1, mine.nbytes)
+        return self._on_device(total)
+
+    def _from_root(self, make: Callable[[], Array], shape: tuple[int, ...]) -> Array:
+        result = np.empty(shape, dtype=self._dtype)
+        if self.here == self._root:
+            result = np.ascontiguousarray(to_numpy(make()))
+        self._comm.Bcast(result, root=self._root)
+        return self._on_device(result)
+
+    def _from_all(self, kind: str, rows: Array, owners: np.ndarray, counts: np.ndarray) -> tuple[Array, np.ndarray]:
+        mine, width = np.ascontiguousarray(to_numpy(rows).astype(self._dtype, copy=False)), rows.shape[1]
         sizes = np.array([counts[self.hosts == rank].sum() for rank in range(self._comm.Get_size())])
         everything = np.empty((int(counts.sum()), width), dtype=self._dtype)
-        owners = np.empty(int(counts.sum()), dtype=np.int64)
-        self._comm.Allgatherv(np.ascontiguousarray(mine), [everything, sizes * width])
-        self._comm.Allgatherv(order.astype(np.int64), [owners, sizes])
-        rank_of_name = np.empty(len(self.network), dtype=np.int64)
-        rank_of_name[self.network.by_name] = np.arange(len(self.network))
-        found = everything[np.argsort(rank_of_name[owners], kind="stable")]
-        self._count_rows(requests[0].kind, counts, width * self._dtype.itemsize)
-        self.wire.setdefault(requests[0].kind, np.zeros(3, dtype=np.int64))[:] += 1, 1, mine.nbytes
-        return [self._on_device(found)] * len(requests)
+        everybody = np.empty(int(counts.sum()), dtype=np.int64)
+        self._comm.Allgatherv(mine, [everything, sizes * width])
+        self._comm.Allgatherv(owners.astype(np.int64), [everybody, sizes])
+        self._count_wire(kind, 1, mine.nbytes)
+        return self._on_device(everything), everybody
 
     # ------------------------------------------------------------------ rounds
-    def _exchange(self, says: Sequence[Say], route: Route) -> Callable[[], Array]:
-        return self._pass_on(says, route) if says[0].common else self._send_apart(says, route)
-
-    def _send_apart(self, says: Sequence[Say], route: Route) -> Callable[[], Array]:
+    def _cross(self, sends: Sequence[Send], route: Route) -> Callable[[], Array]:
         """Every edge's message by itself; arrivals are stacked, and padded to the longest."""
         outgoing: list[list[np.ndarray]] = [[] for _ in self.around]
         for rank, block, place in route.leaving.tolist():
-            s = says[block]
-            assert s.payload is not None
-            rows = s.payload.shape[1] if s.lengths is None else int(s.lengths[place])
-            outgoing[self._place[rank]].append(to_numpy(s.payload[place, :rows, ...]).ravel())
+            s = sends[block]
+            outgoing[self._place[rank]].append(to_numpy(s.payload[place, : int(s.lengths[place]), ...]).ravel())
         rows_of, owner = np.empty(len(route.arriving), dtype=np.int64), np.empty(len(route.arriving), dtype=np.int64)
         for i, (rank, block, place) in enumerate(route.arriving.tolist()):
-            s = says[block]
-            owner[i], rows_of[i] = self._place[rank], s.shape[0] if s.arriving is None else s.arriving[place]
-        width = int(np.prod(says[0].shape[1:]))
-        finish = self._swap(
-            says[0].kind, outgoing, np.bincount(owner, weights=rows_of * width, minlength=len(self.around))
-        )
+            owner[i], rows_of[i] = self._place[rank], sends[block].arriving[place]
+        trailing = sends[0].payload.shape[2:]
+        width = int(np.prod(trailing))
+        counts = np.bincount(owner, weights=rows_of * width, minlength=len(self.around))
+        finish = self._swap(sends[0].kind, outgoing, counts)
 
         def arrived() -> Array:
             received = finish()
@@ -116,35 +104,20 @@ class RankDelivery(Delivery):
             ends = np.cumsum(rows_of * width)
             for i, (rows, end) in enumerate(zip(rows_of.tolist(), ends.tolist(), strict=True)):
                 stack[i, :rows] = received[end - rows * width : end].reshape(rows, width)
-            return self._on_device(stack.reshape(*stack.shape[:2], *says[0].shape[1:]))
+            return self._on_device(stack.reshape(*stack.shape[:2], *trailing))
 
-        return once(arrived)
+        return cache(arrived)
 
-    def _pass_on(self, says: Sequence[Say], route: Route) -> Callable[[], Array]:
-        """What all will know goes once to every rank that hears it."""
-        outgoing: list[list[np.ndarray]] = [[] for _ in self.around]
-        for rank in np.unique(route.leaving[:, 0]).tolist():
-            block = route.leaving[route.leaving[:, 0] == rank][0, 1]
-            outgoing[self._place[rank]].append(to_numpy(says[block].payload).ravel())
-        counts = np.zeros(len(self.around))
-        counts[[self._place[rank] for rank in np.unique(route.arriving[:, 0]).tolist()]] = np.prod(says[0].shape)
-        finish = self._swap(says[0].kind, outgoing, counts)
-        length = int(np.prod(says[0].shape))
-        return once(lambda: self._on_device(finish()[:length].reshape(says[0].shape)) if counts.any() else finish())
-
-    def _told(self, tells: Sequence[Tell]) -> tuple[Array, ...]:
-        """A node's message goes once to every rank where a neighbor is; how long it is, the number of its samples says."""
-        sizes = self.blocks[0].sizes
-        for block, told in zip(self.blocks, tells, strict=True):
-            if not (told.lengths == block.own_sizes).all():
-                raise RuntimeError(f"{told.kind}: a node tells other rows than one for each of its samples")
-        width = int(np.prod(tells[0].payload.shape[2:]))
+    def _cross_broadcast(self, requests: Sequence[NeighborBroadcast]) -> tuple[Array, ...]:
+        """A node's rows go once to every rank where a neighbor is."""
+        sizes, trailing = self.blocks[0].sizes, requests[0].rows.shape[2:]
+        width = int(np.prod(trailing))
         outgoing = [
-            [to_numpy(tells[block].payload[int(row), : int(sizes[j]), ...]).ravel() for j in nodes for block, row in [self._home[j]]]
+            [to_numpy(requests[block].rows[int(row), : int(sizes[j]), ...]).ravel() for j in nodes for block, row in [self._home[j]]]
             for nodes in self._tell_to
         ]  # fmt: skip
         counts = np.array([width * sizes[nodes].sum() for nodes in self._hear_of], dtype=np.int64)
-        received = self._swap(tells[0].kind, outgoing, counts)()
+        received = self._swap(requests[0].kind, outgoing, counts)()
         pools = [np.zeros((*shape, width), dtype=self._dtype) for shape in self._pools]
         start = 0
         for node in np.concatenate([np.empty(0, dtype=np.int64), *self._hear_of]):
@@ -152,11 +125,10 @@ class RankDelivery(Delivery):
             stop = start + int(sizes[node]) * width
             pools[pool - len(self.blocks)][row, : int(sizes[node])] = received[start:stop].reshape(-1, width)
             start = stop
-        trailing = tells[0].payload.shape[2:]
         return tuple(self._on_device(pool.reshape(*pool.shape[:2], *trailing)) for pool in pools)
 
     def _make_pools(self) -> list[tuple[int, int]]:
-        """Shapes of the pools for what nodes elsewhere tell: those of about the same size together. Notes their places in `_home`."""
+        """Shapes of the pools for the rows of nodes elsewhere: those of about the same size together. Notes their places in `_home`."""
         sizes = self.blocks[0].sizes
         alike: dict[int, list[int]] = {}
         for node in np.concatenate([np.empty(0, dtype=np.int64), *self._hear_of]).tolist():
@@ -177,32 +149,20 @@ class RankDelivery(Delivery):
         request = self._graph.Ineighbor_alltoallv(
             [out, (sent, _starts(sent)), number], [into, (counts.astype(int).tolist(), _starts(counts)), number]
         )
-        self.wire.setdefault(kind, np.zeros(3, dtype=np.int64))[:] += 1, np.count_nonzero(sent), out.nbytes
+        self._count_wire(kind, sum(map(bool, sent)), out.nbytes)
 
         def finish() -> np.ndarray:
-            self._wait(request)
+            request.Wait()
             return into
 
         return finish
 
-    def _wait(self, request: Any) -> None:
-        request.Wait()
+    def _count_wire(self, kind: str, messages: int, size: int) -> None:
+        self.wire.setdefault(kind, np.zeros(3, dtype=np.int64))[:] += 1, messages, size
 
     def _on_device(self, host: np.ndarray) -> Array:
         like = self.blocks[0].samples
         return host if aac.is_numpy_array(like) else aac.array_namespace(like).asarray(host, device=aac.device(like))
-
-
-def once(function: Callable[[], Array]) -> Callable[[], Array]:
-    """Called many times, works the first time."""
-    held: list[Array] = []
-
-    def call() -> Array:
-        if not held:
-            held.append(function())
-        return held[0]
-
-    return call
 
 
 def _starts(counts: Any) -> list[int]:

@@ -23,8 +23,8 @@ from sklearn.decomposition import KernelPCA
 from .. import baselines, space
 from ..backends.compiled import LINE
 from ..core import native
+from ..core.chunks import threads
 from ..core.gram import blocks
-from ..core.nodewise import threads
 from ..core.spectrum import to_numpy
 from ..estimator import DecentralizedKernelPCA
 from ..kernels import Kernel, row_tiles

@@ -14,7 +14,8 @@ from typing import Any
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 PURPOSE = b"dekpca key record, version 1"
 NONCE_BYTES = 32
@@ -66,10 +67,12 @@ def check_record(
             f"{who}: its certificate is for {_dns_names(chain[0]) if chain else 'nobody'}. Nothing was sent"
         )
     now = datetime.now(UTC) if now is None else now
-    if not any(_leads_to(chain, root, now) for root in roots):
+    try:
+        PolicyBuilder().store(Store(list(roots))).time(now).build_client_verifier().verify(chain[0], chain[1:])
+    except VerificationError as error:
         raise BadRecord(
-            f"{who}: its certificate does not lead to the CA of this network, or is not valid now. Nothing was sent"
-        )
+            f"{who}: its certificate does not lead to the CA of this network, or is not valid now ({error}). Nothing was sent"
+        ) from error
     try:
         _verify(chain[0].public_key(), record.signature, record.signed)
     except InvalidSignature as error:
@@ -114,33 +117,16 @@ def _dns_names(certificate: x509.Certificate) -> list[str]:
     return [name.lower() for name in found.get_values_for_type(x509.DNSName)]
 
 
-def _leads_to(chain: Sequence[x509.Certificate], root: x509.Certificate, now: datetime) -> bool:
-    above = [*chain[1:], root]
-    for certificate, issuer in zip(chain, above, strict=True):
-        try:
-            constraints = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value
-            certificate.verify_directly_issued_by(issuer)
-        except (x509.ExtensionNotFound, ValueError, TypeError, InvalidSignature):
-            return False
-        if not constraints.ca:
-            return False
-    return all(c.not_valid_before_utc <= now <= c.not_valid_after_utc for c in [*above, chain[0]])
-
-
 def _sign(key: Any, message: bytes) -> bytes:
-    if isinstance(key, ed25519.Ed25519PrivateKey):
-        return key.sign(message)
     if isinstance(key, ec.EllipticCurvePrivateKey):
         return key.sign(message, ec.ECDSA(hashes.SHA256()))
     if isinstance(key, rsa.RSAPrivateKey):
         return key.sign(message, padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH), hashes.SHA256())
-    raise BadRecord(f"a key of type {type(key).__name__} cannot sign key records; use ECDSA, Ed25519 or RSA")
+    raise BadRecord(f"a key of type {type(key).__name__} cannot sign key records; use ECDSA or RSA")
 
 
 def _verify(key: Any, signature: bytes, message: bytes) -> None:
-    if isinstance(key, ed25519.Ed25519PublicKey):
-        key.verify(signature, message)
-    elif isinstance(key, ec.EllipticCurvePublicKey):
+    if isinstance(key, ec.EllipticCurvePublicKey):
         key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
     elif isinstance(key, rsa.RSAPublicKey):
         key.verify(

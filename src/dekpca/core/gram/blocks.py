@@ -19,7 +19,7 @@ import numpy as np
 from ...kernels import Kernel, row_tiles
 from .. import native
 from ..centering import center_blocks
-from ..nodewise import by_nodes, in_turn, row_bytes, shares_of
+from ..chunks import by_nodes, guided_chunks, row_bytes, run_chunks
 from ..spectrum import transposed
 from .layout import Layout, PairGroup
 
@@ -164,13 +164,16 @@ class Filler:
         for (p, q), members in by_pools.items():
             pairs = np.concatenate([pairs_of(number) for number in members]).astype(np.intp)
             pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]  # most pairs then find their sites packed already
-            columns = np.ascontiguousarray(pairs.T)
-            given = *packing(p), *packing(q), p == q, *columns, 8 * PACKED_BYTES, self.kernel.gamma
+            p_rows, q_rows, address = np.ascontiguousarray(pairs.T)
+            given: dict[str, Any] = {f"p_{name}": array for name, array in packing(p).items()}
+            given |= {f"q_{name}": array for name, array in packing(q).items()}
+            given |= {"alike": p == q, "p_rows": p_rows, "q_rows": q_rows, "address": address}
+            given |= {"kept_bytes": 8 * PACKED_BYTES, "gamma": self.kernel.gamma}
 
-            def compute(some: slice, given: tuple[Any, ...] = given) -> None:
-                native.steps.rest_blocks(some.start, some.stop, *given)
+            def compute(some: slice, given: dict[str, Any] = given) -> None:
+                native.steps.rest_blocks(some.start, some.stop, **given)
 
-            in_turn(compute, shares_of(len(pairs)), self.pools[p].samples)
+            run_chunks(compute, guided_chunks(len(pairs)), self.pools[p].samples)
         return {number for members in by_pools.values() for number in members}
 
     def _fill_by_panel(
@@ -212,7 +215,7 @@ class Filler:
                 for i in range(count):
                     blocks[g].stored[here.start + i : here.stop : count, ...] = found[:, next(where), ...]  # type: ignore[index]
 
-        in_turn(compute, work, like)
+        run_chunks(compute, work, like)
 
     def tile(self, p: int, p_rows: Array, q: int, q_rows: Array) -> Array:
         """rest(X_p, X_q) of S sites of pool p with c partners each, of pool q: (S, c, a, b)."""
@@ -246,10 +249,11 @@ def _one_by_one(tile: Tile, p: int, p_rows: Array, q: int, q_rows: Array, pairs:
     return tile(p, p_rows[pairs], q, q_rows[pairs][:, None])[:, 0, ...]
 
 
-def _packing(pool: Pool, n_rows: int) -> tuple[np.ndarray, ...]:
+def _packing(pool: Pool, n_rows: int) -> dict[str, np.ndarray]:
     """What compiled code packs of a site: samples and landmark coordinates, cut to n_rows; and how many rows are real."""
     sizes = np.asarray(pool.mask[:, :n_rows].sum(axis=1)).astype(np.intp)
-    return *(_contiguous_rows(x[:, :n_rows, :]) for x in (pool.samples, pool.psi)), sizes
+    samples, psi = (_contiguous_rows(x[:, :n_rows, :]) for x in (pool.samples, pool.psi))
+    return {"samples": samples, "psi": psi, "sizes": sizes}
 
 
 def _contiguous_rows(x: np.ndarray) -> np.ndarray:

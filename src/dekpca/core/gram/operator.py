@@ -13,7 +13,7 @@ import numpy as np
 
 from ...kernels import Kernel
 from .. import native
-from ..nodewise import by_nodes, chunks_of, in_turn, row_bytes, shares_of
+from ..chunks import by_nodes, chunks_of, guided_chunks, row_bytes, run_chunks
 from ..spectrum import to_numpy, transposed
 from .blocks import Blocks, Filler, Pool
 from .layout import Layout, PairGroup
@@ -94,8 +94,15 @@ class NeighborhoodGram:
 
     def _apply_compiled(self, c: Array, weights: Array) -> Array:
         out = np.empty(c.shape, dtype=c.dtype)
-        arguments = (np.ascontiguousarray(c), np.ascontiguousarray(weights), *self.blocks_of_nodes, out)
-        in_turn(lambda j: native.steps.apply_nodes(j.start, j.stop, *arguments), shares_of(self.n_nodes), c)
+        address, where = self.blocks_of_nodes
+        given = {
+            "c": np.ascontiguousarray(c),
+            "weights": np.ascontiguousarray(weights),
+            "address": address,
+            "where": where,
+            "out": out,
+        }
+        run_chunks(lambda j: native.steps.apply_nodes(j.start, j.stop, **given), guided_chunks(self.n_nodes), c)
         return out
 
     def products(self, flat: Array) -> Array:
@@ -111,7 +118,7 @@ class NeighborhoodGram:
             pair_bytes = uses * row_bytes(flat) if group.blocks.stored is not None else group.blocks.work_bytes
             work += [(group, pairs, start) for pairs in chunks_of(len(group.pairs), pair_bytes, flat)]
             start += len(group.pairs) * uses
-        in_turn(lambda w: w[0].products(flat, out, w[1], w[2]), work, flat)
+        run_chunks(lambda w: w[0].products(flat, out, w[1], w[2]), work, flat)
         return out
 
     def collect(self, products: Array, nodes: slice, weights: Array | None = None) -> Array:

@@ -7,12 +7,14 @@ known to both ends: a message that is not just as expected is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ....block import Block, size_class
-from ....messages import Say, Tell
+from ....core.chunks import row_bytes
+from ....messages import Exchange, NeighborBroadcast, Send, Slots
 from ...delivery import Delivery, Route
 from ..net.endpoint import Endpoint
 from ..protocol.checks import MessageHead
@@ -34,76 +36,50 @@ class PeerDelivery(Delivery):
         self._pools: list[list[int]] = self._make_pools()
 
     # ------------------------------------------------------------------ rounds
-    def deliver(self, says: Sequence[Say]) -> Iterator[Any]:
-        """As every engine's. What all neighbors hear goes from the program's arrays to the wire, and from the disk to its arrays."""
-        (s,) = says
-        if s.alike is None or s.payload is None or s.lengths is None or s.arriving is None:
-            yield from super().deliver(says)
-            return
-        route = self._route(says)
-        self._count(says, route)
-        (around,), m, width = self.block.slots.tolist(), s.alike.shape[1], s.alike.shape[2:]
-        common, lengths, arriving = np.ascontiguousarray(s.alike[0]), s.lengths.tolist(), s.arriving.tolist()
+    def exchange(self, requests: Sequence[Exchange]) -> Iterator[tuple[Slots, Slots]]:
+        """As every engine's. Rows go from the program's arrays to the wire, and from the disk to its arrays."""
+        (request,) = requests
+        own, lengths, arriving = request.own[0], request.lengths.tolist(), request.arriving.tolist()
+        common, m, width = np.ascontiguousarray(request.shared[0]), request.shared.shape[1], request.shared.shape[2:]
+        send = request.along(self.block.everywhere)
+        self._count([send], self._route([send]), row_bytes(common, 0))
+        (around,) = self.block.slots.tolist()
         others = range(1, len(around))  # slots; all speak
         self._begin(
-            s.kind,
-            [(around[slot], common, s.payload[slot, : lengths[slot]]) for slot in others],
+            request.kind,
+            [(around[slot], common, own[slot, : lengths[slot]]) for slot in others],
             {around[slot]: (m + arriving[slot], *width) for slot in others},
         )
-        arrived = np.empty((len(around), m + s.shape[0], *width), dtype=self._dtype)
-        arrived[0, :m], arrived[0, m : m + arriving[0]] = common, s.payload[0, : arriving[0]]
+        arrived = np.empty((len(around), m + request.rows, *width), dtype=self._dtype)
+        arrived[0, :m], arrived[0, m : m + arriving[0]] = common, own[0, : arriving[0]]
         for slot in range(len(around)):
             arrived[slot, m + arriving[slot] :] = 0
         for slot in others:
             self._receive(around[slot], arrived[slot, : m + arriving[slot]])
-        yield s.split(arrived)
+        yield request.split(arrived)
 
-    def _exchange(self, says: Sequence[Say], route: Route) -> Callable[[], Array]:
-        (s,) = says
-        sent = []
-        for node, _, place in route.leaving.tolist():
-            if s.common:
-                sent.append((node, s.payload))
-            else:
-                assert s.payload is not None
-                rows = s.payload.shape[1] if s.lengths is None else int(s.lengths[place])
-                sent.append((node, s.payload[place, :rows, ...]))
-        heard = route.arriving.tolist()
-        if s.common:
-            shapes = {node: s.shape for node, _, _ in heard}
-        else:
-            rows_of = [s.shape[0] if s.arriving is None else int(s.arriving[place]) for _, _, place in heard]
-            shapes = {node: (rows, *s.shape[1:]) for (node, _, _), rows in zip(heard, rows_of, strict=True)}
-        self._begin(s.kind, sent, shapes)
-        arrived: list[Array] = []
+    def _cross(self, sends: Sequence[Send], route: Route) -> Callable[[], Array]:
+        (send,) = sends
+        sent = [(node, send.payload[place, : send.lengths[place]]) for node, _, place in route.leaving.tolist()]
+        rows_of = {node: int(send.arriving[place]) for node, _, place in route.arriving.tolist()}
+        self._begin(send.kind, sent, {node: (rows, *send.shape[1:]) for node, rows in rows_of.items()})
 
-        def stacked() -> Array:
-            if arrived or not shapes:
-                return arrived[0] if arrived else None
-            if s.common:
-                stack = np.empty(s.shape, dtype=self._dtype)
-                self._receive(heard[0][0], stack)
-                for node, _, _ in heard[1:]:
-                    self._receive(node, np.empty_like(stack))
-            else:
-                stack = np.zeros((len(heard), max(rows_of), *s.shape[1:]), dtype=self._dtype)
-                for i, (node, _, _) in enumerate(heard):
-                    self._receive(node, stack[i, : rows_of[i], ...])
-            arrived.append(stack)
+        def arrived() -> Array:
+            stack = np.zeros((len(rows_of), *send.shape), dtype=self._dtype)
+            for i, (node, rows) in enumerate(rows_of.items()):
+                self._receive(node, stack[i, :rows])
             return stack
 
-        return stacked
+        return cache(arrived)
 
-    def _told(self, tells: Sequence[Tell]) -> tuple[Array, ...]:
-        (told,) = tells
+    def _cross_broadcast(self, requests: Sequence[NeighborBroadcast]) -> tuple[Array, ...]:
+        (request,) = requests
         own, sizes = int(self.block.own_sizes[0]), self.block.sizes
-        if int(told.lengths[0]) != own:
-            raise RuntimeError(f"{told.kind}: a node tells other rows than one for each of its samples")
-        width = told.payload.shape[2:]
+        width = request.rows.shape[2:]
         around = self.block.slots[0, 1:].tolist()
         self._begin(
-            told.kind,
-            [(node, told.payload[0, :own, ...]) for node in around],
+            request.kind,
+            [(node, request.rows[0, :own, ...]) for node in around],
             {node: (int(sizes[node]), *width) for node in around},
         )
         pools = []

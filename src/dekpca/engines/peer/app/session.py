@@ -28,7 +28,9 @@ from ....core import native
 from ....messages import Checkpoint
 from ....network import Network
 from ....options import Options
+from ....program import program
 from ...local import Observer, Outcome, drive
+from ...tree import over_tree
 from ..errors import PeerError, RunFailed
 from ..net.endpoint import Endpoint
 from ..net.identity import Identity
@@ -191,7 +193,7 @@ class Session:
                 observer(blocks, requests)
 
         try:
-            outcome = drive(blocks, options, at_checkpoint, resume, delivery)
+            outcome = drive(blocks, options, at_checkpoint, resume, delivery, over_tree(program))
         except PeerError:
             raise
         except (

@@ -1,8 +1,8 @@
-"""Some nodes at a time: what is computed for each node by itself goes in chunks that a cache holds, in threads where NumPy computes.
+"""Chunks of nodes or rows: work on many small items goes in chunks that fit into a cache, in threads where NumPy computes.
 
 A batched product of small matrices gains nothing from the threads of a BLAS, and loses much when they wait for each other. So an engine
-opens `threads()` around a run: inside, BLAS is held to one thread, and chunks of nodes are what runs in parallel. On other array
-libraries, which do their own scheduling, a chunk is as large as its memory allows.
+opens `threads()` around a run: inside, BLAS is held to one thread and chunks run in parallel. Other array libraries do their own
+scheduling; a chunk there is as large as its memory allows.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ..kernels import row_tiles
 
 Array = Any
 
-CACHE_BYTES = 2**19  # of results that one chunk makes; what it reads and its temporaries are a few times that
-SHARE = 1.5  # the first share is one part in so many of a thread's; the smallest a 40th of all
-STRIPES = 8  # pieces into which a sum over many rows is cut; a fixed number, so that sums do not depend on how many threads there are
-SUMMED_BYTES = 2**25  # of all results of slices that are added up
-DEVICE_BYTES = 2**28  # the same where a chunk is a few kernel launches
+CACHE_BYTES = 2**19  # results of one chunk; its inputs and temporaries are a few times that
+SHARE = 1.5  # guided scheduling: the first chunk is n / (1.5 x workers), the smallest n / 40
+STRIPES = 8  # slices of a sum over many rows; fixed, so that sums do not depend on the number of threads
+SUMMED_BYTES = 2**25  # results of all slices of a sum
+DEVICE_BYTES = 2**28  # as CACHE_BYTES, on a device, where a chunk is a few kernel launches
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("pool", default=None)
 _workers: ContextVar[int] = ContextVar("workers", default=1)  # threads of the pool, and the one that asks
@@ -38,7 +38,7 @@ _workers: ContextVar[int] = ContextVar("workers", default=1)  # threads of the p
 
 @contextmanager
 def threads(n_items: int) -> Iterator[int]:
-    """As many threads for chunks of nodes or rows as BLAS may use now; too few items to keep them busy, and BLAS keeps its threads."""
+    """Run chunks in as many threads as BLAS may use now. With too few items to keep them busy, BLAS keeps its threads."""
     with _blas.held(n_items) as allowed:
         if allowed == 1:
             yield 1
@@ -53,7 +53,7 @@ def threads(n_items: int) -> Iterator[int]:
 
 @cache
 def _workers_for(allowed: int) -> ThreadPoolExecutor:
-    """Threads that stay from fit to fit: starting one takes as long as much of a small fit. Who asks works, too."""
+    """Threads that stay from fit to fit: starting them takes as long as much of a small fit. The calling thread works, too."""
     return ThreadPoolExecutor(allowed - 1, thread_name_prefix="dekpca")
 
 
@@ -61,7 +61,7 @@ os.register_at_fork(after_in_child=_workers_for.cache_clear)  # threads do not s
 
 
 class _Blas:
-    """BLAS held to one thread while anybody wants it: the first to come limits it, the last to leave gives its threads back."""
+    """Holds BLAS to one thread while at least one run wants it: the first limits it, the last gives its threads back."""
 
     def __init__(self) -> None:
         self.lock, self.users, self.allowed = Lock(), 0, 1
@@ -72,7 +72,7 @@ class _Blas:
 
     @contextmanager
     def held(self, n_items: int) -> Iterator[int]:
-        """As many threads as it had, or 1 where it keeps them."""
+        """The number of threads that BLAS had, or 1 if it keeps them."""
         with self.lock:
             self.controller = self.controller or ThreadpoolController()
             if self.users == 0:
@@ -94,8 +94,8 @@ class _Blas:
 _blas = _Blas()
 
 
-def in_turn(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) -> None:
-    """work(chunk) for each chunk; they may run at the same time, so they must not write to the same places."""
+def run_chunks(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) -> None:
+    """work(chunk) for each chunk, in parallel where threads are open: chunks must not write to the same places."""
     pool = _pool.get()
     if pool is None or len(chunks) < 2 or not aac.is_numpy_array(like):
         for chunk in chunks:
@@ -110,7 +110,7 @@ def in_turn(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) -> 
                 while left:
                     try:
                         chunk = left.popleft()
-                    except IndexError:  # another was faster
+                    except IndexError:  # another thread took it
                         return
                     work(chunk)
             except BaseException:
@@ -121,8 +121,8 @@ def in_turn(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) -> 
     try:
         some()
     finally:
-        begun = [helper for helper in helpers if not helper.cancel()]  # the others would find nothing to do
-        wait(begun)  # they write into what the caller holds
+        begun = [helper for helper in helpers if not helper.cancel()]  # one that has not begun is not needed
+        wait(begun)  # they write into the caller's arrays
     for helper in begun:
         helper.result()
 
@@ -133,10 +133,10 @@ def chunks_of(count: int, item_bytes: int, like: Array) -> list[slice]:
     return list(row_tiles(count, max(1, limit // max(1, item_bytes))))
 
 
-def shares_of(count: int) -> list[slice]:
-    """A few slices that cover `count` items, for threads to share; for code that needs no chunk to fit into a cache.
+def guided_chunks(count: int) -> list[slice]:
+    """Slices that cover `count` items, for code that does its own caching.
 
-    Large ones first, since neighbors share matrices, then smaller ones, so that all are ready at the same time although some are held up.
+    Large ones first, since neighboring nodes share matrices; then smaller ones, so that all threads end at about the same time.
     """
     workers = _workers.get()
     if workers == 1:
@@ -150,7 +150,7 @@ def shares_of(count: int) -> list[slice]:
 
 
 def by_nodes(f: Callable[[slice], tuple[Array, ...]], count: int, item_bytes: int, like: Array) -> tuple[Array, ...]:
-    """The arrays f(nodes) for slices of nodes, each put together along the first axis."""
+    """The arrays f(nodes) of all chunks of nodes, concatenated along the first axis."""
     slices = chunks_of(count, item_bytes, like)
     if len(slices) == 1:
         return f(slices[0])
@@ -161,21 +161,21 @@ def by_nodes(f: Callable[[slice], tuple[Array, ...]], count: int, item_bytes: in
     def work(nodes: slice) -> None:
         found = f(nodes)
         with lock:
-            if not out:  # the first to come knows the shapes
+            if not out:  # the first result has the shapes
                 out.extend(xp.empty((count, *x.shape[1:]), dtype=x.dtype, device=aac.device(x)) for x in found)
         for whole, part in zip(out, found, strict=True):
             whole[nodes, ...] = part
 
-    in_turn(work, slices, like)
+    run_chunks(work, slices, like)
     return tuple(out)
 
 
 def summed(
     f: Callable[[slice], tuple[Array, ...]], count: int, like: Array, result_bytes: int = 0
 ) -> tuple[Array, ...]:
-    """The sums over slices of `count` rows of the arrays f(slice), added in the order of the slices, whatever thread comes first.
+    """The sums of the arrays f(slice) over slices of `count` rows, added in the order of the slices.
 
-    Into how many slices does not depend on the number of threads, so neither do the sums; where results are large there are fewer.
+    The number of slices does not depend on the number of threads, so neither do the sums; large results have fewer slices.
     """
     stripes = STRIPES
     while stripes > 2 and stripes * result_bytes > SUMMED_BYTES:
@@ -187,7 +187,7 @@ def summed(
     def work(i: int) -> None:
         found[i] = f(slices[i])
 
-    in_turn(work, range(len(slices)), like)
+    run_chunks(work, range(len(slices)), like)
     total = found[0]
     assert total is not None
     for i in range(1, len(slices)):
