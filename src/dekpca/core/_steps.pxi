@@ -257,26 +257,6 @@ cdef void apply_gram(
             both(values + s * one, values + q * one, block, c + q * one, c + s * one, rows, columns, k, there, back, then)
 
 
-def apply_nodes(
-    Py_ssize_t start,
-    Py_ssize_t stop,
-    const real[:, :, :, ::1] c,
-    const real[:, :, ::1] weights,
-    const intptr_t[:, ::1] address,
-    const int[:, :, ::1] where,
-    real[:, :, :, ::1] out,
-):
-    """`apply_gram` for some nodes."""
-    cdef Py_ssize_t b
-    cdef int d = c.shape[1], n = c.shape[2], k = c.shape[3]
-    with nogil:
-        for b in range(start, stop):
-            apply_gram(
-                &c[b, 0, 0, 0], &out[b, 0, 0, 0], &weights[b, 0, 0], &address[b, 0], &where[b, 0, 0], address.shape[1],
-                d, n, k, NULL
-            )
-
-
 # ---------------------------------------------------------------------- the steps of an iteration
 cdef enum:
     PSI, REST, INVERSE, BLOCK_AT, BLOCK_SHAPE

@@ -12,8 +12,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ...kernels import Kernel
-from .. import native
-from ..chunks import by_nodes, chunks_of, guided_chunks, row_bytes, run_chunks
+from ..chunks import by_nodes, chunks_of, row_bytes, run_chunks
 from ..spectrum import to_numpy, transposed
 from .blocks import Blocks, Filler, Pool
 from .layout import Layout, PairGroup
@@ -77,8 +76,6 @@ class NeighborhoodGram:
 
         `weights` (B, d, d) scale what each slot (last axis) adds to the values at another.
         """
-        if native.steps is not None and weights is not None and self.in_memory:
-            return self._apply_compiled(c, weights)
         products = self.products(_flat(c))
         return by_nodes(lambda nodes: (self.collect(products, nodes, weights),), self.n_nodes, row_bytes(c), c)[0]
 
@@ -91,19 +88,6 @@ class NeighborhoodGram:
     def in_memory(self) -> bool:
         """Whether all blocks are stored as NumPy arrays, as compiled code needs them."""
         return self.stored and aac.is_numpy_array(self.order)
-
-    def _apply_compiled(self, c: Array, weights: Array) -> Array:
-        out = np.empty(c.shape, dtype=c.dtype)
-        address, where = self.blocks_of_nodes
-        given = {
-            "c": np.ascontiguousarray(c),
-            "weights": np.ascontiguousarray(weights),
-            "address": address,
-            "where": where,
-            "out": out,
-        }
-        run_chunks(lambda j: native.steps.apply_nodes(j.start, j.stop, **given), guided_chunks(self.n_nodes), c)
-        return out
 
     def products(self, flat: Array) -> Array:
         """(B * d * d, n, k): what each slot adds to each, for coefficients (B * d, n, k); in the order of the groups."""
