@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data/mnist-0358.npz
 
+# Work stealing: files with a few long tests do not leave the other worker idle.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BUILT_FROM := pyproject.toml setup.py constraints.txt $(wildcard src/dekpca/*/_s*.p[xy]* src/dekpca/*/*.h)
 
-.PHONY: demo test test-openmpi test-faults attacks soak fuzz wire lint format quality clean
+.PHONY: demo test coverage test-openmpi test-faults attacks soak fuzz wire lint format quality clean
 
 # Build tools are installed once, not in an isolated environment for each build: with SciPy that takes longer than the build.
 $(BIN)/cython: constraints.txt
@@ -30,7 +32,11 @@ demo: $(VENV)/demo
 	$(BIN)/dekpca demo
 
 test: $(VENV)/installed lint
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --cov --cov-report=term:skip-covered
+	$(PYTEST)
+
+# The same, with the lines that no test runs.
+coverage: $(VENV)/installed
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
 # The MPI tests once more with Open MPI, in an environment of its own: both MPIs bring an mpiexec.
 test-openmpi: pyproject.toml constraints.txt

@@ -97,10 +97,7 @@ def measure(comm, parts, network, alone=False, split=False):
         K, gamma=GAMMA, network=network, solver="projection", max_iter=ITERATIONS, tol=0, random_state=0, engine="mpi"
     )
     options = settle(Parameters.of(model).settings(Features(own[0].shape[1]), 0), network, sizes)
-    if alone:
-        blocks = [b for j, x in zip(nodes, own, strict=True) for b in make_blocks([x], network, [j], sizes)]
-    else:
-        blocks = make_blocks(own, network, nodes, sizes)
+    blocks = make_blocks(own, network, nodes, sizes, apart=alone)
     delivery = Timed(blocks, comm, hosts)
     comm.Barrier()  # all start the set-up together
     whole = time.perf_counter()

@@ -90,8 +90,7 @@ def test_good_answers(solver, kind):
 
 def test_points_that_differ_are_noticed():
     options = make_options(PARTS, NETWORK, "auto", landmarks=PUBLIC)
-    sizes = [len(p) for p in PARTS]
-    blocks = [b for j, p in enumerate(PARTS) for b in make_blocks([p], NETWORK, [j], sizes)]
+    blocks = make_blocks(PARTS, NETWORK, apart=True)
     other = replace(options, landmarks=LandmarkSource.of(PUBLIC + 1e-12))
 
     def one_differs(block, options, resume=None):

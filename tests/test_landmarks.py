@@ -58,10 +58,7 @@ def test_triangles():
 def supplied(parts, network, wanted, apart=False, **changes):
     """What each stage hands out, by kind, at every block; each node alone in its block, if `apart`."""
     options = make_options(parts, network, **{"solver": "landmarks", "landmarks": "auto", **changes})
-    sizes = [len(p) for p in parts]
-    blocks = make_blocks(parts, network)
-    if apart:
-        blocks = [b for j, p in enumerate(parts) for b in make_blocks([p], network, [j], sizes)]
+    blocks = make_blocks(parts, network, apart=apart)
 
     def script(block, options, resume=None):
         rows, stages = FlatRows(block, block.samples), []

@@ -20,7 +20,7 @@ from dekpca.engines import local
 from dekpca.engines.delivery import CollectiveDelivery, Delivery
 from dekpca.engines.tree import over_tree
 from dekpca.kernels import Kernel
-from dekpca.messages import Edges, NeighborBroadcast, Send
+from dekpca.messages import Broadcast, Edges, Gather, NeighborBroadcast, Send
 from dekpca.plan import Plan
 
 
@@ -61,9 +61,7 @@ def test_padding_and_blocking_do_not_matter(mode, ragged):
     parts, network = ragged
     options = options_for(mode, parts, network)
     usual = local.run(Plan.of(parts, network, options))
-    alone = local.drive(
-        [b for j in range(len(parts)) for b in make_blocks([parts[j]], network, [j], [len(p) for p in parts])], options
-    )
+    alone = local.drive(make_blocks(parts, network, apart=True), options)
     wide = local.drive([padded(b) for b in make_blocks(parts, network)], options)
     assert len({id(a.block) for a in alone.answers}) == len(parts)
     compare(by_node(usual), by_node(alone))
@@ -181,6 +179,41 @@ def test_a_network_sum_is_the_sum_and_the_same_bits_at_every_node(seed, n_nodes)
         along_the_tree.append(outcome.traffic.edge_bytes)
     np.testing.assert_array_equal(*along_the_tree[:2])
     np.testing.assert_array_equal(*along_the_tree[1:])
+
+
+@given(st.integers(0, 10_000), st.sampled_from([2, 4, 9]))
+@settings(max_examples=25, deadline=None)
+def test_gathers_and_broadcasts_along_the_tree_have_the_results_and_the_cost_of_those_at_once(seed, n_nodes):
+    rng = np.random.default_rng(seed)
+    network = Network.random(n_nodes, 0.4, seed=seed)
+    counts = rng.integers(0, 3, size=n_nodes)
+    rows = [rng.normal(size=(count, 3)) for count in counts]
+    parts = [rng.normal(size=(rng.integers(1, 30), 2)) for _ in range(n_nodes)]
+    told = rng.normal(size=(4, 2))
+
+    def script(block, options, resume):
+        gathered = yield Gather("rows", np.concatenate([rows[j] for j in block.nodes]), counts)
+        return gathered, (yield Broadcast("told", lambda: told, told.shape))
+
+    together, apart = make_blocks(parts, network), make_blocks(parts, network, apart=True)
+    sent = []
+    for blocks, delivery, program in (
+        (together, CollectiveDelivery(together), script),
+        (apart, Delivery(apart), over_tree(script)),
+    ):
+        outcome = local.drive(blocks, None, delivery=delivery, script=program)
+        for gathered, heard in outcome.answers:
+            np.testing.assert_array_equal(gathered, np.concatenate([rows[j] for j in network.by_name]))
+            np.testing.assert_array_equal(heard, told)
+        sent.append([outcome.traffic.edge_bytes, *outcome.traffic.messages.values()])
+    for at_once, along_the_tree in zip(*sent, strict=True):
+        np.testing.assert_array_equal(at_once, along_the_tree)
+
+
+def test_messages_along_a_tree_need_a_block_for_each_node():
+    (block,) = make_blocks(clusters([5, 5, 5]), Network.complete(3))
+    with pytest.raises(RuntimeError, match="a block of 3 nodes"):
+        next(over_tree(lambda block: iter(()))(block))
 
 
 def test_all_nodes_stop_in_the_same_iteration(ragged):

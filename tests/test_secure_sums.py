@@ -306,7 +306,5 @@ def test_masks_of_many_runs_do_not_repeat():
     runs = 300_000
     ends = [(b"a", RunKey.made().public), (b"b", RunKey.made().public)]
     keys = [derived(b"one secret", i.to_bytes(4, "big"), ends) for i in range(runs)]
-    ours = np.array([mask_words(key, 0, 1)[0] for key in keys])
-    folded = np.array([mask_words(key[:4] + bytes(28), 0, 1)[0] for key in keys])
-    assert len(np.unique(ours)) == runs
-    assert len(np.unique(folded)) < runs
+    assert len({int(mask_words(key, 0, 1)[0]) for key in keys}) == runs
+    assert len({key[:4] for key in keys}) < runs  # equal keys have equal masks

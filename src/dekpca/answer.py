@@ -77,7 +77,6 @@ def separated_answer(
 
     xp = aac.array_namespace(w)
     found = yield from network_sum(block, "spectrum", xp.sum(mine.pack(), axis=0), separate, 1 + k + q * k)
-    xp = aac.array_namespace(w)
     turn = turn @ xp.reshape(found[1 + k :], (q, k))
     answer = Answer(
         block=block,

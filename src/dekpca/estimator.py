@@ -75,7 +75,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Points that all nodes share. "kmeans": means of clusters of at least 5 rows of a node's own data, no two of which share a row (a node with
         fewer rows gives none). "samples": rows, drawn from the nodes in proportion to their sizes. "gaussian": points that nobody owns, drawn from a
         Gaussian with the mean and the leading linear components of all rows. "auto": means as far as there are any, then rows or, without
-        `share_rows`, points that nobody owns. An array: points that everybody has already, public or synthetic (checked by a fingerprint).
+        `share_rows`, points that nobody owns. An array: points that all nodes have already, public or synthetic (checked by a fingerprint).
         "random-features" (solver="landmarks"; rbf and laplacian kernels) has no points at all: `n_landmarks` random Fourier features from the seed,
         by block power iterations until the squared relative residual is below `tol`.
     share_rows : bool, default=True
@@ -96,7 +96,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         deviation, or a signal to noise ratio such as "20dB". Node models then hold noisy samples only. Component values and sums are
         still those of the samples without noise, and the noise comes from `random_state`: docs/privacy.md says what that hides.
     max_iter : int, default=100
-        At most so many iterations; with update="paper" for each component.
+        Largest number of iterations; with update="paper" for each component.
     tol : float, default=1e-3
         The error that is asked for: sin^2 of the largest angle between the span of the components and that of central kernel PCA, as it is
         estimated (docs/accuracy.md). An estimate above it draws a ConvergenceWarning. In the iteration, all nodes stop together when each is done:
@@ -106,7 +106,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         A number of nodes, or None for about 200 rows a node (below 300 rows that is one node, and so central kernel PCA): a
         seeded random 4-regular network (complete up to 5 nodes).
     engine : {"local", "mpi", "peer"}, default="local"
-        Who hosts the nodes and carries their messages: one process, or the ranks that `mpiexec` started (docs/clusters.md), each
+        What hosts the nodes and carries their messages: one process, or the ranks that `mpiexec` started (docs/clusters.md), each
         of which calls `fit_parts` with the samples of its own nodes; or a process for each node, started here, with gRPC and TLS between them,
         which is for trying what owners of nodes do with `dekpca node run` (docs/peers.md).
     dtype : "float32", "float64" or None, default=None
@@ -118,7 +118,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Where NumPy data is to be computed on, such as "cuda": it goes there as a PyTorch tensor (pip install 'dekpca[gpu]'), and answers come
         back as NumPy. None: where the data is; tensors that are on a device already stay there, and so do the answers.
     memory_limit : int, str or None, default=None
-        At most so many bytes (or "2GB") for what `fit` allocates beside the data that it is given. Gram blocks that do not fit are computed
+        Largest number of bytes (or "2GB") for what `fit` allocates beside the data that it is given. Gram blocks that do not fit are computed
         again in each iteration, which gives the same answer in more time. (engine="local")
     secure_sums : bool or float, default=False
         Every network sum is over integers modulo 2^64, and leaves a node under masks that cancel in the total (docs/privacy.md). A number is a public

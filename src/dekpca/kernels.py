@@ -98,7 +98,7 @@ def _normal(shape: tuple[int, int], seed: int) -> np.ndarray:
 
 
 def uniform(shape: tuple[int, int], seed: int) -> np.ndarray:
-    """Numbers above 0 and below 1 from raw bits, whose stream NumPy promises to keep: what all nodes must draw alike is made of these."""
+    """Numbers above 0 and below 1, from raw bits, whose stream NumPy keeps stable: all nodes draw the same numbers."""
     words = np.random.PCG64(seed).random_raw(shape[0] * shape[1]) >> np.uint64(11)
     return ((words.astype(np.float64) + 0.5) * 2.0**-53).reshape(shape)
 

@@ -202,8 +202,8 @@ def _expanded_in_points(nodes: Sequence[NodeModel]) -> Sequence[NodeModel]:
 
 def _same(one: Kernel, two: Kernel) -> bool:
     """Whether two kernels are the same function; normalizing one that has k(x, x) = 1 changes nothing."""
-    alike = one.name == two.name and one.params == two.params and (one.normalize == two.normalize or one.is_normal)
-    return alike and np.allclose(
+    same = one.name == two.name and one.params == two.params and (one.normalize == two.normalize or one.is_normal)
+    return same and np.allclose(
         (one.gamma, one.degree, one.coef0), (two.gamma, two.degree, two.coef0), rtol=1e-6, atol=0
     )
 

@@ -1,4 +1,4 @@
-"""Who talks to whom: the graph of the nodes, its checks, its spanning tree.
+"""The topology: the graph of the nodes, its checks, its spanning tree.
 
 A `Network` knows names and edges and nothing of data, kernels or messages. Nodes have a name (a string) and a
 number (their place in `names`). Everything that must not depend on the numbering, such as the tree and the order of
@@ -135,7 +135,7 @@ class Network:
 
     @classmethod
     def star(cls, n_nodes: int) -> Network:
-        """Node 0 in the middle, everybody else joined to it alone."""
+        """Node 0 in the middle; all others are joined to it alone."""
         _check_count(n_nodes, 1)
         return cls._from_pairs(range(n_nodes), [(0, j) for j in range(1, n_nodes)])
 
@@ -151,7 +151,7 @@ class Network:
 
     @classmethod
     def complete(cls, n_nodes: int) -> Network:
-        """Everybody talks to everybody."""
+        """All nodes are neighbors."""
         _check_count(n_nodes, 1)
         return cls._from_pairs(range(n_nodes), np.stack(np.triu_indices(n_nodes, 1), axis=1))
 

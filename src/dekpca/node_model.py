@@ -78,7 +78,7 @@ class Function:
 
 
 def in_chunks(f: Callable[[Array], Array], X: Array, width: int) -> Array:
-    """f of the rows of X, some at a time: so many that `width` numbers for each stay in the cache."""
+    """f of the rows of X, in chunks of rows whose `width` numbers each fit into the cache."""
     rows = X.shape[0]
     with threads(rows if aac.is_numpy_array(X) else 0):
         return by_nodes(lambda some: (f(X[some, :]),), rows, 2 * width, X)[0]

@@ -18,9 +18,9 @@ from .network import Network
 CHECK_EVERY = 5  # iterations between two checks of the stop rule: a check costs two ways through the tree
 PROJECTION_LANDMARKS = 200  # of solver="projection", where nothing is said; at most a tenth of the rows
 FIRST_LANDMARKS = 100  # of the first stage of the landmark solver
-MAX_LANDMARKS = 2500  # to which they grow, where nothing is said;
-SMALL_TABLE = 4096  # up to so many rows in the network all of them judge the answer, and all may become landmarks, which makes it exact
-EXACT_ROWS = 1000  # a network of one node with at most so many rows has its kernel matrix's eigenvectors
+MAX_LANDMARKS = 2500  # to which they grow, where nothing is said
+SMALL_TABLE = 4096  # rows of the network up to which all rows judge the answer, and all may become landmarks, which makes it exact
+EXACT_ROWS = 1000  # rows up to which a single node takes the eigenvectors of its kernel matrix
 AUTO_FEATURES = 4000  # random features know nothing of the data, so it takes many
 
 # The paper's settings (He et al. 2025, and the authors' scripts): from iteration t on, penalty on the own and on a
@@ -107,7 +107,7 @@ class Options(Settings):
     n_oversamples: int = 0
     n_landmarks: int = 0  # to begin with, if `grow`
     grow: bool = False  # landmarks, as far as the tolerance asks
-    private_seed: int | None = None  # of this node alone: what nobody else may know is drawn from it, if it is given
+    private_seed: int | None = None  # secret of this node, for random numbers that no other node may know
 
     @property
     def n_columns(self) -> int:

@@ -73,7 +73,7 @@ class Traffic:
         self.edge_bytes = np.zeros(len(self.edges), dtype=np.int64)
 
     def add(self, kind: str, edges: np.ndarray, sizes: np.ndarray) -> None:
-        """One message along each of these edges (numbers, none twice), of so many bytes."""
+        """One message along each of these edges (numbers, none twice); `sizes` are bytes."""
         if kind not in self.messages:
             self.messages[kind] = np.zeros(self.n_nodes, dtype=np.int64)
             self.bytes[kind] = np.zeros(self.n_nodes, dtype=np.int64)

@@ -260,7 +260,7 @@ class Expected:
 def expected(
     points: np.ndarray, kernel: Kernel, rows: int, privacy: Privacy, n_nodes: int, k: int, kind: str = "points"
 ) -> Expected:
-    """As if the rows were distributed like the points. Nobody's data is looked at, so this costs nothing.
+    """As if the rows were distributed like the points. No data is looked at, so this spends no privacy.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""The script of a node: say, listen, compute, repeat.
+"""The program of a node: request, compute, repeat.
 
-Written once, for a block of nodes (block.py), as a generator: it yields messages (messages.py) and an engine sends back what the
-neighbors said. It opens no file, socket or clock. Read top to bottom, `program` is the algorithm of docs/algorithm.md.
+It is written once, for a block of nodes (block.py), as a generator: it yields requests (messages.py), and an engine sends back the
+replies. It opens no file, socket or clock. Read top to bottom, `program` is the algorithm of docs/algorithm.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .features import feature_answer
 from .judging import EXTRA_COLUMNS
 from .kernels import Kernel
 from .landmark_supply import Supply, without_redundant
-from .messages import Checkpoint, Exchange, NeighborBroadcast, Script
+from .messages import Broadcast, Checkpoint, Exchange, NeighborBroadcast, Script
 from .options import CHECK_EVERY, Options
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
 
@@ -126,7 +126,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     return (yield from separated_answer(block, options, known, marks, space, w, z, turn, runs, history))
 
 
-# ---------------------------------------------------------------------- set-up: what the nodes tell each other once
+# ---------------------------------------------------------------------- set-up: messages that are sent once
 def column_means(block: Block) -> Script:
     """Mean of the values that each column has, over all nodes; raises where it has none."""
     xp = aac.array_namespace(block.samples)
@@ -156,7 +156,7 @@ def column_scales(block: Block) -> Script:
 
 
 def meet(block: Block, options: Options, known: Known) -> Script:
-    """Agree on landmarks, mean and start, and exchange samples; returns the own samples' landmark coordinates."""
+    """Agree on landmarks, mean and start, and send the samples to the neighbors; returns the landmark coordinates of the own samples."""
     sent = with_noise(block, options)
     if options.n_landmarks and not options.random_features:
         known.points = yield from agree_on_landmarks(block, options, known, sent)
@@ -169,10 +169,10 @@ def meet(block: Block, options: Options, known: Known) -> Script:
 
 
 def compare_landmarks(block: Block, options: Options) -> Script:
-    """Points that all nodes were given must be the same everywhere: a fingerprint of them is compared with the root's."""
+    """Landmarks that were given to all nodes must be the same: each node compares their fingerprint with the root's."""
     xp = aac.array_namespace(block.samples)
     mine = block.array(landmarks.digest(options.landmarks.points))
-    theirs = yield from network_sum(block, "fingerprint", mine * 0, lambda total: mine, bound=1.0)  # the root's own
+    theirs = yield Broadcast("fingerprint", lambda: mine, mine.shape)
     if not bool(xp.all(mine == theirs)):
         root = block.network.names[block.network.root]
         raise ValueError(
@@ -181,7 +181,7 @@ def compare_landmarks(block: Block, options: Options) -> Script:
 
 
 def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array) -> Script:
-    """The same points (m, M) at every node, none of them redundant: given to all, or drawn or averaged from the nodes' samples and passed on."""
+    """The landmarks (m, M), the same at every node and none of them redundant: given to all nodes, or samples or cluster means of them."""
     rows = FlatRows(block, block.samples)
     sent_rows = rows if sent is block.samples else FlatRows(block, sent)
     if options.landmarks.points is not None:
@@ -234,7 +234,7 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
     m = coordinates.raw.shape[2]
     if options.centering == "global":
         raw = coordinates.raw
-        work = row_bytes(raw) // 4  # little is kept of it
+        work = row_bytes(raw) // 4  # the results are small
         (mine,) = by_nodes(lambda j: (xp.sum(raw[j, ...], axis=1),), block.n_nodes, work, raw)
         total = yield from network_sum(block, "mean", xp.sum(mine, axis=0), bound=2.0 * float(block.sizes.sum()))
         known.mean = total / float(block.sizes.sum())
@@ -260,7 +260,7 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
 
 
 def exchange_penalties(block: Block, space: Space) -> Script:
-    """(B, d): the penalties of the node and its neighbors on the node's z; None where a schedule that all know gives them."""
+    """(B, d): the penalties of the node and its neighbors on the node's z; None with a schedule."""
     if space.rho is None:
         return None
     xp = aac.array_namespace(block.samples)
@@ -307,7 +307,7 @@ def _random_start(block: Block, options: Options, space: Space, k: int) -> Array
 
 
 def penalties(block: Block, options: Options, known: Known, t: int) -> Penalties:
-    """rho of iteration t: what each node found from its spectrum and told its neighbors, or a schedule that all know."""
+    """rho of iteration t: found by each node from its spectrum and sent to its neighbors, or by a schedule that all nodes know."""
     if known.rho_near is not None:
         return Penalties(known.rho_near, 1.0, 1.0, constant=True)
     rule = options.rho.at
@@ -338,7 +338,7 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         rho = penalties(block, options, known, state.iteration)
         shares = yield block.exchange("share", *steps.shares(it, rho))
         views = yield block.exchange("view", *steps.z_step(it, shares, rho), back=True)
-        del shares  # as large as what the next step makes
+        del shares  # as large as the next step's results
         steps.w_step(it, views, rho)
         del views
         progress = steps.measure(it)
@@ -352,7 +352,7 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
 
 
 def snapshot(known: Known, state: State) -> tuple[Known, State]:
-    """Both as they are now. Arrays are never changed in place; the objects that hold them are."""
+    """Copies of both that share the arrays: arrays are never changed in place, the objects that hold them are."""
     history = {name: list(rows) for name, rows in state.history.items()}
     iterate = replace(state.iterate, values=None)  # a run that resumes does not need them
     kept = replace(state, iterate=iterate, history=history, finished=list(state.finished), runs=list(state.runs))
@@ -362,7 +362,7 @@ def snapshot(known: Known, state: State) -> tuple[Known, State]:
 def check(block: Block, options: Options, values: Array, progress: stopping.Progress, asked: bool) -> Script:
     """One network sum decides for all nodes whether to stop (a verdict), and how to turn the columns into components (a rotation).
 
-    `values` (B, n, k) are those of w on the own samples; `asked`: somebody wants this node to stop.
+    `values` (B, n, k) are those of w on the own samples; `asked`: a request to stop this node.
     """
     xp = aac.array_namespace(values)
     k, like = values.shape[2], {"dtype": values.dtype, "device": aac.device(values)}
@@ -386,7 +386,7 @@ def check(block: Block, options: Options, values: Array, progress: stopping.Prog
 
 # ---------------------------------------------------------------------- deflation: the paper's way to more components
 def tell_direction(space: Space, w: Array) -> NeighborBroadcast:
-    """Tell the neighbors the component that was just found, as a unit function over the own samples."""
+    """A message to all neighbors: the component that was just found, as a unit function over the own samples."""
     xp = aac.array_namespace(w)
     functions = space.own.functions(w)
     square = xp.linalg.diagonal(functions.squares())[:, None, :]

@@ -56,7 +56,7 @@ class Result:
 
     @property
     def _first(self) -> Answer:
-        """Of the answers, which hold alike what all nodes know."""
+        """Any answer: what all nodes know is the same in each."""
         return self.outcome.answers[0]
 
     @property
@@ -189,7 +189,7 @@ class Result:
 
     @property
     def _narrow(self) -> bool:
-        """Whether rows are alike only to themselves, so that components explain next to nothing."""
+        """Whether each row is similar only to itself, so that components explain next to nothing."""
         given = self.parameters
         unsure = given.update == "paper" or (given.source.kind == RANDOM_FEATURES and not self.converged)
         return 0 < self._share < FLAT and given.kernel in ("rbf", "laplacian") and not unsure
@@ -203,7 +203,7 @@ class Result:
         remedy = "use a smaller gamma, or standardize=True" if scaled else "use gamma='scale', or a smaller gamma"
         return (
             f"the first component explains {self._share:.2%} of the variance: with gamma={self.gamma:.3g} the kernel is too narrow for this "
-            f"data, so that nearly every row is alike only to itself; {remedy}"
+            f"data, so that nearly every row is similar only to itself; {remedy}"
         )
 
 

@@ -19,22 +19,20 @@ from .arrays import Arrays
 from .compiled import Compiled
 
 Array = Any
-Message = tuple[
-    Array, Array
-]  # what each neighbor gets for itself (B, d, n, k), and shared coordinates that all get (B, m, k)
-Heard = tuple[Slots, Slots]  # what arrived of either
+Outgoing = tuple[Array, Array]  # rows for each neighbor (B, d, n, k), and shared coordinates for all of them (B, m, k)
+Arrived = tuple[Slots, Slots]  # the same from the neighbors
 
 
 class Backend(Protocol):
     """The steps of an iteration. `rho` are its penalties."""
 
-    def shares(self, it: Iterate, rho: Penalties) -> Message:
+    def shares(self, it: Iterate, rho: Penalties) -> Outgoing:
         """How each node wants its neighbors' z to move: dual + rho (w - P z), over the own samples divided by rho's factor."""
 
-    def z_step(self, it: Iterate, heard: Heard, rho: Penalties) -> Message:
+    def z_step(self, it: Iterate, heard: Arrived, rho: Penalties) -> Outgoing:
         """The new z, from the shares that arrived. Returns the views: its values on the samples of each neighbor."""
 
-    def w_step(self, it: Iterate, heard: Heard, rho: Penalties) -> None:
+    def w_step(self, it: Iterate, heard: Arrived, rho: Penalties) -> None:
         """P z from the views that arrived; the new w, exactly, and the new multipliers."""
 
     def measure(self, it: Iterate) -> Progress:

@@ -52,7 +52,7 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]+")
 @verb
 def fit(
     data: Annotated[list[Path], typer.Argument(help="One file for all rows, or one file a node (named after it).")],
-    nodes: Annotated[int | None, typer.Option(min=1, help="Deal the rows of one file to so many nodes.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes to deal the rows of one file to.")] = None,
     owner: Annotated[str | None, typer.Option(help="Column or array that names the node of each row.")] = None,
     label: Annotated[
         str | None, typer.Option(help="Column or array of classes: left out of the samples, shown in the report.")
@@ -98,7 +98,7 @@ def fit(
     privacy: Annotated[
         str | None, typer.Option(help="Differential privacy: epsilon=1,delta=1e-6, and norm=, rank=, ledger= ...")
     ] = None,
-    max_iter: Annotated[int, typer.Option(min=1, help="At most so many iterations.")] = 100,
+    max_iter: Annotated[int, typer.Option(min=1, help="Largest number of iterations.")] = 100,
     tol: Annotated[
         float, typer.Option(min=0, help="The error that is asked for: sin^2 of the angle to central kernel PCA.")
     ] = 1e-3,

@@ -20,7 +20,7 @@ from .common import FAILED, NOT_CONVERGED, USAGE, Debug, Json, emit, err, out, r
 from .simulate import private_files, simulate
 
 STOPPED = 4  # exit code: a neighbor was lost, or this node could not go on; the same command goes on later
-MOST_ERROR = 4000  # characters; a pipe that can be written takes so many
+MOST_ERROR = 4000  # characters that a writable pipe takes without blocking
 
 node = typer.Typer(name="node", help="Run a node of one's own among those of others.", no_args_is_help=True)
 node.command()(simulate)
@@ -152,7 +152,7 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and err.is_terminal):
         raise ValueError(
-            "this is not a terminal, so nobody can be asked; give --yes if the above may leave this machine"
+            "this is not a terminal, so consent cannot be asked for; give --yes if the above may leave this machine"
         )
     if not typer.confirm("May it?", default=False, err=True):
         raise ValueError("nothing was sent")

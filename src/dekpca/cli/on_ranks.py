@@ -45,7 +45,7 @@ def fit(
             net, parts = _own(paths, nodes, roles, missing, network, seed, ranks)
         reading = time.perf_counter() - start
         model.set_params(network=net, engine="mpi").fit_parts({name: part.samples for name, part in parts.items()})
-    except Exception as error:  # raised on all ranks alike: one voice is enough
+    except Exception as error:  # raised on all ranks: one prints it
         if ranks.rank:
             raise typer.Exit(USAGE) from error
         raise ValueError(str(error)) from error

@@ -36,7 +36,7 @@ def privacy(
 ) -> None:
     """Plan a fit with differential privacy: noise, rank and the agreement to expect with kernel PCA without noise.
 
-    Nobody's data is looked at: the spectrum is that of public points, so the plan is as good as these resemble the rows.
+    No private data is read: the spectrum is that of public points. The plan is as good as these resemble the rows.
 
     Examples:
 

@@ -67,7 +67,7 @@ def simulate(
             "--share-rows/--keep-rows", help="Whether rows may leave their node: as landmarks, or to neighbors."
         ),
     ] = False,
-    max_iter: Annotated[int, typer.Option(min=1, help="At most so many iterations.")] = 100,
+    max_iter: Annotated[int, typer.Option(min=1, help="Largest number of iterations.")] = 100,
     tol: Annotated[
         float, typer.Option(min=0, help="The error that is asked for: sin^2 of the angle to central kernel PCA.")
     ] = 1e-3,

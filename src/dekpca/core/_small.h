@@ -264,8 +264,6 @@ CHOLESKY(float)
 #define MOST_FACTORED 0
 #define factor_double(...) 0
 #define factor_float(...) 0
-#define root_double(...)
-#define root_float(...)
 #define invert_double(...)
 #define invert_float(...)
 #endif

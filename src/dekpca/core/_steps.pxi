@@ -54,8 +54,6 @@ cdef extern from "_small.h" nogil:
     int MOST_FACTORED
     bint factor_double(double *, double *, double *, Py_ssize_t)
     bint factor_float(float *, float *, float *, Py_ssize_t)
-    void root_double(const double *, const double *, double *, double *, Py_ssize_t)
-    void root_float(const float *, const float *, float *, float *, Py_ssize_t)
     void invert_double(double *, const double *, double *, double *, Py_ssize_t)
     void invert_float(float *, const float *, float *, float *, Py_ssize_t)
     void add_double(double *, double, const double *, Py_ssize_t)
@@ -851,36 +849,6 @@ def _factors(const real[:, :, ::1] matrices, real factor, const real[::1] shift,
                 break
             if wanted:
                 inverted(x, &out[b, 0, 0], n, wide)
-        free(space)
-    return good
-
-
-def inverse_factor(const real[:, ::1] matrix, real[:, ::1] out):
-    """L^-1 into the lower half of `out`, L L' the matrix; False if it is not positive definite, or too large."""
-    cdef Py_ssize_t i
-    cdef int n = matrix.shape[0], wide = (n + 7) // 8 * 8
-    cdef bint good = 0 < n and wide <= MOST_FACTORED
-    cdef real *space
-    cdef real *x
-    cdef real *root
-    if not good:
-        return False
-    with nogil:
-        space = <real *> malloc(factor_space(wide) * sizeof(real) + 64)
-        if space == NULL:
-            with gil:
-                raise MemoryError()
-        x = aligned(space)
-        root = x + wide * wide + 16 * wide
-        widened(&matrix[0, 0], x, n, wide, 1, 0)
-        good = factored(x, wide)
-        if good:
-            if real is double:
-                root_double(x, x + wide * wide, x + wide * wide + 8 * wide, root, wide)
-            else:
-                root_float(x, x + wide * wide, x + wide * wide + 8 * wide, root, wide)
-        for i in range(n if good else 0):
-            memcpy(&out[i, 0], root + i * wide, (i + 1) * sizeof(real))
         free(space)
     return good
 

@@ -128,7 +128,7 @@ def run_chunks(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) 
 
 
 def chunks_of(count: int, item_bytes: int, like: Array) -> list[slice]:
-    """Slices that cover `count` items of so many bytes each."""
+    """Slices that cover `count` items of `item_bytes` bytes each."""
     limit = CACHE_BYTES if aac.is_numpy_array(like) else DEVICE_BYTES
     return list(row_tiles(count, max(1, limit // max(1, item_bytes))))
 

@@ -150,7 +150,7 @@ class Penalties:
 class SharedDual:
     """The multipliers in shared coordinates, where P_j z_q is z_q itself, as sums over the iterations so far.
 
-    dual_jq = sum of weight (w_j - z_q) = `w` - sum of weight z_q. So a node says `w` to all neighbors alike, each subtracts its
+    dual_jq = sum of weight (w_j - z_q) = `w` - sum of weight z_q. So a node sends the same `w` to all neighbors, each subtracts its
     own `z`, and no array needs a slot for each neighbor. Weights are `near`; `extra` has what the node's own constraint has beyond that.
     """
 

@@ -189,7 +189,7 @@ class Delivery:
         return np.concatenate(rows)
 
     def _crossing(self, table: np.ndarray, process: np.ndarray) -> np.ndarray:
-        """Those edges whose other end another process hosts: process, block, place, from, to. Both ends sort them alike."""
+        """Those edges whose other end another process hosts: process, block, place, from, to. Both ends sort them in the same order."""
         away = process != self.here
         found = np.column_stack([process[away], table[away]])
         return found[np.lexsort((found[:, 4], found[:, 3], found[:, 0]))]

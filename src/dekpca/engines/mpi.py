@@ -107,7 +107,7 @@ def plan_parts(
         seed = common_seed
     with ranks.checking():
         if nodes is not None and not isinstance(parameters.network, Network):
-            raise ValueError("engine='mpi' with named nodes needs network=, a Network that all ranks have alike")
+            raise ValueError("engine='mpi' with named nodes needs network=, the same Network on all ranks")
         network = make_network(parameters.network, int(counts.sum()), seed)
         if len(network) != counts.sum():
             raise ValueError(
@@ -151,7 +151,7 @@ def run(plan: Plan, observer: Observer | None = None, comm: Any = MPI.COMM_WORLD
 def guard(comm: Any, who: str = "") -> Iterator[None]:
     """An exception inside ends the job on all ranks of `comm`, which would wait forever: it is printed, and mpiexec returns 1.
 
-    On a single rank nobody waits, and it is raised as usual.
+    On a single rank it is raised as usual.
     """
     try:
         yield

@@ -77,11 +77,11 @@ class RankDelivery(CollectiveDelivery):
         mine, width = np.ascontiguousarray(to_numpy(rows).astype(self._dtype, copy=False)), rows.shape[1]
         sizes = np.array([counts[self.hosts == rank].sum() for rank in range(self._comm.Get_size())])
         everything = np.empty((int(counts.sum()), width), dtype=self._dtype)
-        everybody = np.empty(int(counts.sum()), dtype=np.int64)
+        owner_of = np.empty(int(counts.sum()), dtype=np.int64)
         self._comm.Allgatherv(mine, [everything, sizes * width])
-        self._comm.Allgatherv(owners.astype(np.int64), [everybody, sizes])
+        self._comm.Allgatherv(owners.astype(np.int64), [owner_of, sizes])
         self._count_wire(kind, 1, mine.nbytes)
-        return self._on_device(everything), everybody
+        return self._on_device(everything), owner_of
 
     # ------------------------------------------------------------------ rounds
     def _cross(self, sends: Sequence[Send], route: Route) -> Callable[[], Array]:
@@ -130,12 +130,12 @@ class RankDelivery(CollectiveDelivery):
     def _make_pools(self) -> list[tuple[int, int]]:
         """Shapes of the pools for the rows of nodes elsewhere: those of about the same size together. Notes their places in `_home`."""
         sizes = self.blocks[0].sizes
-        alike: dict[int, list[int]] = {}
+        by_class: dict[int, list[int]] = {}
         for node in np.concatenate([np.empty(0, dtype=np.int64), *self._hear_of]).tolist():
-            alike.setdefault(size_class(int(sizes[node])), []).append(node)
-        for pool, nodes in enumerate(alike.values()):
+            by_class.setdefault(size_class(int(sizes[node])), []).append(node)
+        for pool, nodes in enumerate(by_class.values()):
             self._home[nodes] = np.column_stack([np.full(len(nodes), len(self.blocks) + pool), np.arange(len(nodes))])
-        return [(len(nodes), int(sizes[nodes].max())) for nodes in alike.values()]
+        return [(len(nodes), int(sizes[nodes].max())) for nodes in by_class.values()]
 
     # ------------------------------------------------------------------ the wire
     def _swap(self, kind: str, outgoing: list[list[np.ndarray]], counts: np.ndarray) -> Callable[[], np.ndarray]:

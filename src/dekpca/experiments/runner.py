@@ -134,7 +134,7 @@ def _read(path: Path, columns: Sequence[str]) -> list[Row]:
 
 
 def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """All rows; a run that is killed leaves the file as it was before."""
+    """All rows; a killed run leaves the previous file."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

@@ -354,7 +354,7 @@ class _Fits:
         return found
 
     def timed(self, count: int) -> tuple[float, dict[str, float]]:
-        """Seconds of each of so many fits in a row, and of its parts."""
+        """Seconds of each of several fits in a row, and of its parts."""
         parts: dict[str, float] = defaultdict(float)
         start = time.perf_counter()
         for _ in range(count):

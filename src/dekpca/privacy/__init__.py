@@ -1,4 +1,4 @@
-"""Privacy with a guarantee: sums that nobody sees but as a total, and totals with noise.
+"""Privacy with a guarantee: sums of which only totals are seen, and totals with noise.
 
 fixed_point   numbers as integers modulo 2^64, by public bounds
 masks         what a node adds to its integers so that they tell nothing; it cancels in the total

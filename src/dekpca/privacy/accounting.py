@@ -54,7 +54,7 @@ def split(multiplier: float, share: float) -> tuple[float, float]:
 
 
 def discreteness(epsilon: float, numbers: int, sigma: float) -> float:
-    """What discrete noise of deviation `sigma` on so many integers adds to delta.
+    """What discrete noise of deviation `sigma` on a number of integers adds to delta.
 
     A rounded continuous Gaussian is a function of the continuous one, whose guarantee it has. The discrete Gaussian differs from it by less
     than 1 / sigma^2 in total variation, for each number; a sum of discrete Gaussian shares differs from one discrete Gaussian by less than

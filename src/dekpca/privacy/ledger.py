@@ -40,7 +40,7 @@ class Entry:
 class Ledger:
     """What one fit released. Everything else in the model follows from it, or is public.
 
-    `epsilon` and `delta` hold for adding or removing one row of any node, against everybody who sees the model, and against `colluding` nodes.
+    `epsilon` and `delta` hold for adding or removing one row of any node, against anybody who sees the model, and against `colluding` nodes.
     """
 
     entries: tuple[Entry, ...]

@@ -1,4 +1,4 @@
-"""Masks: what a node adds to its integers before they leave it, so that they are uniformly random to everybody else.
+"""Masks: what a node adds to its integers before they leave it, so that they are uniformly random to all other nodes.
 
 Each two nodes share a key for a run: X25519, then HKDF-SHA256 over the run and both nodes' names and keys. For each sum, ChaCha20 makes as many
 64-bit words of it as the sum has numbers; the nonce is the number of the sum in the run. The node that comes first by name adds the words, the other
@@ -116,7 +116,7 @@ class Sealer:
 
     @staticmethod
     def noise(sigma: int, length: int) -> np.ndarray:
-        """This node's share of the noise, which nobody else knows: int64."""
+        """This node's share of the noise, which no other node knows: int64."""
         return discrete_gaussian(sigma, length)
 
 
@@ -135,6 +135,6 @@ def sealers(names: Iterable[str], run: bytes, largest: float = LARGEST_ENTRY) ->
 
 
 def sealer(name: str, own: RunKey, public: Mapping[str, bytes], run: bytes, largest: float = LARGEST_ENTRY) -> Sealer:
-    """The sealer of a node that knows everybody's public keys for this run (records.py)."""
+    """The sealer of a node that knows all public keys for this run (records.py)."""
     keys = {other: pair_key(own, name, other, key, run) for other, key in public.items() if other != name}
     return Sealer(name, keys, largest)

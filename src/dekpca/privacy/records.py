@@ -27,7 +27,7 @@ class BadRecord(ValueError):
 
 @dataclass(frozen=True)
 class KeyRecord:
-    """`run` names the run and its epoch, so that a record of another run is worth nothing. `chain` are DER certificates, the node's own first."""
+    """`run` names the run and its epoch, so that a record of another run is refused. `chain` are DER certificates, the node's own first."""
 
     run: bytes
     name: str

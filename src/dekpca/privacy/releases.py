@@ -28,14 +28,14 @@ SCALE = 2**16  # S
 COUNT = (
     SCALE**2 // 4
 )  # what a row adds to the count: a quarter costs 1.5 % more noise, and the mean is known well enough
-EXACT_ROWS = 2**20  # so many products of integers up to S add up without rounding in float64: 2^52
+EXACT_ROWS = 2**20  # products of integers up to S that float64 adds up without rounding: 2^52 / S^2
 ROUNDING = 1.001  # times the sensitivity; of a million rows with 120 coordinates about one tips over
 LARGEST_TOTAL = 2**61  # of a sum of S^2 over rows; noise is on top
 MECHANISM = "discrete Gaussian"
 
 
 class NoiseSource(Protocol):
-    """Where a node's noise comes from: nobody else may know it (masks.Sealer)."""
+    """Where a node's noise comes from; no other node may know it (masks.Sealer)."""
 
     def noise(self, sigma: int, length: int) -> np.ndarray: ...
 

@@ -225,7 +225,7 @@ def _coloured(quantity: Quantity, nodes: Sequence[int]) -> dict[str, Any]:
             bar |= {"tickmode": "array", "tickvals": numbers(ticks), "ticktext": [f"{10**t:.2g}" for t in ticks]}
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 1.0)
-    if high - low < 1e-12:  # all alike: a bar needs a width
+    if high - low < 1e-12:  # all equal: a bar needs a width
         low, high = low - 0.5 * max(abs(low), 1e-3), high + 0.5 * max(abs(high), 1e-3)
     marker = {"color": numbers(values), "cmin": float(low), "cmax": float(high)}
     return {"marker": marker | {"colorscale": scale(quantity.high_is_good), "showscale": True, "colorbar": bar}}
@@ -363,7 +363,7 @@ def edge_figure(names: Sequence[str], edges: np.ndarray, sent: np.ndarray, unit:
     says = [[""] * n for _ in names]
     for (a, b), value in zip(edges.tolist(), sent, strict=True):
         says[a][b] = f"{plain(names[a])} to {plain(names[b])}: {value:.4g} {unit}"
-    marked = list(range(0, n, -(-n // 14)))  # a phone has room for so many
+    marked = list(range(0, n, -(-n // 14)))  # a phone has room for 14
     ticks: dict[str, Any] = {
         "tickvals": marked,
         "ticktext": [short(names[j]) for j in marked],

@@ -25,7 +25,7 @@ def traffic_section(model: Any) -> Section:
     sent = model.history_.get("bytes") or {}
     sent = {phase: np.asarray(v, dtype=float) for phase, v in sent.items() if np.any(np.asarray(v))}
     if not sent:
-        return Section("traffic", "What was sent", "Nothing: a single node has nobody to talk to.")
+        return Section("traffic", "What was sent", "Nothing: a single node has no neighbors.")
     said = model.history_.get("messages", {})
     ranked = sorted(sent, key=lambda phase: -sent[phase].mean())
     means, lows, highs = ([f(sent[p]) / 1e3 for p in ranked] for f in (np.mean, np.min, np.max))

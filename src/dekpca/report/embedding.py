@@ -111,7 +111,7 @@ def _says(name: str, node: int, agreement: np.ndarray | None, node_of: np.ndarra
 def _colorings(
     labels: np.ndarray | None, node_of: np.ndarray | None, rows: np.ndarray, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Ways to colour the points: by label, by node, or all alike."""
+    """Ways to colour the points: by label, by node, or one colour."""
     ways = []
     if labels is not None:
         ways.append(_by_label(labels, rows))
@@ -147,7 +147,7 @@ def _classes(label: str, names: Sequence[str], of: np.ndarray) -> dict[str, Any]
 def _caption(
     total: int, rows: np.ndarray, count: int, nodes: Sequence[int], k: int, components: int, owned: bool
 ) -> str:
-    text = "Signs, which kernel PCA leaves open, are set alike in all views, and so are the scales of the axes."
+    text = "Signs, which kernel PCA leaves open, and the scales of the axes are the same in all views."
     if owned:
         text += " The chosen node's own rows are ringed."
     if len(rows) < total:

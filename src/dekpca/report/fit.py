@@ -128,7 +128,7 @@ def _checked(model: Any, X: Any, labels: Any, node_of: Any) -> tuple[Any, Any, A
 
 # ---------------------------------------------------------------------- the sections
 def _hosts_all(model: Any) -> bool:
-    """Whether this process has all nodes; a peer has its own, and nobody has a central answer then."""
+    """Whether this process has all nodes. A peer has one, and then there is no central answer."""
     return len(model.node_models_) == len(model.network_)
 
 
