@@ -152,6 +152,30 @@ def test_kernels_without_random_features_have_an_estimate(kernel):
     assert true_error(few.transform(X), truth) < 10 * (1 - few.span_accuracy_**2) + 1e-9
 
 
+def test_noise_does_not_swap_near_equal_components_and_what_is_clear_may():
+    seen = np.array([10.0, 9.98, 5.0, 1.0])
+    off = 0.05 * (np.ones((4, 4)) - np.eye(4))  # half of the difference of two estimates: noise
+    rest = np.diag([0.50, 0.55, 0.5, 0.5])  # which would swap the first two
+    found = np.diagonal(accuracy.leveled(rest, seen, off))
+    assert seen[0] + found[0] > seen[1] + found[1]
+    np.testing.assert_allclose(found[:2].sum(), 1.05)  # the trace stays
+    np.testing.assert_array_equal(found[2:], [0.5, 0.5])
+    np.testing.assert_array_equal(accuracy.leveled(rest, seen, off / 100), rest)
+    noise = [rest + 0.05, rest - 0.05]
+    near, far = (accuracy.rayleigh_ritz(np.eye(4), np.diag(v), noise).swapped() for v in (seen, seen * [1, 0.9, 1, 1]))
+    assert 0.1 < near[0, 1] == near[1, 0] <= 0.5
+    assert far.max() < 1e-3
+    alike = accuracy.estimate(
+        accuracy.rayleigh_ritz(np.eye(4), np.diag(seen), noise), np.zeros((3, 3)), 0, 1e-3, 3, 1e-3
+    )
+    assert alike.groups() == [(1, 2)]
+    assert max(alike.components[:2]) < 0.95 < alike.components[2]
+    first = accuracy.estimate(
+        accuracy.rayleigh_ritz(np.eye(4), np.diag(seen), noise), np.zeros((1, 1)), 0, 1.0, 1, 1e-3
+    )
+    assert first.error > 0.1  # the span of one component may be that of the other
+
+
 def test_rows_that_no_landmark_is_near_count_for_kernels_without_random_features():
     """A node of four rows gives no means; how far components turn when landmarks are doubled says nothing about it."""
     wide = [part / 4 for part in clusters([4, 5, 6], columns=50)]

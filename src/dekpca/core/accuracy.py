@@ -30,6 +30,7 @@ HIDDEN = 0.6  # the rest may hold a component of its own if its largest eigenval
 SAFETY = 1.3  # estimates are a little low in the median (benchmarks/regimes.py)
 ROUNDING = 1e-9  # an error below this is none
 SIGNIFICANT = 2.0  # times its variance: an entry whose square is smaller is taken for noise
+NEAR_EQUAL = 0.05  # relative: components farther apart are not taken for each other
 LEAST_SIGNAL = 0.1  # of the noise: a mean over some hundred pairs cannot tell less from nothing
 MOST_RAISED = 0.05  # relative; beyond it the next term of perturbation theory says nothing
 UNKNOWN = 1.0  # the error of a span of which nothing can be said
@@ -101,6 +102,17 @@ class Ritz:
     values: np.ndarray
     basis: np.ndarray  # (q, q)
     noise: np.ndarray  # (q, q): about how far each entry of the matrix that was decomposed is off, squared
+    spread: np.ndarray  # (q,): the same for the eigenvalues
+
+    def swapped(self) -> np.ndarray:
+        """(q, q): how likely it is that two components have the other one's place: eigenvalues as near as their noise is large."""
+        from scipy.special import ndtr
+
+        apart = np.abs(self.values[:, None] - self.values[None, :])
+        size = np.sqrt(self.spread[:, None] + self.spread[None, :])
+        chance = np.where(size > 0, ndtr(-apart / np.where(size > 0, size, 1.0)), 0.0)
+        np.fill_diagonal(chance, 0.0)
+        return chance
 
     @property
     def turn(self) -> np.ndarray:
@@ -113,11 +125,12 @@ def rayleigh_ritz(squares: np.ndarray, marks: np.ndarray, rest: Sequence[np.ndar
     white = whitener(squares)
     first, second = (white.T @ (r + r.T) @ white / 2 for r in rest)
     mean, off = (first + second) / 2, (first - second) / 2
-    values, basis = np.linalg.eigh(white.T @ (marks + marks.T) @ white / 2 + shrunk(mean, off))
+    seen = white.T @ (marks + marks.T) @ white / 2
+    values, basis = np.linalg.eigh(seen + leveled(shrunk(mean, off), np.diagonal(seen), off))
     values, basis = np.maximum(values[::-1], 0.0), basis[:, ::-1]
     mean, off = basis.T @ mean @ basis, basis.T @ off @ basis
     noise = pooled(off, np.maximum(np.diagonal(mean), 0.0))
-    return Ritz(white, values, basis, shrinkage(mean, off) * noise)
+    return Ritz(white, values, basis, shrinkage(mean, off) * noise, 2.0 * np.diagonal(noise))
 
 
 def shrinkage(mean: np.ndarray, off: np.ndarray) -> float:
@@ -140,6 +153,26 @@ def shrunk(mean: np.ndarray, off: np.ndarray) -> np.ndarray:
     np.fill_diagonal(clear, 1.0)
     believed = shrinkage(mean, off)
     return clear * (believed * mean + (1.0 - believed) * np.diag(np.diagonal(mean)))
+
+
+def leveled(rest: np.ndarray, seen: np.ndarray, off: np.ndarray) -> np.ndarray:
+    """The rest with the same share of `seen`, what the landmarks see of each column, for neighbors that noise alone may have put in this order.
+
+    Noise on the diagonal must not swap near-equal components, which the landmarks have in the right order more often.
+    """
+    diagonal = np.diagonal(rest).copy()
+    variance = 2.0 * np.diagonal(pooled(off, np.maximum(diagonal, 0.0)))
+    total, first = seen + diagonal, 0
+    for i in range(1, len(seen) + 1):
+        apart = i == len(seen) or abs(seen[first] - seen[i]) > NEAR_EQUAL * seen[first]
+        if apart or (total[i - 1] - total[i]) ** 2 > SIGNIFICANT * (variance[i - 1] + variance[i]):
+            group = slice(first, i)
+            if i - first > 1 and (seen[group] > 0).all():
+                diagonal[group] = seen[group] * (diagonal[group].sum() / seen[group].sum())
+            first = i
+    rest = rest.copy()
+    np.fill_diagonal(rest, diagonal)
+    return rest
 
 
 def pooled(off: np.ndarray, missed: np.ndarray) -> np.ndarray:
@@ -174,7 +207,7 @@ def estimate(ritz: Ritz, leak: np.ndarray, hidden: float, missed: float, k: int,
     outside = np.maximum(values[:k] - values[-1], least)
     leak = (leak + leak.T) / 2 / np.outer(outside, outside)
     apart = np.abs(values[:k, None] - values[None, :])
-    turned = ritz.noise[:k, :] / np.maximum(apart, least) ** 2
+    turned = ritz.noise[:k, :] / np.maximum(apart, least) ** 2 + ritz.swapped()[:k, :]
     to_others = turned[:, k:].sum(axis=1)
     error = SAFETY * float(np.linalg.eigvalsh(leak + np.diag(to_others))[-1])
     near = turned[:, : k + 1].copy()
