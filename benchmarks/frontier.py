@@ -37,6 +37,9 @@ from dekpca.experiments import scale
 from owners import flights
 
 K = 4
+PAUSE = (
+    0.1  # seconds between fits: idle threads of OpenBLAS spin for a while, and would take a core from the next method
+)
 SECTIONS = ("panels", "one-shot", "owners", "flights", "gpu")
 PALETTE = {
     "dekpca, default": "#0072b2",
@@ -241,6 +244,7 @@ def measured(data: str, X: np.ndarray, gamma: float, contenders: dict, central: 
     values: dict[Any, tuple[np.ndarray, np.ndarray]] = {}
     for _ in range(rounds):
         for name, fit in contenders.items():
+            time.sleep(PAUSE)
             start = time.perf_counter()
             eigenvalues, transform = fit(X)
             taken = time.perf_counter() - start
