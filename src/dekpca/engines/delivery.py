@@ -26,16 +26,14 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """For each receiving block: which message of which sender goes where; and what the senders pay for a row.
+    """For each receiving block: which message of which sender goes where; and the edges that messages are counted on.
 
     Senders are the blocks here and, numbered after the last of them, all other processes together.
     """
 
-    pieces: list[list[tuple[int, Array]]]  # receiving block -> (sender, places in what it says)
+    pieces: list[list[tuple[int, Array]]]  # receiving block -> (sender, places in its payload)
     order: list[Array | None]  # how to put the pieces in the order of `hear`
-    edges: list[
-        tuple[np.ndarray, np.ndarray]
-    ]  # sending block -> which messages do not stay at home, and along which edges
+    edges: list[tuple[np.ndarray, np.ndarray]]  # sending block -> messages that leave their node, and their edges
     leaving: np.ndarray  # (., 3) process it goes to, block here, place in its `to`: by process, then by edge
     arriving: np.ndarray  # (., 3) process it comes from, block here, place in its `hear`: by process, then by edge
 
@@ -70,7 +68,10 @@ class Delivery:
         asked = {(type(request).__name__, request.kind) for request in requests}
         if len(asked) > 1:
             raise RuntimeError(f"the nodes of one network ask for different things at once: {sorted(asked)}")
-        return self._handlers()[type(requests[0])](requests)
+        handlers, wanted = self._handlers(), type(requests[0])
+        if wanted not in handlers:
+            raise RuntimeError(f"this engine carries no {wanted.__name__}; wrap the program in over_tree (tree.py)")
+        return handlers[wanted](requests)
 
     def exchange(self, requests: Sequence[Exchange]) -> Iterator[tuple[Slots, Slots]]:
         """In one process nothing is copied."""

@@ -6,7 +6,7 @@ all nodes make the same number of rounds. Sums are in an order fixed by the name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from functools import cache
 from typing import Any
 
@@ -51,82 +51,72 @@ class Tree:
         network, node = block.network, int(block.nodes[0])
         self.network, self.samples = network, block.samples
         self.level, self.depth = int(network.levels[node]), network.depth
-        self.children = network.children[node]
-        slot_of = {int(q): slot for slot, q in enumerate(block.slots[0])}
-        # an engine remembers the route of edges it has seen: the same object for the same edges
-        self._edges = cache(
-            lambda nodes: Edges(
-                np.zeros(len(nodes), dtype=np.int64), np.array([slot_of[q] for q in nodes], dtype=np.int64)
-            )
-        )
         self.parent = [int(network.parents[node])] if self.level else []
+        self.children = network.children[node].tolist()
+        self._slot_of = {int(q): slot for slot, q in enumerate(block.slots[0])}
+        self._edges = cache(self._make_edges)  # an engine remembers the route of an object that it has seen
 
     def reduce(self, request: Reduce) -> Rounds:
         """The node's own value, plus its children's by name; the root's sum, finished, goes down."""
 
         def plus(value: Array, arrived: Array) -> Array:
-            for i in range(arrived.shape[0]):
+            for i in range(len(self.children)):
                 value = value + arrived[i, :]
             return value
 
-        lengths = np.full(len(self.children), request.value.shape[0])
-        total = yield from self._up(request.kind, request.value, self.children.tolist(), lengths, plus)
+        lengths = [request.value.shape[0]] * len(self.children)
+        total = yield from self._up(request.kind, request.value, self.children, lengths, plus)
         return (yield from self.broadcast(Broadcast(request.kind, lambda: request.finish(total), (request.size,))))
 
     def gather(self, request: Gather) -> Rounds:
         """A node whose subtree gives no rows sends nothing up."""
-        xp, counts, width = aac.array_namespace(request.rows), request.counts, request.rows.shape[1:]
+        xp, counts = aac.array_namespace(request.rows), request.counts
         below = rows_below(self.network, counts)
-        giving = [c for c in self.children.tolist() if below[c]]
+        giving = [child for child in self.children if below[child]]
 
         def append(rows: Array, arrived: Array) -> Array:
-            return xp.concat([rows, *(arrived[i, : int(below[c]), ...] for i, c in enumerate(giving))])
+            return xp.concat([rows, *(arrived[i, : int(below[child]), ...] for i, child in enumerate(giving))])
 
         rows = yield from self._up(request.kind, request.rows, giving, below[giving], append)
-        shape = (int(counts.sum()), *width)
-        return (
-            yield from self.broadcast(
-                Broadcast(request.kind, lambda: take(rows, _name_order(self.network, counts)), shape)
-            )
-        )
+        shape = (int(counts.sum()), *request.rows.shape[1:])
+        by_name = Broadcast(request.kind, lambda: take(rows, _name_order(self.network, counts)), shape)
+        return (yield from self.broadcast(by_name))
 
     def broadcast(self, request: Broadcast) -> Rounds:
+        """The root's array, from each node to its children."""
         xp = aac.array_namespace(self.samples)
-        value = xp.broadcast_to(xp.zeros((), dtype=self.samples.dtype, device=aac.device(self.samples)), request.shape)
-        if self.level == 0:
-            value = request.make()
-        length = request.shape[0]
+        nothing = xp.zeros((), dtype=self.samples.dtype, device=aac.device(self.samples))
+        value = xp.broadcast_to(nothing, request.shape) if self.level else request.make()
         for level in range(self.depth):
-            to = self.children.tolist() if level == self.level else []
+            to = self.children if level == self.level else []
             hear = self.parent if level == self.level - 1 else []
-            arrived = yield self._send(request.kind, value, to, hear, [length] * len(hear))
+            arrived = yield self._send(request.kind, value, to, hear, [request.shape[0]])
             if hear:
                 value = arrived[0, ...]
         return value
 
     def _up(
-        self,
-        kind: str,
-        value: Array,
-        children: Sequence[int],
-        lengths: np.ndarray,
-        join: Callable[[Array, Array], Array],
+        self, kind: str, value: Array, children: list[int], lengths: Any, join: Callable[[Array, Array], Array]
     ) -> Rounds:
         """`value` joined with what the `children` send goes to the parent, unless it is empty; returns it."""
         for level in range(self.depth, 0, -1):
             to = self.parent if level == self.level and value.shape[0] else []
             hear = children if level == self.level + 1 else []
-            arrived = yield self._send(kind, value, to, hear, lengths if hear else [])
+            arrived = yield self._send(kind, value, to, hear, lengths)
             if hear:
                 value = join(value, arrived)
         return value
 
-    def _send(self, kind: str, value: Array, to: Sequence[int], hear: Sequence[int], arriving: Any) -> Send:
-        """`value` to each node of `to`."""
+    def _send(self, kind: str, value: Array, to: list[int], hear: list[int], lengths: Any) -> Send:
+        """`value` to each node of `to`; messages of `lengths` rows are expected from the nodes of `hear`."""
         payload = aac.array_namespace(value).broadcast_to(value[None, ...], (len(to), *value.shape))
-        lengths, arriving = np.full(len(to), value.shape[0]), np.array(arriving, dtype=np.int64)
         edges = self._edges(tuple(to)), self._edges(tuple(hear))
-        return Send(kind, payload, *edges, lengths, arriving, int(arriving.max(initial=0)))
+        arriving = np.array(lengths if hear else [], dtype=np.int64)
+        return Send(kind, payload, *edges, np.full(len(to), value.shape[0]), arriving, int(arriving.max(initial=0)))
+
+    def _make_edges(self, nodes: tuple[int, ...]) -> Edges:
+        slots = np.array([self._slot_of[node] for node in nodes], dtype=np.int64)
+        return Edges(np.zeros_like(slots), slots)
 
 
 def rows_below(network: Network, counts: np.ndarray) -> np.ndarray:
