@@ -6,6 +6,7 @@ Whatever they do goes through `changed`, a lock that the program waits on. The c
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -139,6 +140,7 @@ class Endpoint:
 
     def finish(self) -> list[str]:
         """This node has its answer: stay until the neighbors have theirs. Returns those that were not heard from any more."""
+        self.sync()
         with self.changed:
             while True:
                 actions, gone = self.protocol.try_finish(time.monotonic())
@@ -146,6 +148,16 @@ class Endpoint:
                 if gone is not None:
                     return gone
                 self.changed.wait(POLL)
+
+    def sync(self) -> None:
+        """Until all messages that were received are on disk. A neighbor that hears that this node has finished drops those for it: killed now, this
+        node must find them when it runs again.
+        """
+        synced: queue.Queue[Exception | None] = queue.Queue()
+        self.messages.sync(synced.put)
+        error = synced.get()
+        if error is not None:
+            raise error
 
     def say_farewell(self, error: BaseException) -> None:
         """Tell the neighbors why this node stops, as far as they listen. Those that have not come yet would wait in vain if it cannot go on."""

@@ -240,7 +240,8 @@ class NodeProtocol:
             silence=0.0 if since is None else max(0.0, now - since),
             phase=self.phase,
             iteration=self.iteration,
-            finished=self.finished,
+            # A neighbor that was given up may be without a message, and must not take it for lost on its own disk.
+            finished=self.finished and not n.window.unacknowledged,
             stop_reason=showable(self.cause) if stops else "",
             stops_all=stops_all,
             kind=type(self.error).__name__ if stops else "",
