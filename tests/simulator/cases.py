@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dekpca.engines.peer.errors import PeerLost
+from dekpca.engines.peer.errors import BelowQuorum, Excluded, PeerLost
 from dekpca.engines.peer.protocol import events
+from dekpca.engines.peer.protocol.views import Quorum
 
 from .world import TIMEOUTS, DiskFull, Node, World, is_finished, undisturbed
 
@@ -54,6 +55,17 @@ def shape(rng: random.Random) -> dict[str, set[str]]:
     return edges
 
 
+def fallback(edges: dict[str, set[str]], rng: random.Random) -> dict[str, set[str]]:
+    """A few spare edges, in every other network."""
+    spare: dict[str, set[str]] = {name: set() for name in edges}
+    if rng.random() < 0.5:
+        for a, b in itertools.combinations(edges, 2):
+            if b not in edges[a] and rng.random() < 0.3:
+                spare[a].add(b)
+                spare[b].add(a)
+    return spare
+
+
 @dataclass
 class Case:
     """The faults of one run. `named`: nodes that an error may be about; `lasting`: the run may end with an error."""
@@ -64,9 +76,12 @@ class Case:
     named: set[str] = field(default_factory=set)
     killed: set[str] = field(default_factory=set)  # for good
     lasting: bool = False
+    others_away: bool = False  # nodes that live are away for a while
+    split: bool = False  # nodes that live may be cut off, or late
     budget: float = SHORT  # seconds for all faults that pass: they may follow each other, and nobody may give up
 
     def passing(self) -> float:
+        self.others_away = True
         seconds = self.rng.uniform(0.1, self.budget)
         self.budget = max(0.2, self.budget - seconds)
         return seconds
@@ -96,10 +111,15 @@ class Case:
 
     def kill(self) -> None:
         node = self.victim()
-        self.named.add(node.name)
-        self.killed.add(node.name)
-        self.lasting = True
-        self.tell(f"node {node.name} is killed for good {self.when(node, node.kill)}")
+
+        def harm() -> None:
+            if node.running:
+                self.killed.add(node.name)
+                self.named.add(node.name)
+                self.lasting = True
+                node.kill()
+
+        self.tell(f"node {node.name} is killed for good {self.when(node, harm)}")
 
     def restart(self) -> None:
         node = self.victim()
@@ -147,7 +167,7 @@ class Case:
                 self.world.after(seconds, heal)
 
         if for_ever:
-            self.lasting = True
+            self.lasting = self.split = True
             self.named |= {name for call in calls for name in call}
         at = self.when(self.world.nodes[min(calls)[0]], harm)
         self.tell(f"{what} {at}, {'for ever' if for_ever else f'for {seconds:.1f} s'}")
@@ -161,7 +181,7 @@ class Case:
             node.frozen_until = self.world.now + seconds
 
         if long:
-            self.lasting = True
+            self.lasting = self.split = True
             self.named |= {node.name, *node.around}  # it cannot tell who was away
         self.tell(f"node {node.name} is stopped {self.when(node, harm)} for {seconds:.1f} s")
 
@@ -206,7 +226,12 @@ class Failure(AssertionError):
 def play(seed: int, show: bool = False) -> str:
     """The run of a seed; returns how it ended, and raises Failure, with the seed and the story, if that is wrong."""
     rng = random.Random(f"case {seed}")
-    world = World(seed, shape(rng), rounds=rng.randint(4, 9), show=show)
+    edges = shape(rng)
+    quorum = None if rng.random() < 0.3 else Quorum()
+    if quorum is not None and rng.random() < 0.3:
+        quorum = Quorum(rng.randint(len(edges) // 2 + 1, len(edges)), rng.choice([0.0, 0.5, 0.8]))
+    spare = fallback(edges, rng) if quorum is not None else {}
+    world = World(seed, edges, rng.randint(4, 9), show, quorum, spare)
     case = Case(world, rng)
     kinds, weights = zip(*FAULTS, strict=True)
     for fault in rng.choices(kinds, weights, k=rng.choice([1, 1, 2, 3])):
@@ -225,6 +250,8 @@ def judge(case: Case) -> str:
     world = case.world
     until_over(world)
     check_answers(world)
+    if world.quorum is not None:
+        return judge_survivors(case)
     stopped = [node for node in world.nodes.values() if not is_finished(node) and node.name not in case.killed]
     for node in stopped:
         check_error(node, case)
@@ -236,12 +263,70 @@ def judge(case: Case) -> str:
     return "error names the node, then the answer"
 
 
-def check_error(node: Node, case: Case) -> None:
+def judge_survivors(case: Case) -> str:
+    """Where the run goes on without lost nodes: one answer at most; those that are connected and many enough have it."""
+    world = case.world
+    alive = [node for node in world.nodes.values() if node.name not in case.killed]
+    for node in alive:
+        if not is_finished(node):
+            check_stop(node, case)
+    if not case.split and all(node.disk.records for node in alive):
+        check_survivors(case, [node.name for node in alive])
+    finished = [node for node in alive if is_finished(node)]
+    if not finished:
+        resume(case)
+        return "too few left, error names a node, then one answer"
+    missing = min(len(node.view.lost) for node in finished)
+    return "answer of the survivors" if missing else "answer"
+
+
+def check_stop(node: Node, case: Case) -> None:
+    if isinstance(node.error, Excluded):
+        if not case.lasting:
+            raise Failure(f"node {node.name} was left out, though nothing lasted: {node.error}")
+        return
+    check_error(node, case, within=case.world.nodes.keys())
+
+
+def check_survivors(case: Case, alive: list[str]) -> None:
+    """Nodes were killed, and the others can reach each other or not: who must have an answer?"""
+    world = case.world
+    # Fallback edges save only those that are there when the others look for them.
+    spare = {} if case.others_away else world.fallback
+    near = {name: {*world.edges[name], *spare.get(name, ())}.intersection(alive) for name in alive}
+    for part in parts(near):
+        rows, total = (sum(world.nodes[name].rows for name in names) for names in (part, world.nodes))
+        assert world.quorum is not None
+        least = world.quorum.nodes or len(world.nodes) // 2 + 1
+        if len(part) >= least and rows >= world.quorum.rows * total:
+            for name in part:
+                if not is_finished(world.nodes[name]):
+                    raise Failure(f"node {name} has no answer, though {sorted(part)} are connected and enough")
+
+
+def parts(near: dict[str, set[str]]) -> list[set[str]]:
+    """The connected parts of a network."""
+    left, found = set(near), []
+    while left:
+        todo = [left.pop()]
+        part = set(todo)
+        while todo:
+            for other in near[todo.pop()] - part:
+                part.add(other)
+                todo.append(other)
+        left -= part
+        found.append(part)
+    return found
+
+
+def check_error(node: Node, case: Case, within: Iterable[str] = ()) -> None:
     if not isinstance(node.error, PeerLost):
         raise Failure(f"node {node.name} ended with {node.error!r}")
     if not case.lasting:
         raise Failure(f"node {node.name} gave up, though nothing lasted: {node.error}")
-    if not any(f"node {name} " in str(node.error) for name in case.named):
+    if node.starts > 1:  # back when others have stopped: it names these
+        within = case.world.nodes
+    if not any(f"node {name} " in str(node.error) for name in within or case.named):
         raise Failure(f"node {node.name} names none of {sorted(case.named)}: {node.error}")
 
 
@@ -260,10 +345,20 @@ def until_over(world: World) -> None:
 
 
 def check_answers(world: World) -> None:
-    truth = undisturbed(world.edges, {name: node.rows for name, node in world.nodes.items()}, world.rounds)
-    for name, node in world.nodes.items():
-        if is_finished(node) and node.result != truth[name]:
-            raise Failure(f"node {name} has a WRONG ANSWER, {node.result} instead of {truth[name]}")
+    """All that have an answer have the same one: that of an undisturbed run of the nodes in its view."""
+    finished = [node for node in world.nodes.values() if is_finished(node)]
+    if len({node.view for node in finished}) > 1:
+        raise Failure(f"SPLIT ANSWER: {[(node.name, node.view) for node in finished]}")
+    if not finished:
+        return
+    view, edges = finished[0].view, world.edges
+    if view.number:
+        network, _ = finished[0].core.views.network(view)
+        edges = {name: [network.names[q] for q in network.neighbors(j)] for j, name in enumerate(network.names)}
+    truth = undisturbed(edges, {name: world.nodes[name].rows for name in edges}, world.rounds)
+    for node in finished:
+        if node.result != truth[node.name]:
+            raise Failure(f"node {node.name} has a WRONG ANSWER, {node.result} instead of {truth[node.name]}")
 
 
 def resume(case: Case) -> None:
@@ -282,5 +377,7 @@ def resume(case: Case) -> None:
     check_answers(world)
     for name, node in world.nodes.items():
         # A node that has finished does not come back, and one that it had given up may miss it.
-        if not is_finished(node) and not before:
+        # One that the others went on without is told, or finds nobody.
+        left_out = isinstance(node.error, (Excluded, BelowQuorum)) and any(map(is_finished, world.nodes.values()))
+        if not is_finished(node) and not before and not left_out:
             raise Failure(f"node {name} did not go on: {node.error!r}")

@@ -23,6 +23,7 @@ from dekpca.engines.peer.protocol.events import Refusal, Refused
 from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from dekpca.engines.peer.protocol.membership import Membership
 from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
+from dekpca.engines.peer.protocol.views import Kept, Key, Quorum, View, ViewChanged, Views
 
 TIMEOUTS = Timeouts(peer=8.0, start=40.0, beat=1.0, progress=1000.0)
 LIMITS = Limits("r", "<f8", 1000, 40)
@@ -48,6 +49,8 @@ class Disk:
     trimmed: bool = False
     finished: set[str] = field(default_factory=set)
     records: dict[str, Any] = field(default_factory=dict)
+    views: Kept = field(default_factory=Kept)
+    view: Key = (0, "")  # that the messages and checkpoints are of
     full: bool = False
 
     @property
@@ -58,18 +61,26 @@ class Disk:
         if self.full:
             raise DiskFull(28, "No space left on device", "run.db")
 
+    def wipe(self, view: Key) -> None:
+        """Messages and checkpoints of another view are of no use."""
+        if view != self.view:
+            self.write()
+            self.messages, self.checkpoints, self.trimmed, self.view = {}, [], False, view
+
 
 class Node:
     """A node, as often as it is started. `result`: its answer, when it has ended well; `error`: what ended it otherwise."""
 
-    def __init__(self, world: World, name: str, neighbors: Iterable[str], rows: int):
+    def __init__(self, world: World, name: str, neighbors: Iterable[str], rows: int, fallback: Iterable[str] = ()):
         self.world, self.name, self.around, self.rows = world, name, sorted(neighbors), rows
+        self.fallback = sorted(fallback)
         self.disk = Disk()
         self.process = 0  # changes with every start and end
         self.running = False
         self.frozen_until = 0.0
         self.result: int | None = None
         self.error: BaseException | None = None
+        self.view = View()  # of the result
         self.starts = 0
         self.links: dict[str, Link] = {}
         self.triggers: list[Callable[[Any], None]] = []  # see all events, before the protocol does
@@ -83,20 +94,31 @@ class Node:
         now = self.world.now
         membership = Membership(self.name, self.around, self.rows)
         membership.add(self.disk.records, self.name)
-        held = {other: [r for o, r in self.disk.messages if o == other] for other in self.around}
-        self.core = NodeProtocol(
-            self.name, "r", SETTINGS, membership, self.around, TIMEOUTS, now, held, self.disk.finished
-        )
+        views = None
+        if self.world.quorum is not None:
+            views = Views(self.name, self.world.quorum, self.disk.views, 3 * TIMEOUTS.beat)
         self.unsynced: dict[tuple[str, int], int] = {}
-        self.begun = self.waiting = self.farewell = False
+        self.farewell = False
+        try:
+            self.disk.wipe(self.disk.views.program.key)
+        except DiskFull as error:
+            self.end(error)
+            return
+        held = {other: [r for o, r in self.disk.messages if o == other] for other in (*self.around, *self.fallback)}
+        self.core = NodeProtocol(
+            self.name, "r", SETTINGS, membership, self.around, TIMEOUTS, now, held, self.disk.finished, views, self.fallback,
+            self.process, 1e9,
+        )  # fmt: skip
+        self.begun = self.waiting = False
         self.pending: tuple[int, int, dict[str, int]] | None = None  # a checkpoint that waits for acknowledgements
         self.round, self.value, self.last_sent = 0, self.first_value(), {}
         if self.disk.checkpoints:
             self.round, self.value, sent = self.disk.checkpoints[-1]
             self.last_sent = dict(sent)
         self.checkpoint_round = self.round
-        for link in self.links.values():
-            link.start()
+        for neighbor in self.core.neighbors.values():
+            if neighbor.called:
+                self.links[neighbor.name].start()
         self.poll(self.process)
 
     def first_value(self) -> int:
@@ -142,7 +164,11 @@ class Node:
         self.do(self.core.receive(other, event, self.world.now))
 
     def heartbeat(self, other: str) -> events.Heartbeat:
+        self.guarded(self.tend)
         return self.core.heartbeat(other, self.world.now)
+
+    def tend(self) -> None:
+        self.do(self.core.tend(self.world.now))
 
     def do(self, actions: Iterable[events.Action]) -> None:
         for action in actions:
@@ -150,6 +176,13 @@ class Node:
                 self.disk.write()
                 self.disk.finished.add(action.name)
                 self.receive(action.name, events.FinishSaved())
+            elif isinstance(action, events.SaveViews):
+                self.disk.write()
+                self.disk.views = action.kept
+                self.do(self.core.views_saved(action.kept))
+            elif isinstance(action, events.Call):
+                for name in action.names:
+                    self.links[name].start()
             elif isinstance(action, events.Send):
                 for name in action.names:
                     self.links[name].news(action.heartbeat)
@@ -162,6 +195,8 @@ class Node:
         """Whatever ends the run ends this node."""
         try:
             work(*given)
+        except ViewChanged:
+            self.begin_anew()
         except (PeerError, OSError) as error:
             self.fail(error)
 
@@ -210,8 +245,27 @@ class Node:
         self.begun = True
         self.do(self.core.begin(LIMITS, self.round, self.disk.through, self.last_sent, self.world.now))
 
+    def begin_anew(self) -> None:
+        """In another view, as app/session.py does it."""
+        view = self.core.enter_view()
+        self.world.trace(
+            self.name, f"begins anew in view {view.number} of {view.proposer} without {sorted(view.without)}"
+        )
+        try:
+            self.disk.wipe(view.key)
+        except DiskFull as error:
+            self.fail(error)
+            return
+        self.unsynced.clear()
+        self.waiting, self.pending, self.checkpoint_round = False, None, 0
+        self.round, self.value, self.last_sent = 0, self.first_value(), {}
+        for link in self.links.values():
+            link.another_view()
+        self.begin()
+        self.world.after(0.0, self.step, self.process)
+
     def neighbors(self) -> list[str]:
-        return self.around
+        return sorted(self.core.near)
 
     def held(self, other: str, round: int) -> int:
         key = other, round
@@ -235,7 +289,12 @@ class Node:
     def leave(self) -> None:
         """It has its answer: stay until the neighbors have theirs."""
         self.sync()
-        self.result = self.value
+        if self.result is None:
+            actions, final = self.core.check_answer(self.world.now)
+            self.do(actions)
+            if not final:
+                return
+        self.result, self.view = self.value, self.core.view
         actions, gone = self.core.try_finish(self.world.now)
         self.do(actions)
         if gone is not None:
@@ -331,6 +390,13 @@ class Link:
         self.a.guarded(self.a.receive, self.b.name, events.TheyRefused(why, text))
         self.later(self.world.rng.uniform(0.05, 0.5), self.connect)
 
+    def another_view(self) -> None:
+        """A delivery is of one view."""
+        if self.on and self.state in ("opening", "delivering"):
+            self.connection = self.world.fresh()
+            self.state = "closed"
+            self.later(0.05, self.connect)
+
     def news(self, heartbeat: bool) -> None:
         if not self.on:
             return
@@ -358,7 +424,8 @@ class Link:
         elif self.a.core.limits is None:
             self.state = "waiting"
         else:
-            self.later(self.latency(), self.open_delivery, at=self.b)
+            self.state = "opening"
+            self.later(self.latency(), self.open_delivery, self.a.core.view.key, at=self.b)
 
     def handshake(self) -> None:
         if self.a.core.silenced:
@@ -400,13 +467,18 @@ class Link:
         self.talk()
 
     # ------------------------------------------------------------------ messages
-    def open_delivery(self) -> None:
+    def open_delivery(self, view: Key) -> None:
+        self.view = view
         if not self.open:
             self.later(ANSWER, self.broken, "no answer to a delivery")
         elif not self.b.core.neighbors[self.a.name].joined:
             self.later(self.latency(), self.refused, Refusal.LATER, "a handshake comes first")
-        elif self.b.core.limits is None:
-            self.later(0.1, self.open_delivery, at=self.b)  # until the network is known there
+        elif self.b.core.limits is None or self.b.core.view.key < view:
+            self.later(
+                0.1, self.open_delivery, view, at=self.b
+            )  # until the network is known there, and the view entered
+        elif self.b.core.view.key != view:
+            self.later(self.latency(), self.refused, Refusal.LATER, "another view")
         else:
             self.b.guarded(self.opening)
 
@@ -438,6 +510,9 @@ class Link:
             self.later(ANSWER, self.broken, "a message is not acknowledged")
             return
         b = self.b
+        if b.core.view.key != self.view:
+            self.later(self.latency(), self.refused, Refusal.LATER, "another view")
+            return
         head = wire.Head(run="r", sender=self.a.name, round=round, kind="share", dtype="<f8", shape=[1])
         try:
             _, new = b.core.accept(self.a.name, head)
@@ -515,7 +590,12 @@ class Link:
 class World:
     """All nodes and the clock. `edges`: the neighbors of each node."""
 
-    def __init__(self, seed: int, edges: Mapping[str, Iterable[str]], rounds: int = 6, show: bool = False):
+    def __init__(
+        self, seed: int, edges: Mapping[str, Iterable[str]], rounds: int = 6, show: bool = False, quorum: Quorum | None = None,
+        fallback: Mapping[str, Iterable[str]] | None = None,
+    ):  # fmt: skip
+        self.quorum = quorum  # None: the run stops when a node is lost
+        self.fallback = fallback or {}
         self.rng = random.Random(seed)
         self.edges = {name: sorted(around) for name, around in edges.items()}
         self.rounds, self.show = rounds, show
@@ -526,10 +606,10 @@ class World:
         self._count = itertools.count(1)
         self.nodes = {name: self.make(name, i) for i, name in enumerate(self.edges)}
         for node in self.nodes.values():
-            node.links = {other: Link(self, node, self.nodes[other]) for other in node.around}
+            node.links = {other: Link(self, node, self.nodes[other]) for other in (*node.around, *node.fallback)}
 
     def make(self, name: str, number: int) -> Node:
-        return Node(self, name, self.edges[name], 3 + number)
+        return Node(self, name, self.edges[name], 3 + number, self.fallback.get(name, ()))
 
     def fresh(self) -> int:
         return next(self._count)
