@@ -61,7 +61,7 @@ simulate: $(VENV)/installed
 attacks: $(VENV)/installed
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m faults.attacks $(if $(ONLY),--only $(ONLY)) $(if $(KEEP),--keep $(KEEP))
 
-# Six peers, fits back to back, a random one killed every 20 s on average; every answer is compared, and nothing may grow.
+# Six peers, fits back to back, a random one killed every 20 s on average, some for good; every answer is compared, and nothing may grow.
 MINUTES ?= 30
 soak: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m faults.soak --minutes $(MINUTES)

@@ -31,7 +31,9 @@ SHAPES = {
     "ring": tuple(zip(NAMES, NAMES[1:] + NAMES[0], strict=True)),
     "path": tuple(itertools.pairwise(NAMES)),
     "star": tuple(("a", other) for other in NAMES[1:]),
+    "bridge": tuple(itertools.pairwise(NAMES)),  # a path with fallback edges across c and d
 }
+SPARE = {"bridge": (("b", "d"), ("c", "e"))}
 QUORUM = 4
 TIMEOUT = 6.0  # seconds, peer_timeout
 GRACE = 10.0  # seconds after it, in which the others must have ended
@@ -40,8 +42,7 @@ LANDMARKS = {"n_components": 2, "gamma": 0.1, "standardize": True, "random_state
 SETTINGS = {"on_loss": "continue", "quorum": QUORUM}
 PHASES = ("meeting", "columns", "landmarks", "covariance", "accuracy", "end")
 
-Loss = Callable[[Cluster, random.Random, int], str]
-LOSSES: dict[str, Loss] = {}
+LOSSES: dict[str, Callable[..., str]] = {}
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,12 @@ class Six(Problem):
 
 
 def problem(shape: str, without: frozenset[str] = frozenset()) -> Six:
-    edges = tuple(edge for edge in SHAPES[shape] if not without.intersection(edge))
-    return Six(edges=edges, model=LANDMARKS)
+    spare = SPARE.get(shape, ())
+    if without:  # what remains uses the fallback edges, if it must
+        kept = {edge for edge in SHAPES[shape] if not without.intersection(edge)}
+        kept |= {edge for edge in spare if not without.intersection(edge)}
+        return Six(edges=tuple(sorted(kept)), model=LANDMARKS)
+    return Six(edges=SHAPES[shape], model=LANDMARKS, spare=spare)
 
 
 class Truths:
@@ -103,7 +108,8 @@ def parts(shape: str, lost: frozenset[str]) -> list[frozenset[str]]:
     found = []
     while left:
         part = {left.pop()}
-        while more := {b for e in SHAPES[shape] for a, b in (e, e[::-1]) if a in part and b in left}:
+        edges = (*SHAPES[shape], *SPARE.get(shape, ()))
+        while more := {b for e in edges for a, b in (e, e[::-1]) if a in part and b in left}:
             part |= more
             left -= more
         found.append(frozenset(part))
@@ -172,7 +178,8 @@ def loss(kind: str) -> Callable[[Any], Any]:
 @loss("killed")
 def killed(cluster: Cluster, rng: random.Random, seed: int, shape: str, truths: Truths) -> str:
     """`kill -9` for good: each node in turn, at each phase."""
-    victim, phase = NAMES[seed % 6], PHASES[seed // 6 % len(PHASES)]
+    victims = "cd" if shape == "bridge" else NAMES
+    victim, phase = victims[seed % len(victims)], PHASES[seed // len(victims) % len(PHASES)]
     slowly(cluster)
     cluster.start()
     watched = victim if phase != "end" else next(name for name in NAMES if name != victim)
@@ -249,4 +256,10 @@ def stopped(cluster: Cluster, rng: random.Random, seed: int, shape: str, truths:
     return judge(cluster, shape, frozenset(victim), begun, truths)
 
 
-NAMED = [f"{shape}-{kind}" for kind in LOSSES for shape in SHAPES if kind != "parted-briefly" or shape == "ring"]
+NAMED = [
+    f"{shape}-{kind}"
+    for kind in LOSSES
+    for shape in ("ring", "path", "star")
+    if kind != "parted-briefly" or shape == "ring"
+]
+NAMED.append("bridge-killed")

@@ -145,7 +145,7 @@ class Client:
     async def _deliver(self, channel: Any) -> None:
         """Send what the neighbor has not acknowledged, then whatever comes."""
         view = self.endpoint.protocol.view
-        said = metadata(self.endpoint.run, self.endpoint.name, str(view))
+        said = metadata(self.endpoint.run, self.endpoint.name, str(view) if view.number else "")
         call = channel.stream_stream(f"/{SERVICE}/Deliver")(metadata=said)
         try:
             opening = await self._acknowledgement(call)

@@ -216,7 +216,7 @@ class Server:
         self._streams[name] = self._streams.get(name, 0) + 1
         try:
             await self.ready.wait()
-            key = parse_key(view)
+            key = parse_key(view or "0")
             while self.endpoint.protocol.view.key < key:  # the program will come there
                 await asyncio.sleep(VIEW)
             through, held = self.endpoint.opening(name, key)

@@ -182,7 +182,7 @@ def check_expected(sender: str, came: MessageHead, expected: MessageHead) -> Non
 
 
 def metadata(run: str, name: str, view: str = "") -> tuple[tuple[str, str | bytes], ...]:
-    """What every call says of itself before its first message; a delivery also says of which view its messages are."""
+    """What every call says of itself before its first message; a delivery also says of which view its messages are, if not of view 0."""
     said: tuple[tuple[str, str | bytes], ...] = (
         ("dekpca-protocol", str(PROTOCOL)),
         ("dekpca-run-bin", run.encode()),
@@ -192,7 +192,7 @@ def metadata(run: str, name: str, view: str = "") -> tuple[tuple[str, str | byte
 
 
 def read_view(given: Mapping[str, Any]) -> str:
-    """The view of a delivery."""
+    """The view of a delivery; empty for view 0."""
     value = given.get("dekpca-view-bin", b"")
     return value.decode(errors="replace") if isinstance(value, bytes) else ""
 
