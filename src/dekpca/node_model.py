@@ -161,6 +161,7 @@ class NodeModel:
         self.features = Features(self.n_features_in_) if features is None else features
         self.fill = fill
         self.reading = dict(reading or {})
+        self.missing: tuple[dict[str, Any], ...] = ()  # nodes that were lost during the fit: name, rows, since when
         self.accuracy = accuracy
         self._preimages: dict[tuple[str, float], Preimages] = {}
         self._told_order = False

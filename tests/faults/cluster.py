@@ -37,6 +37,7 @@ class Problem:
     rows: int = 24
     columns: int = 4
     model: Mapping[str, Any] = field(default_factory=lambda: SETTINGS)
+    spare: tuple[tuple[str, str], ...] = ()  # fallback edges
 
     @property
     def names(self) -> list[str]:
@@ -44,6 +45,9 @@ class Problem:
 
     def around(self, name: str) -> list[str]:
         return sorted({*(b for a, b in self.edges if a == name), *(a for a, b in self.edges if b == name)})
+
+    def fallback(self, name: str) -> list[str]:
+        return sorted({*(b for a, b in self.spare if a == name), *(a for a, b in self.spare if b == name)})
 
     def part(self, name: str) -> np.ndarray:
         number = self.names.index(name)
@@ -64,7 +68,7 @@ class Cluster:
         authority.init_ca(folder / "certs")
         self.wire: dict[tuple[str, str], Wire] = {}  # who calls, whom
         for name in self.problem.names:
-            for other in self.problem.around(name):
+            for other in (*self.problem.around(name), *self.problem.fallback(name)):
                 self.wire[name, other] = wires.to(None)
         self.nodes: dict[str, Node] = {}
         for name in self.problem.names:
@@ -83,6 +87,8 @@ class Cluster:
         } | self.more  # fmt: skip
         addresses = {other: f"127.0.0.1:{self.wire[name, other].port}" for other in self.problem.around(name)}
         text = toml(settings) + "\n[neighbors]\n" + toml(addresses) + "\n[model]\n" + toml(self.problem.model)
+        spare = {other: f"127.0.0.1:{self.wire[name, other].port}" for other in self.problem.fallback(name)}
+        text += "\n[fallback]\n" + toml(spare) if spare else ""
         (self.folder / f"{name}.toml").write_text(text, encoding="utf-8")
 
     def run_folder(self, name: str) -> Path:

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import scenarios
+from . import losses, scenarios
 from .supervisor import Nursery
 
 
@@ -33,9 +33,10 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="name the scenarios and end")
     a = parser.parse_args()
-    names = [name for name in scenarios.SCENARIOS if a.only in name]
+    known = [*scenarios.SCENARIOS, *losses.NAMED]
+    names = [name for name in known if a.only in name]
     if a.list or not names:
-        print(*scenarios.SCENARIOS, sep="\n")
+        print(*known, sep="\n")
         sys.exit(0 if a.list else f"no scenario has {a.only!r} in its name; these are all")
     with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
         failures = repeat(names, range(a.first, a.first + a.seeds), a.jobs, a.keep or Path(temporary))
@@ -50,11 +51,13 @@ def repeat(names: list[str], seeds: range, jobs: int, folder: Path) -> list[str]
     failures = []
     start = time.monotonic()
     with Nursery() as nursery, ThreadPoolExecutor(jobs) as pool:
-        truth = scenarios.Truth(nursery, folder / "undisturbed")
+        truth, truths = scenarios.Truth(nursery, folder / "undisturbed"), losses.Truths(nursery, folder / "survivors")
 
         def one(name: str, seed: int) -> tuple[str, float]:
-            begun = time.monotonic()
-            return scenarios.play(name, seed, nursery, truth, folder / f"{name}-{seed}"), time.monotonic() - begun
+            begun, here = time.monotonic(), folder / f"{name}-{seed}"
+            if name in losses.NAMED:
+                return losses.play(name, seed, nursery, truths, here), time.monotonic() - begun
+            return scenarios.play(name, seed, nursery, truth, here), time.monotonic() - begun
 
         # seed by seed, so that an interrupted run has seen something of everything
         todo = {pool.submit(one, name, seed): (name, seed) for seed in seeds for name in names}

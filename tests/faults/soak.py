@@ -1,8 +1,9 @@
-"""`make soak`: six nodes, fits back to back, a random node killed every 20 s on average and started again.
+"""`make soak`: six nodes, fits back to back, a random node killed every 20 s on average and started again, or, one in three, lost for good.
 
     PYTHONPATH=tests python -m faults.soak --minutes 30
 
-Every fit has data of its own, and every node's answer is compared with the local engine's. Memory, threads and open files of each
+Every fit has data of its own, and every node's answer is compared with the local engine's, of the nodes that were left. Memory, threads and open
+files of each
 process are sampled all the time: neither a long fit nor a long series of fits may make them grow.
 """
 
@@ -28,6 +29,7 @@ from dekpca.node_model import NodeModel
 from dekpca.testing import EIGENVALUE_TOLERANCE, VALUE_TOLERANCE
 
 from .cluster import Cluster, Problem
+from .losses import MISSING
 from .proxy import Wires
 from .scenarios import WELL
 from .supervisor import Nursery
@@ -40,6 +42,9 @@ MODEL = {
 }  # fmt: skip
 SAMPLE = 0.5  # seconds between looks at memory, threads and files
 A_FIT = 240.0  # seconds after which a fit hangs; it takes about ten
+LOST = 1 / 3  # of the kills, one a fit: the node does not come back, and the others go on without it
+SETTINGS = {"on_loss": "continue", "quorum": 4}
+TIMEOUT = 25.0  # seconds, peer_timeout; a killed node is back after a few
 GROWTH = 1.05  # of medians, late over early: memory of a process varies by a few per cent
 
 
@@ -75,6 +80,8 @@ class Soak:
     rng: random.Random
     seen: list[Seen] = field(default_factory=list)
     kills: Counter = field(default_factory=Counter)  # by what the node had said last
+    losses: int = 0  # kills for good
+    without: int = 0  # fits that ended without a lost node
     fits: int = 0
     worst: float = 0.0  # of differences from the local engine, relative
     longest: float = 0.0
@@ -87,22 +94,25 @@ class Soak:
         while time.monotonic() < end:
             before = time.monotonic()
             problem = Part(EDGES, rows=40, columns=5, model=MODEL, seed=self.fits)
-            with Wires() as wires, Cluster(folder / f"fit-{self.fits}", nursery, wires, problem) as cluster:
-                self._one(cluster)
-                self._compare(cluster)
+            fit = folder / f"fit-{self.fits}"
+            with Wires() as wires, Cluster(fit, nursery, wires, problem, TIMEOUT, **SETTINGS) as cluster:
+                self._compare(cluster, self._one(cluster))
                 leftover = [p for name in cluster.nodes for p in cluster.run_folder(name).glob("*.tmp")]
                 self.stray = max(self.stray, len(leftover))
             shutil.rmtree(folder / f"fit-{self.fits}")
             self.longest = max(self.longest, time.monotonic() - before)
             self.fits += 1
 
-    def _one(self, cluster: Cluster) -> None:
+    def _one(self, cluster: Cluster) -> str | None:
+        """A fit, to its end; returns the node that was lost, if one was."""
+        lost = None
         cluster.start()
         begun, last_look = time.monotonic(), 0.0
         while any(node.running for node in cluster.nodes.values()):
             now = time.monotonic()
             assert now - begun < A_FIT, cluster.report(f"fit {self.fits} is not over after {A_FIT:g} s")
-            failed = {n.name: n.code for n in cluster.nodes.values() if n.code is not None and n.code not in WELL}
+            ended = {n.name: n.code for n in cluster.nodes.values() if n.code is not None and n.name != lost}
+            failed = {name: code for name, code in ended.items() if code not in (*WELL, MISSING)}
             assert not failed, cluster.report(f"fit {self.fits}: exit codes {failed}")
             if now >= self.next_kill:
                 self.next_kill = now + self.rng.expovariate(1 / BETWEEN_KILLS)
@@ -112,13 +122,18 @@ class Soak:
                     node.happened(lambda event: False)
                     self.kills[next((e["message"] for e in reversed(node.events) if "message" in e), "nothing")] += 1
                     cluster.kill(victim)
-                    cluster.start(victim)
+                    if lost is None and self.rng.random() < LOST:
+                        lost = victim
+                        self.losses += 1
+                    else:
+                        cluster.start(victim)
             if now - last_look > SAMPLE:
                 last_look = now
                 for node in cluster.nodes.values():
                     if node.running:
                         self._look(node.pid)
             time.sleep(0.02)
+        return lost
 
     def _look(self, pid: int) -> None:
         try:
@@ -131,13 +146,19 @@ class Soak:
         except (OSError, KeyError):
             pass  # it has just ended
 
-    def _compare(self, cluster: Cluster) -> None:
-        names = cluster.problem.names
-        model = DecentralizedKernelPCA(**MODEL, network=Network.from_edges(EDGES))
+    def _compare(self, cluster: Cluster, lost: str | None) -> None:
+        names = [name for name in cluster.problem.names if name != lost]
+        missing = {m["node"] for name in names for m in NodeModel.load(cluster.model_file(name)).missing}
+        assert missing <= {lost}, cluster.report(f"fit {self.fits}: {sorted(missing)} are missing, not {lost}")
+        self.without += bool(missing)
+        took_part = names if missing else cluster.problem.names
+        edges = [edge for edge in EDGES if set(edge) <= set(took_part)]
+        model = DecentralizedKernelPCA(**MODEL, network=Network.from_edges(edges))
+        parts = {name: cluster.problem.part(name) for name in took_part}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tol = 0 does not converge
-            model.fit_parts([cluster.problem.part(name) for name in names])
-        X = np.concatenate([cluster.problem.part(name) for name in names])
+            model.fit_parts(parts)
+        X = np.concatenate(list(parts.values()))
         for name in names:
             got, wanted = NodeModel.load(cluster.model_file(name)), model.node_models_[name]
             apart = np.abs(got.eigenvalues_ / wanted.eigenvalues_ - 1).max()
@@ -198,7 +219,9 @@ def main() -> None:
     verdict = "then it failed" if failure else "every answer right"
     console.print(
         f"{soak.fits} fits of 6 nodes in {(time.monotonic() - start) / 60:.1f} minutes, {verdict} (largest "
-        f"difference from the local engine {soak.worst:.0e} of the largest value); {kills} kills; longest fit {soak.longest:.0f} s",
+        f"difference from the local engine {soak.worst:.0e} of the largest value); "
+        f"{kills} kills, {soak.losses} of them for good, {soak.without} answers without the lost node; "
+        f"longest fit {soak.longest:.0f} s",
         highlight=False,
     )
     console.print(

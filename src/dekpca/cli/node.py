@@ -20,6 +20,8 @@ from .common import FAILED, NOT_CONVERGED, USAGE, Debug, Json, emit, err, out, r
 from .simulate import private_files, simulate
 
 STOPPED = 4  # exit code: a neighbor was lost, or this node could not go on; the same command goes on later
+MISSING = 5  # exit code: done and saved, by the nodes that were left
+EXCLUDED = 6  # exit code: the others go on, or have finished, without this node
 MOST_ERROR = 4000  # characters that a writable pipe takes without blocking
 
 node = typer.Typer(name="node", help="Run a node of one's own among those of others.", no_args_is_help=True)
@@ -44,7 +46,7 @@ def run(
 
     Killed or stopped, the same command goes on where it was. Exit codes: 1, the run cannot go on; 2, something in the config, the
     certificates or the agreement; 3, saved, but not converged; 4, a neighbor was lost, or this node could not go on: what it has is kept, and
-    the same command goes on later.
+    the same command goes on later; 5, saved, but nodes were lost, and nothing of them is in it; 6, the others went on without this node.
 
     Example: dekpca node run node.toml --metrics 127.0.0.1:9100
     """
@@ -78,8 +80,8 @@ def run(
             open_.enter_context(peer.status.shown(station, err))
             yield
 
-    def report(result: Any) -> None:
-        _write_report(prepared, result)
+    def report(result: Any, missing: list[dict[str, Any]]) -> None:
+        _write_report(prepared, result, missing)
 
     try:
         with private_files(), peer.logs.library_lines():
@@ -101,6 +103,8 @@ def run(
 
 def _ending(peer: Any, error: BaseException, settings: Any) -> tuple[int, str]:
     """The exit code for an error, and what to do about it if it does not say so itself."""
+    if isinstance(error, peer.errors.Excluded):
+        return EXCLUDED, f" ({settings.folder})"
     if isinstance(error, OSError) or getattr(error, "resumable", False):
         return STOPPED, f"; {settings.folder} keeps what is needed to go on: start this node again"
     return USAGE if isinstance(error, ValueError) else FAILED, ""
@@ -108,6 +112,8 @@ def _ending(peer: Any, error: BaseException, settings: Any) -> tuple[int, str]:
 
 def _end(result: dict[str, Any], as_json: bool) -> None:
     emit(result, as_json, lambda: _tell(result))
+    if result.get("missing"):
+        raise typer.Exit(MISSING)
     if not result["converged"]:
         raise typer.Exit(NOT_CONVERGED)
 
@@ -158,7 +164,7 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
         raise ValueError("nothing was sent")
 
 
-def _write_report(prepared: Any, result: Any) -> None:
+def _write_report(prepared: Any, result: Any, missing: list[dict[str, Any]]) -> None:
     """What this node knows of the fit; the other nodes' parts are not here."""
     from ..report import fit_report
 
@@ -168,11 +174,27 @@ def _write_report(prepared: Any, result: Any) -> None:
     path = prepared.config.report
     path.parent.mkdir(parents=True, exist_ok=True)
     title = f"dekpca, node {prepared.config.name}"
+    if missing:
+        title += f", without {_absent(missing)}"
     fit_report(path, model, prepared.samples, prepared.labels, node_of=model.nodes_, title=title)
+
+
+def _absent(missing: list[dict[str, Any]]) -> str:
+    """Who is not in the answer.
+
+    >>> _absent([{"node": "rome", "rows": 120, "since": "2026-11-17T03:02:01+00:00"}])
+    'node rome (120 rows, lost since 2026-11-17T03:02:01+00:00)'
+    """
+    return ", ".join(f"node {m['node']} ({m['rows']} rows, lost since {m['since']})" for m in missing)
 
 
 def _tell(result: dict[str, Any]) -> None:
     state = "converged" if result["converged"] else "not converged"
+    missing = result.get("missing")
+    if missing:
+        of = result["rows"] + sum(m["rows"] for m in missing)
+        text = f"the answer of {result['nodes']} nodes with {result['rows']} of {of} rows, without {_absent(missing)}"
+        out.print(text, highlight=False, soft_wrap=True, markup=False)
     out.print(f"{state} after {result['iterations']} iterations with {result['nodes']} nodes", highlight=False)
     values = " ".join(f"{v:.6g}" for v in result["eigenvalues"])
     out.print(f"eigenvalues {values}", highlight=False, soft_wrap=True)

@@ -2,6 +2,8 @@
 
     PeerError                 something between nodes, or in the run's folder
       PeerLost                a neighbor is silent, or makes no progress; the run can go on later
+        BelowQuorum           too few nodes are left to go on without the lost ones; the run can go on later
+      Excluded                the others go on, or have finished, without this node
       ProtocolError           a neighbor broke the protocol: the message is refused and logged, not acknowledged
         TooMuch               a neighbor may send no more before both are started again
       Damaged                 a file of the run's folder is damaged or lost
@@ -24,6 +26,14 @@ class PeerError(RuntimeError):
 
 class PeerLost(PeerError):
     resumable = True
+
+
+class BelowQuorum(PeerLost):
+    stops_all = False  # every node counts for itself who is left
+
+
+class Excluded(PeerError):
+    stops_all = False
 
 
 class ProtocolError(PeerError):
@@ -50,8 +60,8 @@ class RunFailed(PeerError, ValueError):
     pass
 
 
-# those that stop all nodes, by the name that a heartbeat has
+# those that end a run, by the name that a heartbeat has
 KINDS: dict[str, type[PeerError]] = {
-    kind.__name__: kind for kind in (PeerLost, ProtocolError, Damaged, Disagreement, RunFailed)
+    kind.__name__: kind for kind in (PeerLost, BelowQuorum, Excluded, ProtocolError, Damaged, Disagreement, RunFailed)
 }
 NEW_RUN = "start all nodes anew, with another run id and other folders"  # the remedy for what cannot be resumed

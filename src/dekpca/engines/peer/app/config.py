@@ -37,6 +37,7 @@ from ....parameters import Parameters
 from ..net.identity import Identity, check_name, load
 from ..protocol.checks import MOST_RUN
 from ..protocol.node import Timeouts
+from ..protocol.views import Quorum
 from .session import CHECKPOINT_APART, CHECKPOINT_EVERY, Place
 
 PATHS = ("data", "folder", "out", "report", "certificate", "key", "ca")
@@ -50,6 +51,7 @@ NOT_HERE = {
     "device": "it is for engine='local'; a node computes on its processors",
     "missing": "it is a setting of its own, outside [model]",
 }
+ON_LOSS = ("stop", "continue")
 CAREFUL = {"share_rows": False, "random_state": 0}  # defaults between organisations: no row leaves its owner
 
 
@@ -84,6 +86,12 @@ class Config:
     peer_timeout: float = Timeouts.peer
     start_timeout: float = Timeouts.start
     heartbeat: float = Timeouts.beat
+    on_loss: str = "stop"  # or "continue": the remaining nodes go on, if they have the quorum
+    quorum: int | None = None  # nodes that must remain; default: more than half
+    quorum_rows: float = 0.0  # share of all rows that must remain
+    fallback: Mapping[str, str] = field(
+        default_factory=dict
+    )  # neighbors that are called only if a loss cuts the network
     progress_timeout: float = Timeouts.progress
     threads: int = 1
     checkpoint_every: int = CHECKPOINT_EVERY
@@ -114,7 +122,8 @@ class Config:
         timeouts = Timeouts(self.peer_timeout, self.start_timeout, self.heartbeat, self.progress_timeout)
         return Place(
             self.name, self.run, self.listen, self.neighbors, self.folder, identity, timeouts, self.threads, self.checkpoint_every,
-            self.checkpoint_apart, self.secret_columns,
+            self.checkpoint_apart, self.secret_columns, self.fallback,
+            None if self.on_loss == "stop" else Quorum(self.quorum, self.quorum_rows),
         )  # fmt: skip
 
     def parameters(self) -> Parameters:
@@ -154,7 +163,7 @@ def read(path: Path) -> Config:
 def _check(config: Config) -> None:
     path = config.path
     try:
-        for name in (config.name, *config.neighbors):
+        for name in (config.name, *config.neighbors, *config.fallback):
             check_name(name)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
@@ -166,8 +175,9 @@ def _check(config: Config) -> None:
         raise ConfigError(
             f"{path}: run = {config.run[:MOST_RUN]!r}; a run id has 1 to {MOST_RUN} printable characters, and no line breaks"
         )
-    for what, address in (("listen", config.listen), *config.neighbors.items()):
+    for what, address in (("listen", config.listen), *config.neighbors.items(), *config.fallback.items()):
         split_address(f"{path}: {what}", address)
+    _check_loss(config)
     for name in ("peer_timeout", "start_timeout", "progress_timeout", "heartbeat", "threads", "checkpoint_every"):
         if not 0 < getattr(config, name) < 1e7:
             raise ConfigError(f"{path}: {name}={getattr(config, name)}; it must be above 0")
@@ -182,6 +192,29 @@ def _check(config: Config) -> None:
         raise ConfigError(f"{path}: [model] random_state={config.model['random_state']!r}; it must be a whole number")
 
 
+def _check_loss(config: Config) -> None:
+    """What happens when a node is lost."""
+    path = config.path
+    if config.on_loss not in ON_LOSS:
+        raise ConfigError(f"{path}: on_loss = {config.on_loss!r}; known are {', '.join(ON_LOSS)}")
+    if config.on_loss == "stop":
+        given = [key for key in ("quorum", "quorum_rows", "fallback") if getattr(config, key)]
+        if given:
+            raise ConfigError(f'{path}: {listing(given)} without on_loss = "continue"; add that, or leave it out')
+    least = 2  # more than half of any network of two or more nodes
+    if config.quorum is not None and config.quorum < least:
+        raise ConfigError(
+            f"{path}: quorum = {config.quorum}: two groups of nodes could both go on; it must be more than half of all nodes, or left out"
+        )
+    if not 0 <= config.quorum_rows <= 1:
+        raise ConfigError(f"{path}: quorum_rows = {config.quorum_rows}; it is a share of all rows, from 0 to 1")
+    twice = sorted(config.fallback.keys() & {config.name, *config.neighbors})
+    if twice:
+        raise ConfigError(
+            f"{path}: [fallback] lists {listing(twice)}, which is this node or a neighbor; list other nodes there"
+        )
+
+
 def split_address(what: str, address: str) -> tuple[str, int]:
     """host:port, with a port from 0 to 65535."""
     host, colon, port = str(address).rpartition(":")
@@ -192,7 +225,7 @@ def split_address(what: str, address: str) -> tuple[str, int]:
 
 def check_loopback(config: Config) -> None:
     """Without TLS a node may only be reached from its own machine."""
-    for what, address in (("listen", config.listen), *config.neighbors.items()):
+    for what, address in (("listen", config.listen), *config.neighbors.items(), *config.fallback.items()):
         host, _ = split_address(what, address)
         try:
             inside = ipaddress.ip_address(host) in ipaddress.ip_network("127.0.0.0/8")
@@ -216,7 +249,7 @@ def _check_keys(where: str, content: Mapping[str, Any], known: list[str]) -> Non
 def _check_type(path: Path, key: str, value: Any) -> None:
     kinds: tuple[Any, str]
     given: Any = value
-    if key in ("neighbors", "model", "one_hot"):
+    if key in ("neighbors", "fallback", "model", "one_hot"):
         kinds = dict, "a table"
     elif key in ("columns", "drop"):
         kinds = list, "a list of column names"
@@ -224,8 +257,10 @@ def _check_type(path: Path, key: str, value: Any) -> None:
         if not isinstance(value, bool):
             raise ConfigError(f"{path}: {key} = {value!r}; it must be true or false")
         return
-    elif key in ("threads", "checkpoint_every"):
+    elif key in ("threads", "checkpoint_every", "quorum"):
         kinds = int, "a whole number"
+    elif key == "quorum_rows":
+        kinds = (int, float), "a number"
     elif key in ("peer_timeout", "start_timeout", "progress_timeout", "heartbeat", "checkpoint_apart"):
         kinds = (int, float), "a number of seconds"
     else:
@@ -238,5 +273,5 @@ def _check_type(path: Path, key: str, value: Any) -> None:
         raise ConfigError(f'{path}: {key}: write texts in a list, such as ["red", "green"]')
     if key == "missing" and value not in MISSING:
         raise ConfigError(f"{path}: missing = {value!r}; known are {', '.join(MISSING)}")
-    if key == "neighbors" and not all(isinstance(v, str) for v in given.values()):
-        raise ConfigError(f'{path}: [neighbors]: write name = "host:port"')
+    if key in ("neighbors", "fallback") and not all(isinstance(v, str) for v in given.values()):
+        raise ConfigError(f'{path}: [{key}]: write name = "host:port"')

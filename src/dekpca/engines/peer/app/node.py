@@ -22,6 +22,7 @@ from ....results import Result, run_plan
 from ...agreement import settings_of, texts
 from ..net.identity import Identity
 from ..protocol.node import NodeProtocol
+from ..protocol.views import ViewChanged
 from ..storage import codec
 from .config import Config
 from .session import Session
@@ -31,7 +32,7 @@ log = logging.getLogger("dekpca.peer")
 FINISHED = "finished.json"
 
 Watch = Callable[[NodeProtocol], AbstractContextManager[None]]
-Report = Callable[[Result], None]
+Report = Callable[[Result, list[dict[str, Any]]], None]
 
 
 @dataclass
@@ -88,32 +89,43 @@ def run(
         def engine(plan: Plan, observer: Any) -> Outcome:
             return session.run(plan.parts, plan.network, session.options(plan.options), observer)
 
-        nodes = [network.number[config.name]]
-        plan = make_plan(
-            prepared.parameters, prepared.settings, network, [prepared.samples], prepared.features, nodes, sizes
-        )
-        result = run_plan(plan, engine, prepared.parameters)
+        while True:
+            try:
+                nodes = [network.number[config.name]]
+                plan = make_plan(
+                    prepared.parameters, prepared.settings, network, [prepared.samples], prepared.features, nodes, sizes
+                )
+                result = run_plan(plan, engine, prepared.parameters)
+                session.agree()
+                break
+            except ViewChanged:
+                network, sizes = session.begin_anew()
+        missing = session.missing()
+        if missing:
+            log.warning("this is the answer of the remaining nodes", extra={"missing": missing})
         about = {"span_accuracy": float(result.span_accuracy), "landmarks": result.n_landmarks}
         log.info("answer found", extra=about)
         for warning in result.warnings():
             log.warning(str(warning))
         config.model_file.parent.mkdir(parents=True, exist_ok=True)
         model = result.node_models[config.name]
-        model.reading = prepared.reading
+        model.reading, model.missing = prepared.reading, tuple(missing)
         model.save(config.model_file)
         if report is not None:
-            report(result)
-        said = summary(config, result, session.resumed)
+            report(result, missing)
+        said = summary(config, result, session.resumed, missing)
         session.finish()
         codec.write_text(config.folder / FINISHED, json.dumps(said))
     return said
 
 
-def summary(config: Config, result: Result, resumed: bool) -> dict[str, Any]:
+def summary(config: Config, result: Result, resumed: bool, missing: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "run": config.run,
         "node": config.name,
         "nodes": len(result.plan.network),
+        "rows": int(result.plan.sizes.sum()),
+        "missing": missing,
         "model": str(config.model_file),
         "report": None if config.report is None else str(config.report),
         "converged": bool(result.converged),

@@ -3,8 +3,11 @@
     with Session(place, samples, facts) as session:
         network, sizes = session.meet()
         outcome = session.run([samples], network, options)
+        session.agree()                       # that this is the answer
         ...                                   # keep the answer
         session.finish()
+
+Where the run goes on without lost nodes, `run` and `agree` raise ViewChanged; `network, sizes = session.begin_anew()`, and then `run` again.
 
 Whatever ends it otherwise, the folder keeps what is needed to go on: the same again, with the same folder.
 """
@@ -13,9 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +45,7 @@ from ..protocol.events import Phase
 from ..protocol.handshake import HandshakeSettings
 from ..protocol.membership import Membership
 from ..protocol.node import NodeProtocol, Timeouts
+from ..protocol.views import Quorum, Views
 from ..storage.folder import RunFolder, Saved
 from .delivery import PeerDelivery
 
@@ -49,6 +55,8 @@ EXPIRY_WARNING = 14  # days
 # A restart computes about so many iterations again, or what took so many seconds if that is more.
 CHECKPOINT_EVERY = 5  # iterations
 CHECKPOINT_APART = 1.0  # seconds
+# Heartbeats for which too few nodes must be left before a node stops, and for which fallback neighbors are tried before nodes beyond a cut are lost.
+SETTLE = 3
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,10 @@ class Place:
     checkpoint_every: int = CHECKPOINT_EVERY
     checkpoint_apart: float = CHECKPOINT_APART
     secret_columns: bool = False  # neighbors get a fingerprint of the names
+    fallback: Mapping[str, str] = field(
+        default_factory=dict
+    )  # neighbors that are called only if a loss cuts the network
+    quorum: Quorum | None = None  # None: the run stops when a node is lost
 
 
 class Session:
@@ -82,8 +94,12 @@ class Session:
             "dekpca": __version__,
             "number of columns": str(samples.shape[1]),
             "dtype": str(samples.dtype),
+            "on_loss": "stop" if place.quorum is None else "continue",
             **facts,
         }
+        if place.quorum is not None:
+            known["quorum"] = "more than half" if place.quorum.nodes is None else str(place.quorum.nodes)
+            known["quorum_rows"] = str(place.quorum.rows)
         self.settings = HandshakeSettings.of(known, columns, place.run, place.secret_columns)
         own = {
             "protocol": str(PROTOCOL),
@@ -95,10 +111,13 @@ class Session:
         self.store = RunFolder(place.folder)
         self.saved = Saved()
         membership = Membership(place.name, list(place.neighbors), len(samples))
+        views: Views | None = None
         refusal: PeerError | None = None
         try:
             self.saved = self.store.open({**own, **self.settings.values})
             membership.add(self.store.records, place.name)
+            if place.quorum is not None:
+                views = Views(place.name, place.quorum, self.store.views, SETTLE * place.timeouts.beat)
         except PeerError as error:
             refusal = error
         except BaseException:
@@ -108,10 +127,10 @@ class Session:
         store = self.store if refusal is None else None
         self.protocol = NodeProtocol(
             place.name, place.run, self.settings, membership, place.neighbors, place.timeouts, time.monotonic(),
-            {} if store is None else {name: store.messages.held(name) for name in place.neighbors},
-            [] if store is None else store.finished,
+            {} if store is None else {name: store.messages.held(name) for name in (*place.neighbors, *place.fallback)},
+            [] if store is None else store.finished, views, place.fallback, secrets.randbits(63), time.time(),
         )  # fmt: skip
-        self.endpoint = Endpoint(self.protocol, store, place.neighbors)
+        self.endpoint = Endpoint(self.protocol, store, {**place.neighbors, **place.fallback})
         if refusal is not None:  # the neighbors wait for this node: they are told why before it stops
             self.protocol.phase = Phase.REFUSING
             self.endpoint.fail(refusal)
@@ -143,15 +162,51 @@ class Session:
     def meet(self) -> tuple[Network, np.ndarray]:
         """Wait for the neighbors and learn the network; returns it, and the rows of every node."""
         self.store.keep_records(self.endpoint.meet())
-        network, sizes = self.protocol.membership.network()
+        network, sizes = self.network()
         log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, "rows": int(sizes.sum())})
         return network, sizes
+
+    def network(self) -> tuple[Network, np.ndarray]:
+        """The network that the program runs on, and the rows of its nodes."""
+        views = self.protocol.views
+        return self.protocol.membership.network() if views is None else views.network(self.protocol.view)
+
+    def begin_anew(self) -> tuple[Network, np.ndarray]:
+        """After ViewChanged: forget what was computed with nodes that are lost; returns the network of the others, and the rows of each.
+
+        The program starts from nothing. So the answer is that of a run of these nodes alone, bit for bit.
+        """
+        self.endpoint.enter_view()
+        self.saved, self.resumed = Saved(), False
+        self.transport.acknowledge_at_once(False)
+        network, sizes = self.network()
+        log.warning("begun anew", extra={"nodes": len(network), "rows": int(sizes.sum()), "missing": self.missing()})
+        return network, sizes
+
+    def missing(self) -> list[dict[str, Any]]:
+        """The nodes whose rows are not in this node's answer: name, rows, and when they were declared lost."""
+        views = self.protocol.views
+        if views is None:
+            return []
+        return [
+            {
+                "node": lost.name,
+                "rows": views.records[lost.name][1],
+                "since": datetime.fromtimestamp(lost.since, UTC).isoformat(timespec="seconds"),
+            }
+            for lost in self.protocol.view.lost
+        ]
+
+    def agree(self) -> None:
+        """Wait until it is certain that the answer is the one that all others have, or will have. Raises ViewChanged if it is not."""
+        if self.protocol.views is not None:
+            self.endpoint.agree()
 
     def run(
         self, parts: Sequence[Any], network: Network, options: Options, observer: Observer | None = None, resume: Any = None
     ) -> Outcome:  # fmt: skip
         """Drive the program, from the start or the last checkpoint. `parts` is a list of this node's samples."""
-        _, sizes = self.protocol.membership.network()
+        _, sizes = self.network()
         number = network.number[self.place.name]
         blocks = make_blocks(parts, network, [number], sizes)
         saved = self.saved

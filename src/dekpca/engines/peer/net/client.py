@@ -20,6 +20,7 @@ from ..protocol import events
 from ..protocol import wire_pb2 as wire
 from ..protocol.checks import CHUNK, MOST_RECEIVED, MessageHead, check_handshake, check_heartbeat, metadata, parse
 from ..protocol.text import showable
+from ..protocol.views import Key
 from ..storage.codec import take_bytes
 from .endpoint import Endpoint
 from .identity import Identity, explain
@@ -143,16 +144,23 @@ class Client:
 
     async def _deliver(self, channel: Any) -> None:
         """Send what the neighbor has not acknowledged, then whatever comes."""
-        call = channel.stream_stream(f"/{SERVICE}/Deliver")(metadata=self._metadata)
+        view = self.endpoint.protocol.view
+        said = metadata(self.endpoint.run, self.endpoint.name, str(view) if view.number else "")
+        call = channel.stream_stream(f"/{SERVICE}/Deliver")(metadata=said)
         try:
             opening = await self._acknowledgement(call)
             if not opening.opening:
                 raise ProtocolError("a delivery that does not begin with what is held")
             self._report(events.Opening(opening.through, frozenset(opening.held)))
-            sending, hearing = asyncio.ensure_future(self._send(call)), asyncio.ensure_future(self._hear(call))
+            sending, hearing = (
+                asyncio.ensure_future(self._send(call, view.key)),
+                asyncio.ensure_future(self._hear(call)),
+            )
             try:
                 done, _ = await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
-                if hearing not in done:  # a call that fails says why when it is read
+                if (
+                    hearing not in done and self.endpoint.protocol.view.key == view.key
+                ):  # a call that fails says why when it is read
                     done, _ = await asyncio.wait({hearing}, timeout=1.0)
                 for task in done or {sending}:
                     task.result()
@@ -181,11 +189,12 @@ class Client:
             found = await self._acknowledgement(call)
             self._report(events.Acknowledged(tuple(found.rounds)))
 
-    async def _send(self, call: Any) -> None:
+    async def _send(self, call: Any, view: Key) -> None:
+        """As long as the program runs in this view."""
         window, last = self.endpoint.protocol.neighbors[self.name].window, 0  # rounds only go up
-        while True:
+        while self.endpoint.protocol.view.key == view:
             self.news.clear()
-            pending = self.endpoint.pending(self.name, last)
+            pending = self.endpoint.pending(self.name, last, view)
             for round, (head, data) in pending:
                 for chunk in self._chunks(head, data):
                     await call.write(chunk.SerializeToString())

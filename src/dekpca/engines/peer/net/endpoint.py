@@ -6,6 +6,7 @@ Whatever they do goes through `changed`, a lock that the program waits on. The c
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,8 +17,9 @@ from ..protocol import wire_pb2 as wire
 from ..protocol.checks import Limits, MessageHead, check_expected
 from ..protocol.membership import Record
 from ..protocol.node import NodeProtocol
+from ..protocol.views import Key, View
 from ..storage.folder import RunFolder
-from ..storage.messages import MessageLog
+from ..storage.messages import Chunk, MessageLog
 
 log = logging.getLogger("dekpca.peer")
 
@@ -38,9 +40,10 @@ class Endpoint:
         self.name, self.run, self.timeouts = protocol.name, protocol.run, protocol.timeouts
         self.changed = threading.Condition()
         self.wake: Callable[[events.Send], None] = lambda send: None  # the clients
+        self.call: Callable[[events.Call], None] = lambda call: None  # begins to call fallback neighbors
         self._processor = ThreadTime()
         if store is not None:
-            store.messages.whole = lambda sender, round: self.receive(sender, events.MessageStored(round))
+            self._hear_messages()
 
     @property
     def messages(self) -> MessageLog:
@@ -63,20 +66,34 @@ class Endpoint:
             now = time.monotonic()
             if self._processor.advanced():
                 self.protocol.moved_at = now
+            self._do(self.protocol.tend(now))
             return self.protocol.heartbeat(name, now)
 
-    def accept(self, name: str, head: wire.Head) -> tuple[MessageHead, bool]:
+    def opening(self, name: str, view: Key) -> tuple[int, list[int]]:
+        """What a neighbor need not send in this view. Raises Refused if the program runs in another one."""
         with self.changed:
+            self.protocol.check_view(view)
+            return self.protocol.through, self.messages.held(name)
+
+    def accept(self, name: str, head: wire.Head, view: Key) -> tuple[MessageHead, bool]:
+        with self.changed:
+            self.protocol.check_view(view)
             return self.protocol.accept(name, head)
+
+    def append(self, chunk: Chunk, view: Key) -> None:
+        """Some bytes of a message, for the disk."""
+        with self.changed:
+            self.protocol.check_view(view)
+            self.messages.append(chunk)
 
     def has_room(self, name: str, round: int) -> bool:
         with self.changed:
             return self.protocol.has_room(name, round)
 
-    def pending(self, name: str, after: int) -> list[tuple[int, Message]]:
-        """Messages of later rounds that a neighbor has not acknowledged."""
+    def pending(self, name: str, after: int, view: Key) -> list[tuple[int, Message]]:
+        """Messages of later rounds that a neighbor has not acknowledged, in this view."""
         with self.changed:
-            return self.protocol.neighbors[name].window.pending(after)
+            return self.protocol.neighbors[name].window.pending(after) if self.protocol.view.key == view else []
 
     def _do(self, actions: Iterable[events.Action]) -> None:
         for action in actions:
@@ -86,6 +103,12 @@ class Endpoint:
                 if self.store is not None:
                     self.store.keep_finished(action.name)
                 self.receive(action.name, events.FinishSaved())
+            elif isinstance(action, events.SaveViews):
+                assert self.store is not None
+                self.store.keep_views(self.name, action.kept)
+                self._do(self.protocol.views_saved(action.kept))
+            elif isinstance(action, events.Call):
+                self.call(action)
             elif isinstance(action, events.WakeProgram):
                 self.changed.notify_all()
             else:
@@ -112,8 +135,7 @@ class Endpoint:
         with self.changed:
             self._check_disk()
             while not self.protocol.check_window(round, time.monotonic()):
-                self.changed.wait(POLL)
-                self._check_disk()
+                self._wait()
             messages = [(name, (head, data)) for name, head, data in sent]
             self._do(self.protocol.start_round(round, messages, expected, time.monotonic()))
 
@@ -121,13 +143,32 @@ class Endpoint:
         """Wait for the message of a neighbor in this round."""
         with self.changed:
             while not self.protocol.check_waiting(name, time.monotonic()):
-                self._check_disk()
-                self.changed.wait(POLL)
+                self._wait()
             expected = self.protocol.expected[name]
         came = self.messages.find(name, expected.round)
         assert came is not None
         check_expected(name, came, expected)
         self.messages.read(name, expected.round, into)
+
+    def enter_view(self) -> View:
+        """The program begins anew, in another view: nothing of an earlier one is kept."""
+        assert self.store is not None
+        with self.changed:
+            view = self.protocol.enter_view()
+            self.store.wipe(view)
+            self._hear_messages()
+            return view
+
+    def agree(self) -> None:
+        """The program has ended: wait until all agree that its answer is the answer. Raises ViewChanged if it is not."""
+        self.sync()
+        with self.changed:
+            while True:
+                actions, final = self.protocol.check_answer(time.monotonic())
+                self._do(actions)
+                if final:
+                    return
+                self._wait()
 
     def forget(self, through: int) -> None:
         with self.changed:
@@ -139,6 +180,7 @@ class Endpoint:
 
     def finish(self) -> list[str]:
         """This node has its answer: stay until the neighbors have theirs. Returns those that were not heard from any more."""
+        self.sync()
         with self.changed:
             while True:
                 actions, gone = self.protocol.try_finish(time.monotonic())
@@ -146,6 +188,16 @@ class Endpoint:
                 if gone is not None:
                     return gone
                 self.changed.wait(POLL)
+
+    def sync(self) -> None:
+        """Until all messages that were received are on disk. A neighbor that hears that this node has finished drops those for it: killed now, this
+        node must find them when it runs again.
+        """
+        synced: queue.Queue[Exception | None] = queue.Queue()
+        self.messages.sync(synced.put)
+        error = synced.get()
+        if error is not None:
+            raise error
 
     def say_farewell(self, error: BaseException) -> None:
         """Tell the neighbors why this node stops, as far as they listen. Those that have not come yet would wait in vain if it cannot go on."""
@@ -159,6 +211,15 @@ class Endpoint:
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline and not self.protocol.all_told(late):
                 self.changed.wait(POLL)
+
+    def _wait(self) -> None:
+        """For something to happen, or a while. Neighbors that cannot be reached get no heartbeats, so the clock is looked at here, too."""
+        self.changed.wait(POLL)
+        self._check_disk()
+        self._do(self.protocol.tend(time.monotonic()))
+
+    def _hear_messages(self) -> None:
+        self.messages.whole = lambda sender, round: self.receive(sender, events.MessageStored(round))
 
     def _check_disk(self) -> None:
         """A write that failed ends the run."""

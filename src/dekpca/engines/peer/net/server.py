@@ -28,8 +28,11 @@ from ..protocol.checks import (
     check_heartbeat,
     parse,
     read_metadata,
+    read_view,
 )
 from ..protocol.events import Refusal, Refused
+from ..protocol.view_messages import pack_status, parse_key
+from ..protocol.views import Key
 from ..storage.messages import Chunk
 from .endpoint import Endpoint
 from .identity import Identity, peer_name
@@ -46,6 +49,7 @@ TOGETHER = 0.1  # seconds of messages that are synced and acknowledged together;
 MOST_TAKEN = 1000  # messages of one delivery that are not acknowledged: a neighbor that reads no acknowledgements is not read either
 MOST_BACKLOG = 64  # chunks in memory: a disk that is slower than the line slows the neighbor down
 DISK = 0.005  # seconds between looks at such a disk, or at a program that has to catch up
+VIEW = 0.02  # seconds between looks at a program that has to come to a view
 GRACE = 0.5  # seconds in which neighbors that leave too end their calls themselves
 OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),
@@ -147,16 +151,17 @@ class Server:
         await context.abort(CODES[why], text[:1500])
         raise AssertionError  # abort raises
 
-    def _admitted(self, handler: Callable[[str, AsyncIterator[bytes]], AsyncIterator[bytes]]) -> Any:
+    def _admitted(self, handler: Callable[[str, AsyncIterator[bytes], str], AsyncIterator[bytes]]) -> Any:
         """A call of a neighbor: whatever is wrong with it ends it, and is logged."""
 
         async def call(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
             name = await self._admit(context)
+            view = read_view(dict(context.invocation_metadata()))
             # A refusal is said after the error is gone: it holds the message, and gRPC would keep both until the next garbage collection.
             refusal: Refusal | None = None
             code, text = Code.OK, ""
             try:
-                async for answer in handler(name, messages):
+                async for answer in handler(name, messages, view):
                     yield answer
             except TooMuch as error:
                 refusal, text = Refusal.QUOTA, str(error)
@@ -185,7 +190,7 @@ class Server:
         return call
 
     # ------------------------------------------------------------------ the calls
-    async def _handshake(self, name: str, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _handshake(self, name: str, messages: AsyncIterator[bytes], view: str) -> AsyncIterator[bytes]:
         """Compare settings, and exchange what is known of the network."""
         seen = False
         async for data in messages:
@@ -197,12 +202,12 @@ class Server:
             yield answer.SerializeToString()
             self.endpoint.receive(name, events.HandshakeSent(frozenset(record.name for record in answer.records)))
 
-    async def _heartbeat(self, name: str, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _heartbeat(self, name: str, messages: AsyncIterator[bytes], view: str) -> AsyncIterator[bytes]:
         async for data in messages:
             self.endpoint.receive(name, check_heartbeat(parse(wire.Heartbeat, data)))
             yield heartbeat_of(self.endpoint.heartbeat(name)).SerializeToString()
 
-    async def _deliver(self, name: str, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _deliver(self, name: str, messages: AsyncIterator[bytes], view: str) -> AsyncIterator[bytes]:
         """Take messages of the program: to disk, then the acknowledgement."""
         if not self.endpoint.protocol.neighbors[name].joined:
             raise Refused(Refusal.LATER, "a handshake comes first")
@@ -211,22 +216,26 @@ class Server:
         self._streams[name] = self._streams.get(name, 0) + 1
         try:
             await self.ready.wait()
-            # `held` first: messages are deleted after `through` has risen, and what is neither below it nor held counts as lost.
-            held, through = self.endpoint.messages.held(name), self.endpoint.protocol.through
+            key = parse_key(view or "0")
+            while self.endpoint.protocol.view.key < key:  # the program will come there
+                await asyncio.sleep(VIEW)
+            through, held = self.endpoint.opening(name, key)
             await self._on_disk()
             yield wire.Acknowledgement(opening=True, through=through, held=held).SerializeToString()
-            async with contextlib.aclosing(self._acknowledgements(name, messages)) as acknowledgements:
+            async with contextlib.aclosing(self._acknowledgements(name, messages, key)) as acknowledgements:
                 async for rounds in acknowledgements:
                     yield wire.Acknowledgement(rounds=rounds).SerializeToString()
         finally:
             self._streams[name] -= 1
 
-    async def _acknowledgements(self, name: str, messages: AsyncIterator[bytes]) -> AsyncGenerator[list[int]]:
+    async def _acknowledgements(
+        self, name: str, messages: AsyncIterator[bytes], view: Key
+    ) -> AsyncGenerator[list[int]]:
         """The rounds of messages that are on disk, some together: what came meanwhile is synced once."""
         taken: asyncio.Queue[int | None] = asyncio.Queue()
         urgent = asyncio.Event()
         self._urgent.add(urgent)
-        taking = asyncio.ensure_future(self._take(name, messages, taken, urgent))
+        taking = asyncio.ensure_future(self._take(name, messages, view, taken, urgent))
         taking.add_done_callback(lambda _: taken.put_nowait(None))
         try:
             going = True
@@ -256,15 +265,15 @@ class Server:
                     await urgent.wait()
             urgent.clear()
 
-    def acknowledge_at_once(self) -> None:
-        """The program has ended: from now on acknowledgements are not delayed."""
-        self._at_once = True
-        for urgent in self._urgent:
+    def acknowledge_at_once(self, at_once: bool = True) -> None:
+        """The program has ended: from now on acknowledgements are not delayed. (Or it begins anew, and they are.)"""
+        self._at_once = at_once
+        for urgent in self._urgent if at_once else ():
             urgent.set()
 
     async def _take(
-        self, name: str, messages: AsyncIterator[bytes], taken: asyncio.Queue[int | None], urgent: asyncio.Event
-    ) -> None:
+        self, name: str, messages: AsyncIterator[bytes], view: Key, taken: asyncio.Queue[int | None], urgent: asyncio.Event
+    ) -> None:  # fmt: skip
         """Messages to disk, and the rounds of those that are complete, or were here before, to `taken`; `urgent` if the sender waits."""
         message: MessageHead | None = None  # being received
         stored = self.endpoint.messages
@@ -280,7 +289,7 @@ class Server:
                 if chunk.HasField("head"):
                     if message is not None and new:
                         raise ProtocolError("a new message before the last one was complete")
-                    message, new = self.endpoint.accept(name, chunk.head)
+                    message, new = self.endpoint.accept(name, chunk.head, view)
                     while new and not self.endpoint.has_room(name, message.round):
                         await asyncio.sleep(DISK)
                     held, attempt, soon = 0, next(self._attempts), chunk.head.urgent
@@ -291,7 +300,7 @@ class Server:
                 before, held = held, check_chunk(chunk, message.size, held)
                 self.endpoint.receive(name, events.ChunkReceived(len(chunk.data), new))
                 if new:
-                    stored.append(Chunk(name, message, attempt, before, chunk.data))
+                    self.endpoint.append(Chunk(name, message, attempt, before, chunk.data), view)
                 if held == message.size:
                     if soon:
                         urgent.set()
@@ -333,4 +342,5 @@ def handshake_of(endpoint: Endpoint) -> wire.Handshake:
 
 
 def heartbeat_of(beat: events.Heartbeat) -> wire.Heartbeat:
-    return wire.Heartbeat(**dataclasses.asdict(beat))
+    said = {field.name: getattr(beat, field.name) for field in dataclasses.fields(beat)}
+    return wire.Heartbeat(**said | {"statuses": [pack_status(name, status) for name, status in beat.statuses.items()]})

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
@@ -54,7 +55,7 @@ class Transport:
 
     def __enter__(self) -> Transport:
         self._call(self._start(), START)
-        self.endpoint.wake = self._wake
+        self.endpoint.wake, self.endpoint.call = self._wake, self._call_too
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -70,9 +71,13 @@ class Transport:
         """The network is known: messages of the program are taken from now on."""
         self._loop.call_soon_threadsafe(self._server.ready.set)
 
-    def acknowledge_at_once(self) -> None:
+    def acknowledge_at_once(self, at_once: bool = True) -> None:
         """The program has ended: neighbors get their acknowledgements at once."""
-        self._loop.call_soon_threadsafe(self._server.acknowledge_at_once)
+        self._loop.call_soon_threadsafe(self._server.acknowledge_at_once, at_once)
+
+    def _call_too(self, call: events.Call) -> None:
+        """Fallback neighbors, from now on."""
+        self._loop.call_soon_threadsafe(self._start_clients, call.names)
 
     def _wake(self, send: events.Send) -> None:
         """There is something to send."""
@@ -93,7 +98,10 @@ class Transport:
 
     async def _start(self) -> None:
         self.address = await self._server.start(self.listen)
-        for name in self.endpoint.protocol.neighbors:
+        self._start_clients([n.name for n in self.endpoint.protocol.neighbors.values() if n.called])
+
+    def _start_clients(self, names: Iterable[str]) -> None:
+        for name in names:
             client = self._clients[name] = Client(self.endpoint, name, self.identity)
             self._server.on_call[name] = client.called.set
             for task in client.start():

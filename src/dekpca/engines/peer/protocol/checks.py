@@ -22,8 +22,9 @@ from .handshake import MOST_COLUMN, MOST_COLUMNS, MOST_SETTING, MOST_SETTINGS, H
 from .membership import MOST_NODES, Record
 from .names import NAME
 from .text import is_showable
+from .view_messages import unpack_status
 
-PROTOCOL = 5  # goes up with any change that an older node would not understand
+PROTOCOL = 6  # goes up with any change that an older node would not understand
 CHUNK = 1 << 18  # bytes: a few dozen keep a fast line busy, one a slow line for a moment
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; records of thousands of nodes fit
 MOST_AXES = 3
@@ -159,13 +160,15 @@ def check_handshake(handshake: wire.Handshake) -> HandshakeReceived:
 
 def check_heartbeat(beat: wire.Heartbeat) -> Heartbeat:
     seconds = (beat.silence, beat.idle)
-    texts = is_showable(beat.stop_reason) and is_showable(beat.phase) and is_showable(beat.kind)
+    texts = all(map(is_showable, (beat.stop_reason, beat.phase, beat.kind, beat.view)))
     if not all(math.isfinite(s) and s >= 0 for s in seconds) or not texts:
         raise ProtocolError("a malformed heartbeat")
     if len(beat.waits_for) > MOST_WAITS or not all(map(NAME.fullmatch, beat.waits_for)):
         raise ProtocolError(f"a heartbeat with {len(beat.waits_for)} nodes waited for: too many, or no names of nodes")
+    statuses = dict(map(unpack_status, beat.statuses))
     return Heartbeat(
-        beat.silence, beat.phase, beat.iteration, beat.finished, beat.stop_reason, beat.stops_all, beat.kind, beat.idle, tuple(beat.waits_for)
+        beat.silence, beat.phase, beat.iteration, beat.finished, beat.stop_reason, beat.stops_all, beat.kind, beat.idle, tuple(beat.waits_for),
+        beat.view, beat.process, statuses,
     )  # fmt: skip
 
 
@@ -178,13 +181,20 @@ def check_expected(sender: str, came: MessageHead, expected: MessageHead) -> Non
         )
 
 
-def metadata(run: str, name: str) -> tuple[tuple[str, str | bytes], ...]:
-    """What every call says of itself before its first message."""
-    return (
+def metadata(run: str, name: str, view: str = "") -> tuple[tuple[str, str | bytes], ...]:
+    """What every call says of itself before its first message; a delivery also says of which view its messages are, if not of view 0."""
+    said: tuple[tuple[str, str | bytes], ...] = (
         ("dekpca-protocol", str(PROTOCOL)),
         ("dekpca-run-bin", run.encode()),
         ("dekpca-node-bin", name.encode()),
     )
+    return (*said, ("dekpca-view-bin", view.encode())) if view else said
+
+
+def read_view(given: Mapping[str, Any]) -> str:
+    """The view of a delivery; empty for view 0."""
+    value = given.get("dekpca-view-bin", b"")
+    return value.decode(errors="replace") if isinstance(value, bytes) else ""
 
 
 def read_metadata(given: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .handshake import HandshakeSettings
 from .membership import Record
+from .views import Kept, Status
 
 
 class Phase(StrEnum):
@@ -80,6 +81,11 @@ class Heartbeat:
     kind: str = ""
     idle: float = 0.0
     waits_for: tuple[str, ...] = ()
+    view: str = ""  # that the sender's program runs in
+    process: int = 0  # tells apart the processes of a node that is started again
+    statuses: Mapping[str, Status] = field(
+        default_factory=dict
+    )  # of nodes; new to the receiver, as far as the sender knows
 
 
 @dataclass(frozen=True)
@@ -196,6 +202,20 @@ class SaveFinished:
 
 
 @dataclass(frozen=True)
+class SaveViews:
+    """Keep this on disk; then tell the protocol (`views_saved`), and only then send another heartbeat."""
+
+    kept: Kept
+
+
+@dataclass(frozen=True)
+class Call:
+    """Call these fallback neighbors from now on."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class WakeProgram:
     """Something happened that the program may wait for."""
 
@@ -208,4 +228,4 @@ class Send:
     heartbeat: bool = False
 
 
-Action = Log | SaveFinished | WakeProgram | Send
+Action = Log | SaveFinished | SaveViews | Call | WakeProgram | Send

@@ -67,12 +67,17 @@ class Neighbor:
     """What this node knows of a neighbor. Times are those of the caller's clock."""
 
     name: str
+    spare: bool = False  # a fallback neighbor
+    called: bool = True  # whether this node calls it
     stage: Stage = Stage.AWAITED
     link: Link = Link.DOWN
     notice: Notice = Notice.NONE
     window: SendWindow = field(default_factory=SendWindow)
     received: set[int] = field(default_factory=set)  # rounds of its messages that can be read
     knows: set[str] = field(default_factory=set)  # nodes whose records it has, as far as it said or was told
+    has: dict[str, int] = field(
+        default_factory=dict
+    )  # the versions of statuses that it has, as far as it said or was told
     heartbeat: events.Heartbeat = field(default_factory=events.Heartbeat)  # the last one
     told: Told | None = None  # what that said of its progress
     silence: tuple[float, float] | None = None  # how long we have not answered it, and when it said so

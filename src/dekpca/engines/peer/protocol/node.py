@@ -18,16 +18,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....network import listing
-from ..errors import KINDS, NEW_RUN, Damaged, Disagreement, PeerError, PeerLost, ProtocolError, TooMuch
+from ..errors import KINDS, NEW_RUN, Damaged, Disagreement, Excluded, PeerError, PeerLost, ProtocolError, TooMuch
 from . import events, progress
 from . import wire_pb2 as wire
 from .checks import BROKEN_OFF, MOST_WAITS, PROTOCOL, UNSYNCED, WAITING, Limits, MessageHead, check_head
-from .events import Action, Log, Phase, Refusal, Refused, SaveFinished, Send, WakeProgram
+from .events import Action, Call, Log, Phase, Refusal, Refused, SaveFinished, SaveViews, Send, WakeProgram
 from .handshake import HandshakeSettings
 from .membership import Membership, Record
 from .neighbor import Neighbor, Notice
 from .progress import Told
 from .text import showable
+from .views import Kept, Key, Status, View, ViewChanged, Views
+from .window import SendWindow
+
+MOST_STATUSES = 1 << 18  # bytes, about: of a heartbeat
 
 
 @dataclass(frozen=True)
@@ -41,15 +45,26 @@ class Timeouts:
 
 
 class NodeProtocol:
-    """One node of a run. `received`: rounds of each neighbor's messages that are on disk; `finished`: neighbors known to have finished."""
+    """One node of a run. `received`: rounds of each neighbor's messages that are on disk; `finished`: neighbors known to have finished.
+
+    `views`: None if the run stops when a node is lost. `fallback`: neighbors that are called only if a loss cuts the network. `process`: a number
+    that no other process of this node has had. `wall`: the time, in seconds of the Unix epoch.
+    """
 
     def __init__(
         self, name: str, run: str, settings: HandshakeSettings, membership: Membership, neighbors: Iterable[str], timeouts: Timeouts, now: float,
-        received: Mapping[str, Iterable[int]] | None = None, finished: Iterable[str] = (),
+        received: Mapping[str, Iterable[int]] | None = None, finished: Iterable[str] = (), views: Views | None = None,
+        fallback: Iterable[str] = (), process: int = 0, wall: float = 0.0,
     ):  # fmt: skip
         self.name, self.run, self.settings, self.membership, self.timeouts = name, run, settings, membership, timeouts
+        self.views, self.process = views, process
         self.neighbors = {other: Neighbor(other) for other in neighbors}
-        self.started = now
+        self.near = set(self.neighbors)  # the neighbors of this node in the view that its program runs in
+        self.view = View() if views is None else views.kept.program  # that the program runs in
+        used = set() if views is None else views.spares()
+        self.neighbors |= {other: Neighbor(other, spare=True, called=other in used) for other in fallback}
+        self.started, self._wall = now, wall - now  # seconds of the Unix epoch when this clock was 0
+        self._ticked = now
         self.phase = Phase.MEETING
         self.iteration, self.residual = 0, None  # type: int, float | None
         self.limits: Limits | None = None  # None: the program has not begun
@@ -123,9 +138,11 @@ class NodeProtocol:
 
     def _heartbeat(self, n: Neighbor, event: events.Heartbeat, now: float) -> list[Action]:
         n.heard_at = now if n.heard_at is None else n.heard_at
+        if event.process != n.heartbeat.process:  # started again, it may know nothing
+            n.has.clear()
         n.heartbeat, n.silence = event, (event.silence, now)
         n.told = Told(event.idle, event.waits_for, now)
-        actions: list[Action] = []
+        actions = self._hear_statuses(n, event, now)
         if event.finished and not n.finished:
             actions.append(SaveFinished(n.name))
         if event.stop_reason:
@@ -133,8 +150,10 @@ class NodeProtocol:
                 actions.append(Log(logging.WARNING, "neighbor stops", {"peer": n.name, "why": event.stop_reason}))
             n.stop_reason = event.stop_reason
             n.apply(events.StopNotice())
-            # A node that stops before it has begun, perhaps with wrong settings, stops only nodes that have not begun either.
-            if event.stops_all and not self.finished and (self.limits is None or event.phase != Phase.MEETING):
+            # A node that stops before it has begun, perhaps with wrong settings, stops only nodes that have not begun either. One that was lost
+            # stops nobody.
+            heeded = self.limits is None or (event.phase != Phase.MEETING and n.name in self.near)
+            if event.stops_all and not self.finished and heeded:
                 kind = KINDS.get(event.kind, PeerLost)  # so that all nodes end with the same error
                 actions += self.fail(kind(f"{event.stop_reason} (says node {n.name})"), event.stop_reason)
             if self.error is not None and (event.stops_all or event.kind in KINDS):
@@ -144,8 +163,11 @@ class NodeProtocol:
     def _heartbeat_answered(self, n: Neighbor, event: events.HeartbeatAnswered, now: float) -> list[Action]:
         """It knows what that heartbeat said of our end, unless there is something newer to say."""
         said = event.sent
+        for name, status in said.statuses.items():
+            n.has[name] = max(status.version, n.has.get(name, 0))
+        actions: list[Action] = [Send((n.name,), heartbeat=True)] if said.statuses and self._news_of_views(n) else []
         current = said.stop_reason if n.notice in (Notice.STOP, Notice.STOP_REPLY) else said.finished
-        return [WakeProgram()] if current and n.apply(events.NoticeDelivered()) else []
+        return [*actions, WakeProgram()] if current and n.apply(events.NoticeDelivered()) else actions
 
     def _opening(self, n: Neighbor, event: events.Opening, now: float) -> list[Action]:
         lost = n.window.reopen(event.through, event.held)
@@ -240,12 +262,16 @@ class NodeProtocol:
             silence=0.0 if since is None else max(0.0, now - since),
             phase=self.phase,
             iteration=self.iteration,
-            finished=self.finished,
+            # A neighbor that was given up may be without a message, and must not take it for lost on its own disk.
+            finished=self.finished and not n.window.unacknowledged,
             stop_reason=showable(self.cause) if stops else "",
             stops_all=stops_all,
             kind=type(self.error).__name__ if stops else "",
             idle=max(0.0, self.idle(now)),
             waits_for=tuple(sorted(self.waits_for)[:MOST_WAITS]),
+            view=str(self.view),
+            process=self.process,
+            statuses=self._news_of_views(n),
         )
 
     def idle(self, now: float) -> float:
@@ -284,6 +310,11 @@ class NodeProtocol:
             raise Refused(Refusal.SETTINGS, f"run: {text}; give both the same")
         return authenticated
 
+    def check_view(self, view: Key) -> None:
+        """Raises Refused for a delivery of another view than the program runs in."""
+        if view != self.view.key:
+            raise Refused(Refusal.LATER, f"a delivery of view {view[0]}, where this node is in view {self.view.number}")
+
     def accept(self, name: str, head: wire.Head) -> tuple[MessageHead, bool]:
         """A message that a neighbor begins to send, and whether it is new. Raises ProtocolError before memory or disk is taken for it."""
         assert self.limits is not None
@@ -312,8 +343,12 @@ class NodeProtocol:
         missing = self.membership.missing()
         if not missing:
             self.waits_for = set()
+            if self.views is not None and not self.views.begun:
+                self.views.begin(dict(self.membership.records))
+                self.near = self.views.around(self.view)
             return dict(self.membership.records)
-        around = [n for n in self.neighbors.values() if n.name in missing] or list(self.neighbors.values())
+        near = [n for n in self.neighbors.values() if n.name in self.near]
+        around = [n for n in near if n.name in missing] or near
         waited = [n for n in around if not n.finished]
         self.waits_for = {n.name for n in waited}
         self._check_lost(waited, f"record of node {listing(sorted(missing))}", now)
@@ -334,11 +369,17 @@ class NodeProtocol:
     def begin(self, limits: Limits, round: int, through: int, last_sent: Mapping[str, int], now: float) -> list[Action]:
         """The program begins after `round`. Messages up to `through` are not needed, and those of `last_sent` were acknowledged."""
         self.limits, self.round, self.through, self.moved_at = limits, round, through, now
+        self.round_begun = now
         self.phase = Phase.ITERATING if round else Phase.SETUP
         for name, last in last_sent.items():
             if last:
                 self.neighbors[name].window.acknowledged.add(last)
-        return [WakeProgram(), Send(tuple(self.neighbors))]
+        actions: list[Action] = [WakeProgram(), Send(tuple(self.neighbors))]
+        if self.views is not None:
+            actions += self._follow(self.views.own.down, self.views.own.spare, now)
+            if self.views.kept != self.views.saved and not any(isinstance(a, SaveViews) for a in actions):
+                actions.append(SaveViews(self.views.kept))
+        return actions
 
     def check_window(self, round: int, now: float) -> bool:
         """Whether a round may begin: neighbors have acknowledged all but the last rounds. Raises what makes waiting for them useless."""
@@ -409,13 +450,14 @@ class NodeProtocol:
         It says that it has finished only when all that it sent is acknowledged: a neighbor that hears it misses nothing.
         """
         actions: list[Action] = []
-        silent = {n.name: n.silent(now, self.started) for n in self.neighbors.values()}
+        near = [n for n in self.neighbors.values() if n.name in self.near]
+        silent = {n.name: n.silent(now, self.started) for n in near}
         self._gone |= {name for name, seconds in silent.items() if seconds > self.timeouts.peer}
-        for n in self.neighbors.values():
+        for n in near:
             if n.name not in self._gone and not n.finished and (why := self._stuck(n, self.round_begun, now)):
                 actions.append(Log(logging.WARNING, f"node {n.name} {why}; it is not waited for", {"peer": n.name}))
                 self._gone.add(n.name)
-        here = [n for n in self.neighbors.values() if n.name not in self._gone]
+        here = [n for n in near if n.name not in self._gone]
         self.waits_for = {n.name for n in here if not n.finished}
         if not self.finished and not any(n.window.unacknowledged and not n.finished for n in here):
             self.finished, self.phase = True, Phase.FINISHED
@@ -447,9 +489,9 @@ class NodeProtocol:
 
     def latecomers(self) -> list[str]:
         """Neighbors that have not been up yet, and would wait in vain for this node: it stays to tell them why it stops."""
-        if not isinstance(self.error, PeerError) or self.error.resumable:
+        if not isinstance(self.error, PeerError) or self.error.resumable or isinstance(self.error, Excluded):
             return []
-        return [n.name for n in self.neighbors.values() if n.may_come]
+        return [n.name for n in self.neighbors.values() if n.may_come and n.name in self.near]
 
     def all_told(self, latecomers: Iterable[str]) -> bool:
         """Whether all neighbors that are up know why this node stops, and those of `latecomers` that have not come yet."""
@@ -460,9 +502,130 @@ class NodeProtocol:
     def raise_error(self) -> None:
         if self.error is not None:
             raise self.error
+        if self.views is not None and self.views.saved.program.key != self.view.key:
+            raise ViewChanged
+
+    # ------------------------------------------------------------------ views, where a run goes on without lost nodes
+    def tend(self, now: float) -> list[Action]:
+        """Look at the clock: neighbors may be lost, or back. To be called at least at every heartbeat."""
+        if self.views is None or not self.views.begun or self.limits is None or self.error is not None:
+            return []
+        self._forgive(now)
+        silent = {
+            n.name
+            for n in self.neighbors.values()
+            if n.silent(now, self.started) > self.timeouts.peer or self._takes_nothing(n, now)
+        }
+        down = {name for name in self.near & silent if not self.neighbors[name].finished}
+        spare = {n.name for n in self.neighbors.values() if n.spare and n.joined and n.up and n.name not in silent}
+        said = self.views.own
+        same = said.down == tuple(sorted(down)) and said.spare == tuple(sorted(spare))
+        return [] if same and not self.views.waits else self._follow(down, spare, now)
+
+    def _follow(self, down: Iterable[str], spare: Iterable[str], now: float) -> list[Action]:
+        """The rules of views.py, and what comes of them."""
+        assert self.views is not None
+        before = self.views.kept
+        try:
+            self.views.update(down, spare, now + self._wall, now)
+        except PeerError as error:
+            return self.fail(error)
+        spares = [n.name for n in self.neighbors.values() if n.spare]
+        actions = self._call(name for name in spares if self.views.cut or name in self.views.spares())
+        kept = self.views.kept
+        if kept != before:
+            actions += [*_log_views(before, kept), SaveViews(kept)]
+        return actions
+
+    def _call(self, names: Iterable[str]) -> list[Action]:
+        new = tuple(name for name in names if not self.neighbors[name].called)
+        for name in new:
+            self.neighbors[name].called = True
+        return (
+            [Log(logging.WARNING, "fallback neighbors are called", {"peers": listing(new)}), Call(new)] if new else []
+        )
+
+    def _forgive(self, now: float) -> None:
+        """A node that was stopped itself, or whose machine slept, has not listened: it cannot say who was silent."""
+        gap, self._ticked = now - self._ticked, now
+        if gap > 3 * self.timeouts.beat:
+            self.started += gap
+            for n in self.neighbors.values():
+                n.answered_at = None if n.answered_at is None else n.answered_at + gap
+                n.silence = None if n.silence is None else (n.silence[0], n.silence[1] + gap)
+
+    def _hear_statuses(self, n: Neighbor, event: events.Heartbeat, now: float) -> list[Action]:
+        if self.views is None:
+            return []
+        actions = self._call([n.name])  # a fallback neighbor needs us
+        for name, status in event.statuses.items():
+            n.has[name] = max(status.version, n.has.get(name, 0))
+        ours = event.statuses.get(self.name)
+        if ours is not None and ours.version > self.views.own.version:
+            text = f"node {self.name} has said what it does not know: its folder is not the one of this run; if that is lost, {NEW_RUN}"
+            return [*actions, *self.fail(Damaged(text), text)]
+        if not self.views.add(event.statuses):
+            return actions
+        actions.append(Send(tuple(self.neighbors), heartbeat=True))  # pass it on
+        if self.views.begun and self.limits is not None and self.error is None:
+            actions += self._follow(self.views.own.down, self.views.own.spare, now)
+        return actions
+
+    def _news_of_views(self, n: Neighbor) -> dict[str, Status]:
+        """Statuses that a neighbor may not have; the others come with the next heartbeat if these are many."""
+        if self.views is None:
+            return {}
+        news: dict[str, Status] = {}
+        size = 0
+        for name, status in [(self.name, self.views.saved.status), *self.views.statuses.items()]:
+            if status.version > n.has.get(name, 0) and size < MOST_STATUSES:
+                news[name] = status
+                size += (
+                    100
+                    + 80 * sum(map(len, (status.view.lost, status.down, status.spare)))
+                    + 160 * sum(map(len, (status.view.broken, status.view.spare)))
+                )
+        return news
+
+    def views_saved(self, kept: Kept) -> list[Action]:
+        """This is on disk: neighbors may hear it, and the program may act on it."""
+        assert self.views is not None
+        self.views.saved = kept
+        return [Send(tuple(self.neighbors), heartbeat=True), WakeProgram()]
+
+    def enter_view(self) -> View:
+        """The program begins anew, in the view that all its members have accepted. Nothing of an earlier one counts any more."""
+        assert self.views is not None
+        self.view = self.views.saved.program
+        self.near = self.views.around(self.view)
+        self.round = self.through = self.round_before = 0
+        self.expected, self.missing, self.waits_for = {}, set(), set()
+        self.iteration, self.residual, self.urgent = 0, None, False
+        self.phase = Phase.SETUP
+        for n in self.neighbors.values():
+            n.window, n.received, n.bytes_broken = SendWindow(), set(), 0
+        return self.view
+
+    def check_answer(self, now: float) -> tuple[list[Action], bool]:
+        """The program has ended, and what it received is on disk. Returns whether its answer is final; raises what keeps it from being so.
+
+        Neighbors must have all that was sent before this node says that it has its answer.
+        """
+        self.raise_error()
+        if self.views is None:
+            return [], True
+        actions = self.tend(now)
+        if self.views.own.answered != self.view.key and self.all_acknowledged(self.round):
+            before = self.views.kept
+            self.views.answer()
+            actions += [SaveViews(self.views.kept)] if self.views.kept != before else []
+            actions += self._follow(self.views.own.down, self.views.own.spare, now)
+        return actions, self.views.saved.status.final is not None
 
     # ------------------------------------------------------------------ lost and stuck neighbors
     def _check_lost(self, waited: Iterable[Neighbor], what: str, now: float) -> None:
+        if self.views is not None and self.limits is not None:
+            return  # the survivors agree on what to do (tend)
         for n in waited:
             # A neighbor that has made no handshake may only have stayed to say why it stops.
             limit = self.timeouts.peer if n.joined and n.answered_at is not None else self.timeouts.start
@@ -473,14 +636,22 @@ class NodeProtocol:
                     f"node {n.name} was not heard from for {silent:.0f} s (limit {limit:g} s), and node {self.name} waits for {what}"
                     + (f"; the last trouble: {why}" if why else "")
                 )
-        for n in self.neighbors.values():  # it is alive, but messages do not get through
-            limit = self.timeouts.start if n.heartbeat.phase == Phase.MEETING else self.timeouts.peer
-            due = n.window.unacknowledged
-            if due and not n.finished and n.answered_at is not None and now - n.taken_at > limit:
+        for n in self.neighbors.values():
+            if self._takes_nothing(n, now):
                 raise PeerLost(
-                    f"node {n.name} has taken nothing from node {self.name} for {now - n.taken_at:.0f} s (limit {limit:g} s), "
-                    f"though it is alive; round {next(iter(due))} is due" + (f"; the last trouble: {n.trouble}" if n.trouble else "")
-                )  # fmt: skip
+                    f"node {n.name} has taken nothing from node {self.name} for {now - n.taken_at:.0f} s (limit {self._patience(n):g} s), "
+                    f"though it is alive; round {next(iter(n.window.unacknowledged))} is due"
+                    + (f"; the last trouble: {n.trouble}" if n.trouble else "")
+                )
+
+    def _takes_nothing(self, n: Neighbor, now: float) -> bool:
+        """Whether it is alive, but messages do not get through. One that has not come to this view yet need not take any."""
+        here = self.views is None or n.heartbeat.view == str(self.view)
+        due = here and n.window.unacknowledged and not n.finished and n.answered_at is not None
+        return bool(due) and now - n.taken_at > self._patience(n)
+
+    def _patience(self, n: Neighbor) -> float:
+        return self.timeouts.start if n.heartbeat.phase == Phase.MEETING else self.timeouts.peer
 
     def _stuck(self, n: Neighbor, since: float, now: float) -> str | None:
         """Why a neighbor that is alive is given up; None as long as it is not."""
@@ -493,3 +664,38 @@ class NodeProtocol:
             others.clear()
         waited = now - max(since, n.chunk_at)
         return progress.stuck(n.told, others, waited, self.timeouts.progress, self.timeouts.start, now)
+
+
+def _log_views(before: Kept, now: Kept) -> list[Action]:
+    """What an owner should know."""
+    lines: list[Action] = []
+    if now.status.down != before.status.down:
+        gone, back = set(now.status.down) - set(before.status.down), set(before.status.down) - set(now.status.down)
+        if gone:
+            lines.append(
+                Log(logging.WARNING, "neighbor not heard from for peer_timeout", {"peers": listing(sorted(gone))})
+            )
+        if back:
+            lines.append(Log(logging.INFO, "neighbor heard from again", {"peers": listing(sorted(back))}))
+    if now.status.view.key != before.status.view.key:
+        view = now.status.view
+        about = {"view": view.number, "proposer": view.proposer, "lost": listing(sorted(view.without))}
+        lines.append(Log(logging.WARNING, "view accepted", about))
+    entered = now.status.entered
+    if entered.key != before.status.entered.key:
+        anew = now.program.key == entered.key
+        text = (
+            "going on without lost nodes, from the start"
+            if anew
+            else "the answer is complete; agreeing without lost nodes"
+        )
+        lines.append(Log(logging.WARNING, text, {"view": entered.number, "lost": listing(sorted(entered.without))}))
+    if now.status.final != before.status.final:
+        lines.append(
+            Log(
+                logging.INFO,
+                "answer is final",
+                {"view": now.program.number, "lost": listing(sorted(now.program.without))},
+            )
+        )
+    return lines

@@ -75,7 +75,7 @@ class Acknowledgement(_message.Message):
     def __init__(self, opening: bool = ..., through: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., rounds: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("silence", "phase", "iteration", "finished", "stop_reason", "stops_all", "kind", "idle", "waits_for")
+    __slots__ = ("silence", "phase", "iteration", "finished", "stop_reason", "stops_all", "kind", "idle", "waits_for", "view", "process", "statuses")
     SILENCE_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,9 @@ class Heartbeat(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     IDLE_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
     silence: float
     phase: str
     iteration: int
@@ -94,4 +97,67 @@ class Heartbeat(_message.Message):
     kind: str
     idle: float
     waits_for: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., finished: bool = ..., stop_reason: _Optional[str] = ..., stops_all: bool = ..., kind: _Optional[str] = ..., idle: _Optional[float] = ..., waits_for: _Optional[_Iterable[str]] = ...) -> None: ...
+    view: str
+    process: int
+    statuses: _containers.RepeatedCompositeFieldContainer[Status]
+    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., finished: bool = ..., stop_reason: _Optional[str] = ..., stops_all: bool = ..., kind: _Optional[str] = ..., idle: _Optional[float] = ..., waits_for: _Optional[_Iterable[str]] = ..., view: _Optional[str] = ..., process: _Optional[int] = ..., statuses: _Optional[_Iterable[_Union[Status, _Mapping]]] = ...) -> None: ...
+
+class Lost(_message.Message):
+    __slots__ = ("name", "since")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    since: float
+    def __init__(self, name: _Optional[str] = ..., since: _Optional[float] = ...) -> None: ...
+
+class Edge(_message.Message):
+    __slots__ = ("a", "b")
+    A_FIELD_NUMBER: _ClassVar[int]
+    B_FIELD_NUMBER: _ClassVar[int]
+    a: str
+    b: str
+    def __init__(self, a: _Optional[str] = ..., b: _Optional[str] = ...) -> None: ...
+
+class ViewKey(_message.Message):
+    __slots__ = ("number", "proposer")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PROPOSER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    proposer: str
+    def __init__(self, number: _Optional[int] = ..., proposer: _Optional[str] = ...) -> None: ...
+
+class View(_message.Message):
+    __slots__ = ("key", "lost", "broken", "spare")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
+    SPARE_FIELD_NUMBER: _ClassVar[int]
+    key: ViewKey
+    lost: _containers.RepeatedCompositeFieldContainer[Lost]
+    broken: _containers.RepeatedCompositeFieldContainer[Edge]
+    spare: _containers.RepeatedCompositeFieldContainer[Edge]
+    def __init__(self, key: _Optional[_Union[ViewKey, _Mapping]] = ..., lost: _Optional[_Iterable[_Union[Lost, _Mapping]]] = ..., broken: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ..., spare: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ...) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("name", "version", "view", "answered", "ballot", "vote", "final", "down", "spare", "entered")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    DOWN_FIELD_NUMBER: _ClassVar[int]
+    SPARE_FIELD_NUMBER: _ClassVar[int]
+    ENTERED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    view: View
+    answered: ViewKey
+    ballot: ViewKey
+    vote: ViewKey
+    final: ViewKey
+    down: _containers.RepeatedScalarFieldContainer[str]
+    spare: _containers.RepeatedScalarFieldContainer[str]
+    entered: View
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., view: _Optional[_Union[View, _Mapping]] = ..., answered: _Optional[_Union[ViewKey, _Mapping]] = ..., ballot: _Optional[_Union[ViewKey, _Mapping]] = ..., vote: _Optional[_Union[ViewKey, _Mapping]] = ..., final: _Optional[_Union[ViewKey, _Mapping]] = ..., down: _Optional[_Iterable[str]] = ..., spare: _Optional[_Iterable[str]] = ..., entered: _Optional[_Union[View, _Mapping]] = ...) -> None: ...

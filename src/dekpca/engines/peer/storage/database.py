@@ -92,6 +92,19 @@ class Database:
             if self._connection.in_transaction:
                 self._connection.execute("COMMIT")
 
+    def wipe(self, tables: Sequence[str]) -> None:
+        """Delete the content of tables so that nothing of it is left in the files. Returns when that is on disk."""
+        with self.lock, self.translated():
+            self.commit()
+            self._connection.execute("PRAGMA secure_delete=ON")  # pages that become free are overwritten
+            try:
+                for table in tables:
+                    self.write(f"DELETE FROM {table}")
+                self.commit()
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self._connection.execute("PRAGMA secure_delete=OFF")
+
     def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.lock, self.translated():
             return self._connection.execute(statement, values).fetchall()

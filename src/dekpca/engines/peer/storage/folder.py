@@ -7,6 +7,8 @@
       seed             private randomness of this node
       finished         neighbors that have their answer
       checkpoints      [generation, round, generation of what was learned in set-up], oldest first
+      views            what this node has promised about views (protocol/views.py), and the view that its program runs in
+      view             the view that messages and checkpoints are of
       trimmed          messages before the oldest checkpoint were deleted: the run cannot begin from its start again
 
 A restart takes the newest good checkpoint and runs the program from there; what it receives comes from the message log, what it sends is sent
@@ -15,6 +17,7 @@ again. So a checkpoint is written only when the neighbors have acknowledged all 
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import io
 import json
@@ -28,6 +31,8 @@ from typing import Any
 
 from ..errors import Changed, Damaged
 from ..protocol.membership import Record
+from ..protocol.view_messages import pack_kept, unpack_kept
+from ..protocol.views import Kept, View
 from . import codec
 from .database import Database
 from .messages import MessageLog
@@ -77,8 +82,10 @@ class RunFolder:
         self.database = Database(self.path)
         self._open.append(self.database.close)
         self.claim(facts)
+        if self._fact("view") != str(self.views.program):  # killed before it could
+            self._forget_view(self.views.program)
         self.messages = MessageLog(self.database)
-        self._open.append(self.messages.close)
+        self._open.append(lambda: self.messages.close())
         return self.load()
 
     def close(self) -> None:
@@ -128,6 +135,30 @@ class RunFolder:
     def keep_finished(self, name: str) -> None:
         """Returns when it is on disk."""
         self._keep("finished", sorted({*self.finished, name}))
+
+    # ------------------------------------------------------------------ views
+    @property
+    def views(self) -> Kept:
+        found = self._fact("views")
+        return Kept() if found is None else unpack_kept([base64.b64decode(part) for part in found])
+
+    def keep_views(self, name: str, kept: Kept) -> None:
+        """Returns when it is on disk."""
+        self._keep("views", [base64.b64encode(part).decode() for part in pack_kept(name, kept)])
+
+    def wipe(self, view: View) -> None:
+        """The program begins anew in this view: messages and checkpoints of an earlier one, which hold rows of lost nodes, are deleted."""
+        self.messages.close()
+        self._forget_view(view)
+        self.messages = MessageLog(self.database)
+
+    def _forget_view(self, view: View) -> None:
+        if self._fact("view") is not None or view.number:
+            self.database.wipe(["chunk", "value"])
+            for name in ("checkpoints", "trimmed"):
+                self.database.write("DELETE FROM fact WHERE name = ?", [name])
+            self._kept, self._known = [], None
+        self._keep("view", str(view))  # last: killed before, this is done again
 
     def _fact(self, name: str) -> Any:
         value = self.database.fact(name)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..protocol.checks import MessageHead
+from ..protocol.events import Refusal, Refused
 from .database import Database, checksum
 
 BATCH = 16  # chunks that are written though nobody waits
@@ -87,6 +88,9 @@ class MessageLog:
 
     def sync(self, then: Then) -> None:
         """`then` is called, in another thread, when all that was appended is on disk, or with what kept it from there."""
+        if self._closing:
+            then(Refused(Refusal.LATER, "messages of an earlier view"))
+            return
         with self._lock:
             self._jobs.append(then)
             self._wake()

@@ -1,0 +1,113 @@
+"""Views and statuses on the wire and on disk; what comes from there is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import ProtocolError
+from . import wire_pb2 as wire
+from .membership import MOST_NODES
+from .names import NAME
+from .views import Edge, Kept, Key, Lost, Status, View, Vote, valid_since
+
+MOST_NUMBER = 1 << 40  # of views, and versions of a status
+
+
+def parse_key(text: str) -> Key:
+    """A view by its text, as `str(view)` writes it.
+
+    >>> parse_key("3 oslo"), parse_key("0")
+    ((3, 'oslo'), (0, ''))
+    """
+    number, _, proposer = text.partition(" ")
+    if not number.isdecimal() or len(number) > 12 or (proposer and not NAME.fullmatch(proposer)):
+        raise ProtocolError(f"a view named {text[:80]!r}")
+    return int(number), proposer
+
+
+def pack_view(view: View) -> wire.View:
+    return wire.View(
+        key=_pack_key(view.key),
+        lost=[wire.Lost(name=lost.name, since=lost.since) for lost in view.lost],
+        broken=[wire.Edge(a=a, b=b) for a, b in view.broken],
+        spare=[wire.Edge(a=a, b=b) for a, b in view.spare],
+    )
+
+
+def unpack_view(view: wire.View) -> View:
+    lost = tuple(Lost(each.name, each.since) for each in view.lost)
+    _check_names([each.name for each in lost], "a view")
+    if not all(valid_since(each.since) for each in lost):
+        raise ProtocolError("a view with a time that is none")
+    number, proposer = _unpack_key(view.key)
+    return View(number, proposer, lost, _unpack_edges(view.broken), _unpack_edges(view.spare))
+
+
+def pack_status(name: str, status: Status) -> wire.Status:
+    packed = wire.Status(
+        name=name, version=status.version, view=pack_view(status.view), entered=pack_view(status.entered), down=status.down,
+        spare=status.spare,
+    )  # fmt: skip
+    if status.answered is not None:
+        packed.answered.CopyFrom(_pack_key(status.answered))
+    if status.vote is not None:
+        packed.ballot.CopyFrom(_pack_key(status.vote.ballot))
+        packed.vote.CopyFrom(_pack_key(status.vote.answer))
+    if status.final is not None:
+        packed.final.CopyFrom(_pack_key(status.final))
+    return packed
+
+
+def unpack_status(packed: wire.Status) -> tuple[str, Status]:
+    _check_names([packed.name], "a status")
+    _check_names(packed.down, "a status")
+    _check_names(packed.spare, "a status")
+    if not 1 <= packed.version <= MOST_NUMBER:
+        raise ProtocolError(f"a status of version {packed.version}")
+    vote = Vote(_unpack_key(packed.ballot), _unpack_key(packed.vote)) if packed.HasField("vote") else None
+    return packed.name, Status(
+        packed.version,
+        unpack_view(packed.view),
+        unpack_view(packed.entered),
+        _unpack_key(packed.answered) if packed.HasField("answered") else None,
+        vote,
+        _unpack_key(packed.final) if packed.HasField("final") else None,
+        tuple(packed.down),
+        tuple(packed.spare),
+    )
+
+
+def pack_kept(name: str, kept: Kept) -> list[bytes]:
+    """For the disk."""
+    messages = (pack_status(name, kept.status), pack_view(kept.program))
+    return [message.SerializeToString(deterministic=True) for message in messages]
+
+
+def unpack_kept(parts: Iterable[bytes]) -> Kept:
+    status, program = parts
+    _, own = unpack_status(wire.Status.FromString(status))
+    return Kept(own, unpack_view(wire.View.FromString(program)))
+
+
+def _pack_key(key: Key) -> wire.ViewKey:
+    return wire.ViewKey(number=key[0], proposer=key[1])
+
+
+def _unpack_key(key: wire.ViewKey) -> Key:
+    if key.number > MOST_NUMBER or not (NAME.fullmatch(key.proposer) if key.number else key.proposer == ""):
+        raise ProtocolError(f"view {key.number} of {key.proposer[:80]!r}")
+    return int(key.number), key.proposer
+
+
+def _unpack_edges(edges: Iterable[wire.Edge]) -> tuple[Edge, ...]:
+    found = tuple((edge.a, edge.b) for edge in edges)
+    _check_names({name for edge in found for name in edge}, "an edge")
+    if list(found) != sorted(set(found)) or not all(a < b for a, b in found):
+        raise ProtocolError("edges that are not in order")
+    return found
+
+
+def _check_names(names: Iterable[str], where: str) -> None:
+    names = list(names)
+    if len(names) > MOST_NODES or len(set(names)) < len(names) or not all(map(NAME.fullmatch, names)):
+        raise ProtocolError(f"{where} with {len(names)} names: too many, repeated, or no names of nodes")

@@ -1,0 +1,392 @@
+"""Who goes on when nodes are lost (on_loss = "continue"): the survivors agree on a view, and at the end on whose answer is the answer.
+
+A view is a set of nodes that compute together, and the edges they use. View 0 is the whole network. Views are numbered; equal numbers go by the name
+of the proposer. Every node says a `Status` of itself, with the newest view that it has accepted. Statuses are passed on from neighbor to neighbor,
+the newest of each node counts, and a node says nothing that is not on its disk. So lost, repeated and late heartbeats change nothing, and a restarted
+node keeps its promises.
+
+    accept    a node accepts any later view that it is in, if that is within the view it has entered, and meets the quorum
+    propose   a node is cut off if no path of edges leads to it that both ends hold to be up. Of those that are not, the first by name
+              proposes a view of them: it accepts it
+    enter     all members of a view have accepted it, and no later one: a program begins there, anew
+    answer    the program has ended, and all messages are acknowledged and on disk
+    vote      all members have the answer: their view should be the answer's. Once in each view
+    final     more than half of all nodes of the run have voted in the same view: nothing can change it
+
+This is Paxos with views as ballots. A view needs more than half of the nodes, all of which promise, by accepting it, not to vote in an earlier one.
+A member that has voted says so. If one has, the new view computes nothing: its members vote for the answer of the latest vote, which they all have.
+So an answer that may be final anywhere stays the answer, and two groups never finish with different ones. A node that was left out is told
+(`Excluded`); nodes that cannot reach the quorum stop (`BelowQuorum`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ....network import Network, listing, natural_key
+from ..errors import BelowQuorum, Disagreement, Excluded, PeerError, RunFailed
+from .membership import Record
+
+Key = tuple[int, str]  # number of a view, and who proposed it
+Edge = tuple[str, str]  # the first by name first
+
+
+class Lost(NamedTuple):
+    name: str
+    since: float  # seconds of the Unix epoch: when it was declared lost
+
+
+class Vote(NamedTuple):
+    ballot: Key  # the view in which the node votes
+    answer: Key  # the view whose answer it votes for
+
+
+@dataclass(frozen=True)
+class View:
+    """Who computes together: all nodes but `lost`, along all edges but `broken`, and along `spare` ones."""
+
+    number: int = 0
+    proposer: str = ""
+    lost: tuple[Lost, ...] = ()
+    broken: tuple[Edge, ...] = ()
+    spare: tuple[Edge, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return self.number, self.proposer
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.proposer}".strip()
+
+    @cached_property
+    def without(self) -> frozenset[str]:
+        return frozenset(lost.name for lost in self.lost)
+
+    @property
+    def content(self) -> tuple[frozenset[str], tuple[Edge, ...], tuple[Edge, ...]]:
+        return self.without, self.broken, self.spare
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a node says of itself to everybody. The latest version counts."""
+
+    version: int = 0
+    view: View = field(default_factory=View)  # the newest that it has accepted
+    entered: View = field(default_factory=View)  # the newest that it has entered
+    answered: Key | None = None  # the view whose answer it has
+    vote: Vote | None = None  # its last
+    final: Key | None = None  # the view whose answer is the answer
+    down: tuple[str, ...] = ()  # neighbors that it has not heard from for peer_timeout
+    spare: tuple[str, ...] = ()  # fallback neighbors that it has called, and that answer
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What must be on disk before anybody hears of it."""
+
+    status: Status = field(default_factory=Status)
+    program: View = field(default_factory=View)  # the view that its program runs in, or has run in
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """What must remain: so many nodes (default: more than half of them), and this share of all rows."""
+
+    nodes: int | None = None
+    rows: float = 0.0
+
+
+class ViewChanged(Exception):
+    """The program must begin anew, in another view. No error: whoever drives the program catches it."""
+
+
+class Views:
+    """What a node knows of views. `update` follows the rules above as far as they lead.
+
+    Examples
+    --------
+    >>> records = {"a": (("b", "c"), 30), "b": (("a", "c"), 20), "c": (("a", "b"), 10)}
+    >>> a, b = Views("a", Quorum()), Views("b", Quorum())
+    >>> a.begin(records), b.begin(records)
+    (None, None)
+    >>> b.update({"c"}, (), 100.0, 0.0), a.add({"b": b.own})
+    (None, True)
+    >>> a.update({"c"}, (), 100.0, 0.0)  # neither has heard from c: a, the first by name, proposes to go on without it
+    >>> a.own.view.number, [lost.name for lost in a.own.view.lost], a.own.entered.number
+    (1, ['c'], 0)
+    >>> b.add({"a": a.own}), b.update({"c"}, (), 100.0, 0.0), b.own.entered.number  # b accepts, and knows that all have
+    (True, None, 1)
+    >>> a.add({"b": b.own}), a.update({"c"}, (), 101.0, 1.0), a.kept.program.number
+    (True, None, 1)
+    """
+
+    def __init__(self, name: str, quorum: Quorum, kept: Kept | None = None, settle: float = 0.0):
+        self.name, self.quorum, self.settle = name, quorum, settle
+        self.kept = kept or Kept()
+        self.saved = self.kept  # as far as it is on disk
+        if self.kept.status.version:  # started again: what was down may be up
+            again = replace(self.own, version=self.own.version + 1, down=(), spare=())
+            self.kept = replace(self.kept, status=again)
+        self.statuses: dict[str, Status] = {}  # of the others
+        self.records: Mapping[str, Record] = {}
+        self.cut = False  # nodes beyond the lost ones cannot be reached: fallback neighbors are called
+        self._cut_since: float | None = None
+        self._below_since: float | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether time alone can change something."""
+        return self._cut_since is not None or self._below_since is not None
+
+    @property
+    def own(self) -> Status:
+        return self.kept.status
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.records)
+
+    def begin(self, records: Mapping[str, Record]) -> None:
+        """The network is known. Raises Disagreement if two groups could have the quorum."""
+        least, given = len(records) // 2 + 1, self.quorum.nodes
+        if given is not None and not least <= given <= len(records):
+            why = "two groups of nodes could both go on" if given < least else "there are not so many"
+            raise Disagreement(
+                f"quorum = {given} of {len(records)} nodes: {why}; set quorum at all nodes to {least} to {len(records)}, or leave it out"
+            )
+        self.records = records
+        self._least = least if given is None else given
+        self._edges = {_edge(a, b) for a, (around, _) in records.items() for b in around}
+        self._total = sum(rows for _, rows in records.values())
+
+    # ------------------------------------------------------------------ views
+    def members(self, view: View) -> set[str]:
+        return self.records.keys() - view.without
+
+    def rows(self, names: Iterable[str]) -> int:
+        return sum(self.records[name][1] for name in names)
+
+    def edges(self, view: View) -> set[Edge]:
+        """That the members of a view use."""
+        without = view.without
+        inside = {edge for edge in self._edges if not without.intersection(edge)}
+        return inside.difference(view.broken).union(view.spare)
+
+    def around(self, view: View) -> set[str]:
+        """This node's neighbors in a view."""
+        return {b if a == self.name else a for a, b in self.edges(view) if self.name in (a, b)}
+
+    def spares(self) -> set[str]:
+        """Fallback neighbors that a view of this node uses."""
+        edges = {*self.own.view.spare, *self.own.entered.spare, *self.kept.program.spare}
+        return {name for edge in edges if self.name in edge for name in edge} - {self.name}
+
+    def network(self, view: View) -> tuple[Network, np.ndarray]:
+        """The network of a view, nodes in natural order of their names, and the rows of each."""
+        names = sorted(self.members(view), key=natural_key)
+        near: dict[str, list[str]] = {name: [] for name in names}
+        for a, b in self.edges(view):
+            near[a].append(b)
+            near[b].append(a)
+        network = Network({name: sorted(near[name], key=natural_key) for name in names})
+        return network, np.array([self.records[name][1] for name in names], dtype=np.int64)
+
+    def has_quorum(self, names: set[str]) -> bool:
+        return len(names) >= self._least and self.rows(names) >= self.quorum.rows * self._total
+
+    def status(self, name: str) -> Status:
+        return self.own if name == self.name else self.statuses.get(name, Status())
+
+    def add(self, statuses: Mapping[str, Status]) -> bool:
+        """What neighbors pass on; returns whether any of it is new."""
+        new = {n: s for n, s in statuses.items() if n != self.name and s.version > self.status(n).version}
+        self.statuses |= new
+        return bool(new)
+
+    # ------------------------------------------------------------------ rules
+    def update(self, down: Iterable[str], spare: Iterable[str], wall: float, now: float) -> None:
+        """Follow the rules. `down`, `spare`: as in a status; `wall`: seconds of the Unix epoch. Raises what ends the run for this node."""
+        if self.own.final is not None or not self.begun:
+            return
+        before = self.kept
+        self._say(down=tuple(sorted(down)), spare=tuple(sorted(spare)))
+        self._accept()
+        self._enter()
+        self._vote()
+        self._conclude()
+        if self.own.final is None:
+            self._propose(wall, now)
+            self._enter()  # a view of this node alone, or one that all others accept already
+        if self.kept != before:
+            self._say(version=before.status.version + 1)
+
+    def answer(self) -> None:
+        """The program has ended in its view."""
+        if self.own.answered != self.kept.program.key:
+            self._say(answered=self.kept.program.key, version=self.own.version + 1)
+
+    def _say(self, **changes: object) -> None:
+        self.kept = replace(self.kept, status=replace(self.own, **changes))  # type: ignore[arg-type]
+
+    def _acceptable(self, view: View) -> bool:
+        members = self.members(view)
+        within = self.name in members and members <= self.members(self.own.entered)
+        return view.key > self.own.view.key and within and self.has_quorum(members)
+
+    def _accept(self) -> None:
+        offered = [status.view for status in self.statuses.values() if self._acceptable(status.view)]
+        if offered:
+            self._say(view=max(offered, key=lambda view: view.key))
+
+    def _all_accepted(self, view: View) -> bool:
+        return all(self.status(name).view.key == view.key for name in self.members(view))
+
+    def _outcome(self, view: View) -> Key | None:
+        """The view whose answer the members of a view, all of whom have accepted it, must vote for; None: they compute one."""
+        votes = [vote for name in self.members(view) if (vote := self.status(name).vote) is not None]
+        return max(votes).answer if votes else None
+
+    def _enter(self) -> None:
+        view = self.own.view
+        if view.key == self.own.entered.key or not self._all_accepted(view):
+            return
+        answer = self._outcome(view)
+        if answer is None:
+            self.kept = replace(self.kept, program=view)
+            self._say(entered=view, answered=None)
+        elif answer == self.own.answered:
+            self._say(entered=view, vote=Vote(view.key, answer))
+        else:
+            raise RunFailed(
+                f"view {view.number}: node {self.name} has no answer of view {answer[0]}, which others voted for"
+            )
+
+    def _vote(self) -> None:
+        """In the view that this node has entered, unless it has accepted a later one."""
+        view = self.own.entered
+        if self.own.view.key != view.key or (self.own.vote is not None and self.own.vote.ballot == view.key):
+            return
+        if all(self.status(name).answered == view.key for name in self.members(view)):
+            self._say(vote=Vote(view.key, view.key))
+
+    def _conclude(self) -> None:
+        """Whether there is a final answer; and whether this node has it."""
+        said = [self.own, *self.statuses.values()]
+        votes = Counter(status.vote for status in said if status.vote is not None)
+        chosen = {vote.answer for vote, count in votes.items() if count > len(self.records) // 2}
+        chosen |= {status.final for status in said if status.final is not None}
+        for answer in chosen:
+            if answer != self.own.answered:
+                raise Excluded(self._left_out("have finished"))
+            self._say(final=answer)
+            return
+        for status in self.statuses.values():
+            if self.name in status.entered.without:
+                theirs = (
+                    status.vote.answer if status.vote is not None and status.vote.ballot == status.entered.key else None
+                )
+                if theirs is None or theirs != self.own.answered:  # else they vote for what this node has, too
+                    raise Excluded(self._left_out("go on", status.entered))
+
+    def _left_out(self, what: str, view: View | None = None) -> str:
+        who = ""
+        if view is not None:
+            members = self.members(view)
+            who = f" ({len(members)} of {len(self.records)}: {_names(members)})"
+        return (
+            f"the other nodes{who} {what} without node {self.name}, which they had not heard from; nothing of it is in their answer, "
+            "and its rows are deleted there. Nothing can be done in this run: delete the folder; to take part, agree with the others on a new run, "
+            "with another run id and other folders"
+        )
+
+    # ------------------------------------------------------------------ proposals
+    def _reached(self, entered: View) -> tuple[set[str], View, bool]:
+        """Members that this node can reach, the view of them, and whether nodes beyond the lost ones are cut off."""
+        members, edges = self.members(entered), self.edges(entered)
+        down = {_edge(name, other) for name in members for other in self.status(name).down}
+        up = edges - down
+        reached = _component(self.name, up)
+        spare = {
+            _edge(name, other)
+            for name in members
+            for other in self.status(name).spare
+            if other in members and name in self.status(other).spare and _edge(name, other) not in edges | down
+        }
+        further = _component(self.name, up | spare)
+        used = {e for e in spare if further.issuperset(e)} if further != reached else set()
+        reached = further
+        inside = {edge for edge in edges & down if reached.issuperset(edge)}
+        missing = members - reached
+        silent = {other for edge in edges if reached.intersection(edge) for other in edge} - reached
+        view = View(
+            broken=tuple(sorted({e for e in entered.broken if reached.issuperset(e)} | inside)),
+            spare=tuple(sorted({e for e in entered.spare if reached.issuperset(e)} - inside | used)),
+            lost=(*entered.lost, *(Lost(name, 0.0) for name in sorted(missing, key=natural_key))),
+        )
+        return reached, view, bool(missing - silent)
+
+    def _propose(self, wall: float, now: float) -> None:
+        entered = max((status.entered for status in (self.own, *self.statuses.values())), key=lambda view: view.key)
+        reached, wanted, self.cut = self._reached(entered)
+        self._cut_since = (now if self._cut_since is None else self._cut_since) if self.cut else None
+        if self.has_quorum(reached):
+            self._below_since = None
+        else:
+            self._below_since = now if self._below_since is None else self._below_since
+            if now - self._below_since >= self.settle:
+                raise self._too_few(reached)
+            return
+        if self.name != min(reached, key=natural_key) or (self.cut and now - (self._cut_since or now) < self.settle):
+            return
+        latest = max((self.status(name).view for name in reached), key=lambda view: view.key)
+        if latest.content == wanted.content and latest.key in (entered.key, self.own.view.key):
+            return
+        number = 1 + max(status.view.number for status in (self.own, *self.statuses.values()))
+        known = {lost.name: lost for lost in (*self.own.view.lost, *entered.lost)}
+        lost = tuple(known.get(lost.name, Lost(lost.name, wall)) for lost in wanted.lost)
+        self._say(view=replace(wanted, number=number, proposer=self.name, lost=lost))
+
+    def _too_few(self, reached: set[str]) -> PeerError:
+        missing = sorted(self.records.keys() - reached, key=natural_key)
+        share = f" and {self.quorum.rows:.0%} of the rows" if self.quorum.rows else ""
+        return BelowQuorum(
+            f"node {', node '.join(missing[:8])}{f' and {len(missing) - 8} more' if len(missing) > 8 else ''} cannot be reached; "
+            f"{len(reached)} of {len(self.records)} nodes ({_names(reached)}) with {self.rows(reached)} of {self._total} rows remain, "
+            f"where the quorum is {self._least} nodes{share}"
+        )
+
+
+def _names(names: Iterable[str]) -> str:
+    ordered: list[str] = sorted(names, key=natural_key)
+    return listing(ordered)
+
+
+def _edge(a: str, b: str) -> Edge:
+    return (a, b) if a < b else (b, a)
+
+
+def _component(start: str, edges: set[Edge]) -> set[str]:
+    """The nodes that paths of these edges lead to."""
+    near: dict[str, list[str]] = {}
+    for a, b in edges:
+        near.setdefault(a, []).append(b)
+        near.setdefault(b, []).append(a)
+    found, todo = {start}, [start]
+    while todo:
+        for other in near.get(todo.pop(), ()):
+            if other not in found:
+                found.add(other)
+                todo.append(other)
+    return found
+
+
+def valid_since(seconds: float) -> bool:
+    return math.isfinite(seconds) and seconds >= 0

@@ -1,0 +1,8 @@
+"""Runs of the peer protocol under a deterministic simulator: a virtual clock, and a network and disks that fail as a seed says.
+
+    world    nodes, links between them, and the clock
+    cases    what goes wrong in the run of a seed, and how it must end
+    run      many seeds in several processes: `make test-faults`
+
+A run is a function of its seed. A failure prints the seed, and `python -m simulator.run --first SEED --seeds 1 --trace` shows it again.
+"""

@@ -1,0 +1,251 @@
+"""Runs that go on without lost nodes: a few with real processes (faults/losses.py has all), and what owners and disks see of it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dekpca import Network
+from dekpca.cli.common import FAILED, NOT_CONVERGED, USAGE
+from dekpca.cli.node import EXCLUDED, MISSING, STOPPED
+from dekpca.engines.peer.app import config
+from dekpca.engines.peer.errors import BelowQuorum, Disagreement, Excluded
+from dekpca.engines.peer.protocol import views as rules_of_views
+from dekpca.engines.peer.protocol import wire_pb2 as wire
+from dekpca.engines.peer.protocol.checks import MessageHead
+from dekpca.engines.peer.protocol.view_messages import pack_kept, pack_status, unpack_kept, unpack_status
+from dekpca.engines.peer.protocol.views import Kept, Lost, Quorum, Status, View, Views, Vote
+from dekpca.engines.peer.storage.database import FILE
+from dekpca.engines.peer.storage.folder import RunFolder, Saved
+from dekpca.engines.peer.storage.messages import Chunk
+from faults import losses
+from faults.supervisor import Nursery
+
+FEW = {
+    "ring-killed": (14, "answer of the survivors"),  # node c, when it hears of landmarks
+    "star-killed": (6, "too few, stopped"),  # node a, to which all others talk
+    "ring-parted": (0, "all stopped, then the answer of all"),
+    "ring-stopped": (0, "answer of the survivors"),
+}
+
+
+@pytest.fixture(scope="module")
+def nursery():
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture(scope="module")
+def truths(nursery, tmp_path_factory):
+    return losses.Truths(nursery, tmp_path_factory.mktemp("losses"))
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_the_others_go_on_or_all_stop(name, nursery, truths, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        losses, "GRACE", 60.0
+    )  # seconds; other tests run at the same time, make test-faults takes it to the letter
+    seed, outcome = FEW[name]
+    assert losses.play(name, seed, nursery, truths, tmp_path / name) == outcome
+
+
+# ---------------------------------------------------------------------- views, without links or a clock
+def agreeing(network: Network, quorum: Quorum | None = None) -> dict[str, Views]:
+    """The views of all nodes of a network, which has ten rows at each node."""
+    records = {n: (tuple(network.names[q] for q in network.neighbors(j)), 10) for j, n in enumerate(network.names)}
+    nodes = {name: Views(name, quorum or Quorum()) for name in network.names}
+    for node in nodes.values():
+        node.begin(records)
+    return nodes
+
+
+def gossip(nodes: dict[str, Views], dead: set[str], times: int = 8) -> None:
+    """Everybody tells everybody, who has not heard from the dead, until nothing is new."""
+    for _ in range(times):
+        for name, views in nodes.items():
+            for other in nodes.values():
+                views.add({other.name: other.own})
+            views.update(dead & set(views.records[name][0]), (), 1e9, 0.0)
+
+
+def test_survivors_enter_the_same_view_and_call_its_answer_final_together():
+    nodes = agreeing(Network.ring(5))
+    alive = {name: views for name, views in nodes.items() if name != "3"}
+    gossip(alive, {"3"})
+    assert {views.kept.program for views in alive.values()} == {alive["0"].kept.program}
+    assert alive["0"].kept.program.without == {"3"}
+    network, sizes = alive["1"].network(alive["1"].kept.program)
+    assert network.names == ("0", "1", "2", "4")
+    assert sizes.tolist() == [10] * 4
+    for name in ("0", "1", "2"):
+        alive[name].answer()
+    gossip(alive, {"3"})
+    assert all(views.own.vote is None for views in alive.values())  # one member has no answer yet
+    alive["4"].answer()
+    gossip(alive, {"3"})
+    assert {views.own.final for views in alive.values()} == {alive["0"].kept.program.key}
+
+
+def test_an_answer_that_one_node_voted_for_is_kept_in_the_next_view():
+    """It may be final at a node that nobody hears from any more."""
+    nodes = agreeing(Network.complete(5))
+    for views in nodes.values():
+        views.answer()
+    for other in nodes.values():
+        nodes["1"].add({other.name: other.own})
+    nodes["1"].update((), (), 1e9, 0.0)
+    assert nodes["1"].own.vote == Vote((0, ""), (0, ""))
+    alive = {name: views for name, views in nodes.items() if name != "4"}
+    gossip(alive, {"4"})
+    assert {views.own.final for views in alive.values()} == {(0, "")}
+    assert {views.kept.program.key for views in alive.values()} == {(0, "")}  # nothing is computed anew
+
+
+def test_a_node_that_was_left_out_is_told_what_to_do():
+    nodes = agreeing(Network.ring(5))
+    gossip({name: views for name, views in nodes.items() if name != "3"}, {"3"})
+    for other in nodes.values():
+        nodes["3"].add({other.name: other.own})
+    with pytest.raises(Excluded, match=r"4 of 5: 0, 1, 2, 4.* without node 3.*agree with the others on a new run"):
+        nodes["3"].update((), (), 1e9, 0.0)
+
+
+def test_too_few_nodes_or_rows_stop():
+    nodes = agreeing(Network.path(4))
+    with pytest.raises(
+        BelowQuorum, match=r"node 1, node 2, node 3 cannot be reached; 1 of 4 nodes \(0\) with 10 of 40 rows"
+    ):
+        nodes["0"].update({"1"}, (), 1e9, 0.0)
+    nodes = agreeing(Network.ring(5), Quorum(rows=0.9))
+    nodes["0"].add({name: Status(version=1, down=("3",)) for name in ("2", "4")})
+    with pytest.raises(
+        BelowQuorum, match=r"with 40 of 50 rows remain, where the quorum is 3 nodes and 90% of the rows"
+    ):
+        nodes["0"].update((), (), 1e9, 0.0)
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 7])
+def test_a_quorum_that_two_groups_could_have_is_refused(nodes):
+    with pytest.raises(Disagreement, match=rf"quorum = {nodes} of 6 nodes: .*; set quorum at all nodes to 4 to 6"):
+        agreeing(Network.ring(6), Quorum(nodes))
+
+
+def test_a_node_started_again_keeps_its_promises():
+    nodes = agreeing(Network.ring(5))
+    gossip({name: views for name, views in nodes.items() if name != "3"}, {"3"})
+    kept = unpack_kept(pack_kept("1", nodes["1"].kept))
+    assert kept == nodes["1"].kept
+    again = Views("1", Quorum(), kept)
+    again.begin(nodes["1"].records)
+    assert again.own.view == nodes["1"].own.view
+    assert again.own.version > nodes["1"].own.version  # else nobody would listen
+    again.add({"3": Status(version=9, view=View(7, "3"))})  # all nodes again: not within the view that it has entered
+    again.update(("3",), (), 1e9, 0.0)
+    assert again.own.view.number < 7
+
+
+def test_statuses_survive_the_wire():
+    view = View(3, "b", (Lost("c", 5.0),), (("a", "b"),), (("a", "d"),))
+    status = Status(4, view, View(1, "a"), (1, "a"), Vote((2, "b"), (1, "a")), (1, "a"), ("b",), ("d",))
+    sent = pack_status("a", status).SerializeToString()
+    assert unpack_status(wire.Status.FromString(sent)) == ("a", status)
+
+
+# ---------------------------------------------------------------------- the disk
+def test_rows_of_a_lost_node_are_deleted_from_the_files(tmp_path):
+    secret = np.arange(5000.0) + 0.123456789
+    store = RunFolder(tmp_path / "a")
+    store.open({"run": "r"})
+    try:
+        head = MessageHead(1, "landmarks", "<f8", secret.shape)
+        store.messages.append(Chunk("c", head, 0, 0, secret.tobytes()))
+        store.save(Saved(3, {"rows": secret}, {"iteration": secret[::-1].copy()}))
+        assert any(secret[100:110].tobytes() in path.read_bytes() for path in (tmp_path / "a").glob(f"{FILE}*"))
+        kept = Kept(Status(1), View(1, "a", (Lost("c", 5.0),)))
+        store.keep_views("a", kept)
+        store.wipe(kept.program)
+        for path in (tmp_path / "a").glob(f"{FILE}*"):
+            assert secret[100:110].tobytes() not in path.read_bytes(), path
+            assert secret[::-1][100:110].tobytes() not in path.read_bytes(), path
+    finally:
+        store.close()
+    again = RunFolder(tmp_path / "a")
+    try:
+        assert again.open({"run": "r"}).round == 0
+        assert again.views == kept
+    finally:
+        again.close()
+
+
+# ---------------------------------------------------------------------- the config
+NODE = """
+name = "a"
+run = "r"
+listen = "127.0.0.1:0"
+data = "a.npy"
+folder = "a-run"
+{more}
+[neighbors]
+b = "127.0.0.1:1"
+{tables}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "tables", "error"),
+    [
+        ('on_loss = "ignore"', "", r"on_loss = 'ignore'; known are stop, continue"),
+        ("quorum = 4", "", 'quorum without on_loss = "continue"; add that, or leave it out'),
+        ("", '[fallback]\nc = "127.0.0.1:2"', 'fallback without on_loss = "continue"'),
+        ('on_loss = "continue"\nquorum = 1', "", "two groups of nodes could both go on"),
+        ('on_loss = "continue"\nquorum_rows = 50', "", "a share of all rows, from 0 to 1"),
+        (
+            'on_loss = "continue"',
+            '[fallback]\nb = "127.0.0.1:2"',
+            r"\[fallback\] lists b, which is this node or a neighbor",
+        ),
+        ('on_loss = "continue"', '[fallback]\nc = "nowhere"', "'nowhere' is no address"),
+    ],
+)
+def test_what_is_wrong_with_a_policy_is_said_before_anything_is_opened(more, tables, error, tmp_path):
+    (tmp_path / "a.toml").write_text(NODE.format(more=more, tables=tables))
+    with pytest.raises(config.ConfigError, match=error):
+        config.read(tmp_path / "a.toml")
+
+
+def test_the_policy_is_part_of_what_nodes_compare(tmp_path):
+    (tmp_path / "a.toml").write_text(
+        NODE.format(more='on_loss = "continue"\nquorum = 4', tables='[fallback]\nc = "127.0.0.1:2"')
+    )
+    place = config.read(tmp_path / "a.toml").place(None)
+    assert place.quorum == Quorum(4)
+    assert place.fallback == {"c": "127.0.0.1:2"}
+
+
+# ---------------------------------------------------------------------- the documents
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_page_for_three_in_the_morning_has_every_warning_and_exit_code():
+    text = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+    said = set()
+    for path in (ROOT / "src" / "dekpca" / "engines" / "peer").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("log.warning", "log.error", "Log"):
+                given = call.args[1] if ast.unparse(call.func) == "Log" else call.args[0]
+                said |= {given.value} if isinstance(given, ast.Constant) else set()
+    assert len(said) > 12
+    assert not [words for words in said if f"`{words}`" not in text]
+    for code in (0, FAILED, USAGE, NOT_CONVERGED, STOPPED, MISSING, EXCLUDED, 130):
+        assert f"\n| {code} | " in text
+
+
+def test_the_table_of_rules_has_those_of_the_code():
+    text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    rules = re.findall(r"^    (\w+)  +\w", rules_of_views.__doc__, re.M)
+    assert rules
+    assert sorted(re.findall(r"^\| `(\w+)` \| [^|]+ \| (?:it|the) ", text, re.M)) == sorted([*rules, "down"])

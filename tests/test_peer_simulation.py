@@ -1,0 +1,31 @@
+"""The protocol under the simulator, a few hundred seeds; `make test-faults` has 10,000. tests/simulator says what happens to the nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator import cases
+
+BLOCK = 50
+
+
+@pytest.mark.parametrize("first", range(0, 300, BLOCK))
+def test_every_seed_ends_as_it_must(first):
+    for seed in range(first, first + BLOCK):
+        cases.play(seed)
+
+
+def test_a_seed_is_played_the_same_every_time(capsys):
+    """Else a failure could not be seen again."""
+    traces = []
+    for _ in range(2):
+        cases.play(7, show=True)
+        traces.append(capsys.readouterr().out)
+    assert traces[0] == traces[1]
+    assert len(traces[0].splitlines()) > 20
+
+
+def test_a_run_that_ends_wrongly_says_its_seed_and_its_story(monkeypatch):
+    monkeypatch.setattr(cases, "undisturbed", lambda edges, rows, rounds: dict.fromkeys(edges, -1))
+    with pytest.raises(cases.Failure, match=r"seed 7: node \w has a WRONG ANSWER(.|\n)*network"):
+        cases.play(7)
