@@ -532,7 +532,7 @@ def test_noise_is_drawn_from_a_seed_that_nobody_else_knows(tmp_path):
     for run in ("a", "b"):
         nodes = Nodes(tmp_path / run, network, parts, options, private=True)
         answers = nodes.run()
-        near = answers["0"].known.near
+        near = answers["0"].known.samples
         sent = near.pools[near.pool[0, 1]][near.row[0, 1]]
         seen.append(sent - parts[1])
     from dekpca.core.landmarks import node_random

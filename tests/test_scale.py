@@ -202,7 +202,7 @@ def test_kept_blocks_are_only_those_that_fit():
     options = make_options(parts, network, 10)
     kept = {}
     for limit in (np.inf, 2**17):
-        groups = space_of(parts, network, options, limit).near.groups
+        groups = space_of(parts, network, options, limit).neighborhood.groups
         kept[limit] = sum(group.blocks.stored.nbytes for group in groups if group.blocks.stored is not None)
     assert 0 < kept[2**17] <= 2**17 < kept[np.inf]
 

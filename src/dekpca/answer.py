@@ -109,7 +109,7 @@ def pair_sums(block: Block, space: Space, values: Array) -> Script:
     heard, heard_marks = yield block.exchange("values", xp.broadcast_to(values[:, None, ...], (B, d, n, q)), on_marks)
     near = heard.slots(slice(0, B))
     shares = block.array(pair_shares(block))
-    through = space.near.apply(near, shares)
+    through = space.neighborhood.apply(near, shares)
 
     def multiply(j: slice) -> tuple[Array, ...]:
         v, rest_j, marks, b = values[j, ...], rest[j, ...], on_marks[j, ...], j.stop - j.start

@@ -99,8 +99,8 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     del coordinates  # psi is as large as many Gram blocks
     if len(block.network) == 1:
         return whole_answer(block, options, known, space)
-    if known.rho_near is None:
-        known.rho_near = yield from exchange_penalties(block, space)
+    if known.rho is None:
+        known.rho = yield from exchange_penalties(block, space)
     if not resume:
         state = start(block, options, known, space)
 
@@ -164,7 +164,7 @@ def meet(block: Block, options: Options, known: Known) -> Script:
     if options.n_landmarks:
         yield from learn_directions(block, options, known, coordinates)
     if options.solver == "projection" and len(block.network) > 1:
-        known.near = yield NeighborBroadcast("data", sent)
+        known.samples = yield NeighborBroadcast("data", sent)
     return coordinates
 
 
@@ -308,8 +308,8 @@ def _random_start(block: Block, options: Options, space: Space, k: int) -> Array
 
 def penalties(block: Block, options: Options, known: Known, t: int) -> Penalties:
     """rho of iteration t: found by each node from its spectrum and sent to its neighbors, or by a schedule that all nodes know."""
-    if known.rho_near is not None:
-        return Penalties(known.rho_near, 1.0, 1.0, constant=True)
+    if known.rho is not None:
+        return Penalties(known.rho, 1.0, 1.0, constant=True)
     rule = options.rho.at
     ones = block.array(np.ones(block.slots.shape))
     return Penalties(ones, float(rule(t, False)), float(rule(t, True)), constant=False)
@@ -407,7 +407,7 @@ def reassemble(block: Block, known: Known, space: Space, state: State) -> tuple[
         near = z.near
         for before, removed in zip(reversed(spaces[:i]), reversed(known.removed[:i]), strict=True):
             directions = by_slot(block, removed)  # (B, d, n_near, 1)
-            values = before.near.apply_within(directions)
+            values = before.neighborhood.apply_within(directions)
             near = near - directions @ (transposed(values) @ near)
             mine, at_own = directions[:, 0, ...], values[:, 0, ...]
             mine, at_own = (pad_rows(x, w.shape[1], axis=1) for x in (mine, at_own))

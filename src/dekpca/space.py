@@ -39,8 +39,8 @@ class Known:
     directions: Array | None = None  # where to start: principal directions in landmark coordinates (m, <= k)
     landmark_values: Array | None = None  # and their eigenvalues
     stages: list[tuple[int, float]] = field(default_factory=list)  # numbers of landmarks, each with its estimated error
-    near: Heard | None = None  # samples, as each node and its neighbors sent them
-    rho_near: Array | None = None  # (B, d) penalties that the neighbors put on this node's z
+    samples: Heard | None = None  # of each node and its neighbors, as they were sent
+    rho: Array | None = None  # (B, d) penalties that the neighbors put on this node's z
     removed: list[Heard] = field(
         default_factory=list
     )  # directions removed by deflation, one for each finished component
@@ -97,7 +97,7 @@ class Space:
 
     own: OwnSpace
     gram: Factor  # of K_j = psi psi' + rest; a backend may overwrite it
-    near: NeighborhoodGram
+    neighborhood: NeighborhoodGram
     sites: Heard  # where the samples behind each slot are
     clean_rest: Array  # (B, n, n) of the own samples without noise
     trace: Array  # (B,) of K_j, without noise
@@ -133,12 +133,12 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
     xp = aac.array_namespace(block.samples)
     kernel, raw = known.kernel(options), coordinates.raw
     # the only node of a network has no neighbors to hear
-    sites = known.near or Heard((block.samples,), *np.zeros((2, block.n_nodes, 1), dtype=np.int64))
+    sites = known.samples or Heard((block.samples,), *np.zeros((2, block.n_nodes, 1), dtype=np.int64))
     sites = sites.narrowed()
     pools = [_pool(block, sites, p, kernel, coordinates) for p in range(len(sites.pools))]
     local_means = options.centering == "local"
-    near = neighborhood_gram(pools, sites.pool, sites.row, block.n_near, kernel, local_means, block.gram_bytes)
-    rest = near.own(block.samples.shape[1])
+    neighborhood = neighborhood_gram(pools, sites.pool, sites.row, block.n_near, kernel, local_means, block.gram_bytes)
+    rest = neighborhood.own(block.samples.shape[1])
     owners = [f"node {name}" for name in block.names]
     landmarks.check_finite(rest, owners, kernel)
     scale = xp.max(kernel.diagonal(block.samples) * block.mask, axis=1)
@@ -149,13 +149,13 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
         return center_blocks(blocks, block.mask, block.mask) if local_means else blocks
 
     sent = with_noise(block, options)
-    noisy = sent is not block.samples and known.near is not None
+    noisy = sent is not block.samples and known.samples is not None
     reach = clean = None
     if noisy:
         seen = raw if coordinates.marks is None else coordinates.marks.coordinates(kernel, sent)
         reach, clean = rest_between(sent, seen), rest_between(block.samples, raw)
     # Gram blocks that are not stored are computed later from uncentred psi
-    psi = (coordinates.center if near.stored else coordinates.centered)(block, options, known)
+    psi = (coordinates.center if neighborhood.stored else coordinates.centered)(block, options, known)
     own, gram = own_space(block, psi, rest, reach, scale)
     landmarks.check_kernel(block.samples, gram, block.own_sizes, owners, kernel, len(block.network) == 1)
     rho = _penalties(options, block.n_slots, gram, block.array(block.own_sizes), scale)
@@ -165,7 +165,7 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
     else:
         trace = xp.sum(xp.linalg.diagonal(rest), axis=1) + xp.sum(psi * psi, axis=(1, 2))
     undeflated = xp.maximum(gram.top, scale)
-    return Space(own, gram, near, sites, rest, trace, undeflated, None if rho is None else block.array(rho))
+    return Space(own, gram, neighborhood, sites, rest, trace, undeflated, None if rho is None else block.array(rho))
 
 
 def own_space(block: Block, psi: Array, rest: Array, reach: Array | None, scale: Array) -> tuple[OwnSpace, Factor]:
@@ -218,13 +218,13 @@ def _penalties(options: Options, n_slots: int, gram: Factor, sizes: Array, scale
 
 def deflate(block: Block, space: Space, removed: Heard) -> Space:
     """The space after every node has removed its component from its samples."""
-    near = space.near.deflated(removed.narrowed().pools)
+    neighborhood = space.neighborhood.deflated(removed.narrowed().pools)
     reach = space.own.reach
     if reach is not None:
         mine = pad_rows(by_slot(block, removed)[:, 0, ...], block.samples.shape[1], axis=1)
         reach = reach - (reach @ mine) @ transposed(space.own.rest @ mine)
-    own, gram = own_space(block, space.own.psi, near.own(block.samples.shape[1]), reach, space.scale)
-    return replace(space, own=own, gram=gram, near=near)
+    own, gram = own_space(block, space.own.psi, neighborhood.own(block.samples.shape[1]), reach, space.scale)
+    return replace(space, own=own, gram=gram, neighborhood=neighborhood)
 
 
 def by_slot(block: Block, heard: Heard) -> Array:

@@ -48,9 +48,9 @@ class Response:
         self.matrices: Array = None
 
     def __call__(self, rho: Penalties) -> Array:
-        if self.weights != (rho.near, rho.mine):
+        if self.weights != (rho.neighbor, rho.own):
             self.matrices = self.gram.response(rho.on_w, in_place=self.overwrite)
-            self.weights = rho.near, rho.mine
+            self.weights = rho.neighbor, rho.own
         return self.matrices
 
 

@@ -25,7 +25,7 @@ class Arrays:
     """Implements `Backend`."""
 
     def __init__(self, space: Space, options: Options, response: Callable[[Penalties], Array]):
-        self.own, self.near, self.options, self.response = space.own, space.near, options, response
+        self.own, self.neighborhood, self.options, self.response = space.own, space.neighborhood, options, response
         # of the last w step, for `measure`
         self.before: Functions | None = None
         self.gaps: Array = None
@@ -39,7 +39,7 @@ class Arrays:
             gap = w[:, None, m:, :]
             if anchored:
                 gap = gap - it.seen[j, ...]
-            shared = on.factor[:, None, None] * (it.shared_dual.w[j, ...] + on.near * w[:, :m, :])
+            shared = on.factor[:, None, None] * (it.shared_dual.w[j, ...] + on.neighbor * w[:, :m, :])
             return dual + on.weighted(gap), shared
 
         found = by_nodes(some, it.dual.shape[0], row_bytes(it.dual), it.dual)
@@ -59,10 +59,10 @@ class Arrays:
             return z.shared, z.near
 
         wanted = Estimate(*by_nodes(target, B, work, it.dual))
-        products = self.near.products(xp.reshape(wanted.near, (B * d, n, k)))
+        products = self.neighborhood.products(xp.reshape(wanted.near, (B * d, n, k)))
 
         def clip(j: slice) -> tuple[Array, ...]:
-            z, values = clipped(wanted[j], self.near.collect(products, j))
+            z, values = clipped(wanted[j], self.neighborhood.collect(products, j))
             return z.shared, z.near, values
 
         shared, near, values = by_nodes(clip, B, work, it.dual)
@@ -134,7 +134,7 @@ def unclipped(
         return Estimate(z.shared, near)
     # In shared coordinates shares lack - dual_z - rho z, the same for all neighbors; and the own share its larger weight.
     move = aac.array_namespace(shares).sum(shared_shares, axis=1)
-    move = move - rho.around[:, None, None] * (dual.z + rho.near * z.shared)
+    move = move - rho.around[:, None, None] * (dual.z + rho.neighbor * z.shared)
     move = move + rho.factor[:, None, None] * (dual.extra + rho.extra * (w - z.shared))
     return Estimate(z.shared + move / rho.on_z[:, None, None], z.near + near)
 
@@ -156,9 +156,9 @@ def clipped(z: Estimate, values: Array) -> tuple[Estimate, Array]:
 def consensus_target(seen: Array, z_shared: Array, dual: Array, shared_dual: SharedDual, rho: Penalties) -> Array:
     """(B, m + n, k): sum over q of rho P_j z_q - dual_jq."""
     xp = aac.array_namespace(seen)
-    shared = rho.near * xp.sum(z_shared, axis=1) + rho.extra * z_shared[:, 0, ...]
+    shared = rho.neighbor * xp.sum(z_shared, axis=1) + rho.extra * z_shared[:, 0, ...]
     shared = shared - (rho.n_slots * shared_dual.w - xp.sum(shared_dual.seen, axis=1) + shared_dual.extra)
-    own = rho.near * xp.sum(seen, axis=1) + rho.extra * seen[:, 0, ...] - xp.sum(dual, axis=1)
+    own = rho.neighbor * xp.sum(seen, axis=1) + rho.extra * seen[:, 0, ...] - xp.sum(dual, axis=1)
     return rho.factor[:, None, None] * xp.concat([shared, own], axis=1)
 
 
@@ -174,7 +174,10 @@ def next_shared_dual(dual: SharedDual, w: Array, z_shared: Array, rho: Penalties
     z = z_shared[:, 0, ...]
     seen = z_shared if by_slot else xp.sum(z_shared, axis=1, keepdims=True)
     return SharedDual(
-        dual.w + rho.near * w, dual.z + rho.near * z, dual.seen + rho.near * seen, dual.extra + rho.extra * (w - z)
+        dual.w + rho.neighbor * w,
+        dual.z + rho.neighbor * z,
+        dual.seen + rho.neighbor * seen,
+        dual.extra + rho.extra * (w - z),
     )
 
 

@@ -63,8 +63,8 @@ class Compiled:
         (B, d, n, k), p = it.dual.shape, it.z.near.shape[2]
         self.n_nodes, self.kept, self.dtype = B, min(k, n_components), it.dual.dtype
         self.response, self.memory = response, Memory()
-        self.near = space.near  # keeps the blocks alive that `block_at` points to
-        block_at, block_shape = self.near.blocks_of_nodes
+        self.neighborhood = space.neighborhood  # keeps the blocks alive that `block_at` points to
+        block_at, block_shape = self.neighborhood.blocks_of_nodes
         psi, rest, inverse = (np.ascontiguousarray(x) for x in (space.own.psi, space.own.rest, space.own.inverse))
         self.nodes = native.steps.Nodes(
             {"B": B, "d": d, "n": n, "p": p, "m": space.own.m, "k": k, "c": self.kept},
@@ -79,7 +79,7 @@ class Compiled:
 
     @classmethod
     def applies(cls, space: Space) -> bool:
-        return native.steps is not None and space.own.reach is None and space.near.in_memory
+        return native.steps is not None and space.own.reach is None and space.neighborhood.in_memory
 
     def shares(self, it: Iterate, rho: Penalties) -> tuple[Array, Array]:
         made, self.next_shares = self.next_shares, None
@@ -132,7 +132,7 @@ class Compiled:
         out = {name: self.memory.like(x) for name, x in like.items()}
         arrays = {name: np.ascontiguousarray(x) for name, x in given.items()}
         arrays |= {"factors": np.ascontiguousarray(rho.factors)} | {f"out_{name}": x for name, x in out.items()}
-        self.nodes.prepare(step, arrays, rho.near, rho.extra, negligible)
+        self.nodes.prepare(step, arrays, rho.neighbor, rho.extra, negligible)
         run_chunks(lambda nodes: self.nodes.run(nodes.start, nodes.stop), guided_chunks(self.n_nodes), rho.factors)
         self.nodes.release()
         return out

@@ -94,15 +94,15 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Penalties:
-    """rho_jq in one iteration: `factor` of node j, times `near` for its neighbors' z and `mine` for its own.
+    """rho_jq in one iteration: `factor` of node j, times `neighbor` for its neighbors' z and `own` for its own.
 
     Either each node found its own factor and the weights are 1 (`constant`: in all iterations), or the weights follow a schedule
     and the factors are 1.
     """
 
     factors: Array  # (B, d) of the node and its neighbors
-    near: float
-    mine: float
+    neighbor: float
+    own: float
     constant: bool
 
     def __getitem__(self, nodes: slice) -> Penalties:
@@ -119,7 +119,7 @@ class Penalties:
     @property
     def extra(self) -> float:
         """By how much the weight of a node's own z exceeds that of its neighbors'."""
-        return self.mine - self.near
+        return self.own - self.neighbor
 
     @property
     def around(self) -> Array:
@@ -128,36 +128,36 @@ class Penalties:
 
     def weighted(self, x: Array) -> Array:
         """x (B, d, ...) times the weight of each slot."""
-        if self.near == self.mine:
-            return x if self.near == 1.0 else self.near * x
+        if self.neighbor == self.own:
+            return x if self.neighbor == 1.0 else self.neighbor * x
         xp = aac.array_namespace(x)
-        weights = np.full((self.n_slots, *(1,) * (len(x.shape) - 2)), self.near)
-        weights[0] = self.mine
+        weights = np.full((self.n_slots, *(1,) * (len(x.shape) - 2)), self.neighbor)
+        weights[0] = self.own
         return xp.asarray(weights, dtype=x.dtype, device=aac.device(x)) * x
 
     @property
     def on_w(self) -> Array:
         """(B,) the sum of the penalties that tie the node's w to the z it sees."""
-        return self.factor * (self.mine + (self.n_slots - 1) * self.near)
+        return self.factor * (self.own + (self.n_slots - 1) * self.neighbor)
 
     @property
     def on_z(self) -> Array:
         """(B,) the sum of the penalties that the neighborhood puts on the node's z."""
-        return self.around * self.near + self.factor * self.extra
+        return self.around * self.neighbor + self.factor * self.extra
 
 
 @dataclass(frozen=True, eq=False)
 class SharedDual:
     """The multipliers in shared coordinates, where P_j z_q is z_q itself, as sums over the iterations so far.
 
-    dual_jq = sum of weight (w_j - z_q) = `w` - sum of weight z_q. So a node sends the same `w` to all neighbors, each subtracts its
-    own `z`, and no array needs a slot for each neighbor. Weights are `near`; `extra` has what the node's own constraint has beyond that.
+    dual_jq = sum of weight (w_j - z_q) = `w` - sum of weight z_q. So a node sends the same `w` to all neighbors, each subtracts its own `z`,
+    and no array needs a slot for each neighbor. Weights are `Penalties.neighbor`; `extra` has what the node's own constraint adds.
     """
 
     w: Array  # (B, m, k): sum of weight w_j
     z: Array  # (B, m, k): sum of weight z_j
     seen: Array  # sum of weight z_q: (B, 1, m, k) over all slots together, or (B, d, m, k) for diagnostics
-    extra: Array  # (B, m, k): sum of (mine - near) (w_j - z_j)
+    extra: Array  # (B, m, k): sum of (own - neighbor) (w_j - z_j)
 
     def __getitem__(self, nodes: slice) -> SharedDual:
         return SharedDual(*(x[nodes, ...] for x in self.arrays()))
