@@ -1,7 +1,7 @@
 """The program of a node: request, compute, repeat.
 
 It is written once, for a block of nodes (block.py), as a generator: it yields requests (messages.py), and an engine sends back the
-replies. It opens no file, socket or clock. Read top to bottom, `program` is the algorithm of docs/algorithm.md.
+replies. It opens no file, socket or clock. Read `program`, then `iterate`: the algorithm of docs/algorithm.md.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class State:
     iterate: Iterate
     verdict: int  # of the last check
     history: dict[str, list[Array]]  # by name, one array (B,) an iteration
-    finished: list[tuple[Array, Estimate]]  # w and z of the components that deflation is done with
-    runs: list[tuple[str, int]]  # verdict and iterations of these
+    finished: list[tuple[Array, Estimate]]  # w and z of the components found so far, one by one
+    runs: list[tuple[str, int]]  # verdict and iterations of each of them
 
     @property
     def w(self) -> Array:
@@ -82,7 +82,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
         block = replace(block, samples=known.columns.standardized(block.samples) * block.mask[..., None])
     if resume:
         coordinates = Coordinates.of(block, options, known)
-        if state.verdict == INTERRUPTED:  # resuming means to go on
+        if state.verdict == INTERRUPTED:  # the request to stop was answered by that stop
             state = replace(state, verdict=GO_ON)
     else:
         if options.gamma_by_variance:
@@ -96,7 +96,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     if options.random_features:
         return (yield from feature_answer(block, options, known, coordinates, state))
     marks, space = coordinates.marks, build_space(block, options, known, coordinates)
-    del coordinates  # psi is as large as many Gram blocks
+    del coordinates  # they are as large as many Gram blocks
     if len(block.network) == 1:
         return whole_answer(block, options, known, space)
     if known.rho is None:
@@ -107,12 +107,12 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     deflated = space
     for removed in known.removed:
         deflated = deflate(block, deflated, removed)
-    sequential = options.n_components if options.update == "paper" else 1
+    one_by_one = options.n_components if options.update == "paper" else 1
     while True:
         yield from iterate(block, options, known, deflated, state)
         state.finished.append((state.w, state.z))
         state.runs.append((VERDICTS[state.verdict] or "max_iter", state.iteration))
-        if len(state.finished) == sequential:
+        if len(state.finished) == one_by_one:
             break
         known.removed.append((yield tell_direction(deflated, state.w)))
         deflated = deflate(block, deflated, known.removed[-1])
@@ -120,8 +120,8 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
         state = replace(again, history=state.history, finished=state.finished, runs=state.runs)
     w, z = reassemble(block, known, space, state)
     turn, runs, history = state.iterate.rotation, state.runs, state.history
-    if sequential > 1:  # each is a component already
-        turn = block.array(np.eye(sequential))
+    if one_by_one > 1:  # each is a component already
+        turn = block.array(np.eye(one_by_one))
     del state, deflated  # as large as all that follows
     return (yield from separated_answer(block, options, known, marks, space, w, z, turn, runs, history))
 
@@ -229,7 +229,7 @@ def column_sums(block: Block, less: Array | None = None) -> Array:
 
 
 def learn_directions(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Script:
-    """The network's mean in landmark coordinates, then (unless there are too many) the principal directions of all the data there."""
+    """The network's mean in landmark coordinates; then, to start from, the principal directions of all the data there."""
     xp = aac.array_namespace(block.samples)
     m = coordinates.raw.shape[2]
     if options.centering == "global":
@@ -240,19 +240,19 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
         known.mean = total / float(block.sizes.sum())
     if options.random_features or options.init != "landmarks":
         return
-    keep = min(m, options.n_columns + EXTRA_COLUMNS)  # the extra ones are for the judge
+    keep = min(m, options.n_columns + EXTRA_COLUMNS)  # the extra ones are for the estimate of accuracy (judging.py)
 
-    def directions(triangle: Array) -> Array:
+    def directions(packed: Array) -> Array:
         scale = float(block.sizes.sum()) * xp.max(known.kernel(options).diagonal(known.points))
-        values, basis = landmarks.principal_directions(triangle, m, keep, scale)
+        values, basis = landmarks.principal_directions(packed, m, keep, scale)
         return xp.concat([values, xp.reshape(basis, (-1,))])
 
-    def triangle(nodes: slice) -> tuple[Array]:
+    def covariance(nodes: slice) -> tuple[Array]:
         psi = coordinates.centered(block, options, known, nodes)
         flat = xp.reshape(psi, (-1, m))
         return (transposed(flat) @ flat,)
 
-    (total,) = summed(triangle, block.n_nodes, coordinates.raw)
+    (total,) = summed(covariance, block.n_nodes, coordinates.raw)
     found = yield from network_sum(
         block, "covariance", landmarks.pack_triangle(total[None, ...])[0, :], directions, keep * (1 + m)
     )
@@ -265,8 +265,8 @@ def exchange_penalties(block: Block, space: Space) -> Script:
         return None
     xp = aac.array_namespace(block.samples)
     own = xp.broadcast_to(space.rho[:, None, None], (block.n_nodes, block.n_slots, 1))
-    nothing, one = space.rho[:, None][:, :0], np.ones(block.slots.size, dtype=np.int64)
-    heard, _ = yield Exchange("rho", own, nothing, one, one, rows=1)
+    no_shared, one_row = space.rho[:, None][:, :0], np.ones(block.slots.size, dtype=np.int64)
+    heard, _ = yield Exchange("rho", own, no_shared, one_row, one_row, rows=1)
     return heard.slots(slice(0, block.n_nodes))[:, :, 0]
 
 
@@ -318,16 +318,16 @@ def penalties(block: Block, options: Options, known: Known, t: int) -> Penalties
 def iterate(block: Block, options: Options, known: Known, space: Space, state: State) -> Script:
     """Iterate until all nodes stop: for one component (the paper's update) or for all at once.
 
-    w_j is node j's part of the answer, over its own samples; z_j is its neighborhood's estimate of the whole. The constraints are
-    w_j = P_j z_q for the node itself and each neighbor q, P_j the projection on what j can express; dual_jq is the multiplier of one.
+    w_j is node j's part of the answer, over the landmarks and its own samples; z_j is its neighborhood's estimate of the whole. The constraints are
+    w_j = P_j z_q for the node itself and each neighbor q, P_j the projection on what j can express; dual_jq is the multiplier of that constraint.
 
         share  l -> j   how l wants z_j to move: dual_lj + rho_l (w_l - P_l z_j)
-               j        z_j moves by the mean of the shares, weighted by rho; its singular values are clipped at 1
+               j        z_j moves by the sum of the shares over the sum of rho; its singular values are clipped at 1
         view   j -> l   the values of z_j on the samples of l
                l        P_l z_j from these; w_l, the exact optimum given all P_l z_j and dual_lj; dual_lj += rho_l (w_l - P_l z_j)
 
     Every few iterations all nodes check together whether to stop. `state.iterate` has w, z and dual; each step replaces what it
-    computes. `space.gram` may be overwritten.
+    computes. With constant penalties `space.gram` is overwritten: nothing needs it after the iteration.
     """
     it = state.iterate
     steps = backend_for(options, space, it, penalties(block, options, known, state.iteration))
@@ -368,8 +368,8 @@ def check(block: Block, options: Options, values: Array, progress: stopping.Prog
     k, like = values.shape[2], {"dtype": values.dtype, "device": aac.device(values)}
     busy = stopping.unfinished(progress, options.tol)
     moments = xp.reshape(xp.sum(transposed(values) @ values, axis=0), (k * k,))
-    state = xp.stack([xp.sum(xp.astype(busy, values.dtype)), moments[0] * 0 + float(asked)])
-    mine = xp.concat([state, moments])
+    counts = xp.stack([xp.sum(xp.astype(busy, values.dtype)), xp.full((), float(asked), **like)])
+    mine = xp.concat([counts, moments])
 
     def decide(total: Array) -> Array:
         good = bool(xp.all(sane(total)))
@@ -395,7 +395,7 @@ def tell_direction(space: Space, w: Array) -> NeighborBroadcast:
 
 
 def reassemble(block: Block, known: Known, space: Space, state: State) -> tuple[Array, Estimate]:
-    """All components over the original samples: the removed directions are put back, the last one first."""
+    """All components as coefficients over the original samples: each deflation is undone, the last one first."""
     xp = aac.array_namespace(block.samples)
     if len(state.finished) == 1:
         return state.finished[0]
