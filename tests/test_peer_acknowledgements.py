@@ -27,7 +27,7 @@ class Receiver:
         self.syncs = []  # what waits for the disk; nothing is synced until `sync`
         self.messages.sync = self.syncs.append
         self.said = asyncio.Queue()
-        self.receipts = self.server._acknowledgements("b", self._messages())
+        self.receipts = self.server._acknowledgements("b", self._messages(), (0, ""))
 
     async def _messages(self):
         while (data := await self.said.get()) is not None:

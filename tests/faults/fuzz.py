@@ -242,13 +242,13 @@ class Node:
             yield data
 
     async def deliver(self, messages: Iterable[Said]) -> None:
-        async for rounds in self.server._acknowledgements("b", self.each(messages)):
+        async for rounds in self.server._acknowledgements("b", self.each(messages), (0, "")):
             self.outcomes["acknowledged"] += len(rounds)
 
     async def handshake(self, messages: Iterable[Said]) -> None:
         if self.outcomes["messages read"] % 2:  # a node that knows nothing yet believes more
             self.protocol.membership = Membership("a", ["b", "c"], 30)
-        async for _ in self.server._handshake("b", self.each(messages)):
+        async for _ in self.server._handshake("b", self.each(messages), ""):
             self.outcomes["handshakes"] += 1
             if self.protocol.membership.complete:
                 self.protocol.membership.network()

@@ -149,10 +149,11 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     settings = prepared.config
     rows, columns = prepared.samples.shape
     named = "" if prepared.features.names is None else "fingerprint" if settings.secret_columns else "names"
-    lines = peer.disclosure.disclosure(prepared.settings, rows, columns, list(settings.neighbors), named)
+    whom = [*settings.neighbors, *(f"{name} (if nodes are lost)" for name in settings.fallback)]
+    lines = peer.disclosure.disclosure(prepared.settings, rows, columns, whom, named)
     err.print(f"Node {settings.name}, run {settings.run}. What will leave this machine:", highlight=False, markup=False)
-    for what, whom in lines:
-        err.print(f"  - {what}\n      {whom}", highlight=False, soft_wrap=True, markup=False)
+    for what, to in lines:
+        err.print(f"  - {what}\n      {to}", highlight=False, soft_wrap=True, markup=False)
     err.print("docs/privacy.md says what can be learned from each.", highlight=False)
     if yes:
         return

@@ -5,6 +5,7 @@
     node         all neighbors together: rounds, limits, lost and stuck nodes, how a run ends
     window       messages to a neighbor until it acknowledges them
     membership   what is known of the network
+    views        who goes on when nodes are lost, and whose answer is the answer; view_messages has their form on the wire
     handshake    settings that two nodes compare before anything else
     progress     which node is stuck
     checks       what a neighbor may send: sizes and shapes, before memory is taken
@@ -15,7 +16,8 @@ it raises an error of errors.py if the neighbor has broken the protocol. `now` i
 tests and simulations run thousands of nodes in one process, and every failure can be repeated.
 
 What happens when a node is killed. Its connections end (`Unreachable`, the link is DOWN). The program of each neighbor goes on until it
-needs a message of it, and then waits; `check_waiting` ends that with PeerLost after `peer_timeout`. Meanwhile messages for the node stay in
+needs a message of it, and then waits; after `peer_timeout` `check_waiting` ends that with PeerLost, or `tend` lets the survivors agree
+on going on without it (ViewChanged). Meanwhile messages for the node stay in
 the window. Started again, it reads its checkpoint and the messages that it has acknowledged (storage/), and its program runs from the
 checkpoint. The handshake says that it is the same run; `Opening` says which messages it holds. Its neighbors send the others, and it sends
 again what it says, with the same round numbers: a neighbor that has a message already acknowledges it and drops it. Nothing else is special about a
