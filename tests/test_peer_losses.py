@@ -13,7 +13,7 @@ from dekpca import Network
 from dekpca.cli.common import FAILED, NOT_CONVERGED, USAGE
 from dekpca.cli.node import EXCLUDED, MISSING, STOPPED
 from dekpca.engines.peer.app import config
-from dekpca.engines.peer.errors import BelowQuorum, Disagreement, Excluded
+from dekpca.engines.peer.errors import BelowQuorum, Disagreement, Excluded, ProtocolError
 from dekpca.engines.peer.protocol import views as rules_of_views
 from dekpca.engines.peer.protocol import wire_pb2 as wire
 from dekpca.engines.peer.protocol.checks import MessageHead
@@ -146,6 +146,41 @@ def test_a_node_started_again_keeps_its_promises():
     again.add({"3": Status(version=9, view=View(7, "3"))})  # all nodes again: not within the view that it has entered
     again.update(("3",), (), 1e9, 0.0)
     assert again.own.view.number < 7
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        Status(1, View(1, "2", (Lost("9", 5.0),))),
+        Status(1, View(1, "2", (), (("1", "9"),))),
+        Status(1, View(), View(1, "2", (), (), (("1", "9"),))),
+        Status(1, down=("9",)),
+    ],
+)
+def test_statuses_about_strangers_are_refused(lie):
+    nodes = agreeing(Network.ring(5))
+    with pytest.raises(ProtocolError, match="not in the network"):
+        nodes["1"].add({"2": lie})
+    early = Views("1", Quorum())
+    early.add({"2": lie})  # nothing is known yet
+    early.begin(nodes["1"].records)
+    assert not early.statuses
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        View(1, "2", (), (("1", "2"), ("2", "3"))),  # node 2 is cut off
+        View(1, "2", (), (), (("1", "3"),)),  # an edge that node 1 does not have
+        View(1, "2", (Lost("1", 5.0),)),
+        View(1, "2", tuple(Lost(name, 5.0) for name in ("0", "3", "4"))),  # too few
+    ],
+)
+def test_a_view_that_cannot_be_is_not_accepted(view):
+    nodes = agreeing(Network.ring(5))
+    nodes["1"].add({"2": Status(1, view)})
+    nodes["1"].update((), (), 1e9, 0.0)
+    assert nodes["1"].own.view == View()
 
 
 def test_statuses_survive_the_wire():

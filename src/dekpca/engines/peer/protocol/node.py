@@ -63,6 +63,8 @@ class NodeProtocol:
         self.view = View() if views is None else views.kept.program  # that the program runs in
         used = set() if views is None else views.spares()
         self.neighbors |= {other: Neighbor(other, spare=True, called=other in used) for other in fallback}
+        if views is not None:
+            views.reach = set(self.neighbors)
         self.started, self._wall = now, wall - now  # seconds of the Unix epoch when this clock was 0
         self._ticked = now
         self.phase = Phase.MEETING

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....network import Network, listing, natural_key
-from ..errors import BelowQuorum, Disagreement, Excluded, PeerError, RunFailed
+from ..errors import BelowQuorum, Disagreement, Excluded, PeerError, ProtocolError, RunFailed
 from .membership import Record
 
 Key = tuple[int, str]  # number of a view, and who proposed it
@@ -137,6 +137,7 @@ class Views:
             self.kept = replace(self.kept, status=again)
         self.statuses: dict[str, Status] = {}  # of the others
         self.records: Mapping[str, Record] = {}
+        self.reach: set[str] = set()  # neighbors and fallback neighbors, the edges that this node can use
         self.cut = False  # nodes beyond the lost ones cannot be reached: fallback neighbors are called
         self._cut_since: float | None = None
         self._below_since: float | None = None
@@ -165,7 +166,9 @@ class Views:
         self.records = records
         self._least = least if given is None else given
         self._edges = {_edge(a, b) for a, (around, _) in records.items() for b in around}
+        self.reach |= set(records[self.name][0])
         self._total = sum(rows for _, rows in records.values())
+        self.statuses = {name: status for name, status in self.statuses.items() if self.knows(name, status)}
 
     # ------------------------------------------------------------------ views
     def members(self, view: View) -> set[str]:
@@ -206,10 +209,19 @@ class Views:
         return self.own if name == self.name else self.statuses.get(name, Status())
 
     def add(self, statuses: Mapping[str, Status]) -> bool:
-        """What neighbors pass on; returns whether any of it is new."""
+        """What neighbors pass on; returns whether any of it is new. Raises ProtocolError if it is about nodes that are not of this run."""
+        if self.begun and not all(self.knows(name, status) for name, status in statuses.items()):
+            raise ProtocolError("a status of a node, or about nodes, that are not in the network")
         new = {n: s for n, s in statuses.items() if n != self.name and s.version > self.status(n).version}
         self.statuses |= new
         return bool(new)
+
+    def knows(self, name: str, status: Status) -> bool:
+        """Whether all that a status names is in the network."""
+        views = (status.view, status.entered)
+        edges = [edge for view in views for edge in (*view.broken, *view.spare)]
+        named = {name, *status.down, *status.spare, *(end for edge in edges for end in edge)}
+        return named.union(*(view.without for view in views)) <= self.records.keys()
 
     # ------------------------------------------------------------------ rules
     def update(self, down: Iterable[str], spare: Iterable[str], wall: float, now: float) -> None:
@@ -238,8 +250,11 @@ class Views:
 
     def _acceptable(self, view: View) -> bool:
         members = self.members(view)
-        within = self.name in members and members <= self.members(self.own.entered)
-        return view.key > self.own.view.key and within and self.has_quorum(members)
+        later = view.key > self.own.view.key and self.name in members and members <= self.members(self.own.entered)
+        if not later or not self.has_quorum(members):
+            return False
+        edges = self.edges(view)  # a member that lies may have proposed it
+        return self.around(view) <= self.reach and _component(self.name, edges) == members
 
     def _accept(self) -> None:
         offered = [status.view for status in self.statuses.values() if self._acceptable(status.view)]

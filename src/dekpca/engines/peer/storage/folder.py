@@ -82,7 +82,7 @@ class RunFolder:
         self.database = Database(self.path)
         self._open.append(self.database.close)
         self.claim(facts)
-        if self._fact("view") != str(self.views.program):  # killed before it could
+        if (self._fact("view") or str(View())) != str(self.views.program):  # killed before it could
             self._forget_view(self.views.program)
         self.messages = MessageLog(self.database)
         self._open.append(lambda: self.messages.close())
@@ -153,11 +153,10 @@ class RunFolder:
         self.messages = MessageLog(self.database)
 
     def _forget_view(self, view: View) -> None:
-        if self._fact("view") is not None or view.number:
-            self.database.wipe(["chunk", "value"])
-            for name in ("checkpoints", "trimmed"):
-                self.database.write("DELETE FROM fact WHERE name = ?", [name])
-            self._kept, self._known = [], None
+        self.database.wipe(["chunk", "value"])
+        for name in ("checkpoints", "trimmed"):
+            self.database.write("DELETE FROM fact WHERE name = ?", [name])
+        self._kept, self._known = [], None
         self._keep("view", str(view))  # last: killed before, this is done again
 
     def _fact(self, name: str) -> Any:
