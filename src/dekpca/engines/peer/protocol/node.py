@@ -513,10 +513,13 @@ class NodeProtocol:
         if self.views is None or not self.views.begun or self.limits is None or self.error is not None:
             return []
         self._forgive(now)
+        # Owners start their nodes again minutes apart: the first one waits longer.
+        alone = all(n.answered_at is None for n in self.neighbors.values())
+        limit = self.timeouts.start if alone else self.timeouts.peer
         silent = {
             n.name
             for n in self.neighbors.values()
-            if n.silent(now, self.started) > self.timeouts.peer or self._takes_nothing(n, now)
+            if n.silent(now, self.started) > limit or self._takes_nothing(n, now)
         }
         down = {name for name in self.near & silent if not self.neighbors[name].finished}
         spare = {n.name for n in self.neighbors.values() if n.spare and n.joined and n.up and n.name not in silent}
