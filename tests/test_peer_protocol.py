@@ -31,6 +31,7 @@ from dekpca.engines.peer.protocol.events import (
     Refusal,
     Refused,
     SaveFinished,
+    SaveViews,
     TheyRefused,
     Unreachable,
     WeRefused,
@@ -39,6 +40,7 @@ from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from dekpca.engines.peer.protocol.membership import Membership
 from dekpca.engines.peer.protocol.neighbor import TRANSITIONS, Link, Neighbor, Notice, Stage
 from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
+from dekpca.engines.peer.protocol.views import Kept, Lost, Quorum, Status, View, Views
 from peer_nodes import protocol
 
 LIMITS = Limits("r", "<f8", 1000, 32)
@@ -265,6 +267,50 @@ def test_a_finish_is_believed_when_it_is_on_disk():
     here.receive("b", FinishSaved(), 2.0)
     assert here.neighbors["b"].finished
     assert here.all_acknowledged(1)  # it needs nothing any more
+
+
+# ---------------------------------------------------------------------- views
+TRIANGLE = {"a": "bc", "b": "ac", "c": "ab"}
+
+
+def begun(name: str, edges: dict[str, str], kept: Kept | None = None, fallback: str = "") -> NodeProtocol:
+    """A node of a run that goes on without lost nodes, whose program has begun; all neighbors have joined and answer, at time 0."""
+    membership = Membership(name, edges[name], 10)
+    membership.add({other: (tuple(around), 10) for other, around in edges.items()}, name)
+    views = Views(name, Quorum(), kept, settle=3.0)
+    here = NodeProtocol(name, "r", SAME, membership, edges[name], TIMEOUTS, 0.0, views=views, fallback=fallback)
+    here.check_meeting(0.0)
+    save(here, here.begin(LIMITS, 0, 0, {}, 0.0))
+    for other in edges[name]:
+        here.receive(other, HandshakeReceived(SAME, {}), 0.0)
+        here.receive(other, Answered(), 0.0)
+    return here
+
+
+def save(here: NodeProtocol, actions) -> None:
+    for action in actions:
+        if isinstance(action, SaveViews):
+            save(here, here.views_saved(action.kept))
+        if isinstance(action, SaveFinished):
+            save(here, here.receive(action.name, FinishSaved(), 0.0))
+
+
+def without(number: int, *names: str, proposer: str = "a") -> View:
+    return View(number, proposer, tuple(Lost(name, 1.0) for name in names))
+
+
+def test_late_acknowledgements_of_an_earlier_view_do_not_count():
+    """The rounds of a view begin at 1 again: a message of the new view must not be taken for delivered."""
+    here = begun("b", TRIANGLE)
+    here.start_round(1, [("a", "old")], {}, 0.0)
+    save(here, here.receive("a", Heartbeat(statuses={"a": Status(1, view=without(1, "c"))}), 1.0))
+    assert here.enter_view().number == 1
+    here.start_round(1, [("a", "new")], {}, 1.0)
+    here.receive("a", Acknowledged((1,), (0, "")), 2.0)
+    here.receive("a", Opening(0, frozenset({1}), (0, "")), 2.0)
+    assert here.neighbors["a"].window.pending(0) == [(1, "new")]
+    here.receive("a", Acknowledged((1,), (1, "a")), 3.0)
+    assert here.all_acknowledged(1)
 
 
 # ---------------------------------------------------------------------- nodes joined by a link

@@ -170,6 +170,8 @@ class NodeProtocol:
         return [*actions, WakeProgram()] if current and n.apply(events.NoticeDelivered()) else actions
 
     def _opening(self, n: Neighbor, event: events.Opening, now: float) -> list[Action]:
+        if event.view != self.view.key:
+            return []  # late: the window is of another view
         lost = n.window.reopen(event.through, event.held)
         if not lost:
             return [WakeProgram()]
@@ -180,6 +182,8 @@ class NodeProtocol:
         return self.fail(Damaged(text), text)
 
     def _acknowledged(self, n: Neighbor, event: events.Acknowledged, now: float) -> list[Action]:
+        if event.view != self.view.key:
+            return []  # late: the window is of another view
         n.taken_at = self.moved_at = now
         taken = n.window.acknowledge(event.rounds)
         # Otherwise the program waits for something else.
