@@ -40,7 +40,7 @@ from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from dekpca.engines.peer.protocol.membership import Membership
 from dekpca.engines.peer.protocol.neighbor import TRANSITIONS, Link, Neighbor, Notice, Stage
 from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
-from dekpca.engines.peer.protocol.views import Kept, Lost, Quorum, Status, View, Views
+from dekpca.engines.peer.protocol.views import Kept, Lost, Quorum, Status, View, ViewChanged, Views
 from peer_nodes import protocol
 
 LIMITS = Limits("r", "<f8", 1000, 32)
@@ -311,6 +311,21 @@ def test_late_acknowledgements_of_an_earlier_view_do_not_count():
     assert here.neighbors["a"].window.pending(0) == [(1, "new")]
     here.receive("a", Acknowledged((1,), (1, "a")), 3.0)
     assert here.all_acknowledged(1)
+
+
+def test_a_node_does_not_answer_for_a_view_that_it_has_not_computed():
+    """The view changes while the program looks whether its answer is final, and that is not on disk yet."""
+    here = begun("b", TRIANGLE)
+    here.start_finishing(0.0)
+    save(here, here.check_answer(0.0)[0])
+    assert here.views.own.answered == (0, "")
+    pending = here.receive("a", Heartbeat(statuses={"a": Status(1, view=without(1, "c"))}), 1.0)
+    assert here.views.own.entered.number == 1
+    save(here, here.check_answer(1.0)[0])
+    assert here.views.own.answered is None
+    save(here, pending)
+    with pytest.raises(ViewChanged):
+        here.check_answer(1.0)
 
 
 # ---------------------------------------------------------------------- nodes joined by a link

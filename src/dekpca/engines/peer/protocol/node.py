@@ -621,7 +621,7 @@ class NodeProtocol:
         actions = self.tend(now)
         if self.views.own.answered != self.view.key and self.all_acknowledged(self.round):
             before = self.views.kept
-            self.views.answer()
+            self.views.answer(self.view.key)
             actions += [SaveViews(self.views.kept)] if self.views.kept != before else []
             actions += self._follow(self.views.own.down, self.views.own.spare, now)
         return actions, self.views.saved.status.final is not None

@@ -228,10 +228,10 @@ class Views:
         if self.kept != before:
             self._say(version=before.status.version + 1)
 
-    def answer(self) -> None:
-        """The program has ended in its view."""
-        if self.own.answered != self.kept.program.key:
-            self._say(answered=self.kept.program.key, version=self.own.version + 1)
+    def answer(self, view: Key) -> None:
+        """The program has ended in this view. That counts unless it must begin anew in another one."""
+        if view == self.kept.program.key and view != self.own.answered:
+            self._say(answered=view, version=self.own.version + 1)
 
     def _say(self, **changes: object) -> None:
         self.kept = replace(self.kept, status=replace(self.own, **changes))  # type: ignore[arg-type]
