@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dekpca.engines.peer.errors import Damaged, Disagreement, PeerError, PeerLost, ProtocolError
+from dekpca.engines.peer.errors import BelowQuorum, Damaged, Disagreement, PeerError, PeerLost, ProtocolError
 from dekpca.engines.peer.protocol import events
 from dekpca.engines.peer.protocol import wire_pb2 as wire
 from dekpca.engines.peer.protocol.checks import PROTOCOL, UNSYNCED, WAITING, Limits, MessageHead
@@ -40,7 +40,7 @@ from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from dekpca.engines.peer.protocol.membership import Membership
 from dekpca.engines.peer.protocol.neighbor import TRANSITIONS, Link, Neighbor, Notice, Stage
 from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
-from dekpca.engines.peer.protocol.views import Kept, Lost, Quorum, Status, View, ViewChanged, Views
+from dekpca.engines.peer.protocol.views import Kept, Lost, Quorum, Status, View, ViewChanged, Views, Vote
 from peer_nodes import protocol
 
 LIMITS = Limits("r", "<f8", 1000, 32)
@@ -295,6 +295,14 @@ def save(here: NodeProtocol, actions) -> None:
             save(here, here.receive(action.name, FinishSaved(), 0.0))
 
 
+def live(here: NodeProtocol, until: int, alive: str, since: int = 0) -> None:
+    """Look at the clock every second; these neighbors answer."""
+    for now in range(since + 1, until + 1):
+        for other in alive:
+            here.receive(other, Answered(), float(now))
+        save(here, here.tend(float(now)))
+
+
 def without(number: int, *names: str, proposer: str = "a") -> View:
     return View(number, proposer, tuple(Lost(name, 1.0) for name in names))
 
@@ -326,6 +334,20 @@ def test_a_node_does_not_answer_for_a_view_that_it_has_not_computed():
     save(here, pending)
     with pytest.raises(ViewChanged):
         here.check_answer(1.0)
+
+
+def test_a_fallback_neighbor_of_a_view_that_only_votes_is_missed_when_it_is_lost():
+    """Such a view does not change the program, nor the neighbors that the program has."""
+    edges = {"a": "lx", "l": "ay", "x": "a", "y": "l"}
+    view = replace(without(1, "l"), spare=(("x", "y"),))
+    said = Status(5, view, view, answered=(0, ""), vote=Vote(view.key, (0, "")))
+    here = begun("x", edges, Kept(said), fallback="y")
+    here.receive("y", HandshakeReceived(SAME, {}), 0.0)
+    live(here, 20, "ay")
+    assert here.views.own.down == () and here.error is None
+    live(here, 60, "a", since=20)
+    assert isinstance(here.error, BelowQuorum), here.views.own
+    assert "node l, node y cannot be reached" in str(here.error)
 
 
 # ---------------------------------------------------------------------- nodes joined by a link

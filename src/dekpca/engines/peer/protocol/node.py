@@ -520,7 +520,10 @@ class NodeProtocol:
             for n in self.neighbors.values()
             if n.silent(now, self.started) > self.timeouts.peer or self._takes_nothing(n, now)
         }
-        down = {name for name in self.near & silent if not self.neighbors[name].finished}
+        # A view that only votes does not change the program's neighbors, but may have others.
+        views = self.views
+        watched = self.near | views.around(views.own.entered) | views.around(views.own.view)
+        down = {name for name in watched & silent if not self.neighbors[name].finished}
         spare = {n.name for n in self.neighbors.values() if n.spare and n.joined and n.up and n.name not in silent}
         said = self.views.own
         same = said.down == tuple(sorted(down)) and said.spare == tuple(sorted(spare))
