@@ -350,6 +350,20 @@ def test_a_fallback_neighbor_of_a_view_that_only_votes_is_missed_when_it_is_lost
     assert "node l, node y cannot be reached" in str(here.error)
 
 
+def test_a_finish_is_not_believed_before_the_final_answer_is_known():
+    """Else a leaf that was started again waits for ever for a neighbor that has finished and died."""
+    path = {"b": "f", "f": "bg", "g": "f"}
+    said = Status(5, answered=(0, ""), vote=Vote((0, ""), (0, "")))
+    for knows in (True, False):
+        here = begun("b", path, Kept(said))
+        final = {"f": Status(9, answered=(0, ""), vote=said.vote, final=(0, ""))} if knows else {}
+        save(here, here.receive("f", Heartbeat(finished=True, statuses=final), 1.0))
+        assert here.neighbors["f"].finished == knows
+        live(here, 60, "", since=1)
+        assert (here.views.own.final is not None) == knows
+        assert isinstance(here.error, BelowQuorum) != knows
+
+
 # ---------------------------------------------------------------------- nodes joined by a link
 TIMEOUTS = Timeouts(peer=30, start=60, beat=1, progress=100)
 ROUNDS = 12

@@ -143,7 +143,9 @@ class NodeProtocol:
         n.heartbeat, n.silence = event, (event.silence, now)
         n.told = Told(event.idle, event.waits_for, now)
         actions = self._hear_statuses(n, event, now)
-        if event.finished and not n.finished:
+        # Where nodes vote, a neighbor that has finished knows the final answer. It says so again until this node does, too: else it would not be
+        # missed if it died before.
+        if event.finished and not n.finished and (self.views is None or self.views.own.final is not None):
             actions.append(SaveFinished(n.name))
         if event.stop_reason:
             if event.stop_reason != n.stop_reason:
