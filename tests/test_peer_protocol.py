@@ -364,6 +364,26 @@ def test_a_finish_is_not_believed_before_the_final_answer_is_known():
         assert isinstance(here.error, BelowQuorum) != knows
 
 
+FIVE = {name: "abcde".replace(name, "") for name in "abcde"}
+
+
+def test_a_lost_node_that_has_the_answer_the_others_vote_for_waits_for_them():
+    vote = Vote((0, ""), (0, ""))
+    view = without(1, "d", "e")
+    for silent in (False, True):
+        here = begun("d", FIVE, Kept(Status(5, answered=(0, ""))))
+        status = Status(7, view, view, answered=(0, ""), vote=Vote(view.key, (0, "")))
+        save(here, here.receive("a", Heartbeat(statuses={"a": status}), 1.0))
+        live(here, 60, "" if silent else "abc", since=1)
+        if silent:  # nobody is left to wait for
+            assert isinstance(here.error, BelowQuorum)
+        else:
+            assert here.error is None
+            votes = {name: replace(status, version=8) for name in "bc"}
+            save(here, here.receive("a", Heartbeat(statuses=votes), 61.0))
+            assert here.views.own.final == vote.answer
+
+
 # ---------------------------------------------------------------------- nodes joined by a link
 TIMEOUTS = Timeouts(peer=30, start=60, beat=1, progress=100)
 ROUNDS = 12

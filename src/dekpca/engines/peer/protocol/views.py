@@ -335,7 +335,8 @@ class Views:
 
     def _propose(self, wall: float, now: float) -> None:
         entered = max((status.entered for status in (self.own, *self.statuses.values())), key=lambda view: view.key)
-        reached, wanted, self.cut = self._reached(entered)
+        member = self.name in self.members(entered)  # else it waits for what the others vote for, as long as it hears of them
+        reached, wanted, self.cut = self._reached(entered if member else self.own.entered)
         self._cut_since = (now if self._cut_since is None else self._cut_since) if self.cut else None
         if self.has_quorum(reached):
             self._below_since = None
@@ -343,6 +344,8 @@ class Views:
             self._below_since = now if self._below_since is None else self._below_since
             if now - self._below_since >= self.settle:
                 raise self._too_few(reached)
+            return
+        if not member:
             return
         if self.name != min(reached, key=natural_key) or (self.cut and now - (self._cut_since or now) < self.settle):
             return
