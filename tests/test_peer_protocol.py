@@ -384,6 +384,20 @@ def test_a_lost_node_that_has_the_answer_the_others_vote_for_waits_for_them():
             assert here.views.own.final == vote.answer
 
 
+def test_a_lost_node_stops_nobody():
+    """Whether the others compute anew, before the program has begun to, or only vote."""
+    view = without(1, "d", "e")
+    voted = Status(5, view, view, answered=(0, ""), vote=Vote(view.key, (0, "")))
+    stop = Heartbeat(phase=Phase.ITERATING, stop_reason="its folder is lost", stops_all=True, kind="Damaged")
+    for kept in (Kept(voted), Kept(Status(5, view, view), view)):
+        here = begun("c", FIVE, kept)
+        here.view, here.near = View(), set("abde")  # as long as the program has not heard of the view
+        here.receive("d", stop, 1.0)
+        assert here.error is None
+        here.receive("b", stop, 1.0)
+        assert isinstance(here.error, Damaged)
+
+
 # ---------------------------------------------------------------------- nodes joined by a link
 TIMEOUTS = Timeouts(peer=30, start=60, beat=1, progress=100)
 ROUNDS = 12

@@ -153,8 +153,10 @@ class NodeProtocol:
             n.stop_reason = event.stop_reason
             n.apply(events.StopNotice())
             # A node that stops before it has begun, perhaps with wrong settings, stops only nodes that have not begun either. One that was lost
-            # stops nobody.
-            heeded = self.limits is None or (event.phase != Phase.MEETING and n.name in self.near)
+            # stops nobody, even if the program has not heard yet that it was.
+            views = self.views
+            near = self.near if views is None or not views.begun else views.around(views.own.entered)
+            heeded = self.limits is None or (event.phase != Phase.MEETING and n.name in near)
             if event.stops_all and not self.finished and heeded:
                 kind = KINDS.get(event.kind, PeerLost)  # so that all nodes end with the same error
                 actions += self.fail(kind(f"{event.stop_reason} (says node {n.name})"), event.stop_reason)
