@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dekpca.engines.peer.errors import BelowQuorum, Damaged, Disagreement, PeerError, PeerLost, ProtocolError
+from dekpca.engines.peer.errors import BelowQuorum, Damaged, Disagreement, Excluded, PeerError, PeerLost, ProtocolError
 from dekpca.engines.peer.protocol import events
 from dekpca.engines.peer.protocol import wire_pb2 as wire
 from dekpca.engines.peer.protocol.checks import PROTOCOL, UNSYNCED, WAITING, Limits, MessageHead
@@ -396,6 +396,26 @@ def test_a_lost_node_stops_nobody():
         assert here.error is None
         here.receive("b", stop, 1.0)
         assert isinstance(here.error, Damaged)
+
+
+def test_an_older_view_without_a_node_does_not_exclude_it():
+    """a entered view 1 alone, and was cut off; b, c and d went on in view 2 with the answer of view 0, which a has given up."""
+    first, second = without(1, "d", "e"), without(2, "a", "e", proposer="b")
+    voted = Status(5, second, second, answered=(0, ""), vote=Vote(second.key, (0, "")))
+    late = Status(9, first, first)
+    d = begun("d", FIVE, Kept(voted))
+    save(d, d.receive("b", Heartbeat(statuses={"a": late}), 1.0))
+    assert d.error is None
+    a = begun("a", FIVE, Kept(late, first))
+    save(a, a.receive("b", Heartbeat(statuses={"d": replace(voted, final=(0, ""))}), 1.0))
+    assert isinstance(a.error, Excluded)
+    assert "nothing of it is in their answer" not in str(a.error)
+    assert "its rows are in their answer" in str(a.error)
+    left_out = begun("a", FIVE, Kept(Status(5, answered=(0, ""))))
+    done = Status(9, second, second, answered=second.key, vote=Vote(second.key, second.key), final=second.key)
+    save(left_out, left_out.receive("b", Heartbeat(statuses={"b": done}), 1.0))
+    assert isinstance(left_out.error, Excluded)
+    assert "nothing of it is in their answer" in str(left_out.error)
 
 
 # ---------------------------------------------------------------------- nodes joined by a link

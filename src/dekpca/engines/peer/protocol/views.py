@@ -36,6 +36,9 @@ from .membership import Record
 
 Key = tuple[int, str]  # number of a view, and who proposed it
 Edge = tuple[str, str]  # the first by name first
+NOTHING_TO_DO = (
+    "Nothing can be done in this run: delete the folder; to take part, agree with the others on a new run, with another run id and other folders"
+)
 
 
 class Lost(NamedTuple):
@@ -285,26 +288,35 @@ class Views:
         chosen |= {status.final for status in said if status.final is not None}
         for answer in chosen:
             if answer != self.own.answered:
-                raise Excluded(self._left_out("have finished"))
+                raise Excluded(self._finished_without(answer))
             self._say(final=answer)
             return
         for status in self.statuses.values():
-            if self.name in status.entered.without:
+            if status.entered.key > self.own.entered.key and self.name in status.entered.without:
                 theirs = (
                     status.vote.answer if status.vote is not None and status.vote.ballot == status.entered.key else None
                 )
                 if theirs is None or theirs != self.own.answered:  # else they vote for what this node has, too
                     raise Excluded(self._left_out("go on", status.entered))
 
-    def _left_out(self, what: str, view: View | None = None) -> str:
+    def _finished_without(self, answer: Key) -> str:
+        said = (self.own, *self.statuses.values())
+        known = {view.key: view for status in said for view in (status.view, status.entered)} | {View().key: View()}
+        if answer not in known or self.name in known[answer].without:
+            return self._left_out("have finished", known.get(answer))
+        return (
+            f"the other nodes have finished without node {self.name}, with an answer that it no longer has: it had begun anew with other nodes; "
+            f"its rows are in their answer. {NOTHING_TO_DO}"
+        )
+
+    def _left_out(self, what: str, view: View | None) -> str:
         who = ""
         if view is not None:
             members = self.members(view)
             who = f" ({len(members)} of {len(self.records)}: {_names(members)})"
         return (
             f"the other nodes{who} {what} without node {self.name}, which they had not heard from; nothing of it is in their answer, "
-            "and its rows are deleted there. Nothing can be done in this run: delete the folder; to take part, agree with the others on a new run, "
-            "with another run id and other folders"
+            f"and its rows are deleted there. {NOTHING_TO_DO}"
         )
 
     # ------------------------------------------------------------------ proposals
