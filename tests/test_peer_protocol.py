@@ -418,6 +418,19 @@ def test_an_older_view_without_a_node_does_not_exclude_it():
     assert "nothing of it is in their answer" in str(left_out.error)
 
 
+def test_what_an_earlier_process_of_a_neighbor_knew_is_said_again():
+    """Its answer may be handled after the first heartbeat of the next process; it comes with the heartbeat of its own process."""
+    here = begun("b", TRIANGLE)
+    save(here, here.receive("c", Heartbeat(process=1, statuses={"c": Status(3)}), 1.0))
+    sent = here.heartbeat("a", 1.0)
+    assert sent.statuses.keys() >= {"c"}
+    here.receive("a", Heartbeat(process=8), 2.0)
+    here.receive("a", Heartbeat(process=7), 2.0)  # the answer of the earlier process
+    here.receive("a", HeartbeatAnswered(sent), 2.0)
+    here.receive("a", Heartbeat(process=8), 3.0)
+    assert here.heartbeat("a", 3.0).statuses.keys() >= {"c"}
+
+
 # ---------------------------------------------------------------------- nodes joined by a link
 TIMEOUTS = Timeouts(peer=30, start=60, beat=1, progress=100)
 ROUNDS = 12
