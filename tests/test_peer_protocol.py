@@ -431,6 +431,18 @@ def test_what_an_earlier_process_of_a_neighbor_knew_is_said_again():
     assert here.heartbeat("a", 3.0).statuses.keys() >= {"c"}
 
 
+def test_a_node_that_was_stopped_itself_does_not_count_that_time_against_its_neighbors():
+    here = begun("c", TRIANGLE)
+    here.receive("b", Heartbeat(view="0", phase=Phase.ITERATING), 0.0)
+    here.start_round(1, [("b", "message")], {"b": MessageHead(1, "share", "<f8", (1,))}, 0.0)
+    live(here, 5, "ab")
+    save(here, here.tend(33.0))  # 28 s of sleep; the message was under way for 5 s before
+    assert here.views.own.down == ()
+    assert here.idle(33.0) == 5.0
+    live(here, 64, "ab", since=33)
+    assert here.views.own.down == ("b",)  # it has taken nothing for more than 30 s that this node was awake
+
+
 # ---------------------------------------------------------------------- nodes joined by a link
 TIMEOUTS = Timeouts(peer=30, start=60, beat=1, progress=100)
 ROUNDS = 12

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ....network import listing
@@ -559,11 +559,18 @@ class NodeProtocol:
     def _forgive(self, now: float) -> None:
         """A node that was stopped itself, or whose machine slept, has not listened: it cannot say who was silent."""
         gap, self._ticked = now - self._ticked, now
-        if gap > 3 * self.timeouts.beat:
-            self.started += gap
-            for n in self.neighbors.values():
-                n.answered_at = None if n.answered_at is None else n.answered_at + gap
-                n.silence = None if n.silence is None else (n.silence[0], n.silence[1] + gap)
+        if gap <= 3 * self.timeouts.beat:
+            return
+
+        def shifted(time: float) -> float:
+            return min(now, time + gap)
+
+        self.started, self.round_begun, self.moved_at = map(shifted, (self.started, self.round_begun, self.moved_at))
+        for n in self.neighbors.values():
+            n.taken_at, n.chunk_at = shifted(n.taken_at), shifted(n.chunk_at)
+            n.answered_at = None if n.answered_at is None else shifted(n.answered_at)
+            n.silence = None if n.silence is None else (n.silence[0], shifted(n.silence[1]))
+            n.told = None if n.told is None else replace(n.told, at=shifted(n.told.at))
 
     def _hear_statuses(self, n: Neighbor, event: events.Heartbeat, now: float) -> list[Action]:
         if self.views is None:
