@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dekpca.engines.peer.errors import Damaged, Disagreement, PeerError, PeerLost, ProtocolError
+from dekpca.engines.peer.errors import BelowQuorum, Damaged, Disagreement, Excluded, PeerError, PeerLost, ProtocolError
 from dekpca.engines.peer.protocol import events
 from dekpca.engines.peer.protocol import wire_pb2 as wire
 from dekpca.engines.peer.protocol.checks import PROTOCOL, UNSYNCED, WAITING, Limits, MessageHead
@@ -31,6 +31,7 @@ from dekpca.engines.peer.protocol.events import (
     Refusal,
     Refused,
     SaveFinished,
+    SaveViews,
     TheyRefused,
     Unreachable,
     WeRefused,
@@ -39,6 +40,7 @@ from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from dekpca.engines.peer.protocol.membership import Membership
 from dekpca.engines.peer.protocol.neighbor import TRANSITIONS, Link, Neighbor, Notice, Stage
 from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
+from dekpca.engines.peer.protocol.views import Kept, Lost, Quorum, Status, View, ViewChanged, Views, Vote
 from peer_nodes import protocol
 
 LIMITS = Limits("r", "<f8", 1000, 32)
@@ -265,6 +267,180 @@ def test_a_finish_is_believed_when_it_is_on_disk():
     here.receive("b", FinishSaved(), 2.0)
     assert here.neighbors["b"].finished
     assert here.all_acknowledged(1)  # it needs nothing any more
+
+
+# ---------------------------------------------------------------------- views
+TRIANGLE = {"a": "bc", "b": "ac", "c": "ab"}
+
+
+def begun(name: str, edges: dict[str, str], kept: Kept | None = None, fallback: str = "") -> NodeProtocol:
+    """A node of a run that goes on without lost nodes, whose program has begun; all neighbors have joined and answer, at time 0."""
+    membership = Membership(name, edges[name], 10)
+    membership.add({other: (tuple(around), 10) for other, around in edges.items()}, name)
+    views = Views(name, Quorum(), kept, settle=3.0)
+    here = NodeProtocol(name, "r", SAME, membership, edges[name], TIMEOUTS, 0.0, views=views, fallback=fallback)
+    here.check_meeting(0.0)
+    save(here, here.begin(LIMITS, 0, 0, {}, 0.0))
+    for other in edges[name]:
+        here.receive(other, HandshakeReceived(SAME, {}), 0.0)
+        here.receive(other, Answered(), 0.0)
+    return here
+
+
+def save(here: NodeProtocol, actions) -> None:
+    for action in actions:
+        if isinstance(action, SaveViews):
+            save(here, here.views_saved(action.kept))
+        if isinstance(action, SaveFinished):
+            save(here, here.receive(action.name, FinishSaved(), 0.0))
+
+
+def live(here: NodeProtocol, until: int, alive: str, since: int = 0) -> None:
+    """Look at the clock every second; these neighbors answer."""
+    for now in range(since + 1, until + 1):
+        for other in alive:
+            here.receive(other, Answered(), float(now))
+        save(here, here.tend(float(now)))
+
+
+def without(number: int, *names: str, proposer: str = "a") -> View:
+    return View(number, proposer, tuple(Lost(name, 1.0) for name in names))
+
+
+def test_late_acknowledgements_of_an_earlier_view_do_not_count():
+    """The rounds of a view begin at 1 again: a message of the new view must not be taken for delivered."""
+    here = begun("b", TRIANGLE)
+    here.start_round(1, [("a", "old")], {}, 0.0)
+    save(here, here.receive("a", Heartbeat(statuses={"a": Status(1, view=without(1, "c"))}), 1.0))
+    assert here.enter_view().number == 1
+    here.start_round(1, [("a", "new")], {}, 1.0)
+    here.receive("a", Acknowledged((1,), (0, "")), 2.0)
+    here.receive("a", Opening(0, frozenset({1}), (0, "")), 2.0)
+    assert here.neighbors["a"].window.pending(0) == [(1, "new")]
+    here.receive("a", Acknowledged((1,), (1, "a")), 3.0)
+    assert here.all_acknowledged(1)
+
+
+def test_a_node_does_not_answer_for_a_view_that_it_has_not_computed():
+    """The view changes while the program looks whether its answer is final, and that is not on disk yet."""
+    here = begun("b", TRIANGLE)
+    here.start_finishing(0.0)
+    save(here, here.check_answer(0.0)[0])
+    assert here.views.own.answered == (0, "")
+    pending = here.receive("a", Heartbeat(statuses={"a": Status(1, view=without(1, "c"))}), 1.0)
+    assert here.views.own.entered.number == 1
+    save(here, here.check_answer(1.0)[0])
+    assert here.views.own.answered is None
+    save(here, pending)
+    with pytest.raises(ViewChanged):
+        here.check_answer(1.0)
+
+
+def test_a_fallback_neighbor_of_a_view_that_only_votes_is_missed_when_it_is_lost():
+    """Such a view does not change the program, nor the neighbors that the program has."""
+    edges = {"a": "lx", "l": "ay", "x": "a", "y": "l"}
+    view = replace(without(1, "l"), spare=(("x", "y"),))
+    said = Status(5, view, view, answered=(0, ""), vote=Vote(view.key, (0, "")))
+    here = begun("x", edges, Kept(said), fallback="y")
+    here.receive("y", HandshakeReceived(SAME, {}), 0.0)
+    live(here, 20, "ay")
+    assert here.views.own.down == () and here.error is None
+    live(here, 60, "a", since=20)
+    assert isinstance(here.error, BelowQuorum), here.views.own
+    assert "node l, node y cannot be reached" in str(here.error)
+
+
+def test_a_finish_is_not_believed_before_the_final_answer_is_known():
+    """Else a leaf that was started again waits for ever for a neighbor that has finished and died."""
+    path = {"b": "f", "f": "bg", "g": "f"}
+    said = Status(5, answered=(0, ""), vote=Vote((0, ""), (0, "")))
+    for knows in (True, False):
+        here = begun("b", path, Kept(said))
+        final = {"f": Status(9, answered=(0, ""), vote=said.vote, final=(0, ""))} if knows else {}
+        save(here, here.receive("f", Heartbeat(finished=True, statuses=final), 1.0))
+        assert here.neighbors["f"].finished == knows
+        live(here, 60, "", since=1)
+        assert (here.views.own.final is not None) == knows
+        assert isinstance(here.error, BelowQuorum) != knows
+
+
+FIVE = {name: "abcde".replace(name, "") for name in "abcde"}
+
+
+def test_a_lost_node_that_has_the_answer_the_others_vote_for_waits_for_them():
+    vote = Vote((0, ""), (0, ""))
+    view = without(1, "d", "e")
+    for silent in (False, True):
+        here = begun("d", FIVE, Kept(Status(5, answered=(0, ""))))
+        status = Status(7, view, view, answered=(0, ""), vote=Vote(view.key, (0, "")))
+        save(here, here.receive("a", Heartbeat(statuses={"a": status}), 1.0))
+        live(here, 60, "" if silent else "abc", since=1)
+        if silent:  # nobody is left to wait for
+            assert isinstance(here.error, BelowQuorum)
+        else:
+            assert here.error is None
+            votes = {name: replace(status, version=8) for name in "bc"}
+            save(here, here.receive("a", Heartbeat(statuses=votes), 61.0))
+            assert here.views.own.final == vote.answer
+
+
+def test_a_lost_node_stops_nobody():
+    """Whether the others compute anew, before the program has begun to, or only vote."""
+    view = without(1, "d", "e")
+    voted = Status(5, view, view, answered=(0, ""), vote=Vote(view.key, (0, "")))
+    stop = Heartbeat(phase=Phase.ITERATING, stop_reason="its folder is lost", stops_all=True, kind="Damaged")
+    for kept in (Kept(voted), Kept(Status(5, view, view), view)):
+        here = begun("c", FIVE, kept)
+        here.view, here.near = View(), set("abde")  # as long as the program has not heard of the view
+        here.receive("d", stop, 1.0)
+        assert here.error is None
+        here.receive("b", stop, 1.0)
+        assert isinstance(here.error, Damaged)
+
+
+def test_an_older_view_without_a_node_does_not_exclude_it():
+    """a entered view 1 alone, and was cut off; b, c and d went on in view 2 with the answer of view 0, which a has given up."""
+    first, second = without(1, "d", "e"), without(2, "a", "e", proposer="b")
+    voted = Status(5, second, second, answered=(0, ""), vote=Vote(second.key, (0, "")))
+    late = Status(9, first, first)
+    d = begun("d", FIVE, Kept(voted))
+    save(d, d.receive("b", Heartbeat(statuses={"a": late}), 1.0))
+    assert d.error is None
+    a = begun("a", FIVE, Kept(late, first))
+    save(a, a.receive("b", Heartbeat(statuses={"d": replace(voted, final=(0, ""))}), 1.0))
+    assert isinstance(a.error, Excluded)
+    assert "nothing of it is in their answer" not in str(a.error)
+    assert "its rows are in their answer" in str(a.error)
+    left_out = begun("a", FIVE, Kept(Status(5, answered=(0, ""))))
+    done = Status(9, second, second, answered=second.key, vote=Vote(second.key, second.key), final=second.key)
+    save(left_out, left_out.receive("b", Heartbeat(statuses={"b": done}), 1.0))
+    assert isinstance(left_out.error, Excluded)
+    assert "nothing of it is in their answer" in str(left_out.error)
+
+
+def test_what_an_earlier_process_of_a_neighbor_knew_is_said_again():
+    """Its answer may be handled after the first heartbeat of the next process; it comes with the heartbeat of its own process."""
+    here = begun("b", TRIANGLE)
+    save(here, here.receive("c", Heartbeat(process=1, statuses={"c": Status(3)}), 1.0))
+    sent = here.heartbeat("a", 1.0)
+    assert sent.statuses.keys() >= {"c"}
+    here.receive("a", Heartbeat(process=8), 2.0)
+    here.receive("a", Heartbeat(process=7), 2.0)  # the answer of the earlier process
+    here.receive("a", HeartbeatAnswered(sent), 2.0)
+    here.receive("a", Heartbeat(process=8), 3.0)
+    assert here.heartbeat("a", 3.0).statuses.keys() >= {"c"}
+
+
+def test_a_node_that_was_stopped_itself_does_not_count_that_time_against_its_neighbors():
+    here = begun("c", TRIANGLE)
+    here.receive("b", Heartbeat(view="0", phase=Phase.ITERATING), 0.0)
+    here.start_round(1, [("b", "message")], {"b": MessageHead(1, "share", "<f8", (1,))}, 0.0)
+    live(here, 5, "ab")
+    save(here, here.tend(33.0))  # 28 s of sleep; the message was under way for 5 s before
+    assert here.views.own.down == ()
+    assert here.idle(33.0) == 5.0
+    live(here, 64, "ab", since=33)
+    assert here.views.own.down == ("b",)  # it has taken nothing for more than 30 s that this node was awake
 
 
 # ---------------------------------------------------------------------- nodes joined by a link

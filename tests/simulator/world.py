@@ -391,11 +391,14 @@ class Link:
         self.later(self.world.rng.uniform(0.05, 0.5), self.connect)
 
     def another_view(self) -> None:
-        """A delivery is of one view."""
+        """A delivery is of one view. Acknowledgements of the last one may come until it is closed."""
         if self.on and self.state in ("opening", "delivering"):
-            self.connection = self.world.fresh()
-            self.state = "closed"
-            self.later(0.05, self.connect)
+            self.later(self.world.rng.uniform(0.0, 0.05), self.close_delivery)
+
+    def close_delivery(self) -> None:
+        self.connection = self.world.fresh()
+        self.state = "closed"
+        self.later(0.05, self.connect)
 
     def news(self, heartbeat: bool) -> None:
         if not self.on:
@@ -492,12 +495,12 @@ class Link:
             self.later(ANSWER, self.broken, "no answer to a delivery")
             return
         self.a.receive(self.b.name, events.Answered())
-        self.a.receive(self.b.name, events.Opening(through, held))
+        self.a.receive(self.b.name, events.Opening(through, held, self.view))
         self.state, self.sent = "delivering", 0
         self.send()
 
     def send(self) -> None:
-        if self.state != "delivering":
+        if self.state != "delivering" or self.a.core.view.key != self.view:
             return
         window = self.a.core.neighbors[self.b.name].window
         for round, value in window.pending(self.sent):
@@ -542,7 +545,7 @@ class Link:
     def acknowledged(self, round: int) -> None:
         if self.open:
             self.a.receive(self.b.name, events.Answered())
-            self.a.receive(self.b.name, events.Acknowledged((round,)))
+            self.a.receive(self.b.name, events.Acknowledged((round,), self.view))
         else:
             self.later(ANSWER, self.broken, "a message is not acknowledged")
 

@@ -151,10 +151,10 @@ class Client:
             opening = await self._acknowledgement(call)
             if not opening.opening:
                 raise ProtocolError("a delivery that does not begin with what is held")
-            self._report(events.Opening(opening.through, frozenset(opening.held)))
+            self._report(events.Opening(opening.through, frozenset(opening.held), view.key))
             sending, hearing = (
                 asyncio.ensure_future(self._send(call, view.key)),
-                asyncio.ensure_future(self._hear(call)),
+                asyncio.ensure_future(self._hear(call, view.key)),
             )
             try:
                 done, _ = await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
@@ -184,10 +184,10 @@ class Client:
         self._report(events.Answered())
         return found
 
-    async def _hear(self, call: Any) -> None:
+    async def _hear(self, call: Any, view: Key) -> None:
         while True:
             found = await self._acknowledgement(call)
-            self._report(events.Acknowledged(tuple(found.rounds)))
+            self._report(events.Acknowledged(tuple(found.rounds), view))
 
     async def _send(self, call: Any, view: Key) -> None:
         """As long as the program runs in this view."""

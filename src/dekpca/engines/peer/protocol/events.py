@@ -9,7 +9,7 @@ from typing import Any
 
 from .handshake import HandshakeSettings
 from .membership import Record
-from .views import Kept, Status
+from .views import Kept, Key, Status
 
 
 class Phase(StrEnum):
@@ -97,17 +97,19 @@ class HeartbeatAnswered:
 
 @dataclass(frozen=True)
 class Opening:
-    """What it holds of ours: it needs nothing up to round `through`, and has these rounds."""
+    """What it holds of ours, in a view: it needs nothing up to round `through`, and has these rounds."""
 
     through: int
     held: frozenset[int]
+    view: Key = (0, "")
 
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """It has these rounds of ours on disk."""
+    """It has these rounds of ours, in a view, on disk."""
 
     rounds: tuple[int, ...]
+    view: Key = (0, "")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ....network import listing
@@ -145,7 +145,9 @@ class NodeProtocol:
         n.heartbeat, n.silence = event, (event.silence, now)
         n.told = Told(event.idle, event.waits_for, now)
         actions = self._hear_statuses(n, event, now)
-        if event.finished and not n.finished:
+        # Where nodes vote, a neighbor that has finished knows the final answer. It says so again until this node does, too: else it would not be
+        # missed if it died before.
+        if event.finished and not n.finished and (self.views is None or self.views.own.final is not None):
             actions.append(SaveFinished(n.name))
         if event.stop_reason:
             if event.stop_reason != n.stop_reason:
@@ -153,8 +155,10 @@ class NodeProtocol:
             n.stop_reason = event.stop_reason
             n.apply(events.StopNotice())
             # A node that stops before it has begun, perhaps with wrong settings, stops only nodes that have not begun either. One that was lost
-            # stops nobody.
-            heeded = self.limits is None or (event.phase != Phase.MEETING and n.name in self.near)
+            # stops nobody, even if the program has not heard yet that it was.
+            views = self.views
+            near = self.near if views is None or not views.begun else views.around(views.own.entered)
+            heeded = self.limits is None or (event.phase != Phase.MEETING and n.name in near)
             if event.stops_all and not self.finished and heeded:
                 kind = KINDS.get(event.kind, PeerLost)  # so that all nodes end with the same error
                 actions += self.fail(kind(f"{event.stop_reason} (says node {n.name})"), event.stop_reason)
@@ -172,6 +176,8 @@ class NodeProtocol:
         return [*actions, WakeProgram()] if current and n.apply(events.NoticeDelivered()) else actions
 
     def _opening(self, n: Neighbor, event: events.Opening, now: float) -> list[Action]:
+        if event.view != self.view.key:
+            return []  # late: the window is of another view
         lost = n.window.reopen(event.through, event.held)
         if not lost:
             return [WakeProgram()]
@@ -182,6 +188,8 @@ class NodeProtocol:
         return self.fail(Damaged(text), text)
 
     def _acknowledged(self, n: Neighbor, event: events.Acknowledged, now: float) -> list[Action]:
+        if event.view != self.view.key:
+            return []  # late: the window is of another view
         n.taken_at = self.moved_at = now
         taken = n.window.acknowledge(event.rounds)
         # Otherwise the program waits for something else.
@@ -521,7 +529,10 @@ class NodeProtocol:
             for n in self.neighbors.values()
             if n.silent(now, self.started) > limit or self._takes_nothing(n, now)
         }
-        down = {name for name in self.near & silent if not self.neighbors[name].finished}
+        # A view that only votes does not change the program's neighbors, but may have others.
+        views = self.views
+        watched = self.near | views.around(views.own.entered) | views.around(views.own.view)
+        down = {name for name in watched & silent if not self.neighbors[name].finished}
         spare = {n.name for n in self.neighbors.values() if n.spare and n.joined and n.up and n.name not in silent}
         said = self.views.own
         same = said.down == tuple(sorted(down)) and said.spare == tuple(sorted(spare))
@@ -553,11 +564,18 @@ class NodeProtocol:
     def _forgive(self, now: float) -> None:
         """A node that was stopped itself, or whose machine slept, has not listened: it cannot say who was silent."""
         gap, self._ticked = now - self._ticked, now
-        if gap > 3 * self.timeouts.beat:
-            self.started += gap
-            for n in self.neighbors.values():
-                n.answered_at = None if n.answered_at is None else n.answered_at + gap
-                n.silence = None if n.silence is None else (n.silence[0], n.silence[1] + gap)
+        if gap <= 3 * self.timeouts.beat:
+            return
+
+        def shifted(time: float) -> float:
+            return min(now, time + gap)
+
+        self.started, self.round_begun, self.moved_at = map(shifted, (self.started, self.round_begun, self.moved_at))
+        for n in self.neighbors.values():
+            n.taken_at, n.chunk_at = shifted(n.taken_at), shifted(n.chunk_at)
+            n.answered_at = None if n.answered_at is None else shifted(n.answered_at)
+            n.silence = None if n.silence is None else (n.silence[0], shifted(n.silence[1]))
+            n.told = None if n.told is None else replace(n.told, at=shifted(n.told.at))
 
     def _hear_statuses(self, n: Neighbor, event: events.Heartbeat, now: float) -> list[Action]:
         if self.views is None:
@@ -622,7 +640,7 @@ class NodeProtocol:
         actions = self.tend(now)
         if self.views.own.answered != self.view.key and self.all_acknowledged(self.round):
             before = self.views.kept
-            self.views.answer()
+            self.views.answer(self.view.key)
             actions += [SaveViews(self.views.kept)] if self.views.kept != before else []
             actions += self._follow(self.views.own.down, self.views.own.spare, now)
         return actions, self.views.saved.status.final is not None

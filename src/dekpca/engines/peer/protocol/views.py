@@ -36,6 +36,9 @@ from .membership import Record
 
 Key = tuple[int, str]  # number of a view, and who proposed it
 Edge = tuple[str, str]  # the first by name first
+NOTHING_TO_DO = (
+    "Nothing can be done in this run: delete the folder; to take part, agree with the others on a new run, with another run id and other folders"
+)
 
 
 class Lost(NamedTuple):
@@ -240,10 +243,10 @@ class Views:
         if self.kept != before:
             self._say(version=before.status.version + 1)
 
-    def answer(self) -> None:
-        """The program has ended in its view."""
-        if self.own.answered != self.kept.program.key:
-            self._say(answered=self.kept.program.key, version=self.own.version + 1)
+    def answer(self, view: Key) -> None:
+        """The program has ended in this view. That counts unless it must begin anew in another one."""
+        if view == self.kept.program.key and view != self.own.answered:
+            self._say(answered=view, version=self.own.version + 1)
 
     def _say(self, **changes: object) -> None:
         self.kept = replace(self.kept, status=replace(self.own, **changes))  # type: ignore[arg-type]
@@ -300,26 +303,35 @@ class Views:
         chosen |= {status.final for status in said if status.final is not None}
         for answer in chosen:
             if answer != self.own.answered:
-                raise Excluded(self._left_out("have finished"))
+                raise Excluded(self._finished_without(answer))
             self._say(final=answer)
             return
         for status in self.statuses.values():
-            if self.name in status.entered.without:
+            if status.entered.key > self.own.entered.key and self.name in status.entered.without:
                 theirs = (
                     status.vote.answer if status.vote is not None and status.vote.ballot == status.entered.key else None
                 )
                 if theirs is None or theirs != self.own.answered:  # else they vote for what this node has, too
                     raise Excluded(self._left_out("go on", status.entered))
 
-    def _left_out(self, what: str, view: View | None = None) -> str:
+    def _finished_without(self, answer: Key) -> str:
+        said = (self.own, *self.statuses.values())
+        known = {view.key: view for status in said for view in (status.view, status.entered)} | {View().key: View()}
+        if answer not in known or self.name in known[answer].without:
+            return self._left_out("have finished", known.get(answer))
+        return (
+            f"the other nodes have finished without node {self.name}, with an answer that it no longer has: it had begun anew with other nodes; "
+            f"its rows are in their answer. {NOTHING_TO_DO}"
+        )
+
+    def _left_out(self, what: str, view: View | None) -> str:
         who = ""
         if view is not None:
             members = self.members(view)
             who = f" ({len(members)} of {len(self.records)}: {_names(members)})"
         return (
             f"the other nodes{who} {what} without node {self.name}, which they had not heard from; nothing of it is in their answer, "
-            "and its rows are deleted there. Nothing can be done in this run: delete the folder; to take part, agree with the others on a new run, "
-            "with another run id and other folders"
+            f"and its rows are deleted there. {NOTHING_TO_DO}"
         )
 
     # ------------------------------------------------------------------ proposals
@@ -350,7 +362,8 @@ class Views:
 
     def _propose(self, wall: float, now: float) -> None:
         entered = max((status.entered for status in (self.own, *self.statuses.values())), key=lambda view: view.key)
-        reached, wanted, self.cut = self._reached(entered)
+        member = self.name in self.members(entered)  # else it waits for what the others vote for, as long as it hears of them
+        reached, wanted, self.cut = self._reached(entered if member else self.own.entered)
         self._cut_since = (now if self._cut_since is None else self._cut_since) if self.cut else None
         if self.has_quorum(reached):
             self._below_since = None
@@ -358,6 +371,8 @@ class Views:
             self._below_since = now if self._below_since is None else self._below_since
             if now - self._below_since >= self.settle:
                 raise self._too_few(reached)
+            return
+        if not member:
             return
         if self.name != min(reached, key=natural_key) or (self.cut and now - (self._cut_since or now) < self.settle):
             return
