@@ -344,7 +344,8 @@ def test_a_fallback_neighbor_of_a_view_that_only_votes_is_missed_when_it_is_lost
     here = begun("x", edges, Kept(said), fallback="y")
     here.receive("y", HandshakeReceived(SAME, {}), 0.0)
     live(here, 20, "ay")
-    assert here.views.own.down == () and here.error is None
+    assert here.views.own.down == ()
+    assert here.error is None
     live(here, 60, "a", since=20)
     assert isinstance(here.error, BelowQuorum), here.views.own
     assert "node l, node y cannot be reached" in str(here.error)
