@@ -289,7 +289,7 @@ def test_one_node(tmp_path):
     X = np.random.default_rng(0).normal(size=(30, 4))
     model = dekpca.DecentralizedKernelPCA(1, gamma=0.1, random_state=0).fit(X)
     page = fit_report(tmp_path / "x.html", model, X, central=baselines.central(X, 1, gamma=0.1))
-    assert "nobody to talk to" in Seen(page.read_text(encoding="utf-8")).text
+    assert "a single node has no neighbors" in Seen(page.read_text(encoding="utf-8")).text
 
 
 def test_a_process_that_hosts_some_of_the_nodes(tmp_path):
