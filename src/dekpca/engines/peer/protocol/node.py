@@ -605,8 +605,8 @@ class NodeProtocol:
                 news[name] = status
                 size += (
                     100
-                    + 80 * sum(map(len, (status.view.lost, status.down, status.spare)))
-                    + 160 * sum(map(len, (status.view.broken, status.view.spare)))
+                    + 80 * sum(map(len, (status.view.lost, status.entered.lost, status.down, status.spare)))
+                    + 160 * sum(len(view.broken) + len(view.spare) for view in (status.view, status.entered))
                 )
         return news
 

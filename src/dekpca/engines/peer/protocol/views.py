@@ -36,9 +36,7 @@ from .membership import Record
 
 Key = tuple[int, str]  # number of a view, and who proposed it
 Edge = tuple[str, str]  # the first by name first
-NOTHING_TO_DO = (
-    "Nothing can be done in this run: delete the folder; to take part, agree with the others on a new run, with another run id and other folders"
-)
+NOTHING_TO_DO = "Nothing can be done in this run: delete the folder; to take part, agree with the others on a new run, with another run id and other folders"
 
 
 class Lost(NamedTuple):
@@ -362,7 +360,8 @@ class Views:
 
     def _propose(self, wall: float, now: float) -> None:
         entered = max((status.entered for status in (self.own, *self.statuses.values())), key=lambda view: view.key)
-        member = self.name in self.members(entered)  # else it waits for what the others vote for, as long as it hears of them
+        # Else it waits for what the others vote for, as long as it hears of them.
+        member = self.name in self.members(entered)
         reached, wanted, self.cut = self._reached(entered if member else self.own.entered)
         self._cut_since = (now if self._cut_since is None else self._cut_since) if self.cut else None
         if self.has_quorum(reached):
@@ -374,7 +373,9 @@ class Views:
             return
         if not member:
             return
-        if self.name != min(reached, key=natural_key) or (self.cut and now - (self._cut_since or now) < self.settle):
+        if self.name != min(reached, key=natural_key) or (
+            self._cut_since is not None and now - self._cut_since < self.settle
+        ):
             return
         latest = max((self.status(name).view for name in reached), key=lambda view: view.key)
         if latest.content == wanted.content and latest.key in (entered.key, self.own.view.key):
