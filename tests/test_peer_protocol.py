@@ -300,7 +300,7 @@ def live(here: NodeProtocol, until: int, alive: str, since: int = 0) -> None:
     for now in range(since + 1, until + 1):
         for other in alive:
             here.receive(other, Answered(), float(now))
-        save(here, here.tend(float(now)))
+        save(here, here.check_losses(float(now)))
 
 
 def without(number: int, *names: str, proposer: str = "a") -> View:
@@ -437,7 +437,7 @@ def test_a_node_that_was_stopped_itself_does_not_count_that_time_against_its_nei
     here.receive("b", Heartbeat(view="0", phase=Phase.ITERATING), 0.0)
     here.start_round(1, [("b", "message")], {"b": MessageHead(1, "share", "<f8", (1,))}, 0.0)
     live(here, 5, "ab")
-    save(here, here.tend(33.0))  # 28 s of sleep; the message was under way for 5 s before
+    save(here, here.check_losses(33.0))  # 28 s of sleep; the message was under way for 5 s before
     assert here.views.own.down == ()
     assert here.idle(33.0) == 5.0
     live(here, 64, "ab", since=33)

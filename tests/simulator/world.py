@@ -164,11 +164,11 @@ class Node:
         self.do(self.core.receive(other, event, self.world.now))
 
     def heartbeat(self, other: str) -> events.Heartbeat:
-        self.guarded(self.tend)
+        self.guarded(self.check_losses)
         return self.core.heartbeat(other, self.world.now)
 
-    def tend(self) -> None:
-        self.do(self.core.tend(self.world.now))
+    def check_losses(self) -> None:
+        self.do(self.core.check_losses(self.world.now))
 
     def do(self, actions: Iterable[events.Action]) -> None:
         for action in actions:

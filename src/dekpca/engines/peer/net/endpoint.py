@@ -66,7 +66,7 @@ class Endpoint:
             now = time.monotonic()
             if self._processor.advanced():
                 self.protocol.moved_at = now
-            self._do(self.protocol.tend(now))
+            self._do(self.protocol.check_losses(now))
             return self.protocol.heartbeat(name, now)
 
     def opening(self, name: str, view: Key) -> tuple[int, list[int]]:
@@ -216,7 +216,7 @@ class Endpoint:
         """For something to happen, or a while. Neighbors that cannot be reached get no heartbeats, so the clock is looked at here, too."""
         self.changed.wait(POLL)
         self._check_disk()
-        self._do(self.protocol.tend(time.monotonic()))
+        self._do(self.protocol.check_losses(time.monotonic()))
 
     def _hear_messages(self) -> None:
         self.messages.whole = lambda sender, round: self.receive(sender, events.MessageStored(round))

@@ -15,11 +15,10 @@
 it raises an error of errors.py if the neighbor has broken the protocol. `now` is whatever clock the caller has: seconds that only grow. So
 tests and simulations run thousands of nodes in one process, and every failure can be repeated.
 
-What happens when a node is killed. Its connections end (`Unreachable`, the link is DOWN). The program of each neighbor goes on until it
-needs a message of it, and then waits; after `peer_timeout` `check_waiting` ends that with PeerLost, or `tend` lets the survivors agree
-on going on without it (ViewChanged). Meanwhile messages for the node stay in
-the window. Started again, it reads its checkpoint and the messages that it has acknowledged (storage/), and its program runs from the
-checkpoint. The handshake says that it is the same run; `Opening` says which messages it holds. Its neighbors send the others, and it sends
-again what it says, with the same round numbers: a neighbor that has a message already acknowledges it and drops it. Nothing else is special about a
-restart.
+What happens when a node is killed. Its connections end (`Unreachable`, the link is DOWN). The program of each neighbor goes on until it needs a
+message of it, and then waits; after `peer_timeout` `check_waiting` ends that with PeerLost, or `check_losses` lets the survivors agree on going on
+without it (ViewChanged). Meanwhile messages for the node stay in the window. Started again, it reads its checkpoint and the messages that it has
+acknowledged (storage/), and its program runs from the checkpoint. The handshake says that it is the same run; `Opening` says which messages it
+holds. Its neighbors send the others, and it sends again what it says, with the same round numbers: a neighbor that has a message already
+acknowledges it and drops it. Nothing else is special about a restart.
 """

@@ -80,7 +80,7 @@ class NodeProtocol:
         self.finished = False
         self.error: BaseException | None = None
         self.cause = ""  # what the neighbors are told of it
-        self._gone: set[str] = set()  # neighbors that this node, which has its answer, does not wait for
+        self._given_up: set[str] = set()  # neighbors that this node, which has its answer, does not wait for
         for other, rounds in (received or {}).items():
             if other in self.neighbors:
                 self.neighbors[other].received.update(rounds)
@@ -462,12 +462,12 @@ class NodeProtocol:
         actions: list[Action] = []
         near = [n for n in self.neighbors.values() if n.name in self.near]
         silent = {n.name: n.silent(now, self.started) for n in near}
-        self._gone |= {name for name, seconds in silent.items() if seconds > self.timeouts.peer}
+        self._given_up |= {name for name, seconds in silent.items() if seconds > self.timeouts.peer}
         for n in near:
-            if n.name not in self._gone and not n.finished and (why := self._stuck(n, self.round_begun, now)):
+            if n.name not in self._given_up and not n.finished and (why := self._stuck(n, self.round_begun, now)):
                 actions.append(Log(logging.WARNING, f"node {n.name} {why}; it is not waited for", {"peer": n.name}))
-                self._gone.add(n.name)
-        here = [n for n in near if n.name not in self._gone]
+                self._given_up.add(n.name)
+        here = [n for n in near if n.name not in self._given_up]
         self.waits_for = {n.name for n in here if not n.finished}
         if not self.finished and not any(n.window.unacknowledged and not n.finished for n in here):
             self.finished, self.phase = True, Phase.FINISHED
@@ -477,7 +477,7 @@ class NodeProtocol:
         # A neighbor that has finished and cannot be reached has left: it needs nothing more.
         left = {n.name for n in here if n.finished and not n.up and silent[n.name] > 2 * self.timeouts.beat}
         if self.finished and all((n.finished and n.notice is Notice.DELIVERED) or n.name in left for n in here):
-            return actions, sorted(name for name in self._gone if not self.neighbors[name].finished)
+            return actions, sorted(name for name in self._given_up if not self.neighbors[name].finished)
         return actions, None
 
     def start_finishing(self, now: float) -> None:
@@ -516,11 +516,11 @@ class NodeProtocol:
             raise ViewChanged
 
     # ------------------------------------------------------------------ views, where a run goes on without lost nodes
-    def tend(self, now: float) -> list[Action]:
+    def check_losses(self, now: float) -> list[Action]:
         """Look at the clock: neighbors may be lost, or back. To be called at least at every heartbeat."""
         if self.views is None or not self.views.begun or self.limits is None or self.error is not None:
             return []
-        self._forgive(now)
+        self._skip_pause(now)
         # Owners start their nodes again minutes apart: the first one waits longer.
         alone = all(n.answered_at is None for n in self.neighbors.values())
         limit = self.timeouts.start if alone else self.timeouts.peer
@@ -547,7 +547,7 @@ class NodeProtocol:
         except PeerError as error:
             return self.fail(error)
         spares = [n.name for n in self.neighbors.values() if n.spare]
-        actions = self._call(name for name in spares if self.views.cut or name in self.views.spares())
+        actions = self._call(name for name in spares if self.views.unreachable or name in self.views.spares())
         kept = self.views.kept
         if kept != before:
             actions += [*_log_views(before, kept), SaveViews(kept)]
@@ -561,7 +561,7 @@ class NodeProtocol:
             [Log(logging.WARNING, "fallback neighbors are called", {"peers": listing(new)}), Call(new)] if new else []
         )
 
-    def _forgive(self, now: float) -> None:
+    def _skip_pause(self, now: float) -> None:
         """A node that was stopped itself, or whose machine slept, has not listened: it cannot say who was silent."""
         gap, self._ticked = now - self._ticked, now
         if gap <= 3 * self.timeouts.beat:
@@ -605,8 +605,8 @@ class NodeProtocol:
                 news[name] = status
                 size += (
                     100
-                    + 80 * sum(map(len, (status.view.lost, status.down, status.spare)))
-                    + 160 * sum(map(len, (status.view.broken, status.view.spare)))
+                    + 80 * sum(map(len, (status.view.lost, status.entered.lost, status.down, status.spare)))
+                    + 160 * sum(len(view.broken) + len(view.spare) for view in (status.view, status.entered))
                 )
         return news
 
@@ -637,7 +637,7 @@ class NodeProtocol:
         self.raise_error()
         if self.views is None:
             return [], True
-        actions = self.tend(now)
+        actions = self.check_losses(now)
         if self.views.own.answered != self.view.key and self.all_acknowledged(self.round):
             before = self.views.kept
             self.views.answer(self.view.key)
@@ -648,7 +648,7 @@ class NodeProtocol:
     # ------------------------------------------------------------------ lost and stuck neighbors
     def _check_lost(self, waited: Iterable[Neighbor], what: str, now: float) -> None:
         if self.views is not None and self.limits is not None:
-            return  # the survivors agree on what to do (tend)
+            return  # the survivors agree on what to do (check_losses)
         for n in waited:
             # A neighbor that has made no handshake may only have stayed to say why it stops.
             limit = self.timeouts.peer if n.joined and n.answered_at is not None else self.timeouts.start

@@ -6,12 +6,19 @@ the newest of each node counts, and a node says nothing that is not on its disk.
 node keeps its promises.
 
     accept    a node accepts any later view that it is in, if that is within the view it has entered, and meets the quorum
-    propose   a node is cut off if no path of edges leads to it that both ends hold to be up. Of those that are not, the first by name
-              proposes a view of them: it accepts it
-    enter     all members of a view have accepted it, and no later one: a program begins there, anew
+    propose   nodes can reach each other if a path of edges leads from one to the other that neither end of an edge says is down. The first by
+              name of those that can proposes a view of them: it accepts it
+    enter     all members of a view have accepted it, and no later one. If none of them has voted, the program begins anew there; else they
+              only vote
     answer    the program has ended, and all messages are acknowledged and on disk
-    vote      all members have the answer: their view should be the answer's. Once in each view
+    vote      all members have the answer of the view. Once in each view
     final     more than half of all nodes of the run have voted in the same view: nothing can change it
+
+Three words for an end, in this order:
+
+    answered  this node has the answer of a view; a later view may replace it
+    final     that answer is the answer of the run; saved, then the model is written
+    finished  a neighbor may leave: it knows the final answer, and all that it sent is acknowledged (heartbeats say so)
 
 This is Paxos with views as ballots. A view needs more than half of the nodes, all of which promise, by accepting it, not to vote in an earlier one.
 A member that has voted says so. If one has, the new view computes nothing: its members vote for the answer of the latest vote, which they all have.
@@ -34,10 +41,11 @@ from ....network import Network, listing, natural_key
 from ..errors import BelowQuorum, Disagreement, Excluded, PeerError, ProtocolError, RunFailed
 from .membership import Record
 
-Key = tuple[int, str]  # number of a view, and who proposed it
+Key = tuple[int, str]  # of a view: its number, and the name of its proposer
 Edge = tuple[str, str]  # the first by name first
 NOTHING_TO_DO = (
-    "Nothing can be done in this run: delete the folder; to take part, agree with the others on a new run, with another run id and other folders"
+    "Nothing can be done in this run: delete the folder; to take part, agree with the others on a new run, "
+    "with another run id and other folders"
 )
 
 
@@ -141,7 +149,7 @@ class Views:
         self.statuses: dict[str, Status] = {}  # of the others
         self.records: Mapping[str, Record] = {}
         self.reach: set[str] = set()  # neighbors and fallback neighbors, the edges that this node can use
-        self.cut = False  # nodes beyond the lost ones cannot be reached: fallback neighbors are called
+        self.unreachable = False  # nodes beyond the lost ones cannot be reached: fallback neighbors are called
         self._cut_since: float | None = None
         self._below_since: float | None = None
 
@@ -167,7 +175,7 @@ class Views:
                 f"quorum = {given} of {len(records)} nodes: {why}; set quorum at all nodes to {least} to {len(records)}, or leave it out"
             )
         self.records = records
-        self._least = least if given is None else given
+        self._quorum_nodes = least if given is None else given
         self._edges = {_edge(a, b) for a, (around, _) in records.items() for b in around}
         self.reach |= set(records[self.name][0])
         self._total = sum(rows for _, rows in records.values())
@@ -206,7 +214,7 @@ class Views:
         return network, np.array([self.records[name][1] for name in names], dtype=np.int64)
 
     def has_quorum(self, names: set[str]) -> bool:
-        return len(names) >= self._least and self.rows(names) >= self.quorum.rows * self._total
+        return len(names) >= self._quorum_nodes and self.rows(names) >= self.quorum.rows * self._total
 
     def status(self, name: str) -> Status:
         return self.own if name == self.name else self.statuses.get(name, Status())
@@ -362,9 +370,10 @@ class Views:
 
     def _propose(self, wall: float, now: float) -> None:
         entered = max((status.entered for status in (self.own, *self.statuses.values())), key=lambda view: view.key)
-        member = self.name in self.members(entered)  # else it waits for what the others vote for, as long as it hears of them
-        reached, wanted, self.cut = self._reached(entered if member else self.own.entered)
-        self._cut_since = (now if self._cut_since is None else self._cut_since) if self.cut else None
+        # Else it waits for what the others vote for, as long as it hears of them.
+        member = self.name in self.members(entered)
+        reached, wanted, self.unreachable = self._reached(entered if member else self.own.entered)
+        self._cut_since = (now if self._cut_since is None else self._cut_since) if self.unreachable else None
         if self.has_quorum(reached):
             self._below_since = None
         else:
@@ -374,7 +383,9 @@ class Views:
             return
         if not member:
             return
-        if self.name != min(reached, key=natural_key) or (self.cut and now - (self._cut_since or now) < self.settle):
+        if self.name != min(reached, key=natural_key) or (
+            self._cut_since is not None and now - self._cut_since < self.settle
+        ):
             return
         latest = max((self.status(name).view for name in reached), key=lambda view: view.key)
         if latest.content == wanted.content and latest.key in (entered.key, self.own.view.key):
@@ -390,7 +401,7 @@ class Views:
         return BelowQuorum(
             f"node {', node '.join(missing[:8])}{f' and {len(missing) - 8} more' if len(missing) > 8 else ''} cannot be reached; "
             f"{len(reached)} of {len(self.records)} nodes ({_names(reached)}) with {self.rows(reached)} of {self._total} rows remain, "
-            f"where the quorum is {self._least} nodes{share}"
+            f"where the quorum is {self._quorum_nodes} nodes{share}"
         )
 
 
