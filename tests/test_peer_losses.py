@@ -82,10 +82,10 @@ def test_survivors_enter_the_same_view_and_call_its_answer_final_together():
     assert network.names == ("0", "1", "2", "4")
     assert sizes.tolist() == [10] * 4
     for name in ("0", "1", "2"):
-        alive[name].answer()
+        alive[name].answer(alive[name].kept.program.key)
     gossip(alive, {"3"})
     assert all(views.own.vote is None for views in alive.values())  # one member has no answer yet
-    alive["4"].answer()
+    alive["4"].answer(alive["4"].kept.program.key)
     gossip(alive, {"3"})
     assert {views.own.final for views in alive.values()} == {alive["0"].kept.program.key}
 
@@ -94,7 +94,7 @@ def test_an_answer_that_one_node_voted_for_is_kept_in_the_next_view():
     """It may be final at a node that nobody hears from any more."""
     nodes = agreeing(Network.complete(5))
     for views in nodes.values():
-        views.answer()
+        views.answer(views.kept.program.key)
     for other in nodes.values():
         nodes["1"].add({other.name: other.own})
     nodes["1"].update((), (), 1e9, 0.0)

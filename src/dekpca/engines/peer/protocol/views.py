@@ -16,9 +16,9 @@ node keeps its promises.
 
 Three words for an end, in this order:
 
-    answered  this node has the answer of a view; a later view may replace it
-    final     that answer is the answer of the run; saved, then the model is written
-    finished  a neighbor may leave: it knows the final answer, and all that it sent is acknowledged (heartbeats say so)
+    `answered`  this node has the answer of a view; a later view may replace it
+    `final`     that answer is the answer of the run; saved, then the model is written
+    `finished`  a neighbor may leave: it knows the final answer, and all that it sent is acknowledged (heartbeats say so)
 
 This is Paxos with views as ballots. A view needs more than half of the nodes, all of which promise, by accepting it, not to vote in an earlier one.
 A member that has voted says so. If one has, the new view computes nothing: its members vote for the answer of the latest vote, which they all have.
