@@ -170,7 +170,14 @@ def report(cells: list[Cell]) -> bool:
             end="",
         )
         print(f"{inside:.1%} between 0.3 and 5")
-    fine = [c for c in cells if c.solver != "projection" and c.estimate < TOL and c.error > 10 * TOL]
+    if told := [c for c in cells if c.solver == "projection" and SMALL < c.error < LARGE]:
+        quantiles = " ".join(
+            f"{q:.2f}" for q in np.quantile([c.estimate / c.error for c in told], [0, 0.05, 0.5, 0.95, 1])
+        )
+        print(
+            f"the same of projection, {len(told)} answers, the error that of the worst node for all rows: {quantiles}"
+        )
+    fine = [c for c in cells if c.estimate < TOL and c.error > 10 * TOL]
     print(f"called fine (below tol) where the error is above 10 tol: {len(fine)}")
     for c in (*bad, *fine):
         print("  ", c)

@@ -14,7 +14,7 @@ import numpy as np
 from .block import Block, FlatRows
 from .collectives import network_sum
 from .core import consensus, ritz, spectrum
-from .core.accuracy import Accuracy
+from .core.accuracy import Accuracy, span_error
 from .core.chunks import by_nodes, row_bytes
 from .core.consensus import Estimate
 from .core.landmarks import Landmarks, RandomFeatures
@@ -195,14 +195,17 @@ def better_of(block: Block, options: Options, known: Known, answer: Answer, valu
     # What leaks out of the iterate's columns lies far below them; both are judged together with the landmarks' other components.
     together = xp.concat([own, on_marks[:, own.shape[1] :]], axis=1)
     iterate = yield from judge_values(block, options, judged, together, None)
-    # the judge's own components, for comparison, and the disagreement between neighbors
-    theirs, ours = together @ iterate.turn, own @ turn
+    # How far our components are from those that the judge would make of the same functions, and the disagreement between neighbors.
+    both = xp.concat([together @ iterate.turn, own @ turn], axis=1)
     apart = answer.history["residual"][-1, :] ** (2 * NEARLY_MAXIMUM)
-    sums = [xp.sum(a * b, axis=0) for a, b in ((theirs, theirs), (ours, ours), (theirs, ours))]
-    total = to_numpy((yield from network_sum(block, "accuracy", xp.concat([xp.reshape(xp.sum(apart), (1,)), *sums]))))
-    sizes, cross = np.sqrt(total[1 : 1 + k] * total[1 + k : 1 + 2 * k]), np.abs(total[1 + 2 * k :])
-    overlap = np.divide(cross, sizes, out=np.zeros(k), where=sizes > 0)
-    about = iterate.accuracy.limited(overlap, float(total[0]) ** (1 / NEARLY_MAXIMUM))
+    mine = xp.concat([xp.reshape(xp.sum(apart), (1,)), xp.reshape(transposed(both) @ both, (-1,))])
+    total = to_numpy((yield from network_sum(block, "accuracy", mine))).astype(np.float64)
+    products = total[1:].reshape(2 * k, 2 * k)
+    theirs, ours, cross = products[:k, :k], products[k:, k:], products[:k, k:]
+    sizes = np.diagonal(theirs) * np.diagonal(ours)
+    overlap = np.divide(np.diagonal(cross) ** 2, sizes, out=np.zeros(k), where=sizes > 0)
+    disagreement = float(total[0]) ** (1 / NEARLY_MAXIMUM)
+    about = iterate.accuracy.and_more(1.0 - overlap, span_error(theirs, ours, cross), disagreement)
     if about.error <= start.accuracy.error:
         return replace(answer, accuracy=about)
     weights = (directions / xp.sqrt(exact)) @ start.turn

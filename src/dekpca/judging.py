@@ -237,6 +237,7 @@ def judge_values(
         )
         return (
             transposed(out[0]) @ out[1],
+            xp.stack([transposed(psi[rows, :]) @ x for x in out]),
             xp.sum(own[0] * own[1], axis=0),
             *image,
             xp.reshape(xp.sum(rest[rows]), (1,)),
@@ -245,17 +246,20 @@ def judge_values(
     sums = summed(leaks, G.shape[0], G)
 
     def decide(total: Array) -> Array:
-        leak, squares, features, marks, ones, trace = _split(total, sums)
+        leak, on_psi, squares, features, marks, ones, trace = _split(total, sums)
+        scale = kept[0].scale
         size = kept[0].hidden_size(squares, features, marks, ones, float(trace[0]))
-        missed = kept[0].scale * float(trace[0])
-        leak = leak * kept[0].scale
-        found = accuracy.estimate(kept[0].ritz, leak, size, missed, k, options.tol)
-        raised = accuracy.second_order(kept[0].ritz, leak, k)
+        outside = accuracy.Outside(
+            scale * leak, scale**2 * float((on_psi[0] * on_psi[1]).sum()), size, scale * float(trace[0])
+        )
+        found = accuracy.estimate(kept[0].ritz, outside, k, options.tol)
+        raised = accuracy.second_order(kept[0].ritz, outside, k)
         return block.array([found.error, found.span, *found.components, *found.alike, *raised])
 
     mine = xp.concat([xp.reshape(x, (-1,)) for x in sums])
     largest = (
         64 * all_rows**2,
+        8 * all_rows,
         64 * judged.count**2,
         *[16 * judged.count] * 3,
         2.0,

@@ -30,6 +30,7 @@ HIDDEN = 0.6  # the rest may hold a component of its own if its largest eigenval
 SAFETY = 1.3  # estimates are a little low in the median (benchmarks/regimes.py)
 ROUNDING = 1e-9  # an error below this is none
 SIGNIFICANT = 2.0  # times its variance: an entry whose square is smaller is taken for noise
+TOLD_APART = 10.0  # times the tolerance: components that noise turns into each other by more are not told apart
 NEAR_EQUAL = 0.05  # relative: components farther apart are not taken for each other
 LEAST_SIGNAL = 0.1  # of the noise: a mean over some hundred pairs cannot tell less from nothing
 MOST_RAISED = 0.05  # relative; beyond it the next term of perturbation theory says nothing
@@ -57,7 +58,7 @@ class Accuracy:
         k, errors = len(errors), np.minimum(errors, UNKNOWN)
         far = list(range(1, k + 1))
         for i in range(k):
-            close = [j + 1 for j in range(mixed.shape[1]) if mixed[i, j] > tol]
+            close = [j + 1 for j in range(mixed.shape[1]) if mixed[i, j] > TOLD_APART * tol]
             far[i] = max([far[i], *close])
         cosine = np.sqrt(np.clip(1.0 - errors, 0.0, 1.0))
         return cls(
@@ -87,11 +88,16 @@ class Accuracy:
                 found[-1] = found[-1][0], last
         return found
 
-    def limited(self, components: np.ndarray, error: float) -> Accuracy:
-        """No component better than so, and at least so much error of the span."""
-        limited = tuple(map(float, np.minimum(self.components, components)))
-        whole = min(max(self.error, error), UNKNOWN)
-        return replace(self, components=limited, span=float(np.sqrt(1.0 - whole)), error=whole)
+    @property
+    def component_errors(self) -> np.ndarray:
+        """(k,) sin^2 of each component's angle to the central one."""
+        return 1.0 - np.square(self.components)
+
+    def and_more(self, errors: np.ndarray, error: float, least: float) -> Accuracy:
+        """With errors that add to these, of each component and of the span; that of the span is at least `least`."""
+        components = np.sqrt(np.clip(1.0 - self.component_errors - errors, 0.0, 1.0))
+        whole = min(max(self.error + error, least), UNKNOWN)
+        return replace(self, components=tuple(map(float, components)), span=float(np.sqrt(1.0 - whole)), error=whole)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +107,11 @@ class Ritz:
     white: np.ndarray  # (p, q): makes the columns orthonormal; p >= q where some depend on others
     values: np.ndarray
     basis: np.ndarray  # (q, q)
-    noise: np.ndarray  # (q, q): about how far each entry of the matrix that was decomposed is off, squared
-    spread: np.ndarray  # (q,): the same for the eigenvalues
+    noise: (
+        np.ndarray
+    )  # (q, q): about how far each entry of the matrix that was decomposed is off, squared, if none was shrunk
+    believed: float  # how much of it is in there, on average
+    spread: np.ndarray  # (q,): the noise of the eigenvalues
 
     def swapped(self) -> np.ndarray:
         """(q, q): how likely it is that two components have the other one's place: eigenvalues as near as their noise is large."""
@@ -130,7 +139,7 @@ def rayleigh_ritz(squares: np.ndarray, marks: np.ndarray, rest: Sequence[np.ndar
     values, basis = np.maximum(values[::-1], 0.0), basis[:, ::-1]
     mean, off = basis.T @ mean @ basis, basis.T @ off @ basis
     noise = pooled(off, np.maximum(np.diagonal(mean), 0.0))
-    return Ritz(white, values, basis, shrinkage(mean, off) * noise, 2.0 * np.diagonal(noise))
+    return Ritz(white, values, basis, noise, shrinkage(mean, off), 2.0 * np.diagonal(noise))
 
 
 def shrinkage(mean: np.ndarray, off: np.ndarray) -> float:
@@ -197,33 +206,51 @@ def whitener(squares: np.ndarray) -> np.ndarray:
     return unit[:, None] * basis[:, keep] / np.sqrt(values[keep])
 
 
-def estimate(ritz: Ritz, leak: np.ndarray, hidden: float, missed: float, k: int, tol: float) -> Accuracy:
-    """From what leaves the span, O_1'O_2 (k, k) for the separated components, the size of what may be hidden in the rest, and its trace."""
+@dataclass(frozen=True, eq=False)
+class Outside:
+    """What is known about the kernel outside the span of G."""
+
+    leak: np.ndarray  # O_1'O_2 (k, k), for the separated components
+    on_landmarks: (
+        float  # the trace of O_1'psi psi'O_2: how large the landmarks' part of the kernel is where the leak goes
+    )
+    hidden: float  # about the largest eigenvalue of what the landmarks miss
+    missed: float  # the trace of what the landmarks miss
+
+    def eigenvalue(self, last: float) -> float:
+        """About that of the directions into which components leak; at most `last`, that of the last column."""
+        size = float(np.trace(self.leak))
+        return min(max(self.on_landmarks, 0.0) / size + self.hidden, last) if size > 0 else last
+
+
+def estimate(ritz: Ritz, outside: Outside, k: int, tol: float) -> Accuracy:
+    """How good the k separated components are."""
     values = ritz.values
-    bound = _bound(values, missed, k)
+    bound = _bound(values, outside.missed, k)
     if len(values) <= k:  # nothing to tell the last component apart from
         return Accuracy.of(np.full(k, min(UNKNOWN, bound)), min(UNKNOWN, bound), np.zeros((k, k)), tol, "sketches")
     least = LEAST_GAP * max(values[0], 1e-300)
-    outside = np.maximum(values[:k] - values[-1], least)
-    leak = (leak + leak.T) / 2 / np.outer(outside, outside)
+    gaps = np.maximum(values[:k] - outside.eigenvalue(values[-1]), least)
+    leak = (outside.leak + outside.leak.T) / 2 / np.outer(gaps, gaps)
     apart = np.abs(values[:k, None] - values[None, :])
-    turned = ritz.noise[:k, :] / np.maximum(apart, least) ** 2 + ritz.swapped()[:k, :]
-    to_others = turned[:, k:].sum(axis=1)
+    turned, swapped = ritz.noise[:k, :] / np.maximum(apart, least) ** 2, ritz.swapped()[:k, :]
+    to_others = (ritz.believed * turned + swapped)[:, k:].sum(axis=1)
     error = SAFETY * float(np.linalg.eigvalsh(leak + np.diag(to_others))[-1])
-    near = turned[:, : k + 1].copy()
+    # One entry decides how two near-equal components mix. It may be far larger than the others, by which `believed` goes: all noise counts.
+    near = (turned + swapped)[:, : k + 1]
     np.fill_diagonal(near, 0.0)
     errors = SAFETY * (np.maximum(np.diagonal(leak), 0.0) + to_others + near[:, :k].sum(axis=1))
-    if hidden >= HIDDEN * values[k - 1]:  # a component of its own may lie where no landmark is
+    if outside.hidden >= HIDDEN * values[k - 1]:  # a component of its own may lie where no landmark is
         error, errors = max(error, UNKNOWN), np.full(k, UNKNOWN)
     return Accuracy.of(errors, min(max(error, 0.0), bound), near, tol, "sketches")
 
 
-def second_order(ritz: Ritz, leak: np.ndarray, k: int) -> np.ndarray:
+def second_order(ritz: Ritz, outside: Outside, k: int) -> np.ndarray:
     """(k,) factors by which what leaves the span raises the eigenvalues: 1 + |O_i|^2 / (gap_i lam_i), the next term of perturbation theory."""
     values = np.pad(ritz.values, (0, max(0, k - len(ritz.values))))[:k]
-    last = ritz.values[-1] if len(ritz.values) > k else 0.0
+    last = outside.eigenvalue(ritz.values[-1]) if len(ritz.values) > k else 0.0
     gap = np.maximum(values - last, LEAST_GAP * max(values[0], 1e-300))
-    raised = np.maximum(np.diagonal(leak), 0.0) / (gap * np.where(values > 0, values, 1.0))
+    raised = np.maximum(np.diagonal(outside.leak), 0.0) / (gap * np.where(values > 0, values, 1.0))
     return 1.0 + np.where(values > 0, np.minimum(raised, MOST_RAISED), 0.0)
 
 
@@ -235,6 +262,12 @@ def _bound(values: np.ndarray, missed: float, k: int) -> float:
     following = values[last] if len(values) > last else 0.0
     gap = max(values[last - 1] - following, LEAST_GAP * max(values[0], 1e-300))
     return float((missed / gap) ** 2)
+
+
+def span_error(a: np.ndarray, b: np.ndarray, cross: np.ndarray) -> float:
+    """sin^2 of the largest angle between the spans of A and B, from A'A, B'B and A'B."""
+    cosines = np.linalg.svd(whitener(a).T @ cross @ whitener(b), compute_uv=False)
+    return float(1.0 - min(cosines[-1], 1.0) ** 2) if len(cosines) == len(a) else UNKNOWN
 
 
 def doubling(covariance: np.ndarray, half: int, k: int, q: int, missed: float, tol: float) -> Accuracy:
