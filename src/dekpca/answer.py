@@ -15,11 +15,11 @@ from .block import Block, FlatRows
 from .collectives import network_sum
 from .core import consensus, ritz, spectrum
 from .core.accuracy import Accuracy, span_error
-from .core.chunks import by_nodes, row_bytes
+from .core.chunks import by_nodes, row_bytes, summed
 from .core.consensus import Estimate
 from .core.landmarks import Landmarks, RandomFeatures
 from .core.spectrum import to_numpy, transposed
-from .judging import Judged, judge_values, most_frequencies
+from .judging import Judged, Whole, judge_values, most_frequencies
 from .kernels import Kernel
 from .landmark_solver import Correction, Found
 from .messages import Heard, Script
@@ -94,7 +94,7 @@ def separated_answer(
     )
     if options.init == "landmarks" and options.centering != "local" and answer.kernel.has_features:
         (values,) = by_nodes(lambda j: (space.own[j].values(w[j, ...]),), block.n_nodes, row_bytes(w), w)
-        return (yield from better_of(block, options, known, answer, values, turn))
+        return (yield from better_of(block, options, known, answer, space.own.psi, values, turn))
     return answer
 
 
@@ -173,39 +173,44 @@ def landmark_answer(block: Block, options: Options, known: Known, found: Found) 
     )
 
 
-def better_of(block: Block, options: Options, known: Known, answer: Answer, values: Array, turn: Array) -> Script:
+def better_of(
+    block: Block, options: Options, known: Known, answer: Answer, psi: Array, values: Array, turn: Array
+) -> Script:
     """The answer of the iteration, or of the landmarks it began from, whichever is estimated to be better; and its accuracy.
 
-    `values` (B, n, q) are those of the iterate on each node's own rows; `turn` (q, k) makes components of them. The error is at least the
-    disagreement between neighbors.
+    `psi` (B, n, m) and `values` (B, n, q) are landmark coordinates, centred if the problem is, and the iterate at each node's own rows; `turn`
+    (q, k) makes components of the iterate.
     """
-    xp, k = aac.array_namespace(values), options.n_components
+    xp, (q, k) = aac.array_namespace(values), turn.shape
     assert isinstance(answer.marks, Landmarks)
     assert known.directions is not None and known.landmark_values is not None  # noqa: PT018
-    most = most_frequencies(block.samples.shape[2])  # they cost little beside the iterations
-    judged = Judged.of(block, options, answer.kernel, FlatRows(block, block.samples), most)
-    judged.marks, judged.psi = answer.marks, answer.marks.coordinates(answer.kernel, judged.X)
-    own = judged.of_all(FlatRows(block, values).X)
     there = int((to_numpy(known.landmark_values) > 0).sum())
     if not there:  # all rows are equal
         return replace(answer, accuracy=Accuracy.exact(k))
     directions, exact = known.directions[:, :there], known.landmark_values[:there]
-    on_marks = ((judged.psi - (0.0 if known.mean is None else known.mean)) @ directions) / xp.sqrt(exact)
-    start = yield from judge_values(block, options, judged, on_marks, exact)
+    psi = FlatRows(block, psi).X
+    on_marks = (psi @ directions) / xp.sqrt(exact)
     # What leaks out of the iterate's columns lies far below them; both are judged together with the landmarks' other components.
-    together = xp.concat([own, on_marks[:, own.shape[1] :]], axis=1)
-    iterate = yield from judge_values(block, options, judged, together, None)
-    # How far our components are from those that the judge would make of the same functions, and the disagreement between neighbors.
-    both = xp.concat([together @ iterate.turn, own @ turn], axis=1)
+    together = xp.concat([FlatRows(block, values).X, on_marks[:, q:]], axis=1)
     apart = answer.history["residual"][-1, :] ** (2 * NEARLY_MAXIMUM)
-    mine = xp.concat([xp.reshape(xp.sum(apart), (1,)), xp.reshape(transposed(both) @ both, (-1,))])
-    total = to_numpy((yield from network_sum(block, "accuracy", mine))).astype(np.float64)
-    products = total[1:].reshape(2 * k, 2 * k)
+    whole, disagreement = yield from sums_of_all(block, options, psi, together, xp.sum(apart))
+
+    most = most_frequencies(block.samples.shape[2])  # they cost little beside the iterations
+    judged = Judged.of(block, options, answer.kernel, FlatRows(block, block.samples), most)
+    judged.marks, judged.psi = answer.marks, judged.of_all(psi) + (0.0 if known.mean is None else known.mean)
+    start = yield from judge_values(block, options, judged, judged.of_all(on_marks), exact)
+    iterate = yield from judge_values(block, options, judged, judged.of_all(together), None, whole=whole)
+    # Our components may be as far off as they are from those that the judge makes of the same functions (whose noise is in its estimate), or as
+    # neighbors disagree.
+    both = np.concatenate(
+        [to_numpy(iterate.turn), np.pad(to_numpy(turn), ((0, together.shape[1] - q), (0, 0)))], axis=1
+    )
+    products = both.T @ whole.squares @ both
     theirs, ours, cross = products[:k, :k], products[k:, k:], products[:k, k:]
     sizes = np.diagonal(theirs) * np.diagonal(ours)
     overlap = np.divide(np.diagonal(cross) ** 2, sizes, out=np.zeros(k), where=sizes > 0)
-    disagreement = float(total[0]) ** (1 / NEARLY_MAXIMUM)
-    about = iterate.accuracy.and_more(1.0 - overlap, span_error(theirs, ours, cross), disagreement)
+    error = max(span_error(theirs, ours, cross), disagreement ** (1 / NEARLY_MAXIMUM))
+    about = iterate.accuracy.limited(1.0 - overlap, error)
     if about.error <= start.accuracy.error:
         return replace(answer, accuracy=about)
     weights = (directions / xp.sqrt(exact)) @ start.turn
@@ -213,6 +218,26 @@ def better_of(block: Block, options: Options, known: Known, answer: Answer, valu
         answer, sites=None, w=xp.broadcast_to(weights[None, ...], (block.n_nodes, *weights.shape)), z=None, eigenvalues=start.eigenvalues,
         accuracy=start.accuracy,
     )  # fmt: skip
+
+
+def sums_of_all(block: Block, options: Options, psi: Array, values: Array, own: Array) -> Script:
+    """Over all rows: psi'G and G'G of functions with these values G, and the sum of `own` over the blocks."""
+    xp, (m, p) = aac.array_namespace(psi), (psi.shape[1], values.shape[1])
+
+    def products(rows: slice) -> tuple[Array, ...]:
+        a, g = psi[rows, :], values[rows, :]
+        return transposed(a) @ g, transposed(g) @ g, xp.sum(a, axis=0), xp.sum(g, axis=0)
+
+    sums = summed(products, psi.shape[0], psi)
+    mine = xp.concat([xp.reshape(own, (1,)), *[xp.reshape(x, (-1,)) for x in sums]])
+    total = to_numpy((yield from network_sum(block, "accuracy", mine))).astype(np.float64)
+    marks, squares, mark_sum, value_sum = np.split(total[1:], np.cumsum([m * p, p * p, m]))
+    weight = 1.0 / float(block.sizes.sum()) if options.centering else 0.0
+    whole = Whole(
+        squares.reshape(p, p) - weight * np.outer(value_sum, value_sum),
+        marks.reshape(m, p) - weight * np.outer(mark_sum, value_sum),
+    )
+    return whole, float(total[0])
 
 
 def whole_answer(block: Block, options: Options, known: Known, space: Space) -> Answer:

@@ -167,13 +167,27 @@ def judging_numbers(rows: int, all_rows: int, columns: int, m: int, p: int, root
     return rows * (columns + 2 * m + features + features // 2 + 3 * p) + 2 * sums + at_root
 
 
+@dataclass(frozen=True)
+class Whole:
+    """Sums over all rows: G'G (p, p) and psi'G (m, p), centred if the problem is."""
+
+    squares: np.ndarray
+    marks: np.ndarray
+
+
 def judge_values(
-    block: Block, options: Options, judged: Judged, G: Array, exact: Array | None, all_rows: float | None = None
+    block: Block,
+    options: Options,
+    judged: Judged,
+    G: Array,
+    exact: Array | None,
+    all_rows: float | None = None,
+    whole: Whole | None = None,
 ) -> Script:
     """How good functions with the values G (rows, p) on the judged rows are.
 
     `exact` are their eigenvalues in landmark coordinates, for functions in the span of the landmarks that are orthonormal over `all_rows` rows:
-    the judged ones, or (by default) all.
+    the judged ones, or (by default) all. `whole` is known of other functions where a part of the rows judges.
     """
     all_rows = float(block.sizes.sum()) if all_rows is None else all_rows
     assert judged.sketches is not None
@@ -209,7 +223,7 @@ def judge_values(
         values = None if exact is None else to_numpy(exact).astype(np.float64)
         taken = Sums(*_split(total, sums))
         rows = Rows(all_rows, judged.count, [count for _, count in one_for_each])
-        kept.append(Separated.of(taken, on_marks, values, rows, shape, options.centering is not None))
+        kept.append(Separated.of(taken, on_marks, values, rows, shape, options.centering is not None, whole))
         return block.array(kept[0].pack())
 
     # functions that are orthonormal over all rows, and features, are at most 1 at a row; an image under the kernel matrix at most N
@@ -411,8 +425,9 @@ class Separated:
         rows: Rows,
         shape: Shapes,
         centered: bool,
+        whole: Whole | None,
     ) -> Separated:
-        """`exact`: eigenvalues over all rows of functions in the span of the landmarks, which are orthonormal over all rows."""
+        """`exact` and `whole` as `judge_values` has them."""
         p, k = shape.columns, shape.components
         scale, weight = rows.all / rows.judged, 1.0 / rows.judged if centered else 0.0
         feature_mean, mark_mean, value_mean = (weight * x for x in (sums.feature_sum, sums.mark_sum, sums.value_sum))
@@ -427,12 +442,14 @@ class Separated:
             # pairs of a row with itself do not grow with the number of rows squared
             own = stands_for * (1.0 - stands_for) * sums.diagonal[i]
             images.append(stands_for**2 * (t[:, :p].T @ t[:, :p]) + own)
-        squares = sums.squares - np.outer(value_mean, sums.value_sum)
-        marks = sums.marks[..., :p].sum(axis=0) - np.outer(mark_mean, sums.value_sum)
-        if exact is None:
-            ritz = accuracy.rayleigh_ritz(scale * squares, scale**2 * marks.T @ marks, images)
-        else:
+        if exact is not None:
             ritz = accuracy.rayleigh_ritz(np.eye(p), np.diag(exact), images)
+        else:
+            if whole is None:
+                squares = sums.squares - np.outer(value_mean, sums.value_sum)
+                marks = sums.marks[..., :p].sum(axis=0) - np.outer(mark_mean, sums.value_sum)
+                whole = Whole(scale * squares, scale * marks)
+            ritz = accuracy.rayleigh_ritz(whole.squares, whole.marks.T @ whole.marks, images)
         first = ritz.turn[:, :k]
         if first.shape[1] < k:
             first = np.pad(first, ((0, 0), (0, k - first.shape[1])))
@@ -444,8 +461,9 @@ class Separated:
         for h, count in enumerate(rows.sketched):
             t, signs = rows.all / count * sketched[h][:, :p] @ first, sketched[h][:, p:]
             if exact is None:
-                back = ritz.white @ ritz.white.T @ (scale**2 * marks.T @ marks + images[h]) @ first
-                shared = scale * marks @ first
+                assert whole is not None
+                back = ritz.white @ ritz.white.T @ (whole.marks.T @ whole.marks + images[h]) @ first
+                shared = whole.marks @ first
             else:  # the landmarks' part of K G lies in the span of G
                 back, shared = images[h] @ first, np.zeros((shape.marks, k))
             offset = rest_mean[h] @ t + mark_mean @ shared - value_mean @ back

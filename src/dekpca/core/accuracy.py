@@ -93,10 +93,10 @@ class Accuracy:
         """(k,) sin^2 of each component's angle to the central one."""
         return 1.0 - np.square(self.components)
 
-    def and_more(self, errors: np.ndarray, error: float, least: float) -> Accuracy:
-        """With errors that add to these, of each component and of the span; that of the span is at least `least`."""
-        components = np.sqrt(np.clip(1.0 - self.component_errors - errors, 0.0, 1.0))
-        whole = min(max(self.error + error, least), UNKNOWN)
+    def limited(self, errors: np.ndarray, error: float) -> Accuracy:
+        """At least so much error of each component and of the span."""
+        components = np.sqrt(np.clip(1.0 - np.maximum(self.component_errors, errors), 0.0, 1.0))
+        whole = min(max(self.error, error), UNKNOWN)
         return replace(self, components=tuple(map(float, components)), span=float(np.sqrt(1.0 - whole)), error=whole)
 
 
