@@ -37,8 +37,9 @@ Array = Any
 Script = Generator[Any, Any, Any]
 
 MARGIN = 1.25  # landmarks grow until the estimated error is so many times below the tolerance: a part of the rows says so, and all decide
-COMPONENTS = 2.0  # components may be so many times farther off than the span, where all rows judge: few landmarks more tell near-equal ones apart;
-COMPONENTS_OF_MANY = 10.0  # so many times, where a part of the rows judges (accuracy.TOLD_APART);
+COMPONENTS = (
+    2.0  # components may be so many times farther off than the span, where all rows judge: landmarks cost little;
+)
 HOPELESS = 8.0  # those that are so many times farther off stay as they are: it would take too many landmarks
 CLEAR = 4.0  # so many times below the tolerance few frequencies have to see the error; else more of them decide
 MOST_GROWTH, LEAST_GROWTH = 4.0, 1.4  # of the landmarks from a stage to the next
@@ -173,13 +174,14 @@ def solve(block: Block, options: Options, known: Known) -> Script:
         if options.grow or judged.places is None:
             found = yield from principal(block, options, growth)
             verdict = yield from judge(block, options, growth, found)
-            wanted = next_landmarks(options, growth, error_to_lower(options, judged, verdict.accuracy))
+            about = verdict.accuracy
+            error = about.error if judged.places is not None else error_to_lower(options, about)
+            wanted = next_landmarks(options, growth, error)
         if not wanted and judged.places is not None:
             found = yield from principal_of_all(block, options, judged, rows.X)
             verdict = yield from judge(block, options, growth, found)
-            error = error_to_lower(options, judged, verdict.accuracy)
-            if error > options.tol:
-                wanted = next_landmarks(options, growth, error)
+            if not verdict.accuracy.meets(options.tol):
+                wanted = next_landmarks(options, growth, verdict.accuracy.error)
         known.stages.append((judged.marks.size, verdict.accuracy.error))
     xp = aac.array_namespace(judged.psi)
     weights = (found.directions / xp.sqrt(found.values)) @ verdict.turn
@@ -208,10 +210,9 @@ def add_landmarks(block: Block, growth: Growth, known: Known, wanted: int) -> Sc
         )
 
 
-def error_to_lower(options: Options, judged: Judged, about: Accuracy) -> float:
-    """The error that more landmarks are to lower to `tol`: of the span, or of a component (which may be larger) if that can be reached."""
-    most = COMPONENTS if judged.places is None else COMPONENTS_OF_MANY
-    errors = about.component_errors / most
+def error_to_lower(options: Options, about: Accuracy) -> float:
+    """The error that more landmarks are to lower to `tol`, where all rows judge: of the span, or of a component, if that can be reached."""
+    errors = about.component_errors / COMPONENTS
     return max([about.error, *errors[errors <= HOPELESS * options.tol]])
 
 
