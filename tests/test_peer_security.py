@@ -98,7 +98,8 @@ class Nodes:
         return self.code(name)
 
     def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")
+        path = self.folder / f"{name}.log"  # the process makes it, a moment after it was started
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def wait_for(self, condition, what: str) -> None:
         deadline = time.monotonic() + PATIENCE
