@@ -6,10 +6,11 @@ DATA ?= ../shared/data/mnist-0358.npz
 
 # Work stealing: files with a few long tests do not leave the other worker idle.
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
+AT_ONCE := $(MAKE) --no-print-directory -j2
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BUILT_FROM := pyproject.toml setup.py constraints.txt $(wildcard src/dekpca/*/_s*.p[xy]* src/dekpca/*/*.h)
 
-.PHONY: demo test coverage test-openmpi test-faults simulate attacks soak fuzz wire lint format quality clean
+.PHONY: demo test test-all tests all-tests coverage test-openmpi test-faults simulate attacks soak fuzz wire lint format quality clean
 
 # Build tools are installed once, not in an isolated environment for each build: with SciPy that takes longer than the build.
 $(BIN)/cython: constraints.txt
@@ -23,19 +24,44 @@ $(VENV)/demo: $(BUILT_FROM) $(BIN)/cython
 	DEKPCA_BUILD=native $(INSTALL) --no-compile --no-build-isolation -e '.[plot,report]'
 	touch $@
 
-# Everything, for developers.
+# What the tests need, also compiled for this machine's processor alone.
+$(VENV)/packages: pyproject.toml constraints.txt $(BIN)/cython
+	DEKPCA_BUILD=none $(INSTALL) --no-compile --no-build-isolation -e '.[test]'
+	touch $@
+
+$(VENV)/steps: $(BUILT_FROM) $(BIN)/cython
+	DEKPCA_BUILD=native $(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@
+
 $(VENV)/installed: $(BUILT_FROM) $(BIN)/cython
-	$(INSTALL) --no-build-isolation -e '.[dev]'
+	$(AT_ONCE) $(VENV)/packages $(VENV)/steps
 	touch $@ $(VENV)/demo
+
+# Everything, for developers, and compiled for all processors.
+$(VENV)/all: $(VENV)/installed
+	DEKPCA_BUILD=none $(INSTALL) --no-build-isolation -e '.[dev]'
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@
 
 demo: $(VENV)/demo
 	$(BIN)/dekpca demo
 
-test: $(VENV)/installed lint
+# Five minutes on two cores, from a fresh clone.
+test: $(VENV)/installed
+	$(AT_ONCE) lint tests
+
+tests: $(VENV)/installed
+	$(PYTEST) -m 'not slow'
+
+# Also what is marked as slow: browsers, every kind of processor, wide grids of settings, many real processes.
+test-all: $(VENV)/all
+	$(AT_ONCE) lint all-tests
+
+all-tests: $(VENV)/all
 	$(PYTEST)
 
 # The same, with the lines that no test runs.
-coverage: $(VENV)/installed
+coverage: $(VENV)/all
 	$(PYTEST) --cov --cov-report=term:skip-covered
 
 # The MPI tests once more with Open MPI, in an environment of its own: both MPIs bring an mpiexec.

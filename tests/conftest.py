@@ -13,6 +13,7 @@ import pytest
 from dekpca import Network
 from dekpca.kernels import Kernel
 from dekpca.options import Settings, settle
+from faults.supervisor import Nursery
 
 
 def clusters(sizes, seed=0, columns=6, n_clusters=4):
@@ -42,11 +43,16 @@ def ragged():
 
 
 @pytest.fixture(scope="session")
+def nursery():
+    """Starts `dekpca` as forks of a process that has imported it: a new interpreter takes seconds."""
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture(scope="session")
 def chromium():
     """A headless Chromium, if the machine has one."""
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="the browser tests need playwright: make .venv/installed"
-    )
+    playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright: make .venv/all")
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
         pytest.skip("no Chromium here: apt-get install chromium, as root")

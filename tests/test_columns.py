@@ -409,20 +409,22 @@ def launch(folder, *arguments):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
 
 
-def test_ranks_take_columns_by_name(tmp_path):
+@pytest.mark.parametrize("kinds", [["shuffled"], pytest.param(["ordered", "shuffled"], marks=pytest.mark.slow)])
+def test_ranks_take_columns_by_name(tmp_path, kinds):
     told = []
-    for kind, frames in (("ordered", PARTS), ("shuffled", shuffled(PARTS))):
+    for kind in kinds:
+        frames = PARTS if kind == "ordered" else shuffled(PARTS)
         (tmp_path / kind).mkdir()
         paths = write(tmp_path / kind, frames, "csv")
         done = launch(tmp_path / kind, *paths, "--standardize", "--json")
         assert done.returncode == 0, done.stderr
         told.append(json.loads(done.stdout)["eigenvalues"])
-    assert told[0] == told[1]
+    assert told[0] == told[-1]
     here = fit(PARTS, standardize=True)
     np.testing.assert_allclose(told[0], here.eigenvalues_, rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["renamed", "missing"])
+@pytest.mark.parametrize("kind", ["renamed", pytest.param("missing", marks=pytest.mark.slow)])
 def test_ranks_refuse_other_names(tmp_path, kind):
     frame, says = broken(kind)
     paths = write(tmp_path, PARTS | {"rome": frame}, "csv")

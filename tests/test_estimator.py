@@ -342,16 +342,31 @@ def test_solvers_and_centerings(solver, centering):
         np.testing.assert_allclose(model.eigenvalues_, eigenvalues, rtol=0.01)
 
 
+RHO = {
+    "auto": "auto",
+    "bound": "paper-bound",
+    "number": 200.0,
+    "table": [(0, 300.0, 100.0), (3, 200.0, 200.0)],
+    "function": lambda t, own: 250.0 if own else 200.0,
+}
+TO_THE_END = {"gamma": 0.05, "network": Network.ring(5), "tol": 1e-8, "max_iter": 2000, "n_landmarks": 30}
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return iterated(clusters([30] * 5), **TO_THE_END)
+
+
 @pytest.mark.parametrize(
-    "rho",
-    ["auto", "paper-bound", 200.0, [(0, 300.0, 100.0), (3, 200.0, 200.0)], lambda t, own: 250.0 if own else 200.0],
+    ("rho", "init"),
+    [
+        pytest.param(rho, init, marks=[] if init == "random" or rho == "auto" else pytest.mark.slow)
+        for init in ("landmarks", "random", "local")
+        for rho in RHO
+    ],
 )
-@pytest.mark.parametrize("init", ["landmarks", "random", "local"])
-def test_penalties_and_starts_agree_in_the_end(rho, init):
-    parts = clusters([30] * 5)
-    settings = {"gamma": 0.05, "network": Network.ring(5), "tol": 1e-8, "max_iter": 2000, "n_landmarks": 30}
-    usual = iterated(parts, **settings)
-    model = iterated(parts, rho=rho, init=init, **settings)
+def test_penalties_and_starts_agree_in_the_end(rho, init, usual):
+    model = iterated(clusters([30] * 5), rho=RHO[rho], init=init, **TO_THE_END)
     np.testing.assert_allclose(model.eigenvalues_, usual.eigenvalues_, rtol=1e-3)
     for one, two in zip(model.transform(X).T, usual.transform(X).T, strict=True):
         assert abs(np.corrcoef(one, two)[0, 1]) > 0.9999

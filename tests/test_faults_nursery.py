@@ -11,12 +11,6 @@ import pytest
 from faults.supervisor import Node, Nursery, until
 
 
-@pytest.fixture(scope="module")
-def nursery():
-    with Nursery() as nursery:
-        yield nursery
-
-
 def gone(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
@@ -24,7 +18,7 @@ def gone(pid):
         return True
 
 
-@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_verb_runs_and_its_exit_code_comes_back(nursery, tmp_path, fresh):
     good = nursery.start(["--version"], tmp_path / "good", fresh)
     bad = nursery.start(["fit", tmp_path / "nothing.npz"], tmp_path / "bad", fresh)

@@ -49,19 +49,29 @@ def end(*processes):
             process.kill()
 
 
-def dekpca(*arguments, cwd):
-    end(start(*arguments, cwd=cwd))
+@pytest.fixture
+def usual_umask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
-def test_nothing_with_rows_is_readable_by_others(tmp_path):
+def dekpca(*arguments):
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert done.exit_code in (0, 3), done.output
+
+
+@pytest.mark.usefixtures("usual_umask")
+def test_nothing_with_rows_is_readable_by_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     X = np.random.default_rng(0).normal(size=(90, 4))
     y = np.arange(90) % 3
     np.savez(tmp_path / "rows.npz", X=X, y=y)
     os.chmod(tmp_path / "rows.npz", 0o600)
-    dekpca("fit", "rows.npz", "--nodes", 3, "--report", "fit.html", "--out", "models", cwd=tmp_path)
+    dekpca("fit", "rows.npz", "--nodes", 3, "--report", "fit.html", "--out", "models")
     for name in ("values.npy", "values.csv", "values.parquet"):
-        dekpca("transform", "models", "rows.npz", "--out", name, cwd=tmp_path)
-    dekpca("reproduce", "toy", "--out", "figures", cwd=tmp_path)
+        dekpca("transform", "models", "rows.npz", "--out", name)
+    dekpca("reproduce", "toy", "--out", "figures")
     found = readable_by_others(tmp_path)
     assert found <= HOLD_NO_ROWS, found
     assert stat.S_IMODE((tmp_path / "models" / "0.npz").stat().st_mode) == 0o600
@@ -74,6 +84,7 @@ def open_to_others(folder):
     return {str(Path(line).relative_to(folder)) for line in found}
 
 
+@pytest.mark.usefixtures("usual_umask")
 def test_nothing_that_peers_write_is_readable_by_others(tmp_path):
     """At c6f9cc8 others could read models, reports, checkpoints, logs and the rows dealt by simulate."""
     pytest.importorskip("grpc", reason="peers need gRPC: make .venv/installed")
@@ -90,18 +101,14 @@ def test_nothing_that_peers_write_is_readable_by_others(tmp_path):
         "projection",
         "--share-rows",
         "--max-iter",
-        "60",
+        "10",
         "--tol",
         "0",
         "--out",
     ]
-    before = os.umask(0o022)
-    try:
-        for command in ([str(simulated), "--nodes", "3"], [str(own), "--nodes", "2", "--write-only"]):
-            done = CliRunner().invoke(app, usual + command)
-            assert done.exit_code == 0, done.output
-    finally:
-        os.umask(before)
+    for command in ([str(simulated), "--nodes", "2"], [str(own), "--nodes", "2", "--write-only"]):
+        done = CliRunner().invoke(app, usual + command)
+        assert done.exit_code == 0, done.output
     for config in own.glob("*.toml"):  # model and report are outside of the folder of the run
         more = f'out = "models/{config.stem}.npz"\ncheckpoint_every = 1\ncheckpoint_apart = 0.0\n'
         more += 'report = "node-0.html"\n' if config.stem == "node-0" else ""
@@ -115,6 +122,7 @@ def test_nothing_that_peers_write_is_readable_by_others(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:not converged")
+@pytest.mark.usefixtures("usual_umask")
 def test_nothing_that_a_cluster_writes_is_readable_by_others(monkeypatch, tmp_path):
     """At c6f9cc8 only the temporary folder of engine="peer" protected the rows in it."""
     pytest.importorskip("grpc", reason="peers need gRPC: make .venv/installed")
@@ -128,12 +136,8 @@ def test_nothing_that_a_cluster_writes_is_readable_by_others(monkeypatch, tmp_pa
         return outcome
 
     monkeypatch.setattr(LocalCluster, "run", run_and_look)
-    before = os.umask(0o022)
-    try:
-        X = np.random.default_rng(0).normal(size=(60, 4))
-        DecentralizedKernelPCA(2, network=Network.path(2), engine="peer", max_iter=5, random_state=0).fit(X)
-    finally:
-        os.umask(before)
+    X = np.random.default_rng(0).normal(size=(60, 4))
+    DecentralizedKernelPCA(2, network=Network.path(2), engine="peer", max_iter=5, random_state=0).fit(X)
     ((exposed, written),) = found
     assert {"0.npy", "0.answer.bin", "options.bin", "run.db", "worker-0.log"} <= written
     assert exposed <= {"certs", "certs/ca.crt", "certs/0.crt", "certs/1.crt"}  # everybody may know them
@@ -211,4 +215,4 @@ def test_a_file_that_claims_much_takes_little(tmp_path):
 
 
 def test_damaged_models_raise_one_exception():
-    assert fuzz(300, seed=1)["refused"] > 200
+    assert fuzz(100, seed=1)["refused"] > 66  # make fuzz has 10,000

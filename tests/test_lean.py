@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import numpy as np
+
 HEAVY = {"rich", "typer", "networkx", "matplotlib", "plotly", "grpc", "mpi4py", "torch", "pandas"}
 MOST = 1.2  # times `import sklearn.decomposition`
 
@@ -27,7 +29,10 @@ def measured():
 
 
 def test_import_is_lean():
-    """scikit-learn imports what it needs; dekpca adds its own modules, and little time. The best of three: others use the machine too."""
-    found = [measured() for _ in range(3)]
-    assert not HEAVY & set(found[0][0])
-    assert min(ratio for _, ratio in found) <= MOST
+    """scikit-learn imports what it needs; dekpca adds its own modules, and little time. One of three is enough: others use the machine too."""
+    ratios = []
+    while len(ratios) < 3 and min(ratios, default=np.inf) > MOST:
+        modules, ratio = measured()
+        ratios.append(ratio)
+        assert not HEAVY & set(modules)
+    assert min(ratios) <= MOST

@@ -40,9 +40,18 @@ def assert_holds(ranks, *scenarios):
 
 
 # Starting ranks takes longer than most of what they do: one run for several scenarios.
-@pytest.mark.parametrize(("ranks", "more"), [(1, ["estimator"]), (2, ["asked"]), (3, []), (4, ["networks"])])
-def test_conformance(ranks, more):
-    assert_holds(ranks, "conformance", "sums", "silence", *more)
+@pytest.mark.parametrize(
+    ("ranks", "scenarios"),
+    [
+        (2, ["conformance", "sums", "silence", "asked"]),
+        (4, ["networks", "sums", "silence"]),
+        pytest.param(1, ["conformance", "sums", "silence", "estimator"], marks=pytest.mark.slow),
+        pytest.param(3, ["conformance", "sums", "silence"], marks=pytest.mark.slow),
+        pytest.param(4, ["conformance"], marks=pytest.mark.slow),
+    ],
+)
+def test_conformance(ranks, scenarios):
+    assert_holds(ranks, *scenarios)
 
 
 def test_the_estimator_and_what_differs_is_named_on_all_ranks():
@@ -81,6 +90,7 @@ def test_an_exception_on_one_rank_ends_the_job():
     assert "holds" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_job():
     done = mpiexec(2, "killed")
     assert done.returncode != 0

@@ -32,13 +32,18 @@ pytestmark = [
 
 def test_they_were_built():
     assert native.steps is not None, "there is a C compiler, but dekpca.core._steps was not built"
+    assert list(native.LEVELS)[native.steps.instructions()] in native.available, native.problem
+
+
+@pytest.mark.slow  # `make test` compiles for this machine's processor alone
+def test_they_were_built_for_all_processors():
     assert len(native.available) == 1 + native.steps.instructions(), native.problem
 
 
 @pytest.fixture(params=native.LEVELS)
 def instructions(request, monkeypatch):
     if request.param not in native.available:
-        pytest.skip("this machine has no such instructions")
+        pytest.skip("this machine has no such instructions, or they were not compiled for: make .venv/all")
     monkeypatch.setattr(native, "steps", native.available[request.param])
     assert native.level() == request.param
 

@@ -37,7 +37,11 @@ def test_conformance_with_processes_and_certificates():
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"share_rows": False}, {"solver": "projection", "n_landmarks": 30}],
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"share_rows": False}, marks=pytest.mark.slow),
+        {"solver": "projection", "n_landmarks": 30},
+    ],
     ids=["auto", "no rows", "projection"],
 )
 def test_the_estimator_and_its_traffic(settings):

@@ -9,15 +9,8 @@ from __future__ import annotations
 import pytest
 
 from faults import attacks, scenarios
-from faults.supervisor import Nursery
 
 pytest.importorskip("grpc", reason="peers need gRPC: make .venv/installed")
-
-
-@pytest.fixture(scope="module")
-def nursery():
-    with Nursery() as nursery:
-        yield nursery
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +18,23 @@ def truth(nursery, tmp_path_factory):
     return scenarios.Truth(nursery, tmp_path_factory.mktemp("attacks") / "undisturbed", attacks.PROBLEM)
 
 
-@pytest.mark.parametrize("how", [*attacks.CONNECTIONS, "greetings"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "hello",
+        "greetings",
+        *(pytest.param(how, marks=pytest.mark.slow) for how in ("idle", "loris", "stranger", "calls")),
+    ],
+)
 def test_the_answer_is_that_of_an_undisturbed_run(how, nursery, truth, tmp_path):
     attacks.attack(how, nursery, truth, tmp_path / how, quick=True)
 
 
-@pytest.mark.parametrize("claim", ["honest", "waits"])
+def test_every_attack_is_here():
+    (marks,) = [mark for mark in test_the_answer_is_that_of_an_undisturbed_run.pytestmark if mark.args[0] == "how"]
+    assert {getattr(how, "values", [how])[0] for how in marks.args[1]} == {*attacks.CONNECTIONS, "greetings"}
+
+
+@pytest.mark.parametrize("claim", ["honest", pytest.param("waits", marks=pytest.mark.slow)])
 def test_a_node_that_is_stuck_is_named_by_all_and_nobody_else_is(claim, nursery, tmp_path):
     attacks.get_stuck(claim, nursery, tmp_path / claim)

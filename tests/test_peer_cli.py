@@ -6,8 +6,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from dataclasses import fields
@@ -25,6 +23,7 @@ from dekpca.engines.peer.app.config import Config, ConfigError, check_loopback, 
 from dekpca.engines.peer.app.disclosure import disclosure
 from dekpca.node_model import NodeModel
 from dekpca.parameters import Parameters
+from faults.supervisor import until
 from peer_nodes import PATIENCE, Nodes, change, join, problem
 
 GOOD = """name = "oslo"
@@ -210,7 +209,7 @@ def test_simulated_nodes_are_real_ones(tmp_path):
     assert CliRunner().invoke(app, ["node", "simulate", "--out", str(out)]).exit_code == 2  # not empty
 
 
-def test_nodes_that_disagree_say_so_also_to_who_comes_late_until_their_owner_has_enough(tmp_path):
+def test_nodes_that_disagree_say_so_also_to_who_comes_late_until_their_owner_has_enough(nursery, tmp_path):
     out = tmp_path / "peers"
     made = CliRunner().invoke(
         app, ["node", "simulate", "--nodes", "3", "--network", "path:3", "--out", str(out), "--write-only"]
@@ -218,26 +217,29 @@ def test_nodes_that_disagree_say_so_also_to_who_comes_late_until_their_owner_has
     assert made.exit_code == 0, made.output
     config = out / "node-0.toml"
     config.write_text(re.sub(r'"tol" = .*', '"tol" = 0.5', config.read_text()))
-    command = [sys.executable, "-m", "dekpca.cli", "node", "run", "--yes"]
-    first, middle = (
-        subprocess.Popen([*command, out / f"node-{j}.toml"], stderr=subprocess.PIPE, text=True) for j in (0, 1)
-    )
+    logs = [out / f"node-{j}.said" for j in (0, 1)]
+    first, middle = keys = [nursery.start(["node", "run", "--yes", log.with_suffix(".toml")], log) for log in logs]
+
+    def ended(key):
+        until(lambda: key in nursery.ended, "the node ends", PATIENCE)
+        return nursery.ended[key][0]
+
     try:
-        said = first.communicate(timeout=PATIENCE)[1]
-        assert first.returncode == 2, said  # correct the config; nothing is gained by starting again as it is
-        assert "tol: node" in said.splitlines()[-1]
-        line = next(line for line in middle.stderr if re.search("waiting up to 60 s to tell node .*node-2 why", line))
+        assert ended(first) == 2, logs[
+            0
+        ].read_text()  # correct the config; nothing is gained by starting again as it is
+        assert "tol: node" in logs[0].read_text().splitlines()[-1]
+        waits = re.compile("^.*waiting up to 60 s to tell node .*node-2 why.*$", re.MULTILINE)
+        line = until(lambda: waits.search(logs[1].read_text()), "it waits", PATIENCE)[0]
         assert "tol: node" in json.loads(line)["why"]
         since = time.monotonic()
-        middle.send_signal(signal.SIGINT)
-        said = middle.communicate(timeout=PATIENCE)[1]
+        nursery.signal(middle, signal.SIGINT)
+        assert ended(middle) == 2
         assert time.monotonic() - since < 30
-        assert middle.returncode == 2
-        assert "tol: node" in said.splitlines()[-1]
+        assert "tol: node" in logs[1].read_text().splitlines()[-1]
     finally:
-        for process in (first, middle):
-            process.kill()
-            process.communicate()
+        for key in keys:
+            nursery.signal(key, signal.SIGKILL)
 
 
 def test_metrics_and_the_page(tmp_path):
@@ -263,10 +265,12 @@ def test_metrics_and_the_page(tmp_path):
 
 
 # ---------------------------------------------------------------------- how a command ends, and what it says then (issue 17, points 10 and 14)
-def run_node(path, *options):
-    """A process of its own, since a node changes the log and the signals of its process."""
-    command = [sys.executable, "-m", "dekpca.cli", "node", "run", str(path), "--yes", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+def run_node(nursery, path):
+    """Exit code and output of a process of its own, since a node changes the log and the signals of its process."""
+    log = path.with_suffix(".again")
+    key = nursery.start(["node", "run", path, "--yes"], log)
+    until(lambda: key in nursery.ended, "the node ends", PATIENCE)
+    return nursery.ended[key][0], log.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -293,37 +297,37 @@ def unfinished(finished, tmp_path):
     return out
 
 
-def test_a_finished_node_ends_again_as_it_did(finished):
+def test_a_finished_node_ends_again_as_it_did(nursery, finished):
     """At c6f9cc8 it ended with 0, whether it had converged or not."""
-    done = run_node(finished / "node-0.toml")
-    assert done.returncode == 3, done.stderr
-    assert "was finished before" in done.stderr
-    assert "not converged after 3 iterations" in done.stdout
+    code, said = run_node(nursery, finished / "node-0.toml")
+    assert code == 3, said
+    assert "was finished before" in said
+    assert "not converged after 3 iterations" in said
 
 
 @pytest.mark.parametrize("what", ["data", "options"])
-def test_a_node_that_was_changed_is_not_told_to_start_again(unfinished, what):
+def test_a_node_that_was_changed_is_not_told_to_start_again(nursery, unfinished, what):
     """This held at c6f9cc8, too; nobody else was told there (test_peer.py)."""
     if what == "data":
         np.save(unfinished / "node-0.npy", np.load(unfinished / "node-0.npy") + 1)
     else:
         config = unfinished / "node-0.toml"
         config.write_text(config.read_text().replace('"max_iter" = 3', '"max_iter" = 4'))
-    done = run_node(unfinished / "node-0.toml")
-    last = done.stderr.splitlines()[-1]
-    assert done.returncode == 2, done.stderr
+    code, said = run_node(nursery, unfinished / "node-0.toml")
+    last = said.splitlines()[-1]
+    assert code == 2, said
     assert "begun with other settings: " in last
     assert ("data was" if what == "data" else "max_iter was 3 and is 4") in last
     assert "start this node again" not in last
     assert "keeps what is needed to go on" not in last
 
 
-def test_a_damaged_database_is_named_with_a_remedy(unfinished):
+def test_a_damaged_database_is_named_with_a_remedy(nursery, unfinished):
     """At c6f9cc8 the exit code was 4, with the advice to start this node again."""
     (unfinished / "node-0" / "run.db").write_bytes(b"SQLite format 3, or not")
-    done = run_node(unfinished / "node-0.toml")
-    last = done.stderr.splitlines()[-1]
-    assert done.returncode == 1, done.stderr
+    code, said = run_node(nursery, unfinished / "node-0.toml")
+    last = said.splitlines()[-1]
+    assert code == 1, said
     assert last.startswith("error: ")
     assert re.search("run.db: damaged .*; start all nodes anew, with another run id and other folders", last)
     assert "start this node again" not in last

@@ -9,7 +9,6 @@ import pytest
 
 from faults import scenarios
 from faults.cluster import Problem
-from faults.supervisor import Nursery
 
 pytest.importorskip("grpc", reason="peers need gRPC: make .venv/installed")
 
@@ -22,13 +21,8 @@ FEW = {
     "file-limit": scenarios.SAME,
     "damaged-checkpoint": scenarios.SAME,
 }
+SHORT = {"kill-view", "reset-mid-message", "never-comes-back"}  # a killed node, a broken wire, a lost node
 SMALL = Problem(edges=(("a", "b"), ("b", "c")))  # three nodes, for the sake of time
-
-
-@pytest.fixture(scope="module")
-def nursery():
-    with Nursery() as nursery:
-        yield nursery
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +30,7 @@ def truth(nursery, tmp_path_factory):
     return scenarios.Truth(nursery, tmp_path_factory.mktemp("faults") / "undisturbed", SMALL)
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", [n if n in SHORT else pytest.param(n, marks=pytest.mark.slow) for n in FEW])
 def test_the_answer_is_that_of_an_undisturbed_run(name, nursery, truth, tmp_path, monkeypatch):
     monkeypatch.setattr(
         scenarios, "GRACE", 30.0

@@ -42,7 +42,7 @@ def truths(nursery, tmp_path_factory):
     return losses.Truths(nursery, tmp_path_factory.mktemp("losses"))
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", ["ring-killed", pytest.param("ring-parted", marks=pytest.mark.slow)])
 def test_the_others_go_on_or_all_stop(name, nursery, truths, tmp_path, monkeypatch):
     monkeypatch.setattr(
         losses, "GRACE", 60.0

@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +33,7 @@ from dekpca.engines.peer.net.server import SERVICE
 from dekpca.engines.peer.protocol import wire_pb2 as wire
 from dekpca.engines.peer.protocol.checks import metadata
 from faults import fuzz
+from faults.supervisor import Nursery, until
 from peer_nodes import stored
 
 RUN = "security"
@@ -66,8 +65,8 @@ def certs(tmp_path_factory):
 class Nodes:
     """Processes of nodes in a folder; all are gone when it is left."""
 
-    def __init__(self, folder: Path, certs: Path, addresses: dict[str, str]):
-        self.folder, self.addresses, self.processes = folder, addresses, {}
+    def __init__(self, folder: Path, certs: Path, addresses: dict[str, str], nursery: Nursery | None = None):
+        self.folder, self.addresses, self.nursery, self.keys = folder, addresses, nursery, {}
         rng = np.random.default_rng(0)
         for name in addresses:
             np.save(folder / f"{name}.npy", rng.normal(size=(30, 5)))
@@ -81,43 +80,47 @@ class Nodes:
 
     def start(self, *names: str) -> None:
         for name in names:
-            log = (self.folder / f"{name}.log").open("ab")
-            command = [
-                sys.executable,
-                "-m",
-                "dekpca.cli",
-                "node",
-                "run",
-                self.folder / f"{name}.toml",
-                "--yes",
-                "--json",
-            ]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            command = ["node", "run", self.folder / f"{name}.toml", "--yes", "--json"]
+            self.keys[name] = self.nursery.start(command, self.folder / f"{name}.log")
+
+    def signal(self, name: str, number: int) -> None:
+        self.nursery.signal(self.keys[name], number)
+
+    def pid(self, name: str) -> int:
+        return self.nursery.pids[self.keys[name]]
+
+    def code(self, name: str) -> int | None:
+        """The exit code of a node, None while it runs."""
+        return self.nursery.ended.get(self.keys[name], (None,))[0]
+
+    def ended(self, name: str) -> int:
+        until(lambda: self.keys[name] in self.nursery.ended, f"node {name} ends", PATIENCE)
+        return self.code(name)
 
     def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")
+        path = self.folder / f"{name}.log"  # the process makes it, a moment after it was started
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def wait_for(self, condition, what: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while not condition():
-            for name, process in self.processes.items():
-                assert process.poll() is None, f"node {name} has ended:\n{self.log(name)[-3000:]}"
+            for name in self.keys:
+                assert self.code(name) is None, f"node {name} has ended:\n{self.log(name)[-3000:]}"
             assert time.monotonic() < deadline, f"{what}: not within {PATIENCE} s\n{self.log('a')[-3000:]}"
             time.sleep(0.005)
 
     def finish(self) -> dict[str, bytes]:
         """The models of all nodes, when they have ended."""
-        for name, process in self.processes.items():
-            assert process.wait(PATIENCE) in (0, 3), self.log(name)[-3000:]  # 3: no convergence was asked for
-        models = {name: np.load(self.folder / f"{name}.npz") for name in self.processes}
+        for name in self.keys:
+            assert self.ended(name) in (0, 3), self.log(name)[-3000:]  # 3: no convergence was asked for
+        models = {name: np.load(self.folder / f"{name}.npz") for name in self.keys}
         return {name: {key: found[key] for key in found.files} for name, found in models.items()}
 
     def renew(self, name: str, certs: Path) -> None:
         """In the middle of the run: kill the node, give it a certificate of the next CA, and start it again."""
         assert "certificate expires soon" in self.log(name)
-        self.processes[name].kill()
-        self.processes[name].wait()
+        self.signal(name, signal.SIGKILL)
+        self.ended(name)
         config = self.folder / f"{name}.toml"
         config.write_text(config.read_text().replace(f"{certs}/{name}.", f"{certs}/next/{name}."))
         (self.folder / f"{name}.log").unlink()
@@ -126,18 +129,16 @@ class Nodes:
         assert "certificate expires soon" not in self.log(name)
 
     def close(self) -> None:
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.wait()
+        for name in self.keys:
+            self.signal(name, signal.SIGKILL)  # also where it is stopped
+            self.ended(name)
 
 
 @contextlib.contextmanager
-def nodes(folder: Path, certs: Path):
+def nodes(folder: Path, certs: Path, nursery: Nursery):
     folder.mkdir()
     addresses = dict(zip("abc", (f"127.0.0.1:{port}" for port in free_ports(3)), strict=True))
-    started = Nodes(folder, certs, addresses)
+    started = Nodes(folder, certs, addresses, nursery)
     try:
         yield started
     finally:
@@ -228,19 +229,19 @@ def hello(address: str, certs: Path, version: str) -> str:
 CHECKPOINT = "SELECT 1 FROM value WHERE name LIKE 'checkpoint-%' LIMIT 1"
 
 
-def test_attacks_on_a_run(certs, tmp_path):
-    with nodes(tmp_path / "quiet", certs) as quiet:
+def test_attacks_on_a_run(certs, nursery, tmp_path):
+    with nodes(tmp_path / "quiet", certs, nursery) as quiet:
         quiet.start(*"abc")
         expected = quiet.finish()
-    with nodes(tmp_path / "attacked", certs) as attacked:
+    with nodes(tmp_path / "attacked", certs, nursery) as attacked:
         attacked.start(*"abc")
         attacked.wait_for(lambda: stored(attacked.folder / "a-run", CHECKPOINT), "a checkpoint")
-        attacked.processes["c"].send_signal(signal.SIGSTOP)
-        memory = peak(attacked.processes["a"].pid)
+        attacked.signal("c", signal.SIGSTOP)
+        memory = peak(attacked.pid("a"))
         attack_all(attacked, certs)
-        assert all(process.poll() is None for process in attacked.processes.values()), "the run was to go on meanwhile"
-        assert peak(attacked.processes["a"].pid) - memory < 40e6
-        attacked.processes["c"].send_signal(signal.SIGCONT)
+        assert all(attacked.code(name) is None for name in "abc"), "the run was to go on meanwhile"
+        assert peak(attacked.pid("a")) - memory < 40e6
+        attacked.signal("c", signal.SIGCONT)
         attacked.renew("c", certs)
         found = attacked.finish()
     for name, model in expected.items():
@@ -347,7 +348,7 @@ def attack_all(attacked: Nodes, certs: Path) -> None:
 
 
 # ---------------------------------------------------------------------- the other direction
-def test_a_node_says_nothing_to_an_impostor(certs, tmp_path):
+def test_a_node_says_nothing_to_an_impostor(certs, nursery, tmp_path):
     """Somebody with a good certificate of another name, or one of b by another CA, listens where b should be."""
     calls: list[str] = []
 
@@ -355,7 +356,7 @@ def test_a_node_says_nothing_to_an_impostor(certs, tmp_path):
         def service(self, details):
             calls.append(details.method)
 
-    with nodes(tmp_path / "run", certs) as started:
+    with nodes(tmp_path / "run", certs, nursery) as started:
         servers = []
         for name, folder in (("b", "other"), ("c", "")):  # c's place is taken by d
             shown = [(certs / folder / f"{'d' if name == 'c' else name}.{end}").read_bytes() for end in ("key", "crt")]
@@ -371,7 +372,7 @@ def test_a_node_says_nothing_to_an_impostor(certs, tmp_path):
             started.wait_for(lambda name=name, says=says: any(
                 f'"peer": "{name}"' in line and says in line for line in started.log("a").splitlines()
             ), f"{says}, of {name}")  # fmt: skip
-        assert started.processes["a"].poll() is None  # it goes on waiting for the real ones
+        assert started.code("a") is None  # it goes on waiting for the real ones
         for server in servers:
             server.stop(None)
     assert calls == []

@@ -17,7 +17,7 @@ import dekpca
 from dekpca import baselines
 from dekpca.report import charts, experiment_report, fit_report
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 NASTY = "<script>window.ran = 1</script><img src=x onerror='window.ran=1'>"
 DESKTOP, PHONE = (1280, 900), (390, 844)
