@@ -44,6 +44,7 @@ def main() -> None:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--solver", choices=["auto", "projection"], default="auto")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", default="", help="networks whose name contains this")
     parser.add_argument("--long", type=int, default=500, help="iterations of the divergence check (0: leave it out)")
     a = parser.parse_args()
     a.long = a.long if a.solver == "projection" else 0
@@ -63,7 +64,8 @@ def main() -> None:
         f"at {a.long}",
         "|z| <= 1",
     )
-    todo = [(case, split) for case in cases() for split in (splits.evenly, splits.one_class_a_node)]
+    wanted = [case for case in cases() if a.only in case[0]]
+    todo = [(case, split) for case in wanted for split in (splits.evenly, splits.one_class_a_node)]
     for (name, network, sizes, (first, second), wide), split in track(
         todo, console=console, transient=True, disable=not console.is_terminal
     ):
