@@ -15,6 +15,7 @@ from dekpca.engines.agreement import settings_of, texts
 from dekpca.engines.peer.app.local_cluster import free_addresses
 from dekpca.engines.peer.app.session import Place, Session
 from dekpca.engines.peer.net.endpoint import Endpoint
+from dekpca.engines.peer.net.identity import issue, load
 from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from dekpca.engines.peer.protocol.membership import Membership
 from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
@@ -55,14 +56,17 @@ class Nodes:
         timeouts=None,
         private=False,
         checkpoint_every=1,
+        certs=None,
     ):
+        """`certs`: a folder with a CA, which gives each node a certificate; without, nodes talk without TLS."""
         self.network, self.parts, self.options, self.private = network, parts, options, private
         addresses = dict(zip(network.names, free_addresses(len(network)), strict=True))
         timeouts = timeouts or Timeouts(peer=60, start=60, beat=0.2)
+        identities = dict.fromkeys(network.names) if certs is None else certified(certs, network.names)
         self.places = {
             name: Place(
                 name, run, addresses[name], {network.names[q]: addresses[network.names[q]] for q in network.neighbors(j)},
-                folder / name, timeouts=timeouts, checkpoint_every=checkpoint_every, checkpoint_apart=0.0,
+                folder / name, identities[name], timeouts=timeouts, checkpoint_every=checkpoint_every, checkpoint_apart=0.0,
             )
             for j, name in enumerate(network.names)
         }  # fmt: skip
@@ -96,6 +100,15 @@ class Nodes:
         join([self.start(name, (observers or {}).get(name)) for name in self.network.names])
         assert not self.errors, self.errors
         return self.answers
+
+
+def certified(certs: Path, names):
+    """The identities of nodes, whose certificates the CA in this folder issues if they have none yet."""
+    return {
+        name: load(certs / f"{name}.crt", certs / f"{name}.key", certs / "ca.crt", name)
+        for name in names
+        if (certs / f"{name}.crt").exists() or issue(certs, name)
+    }
 
 
 @contextmanager

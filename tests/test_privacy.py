@@ -451,7 +451,7 @@ def test_secure_sums_in_the_estimator():
 @pytest.mark.parametrize(
     ("change", "seen"),
     [
-        ({"engine": "mpi"}, "engine='local'"), ({"engine": "peer"}, "engine='local'"), ({"solver": "projection"}, "use solver='landmarks'"),
+        ({"engine": "mpi"}, "engine='local'"), ({"solver": "projection"}, "use solver='landmarks'"),
         ({"landmarks": "auto"}, "public points"), ({"gamma": "scale"}, "give gamma a number"), ({"privacy": {"epsilon": 1.0}}, "epsilon and delta"),
     ],
 )  # fmt: skip

@@ -143,6 +143,7 @@ class Broadcast:
     kind: str
     make: Callable[[], Array]
     shape: tuple[int, ...]
+    dtype: Any = None  # None: that of the samples
 
 
 @dataclass(frozen=True, eq=False)

@@ -173,9 +173,10 @@ class Parameters:
 
     def _check_private(self) -> None:
         what = "secure_sums" if self.privacy is None else "privacy"
-        if self.engine != "local" or self.device is not None:
+        if self.engine == "mpi" or self.device is not None:
             raise ValueError(
-                f"{what} with engine={self.engine!r}, device={self.device!r}: so far only engine='local' on the host has it, as a simulation"
+                f"{what} with engine={self.engine!r}, device={self.device!r}: ranks of one owner have no need of it; use engine='local', which "
+                "simulates it on the host, or engine='peer'"
             )
         if self.solver == "projection" or self.update == "paper" or self.diagnostics:
             raise ValueError(f"{what} with solver='projection': its nodes exchange rows; use solver='landmarks'")

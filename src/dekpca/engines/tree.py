@@ -79,13 +79,14 @@ class Tree:
 
         rows = yield from self._up(request.kind, request.rows, giving, below[giving], append)
         shape = (int(counts.sum()), *request.rows.shape[1:])
-        by_name = Broadcast(request.kind, lambda: take(rows, _name_order(self.network, counts)), shape)
+        by_name = Broadcast(request.kind, lambda: take(rows, _name_order(self.network, counts)), shape, rows.dtype)
         return (yield from self.broadcast(by_name))
 
     def broadcast(self, request: Broadcast) -> Rounds:
         """The root's array, from each node to its children."""
         xp = aac.array_namespace(self.samples)
-        nothing = xp.zeros((), dtype=self.samples.dtype, device=aac.device(self.samples))
+        dtype = self.samples.dtype if request.dtype is None else request.dtype
+        nothing = xp.zeros((), dtype=dtype, device=aac.device(self.samples))
         value = xp.broadcast_to(nothing, request.shape) if self.level else request.make()
         for level in range(self.depth):
             to = self.children if level == self.level else []

@@ -36,13 +36,18 @@ class BadMasks(RuntimeError):
 
 @dataclass(frozen=True)
 class RunKey:
-    """A node's key for one run, from the operating system's generator. Never written to a file, never used twice."""
+    """A node's key for one run, from the operating system's generator. Never used for another."""
 
     private: X25519PrivateKey
 
     @classmethod
     def made(cls) -> RunKey:
         return cls(X25519PrivateKey.generate())
+
+    @classmethod
+    def of(cls, secret: bytes) -> RunKey:
+        """From 32 random bytes."""
+        return cls(X25519PrivateKey.from_private_bytes(secret))
 
     @property
     def public(self) -> bytes:

@@ -5,8 +5,9 @@ Nodes that are not neighbors mask for each other too, so a record is checked fro
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -38,8 +39,26 @@ class KeyRecord:
     @property
     def signed(self) -> bytes:
         """What the signature is over."""
-        parts = (PURPOSE, self.run, self.name.encode(), self.public)
-        return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+        return _joined((PURPOSE, self.run, self.name.encode(), self.public))
+
+    def pack(self) -> bytes:
+        """As bytes, to be passed on."""
+        return _joined((self.run, self.name.encode(), self.public, self.signature, *self.chain))
+
+    @classmethod
+    def unpack(cls, name: str, data: bytes) -> KeyRecord:
+        """The record that is said to be that of node `name`; zeros may follow it."""
+        parts, at = [], 0
+        while size := int.from_bytes(data[at : at + 4], "big"):
+            parts.append(data[at + 4 : at + 4 + size])
+            at += 4 + size
+        try:
+            if at > len(data):
+                raise ValueError("it was cut short")
+            run, own, public, signature, *chain = parts
+            return cls(run, own.decode(), public, tuple(chain), signature)
+        except ValueError as error:
+            raise BadRecord(f"key record of node {name}: it cannot be read ({error}). Nothing was sent") from error
 
 
 def sign_record(run: bytes, name: str, public: bytes, key: Any, chain: Sequence[x509.Certificate]) -> KeyRecord:
@@ -105,8 +124,29 @@ def checked_keys(
 
 
 def new_run() -> bytes:
-    """A name for a run or epoch that was never used before."""
+    """A name for a run that was never used before."""
     return os.urandom(NONCE_BYTES)
+
+
+def epoch(run: str, view: str, challenges: Mapping[str, bytes]) -> bytes:
+    """The name of an epoch of a run between peers. Every node's random challenge is in it, so that no node takes a record that was signed before."""
+    parts = (
+        PURPOSE,
+        run.encode(),
+        view.encode(),
+        *(x for name, c in sorted(challenges.items()) for x in (name.encode(), c)),
+    )
+    return hashlib.sha256(_joined(parts)).digest()
+
+
+def longest(key: Any, run: bytes, name: str, chain: Sequence[x509.Certificate]) -> int:
+    """Bytes of a packed record of this node at most; those of an ECDSA signature vary."""
+    ends = sum(4 + len(c.public_bytes(serialization.Encoding.DER)) for c in chain)
+    return 4 * 4 + len(run) + len(name.encode()) + 32 + (3 * key.key_size) // 8 + 64 + ends
+
+
+def _joined(parts: Iterable[bytes]) -> bytes:
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
 def _dns_names(certificate: x509.Certificate) -> list[str]:

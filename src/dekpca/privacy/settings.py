@@ -16,6 +16,7 @@ from .releases import Release, releases
 
 RANK = 60  # coordinates that are kept: noise grows with the root of their number
 POINTS = 1000  # synthetic points, where no number is given
+MOST_RECORD = 1 << 14  # bytes of a key record with its certificates: four of RSA with 4096 bits
 FEATURES = 200  # random features, all of which carry noise
 MOMENTS, POINT_MOMENTS = (
     "mean, products and number of rows in landmark coordinates",

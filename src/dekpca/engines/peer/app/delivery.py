@@ -32,7 +32,6 @@ class PeerDelivery(Delivery):
         self.block, self.endpoint, self.round = block, endpoint, round
         self.last_sent = dict.fromkeys(endpoint.addresses, 0)  # round of the last message to each neighbor
         self._dtype = block.samples.dtype
-        self._wire_dtype = self._dtype.newbyteorder("<").str
         self._pools: list[list[int]] = self._make_pools()
 
     # ------------------------------------------------------------------ rounds
@@ -62,10 +61,11 @@ class PeerDelivery(Delivery):
         (send,) = sends
         sent = [(node, send.payload[place, : send.lengths[place]]) for node, _, place in route.leaving.tolist()]
         rows_of = {node: int(send.arriving[place]) for node, _, place in route.arriving.tolist()}
-        self._begin(send.kind, sent, {node: (rows, *send.shape[1:]) for node, rows in rows_of.items()})
+        shapes = {node: (rows, *send.shape[1:]) for node, rows in rows_of.items()}
+        self._begin(send.kind, sent, shapes, send.payload.dtype)  # of integers, if sums are under masks
 
         def arrived() -> Array:
-            stack = np.zeros((len(rows_of), *send.shape), dtype=self._dtype)
+            stack = np.zeros((len(rows_of), *send.shape), dtype=send.payload.dtype)
             for i, (node, rows) in enumerate(rows_of.items()):
                 self._receive(node, stack[i, :rows])
             return stack
@@ -91,22 +91,24 @@ class PeerDelivery(Delivery):
         return tuple(pools)
 
     # ------------------------------------------------------------------ the wire
-    def _begin(self, kind: str, sent: Sequence[tuple[Any, ...]], shapes: dict[int, tuple[int, ...]]) -> None:
+    def _begin(
+        self, kind: str, sent: Sequence[tuple[Any, ...]], shapes: dict[int, tuple[int, ...]], dtype: Any = None
+    ) -> None:
         """Count the round; send (to a node, arrays of which the rows follow each other), and say what must come."""
         self.round += 1
-        names = self.network.names
+        names, dtype = self.network.names, self._dtype if dtype is None else dtype
         messages = []
         for node, *arrays in sent:
             parts = [np.ascontiguousarray(array) for array in arrays]
             shape = (sum(len(part) for part in parts), *parts[-1].shape[1:]) if len(parts) > 1 else parts[0].shape
-            messages.append((names[node], self._head(kind, shape), [raw_bytes(part) for part in parts]))
+            messages.append((names[node], self._head(kind, shape, dtype), [raw_bytes(part) for part in parts]))
             self.last_sent[names[node]] = self.round
-        expected = {names[node]: self._head(kind, shape) for node, shape in shapes.items()}
+        expected = {names[node]: self._head(kind, shape, dtype) for node, shape in shapes.items()}
         self.endpoint.exchange(self.round, messages, expected)
 
-    def _head(self, kind: str, shape: tuple[int, ...]) -> MessageHead:
+    def _head(self, kind: str, shape: tuple[int, ...], dtype: Any) -> MessageHead:
         exact = tuple(map(int, shape))
-        return MessageHead(self.round, kind, self._wire_dtype, exact)
+        return MessageHead(self.round, kind, dtype.newbyteorder("<").str, exact)
 
     def _receive(self, node: int, into: np.ndarray) -> None:
         self.endpoint.read(self.network.names[node], raw_bytes(into))

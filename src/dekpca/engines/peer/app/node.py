@@ -25,7 +25,7 @@ from ..protocol.node import NodeProtocol
 from ..protocol.views import ViewChanged
 from ..storage import codec
 from .config import Config
-from .session import Session
+from .session import NO_CERTIFICATES, Session
 
 log = logging.getLogger("dekpca.peer")
 
@@ -82,6 +82,8 @@ def run(
 ) -> dict[str, Any]:
     """Take part in the run until the end; returns what came out. `watch` shows the protocol meanwhile, `report` the result before the node leaves."""
     config = prepared.config
+    if prepared.settings.sealed and identity is None:
+        raise ValueError(NO_CERTIFICATES)
     session = Session(config.place(identity), prepared.samples, prepared.facts, prepared.features.sorted_names)
     with session, nullcontext() if watch is None else watch(session.protocol):
         network, sizes = session.meet()
@@ -116,6 +118,8 @@ def run(
         said = summary(config, result, session.resumed, missing)
         session.finish()
         codec.write_text(config.folder / FINISHED, json.dumps(said))
+        if prepared.settings.sealed:
+            session.forget_secrets()
     return said
 
 

@@ -33,6 +33,7 @@ from ....core import native
 from ....messages import Checkpoint
 from ....network import Network
 from ....options import Options
+from ....privacy.masks import BadMasks
 from ....program import program
 from ...local import Observer, Outcome, drive
 from ...tree import over_tree
@@ -48,6 +49,7 @@ from ..protocol.node import NodeProtocol, Timeouts
 from ..protocol.views import Quorum, Views
 from ..storage.folder import RunFolder, Saved
 from .delivery import PeerDelivery
+from .keys import KeyAgreement
 
 log = logging.getLogger("dekpca.peer")
 
@@ -57,6 +59,7 @@ CHECKPOINT_EVERY = 5  # iterations
 CHECKPOINT_APART = 1.0  # seconds
 # Heartbeats for which too few nodes must be left before a node stops, and for which fallback neighbors are tried before nodes beyond a cut are lost.
 SETTLE = 3
+NO_CERTIFICATES = "secure sums without certificates: a node signs its key for the run with its certificate; give certificate, key and ca"
 
 
 @dataclass(frozen=True)
@@ -234,7 +237,7 @@ class Session:
                 self.protocol.residual = float(np.max(state.history["residual"][-1]))
             wanted = (
                 waiting is None and delivery.round > last and int(state.iteration) % self.place.checkpoint_every == 0
-            )
+            ) and not options.sealed  # masks are counted from the start of the program
             if wanted and time.monotonic() >= due:
                 last, due = delivery.round, time.monotonic() + self.place.checkpoint_apart
                 waiting = Saved(delivery.round, requests[0].known, state, dict(delivery.last_sent), _traffic(delivery))
@@ -248,16 +251,23 @@ class Session:
                 observer(blocks, requests)
 
         try:
-            outcome = drive(blocks, options, at_checkpoint, resume, delivery, over_tree(program))
+            outcome = drive(blocks, options, at_checkpoint, resume, delivery, over_tree(self._script(options)))
         except PeerError:
             raise
-        except (
-            ValueError
-        ) as error:  # the program cannot go on, nor will it after a restart: nobody need wait for this node
+        except (ValueError, BadMasks) as error:
+            # the program cannot go on, nor will it after a restart: nobody need wait for this node
             raise RunFailed(str(error)) from error
         self.protocol.start_finishing(time.monotonic())
         self.transport.acknowledge_at_once()
         return outcome
+
+    def _script(self, options: Options) -> Any:
+        """The program of this node, after it has agreed on keys if sums are secure."""
+        if not options.sealed:
+            return program
+        if self.place.identity is None:
+            raise ValueError(NO_CERTIFICATES)
+        return KeyAgreement(self.place.identity, self.place.run, str(self.protocol.view), self.store).before(program)
 
     def options(self, options: Options) -> Options:
         """With this node's private randomness, for what only this node may know."""
@@ -268,6 +278,10 @@ class Session:
         for name in self.endpoint.finish():
             log.warning("neighbor was not heard from any more; this node has its answer", extra={"peer": name})
         log.info("finished")
+
+    def forget_secrets(self) -> None:
+        """The answer is kept, and the run will not be resumed: keys and noise are deleted."""
+        self.store.forget_secrets()
 
 
 def _traffic(delivery: PeerDelivery) -> dict[str, Any]:

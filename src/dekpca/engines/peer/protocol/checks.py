@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from ....judging import EXTRA_COLUMNS, MORE_FREQUENCIES, SIGNS, Shapes
 from ....options import Options
+from ....privacy.settings import MOST_RECORD
 from ..errors import NEW_RUN, ProtocolError
 from . import wire_pb2 as wire
 from .events import HandshakeReceived, Heartbeat
@@ -37,10 +38,11 @@ WAITING = (
 # Rounds of a node whose messages are not acknowledged: so much may be lost with a neighbor that is killed.
 UNSYNCED = 500
 BROKEN_OFF = 100  # times the largest message: bytes that a neighbor may leave unfinished between two checkpoints
-DTYPES = {"<f8": 8, "<f4": 4}
+DTYPES = {"<f8": 8, "<f4": 4, "<u8": 8}
+SEALED = "<u8"  # of sums under masks, and of key records
 KINDS = frozenset(
     {"landmarks", "counts", "fingerprint", "columns", "scale", "mean", "covariance", "power", "spectrum"}
-    | {"sketch", "accuracy", "check", "data", "rho", "share", "view", "values", "deflate"}
+    | {"sketch", "accuracy", "check", "data", "rho", "share", "view", "values", "deflate", "keys", "moments"}
 )  # all that docs/privacy.md lists
 
 M = TypeVar("M", bound=Message)
@@ -68,6 +70,7 @@ class Limits:
     dtype: str
     largest: int  # bytes
     ahead: int  # rounds
+    sealed: bool = False  # sums are integers under masks
 
     @classmethod
     def of(cls, run: str, dtype: str, options: Options, sizes: np.ndarray, n_columns: int, depth: int) -> Limits:
@@ -89,8 +92,15 @@ class Limits:
             2 * n_columns,
             64,  # fingerprint
         )
+        largest = numbers * DTYPES[dtype]
+        if options.sealed:
+            moments = [options.privacy.rank, n_columns] if options.privacy is not None else []
+            numbers = (
+                max([numbers, *(r * (r + 3) // 2 + 1 for r in moments)]) + 1
+            )  # a word that shows whether masks cancel
+            largest = max(numbers * DTYPES[SEALED], len(sizes) * MOST_RECORD)
         # A network sum is over when all nodes have contributed: no node is ahead of it by more than the next ones.
-        return cls(run, dtype, numbers * DTYPES[dtype], 8 * (depth + 2) + UNSYNCED)
+        return cls(run, dtype, largest, 8 * (depth + 2) + UNSYNCED, options.sealed)
 
 
 def parse(kind: type[M], data: Any) -> M:
@@ -113,7 +123,8 @@ def check_head(head: wire.Head, sender: str, limits: Limits, expected: MessageHe
         raise ProtocolError(f"a message of another run, {head.run[:80]!r}; this is {limits.run!r}")
     if head.sender != sender:
         raise ProtocolError(f"a message of node {head.sender[:80]!r}, but the certificate is that of {sender!r}")
-    if head.kind not in KINDS or head.dtype != limits.dtype or len(head.shape) > MOST_AXES:
+    dtypes = (limits.dtype, SEALED) if limits.sealed else (limits.dtype,)
+    if head.kind not in KINDS or head.dtype not in dtypes or len(head.shape) > MOST_AXES:
         raise ProtocolError(f"{said}: no message of this protocol in {limits.dtype}")
     size = DTYPES[head.dtype] * math.prod(head.shape)
     if size > limits.largest:

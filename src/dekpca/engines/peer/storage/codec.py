@@ -30,6 +30,7 @@ from ....kernels import Kernel
 from ....landmark_solver import Correction
 from ....messages import Heard
 from ....options import Options
+from ....privacy.settings import Privacy
 from ....program import State
 from ....space import Known
 from ..errors import Damaged
@@ -58,6 +59,7 @@ CLASSES = {
         PenaltyFunction,
         PenaltySteps,
         PowerState,
+        Privacy,
         RandomFeatures,
         SharedDual,
         State,

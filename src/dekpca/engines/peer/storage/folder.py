@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import Changed, Damaged
 from ..protocol.membership import Record
 from ..protocol.view_messages import pack_kept, unpack_kept
@@ -117,6 +119,20 @@ class RunFolder:
             seed = secrets.randbits(120)
             self._keep("seed", seed)
         return int(seed)
+
+    def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Randomness that nobody else knows, for the program in this view; the same after a restart, and gone with the view."""
+        kept = f"secret-{name}"
+        if self.database.read("SELECT 1 FROM value WHERE name = ? LIMIT 1", [kept]):
+            return bytes(self._read(kept).tobytes())
+        made = make()
+        self._write(kept, codec.flatten(np.frombuffer(made, dtype=np.uint8)))
+        self.database.commit()  # before it is used
+        return made
+
+    def forget_secrets(self) -> None:
+        """The run is over: nothing under masks that anybody kept can be opened by who finds this folder."""
+        self.database.wipe(["value"])
 
     @property
     def records(self) -> dict[str, Record]:

@@ -1,0 +1,135 @@
+"""Keys for secure sums between peers, agreed on anew for every run and view, before anything else of the program is sent.
+
+    challenges   each node gives 32 random bytes; with the run, the view and the names they make the name of the epoch
+    records      each node's public key for this epoch, signed by its certificate; passed on along the tree to all, and checked by all
+
+A record of another run or view names another epoch, and is refused. What a node draws for this (challenge, key, noise) is in its folder, since a
+node that was killed must send the same again; it is deleted with the view, and at the end of the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from ....block import Block
+from ....messages import Gather
+from ....network import Network
+from ....options import Options
+from ....privacy.masks import LARGEST_ENTRY, RunKey, Sealer, sealer
+from ....privacy.noise import discrete_gaussian
+from ....privacy.records import BadRecord, KeyRecord, checked_keys, epoch, longest, sign_record
+from ....privacy.settings import MOST_RECORD
+from ..net.identity import Identity
+
+log = logging.getLogger("dekpca.peer")
+
+CHALLENGE, KEY = 32, 32  # bytes
+WORD = 8  # bytes
+KIND = "keys"  # of the messages
+
+Script = Callable[..., Generator[Any, Any, Any]]
+
+
+class Secrets(Protocol):
+    """Where a node keeps what only it may know (storage/folder.py)."""
+
+    def secret(self, name: str, make: Callable[[], bytes]) -> bytes: ...
+
+
+@dataclass(eq=False)
+class PeerSealer(Sealer):
+    """Draws noise once: a node that was killed and goes on sends what it has sent before."""
+
+    secrets: Secrets = field(kw_only=True)
+    _drawn: int = field(default=0, init=False)
+
+    def noise(self, sigma: int, length: int) -> np.ndarray:  # type: ignore[override]
+        self._drawn += 1
+        name = f"noise-{self._drawn}-{sigma}-{length}"
+        drawn = self.secrets.secret(name, lambda: discrete_gaussian(sigma, length).tobytes())
+        return np.frombuffer(drawn, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class KeyAgreement:
+    """How one node agrees on keys: its certificate, the run and the view, and where it keeps secrets."""
+
+    identity: Identity
+    run: str
+    view: str
+    secrets: Secrets
+
+    def before(self, script: Script) -> Script:
+        """The same program, whose network sums are secure."""
+
+        def sealed(block: Block, options: Options, *more: Any) -> Generator[Any, Any, Any]:
+            block.sealer = yield from self.sealer(block, options)
+            return (yield from script(block, options, *more))
+
+        return sealed
+
+    def sealer(self, block: Block, options: Options) -> Generator[Any, Any, Sealer]:
+        """Agree with all nodes of the network. Raises BadRecord, before anything is summed, where a record is not what it should be."""
+        (name,), network = block.names, block.network
+        chain = x509.load_pem_x509_certificates(self.identity.chain)
+        signer = serialization.load_pem_private_key(self.identity.key, password=None)
+        challenge = self.secrets.secret("challenge", lambda: os.urandom(CHALLENGE))
+        own = RunKey.of(self.secrets.secret("key", lambda: os.urandom(KEY)))
+
+        size = -(-longest(signer, bytes(32), name, chain) // WORD)
+        said = yield from _gathered(
+            network, _words(challenge, CHALLENGE // WORD), np.full(len(network), CHALLENGE // WORD)
+        )
+        if said[name] != challenge:
+            raise BadRecord(
+                f"node {name}: its challenge came back as another; a node changed it on its way. Nothing was sent"
+            )
+        sizes = yield from _gathered(network, np.array([size], dtype=np.uint64), np.ones(len(network), dtype=np.int64))
+        counts = _checked_sizes(network, sizes)
+
+        now = epoch(self.run, self.view, said)
+        record = sign_record(now, name, own.public, signer, chain)
+        told = yield from _gathered(network, _words(record.pack(), size), counts)
+        records = [KeyRecord.unpack(other, data) for other, data in told.items()]
+        for other, found in zip(told, records, strict=True):
+            if found.name != other:
+                raise BadRecord(f"key record of node {other}: it names node {found.name}. Nothing was sent")
+        roots = x509.load_pem_x509_certificates(self.identity.roots)
+        keys = checked_keys(records, now, network.names, roots)
+        if keys[name] != own.public:
+            raise BadRecord(f"key record of node {name}: its own came back with another key. Nothing was sent")
+        log.info("keys agreed on", extra={"nodes": len(network), "epoch": now.hex()[:16]})
+        largest = LARGEST_ENTRY if isinstance(options.secure_sums, bool) else float(options.secure_sums)
+        made = sealer(name, own, keys, now, largest)
+        return PeerSealer(name, made.keys, largest, secrets=self.secrets)
+
+
+def _gathered(network: Network, words: np.ndarray, counts: np.ndarray) -> Generator[Any, Any, dict[str, bytes]]:
+    """What each node gives, by name."""
+    rows = yield Gather(KIND, words, counts)
+    order = network.by_name
+    ends = np.cumsum(counts[order])[:-1]
+    return {network.names[j]: part.astype("<u8").tobytes() for j, part in zip(order, np.split(rows, ends), strict=True)}
+
+
+def _checked_sizes(network: Network, told: dict[str, bytes]) -> np.ndarray:
+    counts = {name: int.from_bytes(data, "little") for name, data in told.items()}
+    for name, count in counts.items():
+        if not 0 < count <= MOST_RECORD // WORD:
+            raise BadRecord(
+                f"key record of node {name}: {count * WORD} bytes with its certificates, where {MOST_RECORD} are allowed. Nothing was sent"
+            )
+    return np.array([counts[name] for name in network.names], dtype=np.int64)
+
+
+def _words(data: bytes, count: int) -> np.ndarray:
+    """(count,) integers, zeros after the data."""
+    return np.frombuffer(data.ljust(count * WORD, b"\0"), dtype="<u8").astype(np.uint64)

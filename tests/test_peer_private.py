@@ -1,0 +1,342 @@
+"""Secure sums and differential privacy between peers: real TLS and real folders. Nodes are threads of one process, but for one test."""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conftest import clusters, make_options
+from dekpca import Network
+from dekpca.collectives import network_sum
+from dekpca.engines import local
+from dekpca.engines.peer.app import keys, session
+from dekpca.engines.peer.app.delivery import PeerDelivery
+from dekpca.engines.peer.errors import RunFailed
+from dekpca.engines.peer.net.identity import init_ca
+from dekpca.engines.peer.protocol.node import Timeouts
+from dekpca.engines.peer.protocol.views import Quorum, ViewChanged
+from dekpca.engines.peer.storage.folder import RunFolder
+from dekpca.plan import Plan
+from dekpca.privacy.fixed_point import FixedPoint
+from dekpca.privacy.masks import Sealer, sealer
+from dekpca.privacy.records import sign_record
+from peer_nodes import Nodes, Stop, certified, join, stored
+
+NETWORKS = {
+    "path": Network.path(5), "star": Network.star(5), "ring": Network.ring(5, 2), "grid": Network.grid(2, 3), "complete": Network.complete(4),
+    "random": Network.random(6, 0.5, seed=1),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certs")
+    init_ca(folder)
+    return folder
+
+
+def secure(network, **changes):
+    parts = clusters([40] * len(network), 3)
+    return parts, make_options(parts, network, 30, solver="landmarks", **{"secure_sums": 64.0} | changes)
+
+
+class Wire(PeerDelivery):
+    """Keeps (kind, dtype) of all that nodes send; `spoil(node, send)` may change what one of them does."""
+
+    sent: defaultdict
+    spoil = staticmethod(lambda node, send: send)
+
+    def _cross(self, sends, route):
+        (name,) = self.block.names
+        sends = [self.spoil(name, send) for send in sends]
+        for send in sends:
+            if len(send.to):
+                self.sent[name].append((send.kind, send.payload.dtype.str))
+        return super()._cross(sends, route)
+
+
+@pytest.fixture
+def wire(monkeypatch):
+    """The class through which all nodes of a test send."""
+
+    class Mine(Wire):
+        sent = defaultdict(list)
+
+    monkeypatch.setattr(session, "PeerDelivery", Mine)
+    return Mine
+
+
+# ---------------------------------------------------------------------- the sums
+@pytest.mark.parametrize("name", NETWORKS)
+def test_sums_are_those_of_the_fixed_point_values_bit_for_bit(name, certs, tmp_path, monkeypatch):
+    network = NETWORKS[name]
+    values = np.random.default_rng(3).normal(size=(len(network), 50))
+
+    def script(block, options, resume):
+        return (yield from network_sum(block, "scale", values[int(block.nodes[0])], bound=40.0))
+
+    monkeypatch.setattr(session, "program", script)
+    code = FixedPoint(40.0)
+    plain = code.decode(sum(code.encode(v) for v in values))
+    answers = Nodes(tmp_path, network, *secure(network), certs=certs).run()
+    assert len(answers) == len(network)
+    for found in answers.values():
+        assert found.tobytes() == plain.tobytes()
+
+
+def test_the_answer_is_that_of_the_simulation_and_within_1e_9_of_the_one_in_clear(certs, tmp_path, wire):
+    network = NETWORKS["ring"]
+    parts, options = secure(network)
+    answers = Nodes(tmp_path, network, parts, options, certs=certs).run()
+    simulated = local.run(Plan.of(parts, network, options)).answers[0]
+    clear = local.run(Plan.of(parts, network, replace(options, secure_sums=False))).answers[0]
+    for answer in answers.values():
+        assert answer.w.tobytes() == simulated.w.tobytes()
+        np.testing.assert_allclose(answer.w[0], clear.w[0], rtol=0, atol=1e-9 * np.abs(clear.w).max())
+        np.testing.assert_allclose(answer.eigenvalues, clear.eigenvalues, rtol=1e-9)
+    upward = {network.names[j]: {dtype for _, dtype in wire.sent[network.names[j]]} for j in leaves(network)}
+    kinds = {kind for sent in wire.sent.values() for kind, _ in sent}
+    assert {"keys", "covariance", "sketch"} <= kinds
+    # what a leaf sends: key records, sums under masks, and the landmarks that it gives
+    for name in upward:
+        assert {kind for kind, dtype in wire.sent[name] if dtype != "<u8"} <= {"landmarks"}
+
+
+def leaves(network):
+    return [j for j in range(len(network)) if not len(network.children[j])]
+
+
+def test_processes_have_the_same_answer():
+    from dekpca.engines import peer
+
+    network = Network.path(3)
+    parts, options = secure(network)
+    plan = Plan.of(parts, network, options)
+    simulated = local.run(plan).answers[0]
+    for answer in peer.run(plan).answers:
+        assert answer.w.tobytes() == simulated.w.tobytes()
+
+
+def test_there_are_no_secure_sums_without_certificates(tmp_path, wire):
+    network = NETWORKS["path"]
+    errors = failed(Nodes(tmp_path, network, *secure(network)))
+    assert all("without certificates" in str(error) for error in errors.values())
+    assert not wire.sent
+
+
+# ---------------------------------------------------------------------- nodes that cheat
+def failed(nodes):
+    """The errors of all nodes, each of which must fail."""
+    join([nodes.start(name) for name in nodes.network.names])
+    assert nodes.errors.keys() == set(nodes.network.names)
+    return nodes.errors
+
+
+def only_keys(wire):
+    return {kind for sent in wire.sent.values() for kind, _ in sent} == {"keys"}
+
+
+def test_swapped_keys_stop_the_run(certs, tmp_path, wire):
+    """The root swaps the public keys of two nodes in what it sends down."""
+    network = NETWORKS["star"]
+    root = network.names[network.root]
+    one, other = (name for name in network.names if name != root and name in ("1", "2"))
+
+    def swap(node, send):
+        if node != root or send.kind != "keys" or not len(send.to) or send.payload.shape[1] < 50:
+            return send
+        payload = send.payload.copy()
+        for row in payload:
+            octets = row.view(np.uint8)
+            at = {
+                name: octets.tobytes().index(struct.pack(">I", 1) + name.encode() + struct.pack(">I", 32)) + 9
+                for name in (one, other)
+            }
+            first, second = (octets[at[name] : at[name] + 32].copy() for name in (one, other))
+            assert (first != second).any()
+            octets[at[one] : at[one] + 32], octets[at[other] : at[other] + 32] = second, first
+        return replace(send, payload=payload)
+
+    wire.spoil = staticmethod(swap)
+    errors = failed(Nodes(tmp_path, network, *secure(network), certs=certs))
+    assert all(isinstance(error, RunFailed) for error in errors.values())
+    assert all("the signature does not fit; somebody changed the record on its way" in str(e) for e in errors.values())
+    assert only_keys(wire)
+
+
+def agreement_of(monkeypatch, cheat, change):
+    """Node `cheat` agrees on keys in another way."""
+
+    class Cheating(keys.KeyAgreement):
+        def sealer(self, block, options):
+            mine = change(self) if block.names[0] == cheat else self
+            return (yield from keys.KeyAgreement.sealer(mine, block, options))
+
+    monkeypatch.setattr(session, "KeyAgreement", Cheating)
+
+
+def test_a_forged_record_stops_the_run(certs, tmp_path, wire, monkeypatch):
+    """Node 2 has a certificate for its connections, but signs with one of another CA."""
+    strangers = tmp_path / "strangers"
+    init_ca(strangers)
+    forged = certified(strangers, ["2"])["2"]
+    agreement_of(monkeypatch, "2", lambda own: replace(own, identity=replace(forged, roots=own.identity.roots)))
+    errors = failed(Nodes(tmp_path / "run", NETWORKS["ring"], *secure(NETWORKS["ring"]), certs=certs))
+    assert all("key record of node 2: its certificate does not lead to the CA" in str(e) for e in errors.values())
+    assert only_keys(wire)
+
+
+def test_a_replayed_record_of_another_run_stops_the_run(certs, tmp_path, wire, monkeypatch):
+    """The same owners, the same run id: the challenges make it another epoch."""
+    network, before = NETWORKS["path"], {}
+
+    def keeping(run, name, *more):
+        before.setdefault(name, sign_record(run, name, *more))
+        return before[name] if name == "3" else sign_record(run, name, *more)
+
+    monkeypatch.setattr(keys, "sign_record", keeping)
+    Nodes(tmp_path / "first", network, *secure(network), certs=certs).run()
+    wire.sent.clear()
+    errors = failed(Nodes(tmp_path / "second", network, *secure(network), certs=certs))
+    assert all("key record of node 3: it is of another run or epoch" in str(e) for e in errors.values())
+    assert only_keys(wire)
+
+
+def test_a_changed_challenge_stops_the_run(certs, tmp_path, wire):
+    """The root gives all nodes the challenge of a run that it has records of."""
+    network = NETWORKS["star"]
+    root = network.names[network.root]
+
+    def change(node, send):
+        if node != root or send.kind != "keys" or send.payload.shape[1] != 4 * len(network):
+            return send
+        return replace(send, payload=np.zeros_like(send.payload))
+
+    wire.spoil = staticmethod(change)
+    errors = failed(Nodes(tmp_path, network, *secure(network), certs=certs))
+    assert all("its challenge came back as another" in str(error) for error in errors.values())
+    assert only_keys(wire)
+
+
+def test_a_node_that_omits_its_masks_stops_the_run(certs, tmp_path, wire, monkeypatch):
+    network = NETWORKS["path"]
+    assert network.names[network.root] != "2"
+
+    def without(name, own, public, run, largest):
+        made = sealer(name, own, public, run, largest)
+        return Sealer(name, {}, largest) if name == "2" else made
+
+    monkeypatch.setattr(keys, "sealer", without)
+    parts, options = secure(network, landmarks=np.concatenate(clusters([10] * 3, 9)))
+    errors = failed(Nodes(tmp_path, network, parts, options, certs=certs))
+    assert all("masks of 5 nodes do not cancel" in str(error) for error in errors.values())
+    # the root made nothing of the first total: only records, a hash of the points, and integers under masks have left
+    clear = {kind for sent in wire.sent.values() for kind, dtype in sent if dtype != "<u8"}
+    assert clear <= {"fingerprint"}
+
+
+# ---------------------------------------------------------------------- restarts and losses
+def test_a_node_that_was_killed_goes_on_with_the_same_masks(certs, tmp_path, wire):
+    network, at = NETWORKS["ring"], []
+    parts, options = secure(network)
+
+    def stop(node, send):
+        if node == "1" and send.kind == "sketch" and not at:
+            at.append(node)
+            raise Stop
+        return send
+
+    wire.spoil = staticmethod(stop)
+    nodes = Nodes(tmp_path, network, parts, options, certs=certs)
+    others = [nodes.start(name) for name in network.names if name != "1"]
+    join([nodes.start("1")])
+    assert isinstance(nodes.errors["1"], Stop)
+    join([nodes.start("1"), *others])
+    assert not nodes.errors
+    simulated = local.run(Plan.of(parts, network, options)).answers[0]
+    assert {answer.w.tobytes() for answer in nodes.answers.values()} == {simulated.w.tobytes()}
+
+
+class Surviving(Nodes):
+    """Nodes that go on without lost ones."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, timeouts=Timeouts(peer=4, start=60, beat=0.2), **more)
+        self.places = {name: replace(place, quorum=Quorum()) for name, place in self.places.items()}
+
+    def _run(self, name, observer, facts, samples):
+        samples = self.parts[self.network.number[name]]
+        try:
+            with session.Session(self.places[name], samples, facts) as mine:
+                network, _ = mine.meet()
+                while True:
+                    try:
+                        outcome = mine.run([samples], network, self.options)
+                        mine.agree()
+                        break
+                    except ViewChanged:
+                        network, _ = mine.begin_anew()
+                self.answers[name] = outcome.answers[0]
+                mine.finish()
+                mine.forget_secrets()
+        except BaseException as error:
+            self.errors[name] = error
+
+
+def test_a_lost_node_means_new_keys_and_new_masks(certs, tmp_path, wire, monkeypatch):
+    network, used = NETWORKS["complete"], defaultdict(list)
+    parts, options = secure(network)
+    lost = next(name for name in network.names if name != network.names[network.root])
+
+    def noted(name, own, public, run, largest):
+        made = sealer(name, own, public, run, largest)
+        used[name].append((run, own.public, dict(made.keys)))
+        return made
+
+    def die(node, send):
+        if node == lost and send.kind == "covariance":
+            raise Stop
+        return send
+
+    monkeypatch.setattr(keys, "sealer", noted)
+    wire.spoil = staticmethod(die)
+    nodes = Surviving(tmp_path, network, parts, options, certs=certs)
+    join([nodes.start(name) for name in network.names])
+    assert nodes.errors.keys() == {lost}
+    left = [name for name in network.names if name != lost]
+    for name in left:
+        (first_run, first_key, first), (second_run, second_key, second) = used[name]
+        assert first_run != second_run
+        assert first_key != second_key
+        assert second.keys() == first.keys() - {lost}
+        assert not set(first.values()) & set(second.values())
+        # nothing is left on its disk by which somebody could open what was under masks
+        assert stored(nodes.places[name].folder, "SELECT name FROM value WHERE name LIKE 'secret-%'") == []
+    rest = Network({name: [other for other in left if other != name] for name in left})
+    alone = local.run(Plan.of([parts[network.number[name]] for name in left], rest, options)).answers[0]
+    for name in left:
+        np.testing.assert_allclose(nodes.answers[name].eigenvalues, alone.eigenvalues, rtol=1e-9)
+
+
+def test_secrets_are_the_same_after_a_restart_and_gone_with_the_view(tmp_path):
+    drawn = []
+
+    def draw():
+        drawn.append(bytes([len(drawn)] * 5))
+        return drawn[-1]
+
+    for _ in range(2):  # started twice
+        store = RunFolder(tmp_path / "node")
+        store.open({"run": "r"})
+        assert store.secret("key", draw) == b"\0" * 5
+        store.close()
+    assert len(drawn) == 1
+    store = RunFolder(tmp_path / "node")
+    store.open({"run": "r"})
+    store.forget_secrets()
+    assert store.secret("key", draw) == b"\1" * 5
+    store.close()
