@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import struct
+import threading
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from conftest import clusters, make_options
-from dekpca import Network
+from dekpca import Network, baselines, metrics
+from dekpca.cli import app
 from dekpca.collectives import network_sum
 from dekpca.engines import local
-from dekpca.engines.peer.app import keys, session
+from dekpca.engines.peer.app import config, keys, node, session
 from dekpca.engines.peer.app.delivery import PeerDelivery
+from dekpca.engines.peer.app.local_cluster import write_nodes
 from dekpca.engines.peer.errors import RunFailed
 from dekpca.engines.peer.net.identity import init_ca
 from dekpca.engines.peer.protocol.node import Timeouts
 from dekpca.engines.peer.protocol.views import Quorum, ViewChanged
 from dekpca.engines.peer.storage.folder import RunFolder
+from dekpca.node_model import NodeModel
 from dekpca.plan import Plan
 from dekpca.privacy.fixed_point import FixedPoint
+from dekpca.privacy.ledger import Entry
 from dekpca.privacy.masks import Sealer, sealer
 from dekpca.privacy.records import sign_record
 from peer_nodes import Nodes, Stop, certified, join, stored
@@ -340,3 +348,150 @@ def test_secrets_are_the_same_after_a_restart_and_gone_with_the_view(tmp_path):
     store.forget_secrets()
     assert store.secret("key", draw) == b"\1" * 5
     store.close()
+
+
+# ---------------------------------------------------------------------- differential privacy, as owners run it
+ASKED = {"epsilon": 4.0, "delta": 1e-6, "rows": 3000, "ledger": "spent.json", "budget": 6.0}
+
+
+def owners(folder, certs, run="study-1", asked=ASKED, sizes=(900, 1100, 1000), **model):
+    """node.toml, data, public points and certificates for three owners."""
+    network = Network({"oslo": ["rome"], "rome": ["oslo", "bonn"], "bonn": ["rome"]})
+    parts = clusters(list(sizes), 4)
+    folder.mkdir(exist_ok=True)
+    certified(certs, network.names)
+    np.save(folder / "public.npy", np.concatenate(clusters([10] * 4, 4)))
+    common = {"n_components": 2, "gamma": 0.05, "landmarks": "public.npy", "tol": 0.1}
+    write_nodes(folder, parts, network, run, str(certs), common | model, {"peer_timeout": 60, "start_timeout": 60})
+    for name in network.names:
+        path = folder / f"{name}.toml"
+        own = asked | ({"ledger": f"{name}-{asked['ledger']}"} if "ledger" in asked else {})
+        lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in own.items())
+        path.write_text(path.read_text() + f"\n[model.privacy]\n{lines}\n")
+    return {name: folder / f"{name}.toml" for name in network.names}, dict(zip(network.names, parts, strict=True))
+
+
+def take_part(tomls, only=None):
+    """What each owner's node ends with: what it says, or its error."""
+    ends = {}
+
+    def one(name):
+        try:
+            mine = config.read(tomls[name])
+            ends[name] = node.run(node.prepare(mine), mine.identity())
+        except BaseException as error:
+            ends[name] = error
+
+    threads = [threading.Thread(target=one, args=(name,), daemon=True) for name in only or tomls]
+    for thread in threads:
+        thread.start()
+    join(threads)
+    return ends
+
+
+def test_owners_fit_with_differential_privacy(certs, tmp_path, wire):
+    tomls, parts = owners(tmp_path, certs)
+    ends = take_part(tomls)
+    models = {name: NodeModel.load(ends[name]["model"]) for name in tomls}
+    X = np.concatenate(list(parts.values()))
+    assert len({models[name].transform(X).tobytes() for name in tomls}) == 1
+    truth = baselines.central(X, 2, gamma=0.05)
+    assert metrics.agreement(models["oslo"], truth, X).min() > 0.95
+    for name, model in models.items():
+        assert 3.99 < model.privacy_.epsilon <= 4.0
+        assert model.privacy_.as_dict() == ends[name]["privacy"]
+        spent = json.loads((tmp_path / f"{name}-spent.json").read_text())
+        assert spent["budget"] == {"epsilon": 6.0, "delta": 1e-6}
+        assert spent["spent"]["epsilon"] == pytest.approx(model.privacy_.epsilon)
+        assert ends[name]["rows"] is None
+        # nobody was told how many rows the others have
+        records = json.loads(dict(stored(tmp_path / name, "SELECT name, value FROM fact"))["network"])
+        assert {rows for _, rows in records.values()} == {1}
+        assert stored(tmp_path / name, "SELECT name FROM value WHERE name LIKE 'secret-%'") == []
+    sent = {(kind, dtype) for sent in wire.sent.values() for kind, dtype in sent}
+    assert {kind for kind, dtype in sent if dtype == "<u8"} == {"keys", "moments"}
+
+
+def test_a_ledger_adds_up_over_runs_and_stops_the_run_at_the_budget(certs, tmp_path, wire):
+    first, _ = owners(tmp_path, certs)
+    take_part(first)
+    once = json.loads((tmp_path / "oslo-spent.json").read_text())
+    for name in first:
+        shutil.rmtree(tmp_path / name)
+    second, _ = owners(tmp_path, certs, run="study-2", asked=ASKED | {"epsilon": 3.0})
+    (tmp_path / "bonn-spent.json").unlink()  # bonn counts anew, the others go on
+    assert all(isinstance(end, dict) for end in take_part(second).values())
+    twice = json.loads((tmp_path / "oslo-spent.json").read_text())
+    assert len(twice["entries"]) == 2
+    assert 4.0 < once["spent"]["epsilon"] * 1.001 < twice["spent"]["epsilon"] <= 6.0
+    for name in first:
+        shutil.rmtree(tmp_path / name)
+    wire.sent.clear()
+    third, _ = owners(tmp_path, certs, run="study-3")
+    ends = take_part(third)
+    assert all(isinstance(end, RunFailed) and "the budget is 6" in str(end) for end in ends.values())
+    assert not wire.sent
+    assert json.loads((tmp_path / "oslo-spent.json").read_text()) == twice
+
+
+def test_a_private_node_that_was_killed_spends_once_and_sends_the_same_noise(certs, tmp_path, wire):
+    tomls, parts = owners(tmp_path, certs)
+    sums = []
+
+    def stop(name, send):
+        if name == "bonn" and send.kind == "moments" and len(send.to):
+            sums.append(send.payload.tobytes())
+            if len(sums) == 1:
+                raise Stop
+        return send
+
+    wire.spoil = staticmethod(stop)
+    ends = {}
+    others = threading.Thread(target=lambda: ends.update(take_part(tomls, ["oslo", "rome"])), daemon=True)
+    others.start()
+    assert isinstance(take_part(tomls, ["bonn"])["bonn"], Stop)
+    ends |= take_part(tomls, ["bonn"])
+    join([others])
+    assert len(sums) == 2
+    assert sums[0] == sums[1]
+    assert len(json.loads((tmp_path / "bonn-spent.json").read_text())["entries"]) == 1
+    X = np.concatenate(list(parts.values()))
+    assert len({NodeModel.load(ends[name]["model"]).transform(X).tobytes() for name in tomls}) == 1
+
+
+def test_owners_see_the_guarantee_before_they_agree(certs, tmp_path):
+    tomls, _ = owners(tmp_path, certs)
+    done = CliRunner().invoke(app, ["node", "run", str(tomls["oslo"])])
+    assert done.exit_code == 2
+    for seen in (
+        "epsilon 4, delta 1e-06, for adding or removing one row",
+        "against 1 colluding nodes",
+        "epsilon 0 spent before, 4 with this run, of 6",
+        "if all nodes have 3,000 rows",
+        "only their noisy totals over all nodes",
+        "give --yes",
+    ):
+        assert seen in done.output
+    assert "number of rows" not in done.output
+    assert not (tmp_path / "oslo").exists()
+    (tmp_path / "oslo-spent.json").write_text(
+        json.dumps(
+            {
+                "version": 1,
+                "budget": {"epsilon": 6.0, "delta": 1e-6},
+                "entries": [asdict(Entry("x", "y", 1.0, 0.9, 3, 1))],
+            }
+        )
+    )
+    done = CliRunner().invoke(app, ["node", "run", str(tomls["oslo"]), "--yes"])
+    assert done.exit_code == 2
+    assert "but the budget is 6" in done.output
+    assert not (tmp_path / "oslo").exists()
+
+
+def test_quorum_rows_need_rows_that_are_told(certs, tmp_path):
+    tomls, _ = owners(tmp_path, certs)
+    text = tomls["oslo"].read_text()
+    tomls["oslo"].write_text('on_loss = "continue"\nquorum_rows = 0.5\n' + text)
+    with pytest.raises(config.ConfigError, match="quorum_rows with privacy"):
+        node.prepare(config.read(tomls["oslo"]))

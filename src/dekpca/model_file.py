@@ -27,6 +27,7 @@ from .core.spectrum import to_numpy
 from .files import atomic_write
 from .kernels import KERNELS, Kernel
 from .node_model import EXPANSIONS, Function, Held, NodeModel
+from .privacy.ledger import Entry, Ledger
 
 FORMAT = "dekpca-node-model"
 VERSION = 4
@@ -83,6 +84,7 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
         "reading": model.reading,
         "missing": list(model.missing),
         "accuracy": None if model.accuracy is None else asdict(model.accuracy),
+        "privacy": None if model.privacy_ is None else model.privacy_.as_dict(),
         "arrays": {name: [x.dtype.str, list(x.shape)] for name, x in arrays.items()},
     }
     with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -244,7 +246,7 @@ def _model(
         _text(header, "name"), _kernel(header, kernel, kernel_params), functions, expansion, eigenvalues, centering, contents, columns,
         Features(width, names), fill, _reading(header), _accuracy(header, len(eigenvalues)),
     )  # fmt: skip
-    model.missing = _missing(header)
+    model.missing, model.privacy_ = _missing(header), _ledger(header)
     return model
 
 
@@ -329,11 +331,29 @@ def _missing(header: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """Nodes that were lost during the fit; files of earlier versions do not say."""
     found = []
     for lost in _typed({"missing": [], **header}, "missing", list):
-        rows = _typed(lost, "rows", int) if isinstance(lost, dict) else 0
-        if rows < 1:
+        told = not isinstance(lost, dict) or lost.get("rows") is not None  # with differential privacy it is not
+        rows = _typed(lost, "rows", int) if told else None
+        if rows is not None and rows < 1:
             raise ModelFileError("a missing node without rows")
         found.append({"node": _text(lost, "node"), "rows": rows, "since": _text(lost, "since")})
     return tuple(found)
+
+
+def _ledger(header: Mapping[str, Any]) -> Ledger | None:
+    """What was spent; files of earlier versions do not say."""
+    if header.get("privacy") is None:
+        return None
+    given = _typed(header, "privacy", dict)
+    entries = []
+    for entry in _typed(given, "entries", list):
+        found = Entry(
+            _text(entry, "covers"), _text(entry, "mechanism"), _number(entry, "sensitivity"), _number(entry, "noise"),
+            _typed(entry, "numbers", int), _typed(entry, "colluding", int), _text(entry, "fit"),
+        )  # fmt: skip
+        if found.sensitivity <= 0 or found.noise <= 0:
+            raise ModelFileError("a release without noise")
+        entries.append(found)
+    return Ledger(tuple(entries), _number(given, "epsilon"), _number(given, "delta"))
 
 
 def _typed(where: Mapping[str, Any], key: str, kind: type) -> Any:

@@ -29,6 +29,7 @@ from .core.landmarks import RandomFeatures, RowKernel
 from .core.spectrum import transposed
 from .kernels import Kernel
 from .options import Options
+from .privacy.ledger import Ledger
 from .samples import first_bad_row
 
 Array = Any
@@ -118,6 +119,8 @@ class NodeModel:
         With missing="mean", what stands in the place of a missing value in `transform` too.
     reading : dict
         How the command line turns files into samples for this model (columns to leave out, categories).
+    privacy_ : Ledger or None
+        With differential privacy: what was released about the rows, and the epsilon and delta that it cost.
     contents : tuple of Held
         The points that the model and its file consist of, and whose they are. Where none are samples
         (`any(held.samples for held in model.contents)` is False) the model can be handed out.
@@ -163,6 +166,7 @@ class NodeModel:
         self.reading = dict(reading or {})
         self.missing: tuple[dict[str, Any], ...] = ()  # nodes that were lost during the fit: name, rows, since when
         self.accuracy = accuracy
+        self.privacy_: Ledger | None = None
         self._preimages: dict[tuple[str, float], Preimages] = {}
         self._told_order = False
 
@@ -340,7 +344,15 @@ class Preimages:
 class NodeModels(Sequence[NodeModel]):
     """The models of all nodes by number or name (of an MPI rank: of the nodes it hosts); each is put together when it is asked for."""
 
-    def __init__(self, answers: Sequence[Answer], expansion: str, options: Options, features: Features):
+    def __init__(
+        self,
+        answers: Sequence[Answer],
+        expansion: str,
+        options: Options,
+        features: Features,
+        ledger: Ledger | None = None,
+    ):
+        self._ledger = ledger
         self._answers = list(answers)
         self._features = features
         self._expansion = expansion
@@ -370,6 +382,7 @@ class NodeModels(Sequence[NodeModel]):
         if node not in self._made:
             i, b = self._home[node]
             self._made[node] = _make(self._answers[i], b, self._expansion, self._options, self._features)
+            self._made[node].privacy_ = self._ledger
         return self._made[node]
 
     def __iter__(self) -> Iterator[NodeModel]:

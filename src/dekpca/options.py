@@ -250,6 +250,8 @@ def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tupl
     everything = total - (options.centering is not None)  # centred data spans one dimension less
     if options.solver != "projection":
         most = options.max_landmarks if options.grow else m
+        if options.privacy is not None:  # how many rows there are is not told
+            return most, f"{most} landmarks"
         limit, why = most, f"max_landmarks={most}" if options.grow else f"{most} landmarks"
     else:
         lost = int(options.centering == "local" and m == 0)  # a centred node of n samples spans n - 1 dimensions

@@ -25,7 +25,7 @@ from .core.accuracy import UNKNOWN, Accuracy
 from .core.landmarks import Landmarks, RandomFeatures
 from .kernels import Kernel, row_tiles, uniform
 from .messages import Broadcast, Script
-from .options import Options
+from .options import Options, Settings
 from .privacy.releases import LARGEST_TOTAL, Release
 from .privacy.settings import Privacy, kernel_size
 from .space import Known, random_features
@@ -113,8 +113,14 @@ def solve(block: Block, options: Options, known: Known) -> Script:
 
 def planned(options: Options, columns: int, n_nodes: int) -> tuple[Release, ...]:
     """What a fit will release, whatever the rows are."""
-    width = options.n_landmarks if options.random_features else min(options.privacy.rank, options.n_landmarks)
-    return options.privacy.releases(options.landmarks.kind, width, columns, n_nodes)
+    return options.privacy.releases(options.landmarks.kind, planned_width(options), columns, n_nodes)
+
+
+def planned_width(settings: Settings) -> int:
+    """How many coordinates a row has."""
+    points = settings.landmarks.points
+    count = int(settings.n_landmarks) if points is None else len(points)
+    return count + count % 2 if settings.random_features else min(settings.privacy.rank, count)
 
 
 def clipped(X: np.ndarray, norm: float) -> np.ndarray:

@@ -30,13 +30,16 @@ class NarrowKernelWarning(UserWarning):
     """The kernel is too narrow for the data: the components explain next to nothing."""
 
 
-def run_plan(plan: Plan, engine: Engine, parameters: Parameters) -> Result:
-    """Let an engine run a plan. Progress is shown, if it is wanted, by the process that hosts the first node."""
+def run_plan(plan: Plan, engine: Engine, parameters: Parameters, fit: str = "") -> Result:
+    """Let an engine run a plan. Progress is shown, if it is wanted, by the process that hosts the first node.
+
+    `fit`: the name of a private fit that may have been interrupted; its ledger counts it once.
+    """
     shown = bool(parameters.verbose) and 0 in plan.nodes
     ledger = None
     if plan.options.privacy is not None:  # spent before anything is computed or sent
         releases = planned(plan.options, plan.features.count, len(plan.network))
-        ledger = plan.options.privacy.spend(releases)
+        ledger = plan.options.privacy.spend(releases, fit)
     try:
         with progress.watch(shown, len(plan.network), plan.options) as observer:
             outcome = engine(plan, observer)
@@ -106,7 +109,8 @@ class Result:
 
     @cached_property
     def node_models(self) -> NodeModels:
-        return NodeModels(self.outcome.answers, self.parameters.expansion, self.plan.options, self.plan.features)
+        expansion, plan = self.parameters.expansion, self.plan
+        return NodeModels(self.outcome.answers, expansion, plan.options, plan.features, self.ledger)
 
     @cached_property
     def history(self) -> dict[str, Any]:

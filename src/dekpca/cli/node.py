@@ -154,6 +154,9 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     err.print(f"Node {settings.name}, run {settings.run}. What will leave this machine:", highlight=False, markup=False)
     for what, to in lines:
         err.print(f"  - {what}\n      {to}", highlight=False, soft_wrap=True, markup=False)
+    begun, known = settings.folder.exists(), len(settings.neighbors) + 1
+    for line in peer.disclosure.guarantee(prepared.settings, columns, known, begun):
+        err.print(line, highlight=False, soft_wrap=True, markup=False)
     err.print("docs/privacy.md says what can be learned from each.", highlight=False)
     if yes:
         return
@@ -186,15 +189,17 @@ def _absent(missing: list[dict[str, Any]]) -> str:
     >>> _absent([{"node": "rome", "rows": 120, "since": "2026-11-17T03:02:01+00:00"}])
     'node rome (120 rows, lost since 2026-11-17T03:02:01+00:00)'
     """
-    return ", ".join(f"node {m['node']} ({m['rows']} rows, lost since {m['since']})" for m in missing)
+    rows = ["" if m["rows"] is None else f"{m['rows']} rows, " for m in missing]
+    return ", ".join(f"node {m['node']} ({r}lost since {m['since']})" for m, r in zip(missing, rows, strict=True))
 
 
 def _tell(result: dict[str, Any]) -> None:
     state = "converged" if result["converged"] else "not converged"
     missing = result.get("missing")
     if missing:
-        of = result["rows"] + sum(m["rows"] for m in missing)
-        text = f"the answer of {result['nodes']} nodes with {result['rows']} of {of} rows, without {_absent(missing)}"
+        rows = result["rows"]
+        of = "" if rows is None else f" with {rows} of {rows + sum(m['rows'] for m in missing)} rows"
+        text = f"the answer of {result['nodes']} nodes{of}, without {_absent(missing)}"
         out.print(text, highlight=False, soft_wrap=True, markup=False)
     out.print(f"{state} after {result['iterations']} iterations with {result['nodes']} nodes", highlight=False)
     values = " ".join(f"{v:.6g}" for v in result["eigenvalues"])
@@ -203,6 +208,9 @@ def _tell(result: dict[str, Any]) -> None:
         out.print(
             f"estimated agreement with central kernel PCA: {rounded_down(result['span_accuracy'])}", highlight=False
         )
+    if result.get("privacy") is not None:
+        spent = result["privacy"]
+        out.print(f"spent: epsilon {spent['epsilon']:.4g}, delta {spent['delta']:.3g}, for each row", highlight=False)
     out.print(f"model: {result['model']}", highlight=False, soft_wrap=True, markup=False)
     if result["report"] is not None:
         out.print(f"report: {result['report']}", highlight=False, soft_wrap=True, markup=False)

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from .accounting import composed, epsilon_of
 VERSION = 1
 
 
-class BudgetSpent(RuntimeError):
+class BudgetSpent(ValueError):
     """A fit would spend more than the budget of its data; nothing was computed or sent."""
 
 
@@ -30,6 +30,7 @@ class Entry:
     noise: float  # standard deviation of what is left if the colluding nodes take off theirs
     numbers: int  # how many numbers carry it
     colluding: int
+    fit: str = ""  # in a file: the fit of peers that it belongs to, which a node that was killed goes on with
 
     @property
     def multiplier(self) -> float:
@@ -69,19 +70,21 @@ class LedgerFile:
     def __init__(self, path: str | os.PathLike[str], epsilon: float, delta: float):
         self.path, self.epsilon, self.delta = Path(path), float(epsilon), float(delta)
 
-    def charge(self, entries: Sequence[Entry]) -> float:
-        """Add the releases of a fit; returns epsilon of all of them. Raises BudgetSpent where that is above the budget."""
+    def would_be(self, entries: Sequence[Entry]) -> tuple[float, float]:
+        """Epsilon of all fits so far, and with these releases. Raises BudgetSpent where that is above the budget."""
+        return self._added(*self._read(), entries)
+
+    def charge(self, entries: Sequence[Entry], fit: str = "") -> float:
+        """Add the releases of a fit; returns epsilon of all of them. Raises BudgetSpent where that is above the budget.
+
+        A fit that has a name is added once.
+        """
         with self._locked():
             budget, spent = self._read()
-            total = composed([z for z, _ in spent] + [entry.multiplier for entry in entries])
-            after = epsilon_of(total, budget["delta"])
-            if after > budget["epsilon"] * (1 + 1e-9):
-                before = epsilon_of(composed(z for z, _ in spent), budget["delta"]) if spent else 0.0
-                raise BudgetSpent(
-                    f"{self.path}: this fit would bring epsilon from {before:.4g} to {after:.4g} (delta {budget['delta']:.3g}), but the budget is "
-                    f"{budget['epsilon']:.4g}; use a smaller epsilon, or stop: what was published cannot be taken back. Nothing was sent"
-                )
-            kept = [entry for _, entry in spent] + [asdict(entry) for entry in entries]
+            if fit and any(entry.get("fit") == fit for _, entry in spent):
+                return epsilon_of(composed(z for z, _ in spent), budget["delta"])
+            _, after = self._added(budget, spent, entries)
+            kept = [entry for _, entry in spent] + [asdict(replace(entry, fit=fit)) for entry in entries]
             text = {
                 "version": VERSION,
                 "budget": budget,
@@ -90,6 +93,18 @@ class LedgerFile:
             }
             write_text(self.path, json.dumps(text, indent=2) + "\n")
             return after
+
+    def _added(
+        self, budget: dict[str, float], spent: list[tuple[float, dict[str, Any]]], entries: Sequence[Entry]
+    ) -> tuple[float, float]:
+        before = epsilon_of(composed(z for z, _ in spent), budget["delta"]) if spent else 0.0
+        after = epsilon_of(composed([z for z, _ in spent] + [e.multiplier for e in entries]), budget["delta"])
+        if after > budget["epsilon"] * (1 + 1e-9):
+            raise BudgetSpent(
+                f"{self.path}: this fit would bring epsilon from {before:.4g} to {after:.4g} (delta {budget['delta']:.3g}), but the budget is "
+                f"{budget['epsilon']:.4g}; use a smaller epsilon, or stop: what was published cannot be taken back. Nothing was sent"
+            )
+        return before, after
 
     def _read(self) -> tuple[dict[str, float], list[tuple[float, dict[str, Any]]]]:
         if not self.path.exists():

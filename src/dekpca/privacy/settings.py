@@ -42,6 +42,8 @@ class Privacy:
         Of the budget, for landmarks="gaussian".
     ledger, budget : path, float
         A file to which this fit is added, and the epsilon (for the same delta) at which it stops. Default: this fit's epsilon.
+    rows : int or None
+        About how many rows all nodes have together, a public number. `dekpca node run` says what agreement to expect with so many.
     """
 
     epsilon: float
@@ -52,6 +54,7 @@ class Privacy:
     points_share: float = 0.5
     ledger: str | None = None
     budget: float | None = None
+    rows: int | None = None
 
     @classmethod
     def of(cls, given: Any) -> Privacy:
@@ -89,7 +92,7 @@ class Privacy:
                 continue
             if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not low < value < high:
                 raise ValueError(f"privacy: {name}={value!r}; it must be a number above {low} and below {high:g}")
-        for name, low in (("colluding", 0), ("rank", 1)):
+        for name, low in (("colluding", 0), ("rank", 1), ("rows", 2)):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < low):
                 raise ValueError(f"privacy: {name}={value!r}; it must be a whole number from {low} on")
@@ -111,11 +114,20 @@ class Privacy:
             shares = {POINT_MOMENTS: self.points_share, MOMENTS: 1.0 - self.points_share}
         return releases(self.epsilon, self.delta, widths, shares, n_nodes, self.colluding_of(n_nodes))
 
-    def spend(self, planned: tuple[Release, ...]) -> Ledger:
-        """The ledger of a fit with these releases, after it was added to the file; before anything is computed or sent."""
+    @property
+    def ledger_file(self) -> LedgerFile | None:
+        if self.ledger is None:
+            return None
+        return LedgerFile(self.ledger, self.epsilon if self.budget is None else self.budget, self.delta)
+
+    def spend(self, planned: tuple[Release, ...], fit: str = "") -> Ledger:
+        """The ledger of a fit with these releases, after it was added to the file; before anything is computed or sent.
+
+        `fit`: the name of a fit that may be interrupted and gone on with. It is added once.
+        """
         entries = tuple(release.entry() for release in planned)
-        if self.ledger is not None:
-            LedgerFile(self.ledger, self.epsilon if self.budget is None else self.budget, self.delta).charge(entries)
+        if self.ledger_file is not None:
+            self.ledger_file.charge(entries, fit)
         spent = epsilon_of(composed(entry.multiplier for entry in entries), self.delta)
         return Ledger(entries, spent, self.delta)
 

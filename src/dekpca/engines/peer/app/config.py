@@ -132,6 +132,9 @@ class Config:
         points = settings.get("landmarks")
         if isinstance(points, str) and Path(points).suffix:
             settings["landmarks"] = read_data(self.path.parent / points).samples
+        privacy = settings.get("privacy")
+        if isinstance(privacy, Mapping) and isinstance(privacy.get("ledger"), str):
+            settings["privacy"] = {**privacy, "ledger": str(self.path.parent / privacy["ledger"])}
         return Parameters(engine="peer", **settings)
 
 

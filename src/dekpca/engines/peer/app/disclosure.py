@@ -8,9 +8,14 @@ from ....choices import RANDOM_FEATURES
 from ....core.clusters import LEAST_CLUSTER
 from ....network import listing
 from ....options import Settings
+from ....private_solver import expected, planned_width
 
 EVERYBODY = "to every node"
 SUMS = "in sums along a tree of nodes, in which a neighbor may see yours alone"
+SECURE = "in sums under masks: only their totals over all nodes are ever in clear"
+NOISY = "in sums under masks, with noise: only their noisy totals over all nodes are ever in clear"
+EXAMPLES = (10_000, 100_000, 1_000_000)  # rows of all nodes, where nobody has said how many there are
+MOST_POINTS = 600  # public points that the expectation is computed from
 
 
 def disclosure(
@@ -22,6 +27,8 @@ def disclosure(
     """
     near = f"to your neighbors: {listing(neighbors)}"
     kind = settings.landmarks.kind
+    private = settings.privacy is not None
+    sums = NOISY if private else SECURE if settings.sealed else SUMS
     noise = ", with noise drawn here" if settings.exchange_noise else ""
     n_landmarks = settings.n_landmarks
     count = "some" if n_landmarks == "auto" else f"up to {n_landmarks}"
@@ -36,24 +43,77 @@ def disclosure(
         if kind == "kmeans" or (kind == "auto" and not iterating):
             lines.append((f"means of clusters of at least {LEAST_CLUSTER} rows, as landmarks", EVERYBODY))
         if kind == "gaussian" or (kind == "auto" and not settings.share_rows):
-            lines.append(("the sum of the rows, and of their products with directions that all nodes know", SUMS))
+            products = (
+                "and of their products" if private else "and of their products with directions that all nodes know"
+            )
+            lines.append((f"the sum of the rows, {products}", sums))
     if kind == "points":
         lines.append(("a hash of the landmarks that all have", EVERYBODY))
     if settings.impute:
-        lines.append(("sums of each column, and how many values it has", SUMS))
+        lines.append(("sums of each column, and how many values it has", sums))
     if settings.standardize:
-        lines.append(("sums of each column and of its squares", SUMS))
+        lines.append(("sums of each column and of its squares", sums))
     if settings.gamma_by_variance:
-        lines.append(("the sum of all entries and of their squares", SUMS))
+        lines.append(("the sum of all entries and of their squares", sums))
     if n_landmarks != 0:
         what = "random features" if kind == RANDOM_FEATURES else "similarities to the landmarks and random features"
-        lines.append((f"sums of the rows' {what}, and of products of these", SUMS))
+        what = "coordinates" if private else what
+        count_too = ", and how many rows there are" if private else ""
+        lines.append((f"sums of the rows' {what}, and of products of these{count_too}", sums))
     if iterating:
         lines.append(("in each iteration, estimates of the components at your rows and at theirs", near))
     if named:
         what = f"the names of the {columns} columns" if named == "names" else "a fingerprint of the columns' names"
         lines.append((what, near))
-    lines.append((f"this node's name, its neighbors and its number of rows, {rows}", EVERYBODY))
+    if settings.sealed:
+        lines.append(("this node's certificate, and a public key for this run", EVERYBODY))
+    about = (
+        "this node's name and its neighbors"
+        if private
+        else f"this node's name, its neighbors and its number of rows, {rows}"
+    )
+    lines.append((about, EVERYBODY))
+    return lines
+
+
+def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = False) -> list[str]:
+    """With differential privacy: what is promised, what it costs, and what to expect of the answer. `n_nodes`: those that this node knows of;
+    `begun`: it goes on with a run, which its ledger may have already.
+
+    Nothing here depends on anybody's rows. Raises BudgetSpent if the ledger has no room for a new run.
+    """
+    privacy = settings.privacy
+    if privacy is None:
+        return []
+    nodes = max(n_nodes, 2, (privacy.colluding or 0) + 1)
+    width = planned_width(settings)
+    releases = privacy.releases(settings.landmarks.kind, width, columns, nodes)
+    entries = [release.entry() for release in releases]
+    lines = [
+        f"Differential privacy: epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, for adding or removing one row of any node; it holds against "
+        f"everybody, and against {entries[-1].colluding} colluding nodes.",
+        *(
+            f"  noise of {e.multiplier:.3g} times what one row changes, on {e.numbers} numbers: {e.covers}"
+            for e in entries
+        ),
+    ]
+    if privacy.ledger_file is not None and not begun:
+        before, after = privacy.ledger_file.would_be(entries)
+        lines.append(
+            f"  {privacy.ledger}: epsilon {before:.4g} spent before, {after:.4g} with this run, of {privacy.ledger_file.epsilon:g}"
+        )
+    points = settings.landmarks.points
+    if points is None:
+        lines.append("  expected agreement: not known without public points (dekpca privacy plans with some)")
+        return lines
+    points = points[:: max(1, -(-len(points) // MOST_POINTS))]
+    for rows in EXAMPLES if privacy.rows is None else (privacy.rows,):
+        plan = expected(points, settings.kernel, rows, privacy, nodes, settings.n_components)
+        each = " ".join(f"{a:.4f}" for a in plan.components)
+        lines.append(
+            f"  expected agreement with kernel PCA without noise, if all nodes have {rows:,} rows that resemble the public points: {each}, "
+            f"of the span {plan.span:.4f}"
+        )
     return lines
 
 

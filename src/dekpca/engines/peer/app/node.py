@@ -18,13 +18,15 @@ from ....data import remembered
 from ....options import Settings, check_rows_stay
 from ....parameters import Parameters
 from ....plan import Outcome, Plan, check_parts, make_plan
+from ....privacy.ledger import BudgetSpent
 from ....results import Result, run_plan
 from ...agreement import settings_of, texts
+from ..errors import RunFailed
 from ..net.identity import Identity
 from ..protocol.node import NodeProtocol
 from ..protocol.views import ViewChanged
 from ..storage import codec
-from .config import Config
+from .config import Config, ConfigError
 from .session import NO_CERTIFICATES, Session
 
 log = logging.getLogger("dekpca.peer")
@@ -57,6 +59,10 @@ def prepare(config: Config) -> Prepared:
     features, (samples,) = check_parts(parameters, [data.samples], [config.name])
     settings = parameters.settings(features, parameters.seed())
     check_rows_stay(settings)
+    if settings.privacy is not None and config.quorum_rows:
+        raise ConfigError(
+            f"{config.path}: quorum_rows with privacy: no node tells how many rows it has; use quorum, a number of nodes"
+        )
     facts = texts(settings_of(settings))
     return Prepared(
         config, parameters, settings, features, samples, data.labels, facts, remembered(config.roles, [data])
@@ -84,7 +90,9 @@ def run(
     config = prepared.config
     if prepared.settings.sealed and identity is None:
         raise ValueError(NO_CERTIFICATES)
-    session = Session(config.place(identity), prepared.samples, prepared.facts, prepared.features.sorted_names)
+    private = prepared.settings.privacy is not None
+    names = prepared.features.sorted_names
+    session = Session(config.place(identity), prepared.samples, prepared.facts, names, tell_rows=not private)
     with session, nullcontext() if watch is None else watch(session.protocol):
         network, sizes = session.meet()
 
@@ -97,11 +105,13 @@ def run(
                 plan = make_plan(
                     prepared.parameters, prepared.settings, network, [prepared.samples], prepared.features, nodes, sizes
                 )
-                result = run_plan(plan, engine, prepared.parameters)
+                result = run_plan(plan, engine, prepared.parameters, session.fit_name() if private else "")
                 session.agree()
                 break
             except ViewChanged:
                 network, sizes = session.begin_anew()
+            except BudgetSpent as error:  # the others cannot do without this node
+                raise RunFailed(str(error)) from error
         missing = session.missing()
         if missing:
             log.warning("this is the answer of the remaining nodes", extra={"missing": missing})
@@ -128,7 +138,7 @@ def summary(config: Config, result: Result, resumed: bool, missing: list[dict[st
         "run": config.run,
         "node": config.name,
         "nodes": len(result.plan.network),
-        "rows": int(result.plan.sizes.sum()),
+        "rows": None if result.ledger is not None else int(result.plan.sizes.sum()),
         "missing": missing,
         "model": str(config.model_file),
         "report": None if config.report is None else str(config.report),
@@ -138,6 +148,7 @@ def summary(config: Config, result: Result, resumed: bool, missing: list[dict[st
         "accuracy": [None if np.isnan(a) else float(a) for a in result.accuracy],
         "span_accuracy": None if np.isnan(result.span_accuracy) else float(result.span_accuracy),
         "landmarks": result.n_landmarks,
+        "privacy": None if result.ledger is None else result.ledger.as_dict(),
         "explained_variance_ratio": [float(v) for v in result.explained_variance_ratio],
         "bytes_sent": {kind: int(sent.sum()) for kind, sent in result.history["bytes"].items()},
         "resumed": resumed,

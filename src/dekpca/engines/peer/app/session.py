@@ -86,13 +86,19 @@ class Place:
 class Session:
     """The node at `place` with its samples (n, M). `facts` are settings that must be the same at all nodes, as texts.
 
-    `columns` are the names of the columns, in the order they have in the samples, if they have names.
+    `columns` are the names of the columns, in the order they have in the samples, if they have names. `tell_rows`: how many rows each node has is
+    told to all; else it is None, or 1, wherever others' rows are counted.
     """
 
     def __init__(
-        self, place: Place, samples: np.ndarray, facts: Mapping[str, str], columns: Sequence[str] | None = None
+        self,
+        place: Place,
+        samples: np.ndarray,
+        facts: Mapping[str, str],
+        columns: Sequence[str] | None = None,
+        tell_rows: bool = True,
     ):
-        self.place = place
+        self.place, self.rows, self.tell_rows = place, len(samples), tell_rows
         known = {
             "dekpca": __version__,
             "number of columns": str(samples.shape[1]),
@@ -113,7 +119,7 @@ class Session:
         own |= {"data": fingerprint(samples), "threads": str(place.threads), "compiled code": native.level()}
         self.store = RunFolder(place.folder)
         self.saved = Saved()
-        membership = Membership(place.name, list(place.neighbors), len(samples))
+        membership = Membership(place.name, list(place.neighbors), self.rows if tell_rows else 1)
         views: Views | None = None
         refusal: PeerError | None = None
         try:
@@ -166,13 +172,16 @@ class Session:
         """Wait for the neighbors and learn the network; returns it, and the rows of every node."""
         self.store.keep_records(self.endpoint.meet())
         network, sizes = self.network()
-        log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, "rows": int(sizes.sum())})
+        log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, **self._all_rows(sizes)})
         return network, sizes
 
     def network(self) -> tuple[Network, np.ndarray]:
         """The network that the program runs on, and the rows of its nodes."""
         views = self.protocol.views
-        return self.protocol.membership.network() if views is None else views.network(self.protocol.view)
+        network, sizes = self.protocol.membership.network() if views is None else views.network(self.protocol.view)
+        sizes = sizes.copy()
+        sizes[network.number[self.place.name]] = self.rows
+        return network, sizes
 
     def begin_anew(self) -> tuple[Network, np.ndarray]:
         """After ViewChanged: forget what was computed with nodes that are lost; returns the network of the others, and the rows of each.
@@ -183,8 +192,11 @@ class Session:
         self.saved, self.resumed = Saved(), False
         self.transport.acknowledge_at_once(False)
         network, sizes = self.network()
-        log.warning("begun anew", extra={"nodes": len(network), "rows": int(sizes.sum()), "missing": self.missing()})
+        log.warning("begun anew", extra={"nodes": len(network), **self._all_rows(sizes), "missing": self.missing()})
         return network, sizes
+
+    def _all_rows(self, sizes: np.ndarray) -> dict[str, int]:
+        return {"rows": int(sizes.sum())} if self.tell_rows else {}
 
     def missing(self) -> list[dict[str, Any]]:
         """The nodes whose rows are not in this node's answer: name, rows, and when they were declared lost."""
@@ -194,11 +206,15 @@ class Session:
         return [
             {
                 "node": lost.name,
-                "rows": views.records[lost.name][1],
+                "rows": views.records[lost.name][1] if self.tell_rows else None,
                 "since": datetime.fromtimestamp(lost.since, UTC).isoformat(timespec="seconds"),
             }
             for lost in self.protocol.view.lost
         ]
+
+    def fit_name(self) -> str:
+        """Of what the program computes in this view, the same after a restart."""
+        return self.store.secret("fit", lambda: secrets.token_bytes(16)).hex()
 
     def agree(self) -> None:
         """Wait until it is certain that the answer is the one that all others have, or will have. Raises ViewChanged if it is not."""

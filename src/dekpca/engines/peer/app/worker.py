@@ -24,7 +24,8 @@ def work(path: Path) -> None:
     log_to(sys.stderr, settings.name, True)
     options: Any = codec.read(path.parent / "options.bin")
     samples = np.load(settings.data, allow_pickle=False)
-    with Session(settings.place(settings.identity()), samples, texts(settings_of(options))) as session:
+    place, facts = settings.place(settings.identity()), texts(settings_of(options))
+    with Session(place, samples, facts, tell_rows=options.privacy is None) as session:
         network, _ = session.meet()
         outcome = session.run([samples], network, options)
         (answer,) = outcome.answers
