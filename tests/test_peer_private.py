@@ -472,7 +472,7 @@ def test_owners_see_the_guarantee_before_they_agree(certs, tmp_path):
         "give --yes",
     ):
         assert seen in done.output
-    assert "number of rows" not in done.output
+    assert "its number of rows" not in done.output
     assert not (tmp_path / "oslo").exists()
     (tmp_path / "oslo-spent.json").write_text(
         json.dumps(

@@ -10,10 +10,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from scipy.stats import beta, chi2, norm
+from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from conftest import clusters, make_options
-from dekpca import DecentralizedKernelPCA, Network
+from dekpca import DecentralizedKernelPCA, Network, baselines
 from dekpca.cli import app
 from dekpca.engines import local
 from dekpca.kernels import Kernel
@@ -25,6 +26,7 @@ from dekpca.privacy.ledger import BudgetSpent, Entry, LedgerFile
 from dekpca.privacy.masks import Sealer
 from dekpca.privacy.releases import COUNT, SCALE, Release, releases
 from dekpca.privacy.settings import Privacy, kernel_size, refuse_unaccounted
+from dekpca.private_solver import REST, Embedding
 
 
 def run(parts, network, options):
@@ -291,6 +293,60 @@ def test_the_estimate_of_what_noise_does_is_about_right(crowd):
         assert np.mean(found) / 5 < np.mean(told) < 5 * np.mean(found) + 1e-4
 
 
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [("rows", 0.99), ("other images", 0.9), ("gaussian", 0.9), ("two directions", 0.0), ("one class", 0.0)],
+)
+def test_the_estimate_includes_what_the_landmarks_miss(kind, least):
+    """Landmarks from good to useless. It may say less than the truth, since few features make the rest look large, but hardly more."""
+    X, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(5)
+    rows = X[300:][rng.integers(0, len(X) - 300, 4000)] + rng.normal(scale=0.5, size=(4000, 64))
+    mean, (_, size, directions) = rows.mean(axis=0), np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
+
+    def drawn(count):
+        return mean + rng.normal(size=(300, count)) @ (directions[:count] * (size[:count] / 4000**0.5)[:, None])
+
+    points = {
+        "rows": rows[rng.choice(4000, 800, replace=False)], "other images": X[:300], "gaussian": drawn(10), "two directions": drawn(2),
+        "one class": X[:300][y[:300] == 0],
+    }[kind]  # fmt: skip
+    parts, network = np.array_split(rows, 4), Network.ring(4, 2)
+    options = make_options(
+        parts, network, solver="landmarks", landmarks=points, n_components=3, tol=0.1, kernel=Kernel("rbf", gamma=1e-3),
+        privacy=Privacy.of({"epsilon": 9.0, "delta": 1e-2, "rank": min(120, len(points))}),
+    )  # fmt: skip
+    answer = run(parts, network, options).answers[0]
+    central = baselines.central(rows, 3, gamma=1e-3).transform(rows)
+    bases = [np.linalg.qr(Z - Z.mean(axis=0))[0] for Z in (values(answer, rows), central)]
+    true = np.linalg.svd(bases[0].T @ bases[1], compute_uv=False)[-1]
+    assert least <= answer.accuracy.span <= true + 0.02
+
+
+def test_features_of_the_rest_have_no_more_length_than_is_left():
+    rng = np.random.default_rng(0)
+    rows, points, kernel = rng.normal(size=(200, 5)), rng.normal(size=(30, 5)), Kernel("rbf", gamma=0.3)
+    sizes, vectors = np.linalg.eigh(kernel.gram(points, points))
+    root = vectors[:, -8:] / np.sqrt(sizes[-8:])
+    psi = kernel.gram(rows, points) @ root
+    rest = Embedding.of(kernel, points, root, 0).rest(rows, psi)
+    left = 1 - (psi**2).sum(axis=1)
+    assert ((rest**2).sum(axis=1) <= left * (1 + 1e-12)).all()
+    assert (rest**2).sum() > 0.8 * left.sum()  # it stands for most of it
+    assert (
+        Embedding.of(kernel, points, root, 1).frequencies.tolist()
+        != Embedding.of(kernel, points, root, 0).frequencies.tolist()
+    )
+
+
+def test_kernels_without_random_features_say_what_their_estimate_leaves_out(crowd):
+    parts, network, points = crowd
+    given = private(parts, network, points, epsilon=9.9, norm=8.0)
+    assert run(parts, network, given).answers[0].accuracy.method == "private"
+    linear = type(given)(**{**vars(given), "kernel": Kernel("linear")})
+    assert run(parts, network, linear).answers[0].accuracy.method == "private, without what landmarks miss"
+
+
 def test_synthetic_points_and_random_features(crowd):
     parts, network, _ = crowd
     for kind, privacy in (("gaussian", {"norm": 5.0}), ("random-features", {})):
@@ -425,7 +481,8 @@ def test_the_estimator_publishes_the_ledger(tmp_path):
     model = DecentralizedKernelPCA(2, gamma=0.05, network=4, landmarks=points, privacy=asked, tol=0.1, random_state=0)
     model.fit(X)
     assert 1.99 < model.privacy_.epsilon <= 2.0
-    assert [entry.numbers for entry in model.privacy_.entries] == [40 + 40 * 41 // 2 + 1]
+    width = 40 + REST
+    assert [entry.numbers for entry in model.privacy_.entries] == [width + width * (width + 1) // 2 + 1]
     assert set(model.history_["bytes"]) == {"fingerprint", "landmarks", "moments"}
     assert not any(held.samples for held in model.node_models_[0].contents)
     model.node_models_[1].save(tmp_path / "node.npz")

@@ -143,7 +143,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     accuracy_ : (n_components,)
         For each component, the estimated |correlation| of its values on all rows with those of central kernel PCA.
     span_accuracy_ : float
-        The estimated smallest cosine between the span of the components and the central one.
+        The estimated smallest cosine between the span of the components and the central one. With `privacy`, both leave out what the landmarks miss
+        of the rows if the kernel is not rbf or laplacian, or landmarks are random features.
     eigenvalues_ : (n_components,)
         Estimates of the eigenvalues of the centred kernel matrix of all data.
     explained_variance_ratio_ : (n_components,)

@@ -2,7 +2,8 @@
 
     landmarks    public points, random features, or points drawn from a Gaussian with the noisy mean and linear components of the rows
     coordinates  the leading `rank` of the landmarks' own kernel matrix; |psi(x)|^2 <= k(x, x)
-    moments      sums of psi, psi psi' and 1, as integers with noise (privacy/releases.py): all that is learned of the rows
+    rest         random features of what these coordinates miss of a row, scaled so that |psi(x)|^2 + |rest(x)|^2 <= 1: only the estimate uses them
+    moments      sums of (psi, rest), of their products and of 1, as integers with noise (privacy/releases.py): all that is learned of the rows
 
 Components, eigenvalues, the mean, the number of rows and the estimate of accuracy follow from the noisy moments, and cost nothing more. A generator,
 to be used with `yield from`. The noise comes from the engine (`block.sealer`), never from a seed.
@@ -33,10 +34,12 @@ from .space import Known, random_features
 Array = Any
 
 CHUNK = 4096  # rows whose coordinates are computed at a time
+UNSEEN = "private, without what landmarks miss"  # method of the estimate for kernels without random features
 LINEAR = 10  # linear components of the Gaussian, at most; noise drowns the others
 ABOVE_NOISE = 1.2  # times the largest eigenvalue of noise alone: a linear component below is noise
 PUSHED = 6.0  # variances of noise: so much of the squared distance of two eigenvalues may be noise
 MIXED = 0.5  # sin^2 of two components of which nothing tells which is which
+REST = 128  # random features of what the landmarks miss; fewer make it look larger, more drown in noise
 LEAST_EIGENVALUE = 1e-7  # of the landmarks' kernel matrix, relative to the largest: below it a coordinate is mostly rounding, and left out
 
 
@@ -76,6 +79,7 @@ def solve(block: Block, options: Options, known: Known) -> Script:
     rows = FlatRows(block, block.samples).X
     bounded = kernel.is_normal or kernel.normalize
     *for_points, main = planned(options, columns, n_nodes)
+    rank, embedding = planned_width(options), None
     if options.random_features:
         marks: Any = random_features(block, kernel, options.n_landmarks, options.seed)
         cut = 0.0
@@ -84,7 +88,9 @@ def solve(block: Block, options: Options, known: Known) -> Script:
         if for_points:
             points = yield from synthetic_points(block, options, for_points[0], rows)
         points = np.asarray(points, dtype=np.float64)
-        marks, cut = yield from cut_landmarks(block, kernel, points, main.width, k, options.centering)
+        marks, cut = yield from cut_landmarks(block, kernel, points, rank, k, options.centering)
+        if main.width > rank:
+            embedding = Embedding.of(kernel, points, np.asarray(marks.root), options.seed)
         known.points = marks.points
         known.kinds.append((options.landmarks.kind, len(points)))
 
@@ -92,17 +98,18 @@ def solve(block: Block, options: Options, known: Known) -> Script:
         rows = rows if bounded else clipped(rows, float(privacy.norm))
         if isinstance(marks, RandomFeatures):
             return kernel.features(rows, marks.frequencies)
-        return kernel.gram(rows, marks.points) @ marks.root / np.sqrt(size)
+        psi = kernel.gram(rows, marks.points) @ marks.root / np.sqrt(size)
+        return psi if embedding is None else np.concatenate([psi, embedding.rest(rows, psi)], axis=1)
 
     def components(total: np.ndarray) -> np.ndarray:
-        found = components_of(main, total, k, options.centering, cut)
+        found = components_of(main, total, k, options.centering, rank, cut)
         return block.array(found.pack())
 
-    told = yield from released(block, main, rows, coordinates, components, Components.length(k, main.width))
-    found = Components.unpack(np.asarray(told, dtype=np.float64), k, main.width)
+    told = yield from released(block, main, rows, coordinates, components, Components.length(k, rank))
+    found = Components.unpack(np.asarray(told, dtype=np.float64), k, rank)
     known.mean = block.array(found.mean * np.sqrt(size)) if options.centering else None
     weights = block.array(found.directions)
-    about = Accuracy.of(found.errors, found.error, found.near, options.tol, "private")
+    about = Accuracy.of(found.errors, found.error, found.near, options.tol, "private" if embedding else UNSEEN)
     known.stages.append((marks.size, about.error))
     return Answer(
         block=block, known=known, kernel=kernel, marks=marks, sites=None, w=np.broadcast_to(weights[None], (block.n_nodes, *weights.shape)), z=None,
@@ -111,9 +118,15 @@ def solve(block: Block, options: Options, known: Known) -> Script:
     )  # fmt: skip
 
 
-def planned(options: Options, columns: int, n_nodes: int) -> tuple[Release, ...]:
+def planned(settings: Settings, columns: int, n_nodes: int) -> tuple[Release, ...]:
     """What a fit will release, whatever the rows are."""
-    return options.privacy.releases(options.landmarks.kind, planned_width(options), columns, n_nodes)
+    width = planned_width(settings) + rest_width(settings)
+    return settings.privacy.releases(settings.landmarks.kind, width, columns, n_nodes)
+
+
+def rest_width(settings: Settings) -> int:
+    """How many features a row has beside its coordinates, for the estimate of accuracy."""
+    return REST if settings.kernel.has_features and not settings.random_features else 0
 
 
 def planned_width(settings: Settings) -> int:
@@ -139,6 +152,26 @@ def released(block: Block, release: Release, X: np.ndarray, coordinates: Any, fi
         total += release.sums(release.integers(coordinates(np.asarray(X[tile], dtype=np.float64))))
     noisy = release.with_noise(total, block.sealer)
     return (yield from network_sum(block, "moments", noisy, finish, size, bound=2.0 * LARGEST_TOTAL))
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """Random features z(x), and those of the landmarks' coordinates: rest(x) = z(x) - image psi(x) are features of what psi misses of a row."""
+
+    kernel: Kernel
+    frequencies: np.ndarray
+    image: np.ndarray  # (features, rank)
+
+    @classmethod
+    def of(cls, kernel: Kernel, points: np.ndarray, root: np.ndarray, seed: int) -> Embedding:
+        drawn = kernel.frequencies(points.shape[1], REST // 2, landmarks.shared_seed(seed, "private estimate"))
+        return cls(kernel, drawn, np.asarray(kernel.features(points, drawn)).T @ root)
+
+    def rest(self, rows: np.ndarray, psi: np.ndarray) -> np.ndarray:
+        """(n, features), no longer than what psi leaves of a unit vector. In expectation it is as long as that."""
+        rest = self.kernel.features(rows, self.frequencies) - psi @ self.image.T
+        room = np.sqrt(np.maximum(1.0 - np.einsum("ij,ij->i", psi, psi), 0.0))
+        return rest * np.minimum(1.0, room / np.maximum(np.linalg.norm(rest, axis=1), 1e-300))[:, None]
 
 
 # ---------------------------------------------------------------------- landmarks
@@ -200,25 +233,62 @@ def cut_error(values: np.ndarray, vectors: np.ndarray, rank: int, k: int, center
 
 
 # ---------------------------------------------------------------------- at the root
-def components_of(release: Release, total: np.ndarray, k: int, centering: str | None, cut: float) -> Components:
-    """Everything that the model tells of the rows, from noisy moments alone."""
+def components_of(
+    release: Release, total: np.ndarray, k: int, centering: str | None, rank: int, cut: float = 0.0
+) -> Components:
+    """Everything that the model tells of the rows, from noisy moments of `rank` coordinates and of features of the rest, if there are any.
+
+    `cut` is the error of the cut to so many coordinates, at the landmarks: for the estimate where there are no such features.
+    """
     first, second, rows = release.moments(total)
     mean = first / rows if centering else np.zeros(release.width)
     # the mean of unit vectors is no longer than 1; noise may say so
-    mean = mean / max(1.0, float(np.linalg.norm(mean)))
-    values, vectors = np.linalg.eigh(second - rows * np.outer(mean, mean))
+    mean = mean / max(1.0, float(np.linalg.norm(mean[:rank])))
+    moments = second - rows * np.outer(mean, mean)
+    values, vectors = np.linalg.eigh(moments[:rank, :rank])
     values, vectors = values[::-1], vectors[:, ::-1]
     largest = np.abs(vectors).argmax(axis=0)
-    vectors = vectors * np.where(vectors[largest, np.arange(release.width)] < 0, -1.0, 1.0)
-    turned, error, bias = noise_errors(values, np.abs(vectors.T @ mean), release.deviation, k)
-    errors = np.minimum(turned.sum(axis=1), UNKNOWN)
+    vectors = vectors * np.where(vectors[largest, np.arange(rank)] < 0, -1.0, 1.0)
+    turned, error, bias = noise_errors(values, np.abs(vectors.T @ mean[:rank]), release.deviation, k)
     near = np.zeros((k, k + 1))
-    near[:, : min(k + 1, release.width)] = turned[:, : k + 1]
-    trace = rows * (1.0 - float(mean @ mean))
+    near[:, : min(k + 1, rank)] = turned[:, : k + 1]
+    trace = rows * (1.0 - float(mean[:rank] @ mean[:rank]))
     kept = np.clip(values[:k] - bias, 0.0, rows)
+    missed, missed_span = np.full(k, cut), cut
+    if release.width > rank:
+        variance = release.deviation**2 * (0.5 + (vectors[:, :k].T @ mean[:rank]) ** 2)
+        leak = vectors[:, :k].T @ moments[:rank, rank:]
+        missed, missed_span = missed_errors(kept, leak, variance, moments[rank:, rank:], release.deviation)
+    errors = np.minimum(turned.sum(axis=1), UNKNOWN) + missed
     return Components(
-        kept, vectors[:, :k], mean, max(trace, 0.0), rows, np.minimum(errors + cut, 1.0), min(error + cut, 1.0), near
-    )
+        kept, vectors[:, :k], mean[:rank], max(trace, 0.0), rows, np.minimum(errors, 1.0), min(error + missed_span, 1.0),
+        near,
+    )  # fmt: skip
+
+
+def missed_errors(
+    values: np.ndarray, leak: np.ndarray, variance: np.ndarray, rest: np.ndarray, deviation: float
+) -> tuple[np.ndarray, float]:
+    """How far components of all that there is are from the k components with these eigenvalues (sin^2 of each, and of the span).
+
+    `leak` (k, F) are products of the components with features of the rest, with noise of this variance (k,); `rest` (F, F) those of the features with
+    each other, with noise of half the variance deviation^2. Rayleigh-Ritz in both together. Few features make the rest look larger than it is.
+    """
+    k, count = leak.shape
+    size = np.maximum((leak**2).sum(axis=1), 1e-300)
+    leak = leak * np.sqrt(np.maximum(1.0 - count * variance / size, 0.0))[:, None]
+    # Noise alone has eigenvalues up to `edge`, and lifts those above it: what they are without it. Those below it are as large as the average.
+    within, vectors = np.linalg.eigh(rest)
+    edge = 2.0 * deviation * np.sqrt(count / 2)
+    lowered = (within + np.sqrt(np.maximum(within**2 - edge**2, 0.0))) / 2
+    within = np.where(within > edge, lowered, np.clip(within, 0.0, max(float(within.mean()), 0.0)))
+    whole = np.block([[np.diag(values), leak], [leak.T, (vectors * within) @ vectors.T]])
+    found, turn = np.linalg.eigh(whole)
+    found, turn = np.maximum(found[::-1][:k], 0.0), turn[:, ::-1][:k, :k]
+    # products of unit functions over the rows
+    cosines = turn * np.sqrt(found) / np.sqrt(np.maximum(values, 1e-300))[:, None]
+    smallest = float(np.linalg.svd(cosines, compute_uv=False)[-1])
+    return 1.0 - np.minimum(np.diag(cosines) ** 2, 1.0), 1.0 - min(smallest, 1.0) ** 2
 
 
 def noise_errors(
@@ -277,7 +347,7 @@ def expected(
     True
     """
     width = min(privacy.rank, len(points))
-    planned = privacy.releases(kind, width, points.shape[1], n_nodes)
+    planned = privacy.releases(kind, width + REST * kernel.has_features, points.shape[1], n_nodes)
     values, vectors = eigh(kernel.gram(points, points))
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
     psi = (vectors * np.sqrt(values))[:, :width]

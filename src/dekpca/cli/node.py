@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from ..estimator import DecentralizedKernelPCA
+from ..private_solver import UNSEEN
 from .common import FAILED, NOT_CONVERGED, USAGE, Debug, Json, emit, err, out, rounded_down, say_error, verb
 from .simulate import private_files, simulate
 
@@ -205,9 +206,10 @@ def _tell(result: dict[str, Any]) -> None:
     values = " ".join(f"{v:.6g}" for v in result["eigenvalues"])
     out.print(f"eigenvalues {values}", highlight=False, soft_wrap=True)
     if result.get("span_accuracy") is not None:
-        out.print(
-            f"estimated agreement with central kernel PCA: {rounded_down(result['span_accuracy'])}", highlight=False
-        )
+        text = f"estimated agreement with central kernel PCA: {rounded_down(result['span_accuracy'])}"
+        if result.get("accuracy_method") == UNSEEN:
+            text += ", beside what the landmarks miss, which is not known with this kernel"
+        out.print(text, highlight=False)
     if result.get("privacy") is not None:
         spent = result["privacy"]
         out.print(f"spent: epsilon {spent['epsilon']:.4g}, delta {spent['delta']:.3g}, for each row", highlight=False)

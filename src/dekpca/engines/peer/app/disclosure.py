@@ -8,7 +8,7 @@ from ....choices import RANDOM_FEATURES
 from ....core.clusters import LEAST_CLUSTER
 from ....network import listing
 from ....options import Settings
-from ....private_solver import expected, planned_width
+from ....private_solver import expected, planned
 
 EVERYBODY = "to every node"
 SUMS = "in sums along a tree of nodes, in which a neighbor may see yours alone"
@@ -86,8 +86,7 @@ def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = Fals
     if privacy is None:
         return []
     nodes = max(n_nodes, 2, (privacy.colluding or 0) + 1)
-    width = planned_width(settings)
-    releases = privacy.releases(settings.landmarks.kind, width, columns, nodes)
+    releases = planned(settings, columns, nodes)
     entries = [release.entry() for release in releases]
     lines = [
         f"Differential privacy: epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, for adding or removing one row of any node; it holds against "

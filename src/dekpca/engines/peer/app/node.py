@@ -147,6 +147,7 @@ def summary(config: Config, result: Result, resumed: bool, missing: list[dict[st
         "eigenvalues": [float(v) for v in result.eigenvalues],
         "accuracy": [None if np.isnan(a) else float(a) for a in result.accuracy],
         "span_accuracy": None if np.isnan(result.span_accuracy) else float(result.span_accuracy),
+        "accuracy_method": None if result.estimate is None else result.estimate.method,
         "landmarks": result.n_landmarks,
         "privacy": None if result.ledger is None else result.ledger.as_dict(),
         "explained_variance_ratio": [float(v) for v in result.explained_variance_ratio],

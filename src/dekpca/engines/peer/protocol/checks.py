@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from ....judging import EXTRA_COLUMNS, MORE_FREQUENCIES, SIGNS, Shapes
 from ....options import Options
 from ....privacy.settings import MOST_RECORD
+from ....private_solver import planned_width, rest_width
 from ..errors import NEW_RUN, ProtocolError
 from . import wire_pb2 as wire
 from .events import HandshakeReceived, Heartbeat
@@ -94,7 +95,9 @@ class Limits:
         )
         largest = numbers * DTYPES[dtype]
         if options.sealed:
-            moments = [options.privacy.rank, n_columns] if options.privacy is not None else []
+            moments = []
+            if options.privacy is not None:
+                moments = [planned_width(options) + rest_width(options), n_columns]
             numbers = (
                 max([numbers, *(r * (r + 3) // 2 + 1 for r in moments)]) + 1
             )  # a word that shows whether masks cancel
