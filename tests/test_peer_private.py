@@ -33,6 +33,7 @@ from dekpca.privacy.ledger import Entry
 from dekpca.privacy.masks import Sealer, sealer
 from dekpca.privacy.records import sign_record
 from peer_nodes import Nodes, Stop, certified, join, stored
+from uniformity import LEVEL, least_effect, same_p, stripped_sums, two_apart, uniform_p
 
 NETWORKS = {
     "path": Network.path(5), "star": Network.star(5), "ring": Network.ring(5, 2), "grid": Network.grid(2, 3), "complete": Network.complete(4),
@@ -245,6 +246,102 @@ def test_a_node_that_omits_its_masks_stops_the_run(certs, tmp_path, wire, monkey
     # the root made nothing of the first total: only records, a hash of the points, and integers under masks have left
     clear = {kind for sent in wire.sent.values() for kind, dtype in sent if dtype != "<u8"}
     assert clear <= {"fingerprint"}
+
+
+# ---------------------------------------------------------------------- a recorder at all nodes but two
+def recording(certs, folder, network, wire, monkeypatch, seed=0, scale=1.0, broken=None):
+    """A run in which all nodes but two may keep what they receive: what each node sent to its parent, by sum; and the keys of all."""
+    sent, known = defaultdict(list), {}
+
+    def keep(node, send):
+        if send.payload.dtype == np.uint64 and send.kind != "keys" and len(send.to):
+            sent[node].append(send.payload[0].copy())
+        return send
+
+    class Noted(keys.PeerSealer):
+        def __init__(self, *args, **more):
+            super().__init__(*args, **more)
+            known[self.name] = self.keys
+
+        def seal(self, kind, values, bound):
+            return (
+                super().seal(kind, values, bound) if broken is None else broken(self, super().seal, kind, values, bound)
+            )
+
+    monkeypatch.setattr(keys, "PeerSealer", Noted)
+    wire.spoil = staticmethod(keep)
+    parts = [scale * part for part in clusters([30] * len(network), seed)]
+    points = scale * np.concatenate(clusters([20] * 3, 77))
+    options = make_options(parts, network, solver="landmarks", landmarks=points, secure_sums=64.0)
+    nodes = Nodes(folder, network, parts, options, certs=certs)
+    join([nodes.start(name) for name in network.names])
+    numbers = {len(sums) for name, sums in sent.items()}
+    sums = [{network.number[name]: sent[name][i] for name in sent} for i in range(min(numbers))]
+    return sums, known, nodes
+
+
+@pytest.mark.parametrize("name", ["path", "star", "grid"])
+def test_a_recorder_at_all_nodes_but_two_sees_uniform_numbers(name, certs, tmp_path, wire, monkeypatch):
+    network = NETWORKS[name]
+    a, b = two_apart(network)
+    sums, known, nodes = recording(certs, tmp_path, network, wire, monkeypatch)
+    assert not nodes.errors
+    mine, theirs = (stripped_sums(network, sums, known, *pair) for pair in ((a, b), (b, a)))
+    words = np.concatenate(mine)
+    assert len(words) > 20_000
+    assert least_effect(len(words)) < 0.1  # far below that of any broken mask
+    assert uniform_p(words) > LEVEL
+    first = max(mine, key=len)
+    for other in mine:  # sums under one nonce would show in differences
+        if other is not first and len(other) > 1000:
+            assert uniform_p(first[: len(other)] - other) > LEVEL
+    # the recorder is as strong as it can be: the two honest nodes' total is what it sees in clear
+    total = np.concatenate([x + y for x, y in zip(mine, theirs, strict=True)])
+    assert uniform_p(total) < LEVEL
+
+
+def test_recordings_of_very_different_data_have_one_distribution(certs, tmp_path, wire, monkeypatch):
+    network = NETWORKS["grid"]
+    a, b = two_apart(network)
+    words = []
+    for seed, scale in ((1, 1.0), (2, 1e-2)):
+        sums, known, _ = recording(certs, tmp_path / str(seed), network, wire, monkeypatch, seed, scale)
+        words.append(np.concatenate(stripped_sums(network, sums, known, a, b)))
+    assert min(map(len, words)) > 10_000
+    assert same_p(*words) > LEVEL
+
+
+def test_a_reused_nonce_fails_the_tests(certs, tmp_path, wire, monkeypatch):
+    network = NETWORKS["grid"]
+
+    def stuck(own, seal, *given):
+        own._sealed = 0
+        return seal(*given)
+
+    sums, _, _ = recording(certs, tmp_path, network, wire, monkeypatch, broken=stuck)
+    a, _ = two_apart(network)
+    alone = [sent[a] - sum((sent[int(c)] for c in network.children[a]), np.uint64(0)) for sent in sums]
+    first, second = sorted(alone, key=len)[-2:]
+    assert uniform_p(second[: len(first)] - first) < LEVEL
+
+
+def test_a_missing_pair_fails_the_tests_and_stops_the_run(certs, tmp_path, wire, monkeypatch):
+    network = NETWORKS["grid"]
+    a, b = two_apart(network)
+
+    def without(own, seal, *given):
+        kept = own.keys
+        if own.name == network.names[a]:
+            own.keys = {other: key for other, key in kept.items() if other != network.names[b]}
+        try:
+            return seal(*given)
+        finally:
+            own.keys = kept
+
+    sums, known, nodes = recording(certs, tmp_path, network, wire, monkeypatch, broken=without)
+    assert nodes.errors.keys() == set(network.names)
+    assert all("do not cancel" in str(error) for error in nodes.errors.values())
+    assert stripped_sums(network, sums, known, a, b)[0][-1] == 1  # in clear: the count
 
 
 # ---------------------------------------------------------------------- restarts and losses

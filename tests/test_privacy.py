@@ -200,9 +200,7 @@ def attacked_epsilons(release, runs, seed):
     victim = np.ones((1, release.width))  # scaled to norm 1: a row that changes the sums as much as any
     without = release.sums(release.integers(rows))
     change = release.sums(release.integers(victim))
-    triu = np.triu_indices(release.width)
-    off = np.concatenate([np.zeros(release.width, bool), triu[0] != triu[1], [False]])
-    weights = change / np.where(off, release.share_off_diagonal, release.share).astype(float) ** 2
+    weights = change / release.deviations() ** 2
     scores = {1: [], 2: []}
     for present in (False, True):
         sums = np.broadcast_to(without + present * change, (runs, release.numbers))

@@ -22,7 +22,7 @@ from dekpca.privacy.fixed_point import TOTAL_BITS, FixedPoint, OutOfBounds
 from dekpca.privacy.masks import BadMasks, RunKey, Sealer, derived, mask_words, pair_key, sealer, sealers
 from dekpca.privacy.records import BadRecord, KeyRecord, check_record, checked_keys, new_run, sign_record
 from dekpca.testing import by_node, problems
-from uniformity import LEVEL, least_effect, record, same_p, stripped, uniform_p
+from uniformity import LEVEL, least_effect, record, same_p, stripped, two_apart, uniform_p
 
 RUN = b"run 1"
 
@@ -225,16 +225,6 @@ def recorded(seed, network, broken=None, scale=1.0):
     parts = [scale * part for part in clusters([30] * len(network), seed)]
     options = make_options(parts, network, 60, solver="landmarks", secure_sums=64.0)
     return record(parts, network, options, broken)
-
-
-def two_apart(network):
-    """Two nodes that are not neighbors, so that all neighbors of both record, and so does the root, to which an honest one tells nothing."""
-    others = [j for j in range(len(network)) if j != network.root]
-    for a in others:
-        for b in others:
-            if b != a and b not in network.neighborhoods(np.array([a]))[0]:
-                return a, b
-    raise AssertionError("no such network")
 
 
 @pytest.mark.parametrize("name", ["path", "star", "ring", "grid"])

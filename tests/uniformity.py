@@ -55,23 +55,37 @@ def record(parts, network, options, broken=None):
 
 def stripped(recorder, blocks, honest, other):
     """What is left of node `honest`'s messages, sum by sum, if all nodes but it and `other` put together what they sent and know."""
-    network = blocks[0].network
-    sealers = {block.names[0]: block.sealer for block in blocks}
+    keys = {block.names[0]: block.sealer.keys for block in blocks}
+    return stripped_sums(blocks[0].network, recorder.sums, keys, honest, other)
+
+
+def stripped_sums(network, sums, keys, honest, other):
+    """As `stripped`, from what each node sent to its parent in each sum, and the keys that each node has with others."""
     name = network.names[honest]
     assert other not in network.children[honest]
     assert honest not in network.children[other]
     left = []
-    for number, sent in enumerate(recorder.sums):
+    for number, sent in enumerate(sums):
         words = sent[honest].copy()
         for child in network.children[honest]:
             words -= sent[int(child)]
         for node in range(len(network)):
             if node not in (honest, other):
                 partner = network.names[node]
-                mask = mask_words(sealers[partner].keys[name], number, len(words))
+                mask = mask_words(keys[partner][name], number, len(words))
                 words = words - mask if name < partner else words + mask
         left.append(words)
     return left
+
+
+def two_apart(network):
+    """Two nodes that are not neighbors, so that all neighbors of both record, and so does the root, to which an honest one tells nothing."""
+    others = [j for j in range(len(network)) if j != network.root]
+    for a in others:
+        for b in others:
+            if b != a and b not in network.neighborhoods(np.array([a]))[0]:
+                return a, b
+    raise AssertionError("no such network")
 
 
 def uniform_p(words: np.ndarray) -> float:

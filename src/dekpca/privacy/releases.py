@@ -106,10 +106,17 @@ class Release:
             second += (q[tile].T @ q[tile]).astype(np.int64)
         return np.concatenate([SCALE * first, second[np.triu_indices(self.width)], [COUNT * len(q)]]).astype(np.int64)
 
+    def deviations(self) -> np.ndarray:
+        """(numbers,) of one node's noise."""
+        return np.where(self._off_diagonal(), self.share_off_diagonal, self.share).astype(np.float64)
+
+    def _off_diagonal(self) -> np.ndarray:
+        rows, columns = np.triu_indices(self.width)
+        return np.concatenate([np.zeros(self.width, dtype=bool), rows != columns, [False]])
+
     def with_noise(self, sums: np.ndarray, source: NoiseSource) -> np.ndarray:
         """(..., numbers) with this node's share of the noise."""
-        rows, columns = np.triu_indices(self.width)
-        off = np.concatenate([np.zeros(self.width, dtype=bool), rows != columns, [False]])
+        off = self._off_diagonal()
         noise = np.zeros(sums.shape, dtype=np.int64)
         for where, sigma in ((off, self.share_off_diagonal), (~off, self.share)):
             shape = (*sums.shape[:-1], int(where.sum()))
