@@ -27,7 +27,7 @@ from .core.landmarks import Landmarks, RandomFeatures
 from .kernels import Kernel, row_tiles, uniform
 from .messages import Broadcast, Script
 from .options import Options, Settings
-from .privacy.releases import LARGEST_TOTAL, Release
+from .privacy.releases import COUNTED, FIRST, LARGEST_TOTAL, Release
 from .privacy.settings import Privacy, kernel_size
 from .space import Known, random_features
 
@@ -256,7 +256,7 @@ def components_of(
     kept = np.clip(values[:k] - bias, 0.0, rows)
     missed, missed_span = np.full(k, cut), cut
     if release.width > rank:
-        variance = release.deviation**2 * (0.5 + (vectors[:, :k].T @ mean[:rank]) ** 2)
+        variance = release.deviation**2 * (0.5 + (vectors[:, :k].T @ mean[:rank] / FIRST) ** 2)
         leak = vectors[:, :k].T @ moments[:rank, rank:]
         missed, missed_span = missed_errors(kept, leak, variance, moments[rank:, rank:], release.deviation)
     errors = np.minimum(turned.sum(axis=1), UNKNOWN) + missed
@@ -300,9 +300,7 @@ def noise_errors(
     deviation^2 off the diagonal, in any basis.
     """
     ends = along[:k, None] ** 2 + along[None, :] ** 2
-    variance = deviation**2 * (
-        0.5 + ends + 16.0 * along[:k, None] ** 2 * along[None, :] ** 2
-    )  # 16: the count has a quarter of the weight
+    variance = deviation**2 * (0.5 + ends / FIRST**2 + (along[:k, None] * along[None, :] / COUNTED) ** 2)
     gaps = values[:k, None] - values[None, :]
     itself = np.eye(k, len(values), dtype=bool)
     # noise pushes near eigenvalues apart: what is left of their distance without it

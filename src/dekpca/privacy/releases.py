@@ -2,14 +2,15 @@
 
 A row x has coordinates of norm at most 1, which become integers q with |q| <= S = 2^16. It adds to the sums
 
-    S q                     (r numbers)               norm <= S^2
+    S q / 2                 (r numbers)               norm <= S^2 / 2
     q q', upper triangle    (r (r + 1) / 2 numbers)   Frobenius norm |q|^2 <= S^2: off the diagonal an entry counts twice, and its noise has
                                                       half of the variance
     S^2 / 4                 (1 number: the count)     S^2 / 4
 
-so together sqrt(2 + 1/16) S^2. The integers are added up exactly, so nothing is rounded after this. The coordinates of a row are products in floating
-point, whose last bits may depend on how many rows are multiplied at a time. One that lies at the edge between two integers then tips over, which
-changes a sum by S at most twice: ROUNDING has room for about thirty of these.
+so together sqrt(1 + 1/4 + 1/16) S^2. The products decide how far noise turns components; the mean, which counts by how far it lies along them,
+may have more noise. The integers are added up exactly, so nothing is rounded after this. The coordinates of a row are products in floating point,
+whose last bits may depend on how many rows are multiplied at a time. One that lies at the edge between two integers then tips over, which changes
+a sum by S at most twice: ROUNDING has room for about thirty of these.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from .accounting import discreteness, multiplier_for
 from .ledger import Entry
 
 SCALE = 2**16  # S
-COUNT = (
-    SCALE**2 // 4
-)  # what a row adds to the count: a quarter costs 1.5 % more noise, and the mean is known well enough
+FIRST, COUNTED = 0.5, 0.25  # weights of the sum of the coordinates, and of the count, beside the products' 1
+HALF = SCALE // 2  # times q, that is added to the first sum
+COUNT = SCALE**2 // 4  # that is added to the count
 EXACT_ROWS = 2**20  # products of integers up to S that float64 adds up without rounding: 2^52 / S^2
 ROUNDING = 1.001  # times the sensitivity; of a million rows with 120 coordinates about one tips over
 LARGEST_TOTAL = 2**61  # of a sum of S^2 over rows; noise is on top
@@ -56,7 +57,7 @@ class Release:
 
     @property
     def sensitivity(self) -> float:
-        return ROUNDING * math.sqrt(2 * SCALE**4 + COUNT**2)
+        return ROUNDING * SCALE**2 * math.sqrt(1.0 + FIRST**2 + COUNTED**2)
 
     @property
     def honest(self) -> int:
@@ -99,12 +100,12 @@ class Release:
         return q
 
     def sums(self, q: np.ndarray) -> np.ndarray:
-        """(numbers,) int64: S q, the triangle of q q', and the count, over rows of `integers`; exact."""
+        """(numbers,) int64: S q / 2, the triangle of q q', and the count, over rows of `integers`; exact."""
         first, second = np.zeros(self.width, dtype=np.int64), np.zeros((self.width, self.width), dtype=np.int64)
         for tile in row_tiles(len(q), EXACT_ROWS) if len(q) else ():
             first += q[tile].sum(axis=0).astype(np.int64)
             second += (q[tile].T @ q[tile]).astype(np.int64)
-        return np.concatenate([SCALE * first, second[np.triu_indices(self.width)], [COUNT * len(q)]]).astype(np.int64)
+        return np.concatenate([HALF * first, second[np.triu_indices(self.width)], [COUNT * len(q)]]).astype(np.int64)
 
     def deviations(self) -> np.ndarray:
         """(numbers,) of one node's noise."""
@@ -134,7 +135,7 @@ class Release:
     def moments(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
         """Noisy sums of the coordinates (width,) and of their products (width, width), and the noisy number of rows, at least 1."""
         r = self.width
-        first = total[:r] / (SCALE * self.shrink)
+        first = total[:r] / (HALF * self.shrink)
         second = np.zeros((r, r))
         second[np.triu_indices(r)] = total[r:-1] / self.shrink**2
         second = second + np.triu(second, 1).T
