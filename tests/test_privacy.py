@@ -8,6 +8,7 @@ import stat
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import beta, chi2, norm
 from sklearn.datasets import load_digits
@@ -488,6 +489,32 @@ def test_the_estimator_publishes_the_ledger(tmp_path):
     with pytest.raises(BudgetSpent):
         model.fit(X)
     assert DecentralizedKernelPCA(2, gamma=0.05, network=4, random_state=0).fit(X).privacy_ is None
+
+
+def test_columns_are_scaled_by_public_ranges():
+    """The same fit as on columns that were scaled before, but for the noise; named columns are computed with in another order."""
+    X = np.concatenate(clusters([700] * 4, seed=4)) * [1.0, 100.0, 1e-3, 1.0, 1.0, 1.0]
+    points = np.concatenate(clusters([10] * 4, seed=4)) * [1.0, 100.0, 1e-3, 1.0, 1.0, 1.0]
+    ranges = np.array([[-8, 8], [-800, 800], [-0.008, 0.008], [-8, 8], [-6, 10], [-8, 8]], dtype=float)
+    scaled = [(Y - ranges.mean(axis=1)) / (np.ptp(ranges, axis=1) / 2) for Y in (X, points)]
+    asked = {"epsilon": 9.9, "delta": 1e-2}
+    given = {"gamma": 3.0, "network": 4, "tol": 0.1, "random_state": 0}
+    names = list("vabcux")
+    fits = [
+        DecentralizedKernelPCA(2, landmarks=scaled[1], privacy=asked, **given).fit(scaled[0]).transform(scaled[0]),
+        DecentralizedKernelPCA(2, landmarks=points, privacy=asked | {"ranges": ranges.tolist()}, standardize=True, **given).fit(X).transform(X),
+        DecentralizedKernelPCA(
+            2, landmarks=points, privacy=asked | {"ranges": dict(zip(names, ranges.tolist(), strict=True))}, standardize=True, **given
+        ).fit(pd.DataFrame(X, columns=names)).transform(pd.DataFrame(X, columns=names)),
+    ]  # fmt: skip
+    for Z in fits[1:]:
+        for a, b in zip(fits[0].T, Z.T, strict=True):
+            assert abs(np.corrcoef(a, b)[0, 1]) > 0.995
+    for bad in ([[0, 1]] * 4, [[1, 0]] * 6, "x", [[0, np.inf]] * 6, {"v": [0, 1]}):
+        with pytest.raises(ValueError, match="ranges"):
+            DecentralizedKernelPCA(2, landmarks=points, privacy=asked | {"ranges": bad}, standardize=True, **given).fit(
+                X
+            )
 
 
 def test_secure_sums_in_the_estimator():

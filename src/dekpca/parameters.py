@@ -184,9 +184,10 @@ class Parameters:
             kernel = make_kernel(
                 self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params, self.normalize, 1
             )
+            asked = Privacy.of(self.privacy)
             refuse_unaccounted(
                 gamma=self.gamma, kernel=kernel, landmarks=self.landmarks, solver=self.solver, standardize=self.standardize, missing=self.missing,
-                centering=self.centering, norm=Privacy.of(self.privacy).norm, exchange_noise=self.exchange_noise,
+                centering=self.centering, norm=asked.norm, exchange_noise=self.exchange_noise, ranges=asked.ranges,
             )  # fmt: skip
 
     def _check_random_features(self) -> None:
@@ -231,7 +232,7 @@ class Parameters:
             seed=seed,
             diagnostics=bool(self.diagnostics),
             secure_sums=self.secure_sums,
-            privacy=None if self.privacy is None else Privacy.of(self.privacy),
+            privacy=None if self.privacy is None else Privacy.of(self.privacy).with_columns(features),
         )
 
     def _points(self, features: Features) -> np.ndarray:

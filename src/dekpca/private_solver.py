@@ -11,7 +11,7 @@ to be used with `yield from`. The noise comes from the engine (`block.sealer`), 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from .block import Block, FlatRows
 from .collectives import network_sum
 from .core import landmarks
 from .core.accuracy import UNKNOWN, Accuracy
+from .core.centering import Columns
 from .core.landmarks import Landmarks, RandomFeatures
 from .kernels import Kernel, row_tiles, uniform
 from .messages import Broadcast, Script
@@ -74,6 +75,9 @@ class Components:
 def solve(block: Block, options: Options, known: Known) -> Script:
     """Private components; returns the block's `Answer`."""
     privacy, kernel, k = options.privacy, known.kernel(options), options.n_components
+    if options.standardize:  # by public ranges
+        known.columns = Columns(*map(block.array, (privacy.ranges.mean(axis=1), np.ptp(privacy.ranges, axis=1) / 2)))
+        block = replace(block, samples=known.columns.standardized(block.samples) * block.mask[..., None])
     columns, n_nodes = int(block.samples.shape[2]), len(block.network)
     size = kernel_size(kernel, privacy.norm)
     rows = FlatRows(block, block.samples).X
@@ -87,6 +91,8 @@ def solve(block: Block, options: Options, known: Known) -> Script:
         points = options.landmarks.points
         if for_points:
             points = yield from synthetic_points(block, options, for_points[0], rows)
+        elif known.columns is not None:
+            points = known.columns.standardized(points)
         points = np.asarray(points, dtype=np.float64)
         marks, cut = yield from cut_landmarks(block, kernel, points, rank, k, options.centering)
         if main.width > rank:

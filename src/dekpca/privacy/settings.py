@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 
+from ..columns import Features
 from ..kernels import Kernel
 from .accounting import composed, epsilon_of
 from .ledger import Ledger, LedgerFile
@@ -42,6 +43,9 @@ class Privacy:
         Of the budget, for landmarks="gaussian".
     ledger, budget : path, float
         A file to which this fit is added, and the epsilon (for the same delta) at which it stops. Default: this fit's epsilon.
+    ranges : pair, list of pairs, mapping or None
+        Public (lowest, highest) values of the columns: one pair for all, one for each, or by name. With standardize=True columns are scaled by
+        them, to -1 and 1.
     rows : int or None
         About how many rows all nodes have together, a public number. `dekpca node run` says what agreement to expect with so many.
     """
@@ -55,6 +59,9 @@ class Privacy:
     ledger: str | None = None
     budget: float | None = None
     rows: int | None = None
+    ranges: Any = field(
+        default=None, compare=False
+    )  # (columns, 2), in the order of computing, once the columns are known
 
     @classmethod
     def of(cls, given: Any) -> Privacy:
@@ -96,6 +103,37 @@ class Privacy:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < low):
                 raise ValueError(f"privacy: {name}={value!r}; it must be a whole number from {low} on")
+
+    def with_columns(self, features: Features) -> Privacy:
+        """With ranges as an array (columns, 2), in the order of computing."""
+        given = self.ranges
+        if given is None:
+            return self
+        if isinstance(given, Mapping):
+            if features.sorted_names is None:
+                raise ValueError("privacy: ranges by name, but the columns have no names; give a list of pairs")
+            missing = sorted(set(features.sorted_names) ^ set(given))
+            if missing:
+                raise ValueError(
+                    f"privacy: ranges and columns differ: {', '.join(missing)}; give a range for each column"
+                )
+            pairs = [given[name] for name in features.sorted_names]
+        else:
+            pairs = given
+        try:
+            ranges = np.asarray(pairs, dtype=np.float64)
+            ranges = np.broadcast_to(ranges, (features.count, 2)) if ranges.shape == (2,) else ranges
+            good = ranges.shape == (features.count, 2) and bool(
+                (np.isfinite(ranges).all()) & (ranges[:, 0] < ranges[:, 1]).all()
+            )
+        except ValueError:
+            good = False
+        if not good:
+            raise ValueError(
+                f"privacy: ranges must be (lowest, highest) for all columns, or for each of the {features.count}, with lowest below highest"
+            )
+        in_order = ranges if isinstance(given, Mapping) else features.to_sorted(ranges.T).T
+        return replace(self, ranges=np.ascontiguousarray(in_order))
 
     def colluding_of(self, n_nodes: int) -> int:
         """How many nodes may collude on this network."""
@@ -153,7 +191,7 @@ def kernel_size(kernel: Kernel, norm: float | None, what: str = "privacy") -> fl
 
 def refuse_unaccounted(
     *, gamma: Any, kernel: Kernel, landmarks: Any, solver: str, standardize: bool, missing: str, centering: str | None, norm: float | None,
-    exchange_noise: Any = 0,
+    exchange_noise: Any = 0, ranges: Any = None,
 ) -> None:  # fmt: skip
     """Refuse what depends on the data and is not accounted for."""
     if isinstance(gamma, str) and kernel.has_gamma:
@@ -161,11 +199,13 @@ def refuse_unaccounted(
             "privacy with gamma='scale': it is made of the variance of all rows, which is not accounted for; give gamma a number that does not come "
             "from these rows"
         )
-    if standardize:
+    if standardize and ranges is None:
         raise ValueError(
-            "privacy with standardize=True: means and deviations of the columns are not accounted for; scale the columns by public ranges before "
-            "fit, and leave standardize at False"
+            "privacy with standardize=True: means and deviations of the columns are not accounted for; give public ranges, "
+            "privacy={..., 'ranges': [(low, high), ...]}, or leave standardize at False"
         )
+    if ranges is not None and not standardize:
+        raise ValueError("privacy with ranges, but standardize=False: set standardize=True to scale columns by them")
     if missing != "error":
         raise ValueError(
             f"privacy with missing={missing!r}: column means are not accounted for; put public values in the place of missing ones before fit"
