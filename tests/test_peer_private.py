@@ -119,6 +119,7 @@ def leaves(network):
     return [j for j in range(len(network)) if not len(network.children[j])]
 
 
+@pytest.mark.slow
 def test_processes_have_the_same_answer():
     from dekpca.engines import peer
 
@@ -280,7 +281,9 @@ def recording(certs, folder, network, wire, monkeypatch, seed=0, scale=1.0, brok
     return sums, known, nodes
 
 
-@pytest.mark.parametrize("name", ["path", "star", "grid"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("path", marks=pytest.mark.slow), pytest.param("star", marks=pytest.mark.slow), "grid"]
+)
 def test_a_recorder_at_all_nodes_but_two_sees_uniform_numbers(name, certs, tmp_path, wire, monkeypatch):
     network = NETWORKS[name]
     a, b = two_apart(network)

@@ -294,8 +294,11 @@ def test_the_estimate_of_what_noise_does_is_about_right(crowd):
 
 @pytest.mark.parametrize(
     ("kind", "least"),
-    [("rows", 0.99), ("other images", 0.9), ("gaussian", 0.9), ("two directions", 0.0), ("one class", 0.0)],
-)
+    [
+        ("other images", 0.9), ("two directions", 0.0), pytest.param("rows", 0.99, marks=pytest.mark.slow),
+        pytest.param("gaussian", 0.9, marks=pytest.mark.slow), pytest.param("one class", 0.0, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_the_estimate_includes_what_the_landmarks_miss(kind, least):
     """Landmarks from good to useless. It may say less than the truth, since few features make the rest look large, but hardly more."""
     X, y = load_digits(return_X_y=True)
