@@ -6,6 +6,7 @@ PCA), the estimate, landmarks, iterations, seconds and bytes, of auto, of one sh
 
     python benchmarks/regimes.py --data mnist-0358.npz --seeds 0 --out regimes.csv --figure regimes.png
     python benchmarks/regimes.py --seeds 1000 1001 1002     # without MNIST: data that scikit-learn has
+    python benchmarks/regimes.py --data mnist-0358.npz --seeds 0 --device cuda --processes 8     # PyTorch on a GPU: the same, in minutes
 
 Prints the claims of docs/accuracy.md, and exits with 1 where one does not hold.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import multiprocessing
 import sys
 import time
 import warnings
@@ -28,6 +30,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from dekpca import DecentralizedKernelPCA, Network
+from dekpca.core.spectrum import to_numpy
 from dekpca.kernels import Kernel
 
 WIDTHS = (0.3, 1.0, 3.0, 10.0)  # gamma, in units of that of "scale"
@@ -122,7 +125,7 @@ def span_error(values: np.ndarray, true: np.ndarray) -> float:
 
 def run_group(task: tuple) -> list[Cell]:
     """All solvers and networks of one data set, width, split and k."""
-    name, mnist, width, split, k, seed, networks = task
+    name, mnist, width, split, k, seed, networks, device = task
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         X, y = load(name, mnist, seed)
@@ -130,6 +133,10 @@ def run_group(task: tuple) -> list[Cell]:
         A = np.concatenate(parts)
         gamma = width / (A.shape[1] * A.var())
         true = truth(A, gamma, k)
+        if device:
+            import torch
+
+            parts, A = [torch.as_tensor(part, device=device) for part in parts], torch.as_tensor(A, device=device)
 
         def cell(kind: str, what: str, **settings) -> Cell:
             network = make_network(kind, len(parts), seed)
@@ -138,11 +145,11 @@ def run_group(task: tuple) -> list[Cell]:
             model.fit_parts(parts)
             seconds = time.perf_counter() - start
             some = [0] if what != "projection" else np.unique(np.linspace(0, len(parts) - 1, CHECKED_NODES).astype(int))
-            error = max(span_error(model.node_models_[int(j)].transform(A), true) for j in some)
+            error = max(span_error(to_numpy(model.node_models_[int(j)].transform(A)), true) for j in some)
             sent = sum(sent.mean() for sent in model.history_["bytes"].values()) / 1e6
-            about = 1.0 - model.span_accuracy_**2
+            about = float(1.0 - model.span_accuracy_**2)
             return Cell(
-                name, width, split, kind, k, seed, what, error, about, not model.converged_, model.n_landmarks_, model.n_iter_, seconds, sent
+                name, width, split, kind, k, seed, what, error, about, not model.converged_, model.n_landmarks_, model.n_iter_, seconds, float(sent)
             )  # fmt: skip
 
         found = [cell(networks[0], "auto")]
@@ -242,11 +249,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="every cell, as csv")
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--device", help="fit with PyTorch on this device")
     given = parser.parse_args()
     sets = ["digits", "wine", "breast cancer", "diabetes", "swiss roll", "blobs"]
     sets = ["mnist", *sets] if given.data else sets
     tasks = [
-        (name, given.data, width, split, k, seed, given.networks)
+        (name, given.data, width, split, k, seed, given.networks, given.device)
         for seed in given.seeds
         for name in sets
         if given.only in (None, name)
@@ -256,7 +264,7 @@ def main() -> None:
     ]
     cells: list[Cell] = []
     start = time.perf_counter()
-    with ProcessPoolExecutor(given.processes) as pool:
+    with ProcessPoolExecutor(given.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         for i, found in enumerate(pool.map(run_group, tasks)):
             cells += found
             if sys.stderr.isatty() or i % 20 == 19:
