@@ -365,6 +365,26 @@ def test_a_finish_is_not_believed_before_the_final_answer_is_known():
         assert isinstance(here.error, BelowQuorum) != knows
 
 
+def test_a_node_leaves_when_all_know_the_final_answer_and_its_neighbors_know_that():
+    path = {"b": "f", "f": "bg", "g": "f"}
+    final = Status(9, answered=(0, ""), vote=Vote((0, ""), (0, "")), final=(0, ""))
+    for known, left_at in (("fg", 1), ("f", 1 + TIMEOUTS.peer + 3)):
+        here = begun("b", path, Kept(replace(final, version=8, final=None)))
+        statuses = dict.fromkeys(known, final)
+        save(here, here.receive("f", Heartbeat(finished=True, statuses=statuses), 1.0))
+        save(here, here.try_finish(1.0)[0])  # says that it has finished
+        save(here, here.receive("f", HeartbeatAnswered(here.heartbeat("f", 1.0)), 1.0))
+        here.receive("f", Answered(), left_at - 0.5)
+        here.receive("f", Heartbeat(finished=True), left_at - 0.5)
+        assert (here.try_finish(left_at - 0.5)[1] == []) == (left_at == 1), known
+        assert here.try_finish(left_at)[1] == []
+    again = begun("b", path, Kept(final))  # started again: it does not wait for nodes that nobody has told it of
+    again.try_finish(1.0)
+    save(again, again.receive("f", Heartbeat(finished=True), 1.0))
+    again.receive("f", HeartbeatAnswered(again.heartbeat("f", 1.0)), 1.0)
+    assert again.try_finish(1.0)[1] == []
+
+
 FIVE = {name: "abcde".replace(name, "") for name in "abcde"}
 
 

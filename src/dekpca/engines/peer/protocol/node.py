@@ -78,6 +78,9 @@ class NodeProtocol:
         self.round_begun = self.learned_at = self.moved_at = now  # learned: the membership grew; moved: progress here
         self.urgent = False  # a checkpoint waits for acknowledgements
         self.finished = False
+        # A node started again after its answer was final does not wait for nodes that may not know it: the others have.
+        self._stays = 0.0 if views is None or views.own.final is not None else timeouts.peer + views.settle
+        self._finished_at = now
         self.error: BaseException | None = None
         self.cause = ""  # what the neighbors are told of it
         self._given_up: set[str] = set()  # neighbors that this node, which has its answer, does not wait for
@@ -470,13 +473,14 @@ class NodeProtocol:
         here = [n for n in near if n.name not in self._given_up]
         self.waits_for = {n.name for n in here if not n.finished}
         if not self.finished and not any(n.window.unacknowledged and not n.finished for n in here):
-            self.finished, self.phase = True, Phase.FINISHED
+            self.finished, self._finished_at, self.phase = True, now, Phase.FINISHED
             for n in self.neighbors.values():
                 n.apply(events.WeFinish())
             actions.append(Send(tuple(self.neighbors), heartbeat=True))
         # A neighbor that has finished and cannot be reached has left: it needs nothing more.
         left = {n.name for n in here if n.finished and not n.up and silent[n.name] > 2 * self.timeouts.beat}
-        if self.finished and all((n.finished and n.notice is Notice.DELIVERED) or n.name in left for n in here):
+        done = all((n.finished and n.notice is Notice.DELIVERED) or n.name in left for n in here)
+        if self.finished and done and self._may_leave([n for n in here if n.name not in left], now):
             return actions, sorted(name for name in self._given_up if not self.neighbors[name].finished)
         return actions, None
 
@@ -589,7 +593,7 @@ class NodeProtocol:
             return [*actions, *self.fail(Damaged(text), text)]
         if not self.views.add(event.statuses):
             return actions
-        actions.append(Send(tuple(self.neighbors), heartbeat=True))  # pass it on
+        actions += [Send(tuple(self.neighbors), heartbeat=True), WakeProgram()]  # pass it on
         if self.views.begun and self.limits is not None and self.error is None:
             actions += self._follow(self.views.own.down, self.views.own.spare, now)
         return actions
@@ -644,6 +648,18 @@ class NodeProtocol:
             actions += [SaveViews(self.views.kept)] if self.views.kept != before else []
             actions += self._follow(self.views.own.down, self.views.own.spare, now)
         return actions, self.views.saved.status.final is not None
+
+    def _may_leave(self, here: Iterable[Neighbor], now: float) -> bool:
+        """Whether all know the final answer, and these neighbors know that all do.
+
+        A node that does not may have lost its neighbors, and look for others by its fallback edges: it finds somebody as long as it looks.
+        """
+        views = self.views
+        if views is None or now - self._finished_at >= self._stays:
+            return True
+        if any(self._news_of_views(n) for n in here):
+            return False
+        return all(views.status(name).final is not None for name in views.members(views.own.entered))
 
     # ------------------------------------------------------------------ lost and stuck neighbors
     def _check_lost(self, waited: Iterable[Neighbor], what: str, now: float) -> None:
