@@ -1,7 +1,7 @@
 """Nodes that are lost for good, and networks that fall apart, where on_loss = "continue": six real processes in a ring, a path or a star.
 
 The nodes that remain connected and have the quorum, four of six, must end within peer_timeout and a grace with the models of an undisturbed run of
-these nodes alone, bit for bit; their exit code says that nodes are missing, and their model file which. All others must stop in the same time, with
+these nodes alone, bit for bit, and with that agree with central kernel PCA of these nodes' rows as well; their exit code says that nodes are missing, and their model file which. All others must stop in the same time, with
 the exit code of a node that can go on later, and name the lost node. A seed stands for the node that is lost and for the message after which.
 """
 
@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from dekpca.baselines import central
+from dekpca.metrics import agreement
 from dekpca.node_model import NodeModel
 
 from .cluster import Cluster, Problem
@@ -38,6 +40,7 @@ QUORUM = 4
 TIMEOUT = 6.0  # seconds, peer_timeout
 GRACE = 10.0  # seconds after it, in which the others must have ended
 MISSING, STOPPED, EXCLUDED = 5, 4, 6  # exit codes
+CLOSE = 0.999  # agreement of an undisturbed run with central kernel PCA, at least
 LANDMARKS = {"n_components": 2, "gamma": 0.1, "standardize": True, "random_state": 0, "tol": 1e-3}
 SETTINGS = {"on_loss": "continue", "quorum": QUORUM}
 PHASES = ("meeting", "columns", "landmarks", "covariance", "accuracy", "end")
@@ -72,6 +75,7 @@ class Truths:
     def __init__(self, nursery: Nursery, folder: Path):
         self.nursery, self.folder = nursery, folder
         self._models: dict[tuple[str, frozenset[str]], dict[str, dict[str, bytes]]] = {}
+        self.agreements: dict[tuple[str, frozenset[str]], float] = {}
         self._lock = threading.Lock()
 
     def models(self, shape: str, without: frozenset[str]) -> dict[str, dict[str, bytes]]:
@@ -83,12 +87,22 @@ class Truths:
                     codes = cluster.until_ended()
                     assert set(codes.values()) == {0}, cluster.report(f"the undisturbed run ended with {codes}")
                     self._models[shape, without] = arrays(cluster)
+                    self.agreements[shape, without] = central_agreement(cluster, frozenset(NAMES) - without)
+                    assert self.agreements[shape, without] > CLOSE, f"{self.agreements}"
             return self._models[shape, without]
 
 
 def arrays(cluster: Cluster) -> dict[str, dict[str, bytes]]:
     """The models without their headers, which say who is missing."""
     return {name: {k: v for k, v in model.items() if k != "header"} for name, model in cluster.models().items()}
+
+
+def central_agreement(cluster: Cluster, names: frozenset[str]) -> float:
+    """Of the models of these nodes with central kernel PCA of their rows: the worst component of the worst node."""
+    rows = np.concatenate([cluster.problem.part(name) for name in sorted(names)])
+    models = [NodeModel.load(cluster.model_file(name)) for name in sorted(names)]
+    truth = central(rows, LANDMARKS["n_components"], gamma=LANDMARKS["gamma"], standardize=LANDMARKS["standardize"])
+    return float(agreement(models, truth, rows).min())
 
 
 def play(name: str, seed: int, nursery: Nursery, truths: Truths, folder: Path) -> str:
@@ -150,6 +164,7 @@ def judge(cluster: Cluster, shape: str, lost: frozenset[str], begun: float, trut
             if enough:
                 assert codes[name] == MISSING, cluster.report(f"exit codes {codes}")
                 assert final[name] == truths.models(shape, outside)[name], cluster.report(f"node {name}: WRONG ANSWER")
+                assert abs(central_agreement(cluster, part) - truths.agreements[shape, outside]) <= 1e-6
                 said = {m["node"] for m in NodeModel.load(cluster.model_file(name)).missing}
                 assert said == outside, (
                     f"the model of node {name} says that {sorted(said)} are missing, not {sorted(outside)}"
