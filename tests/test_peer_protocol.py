@@ -339,7 +339,7 @@ def test_a_node_does_not_answer_for_a_view_that_it_has_not_computed():
 def test_a_fallback_neighbor_of_a_view_that_only_votes_is_missed_when_it_is_lost():
     """Such a view does not change the program, nor the neighbors that the program has."""
     edges = {"a": "lx", "l": "ay", "x": "a", "y": "l"}
-    view = replace(without(1, "l"), spare=(("x", "y"),))
+    view = replace(without(1, "l"), fallback=(("x", "y"),))
     said = Status(5, view, view, answered=(0, ""), vote=Vote(view.key, (0, "")))
     here = begun("x", edges, Kept(said), fallback="y")
     here.receive("y", HandshakeReceived(SAME, {}), 0.0)

@@ -1,8 +1,9 @@
 """Nodes that are lost for good, and networks that fall apart, where on_loss = "continue": six real processes in a ring, a path or a star.
 
 The nodes that remain connected and have the quorum, four of six, must end within peer_timeout and a grace with the models of an undisturbed run of
-these nodes alone, bit for bit, and with that agree with central kernel PCA of these nodes' rows as well; their exit code says that nodes are missing, and their model file which. All others must stop in the same time, with
-the exit code of a node that can go on later, and name the lost node. A seed stands for the node that is lost and for the message after which.
+these nodes alone, bit for bit. These agree with central kernel PCA of their rows. Their exit code says that nodes are missing, and their model file
+which. All others must stop in the same time, with the exit code of a node that can go on later, and name the lost node. A seed stands for the node
+that is lost and for the message after which.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SHAPES = {
     "star": tuple(("a", other) for other in NAMES[1:]),
     "bridge": tuple(itertools.pairwise(NAMES)),  # a path with fallback edges across c and d
 }
-SPARE = {"bridge": (("b", "d"), ("c", "e"))}
+FALLBACK = {"bridge": (("b", "d"), ("c", "e"))}
 QUORUM = 4
 TIMEOUT = 6.0  # seconds, peer_timeout
 GRACE = 10.0  # seconds after it, in which the others must have ended
@@ -61,12 +62,12 @@ class Six(Problem):
 
 
 def problem(shape: str, without: frozenset[str] = frozenset()) -> Six:
-    spare = SPARE.get(shape, ())
+    fallback = FALLBACK.get(shape, ())
     if without:  # what remains uses the fallback edges, if it must
         kept = {edge for edge in SHAPES[shape] if not without.intersection(edge)}
-        kept |= {edge for edge in spare if not without.intersection(edge)}
+        kept |= {edge for edge in fallback if not without.intersection(edge)}
         return Six(edges=tuple(sorted(kept)), model=LANDMARKS)
-    return Six(edges=SHAPES[shape], model=LANDMARKS, spare=spare)
+    return Six(edges=SHAPES[shape], model=LANDMARKS, fallback_edges=fallback)
 
 
 class Truths:
@@ -122,7 +123,7 @@ def parts(shape: str, lost: frozenset[str]) -> list[frozenset[str]]:
     found = []
     while left:
         part = {left.pop()}
-        edges = (*SHAPES[shape], *SPARE.get(shape, ()))
+        edges = (*SHAPES[shape], *FALLBACK.get(shape, ()))
         while more := {b for e in edges for a, b in (e, e[::-1]) if a in part and b in left}:
             part |= more
             left -= more

@@ -61,13 +61,13 @@ class Vote(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """Who computes together: all nodes but `lost`, along all edges but `broken`, and along `spare` ones."""
+    """Who computes together: all nodes but `lost`, along all edges but `broken`, and along `fallback` ones."""
 
     number: int = 0
     proposer: str = ""
     lost: tuple[Lost, ...] = ()
     broken: tuple[Edge, ...] = ()
-    spare: tuple[Edge, ...] = ()
+    fallback: tuple[Edge, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -82,7 +82,7 @@ class View:
 
     @property
     def content(self) -> tuple[frozenset[str], tuple[Edge, ...], tuple[Edge, ...]]:
-        return self.without, self.broken, self.spare
+        return self.without, self.broken, self.fallback
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Status:
     vote: Vote | None = None  # its last
     final: Key | None = None  # the view whose answer is the answer
     down: tuple[str, ...] = ()  # neighbors that it has not heard from for peer_timeout
-    spare: tuple[str, ...] = ()  # fallback neighbors that it has called, and that answer
+    fallback: tuple[str, ...] = ()  # fallback neighbors that it has called, and that answer
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Views:
         self.kept = kept or Kept()
         self.saved = self.kept  # as far as it is on disk
         if self.kept.status.version:  # started again: what was down may be up
-            again = replace(self.own, version=self.own.version + 1, down=(), spare=())
+            again = replace(self.own, version=self.own.version + 1, down=(), fallback=())
             self.kept = replace(self.kept, status=again)
         self.statuses: dict[str, Status] = {}  # of the others
         self.records: Mapping[str, Record] = {}
@@ -192,15 +192,15 @@ class Views:
         """That the members of a view use."""
         without = view.without
         inside = {edge for edge in self._edges if not without.intersection(edge)}
-        return inside.difference(view.broken).union(view.spare)
+        return inside.difference(view.broken).union(view.fallback)
 
     def around(self, view: View) -> set[str]:
         """This node's neighbors in a view."""
         return {b if a == self.name else a for a, b in self.edges(view) if self.name in (a, b)}
 
-    def spares(self) -> set[str]:
+    def fallbacks(self) -> set[str]:
         """Fallback neighbors that a view of this node uses."""
-        edges = {*self.own.view.spare, *self.own.entered.spare, *self.kept.program.spare}
+        edges = {*self.own.view.fallback, *self.own.entered.fallback, *self.kept.program.fallback}
         return {name for edge in edges if self.name in edge for name in edge} - {self.name}
 
     def network(self, view: View) -> tuple[Network, np.ndarray]:
@@ -230,17 +230,17 @@ class Views:
     def knows(self, name: str, status: Status) -> bool:
         """Whether all that a status names is in the network."""
         views = (status.view, status.entered)
-        edges = [edge for view in views for edge in (*view.broken, *view.spare)]
-        named = {name, *status.down, *status.spare, *(end for edge in edges for end in edge)}
+        edges = [edge for view in views for edge in (*view.broken, *view.fallback)]
+        named = {name, *status.down, *status.fallback, *(end for edge in edges for end in edge)}
         return named.union(*(view.without for view in views)) <= self.records.keys()
 
     # ------------------------------------------------------------------ rules
-    def update(self, down: Iterable[str], spare: Iterable[str], wall: float, now: float) -> None:
-        """Follow the rules. `down`, `spare`: as in a status; `wall`: seconds of the Unix epoch. Raises what ends the run for this node."""
+    def update(self, down: Iterable[str], fallback: Iterable[str], wall: float, now: float) -> None:
+        """Follow the rules. `down`, `fallback`: as in a status; `wall`: seconds of the Unix epoch. Raises what ends the run for this node."""
         if self.own.final is not None or not self.begun:
             return
         before = self.kept
-        self._say(down=tuple(sorted(down)), spare=tuple(sorted(spare)))
+        self._say(down=tuple(sorted(down)), fallback=tuple(sorted(fallback)))
         self._accept()
         self._enter()
         self._vote()
@@ -349,21 +349,21 @@ class Views:
         down = {_edge(name, other) for name in members for other in self.status(name).down}
         up = edges - down
         reached = _component(self.name, up)
-        spare = {
+        fallback = {
             _edge(name, other)
             for name in members
-            for other in self.status(name).spare
-            if other in members and name in self.status(other).spare and _edge(name, other) not in edges | down
+            for other in self.status(name).fallback
+            if other in members and name in self.status(other).fallback and _edge(name, other) not in edges | down
         }
-        further = _component(self.name, up | spare)
-        used = {e for e in spare if further.issuperset(e)} if further != reached else set()
+        further = _component(self.name, up | fallback)
+        used = {e for e in fallback if further.issuperset(e)} if further != reached else set()
         reached = further
         inside = {edge for edge in edges & down if reached.issuperset(edge)}
         missing = members - reached
         silent = {other for edge in edges if reached.intersection(edge) for other in edge} - reached
         view = View(
             broken=tuple(sorted({e for e in entered.broken if reached.issuperset(e)} | inside)),
-            spare=tuple(sorted({e for e in entered.spare if reached.issuperset(e)} - inside | used)),
+            fallback=tuple(sorted({e for e in entered.fallback if reached.issuperset(e)} - inside | used)),
             lost=(*entered.lost, *(Lost(name, 0.0) for name in sorted(missing, key=natural_key))),
         )
         return reached, view, bool(missing - silent)
