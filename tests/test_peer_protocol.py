@@ -405,6 +405,23 @@ def test_a_lost_node_that_has_the_answer_the_others_vote_for_waits_for_them():
             assert here.views.own.final == vote.answer
 
 
+def test_a_program_that_hangs_counts_as_lost_and_one_that_waits_for_it_does_not():
+    """Neighbors a and c of b: a says that it waits for nobody and has not moved, c that it waits for node a."""
+    for waits in (True, False):
+        here = begun("b", TRIANGLE)
+        here.start_round(1, [], {name: MessageHead(1, "share", "<f8", (2,)) for name in "ac"}, 0.0)
+        for now in range(1, int(TIMEOUTS.progress) + 5):
+            said = {"a": Heartbeat(phase=Phase.SETUP, idle=float(now), waits_for=("c",) if waits else ())}
+            said["c"] = Heartbeat(phase=Phase.SETUP, idle=float(now), waits_for=("a",))
+            for name in "ac":
+                here.receive(name, Answered(), float(now))
+                here.receive(name, said[name], float(now))
+            assert not here.check_waiting("a", float(now))
+            save(here, here.check_losses(float(now)))
+        assert here.views.own.down == (() if waits else ("a",))
+        assert here.error is None
+
+
 def test_a_lost_node_stops_nobody():
     """Whether the others compute anew, before the program has begun to, or only vote."""
     view = without(1, "d", "e")

@@ -43,7 +43,8 @@ GRACE = 10.0  # seconds after it, in which the others must have ended
 MISSING, STOPPED, EXCLUDED = 5, 4, 6  # exit codes
 CLOSE = 0.999  # agreement of an undisturbed run with central kernel PCA, at least
 LANDMARKS = {"n_components": 2, "gamma": 0.1, "standardize": True, "random_state": 0, "tol": 1e-3}
-SETTINGS = {"on_loss": "continue", "quorum": QUORUM}
+PROGRESS = 15.0  # seconds, progress_timeout
+SETTINGS = {"on_loss": "continue", "quorum": QUORUM, "progress_timeout": PROGRESS}
 PHASES = ("meeting", "columns", "landmarks", "covariance", "accuracy", "end")
 
 LOSSES: dict[str, Callable[..., str]] = {}
@@ -272,10 +273,22 @@ def stopped(cluster: Cluster, rng: random.Random, seed: int, shape: str, truths:
     return judge(cluster, shape, frozenset(victim), begun, truths)
 
 
+@loss("hanging")
+def hanging(cluster: Cluster, rng: random.Random, seed: int, shape: str, truths: Truths) -> str:
+    """A program that hangs, though its node is alive: the others go on without it after progress_timeout."""
+    victim = NAMES[seed % len(NAMES)]
+    cluster.nodes[victim].stuck = "honest"
+    cluster.start()
+    cluster.until(lambda: all(cluster.has_said(name, "begun") for name in NAMES), "all begin")
+    # In the worst case its neighbors find out one after the other.
+    begun = time.monotonic() + 2 * PROGRESS
+    return judge(cluster, shape, frozenset(victim), begun, truths)
+
+
 NAMED = [
     f"{shape}-{kind}"
     for kind in LOSSES
     for shape in ("ring", "path", "star")
-    if kind != "parted-briefly" or shape == "ring"
+    if kind not in ("parted-briefly", "hanging") or shape == "ring"
 ]
 NAMED.append("bridge-killed")

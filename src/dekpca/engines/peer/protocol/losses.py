@@ -50,6 +50,8 @@ class Watch:
         self.limits: Limits | None = None  # None: the program has not begun
         self.started, self._wall = now, wall - now  # seconds of the Unix epoch when this clock was 0
         self.round_begun = self.moved_at = now  # moved: progress here
+        self.missing: set[str] = set()  # neighbors whose message of this round is not here
+        self.waits_for: set[str] = set()  # neighbors, while the program waits
         self._ticked = now
         # A node started again after its answer was final does not wait for nodes that may not know it: the others have.
         self._stays = 0.0 if views is None or views.own.final is not None else timeouts.peer + views.settle
@@ -102,16 +104,19 @@ class Watch:
             for n in self.neighbors.values()
             if n.silent(now, self.started) > limit or self._takes_nothing(n, now)
         }
+        hanging = {n.name: why for n in self.neighbors.values() if (why := self._hangs(n, now))}
         # A view that only votes does not change the program's neighbors, but may have others.
-        views = self.views
-        watched = self.near | views.around(views.own.entered) | views.around(views.own.view)
-        down = {name for name in watched & silent if not self.neighbors[name].finished}
+        views, said = self.views, self.views.own
+        watched = self.near | views.around(said.entered) | views.around(said.view)
+        down = {name for name in watched & (silent | hanging.keys()) if not self.neighbors[name].finished}
         fallback = {
             n.name for n in self.neighbors.values() if n.fallback and n.joined and n.up and n.name not in silent
         }
-        said = self.views.own
-        same = said.down == tuple(sorted(down)) and said.fallback == tuple(sorted(fallback))
-        return [] if same and not self.views.waits else self._follow(down, fallback, now)
+        if said.down == tuple(sorted(down)) and said.fallback == tuple(sorted(fallback)) and not views.waits:
+            return []
+        new = sorted(down.intersection(hanging).difference(said.down))
+        told: list[Action] = [Log(logging.WARNING, f"node {name} {hanging[name]}", {"peer": name}) for name in new]
+        return told + self._follow(down, fallback, now)
 
     def _follow(self, down: Iterable[str], fallback: Iterable[str], now: float) -> list[Action]:
         """The rules of views.py, and what comes of them."""
@@ -234,17 +239,29 @@ class Watch:
     def _patience(self, n: Neighbor) -> float:
         return self.timeouts.start if n.heartbeat.phase == Phase.MEETING else self.timeouts.peer
 
+    def _hangs(self, n: Neighbor, now: float) -> str | None:
+        """Why the program of a neighbor that is alive, and says that it waits for nobody, counts as hanging while this node waits; None if not."""
+        ended = n.heartbeat.view == str(self.view) and n.heartbeat.phase in (Phase.FINISHING, Phase.FINISHED)
+        if not self.waits_for or n.finished or ended or self._awaited(n, n.name in self.missing):
+            return None
+        return self._stuck(n, self.round_begun, now)
+
     def _stuck(self, n: Neighbor, since: float, now: float) -> str | None:
         """Why a neighbor that is alive is given up; None as long as it is not."""
         if not n.up or n.told is None:
             return None
-        # It can wait for its own neighbors only, and for this node only if it has not acknowledged all that this node has sent.
-        known = self.membership.records.get(n.name)
-        others = {name for name in n.told.waits_for if known is None or name in known[0]}
-        if self.name in others and not n.window.unacknowledged:
-            others.clear()
         waited = now - max(since, n.chunk_at)
-        return progress.stuck(n.told, others, waited, self.timeouts.progress, self.timeouts.start, now)
+        return progress.stuck(n.told, self._awaited(n), waited, self.timeouts.progress, self.timeouts.start, now)
+
+    def _awaited(self, n: Neighbor, due: bool = True) -> set[str]:
+        """Whom it can wait for, of those it says: its own neighbors, as far as they are not lost. If its message is due, it waits for this node only
+        if it has not acknowledged all that this node has sent.
+        """
+        known = self.membership.records.get(n.name)
+        by_fallback = {name for edge in self.view.fallback if n.name in edge for name in edge}
+        others = {name for name in n.heartbeat.waits_for if known is None or name in known[0] or name in by_fallback}
+        others -= self.view.without
+        return set() if due and self.name in others and not n.window.unacknowledged else others
 
 
 def _log_views(before: Kept, now: Kept) -> list[Action]:
@@ -253,9 +270,7 @@ def _log_views(before: Kept, now: Kept) -> list[Action]:
     if now.status.down != before.status.down:
         gone, back = set(now.status.down) - set(before.status.down), set(before.status.down) - set(now.status.down)
         if gone:
-            lines.append(
-                Log(logging.WARNING, "neighbor not heard from for peer_timeout", {"peers": listing(sorted(gone))})
-            )
+            lines.append(Log(logging.WARNING, "neighbor counts as lost", {"peers": listing(sorted(gone))}))
         if back:
             lines.append(Log(logging.INFO, "neighbor heard from again", {"peers": listing(sorted(back))}))
     if now.status.view.key != before.status.view.key:

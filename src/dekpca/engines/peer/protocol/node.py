@@ -53,8 +53,6 @@ class NodeProtocol(Watch):
         self.round = 0  # that the program is in
         self.through = 0  # nothing up to this round will be asked for again
         self.expected: dict[str, MessageHead] = {}  # messages of this round, by neighbor
-        self.missing: set[str] = set()  # neighbors whose message of this round is not here
-        self.waits_for: set[str] = set()  # while the program waits
         self.learned_at = now  # the membership grew
         self.urgent = False  # a checkpoint waits for acknowledgements
         self.finished = False
@@ -415,6 +413,8 @@ class NodeProtocol(Watch):
         self._check_lost([n], what, now)
         for other in sorted(self.missing):
             near = self.neighbors[other]
+            if self.views is not None and self._hangs(near, now):
+                continue  # the survivors agree on what to do (check_losses)
             if not near.finished and (why := self._stuck(near, self.round_begun, now)):
                 raise PeerLost(f"node {other} {why}, and node {self.name} waits for {what}; start node {other} again")
         return False

@@ -95,7 +95,7 @@ class Status:
     answered: Key | None = None  # the view whose answer it has
     vote: Vote | None = None  # its last
     final: Key | None = None  # the view whose answer is the answer
-    down: tuple[str, ...] = ()  # neighbors that it has not heard from for peer_timeout
+    down: tuple[str, ...] = ()  # neighbors that are silent, or hang (losses.py)
     fallback: tuple[str, ...] = ()  # fallback neighbors that it has called, and that answer
 
 
