@@ -234,10 +234,10 @@ def test_a_neighbor_that_lost_what_it_acknowledged_stops_the_run():
     here.begin(LIMITS, 0, 0, {}, 1.0)
     for round in (1, 2):
         here.start_round(round, [("b", "message")], {}, 1.0)
-    here.receive("b", Acknowledged((1,)), 2.0)
-    here.receive("b", Opening(0, frozenset({1})), 3.0)
+    here.receive("b", Acknowledged((1,), (0, "")), 2.0)
+    here.receive("b", Opening(0, frozenset({1}), (0, "")), 3.0)
     assert here.error is None
-    here.receive("b", Opening(0, frozenset()), 4.0)
+    here.receive("b", Opening(0, frozenset(), (0, "")), 4.0)
     assert isinstance(here.error, Damaged)
     assert "node b has lost what it had acknowledged (round 1 of node a)" in str(here.error)
 
@@ -578,7 +578,7 @@ class Wire:
         here.receive(there.name, Answered(), now)
         if not self.connected and there.begun:
             held = frozenset(r for o, r in there.disk["messages"] if o == here.name)
-            here.receive(there.name, Opening(0, held), now)
+            here.receive(there.name, Opening(0, held, (0, "")), now)
         self.connected, self.sent = there.begun, 0
 
     def deliver(self, now: float) -> None:
@@ -602,7 +602,7 @@ class Wire:
             self.sent = round
             stored.append(round)
         if stored and not self.happens():  # else the acknowledgement is lost
-            here.receive(there.name, Acknowledged(tuple(stored)), now)
+            here.receive(there.name, Acknowledged(tuple(stored), (0, "")), now)
 
     def beat(self, now: float) -> None:
         said = self.here.core.heartbeat(self.there.name, now)
@@ -690,7 +690,7 @@ def test_a_node_does_not_run_away_from_a_neighbor_that_acknowledges_nothing():
     assert here.waits_for == {"b"}
     with pytest.raises(PeerLost, match="node b was not heard from for 31 s"):
         here.check_window(UNSYNCED + 1, 31.0)
-    here.receive("b", Acknowledged((1,)), 31.0)
+    here.receive("b", Acknowledged((1,), (0, "")), 31.0)
     assert here.check_window(UNSYNCED + 1, 1.0)
 
 
