@@ -14,8 +14,9 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 from mpi4py import MPI
 
 from ..core.spectrum import to_numpy
@@ -29,6 +30,7 @@ from .agreement import facts, settings_of
 from .local import drive
 from .rank_agreement import Ranks
 from .rank_delivery import RankDelivery
+from .rank_watch import watching
 from .ranks import assign, find_mpiexec
 
 __all__ = ["Ranks", "assign", "find_mpiexec", "fit", "guard", "plan_parts", "run"]
@@ -139,7 +141,8 @@ def run(plan: Plan, observer: Observer | None = None, comm: Any = MPI.COMM_WORLD
                 f"nodes {listing(numbers)} for a network of {len(network)}, numbered from 0; give one part for each node"
             )
     hosts, _ = ranks.hosts(network, numbers.tolist(), plan.sizes[numbers])
-    with guard(comm, f"hosting node {listing(network.names[j] for j in numbers)}"):
+    nodes = [f"node {listing(network.names[j] for j in np.flatnonzero(hosts == rank))}" for rank in range(ranks.size)]
+    with guard(comm, f"hosting {nodes[ranks.rank]}"), watching(ranks, nodes, lambda: end(comm)):
         blocks = plan.blocks()
         delivery = RankDelivery(blocks, comm, hosts)
         outcome = drive(blocks, plan.options, observer, plan.resume, delivery)
@@ -165,5 +168,10 @@ def guard(comm: Any, who: str = "") -> Iterator[None]:
         sys.stderr.write(traceback.format_exc() + said)
         sys.stderr.flush()
         time.sleep(PRINT_TIME)
-        comm.Abort(1)
-        os._exit(1)  # MPICH 5.0 may return from Abort when two ranks abort at once
+        end(comm)
+
+
+def end(comm: Any) -> NoReturn:
+    """The job, on all ranks."""
+    comm.Abort(1)
+    os._exit(1)  # MPICH 5.0 may return from Abort when two ranks abort at once
