@@ -108,10 +108,9 @@ class Watch:
         # A view that only votes does not change the program's neighbors, but may have others.
         views, said = self.views, self.views.own
         watched = self.near | views.around(said.entered) | views.around(said.view)
-        down = {name for name in watched & (silent | hanging.keys()) if not self.neighbors[name].finished}
-        fallback = {
-            n.name for n in self.neighbors.values() if n.fallback and n.joined and n.up and n.name not in silent
-        }
+        away = silent | hanging.keys()
+        down = {name for name in watched & away if not self.neighbors[name].finished}
+        fallback = {n.name for n in self.neighbors.values() if n.fallback and n.joined and n.up and n.name not in away}
         if said.down == tuple(sorted(down)) and said.fallback == tuple(sorted(fallback)) and not views.waits:
             return []
         new = sorted(down.intersection(hanging).difference(said.down))
