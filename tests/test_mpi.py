@@ -104,6 +104,16 @@ def test_a_killed_rank_ends_the_job_and_is_named_with_its_nodes(ranks):
     assert ended - float(killed_at) < 10  # seconds
 
 
+def test_a_job_that_was_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEKPCA_FOLDER", str(tmp_path / "kept"))
+    done = mpiexec(3, "checkpoint_killed")
+    assert done.returncode != 0
+    assert "dekpca: rank 1, hosting node 1, 4, is lost" in done.stderr, done.stderr
+    assert (tmp_path / "kept" / "rank-1-7.state").exists()
+    assert_holds(3, "checkpoint_resumed")
+    assert not list((tmp_path / "kept").iterdir())
+
+
 def test_a_disagreement_that_nobody_catches_ends_the_job():
     done = mpiexec(2, "uncaught")
     assert done.returncode != 0

@@ -152,11 +152,13 @@ class Views:
         self.unreachable = False  # nodes beyond the lost ones cannot be reached: fallback neighbors are called
         self._cut_since: float | None = None
         self._below_since: float | None = None
+        self._talking_since: float | None = None  # a node that would be lost has said something new
+        self._news: dict[str, tuple[int, float]] = {}  # the versions of statuses, and since when they are known
 
     @property
     def waits(self) -> bool:
         """Whether time alone can change something."""
-        return self._cut_since is not None or self._below_since is not None
+        return any(since is not None for since in (self._cut_since, self._below_since, self._talking_since))
 
     @property
     def own(self) -> Status:
@@ -368,12 +370,21 @@ class Views:
         )
         return reached, view, bool(missing - silent)
 
+    def _talks(self, names: Iterable[str], now: float) -> bool:
+        """Whether one of these nodes has said something new a moment ago: a neighbor of it hangs, say, and others will find that out, too."""
+        for name, status in self.statuses.items():
+            if self._news.get(name, (0, 0.0))[0] != status.version:
+                self._news[name] = status.version, now
+        return any(name in self._news and now - self._news[name][1] < self.settle for name in names)
+
     def _propose(self, wall: float, now: float) -> None:
         entered = max((status.entered for status in (self.own, *self.statuses.values())), key=lambda view: view.key)
         # Else it waits for what the others vote for, as long as it hears of them.
         member = self.name in self.members(entered)
         reached, wanted, self.unreachable = self._reached(entered if member else self.own.entered)
         self._cut_since = (now if self._cut_since is None else self._cut_since) if self.unreachable else None
+        talking = self._talks(wanted.without - entered.without, now)
+        self._talking_since = (now if self._talking_since is None else self._talking_since) if talking else None
         if self.has_quorum(reached):
             self._below_since = None
         else:
@@ -383,9 +394,8 @@ class Views:
             return
         if not member:
             return
-        if self.name != min(reached, key=natural_key) or (
-            self._cut_since is not None and now - self._cut_since < self.settle
-        ):
+        settling = (since for since in (self._cut_since, self._talking_since) if since is not None)
+        if self.name != min(reached, key=natural_key) or any(now - since < self.settle for since in settling):
             return
         latest = max((self.status(name).view for name in reached), key=lambda view: view.key)
         if latest.content == wanted.content and latest.key in (entered.key, self.own.view.key):
