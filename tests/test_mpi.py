@@ -89,6 +89,7 @@ def test_an_exception_on_one_rank_ends_the_job():
     assert done.returncode != 0
     assert "dekpca: rank 1, hosting node" in done.stderr, done.stderr
     assert "MemoryError: no room on rank one; ending the job on all ranks" in done.stderr
+    assert "is lost" not in done.stderr  # nobody else has a reason of its own
     assert "holds" not in done.stdout
 
 

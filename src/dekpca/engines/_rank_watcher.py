@@ -13,8 +13,9 @@ import selectors
 import socket
 import sys
 import time
+from collections.abc import Iterable
 
-GOODBYE, LOST = b".", b"!"
+GOODBYE, FAILED, LOST = b".", b"x", b"!"
 CONNECT = 30.0  # seconds in which all ranks must have come
 # Seconds until a keepalive is sent, between two of them, and how many may go unanswered: a host that is down is noticed after 7 s.
 KEEPALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 2}
@@ -65,14 +66,21 @@ def watch(links: dict[socket.socket, int], hosts: list[str]) -> int:
                 selector.unregister(link)
                 if said == GOODBYE:
                     continue
+                if said == FAILED:  # it has said why, and ends the job
+                    tell(links, GOODBYE)
+                    return 0
                 rank = links[link]
                 text = f"dekpca: rank {rank}, hosting {hosts[rank]}, is lost: killed, or its host is down; ending the job on all ranks\n"
                 os.write(2, text.encode())
-                for other in links:
-                    with contextlib.suppress(OSError):
-                        other.sendall(LOST)
+                tell(links, LOST)
                 return 1
     return 0
+
+
+def tell(links: Iterable[socket.socket], what: bytes) -> None:
+    for link in links:
+        with contextlib.suppress(OSError):  # it may be gone
+            link.sendall(what)
 
 
 if __name__ == "__main__":

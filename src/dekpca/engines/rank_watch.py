@@ -21,7 +21,7 @@ from pathlib import Path
 from mpi4py import MPI
 
 from . import _rank_watcher
-from ._rank_watcher import GOODBYE, LOST, keep_alive
+from ._rank_watcher import FAILED, GOODBYE, LOST, keep_alive
 from .rank_agreement import Ranks
 
 CONNECT = 10.0  # seconds
@@ -40,7 +40,7 @@ def watching(ranks: Ranks, hosts: Sequence[str], end: Callable[[], object]) -> I
         said = b""
         with contextlib.suppress(OSError):
             said = link.recv(1)
-        if ended.is_set():
+        if ended.is_set() or said == GOODBYE:
             return
         if said != LOST:  # not told by the watcher: that is on the host of rank 0
             sys.stderr.write(
@@ -50,12 +50,14 @@ def watching(ranks: Ranks, hosts: Sequence[str], end: Callable[[], object]) -> I
         end()
 
     threading.Thread(target=listen, name="rank watch", daemon=True).start()
+    last = FAILED
     try:
         yield
+        last = GOODBYE
     finally:
         ended.set()
         with contextlib.suppress(OSError):  # the watcher may be gone
-            link.sendall(GOODBYE)
+            link.sendall(last)
             link.shutdown(socket.SHUT_WR)
 
 
@@ -66,6 +68,8 @@ def _connect(ranks: Ranks, hosts: Sequence[str]) -> socket.socket | None:
     one_host = len(set(names)) == 1
     address = json.dumps(_start(hosts, "127.0.0.1" if one_host else "")) if ranks.rank == 0 else ""
     port, token = json.loads(ranks.texts(address)[0])
+    if not port:
+        return None
     try:
         link = socket.create_connection(("127.0.0.1" if one_host else names[0], port), CONNECT)
         link.sendall(token.encode() + ranks.rank.to_bytes(4, "big"))
@@ -80,12 +84,16 @@ def _connect(ranks: Ranks, hosts: Sequence[str]) -> socket.socket | None:
 
 
 def _start(hosts: Sequence[str], bind: str) -> tuple[int, str]:
-    """The watcher; returns its port and the token that it wants to hear."""
+    """The watcher; returns its port, 0 if it cannot be started, and the token that it wants to hear."""
     token = secrets.token_hex(16)
-    watcher = subprocess.Popen(
-        [sys.executable, "-E", "-S", Path(_rank_watcher.__file__)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    try:
+        watcher = subprocess.Popen(
+            [sys.executable, "-E", "-S", Path(_rank_watcher.__file__)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        sys.stderr.write(f"dekpca: ranks are not watched ({error}): if one is lost, only mpiexec says so\n")
+        return 0, token
     assert watcher.stdin is not None
     assert watcher.stdout is not None
     with watcher.stdin as given, watcher.stdout as said:
