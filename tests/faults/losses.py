@@ -141,7 +141,9 @@ def slowly(cluster: Cluster, seconds: float = 0.02) -> None:
 def until_phase(cluster: Cluster, name: str, phase: str) -> None:
     """Of the program, as far as this node shows it."""
     if phase == "meeting":
-        cluster.until(lambda: cluster.has_said(name, "network known"), f"node {name} knows the network")
+        # Before that a loss stops all, those that have not heard from a neighbor yet after start_timeout.
+        knows = lambda: all(cluster.has_said(other, "network known") for other in cluster.nodes)  # noqa: E731
+        cluster.until(knows, "all nodes know the network")
     elif phase == "end":
         ended = lambda event: event.get("message") == "answer is final"  # noqa: E731
         cluster.until(lambda: cluster.nodes[name].happened(ended) or not cluster.nodes[name].running, "answer is final")
