@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 import warnings
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.block import make_blocks
 from dekpca.collectives import network_sum
-from dekpca.engines import local, mpi, rank_agreement, rank_delivery
+from dekpca.engines import checkpoints, local, mpi, rank_agreement, rank_delivery
 from dekpca.engines.delivery import CollectiveDelivery
 from dekpca.plan import Plan
 from dekpca.testing import VALUE_TOLERANCE, by_node, check_answers, check_engine
@@ -258,9 +259,47 @@ def killed():
 
     def observe(blocks, checkpoints):
         if RANK == 1 and checkpoints[0].state.iteration == 7:
+            mine = sorted(int(node) for block in blocks for node in block.nodes)
+            print(f"rank 1 with {', '.join(map(str, mine))} is killed at {time.time()}", flush=True)
+            time.sleep(0.5)  # until mpiexec has passed that on
             os.kill(os.getpid(), signal.SIGKILL)
 
     run(Plan.of(parts, network, options), observe)
+
+
+def checkpoint_killed():
+    """Rank 1 is killed before it has written checkpoint 8, which other ranks may have."""
+    checkpointed(lambda step: RANK == 1 and step == 8 and os.kill(os.getpid(), signal.SIGKILL))
+
+
+def checkpoint_resumed():
+    """The next job goes on from checkpoint 7, to the bits of a fit that nothing happened to."""
+    with pytest.raises(ValueError, match="checkpoints of another fit: tol was 0 and is 1;"):
+        checkpointed(lambda step: None, tol=1.0)
+    steps = []
+    models = checkpointed(steps.append)
+    assert steps[0] == 8
+    for model, other in zip(models, checkpointed(None), strict=True):
+        assert model.transform(np.eye(6)).tobytes() == other.transform(np.eye(6)).tobytes()
+
+
+def checkpointed(before_saving, **changes):
+    """Models of a fit with checkpoints in DEKPCA_FOLDER, at every one of which something is done before; None: a fit without checkpoints."""
+    save = checkpoints.Checkpoints.save
+
+    def watched(self, step, *more):
+        before_saving(step)
+        save(self, step, *more)
+
+    settings = {"gamma": 0.1, "solver": "projection", "max_iter": 20, "tol": 0.0, "random_state": 0} | changes
+    folder = None if before_saving is None else os.environ["DEKPCA_FOLDER"]
+    parts = {str(j): part for j, part in enumerate(clusters([20] * 6)) if j % SIZE == RANK}
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")  # that it has not converged
+        patch.setattr(checkpoints, "APART", 0.0)
+        patch.setattr(checkpoints, "SHARE", 0.0)
+        patch.setattr(checkpoints.Checkpoints, "save", watched)
+        return mpi.fit(list(parts.values()), list(parts), Network.ring(6), checkpoint=folder, **settings)
 
 
 def uncaught():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -87,14 +89,30 @@ def test_an_exception_on_one_rank_ends_the_job():
     assert done.returncode != 0
     assert "dekpca: rank 1, hosting node" in done.stderr, done.stderr
     assert "MemoryError: no room on rank one; ending the job on all ranks" in done.stderr
+    assert "is lost" not in done.stderr  # nobody else has a reason of its own
     assert "holds" not in done.stdout
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_job():
-    done = mpiexec(2, "killed")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_killed_rank_ends_the_job_and_is_named_with_its_nodes(ranks):
+    done, ended = mpiexec(ranks, "killed"), time.time()
     assert done.returncode != 0
     assert "holds" not in done.stdout
+    hosted, killed_at = re.search(r"rank 1 with (.*) is killed at (\S+)", done.stdout).groups()
+    assert f"dekpca: rank 1, hosting node {hosted}, is lost: killed, or its host is down; ending the job" in done.stderr
+    assert done.stderr.count("is lost") == 1, done.stderr
+    assert ended - float(killed_at) < 10  # seconds
+
+
+def test_a_job_that_was_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEKPCA_FOLDER", str(tmp_path / "kept"))
+    done = mpiexec(3, "checkpoint_killed")
+    assert done.returncode != 0
+    assert "dekpca: rank 1, hosting node 1, 4, is lost" in done.stderr, done.stderr
+    assert (tmp_path / "kept" / "rank-1-7.state").exists()
+    assert_holds(3, "checkpoint_resumed")
+    assert not list((tmp_path / "kept").iterdir())
 
 
 def test_a_disagreement_that_nobody_catches_ends_the_job():

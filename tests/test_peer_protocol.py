@@ -234,10 +234,10 @@ def test_a_neighbor_that_lost_what_it_acknowledged_stops_the_run():
     here.begin(LIMITS, 0, 0, {}, 1.0)
     for round in (1, 2):
         here.start_round(round, [("b", "message")], {}, 1.0)
-    here.receive("b", Acknowledged((1,)), 2.0)
-    here.receive("b", Opening(0, frozenset({1})), 3.0)
+    here.receive("b", Acknowledged((1,), (0, "")), 2.0)
+    here.receive("b", Opening(0, frozenset({1}), (0, "")), 3.0)
     assert here.error is None
-    here.receive("b", Opening(0, frozenset()), 4.0)
+    here.receive("b", Opening(0, frozenset(), (0, "")), 4.0)
     assert isinstance(here.error, Damaged)
     assert "node b has lost what it had acknowledged (round 1 of node a)" in str(here.error)
 
@@ -339,7 +339,7 @@ def test_a_node_does_not_answer_for_a_view_that_it_has_not_computed():
 def test_a_fallback_neighbor_of_a_view_that_only_votes_is_missed_when_it_is_lost():
     """Such a view does not change the program, nor the neighbors that the program has."""
     edges = {"a": "lx", "l": "ay", "x": "a", "y": "l"}
-    view = replace(without(1, "l"), spare=(("x", "y"),))
+    view = replace(without(1, "l"), fallback=(("x", "y"),))
     said = Status(5, view, view, answered=(0, ""), vote=Vote(view.key, (0, "")))
     here = begun("x", edges, Kept(said), fallback="y")
     here.receive("y", HandshakeReceived(SAME, {}), 0.0)
@@ -365,6 +365,26 @@ def test_a_finish_is_not_believed_before_the_final_answer_is_known():
         assert isinstance(here.error, BelowQuorum) != knows
 
 
+def test_a_node_leaves_when_all_know_the_final_answer_and_its_neighbors_know_that():
+    path = {"b": "f", "f": "bg", "g": "f"}
+    final = Status(9, answered=(0, ""), vote=Vote((0, ""), (0, "")), final=(0, ""))
+    for known, left_at in (("fg", 1), ("f", 1 + TIMEOUTS.peer + 3)):
+        here = begun("b", path, Kept(replace(final, version=8, final=None)))
+        statuses = dict.fromkeys(known, final)
+        save(here, here.receive("f", Heartbeat(finished=True, statuses=statuses), 1.0))
+        save(here, here.try_finish(1.0)[0])  # says that it has finished
+        save(here, here.receive("f", HeartbeatAnswered(here.heartbeat("f", 1.0)), 1.0))
+        here.receive("f", Answered(), left_at - 0.5)
+        here.receive("f", Heartbeat(finished=True), left_at - 0.5)
+        assert (here.try_finish(left_at - 0.5)[1] == []) == (left_at == 1), known
+        assert here.try_finish(left_at)[1] == []
+    again = begun("b", path, Kept(final))  # started again: it does not wait for nodes that nobody has told it of
+    again.try_finish(1.0)
+    save(again, again.receive("f", Heartbeat(finished=True), 1.0))
+    again.receive("f", HeartbeatAnswered(again.heartbeat("f", 1.0)), 1.0)
+    assert again.try_finish(1.0)[1] == []
+
+
 FIVE = {name: "abcde".replace(name, "") for name in "abcde"}
 
 
@@ -383,6 +403,23 @@ def test_a_lost_node_that_has_the_answer_the_others_vote_for_waits_for_them():
             votes = {name: replace(status, version=8) for name in "bc"}
             save(here, here.receive("a", Heartbeat(statuses=votes), 61.0))
             assert here.views.own.final == vote.answer
+
+
+def test_a_program_that_hangs_counts_as_lost_and_one_that_waits_for_it_does_not():
+    """Neighbors a and c of b: a says that it waits for nobody and has not moved, c that it waits for node a."""
+    for waits in (True, False):
+        here = begun("b", TRIANGLE)
+        here.start_round(1, [], {name: MessageHead(1, "share", "<f8", (2,)) for name in "ac"}, 0.0)
+        for now in range(1, int(TIMEOUTS.progress) + 5):
+            said = {"a": Heartbeat(phase=Phase.SETUP, idle=float(now), waits_for=("c",) if waits else ())}
+            said["c"] = Heartbeat(phase=Phase.SETUP, idle=float(now), waits_for=("a",))
+            for name in "ac":
+                here.receive(name, Answered(), float(now))
+                here.receive(name, said[name], float(now))
+            assert not here.check_waiting("a", float(now))
+            save(here, here.check_losses(float(now)))
+        assert here.views.own.down == (() if waits else ("a",))
+        assert here.error is None
 
 
 def test_a_lost_node_stops_nobody():
@@ -541,7 +578,7 @@ class Wire:
         here.receive(there.name, Answered(), now)
         if not self.connected and there.begun:
             held = frozenset(r for o, r in there.disk["messages"] if o == here.name)
-            here.receive(there.name, Opening(0, held), now)
+            here.receive(there.name, Opening(0, held, (0, "")), now)
         self.connected, self.sent = there.begun, 0
 
     def deliver(self, now: float) -> None:
@@ -565,7 +602,7 @@ class Wire:
             self.sent = round
             stored.append(round)
         if stored and not self.happens():  # else the acknowledgement is lost
-            here.receive(there.name, Acknowledged(tuple(stored)), now)
+            here.receive(there.name, Acknowledged(tuple(stored), (0, "")), now)
 
     def beat(self, now: float) -> None:
         said = self.here.core.heartbeat(self.there.name, now)
@@ -653,7 +690,7 @@ def test_a_node_does_not_run_away_from_a_neighbor_that_acknowledges_nothing():
     assert here.waits_for == {"b"}
     with pytest.raises(PeerLost, match="node b was not heard from for 31 s"):
         here.check_window(UNSYNCED + 1, 31.0)
-    here.receive("b", Acknowledged((1,)), 31.0)
+    here.receive("b", Acknowledged((1,), (0, "")), 31.0)
     assert here.check_window(UNSYNCED + 1, 1.0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -20,7 +21,7 @@ from .deal import deal_by_label, deal_rows
 from .node_model import NodeModel
 from .options import MAX_LANDMARKS
 from .parameters import CONSTRAINTS, Parameters
-from .plan import make_plan, plan_parts
+from .plan import make_plan, plan_parts, with_checkpoint
 from .results import NarrowKernelWarning, Result, run_plan
 from .samples import check_finite, foreign_samples, is_foreign, numeric, placed, refuse_sparse
 
@@ -261,7 +262,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.verbose = verbose
 
     # ------------------------------------------------------------------ fitting
-    def fit(self, X: Array, y: Any = None, nodes: Any = None) -> Self:
+    def fit(self, X: Array, y: Any = None, nodes: Any = None, checkpoint: str | os.PathLike[str] | None = None) -> Self:
         """Deal the rows of X to the nodes and find the components.
 
         Parameters
@@ -271,6 +272,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         nodes : sequence of labels, optional
             `nodes[i]` is the node (its name or number) of row i; where `network` is not a Network, the labels name the nodes.
             By default a seeded permutation of the rows is dealt evenly.
+        checkpoint : path, optional
+            A folder where iterations are kept, so that the same call goes on after the process was killed, to the same bits (engine="local" and
+            "mpi"; a number as `random_state`). It must be open to nobody else, and is emptied at the end. docs/usage.md says which solvers iterate.
         """
         parameters = Parameters.of(self)
         parameters.check()
@@ -289,12 +293,18 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         check_finite(X, "X", rows, network, parameters.allow_nan)
         parts = Dealt(X, rows, borrow=not self.copy_X)
         plan = make_plan(parameters, parameters.settings(features, seed), network, parts, features)
+        plan = with_checkpoint(plan, parameters, checkpoint)
         self._publish(run_plan(plan, engine.run, parameters))
         self.nodes_ = np.empty(X.shape[0], dtype=np.int64)
         self.nodes_[np.concatenate(rows)] = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
         return self
 
-    def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
+    def fit_parts(
+        self,
+        parts: Sequence[Array] | Mapping[Any, Array],
+        y: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> Self:
         """Find the components of data that is already apart.
 
         Parameters
@@ -304,6 +314,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             they are, and names the nodes where `network` does not. Columns of DataFrames are taken by name: all parts need the same, in any
             order. With engine="mpi" every rank gives the parts of the nodes that it
             hosts: a sequence continues the numbers of the rank before, a mapping (which needs a Network) names them.
+        checkpoint : path, optional
+            As in `fit`; with engine="mpi" the same on all ranks, each of which has its own files there.
 
         Examples
         --------
@@ -320,6 +332,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         plan = getattr(engine, "plan_parts", plan_parts)(
             parameters, parts
         )  # where processes must agree, their engine plans
+        plan = with_checkpoint(plan, parameters, checkpoint)
         return self._publish(run_plan(plan, engine.run, parameters))
 
     @classmethod

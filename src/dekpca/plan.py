@@ -8,8 +8,11 @@ An engine is a function `run(plan, observer=None) -> Outcome`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import array_api_compat as aac
@@ -42,6 +45,7 @@ class Plan:
     features: Features  # the columns, in the user's order
     memory_limit: int | None = None  # bytes beside the data
     resume: Any = None  # (known, state) of each block, as a checkpoint held them; None: from the start
+    checkpoint: Path | None = None  # folder for checkpoints, to resume from if there are any (engines/checkpoints.py)
 
     @classmethod
     def of(cls, parts: Sequence[Array], network: Network, options: Options, **more: Any) -> Plan:
@@ -136,6 +140,17 @@ def plan_parts(parameters: Parameters, parts: Sequence[Array] | Mapping[Any, Arr
     features, checked = check_parts(parameters, parts, network.names)
     checked = [placed(part, parameters.device) for part in checked]
     return make_plan(parameters, parameters.settings(features, seed), network, checked, features)
+
+
+def with_checkpoint(plan: Plan, parameters: Parameters, folder: str | os.PathLike[str] | None) -> Plan:
+    """The same, with a folder for checkpoints, if one is given."""
+    if folder is None:
+        return plan
+    if not isinstance(parameters.random_state, Integral):
+        raise ValueError(
+            f"checkpoint= with random_state={parameters.random_state!r}: the next start would draw other numbers; give an integer"
+        )
+    return replace(plan, checkpoint=Path(folder).absolute())
 
 
 def check_parts(parameters: Parameters, parts: Sequence[Array], names: Sequence[str]) -> tuple[Features, list[Array]]:

@@ -37,7 +37,7 @@ class Problem:
     rows: int = 24
     columns: int = 4
     model: Mapping[str, Any] = field(default_factory=lambda: SETTINGS)
-    spare: tuple[tuple[str, str], ...] = ()  # fallback edges
+    fallback_edges: tuple[tuple[str, str], ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -47,7 +47,9 @@ class Problem:
         return sorted({*(b for a, b in self.edges if a == name), *(a for a, b in self.edges if b == name)})
 
     def fallback(self, name: str) -> list[str]:
-        return sorted({*(b for a, b in self.spare if a == name), *(a for a, b in self.spare if b == name)})
+        return sorted(
+            {*(b for a, b in self.fallback_edges if a == name), *(a for a, b in self.fallback_edges if b == name)}
+        )
 
     def part(self, name: str) -> np.ndarray:
         number = self.names.index(name)
@@ -87,8 +89,8 @@ class Cluster:
         } | self.more  # fmt: skip
         addresses = {other: f"127.0.0.1:{self.wire[name, other].port}" for other in self.problem.around(name)}
         text = toml(settings) + "\n[neighbors]\n" + toml(addresses) + "\n[model]\n" + toml(self.problem.model)
-        spare = {other: f"127.0.0.1:{self.wire[name, other].port}" for other in self.problem.fallback(name)}
-        text += "\n[fallback]\n" + toml(spare) if spare else ""
+        fallback = {other: f"127.0.0.1:{self.wire[name, other].port}" for other in self.problem.fallback(name)}
+        text += "\n[fallback]\n" + toml(fallback) if fallback else ""
         (self.folder / f"{name}.toml").write_text(text, encoding="utf-8")
 
     def run_folder(self, name: str) -> Path:

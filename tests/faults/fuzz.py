@@ -40,6 +40,8 @@ from dekpca.engines.peer.protocol.checks import Limits, check_heartbeat, metadat
 from dekpca.engines.peer.protocol.handshake import HandshakeSettings
 from dekpca.engines.peer.protocol.membership import Membership
 from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
+from dekpca.engines.peer.protocol.view_messages import pack_status
+from dekpca.engines.peer.protocol.views import Lost, Quorum, Status, View, Views, Vote
 from dekpca.engines.peer.storage.folder import RunFolder
 
 KINDS = ("landmarks", "data", "share", "view", "check", "spectrum", "values", "rho", "mean", "sketch", "accuracy")
@@ -88,7 +90,17 @@ class Mutator:
             finished=False,
             stop_reason="",
             stops_all=False,
+            view="0",
+            statuses=[pack_status(name, self.status()) for name in "bc" if r.random() < 0.5],
         )
+
+    def status(self) -> Status:
+        """What a node may say of views of the triangle a, b, c."""
+        r = self.random
+        later = View(r.randrange(1, 4), "b", (Lost("c", 1e9),) if r.random() < 0.5 else (), broken=(("b", "c"),))
+        view = later if r.random() < 0.5 else View()
+        vote = Vote(view.key, (0, "")) if r.random() < 0.2 else None
+        return Status(r.randrange(1, 1000), view, View(), answered=(0, ""), vote=vote, down=("c",) * r.randrange(2))
 
     def piece(self, run: str, sender: str, round: int) -> wire.Chunk:
         r = self.random
@@ -211,7 +223,7 @@ class Node:
         self.folder, self.identity = folder / "run", identity
         self.store = RunFolder(self.folder)
         self.store.open({"run": RUN})
-        self.reached = 0  # round of its program
+        self.reached = self.meetings = 0  # round of its program
         self.meet()
         self.outcomes: Counter[str] = Counter()
 
@@ -220,9 +232,12 @@ class Node:
         membership = Membership("a", ["b", "c"], 30)
         membership.add({"b": (("a", "c"), 20), "c": (("a", "b"), 10)}, "b")
         received = {name: self.store.messages.held(name) for name in "bc"}
+        self.meetings += 1
+        views = Views("a", Quorum()) if self.meetings % 2 else None  # the run goes on without lost nodes, or stops
         self.protocol = NodeProtocol(
-            "a", RUN, HandshakeSettings(FACTS), membership, "bc", Timeouts(), time.monotonic(), received
+            "a", RUN, HandshakeSettings(FACTS), membership, "bc", Timeouts(), time.monotonic(), received, views=views
         )
+        self.protocol.check_meeting(time.monotonic())
         self.endpoint = Endpoint(self.protocol, self.store, dict.fromkeys("bc", "127.0.0.1:1"))
         self.endpoint.begin(LIMITS, self.reached, self.reached, {})
         self.server = Server(self.endpoint, self.folder, self.identity)
@@ -260,8 +275,8 @@ class Node:
     async def acknowledgement(self, messages: Iterable[Said]) -> None:
         async for data in self.each(messages):
             found = parse(wire.Acknowledgement, data)
-            self.endpoint.receive("b", events.Opening(found.through, frozenset(found.held)))
-            self.endpoint.receive("b", events.Acknowledged(tuple(found.rounds)))
+            self.endpoint.receive("b", events.Opening(found.through, frozenset(found.held), self.protocol.view.key))
+            self.endpoint.receive("b", events.Acknowledged(tuple(found.rounds), self.protocol.view.key))
 
     async def attack(self, mutator: Mutator) -> None:
         """One call full of damage. Anything but an error of the protocol goes through to the caller."""

@@ -1,8 +1,9 @@
 """Nodes that are lost for good, and networks that fall apart, where on_loss = "continue": six real processes in a ring, a path or a star.
 
 The nodes that remain connected and have the quorum, four of six, must end within peer_timeout and a grace with the models of an undisturbed run of
-these nodes alone, bit for bit; their exit code says that nodes are missing, and their model file which. All others must stop in the same time, with
-the exit code of a node that can go on later, and name the lost node. A seed stands for the node that is lost and for the message after which.
+these nodes alone, bit for bit. These agree with central kernel PCA of their rows. Their exit code says that nodes are missing, and their model file
+which. All others must stop in the same time, with the exit code of a node that can go on later, and name the lost node. A seed stands for the node
+that is lost and for the message after which.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dekpca.baselines import central
+from dekpca.metrics import agreement
 from dekpca.node_model import NodeModel
 
 from .cluster import Cluster, Problem
@@ -33,13 +36,15 @@ SHAPES = {
     "star": tuple(("a", other) for other in NAMES[1:]),
     "bridge": tuple(itertools.pairwise(NAMES)),  # a path with fallback edges across c and d
 }
-SPARE = {"bridge": (("b", "d"), ("c", "e"))}
+FALLBACK = {"bridge": (("b", "d"), ("c", "e"))}
 QUORUM = 4
 TIMEOUT = 6.0  # seconds, peer_timeout
 GRACE = 10.0  # seconds after it, in which the others must have ended
 MISSING, STOPPED, EXCLUDED = 5, 4, 6  # exit codes
+CLOSE = 0.999  # agreement of an undisturbed run with central kernel PCA, at least
 LANDMARKS = {"n_components": 2, "gamma": 0.1, "standardize": True, "random_state": 0, "tol": 1e-3}
-SETTINGS = {"on_loss": "continue", "quorum": QUORUM}
+PROGRESS = 15.0  # seconds, progress_timeout
+SETTINGS = {"on_loss": "continue", "quorum": QUORUM, "progress_timeout": PROGRESS}
 PHASES = ("meeting", "columns", "landmarks", "covariance", "accuracy", "end")
 
 LOSSES: dict[str, Callable[..., str]] = {}
@@ -58,12 +63,12 @@ class Six(Problem):
 
 
 def problem(shape: str, without: frozenset[str] = frozenset()) -> Six:
-    spare = SPARE.get(shape, ())
+    fallback = FALLBACK.get(shape, ())
     if without:  # what remains uses the fallback edges, if it must
         kept = {edge for edge in SHAPES[shape] if not without.intersection(edge)}
-        kept |= {edge for edge in spare if not without.intersection(edge)}
+        kept |= {edge for edge in fallback if not without.intersection(edge)}
         return Six(edges=tuple(sorted(kept)), model=LANDMARKS)
-    return Six(edges=SHAPES[shape], model=LANDMARKS, spare=spare)
+    return Six(edges=SHAPES[shape], model=LANDMARKS, fallback_edges=fallback)
 
 
 class Truths:
@@ -72,23 +77,35 @@ class Truths:
     def __init__(self, nursery: Nursery, folder: Path):
         self.nursery, self.folder = nursery, folder
         self._models: dict[tuple[str, frozenset[str]], dict[str, dict[str, bytes]]] = {}
+        self.agreements: dict[tuple[str, frozenset[str]], float] = {}
         self._lock = threading.Lock()
 
     def models(self, shape: str, without: frozenset[str]) -> dict[str, dict[str, bytes]]:
         with self._lock:
             if (shape, without) not in self._models:
                 folder = self.folder / f"{shape}-without-{''.join(sorted(without))}"
-                with Wires() as wires, Cluster(folder, self.nursery, wires, problem(shape, without)) as cluster:
+                undisturbed = replace(problem(shape, without), fallback_edges=())  # nobody needs them
+                with Wires() as wires, Cluster(folder, self.nursery, wires, undisturbed) as cluster:
                     cluster.start()
                     codes = cluster.until_ended()
                     assert set(codes.values()) == {0}, cluster.report(f"the undisturbed run ended with {codes}")
                     self._models[shape, without] = arrays(cluster)
+                    self.agreements[shape, without] = central_agreement(cluster, frozenset(NAMES) - without)
+                    assert self.agreements[shape, without] > CLOSE, f"{self.agreements}"
             return self._models[shape, without]
 
 
 def arrays(cluster: Cluster) -> dict[str, dict[str, bytes]]:
     """The models without their headers, which say who is missing."""
     return {name: {k: v for k, v in model.items() if k != "header"} for name, model in cluster.models().items()}
+
+
+def central_agreement(cluster: Cluster, names: frozenset[str]) -> float:
+    """Of the models of these nodes with central kernel PCA of their rows: the worst component of the worst node."""
+    rows = np.concatenate([cluster.problem.part(name) for name in sorted(names)])
+    models = [NodeModel.load(cluster.model_file(name)) for name in sorted(names)]
+    truth = central(rows, LANDMARKS["n_components"], gamma=LANDMARKS["gamma"], standardize=LANDMARKS["standardize"])
+    return float(agreement(models, truth, rows).min())
 
 
 def play(name: str, seed: int, nursery: Nursery, truths: Truths, folder: Path) -> str:
@@ -108,7 +125,7 @@ def parts(shape: str, lost: frozenset[str]) -> list[frozenset[str]]:
     found = []
     while left:
         part = {left.pop()}
-        edges = (*SHAPES[shape], *SPARE.get(shape, ()))
+        edges = (*SHAPES[shape], *FALLBACK.get(shape, ()))
         while more := {b for e in edges for a, b in (e, e[::-1]) if a in part and b in left}:
             part |= more
             left -= more
@@ -124,7 +141,9 @@ def slowly(cluster: Cluster, seconds: float = 0.02) -> None:
 def until_phase(cluster: Cluster, name: str, phase: str) -> None:
     """Of the program, as far as this node shows it."""
     if phase == "meeting":
-        cluster.until(lambda: cluster.has_said(name, "network known"), f"node {name} knows the network")
+        # Before that a loss stops all, those that have not heard from a neighbor yet after start_timeout.
+        knows = lambda: all(cluster.has_said(other, "network known") for other in cluster.nodes)  # noqa: E731
+        cluster.until(knows, "all nodes know the network")
     elif phase == "end":
         ended = lambda event: event.get("message") == "answer is final"  # noqa: E731
         cluster.until(lambda: cluster.nodes[name].happened(ended) or not cluster.nodes[name].running, "answer is final")
@@ -138,9 +157,12 @@ def judge(cluster: Cluster, shape: str, lost: frozenset[str], begun: float, trut
     codes = cluster.until_ended(max(0.0, begun + TIMEOUT + GRACE - time.monotonic()), *rest)
     final = arrays(cluster)
     whole = truths.models(shape, frozenset())
-    if all(codes[name] == 0 for name in rest):  # all had the answer before
-        for name in rest:
-            assert final[name] == whole[name], cluster.report(f"node {name}: WRONG ANSWER")
+    if 0 in codes.values():  # all had the answer before; those that the loss cut off may not know that it is final
+        for part in parts(shape, lost):
+            done = {codes[name] for name in part}
+            assert done == {0} or (done == {STOPPED} and len(part) < QUORUM), cluster.report(f"exit codes {codes}")
+            for name in part:
+                assert final[name] == (whole[name] if done == {0} else {}), cluster.report(f"node {name}: WRONG ANSWER")
         return "answer of all"
     outcomes = []
     for part in parts(shape, lost):
@@ -150,6 +172,7 @@ def judge(cluster: Cluster, shape: str, lost: frozenset[str], begun: float, trut
             if enough:
                 assert codes[name] == MISSING, cluster.report(f"exit codes {codes}")
                 assert final[name] == truths.models(shape, outside)[name], cluster.report(f"node {name}: WRONG ANSWER")
+                assert abs(central_agreement(cluster, part) - truths.agreements[shape, outside]) <= 1e-6
                 said = {m["node"] for m in NodeModel.load(cluster.model_file(name)).missing}
                 assert said == outside, (
                     f"the model of node {name} says that {sorted(said)} are missing, not {sorted(outside)}"
@@ -256,10 +279,22 @@ def stopped(cluster: Cluster, rng: random.Random, seed: int, shape: str, truths:
     return judge(cluster, shape, frozenset(victim), begun, truths)
 
 
+@loss("hanging")
+def hanging(cluster: Cluster, rng: random.Random, seed: int, shape: str, truths: Truths) -> str:
+    """A program that hangs, though its node is alive: the others go on without it after progress_timeout."""
+    victim = NAMES[seed % len(NAMES)]
+    cluster.nodes[victim].stuck = "honest"
+    cluster.start()
+    cluster.until(lambda: all(cluster.has_said(name, "begun") for name in NAMES), "all begin")
+    # In the worst case its neighbors find out one after the other.
+    begun = time.monotonic() + 2 * PROGRESS
+    return judge(cluster, shape, frozenset(victim), begun, truths)
+
+
 NAMED = [
     f"{shape}-{kind}"
     for kind in LOSSES
     for shape in ("ring", "path", "star")
-    if kind != "parted-briefly" or shape == "ring"
+    if kind not in ("parted-briefly", "hanging") or shape == "ring"
 ]
 NAMED.append("bridge-killed")

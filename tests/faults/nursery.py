@@ -13,6 +13,7 @@ JSON each. It alone reaps, so a signal never goes to a process number that belon
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -135,4 +136,13 @@ if __name__ == "__main__":
     arguments = serve()
     if arguments is not None:
         sys.argv = ["dekpca", *arguments]
-        dekpca.cli.main()
+        code = 0
+        try:
+            dekpca.cli.main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        # The interpreter takes a forked process apart for as long as a whole run takes, and on a busy machine for seconds: all but that is done.
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)

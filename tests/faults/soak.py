@@ -105,7 +105,7 @@ class Soak:
 
     def _one(self, cluster: Cluster) -> str | None:
         """A fit, to its end; returns the node that was lost, if one was."""
-        lost = None
+        lost, known = None, False
         cluster.start()
         begun, last_look = time.monotonic(), 0.0
         while any(node.running for node in cluster.nodes.values()):
@@ -122,7 +122,9 @@ class Soak:
                     node.happened(lambda event: False)
                     self.kills[next((e["message"] for e in reversed(node.events) if "message" in e), "nothing")] += 1
                     cluster.kill(victim)
-                    if lost is None and self.rng.random() < LOST:
+                    # Before all know the network a loss stops them: nobody could say who should agree.
+                    known = known or all(cluster.has_said(name, "network known") for name in cluster.nodes)
+                    if lost is None and self.rng.random() < LOST and known:
                         lost = victim
                         self.losses += 1
                     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +20,9 @@ from dekpca.engines.peer.protocol.views import Quorum
 
 from .world import TIMEOUTS, DiskFull, Node, World, is_finished, undisturbed
 
-LONG = 150.0  # seconds of the virtual clock; a lost node takes about ten, one that never came forty
+LONG = 250.0  # seconds of the virtual clock; a lost node takes about ten, one that never came forty, one that hangs is there for a hundred
 SHORT = 0.6 * TIMEOUTS.peer  # what passes before anybody gives up
+NOTICED = 5 * TIMEOUTS.progress  # after which the owner of a node that hangs ends it
 KINDS = (
     events.HandshakeReceived,
     events.HandshakeSent,
@@ -185,6 +187,20 @@ class Case:
             self.named |= {node.name, *node.around}  # it cannot tell who was away
         self.tell(f"node {node.name} is stopped {self.when(node, harm)} for {seconds:.1f} s")
 
+    def hang(self) -> None:
+        """Its heartbeats go on, its program does not. Its owner ends it when the others have given it up."""
+        node = self.victim()
+
+        def harm() -> None:
+            if node.running:
+                node.hangs, node.core.waits_for = True, set()
+                self.killed.add(node.name)
+                self.named.add(node.name)
+                self.lasting = True
+                self.world.after(NOTICED, node.kill)
+
+        self.tell(f"node {node.name} hangs {self.when(node, harm)}")
+
     def full_disk(self) -> None:
         node = self.victim()
         away = self.passing()
@@ -215,6 +231,7 @@ FAULTS: list[tuple[Callable[[Case], None], int]] = [
     (Case.one_way, 1),
     (Case.freeze, 2),
     (Case.full_disk, 2),
+    (Case.hang, 2),
     (Case.slow, 1),
 ]
 
@@ -326,7 +343,9 @@ def check_error(node: Node, case: Case, within: Iterable[str] = ()) -> None:
         raise Failure(f"node {node.name} gave up, though nothing lasted: {node.error}")
     if node.starts > 1:  # back when others have stopped: it names these
         within = case.world.nodes
-    if not any(f"node {name} " in str(node.error) for name in within or case.named):
+    if "nobody has described" in str(node.error):  # a node beyond those that are lost, which nobody has heard of
+        within = case.world.nodes
+    if not any(re.search(rf"node {name}\b", str(node.error)) for name in within or case.named):
         raise Failure(f"node {node.name} names none of {sorted(case.named)}: {node.error}")
 
 
@@ -370,14 +389,15 @@ def resume(case: Case) -> None:
     case.tell("all is well again, and those without an answer are started")
     for node in world.nodes.values():
         node.triggers.clear()
-        node.disk.full = False
+        node.disk.full = node.hangs = False
         if not is_finished(node):
             node.start()
     until_over(world)
     check_answers(world)
     for name, node in world.nodes.items():
         # A node that has finished does not come back, and one that it had given up may miss it.
-        # One that the others went on without is told, or finds nobody.
-        left_out = isinstance(node.error, (Excluded, BelowQuorum)) and any(map(is_finished, world.nodes.values()))
+        # One that the others went on without is told, or finds nobody; also one that was cut off before it knew the network (seed 2380).
+        alone = BelowQuorum if node.disk.records else PeerLost
+        left_out = isinstance(node.error, (Excluded, alone)) and any(map(is_finished, world.nodes.values()))
         if not is_finished(node) and not before and not left_out:
             raise Failure(f"node {name} did not go on: {node.error!r}")

@@ -25,7 +25,7 @@ from dekpca.engines.peer.protocol.membership import Membership
 from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
 from dekpca.engines.peer.protocol.views import Kept, Key, Quorum, View, ViewChanged, Views
 
-TIMEOUTS = Timeouts(peer=8.0, start=40.0, beat=1.0, progress=1000.0)
+TIMEOUTS = Timeouts(peer=8.0, start=40.0, beat=1.0, progress=20.0)
 LIMITS = Limits("r", "<f8", 1000, 40)
 SETTINGS = HandshakeSettings({"tol": "1"})
 POLL = 0.5  # seconds between two looks of a program that waits
@@ -78,6 +78,7 @@ class Node:
         self.process = 0  # changes with every start and end
         self.running = False
         self.frozen_until = 0.0
+        self.hangs = False  # its program does nothing any more; its heartbeats go on
         self.result: int | None = None
         self.error: BaseException | None = None
         self.view = View()  # of the result
@@ -207,7 +208,7 @@ class Node:
             self.world.after(POLL, self.poll, process)
 
     def step(self, process: int) -> None:
-        if process == self.process and not self.farewell:
+        if process == self.process and not self.farewell and not self.hangs:
             self.guarded(self.work)
 
     def work(self) -> None:

@@ -14,7 +14,7 @@ from ..plan import Engine
 ENGINES = {
     "local": ("dekpca.engines.local", None),
     "mpi": ("dekpca.engines.mpi", "mpi"),
-    "peer": ("dekpca.engines.peer", "peer"),
+    "peer": ("dekpca.engines.peer.app.local_cluster", "peer"),
 }  # name -> module, extra to install
 
 

@@ -24,6 +24,7 @@ from ..messages import Checkpoint
 from ..options import Options
 from ..plan import Observer, Outcome, Plan
 from ..program import program
+from .checkpoints import keeping
 from .delivery import CollectiveDelivery, Delivery
 from .tree import over_tree
 
@@ -55,7 +56,9 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
     else:
         blocks = [flat_block(plan.parts, plan.network)] if plan.options.sums_only else plan.blocks()
     blocks = within(blocks, plan.options, plan.memory_limit)
-    return drive(blocks, fitting(blocks, plan.options, plan.memory_limit), observer, plan.resume, script=script)
+    options, delivery = fitting(blocks, plan.options, plan.memory_limit), CollectiveDelivery(blocks)
+    with keeping(plan, observer) as begin:
+        return drive(blocks, options, *begin(delivery), delivery, script)
 
 
 def simulate_sealers(blocks: Sequence[Block], options: Options) -> None:

@@ -14,8 +14,9 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 from mpi4py import MPI
 
 from ..core.spectrum import to_numpy
@@ -23,12 +24,14 @@ from ..deal import make_network, node_numbers
 from ..network import Network, listing
 from ..node_model import NodeModel
 from ..parameters import Parameters
-from ..plan import Observer, Outcome, Plan, check_parts, make_plan, refuse_one_array
+from ..plan import Observer, Outcome, Plan, check_parts, make_plan, refuse_one_array, with_checkpoint
 from ..results import run_plan
 from .agreement import facts, settings_of
+from .checkpoints import Together, keeping
 from .local import drive
 from .rank_agreement import Ranks
 from .rank_delivery import RankDelivery
+from .rank_watch import watching
 from .ranks import assign, find_mpiexec
 
 __all__ = ["Ranks", "assign", "find_mpiexec", "fit", "guard", "plan_parts", "run"]
@@ -43,6 +46,7 @@ def fit(
     nodes: Sequence[Any] | None = None,
     network: Network | int | None = None,
     comm: Any = MPI.COMM_WORLD,
+    checkpoint: str | os.PathLike[str] | None = None,
     **params: Any,
 ) -> list[NodeModel]:
     """Find the components of data that sits on the ranks of `comm`; every one of them must call this.
@@ -58,6 +62,8 @@ def fit(
     network : Network, int or None
         The same on all ranks. None: a random network, as in `DecentralizedKernelPCA`.
     comm : mpi4py communicator
+    checkpoint : path, optional
+        As in `DecentralizedKernelPCA.fit`, the same on all ranks.
     **params
         Of `DecentralizedKernelPCA`, the same on all ranks.
 
@@ -82,6 +88,8 @@ def fit(
     with Ranks(comm).checking():
         parameters = Parameters(network=network, engine="mpi", **params)
     plan = plan_parts(parameters, parts, nodes, comm)
+    with Ranks(comm).checking():
+        plan = with_checkpoint(plan, parameters, checkpoint)
     result = run_plan(plan, lambda plan, observer: run(plan, observer, comm), parameters)
     for warning in result.warnings():
         warnings.warn(warning, stacklevel=2)
@@ -139,10 +147,16 @@ def run(plan: Plan, observer: Observer | None = None, comm: Any = MPI.COMM_WORLD
                 f"nodes {listing(numbers)} for a network of {len(network)}, numbered from 0; give one part for each node"
             )
     hosts, _ = ranks.hosts(network, numbers.tolist(), plan.sizes[numbers])
-    with guard(comm, f"hosting node {listing(network.names[j] for j in numbers)}"):
+    nodes = [f"node {listing(network.names[j] for j in np.flatnonzero(hosts == rank))}" for rank in range(ranks.size)]
+    together = Together(ranks.rank, ranks.size, ranks.checking, ranks.texts, ranks.from_first)
+    with (
+        keeping(plan, observer, together) as begin,
+        guard(comm, f"hosting {nodes[ranks.rank]}"),
+        watching(ranks, nodes, lambda: end(comm)),
+    ):
         blocks = plan.blocks()
         delivery = RankDelivery(blocks, comm, hosts)
-        outcome = drive(blocks, plan.options, observer, plan.resume, delivery)
+        outcome = drive(blocks, plan.options, *begin(delivery), delivery)
         delivery.close()
     return outcome
 
@@ -165,5 +179,10 @@ def guard(comm: Any, who: str = "") -> Iterator[None]:
         sys.stderr.write(traceback.format_exc() + said)
         sys.stderr.flush()
         time.sleep(PRINT_TIME)
-        comm.Abort(1)
-        os._exit(1)  # MPICH 5.0 may return from Abort when two ranks abort at once
+        end(comm)
+
+
+def end(comm: Any) -> NoReturn:
+    """The job, on all ranks."""
+    comm.Abort(1)
+    os._exit(1)  # MPICH 5.0 may return from Abort when two ranks abort at once

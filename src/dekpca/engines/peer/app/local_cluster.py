@@ -23,7 +23,7 @@ from ....answer import Answer
 from ....block import make_blocks
 from ....core.spectrum import to_numpy
 from ....network import Network
-from ....plan import Outcome, Plan, Traffic
+from ....plan import Observer, Outcome, Plan, Traffic
 from ..net.identity import init_ca, issue
 from ..storage import codec
 
@@ -33,6 +33,17 @@ PEER_TIMEOUT, START_TIMEOUT = 60, 120  # seconds; all are on one machine
 
 class ClusterError(RuntimeError):
     """A node of the cluster failed; the message says which, and why."""
+
+
+def run(plan: Plan, observer: Observer | None = None) -> Outcome:
+    """Run the program for all nodes, each in a process of its own on this machine, with certificates from a CA made for this run.
+
+    `observer` is not called: no process sees all nodes. Kernels and penalties that are Python functions cannot cross.
+    """
+    if plan.resume is not None or plan.checkpoint is not None:
+        raise ValueError("engine='peer' goes on from the folder of each node, not from a state; use dekpca node run")
+    with LocalCluster(len(plan.network)) as cluster:
+        return cluster.run(plan)
 
 
 class LocalCluster:

@@ -2,7 +2,8 @@
 
     events       what can happen to a neighbor, and what the caller must do then
     neighbor     a neighbor as a state machine: states, and the table of transitions
-    node         all neighbors together: rounds, limits, lost and stuck nodes, how a run ends
+    node         all neighbors together: rounds, limits, how a run ends
+    losses       lost and stuck neighbors: a node stops, or goes on with the others
     window       messages to a neighbor until it acknowledges them
     membership   what is known of the network
     views        who goes on when nodes are lost, and whose answer is the answer; view_messages has their form on the wire

@@ -101,7 +101,7 @@ class Opening:
 
     through: int
     held: frozenset[int]
-    view: Key = (0, "")
+    view: Key
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Acknowledged:
     """It has these rounds of ours, in a view, on disk."""
 
     rounds: tuple[int, ...]
-    view: Key = (0, "")
+    view: Key
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Neighbor:
     """What this node knows of a neighbor. Times are those of the caller's clock."""
 
     name: str
-    spare: bool = False  # a fallback neighbor
+    fallback: bool = False  # a fallback neighbor
     called: bool = True  # whether this node calls it
     stage: Stage = Stage.AWAITED
     link: Link = Link.DOWN

@@ -1,4 +1,4 @@
-"""A node and its neighbors: rounds of messages, limits, lost and stuck nodes, and how a run ends. No threads, clocks, sockets or files.
+"""A node and its neighbors: rounds of messages, limits, and how a run ends. No threads, clocks, sockets or files. losses.py has lost nodes.
 
 The caller (net/endpoint.py, or a simulator) reports events, does the actions that it gets back, and asks `check_...` now and then, which raise
 what ends the run. A run goes through the phases of events.Phase:
@@ -14,37 +14,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from ....network import listing
-from ..errors import KINDS, NEW_RUN, Damaged, Disagreement, Excluded, PeerError, PeerLost, ProtocolError, TooMuch
-from . import events, progress
+from ..errors import KINDS, NEW_RUN, Damaged, Disagreement, PeerLost, ProtocolError, TooMuch
+from . import events
 from . import wire_pb2 as wire
 from .checks import BROKEN_OFF, MOST_WAITS, PROTOCOL, UNSYNCED, WAITING, Limits, MessageHead, check_head
-from .events import Action, Call, Log, Phase, Refusal, Refused, SaveFinished, SaveViews, Send, WakeProgram
+from .events import Action, Log, Phase, Refusal, Refused, SaveFinished, SaveViews, Send, WakeProgram
 from .handshake import HandshakeSettings
+from .losses import Timeouts, Watch
 from .membership import Membership, Record
 from .neighbor import Neighbor, Notice
 from .progress import Told
 from .text import showable
-from .views import Kept, Key, Status, View, ViewChanged, Views
+from .views import Key, View, Views
 from .window import SendWindow
 
-MOST_STATUSES = 1 << 18  # bytes, about: of a heartbeat
+__all__ = ["NodeProtocol", "Timeouts"]
 
 
-@dataclass(frozen=True)
-class Timeouts:
-    """Seconds."""
-
-    peer: float = 300.0  # without an answer from a neighbor that is waited for
-    start: float = 3600.0  # until a neighbor answers for the first time
-    beat: float = 2.0  # between two heartbeats
-    progress: float = 3600.0  # until a neighbor that is alive must make progress
-
-
-class NodeProtocol:
+class NodeProtocol(Watch):
     """One node of a run. `received`: rounds of each neighbor's messages that are on disk; `finished`: neighbors known to have finished.
 
     `views`: None if the run stops when a node is lost. `fallback`: neighbors that are called only if a loss cuts the network. `process`: a number
@@ -56,30 +46,17 @@ class NodeProtocol:
         received: Mapping[str, Iterable[int]] | None = None, finished: Iterable[str] = (), views: Views | None = None,
         fallback: Iterable[str] = (), process: int = 0, wall: float = 0.0,
     ):  # fmt: skip
-        self.name, self.run, self.settings, self.membership, self.timeouts = name, run, settings, membership, timeouts
-        self.views, self.process = views, process
-        self.neighbors = {other: Neighbor(other) for other in neighbors}
-        self.near = set(self.neighbors)  # the neighbors of this node in the view that its program runs in
-        self.view = View() if views is None else views.kept.program  # that the program runs in
-        used = set() if views is None else views.spares()
-        self.neighbors |= {other: Neighbor(other, spare=True, called=other in used) for other in fallback}
-        if views is not None:
-            views.reach = set(self.neighbors)
-        self.started, self._wall = now, wall - now  # seconds of the Unix epoch when this clock was 0
-        self._ticked = now
+        super().__init__(name, membership, neighbors, timeouts, now, views, fallback, wall)
+        self.run, self.settings, self.process = run, settings, process
         self.phase = Phase.MEETING
         self.iteration, self.residual = 0, None  # type: int, float | None
-        self.limits: Limits | None = None  # None: the program has not begun
         self.round = 0  # that the program is in
         self.through = 0  # nothing up to this round will be asked for again
         self.expected: dict[str, MessageHead] = {}  # messages of this round, by neighbor
-        self.missing: set[str] = set()  # neighbors whose message of this round is not here
-        self.waits_for: set[str] = set()  # while the program waits
-        self.round_begun = self.learned_at = self.moved_at = now  # learned: the membership grew; moved: progress here
+        self.learned_at = now  # the membership grew
         self.urgent = False  # a checkpoint waits for acknowledgements
         self.finished = False
-        self.error: BaseException | None = None
-        self.cause = ""  # what the neighbors are told of it
+        self._finished_at = now
         self._given_up: set[str] = set()  # neighbors that this node, which has its answer, does not wait for
         for other, rounds in (received or {}).items():
             if other in self.neighbors:
@@ -386,7 +363,7 @@ class NodeProtocol:
                 self.neighbors[name].window.acknowledged.add(last)
         actions: list[Action] = [WakeProgram(), Send(tuple(self.neighbors))]
         if self.views is not None:
-            actions += self._follow(self.views.own.down, self.views.own.spare, now)
+            actions += self._follow(self.views.own.down, self.views.own.fallback, now)
             if self.views.kept != self.views.saved and not any(isinstance(a, SaveViews) for a in actions):
                 actions.append(SaveViews(self.views.kept))
         return actions
@@ -436,6 +413,8 @@ class NodeProtocol:
         self._check_lost([n], what, now)
         for other in sorted(self.missing):
             near = self.neighbors[other]
+            if self.views is not None and self._hangs(near, now):
+                continue  # the survivors agree on what to do (check_losses)
             if not near.finished and (why := self._stuck(near, self.round_begun, now)):
                 raise PeerLost(f"node {other} {why}, and node {self.name} waits for {what}; start node {other} again")
         return False
@@ -470,151 +449,20 @@ class NodeProtocol:
         here = [n for n in near if n.name not in self._given_up]
         self.waits_for = {n.name for n in here if not n.finished}
         if not self.finished and not any(n.window.unacknowledged and not n.finished for n in here):
-            self.finished, self.phase = True, Phase.FINISHED
+            self.finished, self._finished_at, self.phase = True, now, Phase.FINISHED
             for n in self.neighbors.values():
                 n.apply(events.WeFinish())
             actions.append(Send(tuple(self.neighbors), heartbeat=True))
         # A neighbor that has finished and cannot be reached has left: it needs nothing more.
         left = {n.name for n in here if n.finished and not n.up and silent[n.name] > 2 * self.timeouts.beat}
-        if self.finished and all((n.finished and n.notice is Notice.DELIVERED) or n.name in left for n in here):
+        done = all((n.finished and n.notice is Notice.DELIVERED) or n.name in left for n in here)
+        if self.finished and done and self._may_leave([n for n in here if n.name not in left], now - self._finished_at):
             return actions, sorted(name for name in self._given_up if not self.neighbors[name].finished)
         return actions, None
 
     def start_finishing(self, now: float) -> None:
         """The program has ended."""
         self.phase, self.round_begun = Phase.FINISHING, now
-
-    def fail(self, error: BaseException, cause: str | None = None) -> list[Action]:
-        """This node stops. `cause` is what the neighbors are told, by default the text and the name of this node. Only the first error counts."""
-        if self.error is None:
-            if cause is None:
-                interrupted = isinstance(error, KeyboardInterrupt)
-                cause = "stopped by its owner" if interrupted else str(error) or type(error).__name__
-                if not isinstance(error, (PeerLost, Disagreement)):  # these name the nodes that they are about
-                    cause = f"node {self.name}: {cause}"
-            self.error, self.cause = error, cause
-            for n in self.neighbors.values():
-                n.apply(events.WeStop())
-        return [WakeProgram(), Send(tuple(self.neighbors), heartbeat=True)]
-
-    def latecomers(self) -> list[str]:
-        """Neighbors that have not been up yet, and would wait in vain for this node: it stays to tell them why it stops."""
-        if not isinstance(self.error, PeerError) or self.error.resumable or isinstance(self.error, Excluded):
-            return []
-        return [n.name for n in self.neighbors.values() if n.may_come and n.name in self.near]
-
-    def all_told(self, latecomers: Iterable[str]) -> bool:
-        """Whether all neighbors that are up know why this node stops, and those of `latecomers` that have not come yet."""
-        late = set(latecomers)
-        waited = [n for n in self.neighbors.values() if n.up or (n.name in late and n.may_come)]
-        return all(n.notice is Notice.DELIVERED for n in waited)
-
-    def raise_error(self) -> None:
-        if self.error is not None:
-            raise self.error
-        if self.views is not None and self.views.saved.program.key != self.view.key:
-            raise ViewChanged
-
-    # ------------------------------------------------------------------ views, where a run goes on without lost nodes
-    def check_losses(self, now: float) -> list[Action]:
-        """Look at the clock: neighbors may be lost, or back. To be called at least at every heartbeat."""
-        if self.views is None or not self.views.begun or self.limits is None or self.error is not None:
-            return []
-        self._skip_pause(now)
-        # Owners start their nodes again minutes apart: the first one waits longer.
-        alone = all(n.answered_at is None for n in self.neighbors.values())
-        limit = self.timeouts.start if alone else self.timeouts.peer
-        silent = {
-            n.name
-            for n in self.neighbors.values()
-            if n.silent(now, self.started) > limit or self._takes_nothing(n, now)
-        }
-        # A view that only votes does not change the program's neighbors, but may have others.
-        views = self.views
-        watched = self.near | views.around(views.own.entered) | views.around(views.own.view)
-        down = {name for name in watched & silent if not self.neighbors[name].finished}
-        spare = {n.name for n in self.neighbors.values() if n.spare and n.joined and n.up and n.name not in silent}
-        said = self.views.own
-        same = said.down == tuple(sorted(down)) and said.spare == tuple(sorted(spare))
-        return [] if same and not self.views.waits else self._follow(down, spare, now)
-
-    def _follow(self, down: Iterable[str], spare: Iterable[str], now: float) -> list[Action]:
-        """The rules of views.py, and what comes of them."""
-        assert self.views is not None
-        before = self.views.kept
-        try:
-            self.views.update(down, spare, now + self._wall, now)
-        except PeerError as error:
-            return self.fail(error)
-        spares = [n.name for n in self.neighbors.values() if n.spare]
-        actions = self._call(name for name in spares if self.views.unreachable or name in self.views.spares())
-        kept = self.views.kept
-        if kept != before:
-            actions += [*_log_views(before, kept), SaveViews(kept)]
-        return actions
-
-    def _call(self, names: Iterable[str]) -> list[Action]:
-        new = tuple(name for name in names if not self.neighbors[name].called)
-        for name in new:
-            self.neighbors[name].called = True
-        return (
-            [Log(logging.WARNING, "fallback neighbors are called", {"peers": listing(new)}), Call(new)] if new else []
-        )
-
-    def _skip_pause(self, now: float) -> None:
-        """A node that was stopped itself, or whose machine slept, has not listened: it cannot say who was silent."""
-        gap, self._ticked = now - self._ticked, now
-        if gap <= 3 * self.timeouts.beat:
-            return
-
-        def shifted(time: float) -> float:
-            return min(now, time + gap)
-
-        self.started, self.round_begun, self.moved_at = map(shifted, (self.started, self.round_begun, self.moved_at))
-        for n in self.neighbors.values():
-            n.taken_at, n.chunk_at = shifted(n.taken_at), shifted(n.chunk_at)
-            n.answered_at = None if n.answered_at is None else shifted(n.answered_at)
-            n.silence = None if n.silence is None else (n.silence[0], shifted(n.silence[1]))
-            n.told = None if n.told is None else replace(n.told, at=shifted(n.told.at))
-
-    def _hear_statuses(self, n: Neighbor, event: events.Heartbeat, now: float) -> list[Action]:
-        if self.views is None:
-            return []
-        actions = self._call([n.name])  # a fallback neighbor needs us
-        for name, status in event.statuses.items():
-            n.has[name] = max(status.version, n.has.get(name, 0))
-        ours = event.statuses.get(self.name)
-        if ours is not None and ours.version > self.views.own.version:
-            text = f"node {self.name} has said what it does not know: its folder is not the one of this run; if that is lost, {NEW_RUN}"
-            return [*actions, *self.fail(Damaged(text), text)]
-        if not self.views.add(event.statuses):
-            return actions
-        actions.append(Send(tuple(self.neighbors), heartbeat=True))  # pass it on
-        if self.views.begun and self.limits is not None and self.error is None:
-            actions += self._follow(self.views.own.down, self.views.own.spare, now)
-        return actions
-
-    def _news_of_views(self, n: Neighbor) -> dict[str, Status]:
-        """Statuses that a neighbor may not have; the others come with the next heartbeat if these are many."""
-        if self.views is None:
-            return {}
-        news: dict[str, Status] = {}
-        size = 0
-        for name, status in [(self.name, self.views.saved.status), *self.views.statuses.items()]:
-            if status.version > n.has.get(name, 0) and size < MOST_STATUSES:
-                news[name] = status
-                size += (
-                    100
-                    + 80 * sum(map(len, (status.view.lost, status.entered.lost, status.down, status.spare)))
-                    + 160 * sum(len(view.broken) + len(view.spare) for view in (status.view, status.entered))
-                )
-        return news
-
-    def views_saved(self, kept: Kept) -> list[Action]:
-        """This is on disk: neighbors may hear it, and the program may act on it."""
-        assert self.views is not None
-        self.views.saved = kept
-        return [Send(tuple(self.neighbors), heartbeat=True), WakeProgram()]
 
     def enter_view(self) -> View:
         """The program begins anew, in the view that all its members have accepted. Nothing of an earlier one counts any more."""
@@ -642,83 +490,5 @@ class NodeProtocol:
             before = self.views.kept
             self.views.answer(self.view.key)
             actions += [SaveViews(self.views.kept)] if self.views.kept != before else []
-            actions += self._follow(self.views.own.down, self.views.own.spare, now)
+            actions += self._follow(self.views.own.down, self.views.own.fallback, now)
         return actions, self.views.saved.status.final is not None
-
-    # ------------------------------------------------------------------ lost and stuck neighbors
-    def _check_lost(self, waited: Iterable[Neighbor], what: str, now: float) -> None:
-        if self.views is not None and self.limits is not None:
-            return  # the survivors agree on what to do (check_losses)
-        for n in waited:
-            # A neighbor that has made no handshake may only have stayed to say why it stops.
-            limit = self.timeouts.peer if n.joined and n.answered_at is not None else self.timeouts.start
-            silent = n.silent(now, self.started)
-            if silent > limit:
-                why = n.stop_reason or n.trouble
-                raise PeerLost(
-                    f"node {n.name} was not heard from for {silent:.0f} s (limit {limit:g} s), and node {self.name} waits for {what}"
-                    + (f"; the last trouble: {why}" if why else "")
-                )
-        for n in self.neighbors.values():
-            if self._takes_nothing(n, now):
-                raise PeerLost(
-                    f"node {n.name} has taken nothing from node {self.name} for {now - n.taken_at:.0f} s (limit {self._patience(n):g} s), "
-                    f"though it is alive; round {next(iter(n.window.unacknowledged))} is due"
-                    + (f"; the last trouble: {n.trouble}" if n.trouble else "")
-                )
-
-    def _takes_nothing(self, n: Neighbor, now: float) -> bool:
-        """Whether it is alive, but messages do not get through. One that has not come to this view yet need not take any."""
-        here = self.views is None or n.heartbeat.view == str(self.view)
-        due = here and n.window.unacknowledged and not n.finished and n.answered_at is not None
-        return bool(due) and now - n.taken_at > self._patience(n)
-
-    def _patience(self, n: Neighbor) -> float:
-        return self.timeouts.start if n.heartbeat.phase == Phase.MEETING else self.timeouts.peer
-
-    def _stuck(self, n: Neighbor, since: float, now: float) -> str | None:
-        """Why a neighbor that is alive is given up; None as long as it is not."""
-        if not n.up or n.told is None:
-            return None
-        # It can wait for its own neighbors only, and for this node only if it has not acknowledged all that this node has sent.
-        known = self.membership.records.get(n.name)
-        others = {name for name in n.told.waits_for if known is None or name in known[0]}
-        if self.name in others and not n.window.unacknowledged:
-            others.clear()
-        waited = now - max(since, n.chunk_at)
-        return progress.stuck(n.told, others, waited, self.timeouts.progress, self.timeouts.start, now)
-
-
-def _log_views(before: Kept, now: Kept) -> list[Action]:
-    """What an owner should know."""
-    lines: list[Action] = []
-    if now.status.down != before.status.down:
-        gone, back = set(now.status.down) - set(before.status.down), set(before.status.down) - set(now.status.down)
-        if gone:
-            lines.append(
-                Log(logging.WARNING, "neighbor not heard from for peer_timeout", {"peers": listing(sorted(gone))})
-            )
-        if back:
-            lines.append(Log(logging.INFO, "neighbor heard from again", {"peers": listing(sorted(back))}))
-    if now.status.view.key != before.status.view.key:
-        view = now.status.view
-        about = {"view": view.number, "proposer": view.proposer, "lost": listing(sorted(view.without))}
-        lines.append(Log(logging.WARNING, "view accepted", about))
-    entered = now.status.entered
-    if entered.key != before.status.entered.key:
-        anew = now.program.key == entered.key
-        text = (
-            "going on without lost nodes, from the start"
-            if anew
-            else "the answer is complete; agreeing without lost nodes"
-        )
-        lines.append(Log(logging.WARNING, text, {"view": entered.number, "lost": listing(sorted(entered.without))}))
-    if now.status.final != before.status.final:
-        lines.append(
-            Log(
-                logging.INFO,
-                "answer is final",
-                {"view": now.program.number, "lost": listing(sorted(now.program.without))},
-            )
-        )
-    return lines

@@ -30,7 +30,7 @@ def pack_view(view: View) -> wire.View:
         key=_pack_key(view.key),
         lost=[wire.Lost(name=lost.name, since=lost.since) for lost in view.lost],
         broken=[wire.Edge(a=a, b=b) for a, b in view.broken],
-        spare=[wire.Edge(a=a, b=b) for a, b in view.spare],
+        fallback=[wire.Edge(a=a, b=b) for a, b in view.fallback],
     )
 
 
@@ -40,13 +40,13 @@ def unpack_view(view: wire.View) -> View:
     if not all(valid_since(each.since) for each in lost):
         raise ProtocolError("a view with a time that is none")
     number, proposer = _unpack_key(view.key)
-    return View(number, proposer, lost, _unpack_edges(view.broken), _unpack_edges(view.spare))
+    return View(number, proposer, lost, _unpack_edges(view.broken), _unpack_edges(view.fallback))
 
 
 def pack_status(name: str, status: Status) -> wire.Status:
     packed = wire.Status(
         name=name, version=status.version, view=pack_view(status.view), entered=pack_view(status.entered), down=status.down,
-        spare=status.spare,
+        fallback=status.fallback,
     )  # fmt: skip
     if status.answered is not None:
         packed.answered.CopyFrom(_pack_key(status.answered))
@@ -61,7 +61,7 @@ def pack_status(name: str, status: Status) -> wire.Status:
 def unpack_status(packed: wire.Status) -> tuple[str, Status]:
     _check_names([packed.name], "a status")
     _check_names(packed.down, "a status")
-    _check_names(packed.spare, "a status")
+    _check_names(packed.fallback, "a status")
     if not 1 <= packed.version <= MOST_NUMBER:
         raise ProtocolError(f"a status of version {packed.version}")
     vote = Vote(_unpack_key(packed.ballot), _unpack_key(packed.vote)) if packed.HasField("vote") else None
@@ -73,7 +73,7 @@ def unpack_status(packed: wire.Status) -> tuple[str, Status]:
         vote,
         _unpack_key(packed.final) if packed.HasField("final") else None,
         tuple(packed.down),
-        tuple(packed.spare),
+        tuple(packed.fallback),
     )
 
 

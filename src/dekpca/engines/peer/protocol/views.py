@@ -61,13 +61,13 @@ class Vote(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """Who computes together: all nodes but `lost`, along all edges but `broken`, and along `spare` ones."""
+    """Who computes together: all nodes but `lost`, along all edges but `broken`, and along `fallback` ones."""
 
     number: int = 0
     proposer: str = ""
     lost: tuple[Lost, ...] = ()
     broken: tuple[Edge, ...] = ()
-    spare: tuple[Edge, ...] = ()
+    fallback: tuple[Edge, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -82,7 +82,7 @@ class View:
 
     @property
     def content(self) -> tuple[frozenset[str], tuple[Edge, ...], tuple[Edge, ...]]:
-        return self.without, self.broken, self.spare
+        return self.without, self.broken, self.fallback
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class Status:
     answered: Key | None = None  # the view whose answer it has
     vote: Vote | None = None  # its last
     final: Key | None = None  # the view whose answer is the answer
-    down: tuple[str, ...] = ()  # neighbors that it has not heard from for peer_timeout
-    spare: tuple[str, ...] = ()  # fallback neighbors that it has called, and that answer
+    down: tuple[str, ...] = ()  # neighbors that are silent, or hang (losses.py)
+    fallback: tuple[str, ...] = ()  # fallback neighbors that it has called, and that answer
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Views:
         self.kept = kept or Kept()
         self.saved = self.kept  # as far as it is on disk
         if self.kept.status.version:  # started again: what was down may be up
-            again = replace(self.own, version=self.own.version + 1, down=(), spare=())
+            again = replace(self.own, version=self.own.version + 1, down=(), fallback=())
             self.kept = replace(self.kept, status=again)
         self.statuses: dict[str, Status] = {}  # of the others
         self.records: Mapping[str, Record] = {}
@@ -152,11 +152,13 @@ class Views:
         self.unreachable = False  # nodes beyond the lost ones cannot be reached: fallback neighbors are called
         self._cut_since: float | None = None
         self._below_since: float | None = None
+        self._talking_since: float | None = None  # a node that would be lost has said something new
+        self._news: dict[str, tuple[int, float]] = {}  # the versions of statuses, and since when they are known
 
     @property
     def waits(self) -> bool:
         """Whether time alone can change something."""
-        return self._cut_since is not None or self._below_since is not None
+        return any(since is not None for since in (self._cut_since, self._below_since, self._talking_since))
 
     @property
     def own(self) -> Status:
@@ -192,15 +194,15 @@ class Views:
         """That the members of a view use."""
         without = view.without
         inside = {edge for edge in self._edges if not without.intersection(edge)}
-        return inside.difference(view.broken).union(view.spare)
+        return inside.difference(view.broken).union(view.fallback)
 
     def around(self, view: View) -> set[str]:
         """This node's neighbors in a view."""
         return {b if a == self.name else a for a, b in self.edges(view) if self.name in (a, b)}
 
-    def spares(self) -> set[str]:
+    def fallbacks(self) -> set[str]:
         """Fallback neighbors that a view of this node uses."""
-        edges = {*self.own.view.spare, *self.own.entered.spare, *self.kept.program.spare}
+        edges = {*self.own.view.fallback, *self.own.entered.fallback, *self.kept.program.fallback}
         return {name for edge in edges if self.name in edge for name in edge} - {self.name}
 
     def network(self, view: View) -> tuple[Network, np.ndarray]:
@@ -230,17 +232,17 @@ class Views:
     def knows(self, name: str, status: Status) -> bool:
         """Whether all that a status names is in the network."""
         views = (status.view, status.entered)
-        edges = [edge for view in views for edge in (*view.broken, *view.spare)]
-        named = {name, *status.down, *status.spare, *(end for edge in edges for end in edge)}
+        edges = [edge for view in views for edge in (*view.broken, *view.fallback)]
+        named = {name, *status.down, *status.fallback, *(end for edge in edges for end in edge)}
         return named.union(*(view.without for view in views)) <= self.records.keys()
 
     # ------------------------------------------------------------------ rules
-    def update(self, down: Iterable[str], spare: Iterable[str], wall: float, now: float) -> None:
-        """Follow the rules. `down`, `spare`: as in a status; `wall`: seconds of the Unix epoch. Raises what ends the run for this node."""
+    def update(self, down: Iterable[str], fallback: Iterable[str], wall: float, now: float) -> None:
+        """Follow the rules. `down`, `fallback`: as in a status; `wall`: seconds of the Unix epoch. Raises what ends the run for this node."""
         if self.own.final is not None or not self.begun:
             return
         before = self.kept
-        self._say(down=tuple(sorted(down)), spare=tuple(sorted(spare)))
+        self._say(down=tuple(sorted(down)), fallback=tuple(sorted(fallback)))
         self._accept()
         self._enter()
         self._vote()
@@ -349,24 +351,31 @@ class Views:
         down = {_edge(name, other) for name in members for other in self.status(name).down}
         up = edges - down
         reached = _component(self.name, up)
-        spare = {
+        fallback = {
             _edge(name, other)
             for name in members
-            for other in self.status(name).spare
-            if other in members and name in self.status(other).spare and _edge(name, other) not in edges | down
+            for other in self.status(name).fallback
+            if other in members and name in self.status(other).fallback and _edge(name, other) not in edges | down
         }
-        further = _component(self.name, up | spare)
-        used = {e for e in spare if further.issuperset(e)} if further != reached else set()
+        further = _component(self.name, up | fallback)
+        used = {e for e in fallback if further.issuperset(e)} if further != reached else set()
         reached = further
         inside = {edge for edge in edges & down if reached.issuperset(edge)}
         missing = members - reached
         silent = {other for edge in edges if reached.intersection(edge) for other in edge} - reached
         view = View(
             broken=tuple(sorted({e for e in entered.broken if reached.issuperset(e)} | inside)),
-            spare=tuple(sorted({e for e in entered.spare if reached.issuperset(e)} - inside | used)),
+            fallback=tuple(sorted({e for e in entered.fallback if reached.issuperset(e)} - inside | used)),
             lost=(*entered.lost, *(Lost(name, 0.0) for name in sorted(missing, key=natural_key))),
         )
         return reached, view, bool(missing - silent)
+
+    def _talks(self, names: Iterable[str], now: float) -> bool:
+        """Whether one of these nodes has said something new a moment ago: a neighbor of it hangs, say, and others will find that out, too."""
+        for name, status in self.statuses.items():
+            if self._news.get(name, (0, 0.0))[0] != status.version:
+                self._news[name] = status.version, now
+        return any(name in self._news and now - self._news[name][1] < self.settle for name in names)
 
     def _propose(self, wall: float, now: float) -> None:
         entered = max((status.entered for status in (self.own, *self.statuses.values())), key=lambda view: view.key)
@@ -374,6 +383,8 @@ class Views:
         member = self.name in self.members(entered)
         reached, wanted, self.unreachable = self._reached(entered if member else self.own.entered)
         self._cut_since = (now if self._cut_since is None else self._cut_since) if self.unreachable else None
+        talking = self._talks(wanted.without - entered.without, now)
+        self._talking_since = (now if self._talking_since is None else self._talking_since) if talking else None
         if self.has_quorum(reached):
             self._below_since = None
         else:
@@ -383,9 +394,8 @@ class Views:
             return
         if not member:
             return
-        if self.name != min(reached, key=natural_key) or (
-            self._cut_since is not None and now - self._cut_since < self.settle
-        ):
+        settling = (since for since in (self._cut_since, self._talking_since) if since is not None)
+        if self.name != min(reached, key=natural_key) or any(now - since < self.settle for since in settling):
             return
         latest = max((self.status(name).view for name in reached), key=lambda view: view.key)
         if latest.content == wanted.content and latest.key in (entered.key, self.own.view.key):

@@ -127,19 +127,19 @@ class ViewKey(_message.Message):
     def __init__(self, number: _Optional[int] = ..., proposer: _Optional[str] = ...) -> None: ...
 
 class View(_message.Message):
-    __slots__ = ("key", "lost", "broken", "spare")
+    __slots__ = ("key", "lost", "broken", "fallback")
     KEY_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     BROKEN_FIELD_NUMBER: _ClassVar[int]
-    SPARE_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
     key: ViewKey
     lost: _containers.RepeatedCompositeFieldContainer[Lost]
     broken: _containers.RepeatedCompositeFieldContainer[Edge]
-    spare: _containers.RepeatedCompositeFieldContainer[Edge]
-    def __init__(self, key: _Optional[_Union[ViewKey, _Mapping]] = ..., lost: _Optional[_Iterable[_Union[Lost, _Mapping]]] = ..., broken: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ..., spare: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ...) -> None: ...
+    fallback: _containers.RepeatedCompositeFieldContainer[Edge]
+    def __init__(self, key: _Optional[_Union[ViewKey, _Mapping]] = ..., lost: _Optional[_Iterable[_Union[Lost, _Mapping]]] = ..., broken: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ..., fallback: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("name", "version", "view", "answered", "ballot", "vote", "final", "down", "spare", "entered")
+    __slots__ = ("name", "version", "view", "answered", "ballot", "vote", "final", "down", "fallback", "entered")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -148,7 +148,7 @@ class Status(_message.Message):
     VOTE_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
     DOWN_FIELD_NUMBER: _ClassVar[int]
-    SPARE_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
     ENTERED_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
@@ -158,6 +158,6 @@ class Status(_message.Message):
     vote: ViewKey
     final: ViewKey
     down: _containers.RepeatedScalarFieldContainer[str]
-    spare: _containers.RepeatedScalarFieldContainer[str]
+    fallback: _containers.RepeatedScalarFieldContainer[str]
     entered: View
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., view: _Optional[_Union[View, _Mapping]] = ..., answered: _Optional[_Union[ViewKey, _Mapping]] = ..., ballot: _Optional[_Union[ViewKey, _Mapping]] = ..., vote: _Optional[_Union[ViewKey, _Mapping]] = ..., final: _Optional[_Union[ViewKey, _Mapping]] = ..., down: _Optional[_Iterable[str]] = ..., spare: _Optional[_Iterable[str]] = ..., entered: _Optional[_Union[View, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., view: _Optional[_Union[View, _Mapping]] = ..., answered: _Optional[_Union[ViewKey, _Mapping]] = ..., ballot: _Optional[_Union[ViewKey, _Mapping]] = ..., vote: _Optional[_Union[ViewKey, _Mapping]] = ..., final: _Optional[_Union[ViewKey, _Mapping]] = ..., down: _Optional[_Iterable[str]] = ..., fallback: _Optional[_Iterable[str]] = ..., entered: _Optional[_Union[View, _Mapping]] = ...) -> None: ...
