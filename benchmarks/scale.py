@@ -43,11 +43,12 @@ def central(X: np.ndarray, floors: Floors) -> None:
         title = f"{dtype}, part by part; of 784 columns {scale.columns_multiplied(given):.0f} are not zero for a line of samples"
         reached = parts_table(title, network, 100, given, ours, machine)
         if dtype == "float64":
-            others = ours.seconds - sum(ours.parts[part] for part in reached)
-            floors.require(
-                others <= 0.1 * ours.seconds,
-                f"J = 80: everything else takes {others / ours.seconds:.1%} of the time, floor 10 %",
-            )
+            others = (
+                ours.seconds - sum(ours.parts[part] for part in reached) - ours.parts["separation"]
+            ) / ours.seconds
+            floors.require(others <= 0.1, f"J = 80: everything else takes {others:.1%} of the time, floor 10 %")
+            judge = ours.parts["separation"] / ours.seconds  # of the answer and of the start: how good they are
+            floors.require(judge <= 0.2, f"J = 80: separation and accuracy take {judge:.1%} of the time, floor 20 %")
             for part, fraction in reached.items():
                 share = ours.parts[part] / ours.seconds
                 if part in ("Gram blocks", "iterations"):
@@ -58,6 +59,14 @@ def central(X: np.ndarray, floors: Floors) -> None:
                     floors.require(share <= 0.1, f"J = 80: {part} takes {share:.1%} of the time, floor 10 %")
             floors.require(ratio >= 3, f"J = 80: scikit-learn takes {ratio:.2f} times as long as the network, floor 3")
         good(floors, ours, f"J = 80, {dtype}")
+        ours, theirs = scale.against_central(given, network, GAMMA, repeats=5, solver="auto")
+        ratio = theirs / ours.seconds
+        console.print(
+            f"{dtype}: the default (solver='auto') {ours.seconds:.2f} s, scikit-learn {theirs:.2f} s, {ratio:.2f} times as long; "
+            f"agreement {numbers(ours.agreement, 5)}"
+        )
+        floors.require(ratio >= 5, f"J = 80: scikit-learn takes {ratio:.2f} times as long as the default, floor 5")
+        good(floors, ours, f"J = 80, {dtype}, default")
 
 
 def parts_table(
@@ -80,8 +89,9 @@ def parts_table(
 
 
 def good(floors: Floors, found: scale.Fit, what: str) -> None:
-    floors.require(min(found.agreement[:2]) >= 0.998, f"{what}: agreement {numbers(found.agreement, 5)}")
-    floors.require(found.converged, f"{what}: not converged in {found.iterations} iterations")
+    """Two components are right, and the nodes agree. (With 200 landmarks the span of four is a little above tol, and the fit warns.)"""
+    floors.require(min(found.agreement[:2]) >= 0.999, f"{what}: agreement {numbers(found.agreement, 5)}, floor 0.999")
+    floors.require(found.iterations < 100, f"{what}: nodes do not agree after {found.iterations} iterations")
 
 
 def growth(X: np.ndarray, floors: Floors) -> None:

@@ -257,12 +257,14 @@ def central_values(X: Array, gamma: float, passes: int = 3) -> Array:
     return (basis @ xp.flip(turn, axis=1))[:, :K]
 
 
-def against_central(X: np.ndarray, network: Network, gamma: float, repeats: int = 10) -> tuple[Fit, float]:
+def against_central(
+    X: np.ndarray, network: Network, gamma: float, repeats: int = 10, **settings: Any
+) -> tuple[Fit, float]:
     """The network and scikit-learn's KernelPCA on the same rows, in turn; the best of each, and of each part of a fit."""
     ours: list[Fit] = []
     theirs, model = [], None
     for _ in range(repeats):
-        found, fitted = fit(X, network, gamma, judged=False)
+        found, fitted = fit(X, network, gamma, judged=False, **settings)
         if not ours or found.seconds < min(f.seconds for f in ours):
             model = fitted
         del fitted
