@@ -83,6 +83,7 @@ def test_a_fit_that_was_killed_goes_on_to_the_same_bits(problem, tmp_path, monke
     assert not list(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_a_fit_can_be_killed_again_and_again(tmp_path):
     """Also between two components of the paper's iteration, where what is known changes."""
     for step in (3, 9, 17, 22):

@@ -105,6 +105,7 @@ def test_a_killed_rank_ends_the_job_and_is_named_with_its_nodes(ranks):
     assert ended - float(killed_at) < 10  # seconds
 
 
+@pytest.mark.slow
 def test_a_job_that_was_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setenv("DEKPCA_FOLDER", str(tmp_path / "kept"))
     done = mpiexec(3, "checkpoint_killed")
