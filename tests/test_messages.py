@@ -115,7 +115,7 @@ def sums_of_a_stage(m, old, p, k, frequencies=FREQUENCIES):
     # of features and psi with functions and random signs, of functions with each other (and weighted); all rows judge, so both sketches have them all
     products = (2 * F + m) * sides + 2 * p * p
     ones = 2 * F + m + sides + p
-    leaks = k * k + SIGNS + (F + m) * SIGNS + SIGNS + 1
+    leaks = k * k + 2 * m * k + SIGNS + (F + m) * SIGNS + SIGNS + 1
     correction = 2 * CORRECTING * (p + 1) + p
     return {
         "covariance": [(moments,), (1 + q + m + m * q,)],
@@ -125,8 +125,8 @@ def sums_of_a_stage(m, old, p, k, frequencies=FREQUENCIES):
             (2 + 3 * k,),
             (1,),
             (2 + k,),
-            (1 + 3 * k,),
-        ],  # with features; without; between two answers
+            (1 + (m + p) * p + m + p,),
+        ],  # with features; without; over all rows, of functions with psi and with each other
     }
 
 
