@@ -126,12 +126,13 @@ class Checkpoints:
         self._lock = open(self.path / f"{self._name}.lock", "w", opener=codec.private)  # noqa: SIM115 - held as long as this is open
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._claim(known)
         except OSError as error:
             self._lock.close()
             raise ValueError(
                 f"{self.path}: another process uses these checkpoints; end it, or use another folder"
             ) from error
+        try:
+            self._claim(known)
         except BaseException:
             self._lock.close()
             raise
