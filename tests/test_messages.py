@@ -126,6 +126,7 @@ def sums_of_a_stage(m, old, p, k, frequencies=FREQUENCIES):
             (1,),
             (2 + k,),
             (1 + (m + p) * p + m + p,),
+            (1 + p * p,),
         ],  # with features; without; over all rows, of functions with psi and with each other
     }
 

@@ -221,23 +221,28 @@ def better_of(
 
 
 def sums_of_all(block: Block, options: Options, psi: Array, values: Array, own: Array) -> Script:
-    """Over all rows: psi'G and G'G of functions with these values G, and the sum of `own` over the blocks."""
+    """Over all rows: G'G of functions with these values G and, at the root alone, psi'G; and the sum of `own` over the blocks."""
     xp, (m, p) = aac.array_namespace(psi), (psi.shape[1], values.shape[1])
 
     def products(rows: slice) -> tuple[Array, ...]:
         a, g = psi[rows, :], values[rows, :]
         return transposed(a) @ g, transposed(g) @ g, xp.sum(a, axis=0), xp.sum(g, axis=0)
 
+    kept = np.zeros((m, p))  # only the root needs it
+
+    def squares_of(total: Array) -> Array:
+        nonlocal kept
+        numbers = to_numpy(total).astype(np.float64)
+        marks, squares, mark_sum, value_sum = np.split(numbers[1:], np.cumsum([m * p, p * p, m]))
+        weight = 1.0 / float(block.sizes.sum()) if options.centering else 0.0
+        kept = marks.reshape(m, p) - weight * np.outer(mark_sum, value_sum)
+        squares = squares.reshape(p, p) - weight * np.outer(value_sum, value_sum)
+        return block.array(np.concatenate([numbers[:1], squares.ravel()]))
+
     sums = summed(products, psi.shape[0], psi)
     mine = xp.concat([xp.reshape(own, (1,)), *[xp.reshape(x, (-1,)) for x in sums]])
-    total = to_numpy((yield from network_sum(block, "accuracy", mine))).astype(np.float64)
-    marks, squares, mark_sum, value_sum = np.split(total[1:], np.cumsum([m * p, p * p, m]))
-    weight = 1.0 / float(block.sizes.sum()) if options.centering else 0.0
-    whole = Whole(
-        squares.reshape(p, p) - weight * np.outer(value_sum, value_sum),
-        marks.reshape(m, p) - weight * np.outer(mark_sum, value_sum),
-    )
-    return whole, float(total[0])
+    told = to_numpy((yield from network_sum(block, "accuracy", mine, squares_of, 1 + p * p))).astype(np.float64)
+    return Whole(told[1:].reshape(p, p), kept), float(told[0])
 
 
 def whole_answer(block: Block, options: Options, known: Known, space: Space) -> Answer:

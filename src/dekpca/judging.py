@@ -169,7 +169,7 @@ def judging_numbers(rows: int, all_rows: int, columns: int, m: int, p: int, root
 
 @dataclass(frozen=True)
 class Whole:
-    """Sums over all rows: G'G (p, p) and psi'G (m, p), centred if the problem is."""
+    """Sums over all rows, centred if the problem is: G'G (p, p) and, at the root of the tree, psi'G (m, p)."""
 
     squares: np.ndarray
     marks: np.ndarray
@@ -187,7 +187,8 @@ def judge_values(
     """How good functions with the values G (rows, p) on the judged rows are.
 
     `exact` are their eigenvalues in landmark coordinates, for functions in the span of the landmarks that are orthonormal over `all_rows` rows:
-    the judged ones, or (by default) all. `whole` is known of other functions where a part of the rows judges.
+    the judged ones, or (by default) all. `whole` is of other functions; without it the judged rows stand
+    for all.
     """
     all_rows = float(block.sizes.sum()) if all_rows is None else all_rows
     assert judged.sketches is not None

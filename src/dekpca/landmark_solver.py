@@ -38,7 +38,7 @@ Script = Generator[Any, Any, Any]
 
 MARGIN = 1.25  # landmarks grow until the estimated error is so many times below the tolerance: a part of the rows says so, and all decide
 COMPONENTS = (
-    2.0  # components may be so many times farther off than the span, where all rows judge: landmarks cost little;
+    2.0  # components may be so many times farther off than the span. Asked where all rows judge: landmarks cost little
 )
 HOPELESS = 8.0  # those that are so many times farther off stay as they are: it would take too many landmarks
 CLEAR = 4.0  # so many times below the tolerance few frequencies have to see the error; else more of them decide

@@ -107,10 +107,8 @@ class Ritz:
     white: np.ndarray  # (p, q): makes the columns orthonormal; p >= q where some depend on others
     values: np.ndarray
     basis: np.ndarray  # (q, q)
-    noise: (
-        np.ndarray
-    )  # (q, q): about how far each entry of the matrix that was decomposed is off, squared, if none was shrunk
-    believed: float  # how much of it is in there, on average
+    noise: np.ndarray  # (q, q): about how far each entry of the estimated rest is off, squared
+    believed: float  # how much of it is left in the matrix that was decomposed, on average
     spread: np.ndarray  # (q,): the noise of the eigenvalues
 
     def swapped(self) -> np.ndarray:
@@ -211,9 +209,7 @@ class Outside:
     """What is known about the kernel outside the span of G."""
 
     leak: np.ndarray  # O_1'O_2 (k, k), for the separated components
-    on_landmarks: (
-        float  # the trace of O_1'psi psi'O_2: how large the landmarks' part of the kernel is where the leak goes
-    )
+    on_landmarks: float  # the trace of O_1'psi psi'O_2: the landmarks' part of the kernel, where the leak goes
     hidden: float  # about the largest eigenvalue of what the landmarks miss
     missed: float  # the trace of what the landmarks miss
 
