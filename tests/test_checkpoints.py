@@ -83,6 +83,31 @@ def test_a_fit_that_was_killed_goes_on_to_the_same_bits(problem, tmp_path, monke
     assert not list(folder.iterdir())
 
 
+@pytest.mark.parametrize("problem", ["projection", "paper"])
+def test_a_fit_that_was_interrupted_goes_on_where_it_was(problem, tmp_path, monkeypatch):
+    """Ctrl-C in the first component of the paper's iteration: the second gets a few iterations, and the next fit goes on with the first."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    save, folder = checkpoints.Checkpoints.save, tmp_path / "kept"
+
+    def save_and_press(self, step, *more):
+        save(self, step, *more)
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(checkpoints, "APART", 0.0)
+    monkeypatch.setattr(checkpoints, "SHARE", 0.0)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoints.Checkpoints, "save", save_and_press)
+            interrupted = fitted(problem, folder)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert np.isfinite(interrupted.transform(X)).all()
+    assert list(folder.iterdir())
+    same(fitted(problem), fitted(problem, folder))
+    assert not list(folder.iterdir())
+
+
 @pytest.mark.slow
 def test_a_fit_can_be_killed_again_and_again(tmp_path):
     """Also between two components of the paper's iteration, where what is known changes."""

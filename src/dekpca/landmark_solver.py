@@ -198,7 +198,7 @@ def add_landmarks(block: Block, growth: Growth, known: Known, wanted: int) -> Sc
     for kind, points in (yield from growth.supply.more(wanted)).items():
         offered = None
         if points.shape[0]:
-            if kind == "points" and known.columns is not None:
+            if kind in ("points", "earlier") and known.columns is not None:
                 points = known.columns.standardized(points)
             points, offered = yield from without_redundant(block, judged.kernel, judged.marks, points)
         if points.shape[0]:

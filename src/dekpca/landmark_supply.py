@@ -66,6 +66,8 @@ class Supply:
         """About so many new points, at every node the same, by kind; none where nothing is left."""
         self.stage += 1
         found: dict[str, Array] = {}
+        if self.options.resume is not None and self.stage == 1:
+            return {"earlier": (yield from self.of_earlier_run())}
         if self.kind == "points":
             found["points"] = self.block.array(self.options.landmarks.points)
         if self.kind in ("auto", "kmeans"):
@@ -78,6 +80,39 @@ class Supply:
             found["gaussian"] = yield from self.drawn(wanted)
         self.spent = self.kind == "points" or not any(points.shape[0] for points in found.values())
         return found
+
+    def of_earlier_run(self) -> Script:
+        """The landmarks of the run that is resumed: the first node that has them gives them to all."""
+        block, options, mine = self.block, self.options, self.options.earlier
+        held = np.zeros(len(block.sizes))
+        if mine is not None:
+            held[block.nodes] = len(mine)
+        told = to_numpy(
+            (yield from network_sum(block, "counts", block.array(held), bound=float(options.max_landmarks)))
+        )
+        sizes = np.unique(told[told != 0])
+        resumed = f"resume={options.resume!r}"
+        if not len(sizes):
+            raise ValueError(f"{resumed}: no node has the model of that run; start a new run without resume")
+        count = sizes[0]
+        if len(sizes) > 1 or not (
+            0 < count <= options.max_landmarks and count == np.rint(count)
+        ):  # also where it is NaN
+            raise ValueError(
+                f"{resumed}: nodes have {', '.join(f'{n:g}' for n in sizes)} landmarks of that run, where all must have the same, "
+                f"at most max_landmarks={options.max_landmarks}; resume with models of one run, or start a new run without resume"
+            )
+        giver = int(np.flatnonzero(told)[0])
+        counts = np.zeros(len(told), dtype=np.int64)
+        counts[giver] = int(count)
+        rows = block.array(mine) if giver in block.nodes else self.rows.X[:0, :]
+        points = yield Gather("landmarks", rows, counts)
+        if mine is not None and not np.array_equal(to_numpy(points), to_numpy(block.array(mine))):
+            raise ValueError(
+                f"{resumed}: node {block.network.names[giver]} has other landmarks of that run than node {block.names[0]}; "
+                "resume with models of one run, or start a new run without resume"
+            )
+        return points
 
     def means(self, wanted: int) -> Script:
         """Means of clusters. A node clusters rows that it has not clustered before, so that no two means share a row."""

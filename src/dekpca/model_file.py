@@ -30,7 +30,7 @@ from .node_model import EXPANSIONS, Function, Held, NodeModel
 from .privacy.ledger import Entry, Ledger
 
 FORMAT = "dekpca-node-model"
-VERSION = 4
+VERSION = 5
 DTYPES = ("<f4", "<f8")
 MOST_HEADER = 64 * 2**20  # bytes; it names every column
 MOST_ARRAYS = 32
@@ -67,6 +67,7 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
         "format": FORMAT,
         "version": VERSION,
         "name": model.name,
+        "run": model.run,
         "expansion": model.expansion,
         "expansions": names,
         "centering": model.centering,
@@ -247,6 +248,7 @@ def _model(
         Features(width, names), fill, _reading(header), _accuracy(header, len(eigenvalues)),
     )  # fmt: skip
     model.missing, model.privacy_ = _missing(header), _ledger(header)
+    model.run = None if header["run"] is None else _text(header, "run")
     return model
 
 

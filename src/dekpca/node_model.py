@@ -164,6 +164,7 @@ class NodeModel:
         self.features = Features(self.n_features_in_) if features is None else features
         self.fill = fill
         self.reading = dict(reading or {})
+        self.run: str | None = None  # id of the run between peers that the model is of
         self.missing: tuple[dict[str, Any], ...] = ()  # nodes that were lost during the fit: name, rows, since when
         self.accuracy = accuracy
         self.privacy_: Ledger | None = None
@@ -397,6 +398,7 @@ LANDMARKS = {
     "kmeans": f"landmarks (means of at least {LEAST_CLUSTER} rows of one node)",
     "gaussian": "landmarks (drawn from a Gaussian, nobody's rows)",
     "points": "landmarks (points given to all nodes)",
+    "earlier": "landmarks (of the earlier run that was resumed)",
     RANDOM_FEATURES: "frequencies (drawn from a seed)",
 }
 
@@ -430,7 +432,7 @@ def _make(answer: Answer, b: int, expansion: str, options: Options, features: Fe
         sets += [(f"samples of node {name}{noise}", True) for name in names]
     held = expansion if expansion in functions else "landmarks"
     beside = functions[held].points[1 if m else 0 :]
-    contents = _held_landmarks(answer, noise) if m else []
+    contents = _held_landmarks(answer, noise, options.share_rows) if m else []
     # a node's own expansion stops after itself
     contents += [Held(int(p.shape[0]), what, samples) for p, (what, samples) in zip(beside, sets, strict=False)]
     return NodeModel(
@@ -439,8 +441,8 @@ def _make(answer: Answer, b: int, expansion: str, options: Options, features: Fe
     )  # fmt: skip
 
 
-def _held_landmarks(answer: Answer, noise: str) -> list[Held]:
-    """What the landmarks are; kinds that follow each other together."""
+def _held_landmarks(answer: Answer, noise: str, share_rows: bool) -> list[Held]:
+    """What the landmarks are; kinds that follow each other together. Those of an earlier run may be rows, if rows may leave their nodes."""
     if isinstance(answer.marks, RandomFeatures):
         return [Held(answer.marks.size // 2, LANDMARKS[RANDOM_FEATURES], False)]
     found: list[Held] = []
@@ -449,7 +451,7 @@ def _held_landmarks(answer: Answer, noise: str) -> list[Held]:
         if found and found[-1].what == what:
             found[-1] = replace(found[-1], rows=found[-1].rows + count)
         elif count:
-            found.append(Held(count, what, kind == "samples"))
+            found.append(Held(count, what, kind == "samples" or (kind == "earlier" and share_rows)))
     return found
 
 

@@ -63,6 +63,7 @@ class Settings:
     diagnostics: bool = False
     secure_sums: bool | float = False  # network sums under masks; a number is a public bound on the entries of the data
     privacy: Any = None  # privacy.settings.Privacy: sums with noise
+    resume: str | None = None  # the earlier run whose landmarks this one begins with; nodes that were there have them
 
     @classmethod
     def of(
@@ -108,6 +109,7 @@ class Options(Settings):
     n_landmarks: int = 0  # to begin with, if `grow`
     grow: bool = False  # landmarks, as far as the tolerance asks
     private_seed: int | None = None  # secret of this node, for random numbers that no other node may know
+    earlier: Any = None  # (m, columns) landmarks of the run that is resumed, at a node that was there
 
     @property
     def n_columns(self) -> int:
@@ -172,6 +174,24 @@ def check_rows_stay(settings: Settings) -> None:
         raise ValueError(
             f"landmarks='samples' with share_rows=False: samples are rows; use landmarks='auto' or 'kmeans', {remedy}"
         )
+
+
+def check_resume(settings: Settings) -> None:
+    """Refuse settings with which a run cannot begin with the landmarks of an earlier one."""
+    if settings.resume is None:
+        return
+    taken = {
+        "solver='projection'": settings.iterates,
+        f"landmarks={settings.landmarks.kind!r}": settings.landmarks.kind in ("points", RANDOM_FEATURES),
+        f"n_landmarks={settings.n_landmarks}": settings.n_landmarks != "auto",
+        "privacy": settings.privacy is not None,
+    }
+    for what, given in taken.items():
+        if given:
+            raise ValueError(
+                f"resume={settings.resume!r} with {what}: a resumed run begins with the landmarks of the earlier run and adds as many "
+                "as tol asks for; leave one of both out"
+            )
 
 
 def _settle_landmarks(options: Options, settings: Settings, network: Network, sizes: np.ndarray) -> Options:

@@ -108,8 +108,10 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     for removed in known.removed:
         deflated = deflate(block, deflated, removed)
     one_by_one = options.n_components if options.update == "paper" else 1
+    interrupted = False
     while True:
-        yield from iterate(block, options, known, deflated, state)
+        yield from iterate(block, options, known, deflated, state, interrupted)
+        interrupted = interrupted or state.verdict == INTERRUPTED
         state.finished.append((state.w, state.z))
         state.runs.append((VERDICTS[state.verdict] or "max_iter", state.iteration))
         if len(state.finished) == one_by_one:
@@ -315,7 +317,9 @@ def penalties(block: Block, options: Options, known: Known, t: int) -> Penalties
     return Penalties(ones, float(rule(t, False)), float(rule(t, True)), constant=False)
 
 
-def iterate(block: Block, options: Options, known: Known, space: Space, state: State) -> Script:
+def iterate(
+    block: Block, options: Options, known: Known, space: Space, state: State, interrupted: bool = False
+) -> Script:
     """Iterate until all nodes stop: for one component (the paper's update) or for all at once.
 
     w_j is node j's part of the answer, over the landmarks and its own samples; z_j is its neighborhood's estimate of the whole. The constraints are
@@ -326,13 +330,16 @@ def iterate(block: Block, options: Options, known: Known, space: Space, state: S
         view   j -> l   the values of z_j on the samples of l
                l        P_l z_j from these; w_l, the exact optimum given all P_l z_j and dual_lj; dual_lj += rho_l (w_l - P_l z_j)
 
-    Every few iterations all nodes check together whether to stop. `state.iterate` has w, z and dual; each step replaces what it
-    computes. With constant penalties `space.gram` is overwritten: nothing needs it after the iteration.
+    Every few iterations all nodes check together whether to stop. With `interrupted`, a component before this one was stopped by a request: this
+    one stops at its first check, and has no checkpoints, so that a fit that is resumed goes on with the component that was stopped.
+
+    `state.iterate` has w, z and dual; each step replaces what it computes. With constant penalties `space.gram` is overwritten: nothing needs it
+    after the iteration.
     """
     it = state.iterate
     steps = backend_for(options, space, it, penalties(block, options, known, state.iteration))
     while True:
-        asked = yield Checkpoint(*snapshot(known, state))
+        asked = interrupted or (yield Checkpoint(*snapshot(known, state)))
         if state.verdict or state.iteration >= options.max_iter:
             return
         rho = penalties(block, options, known, state.iteration)

@@ -37,6 +37,12 @@ def run(
     metrics: Annotated[
         str | None, typer.Option(help="Serve Prometheus metrics and a status page there, such as 127.0.0.1:9100.")
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Id of an earlier run, whose landmarks this one begins with; its model is in `out` at nodes that were there."
+        ),
+    ] = None,
     insecure_loopback: Annotated[
         bool, typer.Option("--insecure-loopback", help="Without certificates, within 127.0.0.0/8 only: for trying.")
     ] = False,
@@ -52,7 +58,7 @@ def run(
     Example: dekpca node run node.toml --metrics 127.0.0.1:9100
     """
     peer = _peer()
-    settings = peer.config.read(config)
+    settings = peer.config.read(config, resume)
     if insecure_loopback:
         peer.config.check_loopback(settings)
         identity = None

@@ -11,7 +11,8 @@ import numpy as np
 import typer
 
 from ..columns import Samples
-from ..data import check_output, column_names, read, write_values
+from ..data import column_names, read
+from ..file_formats import check_output, write_values
 from ..network import listing
 from ..node_model import NodeModel
 from .common import Config, Debug, Json, emit, err, make_folder, out, verb

@@ -13,7 +13,7 @@ from .._version import __version__
 from ..choices import PenaltyRule
 from ..network import Network
 
-PRIVATE = {"private_seed", "ledger", "budget"}  # settings that a node keeps to itself
+PRIVATE = {"private_seed", "earlier", "ledger", "budget"}  # settings that a node keeps to itself
 
 
 def facts(network: Network, n_columns: int, dtype: Any, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ A process writes what its program hands over at a `Checkpoint` (messages.py), at
 
 Files are written aside, synced and renamed (peer/storage/codec.py: checksums, no pickle), and readable by their owner only. The last two checkpoints
 stay, since a rank of an MPI job may be killed before it has written the last one: the ranks go on from the newest that all of them have. When the fit
-has ended the files are deleted.
+has ended the files are deleted; after Ctrl-C, which keeps the last iterate as the result, they stay.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import numpy as np
 from ..block import Block
 from ..core import native
 from ..core.spectrum import to_numpy
+from ..core.stopping import INTERRUPTED
 from ..messages import Checkpoint
 from ..plan import Observer, Plan, Traffic
 from .agreement import facts, settings_of
@@ -73,7 +74,7 @@ def keeping(plan: Plan, observer: Observer | None, together: Together | None = N
             with others.checking():
                 resume, sent = folder.load(step)
         folder.trim()
-        due = time.monotonic() + APART
+        due, interrupted = time.monotonic() + APART, False
 
         def begin(delivery: Delivery) -> tuple[Observer, Any]:
             traffic = delivery.traffic
@@ -82,9 +83,10 @@ def keeping(plan: Plan, observer: Observer | None, together: Together | None = N
                 traffic.edge_bytes = sent["edge_bytes"]
 
             def observe(blocks: list[Block], requests: list[Checkpoint]) -> None:
-                nonlocal step, due
+                nonlocal step, due, interrupted
                 step += 1
-                if others.from_first(int(time.monotonic() >= due)):
+                interrupted = requests[0].state.verdict == INTERRUPTED  # the same at all nodes
+                if others.from_first(int(time.monotonic() >= due)) or interrupted:
                     begun = time.monotonic()
                     folder.save(step, requests, traffic)
                     due = time.monotonic() + max(APART, SHARE * (time.monotonic() - begun))
@@ -94,7 +96,8 @@ def keeping(plan: Plan, observer: Observer | None, together: Together | None = N
             return observe, resume
 
         yield begin
-        folder.clear()
+        if not interrupted:
+            folder.clear()
 
 
 def facts_of(plan: Plan, others: Together) -> dict[str, str]:

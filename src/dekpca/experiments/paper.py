@@ -165,7 +165,7 @@ def _measure_samples(source: Source, cell: dict[str, Any], seed: int) -> tuple[l
 
 def _samples_cells(source: Source) -> list[dict[str, Any]]:
     scale = rows_a_node(source, 20, max(SIZES)) / max(SIZES)
-    return [{"nodes": 20, "rows": max(5, int(size * scale))} for size in SIZES]
+    return [{"nodes": 20, "rows": rows} for rows in sorted({max(5, int(size * scale)) for size in SIZES})]
 
 
 # ---------------------------------------------------------------------- neighbors

@@ -6,6 +6,7 @@
     data = "oslo.csv"                  # any file that dekpca fit takes; label, id, columns, drop, one_hot and missing say what its columns are
     folder = "oslo-run"                # checkpoints and messages; holds the neighbors' rows
     out = "oslo.npz"                   # this node's model, at the end
+    resume = "study-6"                 # optional: begin with the landmarks of this earlier run, whose model is in `out` at nodes that were there
     certificate = "oslo.crt"
     key = "oslo.key"
     ca = "ca.crt"
@@ -73,6 +74,7 @@ class Config:
     model: Mapping[str, Any] = field(default_factory=dict)
     out: Path | None = None
     report: Path | None = None
+    resume: str | None = None  # id of an earlier run whose landmarks this one begins with; --resume says it too
     label: str | None = None
     id: str | None = None
     columns: list[str] | None = None
@@ -138,8 +140,8 @@ class Config:
         return Parameters(engine="peer", **settings)
 
 
-def read(path: Path) -> Config:
-    """A node.toml; raises ConfigError for whatever is wrong with it."""
+def read(path: Path, resume: str | None = None) -> Config:
+    """A node.toml; raises ConfigError for whatever is wrong with it. `resume` takes the place of the setting in the file."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -158,6 +160,8 @@ def read(path: Path) -> Config:
     for key in PATHS:
         if key in content:
             content[key] = path.parent / content[key]
+    if resume is not None:
+        content["resume"] = resume
     config = Config(path=path, **content)
     _check(config)
     return config
@@ -177,6 +181,10 @@ def _check(config: Config) -> None:
     if not 1 <= len(config.run) <= MOST_RUN or not config.run.isprintable():
         raise ConfigError(
             f"{path}: run = {config.run[:MOST_RUN]!r}; a run id has 1 to {MOST_RUN} printable characters, and no line breaks"
+        )
+    if config.resume is not None and (config.resume == config.run or not 1 <= len(config.resume) <= MOST_RUN):
+        raise ConfigError(
+            f"{path}: resume = {config.resume[:MOST_RUN]!r} in run {config.run!r}; resume names an earlier run, and this one needs an id of its own"
         )
     for what, address in (("listen", config.listen), *config.neighbors.items(), *config.fallback.items()):
         split_address(f"{path}: {what}", address)

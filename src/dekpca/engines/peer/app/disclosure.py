@@ -47,6 +47,8 @@ def disclosure(
                 "and of their products" if private else "and of their products with directions that all nodes know"
             )
             lines.append((f"the sum of the rows, {products}", sums))
+    if settings.resume is not None:
+        lines.append((f"the landmarks of run {settings.resume}, if this node has its model", EVERYBODY))
     if kind == "points":
         lines.append(("a hash of the landmarks that all have", EVERYBODY))
     if settings.impute:

@@ -7,7 +7,7 @@ import logging
 import resource
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from ....columns import Features
 from ....data import read as read_data
 from ....data import remembered
-from ....options import Settings, check_rows_stay
+from ....node_model import NodeModel
+from ....options import Settings, check_resume, check_rows_stay
 from ....parameters import Parameters
 from ....plan import Outcome, Plan, check_parts, make_plan
 from ....privacy.ledger import BudgetSpent
@@ -32,6 +33,7 @@ from .session import NO_CERTIFICATES, Session
 log = logging.getLogger("dekpca.peer")
 
 FINISHED = "finished.json"
+EARLIER = "earlier.npz"  # the model of the run that is resumed: `out` is written over at the end
 
 Watch = Callable[[NodeProtocol], AbstractContextManager[None]]
 Report = Callable[[Result, list[dict[str, Any]]], None]
@@ -49,6 +51,7 @@ class Prepared:
     labels: np.ndarray | None
     facts: dict[str, str]
     reading: dict[str, Any]  # how the file was read: `dekpca transform` reads others alike
+    earlier: NodeModel | None = None  # of the run that is resumed, if this node was there
 
 
 def prepare(config: Config) -> Prepared:
@@ -57,16 +60,49 @@ def prepare(config: Config) -> Prepared:
     parameters.check()
     data = read_data(config.data, config.roles, config.missing)
     features, (samples,) = check_parts(parameters, [data.samples], [config.name])
-    settings = parameters.settings(features, parameters.seed())
+    settings = replace(parameters.settings(features, parameters.seed()), resume=config.resume)
     check_rows_stay(settings)
+    check_resume(settings)
     if settings.privacy is not None and config.quorum_rows:
         raise ConfigError(
             f"{config.path}: quorum_rows with privacy: no node tells how many rows it has; use quorum, a number of nodes"
         )
     facts = texts(settings_of(settings))
     return Prepared(
-        config, parameters, settings, features, samples, data.labels, facts, remembered(config.roles, [data])
-    )
+        config, parameters, settings, features, samples, data.labels, facts, remembered(config.roles, [data]),
+        earlier_model(config, settings, features),
+    )  # fmt: skip
+
+
+def earlier_model(config: Config, settings: Settings, features: Features) -> NodeModel | None:
+    """The model of the run that is resumed, if this node has it; refused where it does not fit this run."""
+    kept = config.folder / EARLIER
+    path = kept if kept.exists() else config.model_file
+    if config.resume is None or not path.exists():
+        return None
+    model = NodeModel.load(path)
+    if model.run != config.resume:
+        of = "no run between peers" if model.run is None else f"run {model.run!r}"
+        raise ConfigError(
+            f"{path}: the model of {of}, and resume = {config.resume!r}; let out be the model of that run, or move this file away to join "
+            "as a node that was not there"
+        )
+    if model.function().fourier or "landmarks" not in model.functions:
+        raise ConfigError(f"{path}: a model without landmarks cannot be resumed; start a new run without resume")
+    if (model.features.sorted_names, model.n_features_in_) != (features.sorted_names, features.count):
+        raise ConfigError(f"{path}: its columns are not those of {config.data}; start a new run without resume")
+    if not settings.share_rows and any(held.samples for held in model.contents):
+        raise ConfigError(
+            f"{path}: it holds rows of nodes ({', '.join(map(str, model.contents))}), and share_rows is false; "
+            "start a new run without resume, or set share_rows = true if rows may leave their nodes"
+        )
+    return model
+
+
+def landmarks_of(model: NodeModel) -> np.ndarray:
+    """The landmarks of a model, as rows of its columns in their units."""
+    points = np.concatenate(model.functions["landmarks"].points)
+    return points if model.columns is None else model.columns.restored(points)
 
 
 def finished(config: Config) -> dict[str, Any] | None:
@@ -94,10 +130,14 @@ def run(
     names = prepared.features.sorted_names
     session = Session(config.place(identity), prepared.samples, prepared.facts, names, tell_rows=not private)
     with session, nullcontext() if watch is None else watch(session.protocol):
+        if prepared.earlier is not None:
+            prepared.earlier.save(config.folder / EARLIER)
+        earlier = None if prepared.earlier is None else landmarks_of(prepared.earlier)
         network, sizes = session.meet()
 
         def engine(plan: Plan, observer: Any) -> Outcome:
-            return session.run(plan.parts, plan.network, session.options(plan.options), observer)
+            options = replace(session.options(plan.options), earlier=earlier)
+            return session.run(plan.parts, plan.network, options, observer)
 
         while True:
             try:
@@ -121,7 +161,7 @@ def run(
             log.warning(str(warning))
         config.model_file.parent.mkdir(parents=True, exist_ok=True)
         model = result.node_models[config.name]
-        model.reading, model.missing = prepared.reading, tuple(missing)
+        model.run, model.reading, model.missing = config.run, prepared.reading, tuple(missing)
         model.save(config.model_file)
         if report is not None:
             report(result, missing)
