@@ -64,7 +64,8 @@ class Watch:
         if self.error is None:
             if cause is None:
                 interrupted = isinstance(error, KeyboardInterrupt)
-                cause = "stopped by its owner" if interrupted else str(error) or type(error).__name__
+                told = getattr(error, "told", None) or str(error) or type(error).__name__
+                cause = "stopped by its owner" if interrupted else told
                 if not isinstance(error, (PeerLost, Disagreement)):  # these name the nodes that they are about
                     cause = f"node {self.name}: {cause}"
             self.error, self.cause = error, cause
