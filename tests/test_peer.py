@@ -323,7 +323,7 @@ def test_a_one_sided_edge_names_both(tmp_path):
     network = Network.path(3)
     parts, options = problem(network)
     # node 0 may wait for node 2, which has nothing to do with it, and has left, as long as `start`
-    nodes = Nodes(tmp_path, network, parts, options, timeouts=Timeouts(peer=60, start=30, beat=0.2))
+    nodes = Nodes(tmp_path, network, parts, options, timeouts=Timeouts(peer=60, start=6, beat=0.2))
     nodes.places["0"] = replace(
         nodes.places["0"], neighbors={**nodes.places["0"].neighbors, "2": nodes.places["2"].listen}
     )
