@@ -257,7 +257,7 @@ def test_ranks_fit_what_one_process_fits(files, data):
         ),
         pytest.param(["-n", "3", "--", "fit", "oslo.csv", "rome.csv"], "3 ranks for 2 nodes", marks=pytest.mark.slow),
         (["-n", "2", "--", "fit", "oslo.csv", "none.csv", "rome.csv"], "none.csv: no such file"),
-        (["-n", "2", "--", "doctor"], "only fit runs on ranks"),
+        pytest.param(["-n", "2", "--", "doctor"], "only fit runs on ranks", marks=pytest.mark.slow),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )

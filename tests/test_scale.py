@@ -294,6 +294,7 @@ def test_the_memory_of_a_fit_is_counted_from_its_beginning():
     assert found.checks["values"].shape == (200, scale.K)
 
 
+@pytest.mark.slow
 def test_bench_prints_what_it_measured(capsys, monkeypatch):
     monkeypatch.setattr(scale, "REPEATS", 1)
     done = CliRunner().invoke(app, ["bench", "--nodes", "12,24", "--rows", "20", "--json"])
