@@ -30,9 +30,7 @@ Script = Generator[Any, Any, Any]
 
 JUDGED_ROWS = 2048  # judging rows, if there are more rows than SMALL_TABLE: at least this many,
 JUDGED_SHARE = 64  # one row in so many,
-MOST_JUDGED_ROWS = (
-    16384  # and at most this many. Always the maximum where rows may not leave their nodes: sums over few rows reveal more about each
-)
+MOST_JUDGED_ROWS = 16384  # and at most this many. Always the maximum where rows may not leave their nodes: sums over few rows reveal more about each
 EXTRA_COLUMNS = 32  # beyond the components, so that eigenvalues of the leak are far below
 FREQUENCIES = 192  # of each of the two sketches
 MORE_FREQUENCIES = (

@@ -212,7 +212,9 @@ class NodeModel:
             text = f"{who}: X {has} column names, but the model was fitted {fitted} them; columns are taken in the order of the fit"
             warnings.warn(text, UserWarning, stacklevel=3)
         if samples.names is not None and names is not None:
-            check_same_names(samples.names, names, f"{who}: X", "the fit")  # a better message than that their number differs
+            check_same_names(
+                samples.names, names, f"{who}: X", "the fit"
+            )  # a better message than that their number differs
             if samples.names != names and not self._told_order:
                 self._told_order = True
                 log.info(f"{who}: X has the columns in another order than the fit; they are taken by name")

@@ -203,9 +203,7 @@ def _settle_landmarks(options: Options, settings: Settings, network: Network, si
     elif options.random_features:
         m = AUTO_FEATURES if n_landmarks == "auto" else n_landmarks + n_landmarks % 2  # cos and sin
     elif n_landmarks != "auto":
-        m = (
-            n_landmarks if options.privacy is not None else min(n_landmarks, total)
-        )  # the number of rows is secret
+        m = n_landmarks if options.privacy is not None else min(n_landmarks, total)  # the number of rows is secret
     elif options.solver == "projection":
         m = min(PROJECTION_LANDMARKS, max(1, total // 10))
     else:

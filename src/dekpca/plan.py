@@ -45,7 +45,9 @@ class Plan:
     features: Features  # the columns, in the user's order
     memory_limit: int | None = None  # bytes in addition to the data
     resume: Any = None  # (known, state) of each block, from a checkpoint; None: from the start
-    checkpoint: Path | None = None  # folder for checkpoints; the run resumes from one if it exists (engines/checkpoints.py)
+    checkpoint: Path | None = (
+        None  # folder for checkpoints; the run resumes from one if it exists (engines/checkpoints.py)
+    )
 
     @classmethod
     def of(cls, parts: Sequence[Array], network: Network, options: Options, **more: Any) -> Plan:

@@ -26,7 +26,9 @@ from .spectrum import eps, to_numpy
 Array = Any
 
 LEAST_GAP = 1e-12  # relative to the first eigenvalue: eigenvalues closer than this count as equal
-HIDDEN = 0.6  # the rest may contain a component if its estimated largest eigenvalue is this fraction of the last eigenvalue
+HIDDEN = (
+    0.6  # the rest may contain a component if its estimated largest eigenvalue is this fraction of the last eigenvalue
+)
 SAFETY = 1.3  # estimates are a little low in the median (benchmarks/regimes.py)
 ROUNDING = 1e-9  # an error below this counts as zero
 SIGNIFICANT = 2.0  # times its variance: an entry whose square is smaller counts as noise

@@ -30,7 +30,9 @@ from .server import REFUSALS, SERVICE, handshake_of, heartbeat_of
 CALL = 30.0  # seconds for a handshake
 NEWS = 0.02  # seconds in which records of several nodes are batched
 CONNECT = 10.0  # seconds for a connection, handshake included
-FIRST_LOOK = 0.002  # seconds until the first look for a connection, then twice as long; a TLS handshake takes milliseconds
+FIRST_LOOK = (
+    0.002  # seconds until the first look for a connection, then twice as long; a TLS handshake takes milliseconds
+)
 FIRST_DELAY, MOST_DELAY = 0.1, 2.0  # seconds before a retry
 OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),
@@ -42,7 +44,10 @@ OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", int(1000 * CONNECT)),  # time to connect
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.http2.ping_timeout_ms", 20_000),  # otherwise a dead connection is detected after a minute, whatever the keepalive settings
+    (
+        "grpc.http2.ping_timeout_ms",
+        20_000,
+    ),  # otherwise a dead connection is detected after a minute, whatever the keepalive settings
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
@@ -79,7 +84,10 @@ class Client:
                 self._report(_event_of(error))
             except TimeoutError:
                 self._report(events.Unreachable(f"no connection to {self.address}"))
-            except (ProtocolError, asyncio.InvalidStateError) as error:  # InvalidStateError: writing to a call that has ended
+            except (
+                ProtocolError,
+                asyncio.InvalidStateError,
+            ) as error:  # InvalidStateError: writing to a call that has ended
                 self._report(events.Unreachable(str(error)))
             except PeerError as error:
                 self.endpoint.fail(error)
@@ -228,7 +236,9 @@ class Client:
                 async with asyncio.timeout(max(CONNECT, 2 * period)):
                     data = await self._read(call)
                 heard = check_heartbeat(parse(wire.Heartbeat, data))
-                self._report(events.Answered())  # first: if its heartbeat stops this node, it is up, and waits for an acknowledgement
+                self._report(
+                    events.Answered()
+                )  # first: if its heartbeat stops this node, it is up, and waits for an acknowledgement
                 self._report(heard)
                 self._report(events.HeartbeatAnswered(sent))
                 with contextlib.suppress(TimeoutError):

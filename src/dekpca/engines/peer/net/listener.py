@@ -47,9 +47,7 @@ PATH = 100  # bytes in the path of a Unix socket; Linux allows 107, macOS 103
 
 # File descriptors. A node used 27, and 8 for each neighbor (tests/faults/attacks.py counts them).
 OWN = 128  # for the node's files, gRPC's own, name resolution, metrics
-PER_NEIGHBOR = (
-    3 * CONNECTIONS + 4
-)  # two connections in each direction, and as many while they are replaced
+PER_NEIGHBOR = 3 * CONNECTIONS + 4  # two connections in each direction, and as many while they are replaced
 MOST_PENDING, LEAST_PENDING = 384, 96
 
 

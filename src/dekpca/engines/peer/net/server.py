@@ -39,14 +39,14 @@ from .identity import Identity, peer_name
 from .listener import Listener, descriptors
 
 log = logging.getLogger("dekpca.peer")
-logging.getLogger("grpc._cython.cygrpc").setLevel(
-    logging.CRITICAL
-)  # it logs every cancelled call; we log what matters
+logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)  # it logs every cancelled call; we log what matters
 
 SERVICE = "dekpca.peer.v1.Peer"
 STREAMS = 4  # concurrent deliveries of one neighbor: one is active, others may be broken but not detected yet
 TOGETHER = 0.1  # seconds of messages that are synced and acknowledged together; a waiting sender sets `urgent`
-MOST_TAKEN = 1000  # unacknowledged messages of one delivery: backpressure on a neighbor that does not read acknowledgements
+MOST_TAKEN = (
+    1000  # unacknowledged messages of one delivery: backpressure on a neighbor that does not read acknowledgements
+)
 MOST_BACKLOG = 64  # chunks in memory: backpressure if the disk is slower than the network
 DISK = 0.005  # polling interval in seconds for such a disk, or for a program that must catch up
 VIEW = 0.02  # polling interval in seconds for a program that must enter a view

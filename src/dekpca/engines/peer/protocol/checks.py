@@ -33,9 +33,7 @@ MOST_AXES = 3
 MOST_RUN = 200  # characters of a run id
 MOST_WAITS = 20  # names in a heartbeat: some of the nodes that a node waits for
 MOST_ROWS = 1 << 40  # of a node; sums of rows stay exact
-WAITING = (
-    16  # messages of a neighbor that may wait for the program; then backpressure until the program has caught up
-)
+WAITING = 16  # messages of a neighbor that may wait for the program; then backpressure until the program has caught up
 # Rounds of a node with unacknowledged messages, which may be lost when a neighbor is killed.
 UNSYNCED = 500
 BROKEN_OFF = 100  # times the largest message: bytes of incomplete messages of a neighbor between two checkpoints

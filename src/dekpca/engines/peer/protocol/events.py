@@ -83,9 +83,7 @@ class Heartbeat:
     waits_for: tuple[str, ...] = ()
     view: str = ""  # of the sender's program
     process: int = 0  # a new number after each start of the node
-    statuses: Mapping[str, Status] = field(
-        default_factory=dict
-    )  # statuses of nodes that the receiver may not have
+    statuses: Mapping[str, Status] = field(default_factory=dict)  # statuses of nodes that the receiver may not have
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,7 @@ from ....network import Network, listing, natural_key
 from ..errors import Disagreement, ProtocolError
 
 MOST_NODES = 20_000
-MOST_RECORDS = (1 << 20) - (
-    1 << 16
-)  # bytes: all records fit into one handshake (one gRPC message), with the settings
+MOST_RECORDS = (1 << 20) - (1 << 16)  # bytes: all records fit into one handshake (one gRPC message), with the settings
 
 Record = tuple[tuple[str, ...], int]  # neighbors, rows
 
@@ -65,7 +63,9 @@ class Membership:
             )
         size = sum(size_of(name, around) for name, (around, _) in new.items())
         mentioned = {o for around, _ in new.values() for o in around if o not in self.records and o not in new}
-        first = sum(other not in self._missing for other in [*mentioned, *new])  # names that no record has mentioned yet
+        first = sum(
+            other not in self._missing for other in [*mentioned, *new]
+        )  # names that no record has mentioned yet
         self._check_room(len(self.records) + len(self._missing) + first, size, source)
         self._check_edges(new)
         for name, (around, _) in new.items():

@@ -75,12 +75,12 @@ class Neighbor:
     window: SendWindow = field(default_factory=SendWindow)
     received: set[int] = field(default_factory=set)  # rounds of its messages that can be read
     knows: set[str] = field(default_factory=set)  # nodes whose records it has: sent by it, or to it
-    has: dict[str, int] = field(
-        default_factory=dict
-    )  # the versions of statuses that it has: sent by it, or to it
+    has: dict[str, int] = field(default_factory=dict)  # the versions of statuses that it has: sent by it, or to it
     heartbeat: events.Heartbeat = field(default_factory=events.Heartbeat)  # the last one
     told: Told | None = None  # its progress, from that heartbeat
-    silence: tuple[float, float] | None = None  # seconds since our last answer, as the neighbor reported, and when it did
+    silence: tuple[float, float] | None = (
+        None  # seconds since our last answer, as the neighbor reported, and when it did
+    )
     answered_at: float | None = None  # when it last answered this node
     heard_at: float | None = None  # when it first called this node
     chunk_at: float = 0.0  # when the last chunk of a message arrived

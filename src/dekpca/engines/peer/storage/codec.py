@@ -64,7 +64,13 @@ CLASSES = {
         State,
     )
 }
-MENDED = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # not damage: the owner can correct these
+MENDED = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+}  # not damage: the owner can correct these
 SIMPLE = (bool, int, float, str, type(None))
 
 
