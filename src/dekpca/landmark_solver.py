@@ -3,8 +3,8 @@
 All results are sums over the nodes of terms that each computes from its own rows. A stage of growth has three sums:
 
     covariance   of the landmark coordinates psi          -> principal directions, found at the root of the tree
-    sketch       of the components with random features of what the landmarks miss   -> eigenvalues, and components told apart
-    accuracy     what leaves the span                     -> how good the answer is, and how many landmarks the next stage has
+    sketch       of the components with random features of what the landmarks miss   -> eigenvalues, and separated components
+    accuracy     the part outside the span                -> accuracy of the answer, and the number of landmarks of the next stage
 
 With many rows, stages use a part of them (judging.py), and at the end the covariance is summed over all rows.
 landmark_supply.py provides the landmarks. Generators, to be used with `yield from`.

@@ -6,10 +6,11 @@
     losses       lost and stuck neighbors: a node stops, or goes on with the others
     window       messages to a neighbor until it acknowledges them
     membership   the records of the network
-    views        agreement on the survivors and on the final answer when nodes are lost; view_messages has the wire
-    format handshake    settings that two nodes compare before anything else progress     which node is stuck checks
-    sizes and shapes that a neighbor may send, checked before memory is allocated wire         the format of messages
-    (protobuf)
+    views        agreement on the survivors and on the final answer, when nodes are lost; view_messages encodes them
+    handshake    settings that two nodes compare first
+    progress     which node is stuck
+    checks       sizes and shapes that a neighbor may send, checked before memory is allocated
+    wire         the format of messages (protobuf)
 
 `NodeProtocol.receive(name, event, now)` is the main entry. It changes the state of a neighbor by the table in
 neighbor.py, and returns actions; it raises an error of errors.py if the neighbor has broken the protocol. `now` is

@@ -6,11 +6,13 @@ has accepted. Neighbors forward statuses, the newest of each node counts, and a 
 So lost, repeated and late heartbeats do no harm, and a restarted node keeps its promises.
 
     accept    a node accepts any later view that includes it, is a subset of the view it has entered, and has the quorum
-    propose   nodes can reach each other by paths of edges that neither end lists as down. Of these nodes the first by name proposes a
-    view of them: it accepts it enter     all members of a view have accepted it, and no later one. If none of them
-    has voted, the program restarts there; else they only vote answer    the program has ended, and all messages are
-    acknowledged and on disk vote      all members have the answer of the view. Once in each view final     more than
-    half of all nodes of the run have voted in the same view: the answer cannot change
+    propose   nodes can reach each other by paths of edges that neither end lists as down. Of these nodes the first by
+              name proposes a view of them: it accepts it
+    enter     all members of a view have accepted it, and no later one. If none of them has voted, the program restarts
+              there; else they only vote
+    answer    the program has ended, and all messages are acknowledged and on disk
+    vote      all members have the answer of the view. Once in each view
+    final     more than half of all nodes of the run have voted in the same view: the answer cannot change
 
 Three states at the end, in this order:
 
