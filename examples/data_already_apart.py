@@ -1,7 +1,7 @@
 # %% [markdown]
-# # Data that is already apart
+# # Data that is already split
 #
-# Four hospitals measured the same thirty features of tumors. None may hand its rows to the others; none has many. Together they would see more.
+# Four hospitals measured the same thirty features of tumors. None may share its rows, and each has few.
 # (scikit-learn's breast cancer data, dealt so that hospitals differ.)
 
 # %%
@@ -24,8 +24,8 @@ def main(folder: Path = Path("hospitals")) -> dict[str, float]:
     parts = {name: X[owner == j] for j, name in enumerate(names)}
 
     # %% [markdown]
-    # No row leaves its hospital: means of clusters, sums, and nothing else (docs/privacy.md). Columns have units, so they are
-    # standardized by the mean and deviation of all four.
+    # No row leaves its hospital; only means of clusters and sums do (docs/privacy.md). Columns have units, so they
+    # are standardized by the mean and deviation over all four.
 
     # %%
     network = Network.from_edges([("aarhus", "bergen"), ("bergen", "cork"), ("cork", "delft")])
@@ -38,7 +38,7 @@ def main(folder: Path = Path("hospitals")) -> dict[str, float]:
     print("sent, by kind:", {kind: f"{int(sent.sum()) / 1e3:.1f} kB" for kind, sent in model.history_["bytes"].items()})
 
     # %% [markdown]
-    # Each hospital keeps a model of its own, in a file that says what is in it. Cork classifies tumors with it, trained on its own rows only.
+    # Each hospital has its own model, in a file that lists its contents. Cork classifies tumors with it, trained on its own rows only.
 
     # %%
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def main(folder: Path = Path("hospitals")) -> dict[str, float]:
         print(f"{what}: {accuracy[what]:.3f} of the other hospitals' tumors right")
 
     # %% [markdown]
-    # We, who hold all rows, can check what the hospitals cannot: the central answer.
+    # This script has all rows, so it can compare with the central answer, which the hospitals cannot.
 
     # %%
     central = baselines.central(X, 4, gamma=0.02, standardize=True)

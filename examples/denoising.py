@@ -1,9 +1,9 @@
 """Denoising with kernel PCA when no node has all the images.
 
-Ten archives of clean digits, each mostly of one digit, in a ring with four neighbors. A new, noisy image comes to one of them. Its
-components carry the digit and little of the noise; the pre-image of the components is the denoised digit. An archive alone knows one
-digit well and the others badly; after consensus it does nearly as well as if all archives had been pooled. The landmarks are means of
-clusters, which also make good points to learn pre-images from.
+Ten archives of clean digits, each mostly of one digit, form a ring with four neighbors. A new, noisy image arrives
+at one of them. Its components carry the digit and little of the noise; the pre-image of the components is the
+denoised digit. An archive alone represents one digit well and the others badly; after consensus it is nearly as good
+as pooled archives. The landmarks are means of clusters, which are also good points to learn pre-images from.
 
     python examples/denoising.py                     # prints mean squared errors, draws denoising.png
 """

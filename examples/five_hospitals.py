@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Five hospitals, and nothing but noise on the wire
+# # Five hospitals with differential privacy
 #
-# Five hospitals have images of digits, each mostly of two kinds (scikit-learn's digits, copied with noise until there are enough:
-# differential privacy is for many rows). They want the components of all images together, and to tell nobody about any single
-# image. (docs/privacy.md)
+# Five hospitals have images of digits, each mostly of two kinds (scikit-learn's digits, copied with noise, since
+# differential privacy needs many rows). They want the components of all images together, without revealing any
+# single image (docs/privacy.md).
 
 # %%
 from pathlib import Path
@@ -29,10 +29,11 @@ def main(
     parts = {name: X[owner == j] for j, name in enumerate(NAMES)}
 
     # %% [markdown]
-    # Before anybody says yes: what would epsilon = 1 give? `dekpca privacy --rows 15000 --epsilon 1 --points public.npz --gamma 1e-3` answers from
-    # public images alone. Then the fit. Each hospital adds its share of the noise and its masks; the ledger says what was spent, and a second fit
-    # would be refused. `engine="peer"` runs five processes with certificates, which talk over TLS; hospitals themselves use `dekpca node run`, with
-    # the same settings in node.toml (docs/privacy.md).
+    # Before the fit, `dekpca privacy --rows 15000 --epsilon 1 --points public.npz --gamma 1e-3` estimates the
+    # accuracy for epsilon = 1, from public images alone. In the fit each hospital adds its share of the noise and
+    # its masks; the ledger records the epsilon spent, and a second fit would be refused. `engine="peer"` runs five
+    # processes with certificates, connected by TLS; real hospitals use `dekpca node run`, with the same settings in
+    # node.toml (docs/privacy.md).
 
     # %%
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +48,7 @@ def main(
     print(f"estimated agreement of the span of three components: {model.span_accuracy_:.4f}")
 
     # %% [markdown]
-    # We, who hold all rows, can check what the hospitals cannot. And cork alone?
+    # This script has all rows, so it can compare with the central answer, which the hospitals cannot; and with cork alone.
 
     # %%
     some = rng.choice(rows, 2000, replace=False)
@@ -70,7 +71,7 @@ def span_agreement(Z: np.ndarray, central: np.ndarray) -> float:
 
 
 def figure(path: Path, central, together, alone, labels, images) -> None:
-    """What they learn together, and what is on the wire while they do."""
+    """The components found together, and the messages meanwhile."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -90,7 +91,7 @@ def figure(path: Path, central, together, alone, labels, images) -> None:
         ("cork alone", alone),
     )
     for ax, (title, Z) in zip(axes[1:], clear, strict=True):
-        left, _, right = np.linalg.svd(Z.T @ central)  # turned as the first is, as far as it can be
+        left, _, right = np.linalg.svd(Z.T @ central)  # rotated to match the first (Procrustes)
         ax.scatter(*(Z @ left @ right)[:, :2].T, c=labels, cmap="tab10", s=4)
         ax.set_title(title)
         ax.set_xticks([])

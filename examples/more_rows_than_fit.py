@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Kernel PCA on more rows than a central one can hold
 #
-# 30,000 rows: their kernel matrix would need 7.2 GB. As 150 nodes of 200 rows in one process, with the one-shot solver, no node holds more
-# than its own rows and 200 centres. No central answer on all rows exists to compare with; a central kernel PCA of a tenth of them does.
+# 30,000 rows: their kernel matrix would need 7.2 GB. As 150 nodes of 200 rows in one process, a node holds only its
+# own rows and the landmarks. The answer is compared with central kernel PCA of a tenth of the rows, since that of
+# all rows does not fit.
 
 # %%
 import numpy as np
@@ -11,7 +12,7 @@ from dekpca import DecentralizedKernelPCA, Network, baselines
 
 
 def rings(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Three noisy circles in ten dimensions: nothing that a linear PCA could tell apart."""
+    """Three noisy circles in ten dimensions, which linear PCA cannot separate."""
     rng = np.random.default_rng(seed)
     ring, angle = rng.integers(0, 3, rows), rng.uniform(0, 2 * np.pi, rows)
     plane = (1.0 + ring)[:, None] * np.c_[np.cos(angle), np.sin(angle)]
@@ -34,7 +35,7 @@ def main(rows: int = 30_000) -> np.ndarray:
     new, ring = rings(2_000, seed=1)
     sample = baselines.central(X[:: max(1, rows // 3_000)], 3, gamma=0.3)
     values, truth = model.transform(new), sample.transform(new)
-    # the first two components have equal eigenvalues (the rings are round), so compare what they span: correlations between the two sets of values
+    # the first two components have equal eigenvalues (the rings are round), so compare spans, by canonical correlations of the two sets of values
     q, r = (np.linalg.qr(v - v.mean(axis=0))[0] for v in (values, truth))
     agreement = np.linalg.svd(q.T @ r, compute_uv=False)
     print("canonical correlations with kernel PCA of a tenth of the rows:", np.round(agreement, 4))

@@ -19,8 +19,8 @@ def main(folder: Path = Path("figure-samples"), repeats: int = 3) -> list[dict]:
     source = runner.Source(X, y, gamma=1e-3, name="scikit-learn's digits")
 
     # %% [markdown]
-    # An experiment is data: which cells, how to measure one, how to draw all. Finished repeats are kept in a CSV file; run this twice and the second
-    # run only draws.
+    # An experiment is data: the cells, a function that measures one, a function that draws all. Finished repeats are
+    # stored in a CSV file, so a second run only draws.
 
     # %%
     experiment = paper.EXPERIMENTS["samples"]

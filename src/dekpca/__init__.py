@@ -1,4 +1,4 @@
-"""dekpca: decentralized kernel PCA. Data stays on its node, nodes talk to their neighbors only, everybody gets the answer."""
+"""dekpca: decentralized kernel PCA. Data stays on its node, nodes talk to their neighbors only, and all nodes get the answer."""
 
 from . import baselines, metrics
 from ._version import __version__

@@ -1,3 +1,3 @@
-"""The version, for whoever must compare it with that of another process or file."""
+"""The version, to compare with that of another process or file."""
 
 __version__ = "0.1.0"

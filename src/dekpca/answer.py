@@ -132,10 +132,10 @@ def pair_sums(block: Block, space: Space, values: Array) -> Script:
 
 
 def pair_shares(block: Block) -> np.ndarray:
-    """(B, d, d): the part of each pair of different nodes that falls to this node: one over the number of nodes with both in reach."""
+    """(B, d, d): the weight of each pair of different nodes in this node's sum: one over the number of nodes with both in their neighborhood."""
     watchers, J = block.network.watchers, len(block.network)
     rows = np.repeat(np.arange(J), np.diff(watchers.indptr))
-    known = rows * J + watchers.indices  # sorted: the indices of each row are
+    known = rows * J + watchers.indices  # sorted, since the indices of each row are sorted
     wanted = block.slots[:, :, None] * J + block.slots[:, None, :]
     shares = 1.0 / watchers.data[np.searchsorted(known, wanted.ravel())].reshape(wanted.shape)
     shares[:, np.arange(block.n_slots), np.arange(block.n_slots)] = 0.0
@@ -176,10 +176,10 @@ def landmark_answer(block: Block, options: Options, known: Known, found: Found) 
 def better_of(
     block: Block, options: Options, known: Known, answer: Answer, psi: Array, values: Array, turn: Array
 ) -> Script:
-    """The answer of the iteration, or of the landmarks it began from, whichever is estimated to be better; and its accuracy.
+    """The answer of the iteration or of the landmarks at its start, whichever has the smaller estimated error; and its accuracy.
 
-    `psi` (B, n, m) and `values` (B, n, q) are landmark coordinates, centred if the problem is, and the iterate at each node's own rows; `turn`
-    (q, k) makes components of the iterate.
+    `psi` (B, n, m) are the landmark coordinates (centred if the problem is) and `values` (B, n, q) the iterate, at
+    each node's own rows; `turn` (q, k) maps the iterate to components.
     """
     xp, (q, k) = aac.array_namespace(values), turn.shape
     assert isinstance(answer.marks, Landmarks)
@@ -190,18 +190,18 @@ def better_of(
     directions, exact = known.directions[:, :there], known.landmark_values[:there]
     psi = FlatRows(block, psi).X
     on_marks = (psi @ directions) / xp.sqrt(exact)
-    # What leaks out of the iterate's columns lies far below them; both are judged together with the landmarks' other components.
+    # Eigenvalues of the leak are far below those of the iterate's columns; both are judged with the landmarks' other components.
     together = xp.concat([FlatRows(block, values).X, on_marks[:, q:]], axis=1)
     apart = answer.history["residual"][-1, :] ** (2 * NEARLY_MAXIMUM)
     whole, disagreement = yield from sums_of_all(block, options, psi, together, xp.sum(apart))
 
-    most = most_frequencies(block.samples.shape[2])  # they cost little beside the iterations
+    most = most_frequencies(block.samples.shape[2])  # cheap compared with the iterations
     judged = Judged.of(block, options, answer.kernel, FlatRows(block, block.samples), most)
     judged.marks, judged.psi = answer.marks, judged.of_all(psi) + (0.0 if known.mean is None else known.mean)
     start = yield from judge_values(block, options, judged, judged.of_all(on_marks), exact)
     iterate = yield from judge_values(block, options, judged, judged.of_all(together), None, whole=whole)
-    # Our components may be as far off as they are from those that the judge makes of the same functions (whose noise is in its estimate), or as
-    # neighbors disagree.
+    # The error is at least the distance from the components that the judge finds in the same functions (its estimate
+    # includes their noise), and at least the disagreement between neighbors.
     both = np.concatenate(
         [to_numpy(iterate.turn), np.pad(to_numpy(turn), ((0, together.shape[1] - q), (0, 0)))], axis=1
     )

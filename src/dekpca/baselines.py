@@ -1,7 +1,6 @@
-"""What the decentralized answer is compared with: central, local and neighborhood kernel PCA.
+"""References for the decentralized answer: central, local and neighborhood kernel PCA.
 
-Each returns node models, so that whatever works on the one works on the other. They see all data they are given;
-nothing here is decentralized.
+Each returns node models, with the same interface as a fit. They use all data in one place; nothing here is decentralized.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .node_model import Function, Held, NodeModel
 Array = Any
 
 IN_COMMON = 1e-6  # a direction with a smaller part outside some node's span counts as common to all
-ARPACK_ROWS = 2000  # from here on a few eigenvectors are found faster by ARPACK than by LAPACK
+ARPACK_ROWS = 2000  # from here on ARPACK finds a few eigenvectors faster than LAPACK
 
 
 def central(
@@ -67,7 +66,7 @@ def local(
     normalize: bool = False,
     standardize: bool = False,
 ) -> list[NodeModel]:
-    """Kernel PCA of each node's own data: what a node has before it talks to anybody.
+    """Kernel PCA of each node's own data: what a node has without communication.
 
     Examples
     --------
@@ -151,10 +150,10 @@ def plain_consensus(
     normalize: bool = False,
     standardize: bool = False,
 ) -> list[NodeModel]:
-    """The best functions under the constraint w_j = w_q, every node centred by its own mean: what the paper's Fig. 1 warns of.
+    """The best functions under the constraint w_j = w_q, every node centred by its own mean (the paper's Fig. 1).
 
-    A function that all nodes express lies in the intersection of the spans of their samples. One node with poor data makes that small; for
-    most kernels it is empty, and the functions are zero.
+    A function that all nodes can represent lies in the intersection of the spans of their samples. One node with
+    poor data makes the intersection small; for most kernels it is empty, and the functions are zero.
 
     Examples
     --------
@@ -204,7 +203,7 @@ def plain_consensus(
 
 
 def _samples(parts: Sequence[Array]) -> tuple[list[np.ndarray], Features]:
-    """Matrices of numbers, on NumPy, with named columns in the order in which the estimator computes with them."""
+    """Matrices of numbers, on NumPy, with named columns in the internal order of the estimator."""
     owners = [f"part {j}" for j in range(len(parts))]
     given = [Samples.of(part, owner) for part, owner in zip(parts, owners, strict=True)]
     check_all_named(given, owners)
@@ -218,7 +217,7 @@ def _samples(parts: Sequence[Array]) -> tuple[list[np.ndarray], Features]:
 
 
 def _standardized(parts: Sequence[np.ndarray], wanted: bool) -> tuple[Sequence[np.ndarray], Columns | None]:
-    """Columns scaled by the mean and standard deviation of all the data, as the network would."""
+    """Columns scaled by the mean and standard deviation of all the data, as in a network."""
     if not wanted:
         return parts, None
     X = np.concatenate(parts)

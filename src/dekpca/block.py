@@ -1,8 +1,8 @@
-"""Blocks: nodes that one process works on together, padded to one shape.
+"""Blocks: nodes that one process computes together, padded to one shape.
 
 A block holds nodes with the same number of neighbors and about the same number of samples. A peer is a block of one.
-Here is what the block's program may know: the samples of its nodes, and the topology (names, tree, sizes). Index
-arithmetic is NumPy on the host; the samples may live on any device.
+A block has all that its program may know: the samples of its nodes, and the topology (names, tree, sizes). Index
+arithmetic is NumPy on the host; the samples may be on any device.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Block:
     slots: np.ndarray  # (B, d) node numbers
     samples: Array  # (B, n, M), zeros below a node's own rows
     n_near: int  # most samples in a slot
-    borrowed: bool = False  # the samples are a view of what was given
-    gram_bytes: float = math.inf  # of Gram blocks that may be kept; the others are computed whenever they are used
+    borrowed: bool = False  # the samples are a view of the user's array
+    gram_bytes: float = math.inf  # limit for stored Gram blocks; the others are recomputed at each use
     common: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # the same for all blocks of a process
     flat: bool = False  # samples are (1, rows, M), those of all nodes without padding (`flat_block`)
     order: np.ndarray | None = (
-        None  # of a flat block: where in the samples the rows of its nodes are, one node after the other; None: just so
+        None  # of a flat block: positions of the nodes' rows in the samples, node by node; None: in this order already
     )
     sealer: Any = None  # privacy.masks.Sealer of a block of one node: network sums leave it under masks
 
     def once(self, what: str, version: Any, compute: Callable[[], Any]) -> Any:
-        """What all nodes work out alike, from what all of them know: worked out once for all blocks of a process. The last version is kept."""
+        """A value that all nodes compute alike from common knowledge: computed once for all blocks of a process. The last version is cached."""
         kept = self.common.get(what)
         if kept is None or kept[0] != version:
             kept = self.common[what] = version, compute()
@@ -82,7 +82,7 @@ class Block:
 
     @cached_property
     def everywhere(self) -> Edges:
-        """All slots of all nodes, in the order in which a (B, d, ...) array holds them."""
+        """All slots of all nodes, in the order of a (B, d, ...) array."""
         rows, slots = np.divmod(np.arange(self.slots.size), self.n_slots)
         return Edges(rows, slots)
 
@@ -95,28 +95,28 @@ class Block:
 
     def masked(self, x: Array, nodes: slice = slice(None)) -> Array:
         """x (b, n, ...) of some nodes with zeros for padding."""
-        if self.flat or int(self.own_sizes.min()) == self.samples.shape[1]:  # there is none
+        if self.flat or int(self.own_sizes.min()) == self.samples.shape[1]:  # no padding
             return x
         return x * self.mask[nodes, :, None]
 
     def data_bound(self, power: int = 1) -> float:
-        """A public bound on sums over all rows of products of so many entries; of use where sums are sealed."""
+        """A public bound on sums over all rows of products of so many entries; needed for sealed sums."""
         largest = 1.0 if self.sealer is None else self.sealer.largest
         return float(self.sizes.sum()) * largest**power
 
     def kernel_bound(self, kernel: Kernel) -> float:
-        """A public bound on k(x, y), at least 1; of use where sums are sealed."""
+        """A public bound on k(x, y), at least 1; needed for sealed sums."""
         return 1.0 if self.sealer is None else self.sealer.kernel_bound(kernel, int(self.samples.shape[2]))
 
     def array(self, values: Any) -> Array:
-        """Host numbers as an array beside the samples, in their dtype."""
+        """Host numbers as an array on the device of the samples, in their dtype."""
         xp = aac.array_namespace(self.samples)
         host = np.asarray(values, dtype=np.float64)
         return xp.asarray(host, dtype=self.samples.dtype, device=aac.device(self.samples))
 
     def exchange(self, kind: str, own: Array, shared: Array, back: bool = False) -> Exchange:
-        """With all neighbors: `own` (B, d, ...) about the sender's samples or, on the way back, about the receiver's; `shared` rows in shared
-        coordinates."""
+        """With all neighbors: `own` (B, d, ...) has rows for the sender's samples or, in the reply, for the
+        receiver's; `shared` has rows in shared coordinates."""
         sent, near = self.said_sizes, self.near_sizes.ravel()
         if back:
             return Exchange(kind, own, shared, lengths=near, arriving=sent, rows=self.samples.shape[1])
@@ -166,7 +166,7 @@ def size_class(n: Any) -> Any:
 
 
 class Dealt(Sequence[Array]):
-    """The parts of one array: those rows of X that each node holds. With `borrow`, X is not copied where rows lie in order."""
+    """The parts of one array: the rows of X of each node. With `borrow`, X is not copied if the rows are in order."""
 
     def __init__(self, X: Array, rows: Sequence[np.ndarray], borrow: bool = False):
         self.X, self.rows, self.borrow = X, rows, borrow
@@ -194,7 +194,7 @@ class Dealt(Sequence[Array]):
         return xp.reshape(take(self.X, places.ravel()), shape) * there
 
     def lends(self, members: np.ndarray) -> bool:
-        """Whether the parts of these nodes are views of X: of one size, one after the other."""
+        """Whether the parts of these nodes can be views of X: of equal size and consecutive."""
         if not self.borrow or len({len(self.rows[i]) for i in members}) > 1:
             return False
         flat = np.concatenate([self.rows[i] for i in members])
@@ -228,7 +228,7 @@ def pad_rows(x: Array, rows: int, axis: int = 0) -> Array:
 def flat_block(
     parts: Sequence[Array], network: Network, nodes: Sequence[int] | None = None, sizes: Any = None
 ) -> Block:
-    """All hosted nodes as one block, for programs that only sum over rows: no padding, and rows that were dealt are not copied.
+    """All hosted nodes as one block, for programs that only sum over rows: no padding, and dealt rows are not copied.
 
     Arguments as for `make_blocks`. Such a block has no slots for neighbors.
     """
@@ -257,9 +257,9 @@ def flat_block(
 
 
 class FlatRows:
-    """The rows of a block's nodes without padding: of its samples, or of anything else (B, n, ...) that has a row for each.
+    """The rows of a block's nodes without padding: of its samples, or of any array (B, n, ...) with a row for each sample.
 
-    `X` has them in any order; `at` says where those of a node are.
+    `X` has them in any order; `at` has the positions of a node's rows.
     """
 
     def __init__(self, block: Block, samples: Array):
@@ -272,11 +272,11 @@ class FlatRows:
         self.starts = np.concatenate([[0], np.cumsum(block.own_sizes)])
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Where in X the rows are that have these places if counted node by node."""
+        """Positions in X of rows that are numbered node by node."""
         return places if self.order is None else self.order[places]
 
     def of(self, b: int) -> Array:
-        """Those of one node."""
+        """The rows of one node."""
         if self.order is not None:
             return take(self.X, self.at(np.arange(self.starts[b], self.starts[b + 1])))
         return self.X[int(self.starts[b]) : int(self.starts[b + 1]), :]

@@ -1,7 +1,6 @@
-"""Parameters that have several forms, parsed once into values: noise, where landmarks come from, penalties.
+"""Parameters that have several forms, parsed once into values: noise, source of landmarks, penalties.
 
-A user gives a word, a number, an array or a function. Here it is checked and becomes a value of one type, so that nothing behind has to ask
-which form it had.
+A user gives a word, a number, an array or a function. Here it is checked and becomes a value of one type, so that other code need not know its form.
 """
 
 from __future__ import annotations
@@ -64,19 +63,19 @@ class LandmarkSource:
 
 # ---------------------------------------------------------------------- penalties
 class PenaltyRule:
-    """How large the penalties are: of each node by its own spectrum, or of all nodes by the iteration."""
+    """The penalties: of each node from its own spectrum, or of all nodes from the number of the iteration."""
 
     @property
     def rho(self) -> Any:
-        """The parameter that means this rule."""
+        """The parameter for this rule."""
         raise NotImplementedError
 
     def of_spectrum(self, top: np.ndarray, cubes: Callable[[], np.ndarray], n_slots: int) -> np.ndarray | None:
-        """Penalties (B,) from lam_1 of each K_j and, if a rule asks for it, the sum of its lam^3; None for rules of the iteration."""
+        """Penalties (B,) from lam_1 of each K_j and, for rules that need it, the sum of its lam^3; None for rules by iteration."""
         return None
 
     def at(self, iteration: int, own: bool) -> float:
-        """The penalty on the node's own constraint, or on a neighbor's; only of rules of the iteration."""
+        """The penalty on the node's own constraint, or on a neighbor's; only for rules by iteration."""
         raise NotImplementedError
 
 
@@ -133,7 +132,7 @@ class PenaltyFunction(PenaltyRule):
 
 
 def penalty_rule(rho: Any, max_iter: int) -> PenaltyRule:
-    """The rule that `rho` stands for; every penalty of it must be a number above 0."""
+    """The rule for a value of `rho`; every penalty must be a number above 0."""
     if isinstance(rho, str):
         if rho not in ("auto", "paper-bound"):
             raise ValueError(f"rho={rho!r}: known are 'auto', 'paper-bound', a positive number, and a schedule")

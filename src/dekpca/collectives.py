@@ -23,8 +23,8 @@ def network_sum(
 ) -> Generator[Reduce, Array, Array]:
     """The sum of `value` (length,) over all blocks of the network, or what the root makes of it (`finish`), an array (size,).
 
-    To be used with `yield from` inside a node's program. `bound` is a public bound on the entries of the sum of sizes, by which sums under masks
-    are scaled (privacy/masks.py).
+    To be used with `yield from` inside a node's program. `bound` is a public bound on the entries of the sum of
+    absolute values; it scales sums under masks (privacy/masks.py).
     """
     sealer, size = block.sealer, value.shape[0] if size is None else size
     then = finish or _as_it_is

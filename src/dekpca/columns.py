@@ -1,7 +1,8 @@
-"""Named columns: what a DataFrame, a csv or a parquet file becomes before anything is computed.
+"""Named columns of a DataFrame, a csv or a parquet file.
 
-Where columns have names, the names decide, not the places: nodes may hold the same columns in another order. Everything is computed with the
-columns in natural order of their names, so that no bit of an answer depends on the order in a file. Users see the order they gave.
+Columns with names are matched by name: nodes may hold the same columns in another order. The internal order is the
+natural order of the names, so that no bit of an answer depends on the order in a file. Users see the order they
+gave.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Samples:
 
     @classmethod
     def of(cls, X: Any, who: str) -> Samples:
-        """From a DataFrame, an array or a Samples. Names that are not texts are no names, as in scikit-learn."""
+        """From a DataFrame, an array or a Samples. Names that are not strings are ignored, as in scikit-learn."""
         if isinstance(X, Samples):
             return X
         names = column_names(X, who)
@@ -58,7 +59,7 @@ class Samples:
 
 
 def column_names(X: Any, who: str) -> tuple[str, ...] | None:
-    """The names of a DataFrame's columns; None for what has none."""
+    """The names of a DataFrame's columns; None without names."""
     if not is_frame(X) or not len(X.columns):
         return None
     texts = [isinstance(name, str) for name in X.columns]
@@ -100,7 +101,7 @@ ENCODE_DATES = "encode it as a number, such as days since a fixed date"
 
 
 def check_unique(names: Sequence[str], who: str) -> None:
-    """Refuse names that come more than once."""
+    """Refuse duplicate names."""
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise ColumnError(
@@ -109,7 +110,7 @@ def check_unique(names: Sequence[str], who: str) -> None:
 
 
 def closest(name: str, among: Sequence[str]) -> str | None:
-    """The name that was probably meant: the same but for case and blanks, or a similar one."""
+    """The name that was probably meant: equal up to case and blanks, or similar."""
     folded = {other.casefold().strip(): other for other in among}
     same = folded.get(name.casefold().strip())
     if same is not None:
@@ -119,7 +120,7 @@ def closest(name: str, among: Sequence[str]) -> str | None:
 
 
 def check_same_names(names: Sequence[str], expected: Sequence[str], who: str, other: str) -> None:
-    """Refuse names that are not the expected ones, in whatever order; the message lists what is missing, unknown or perhaps renamed."""
+    """Refuse names that are not the expected ones, in any order; the message lists missing, unknown and possibly renamed columns."""
     have, wanted = set(names), set(expected)
     if have == wanted:
         return
@@ -136,14 +137,14 @@ def check_same_names(names: Sequence[str], expected: Sequence[str], who: str, ot
 
 @dataclass(frozen=True)
 class Features:
-    """The columns of a fit: how many, and their names in the order in which the user has them."""
+    """The columns of a fit: how many, and their names in the user's order."""
 
     count: int
     names: tuple[str, ...] | None = None
 
     @cached_property
     def order(self) -> np.ndarray | None:
-        """Which column of the user's is the i-th to compute with; None where that is the order they are in."""
+        """For each column in internal order, its number in the user's order; None if the orders are equal."""
         if self.names is None:
             return None
         order = np.array(sorted(range(self.count), key=lambda i: natural_key(self.names[i])))  # type: ignore[index]
@@ -151,25 +152,25 @@ class Features:
 
     @property
     def sorted_names(self) -> tuple[str, ...] | None:
-        """The names in the order in which columns are computed with."""
+        """The names in internal order."""
         return None if self.names is None else tuple(sorted(self.names, key=natural_key))
 
     def describe(self, place: int) -> str:
-        """The column at a place in the order of computing, in the user's words."""
+        """The column with this number in internal order, as the user knows it."""
         if self.sorted_names is not None:
             return f"column {self.sorted_names[place]!r}"
         return f"column {place}"
 
     def to_sorted(self, X: Array) -> Array:
-        """Columns in the user's order as they are computed with."""
+        """From the user's order to internal order."""
         return X if self.order is None else _take_columns(X, self.order)
 
     def from_sorted(self, X: Array) -> Array:
-        """Columns as they are computed with, in the user's order."""
+        """From internal order to the user's order."""
         return X if self.order is None else _take_columns(X, np.argsort(self.order))
 
     def arrange(self, samples: Samples, who: str, other: str) -> Array:
-        """The columns of samples as they are computed with: by name or, where either side has none, in the user's order."""
+        """Samples with columns in internal order: by name or, if either side has no names, from the user's order."""
         if self.names is not None and samples.names is not None:
             check_same_names(samples.names, self.names, who, other)
             return Features(self.count, samples.names).to_sorted(samples.X)
@@ -181,7 +182,7 @@ class Features:
 
 
 def check_all_named(parts: Sequence[Samples], owners: Sequence[str]) -> None:
-    """Refuse parts of which some have names and some have none, or other names than the first; say once which have another order."""
+    """Refuse parts of which only some have names, or with names other than the first's; report once which have another order."""
     first, owner = parts[0], owners[0]
     for part, other in zip(parts, owners, strict=True):
         if (part.names is None) != (first.names is None):

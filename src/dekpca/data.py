@@ -1,6 +1,6 @@
-"""Samples from a file: every column gets its role, features become numbers, missing values are treated.
+"""Samples from a file: columns get roles, features become numbers, missing values are handled.
 
-file_formats.py opens the file. Whatever is wrong with it is said in one line with what to do about it.
+file_formats.py opens the file. An error is one line, with the remedy.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MISSING: tuple[Missing, ...] = ("error", "drop", "mean")
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns of a file are for. Columns with a role are not among the features.
+    """The roles of the columns of a file. Columns with a role are not features.
 
     Parameters
     ----------
     owner, label, id : str, optional
-        The column (or array of an archive) that names each row's node, its class, or the row itself. Without `label`, a column or array
-        called y, label, labels, target or gnd is taken for it.
+        The column (or array of an archive) that names each row's node, its class, or the row itself. The default of
+        `label` is a column or array called y, label, labels, target or gnd.
     columns : sequence of str, optional
         The features; the other columns are left out. Default: all columns without a role.
     drop : sequence of str
@@ -43,9 +43,9 @@ class Roles:
         Columns of categories, each of which becomes a feature called column=category with the values 0 and 1; None takes the categories
         that the file has.
     ignore : sequence of str
-        Columns to leave out where they are there.
+        Columns to leave out, if they exist.
     keep : sequence of str
-        Columns that are not taken for the label though they are called like one.
+        Columns that are features in spite of a label's name.
     """
 
     owner: str | None = None
@@ -59,14 +59,14 @@ class Roles:
 
     @property
     def mentioned(self) -> list[str]:
-        """Columns that must be there."""
+        """Columns that must exist."""
         named = (self.owner, self.label, self.id, *(self.columns or ()), *self.drop, *self.one_hot)
         return [name for name in named if name is not None]
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Samples, and what else the file had for each row. A missing value that may stay is NaN."""
+    """Samples, and the other values that the file has for each row. A missing value that may stay is NaN."""
 
     X: np.ndarray
     names: tuple[str, ...] | None = None  # of the columns
@@ -91,9 +91,9 @@ def read(path: str | Path, roles: Roles | None = None, missing: Missing = "error
         or without a header), .parquet, .mat, or idx (MNIST's *-images-idx3-ubyte, plain or .gz; labels are taken from the *-labels-idx1-ubyte
         beside it).
     roles : Roles, optional
-        What the columns are for.
+        The roles of the columns.
     missing : {"error", "drop", "mean"}
-        What to do about rows with missing values: refuse the file, leave the rows out, or keep NaN for the network's mean to take its place.
+        For rows with missing values: refuse the file, leave the rows out, or keep NaN, which the network's mean will replace.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def read(path: str | Path, roles: Roles | None = None, missing: Missing = "error
 
 
 def column_names(path: str | Path) -> list[str]:
-    """The names of a file's columns and, in an archive, of the arrays beside the samples."""
+    """The names of a file's columns and, in an archive, of the other arrays."""
     path = Path(path)
     with reading(path):
         source = open_source(path, set())
@@ -214,7 +214,7 @@ def _one_hot(
 
 
 def _without_missing(path: Path, data: Data, missing: Missing, where: Callable[[int], str]) -> Data:
-    """As `missing` has it; infinite numbers are refused in any case."""
+    """Apply `missing`; infinite numbers are refused in any case."""
     if missing not in MISSING:
         raise ValueError(f"missing={missing!r}: known are {', '.join(MISSING)}")
     if not np.issubdtype(data.X.dtype, np.floating):
@@ -263,7 +263,7 @@ def _warn_of_ids(path: Path, names: Sequence[str], X: np.ndarray) -> None:
 
 
 def remembered(roles: Roles, sources: Sequence[Data]) -> dict[str, Any]:
-    """What a model keeps, so that `dekpca transform` takes files with the same columns."""
+    """What a model stores, so that `dekpca transform` takes files with the same columns."""
     ignored = dict.fromkeys(name for source in sources for name in source.ignored)
     return {
         "id": roles.id,

@@ -1,4 +1,4 @@
-"""Dealing: which node holds which rows, and on which network, where a user leaves that open."""
+"""Dealing rows to nodes, and making a network if the user gives none."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from .network import Network, listing, natural_key
 
-ROWS_A_NODE = 200  # when the number of nodes is left to us
-DEGREE = 4  # of the random regular network we then make
+ROWS_A_NODE = 200  # if the user gives no number of nodes
+DEGREE = 4  # of the random regular network made then
 
 Wanted = Network | int | None  # the parameter `network`
 
 
 def make_network(wanted: Wanted, n_nodes: int, seed: int) -> Network:
-    """The network given, or a random one of as many nodes as were asked for, or of `n_nodes`."""
+    """The given network, or a random one of the given number of nodes, or of `n_nodes`."""
     if isinstance(wanted, Network):
         return wanted
     count = n_nodes if wanted is None else int(wanted)
@@ -27,7 +27,7 @@ def make_network(wanted: Wanted, n_nodes: int, seed: int) -> Network:
 
 
 def named_network(wanted: Wanted, names: Sequence[str], seed: int) -> Network:
-    """The network over these names: the one given, or one made for them."""
+    """The network over these names: the given one, or one made for them."""
     if isinstance(wanted, Network):
         network = wanted
     else:
@@ -98,7 +98,7 @@ def deal_by_label(wanted: Wanted, labels: Any, n_rows: int, seed: int) -> tuple[
 
 
 def node_numbers(nodes: Sequence[Any], network: Network) -> list[int]:
-    """Nodes given by name or, where that is no name, by number."""
+    """Nodes given by name or, if no node has that name, by number."""
     numbers = []
     for node in nodes:
         by_number = isinstance(node, Integral) and 0 <= int(node) < len(network)

@@ -1,4 +1,4 @@
-"""DecentralizedKernelPCA: the scikit-learn estimator. It validates, deals, plans, lets an engine run the plan, and publishes the result."""
+"""DecentralizedKernelPCA: the scikit-learn estimator. It validates, deals, plans, runs the plan on an engine, and publishes the result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Array = Any
 
 
 class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Kernel PCA of data that sits on many nodes which talk to their neighbors only.
+    """Kernel PCA of data on many nodes, which communicate with their neighbors only.
 
     Every node ends with (nearly) the components that kernel PCA would find on all the data together.
 
@@ -40,8 +40,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     n_components : int, default=2
         Number of components.
     kernel : {"rbf", "linear", "poly", "laplacian", "sigmoid", "cosine"} or callable, default="rbf"
-        A callable maps two sample matrices to the matrix of k(a, b). It must be positive semi-definite, which sigmoid is not for most data: on a
-        network it is then refused, and a single node leaves out negative eigenvalues, with a warning, as scikit-learn does.
+        A callable maps two sample matrices to the matrix of k(a, b). The kernel must be positive semi-definite;
+        sigmoid is not for most data. An indefinite kernel is refused on a network; a single node drops negative
+        eigenvalues, with a warning, as scikit-learn does.
     gamma : float, "scale" or None, default="scale"
         Of rbf, laplacian, poly and sigmoid. "scale" is 1 / (n_features * variance of all data), by a network sum, and does not depend on the
         units of the data (of laplacian: 1 / (n_features * standard deviation)). None is 1 / n_features, scikit-learn's default for KernelPCA.
@@ -58,78 +59,83 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     update : {"proximal", "paper"}, default="proximal"
         The step for z. The paper's can diverge; it is here to reproduce the paper (see `dekpca.PAPER`).
     centering : {"global", "local"} or None, default="global"
-        Subtract the mean of the network (carried by the landmarks), of each node, or nothing.
+        Subtract the mean of the network (in landmark coordinates), of each node, or nothing.
     init : {"landmarks", "random", "local"}, default="landmarks"
         Where to start.
     rho : "auto", "paper-bound", float, sequence or callable, default="auto"
         Penalty. A sequence of (from iteration, penalty of the node itself, of its neighbors) or a callable (iteration,
         itself) -> penalty is a schedule.
     n_oversamples : "auto" or int, default="auto"
-        Extra columns; "auto" is max(4, n_components), or what fits. Without them the last component may converge
-        slowly.
+        Extra columns; "auto" is max(4, n_components), or fewer if the nodes are small. Without extra columns the last component may converge slowly.
     n_landmarks : "auto" or int, default="auto"
-        "auto" is as many as `tol` needs, at most `max_landmarks` (solver="projection": min(200, N // 10); random features: 4000). Points that
-        add nothing to the others are left out. 0 is the paper's world and needs centering "local" or None.
+        "auto" is as many as `tol` needs, at most `max_landmarks` (solver="projection": min(200, N // 10); random
+        features: 4000). Redundant points are left out. 0, as in the paper, needs centering "local" or None.
     max_landmarks : int, default=2500
-        To which n_landmarks="auto" may grow. With the default, all rows of up to 4,096 may become landmarks, which makes the answer exact.
+        Limit of n_landmarks="auto". With the default, all rows of up to 4,096 may become landmarks, which makes the answer exact.
     landmarks : {"auto", "kmeans", "samples", "gaussian", "random-features"} or array (m, columns), default="auto"
-        Points that all nodes share. "kmeans": means of clusters of at least 5 rows of a node's own data, no two of which share a row (a node with
-        fewer rows gives none). "samples": rows, drawn from the nodes in proportion to their sizes. "gaussian": points that nobody owns, drawn from a
-        Gaussian with the mean and the leading linear components of all rows. "auto": means as far as there are any, then rows or, without
-        `share_rows`, points that nobody owns. An array: points that all nodes have already, public or synthetic (checked by a fingerprint).
-        "random-features" (solver="landmarks"; rbf and laplacian kernels) has no points at all: `n_landmarks` random Fourier features from the seed,
-        by block power iterations until the squared relative residual is below `tol`.
+        Points that all nodes share. "kmeans": means of disjoint clusters of at least 5 rows of a node (a node with
+        fewer rows gives none). "samples": rows, drawn from the nodes in proportion to their sizes. "gaussian":
+        synthetic points, drawn from a Gaussian with the mean and the leading linear components of all rows. "auto":
+        means first, then rows or, without `share_rows`, synthetic points. An array: points that all nodes have
+        already, public or synthetic (checked by a fingerprint). "random-features" (solver="landmarks"; rbf and
+        laplacian kernels) uses no points but `n_landmarks` random Fourier features from the seed, with block power
+        iterations until the squared relative residual is below `tol`.
     share_rows : bool, default=True
-        Whether rows may leave their node: as landmarks, to all nodes, and in the iteration to neighbors. Without, nothing but means of rows and
-        sums do.
+        Whether rows may leave their node: as landmarks, to all nodes, and in the iteration to neighbors. If False,
+        only means of rows and sums leave it.
     missing : {"error", "mean"}, default="error"
-        What NaN in the samples means: an error, or a missing value, in whose place the column's mean over all nodes goes, from a network sum. The
-        means are kept in the node models, for new points.
+        Meaning of NaN in the samples: an error, or a missing value, which is replaced by the column's mean over all
+        nodes (a network sum). Node models keep the means for new points.
     standardize : bool, default=False
-        Scale every column by the mean and standard deviation over all nodes, from a network sum; kept in the node models, which take and give
-        points in the original units. Landmarks given as an array are scaled too; `exchange_noise` is in units of the scaled columns.
+        Scale every column by the mean and standard deviation over all nodes, from a network sum. Node models keep
+        both, and take and give points in the original units. Landmarks given as an array are scaled too;
+        `exchange_noise` is in units of the scaled columns.
     expansion : {"neighborhood", "node", "landmarks"}, default="neighborhood"
-        Through what a node evaluates new points, and what its model therefore holds: the samples of its neighborhood,
-        its own, or the landmarks alone (which are part of the others too). With solver="landmarks" it is always the
-        landmarks.
+        The points over which a node's functions are expanded, and which its model therefore holds: the samples of
+        its neighborhood, its own, or the landmarks alone (which are part of the others too). With solver="landmarks"
+        it is always the landmarks.
     exchange_noise : float or str, default=0
         Gaussian noise on samples before they leave a node (to neighbors or as landmarks), drawn once: a standard
-        deviation, or a signal to noise ratio such as "20dB". Node models then hold noisy samples only. Component values and sums are
-        still those of the samples without noise, and the noise comes from `random_state`: docs/privacy.md says what that hides.
+        deviation, or a signal to noise ratio such as "20dB". Node models then hold noisy samples only. Component
+        values and sums are still those of the samples without noise, and the noise depends on `random_state`:
+        docs/privacy.md says what this hides.
     max_iter : int, default=100
         Largest number of iterations; with update="paper" for each component.
     tol : float, default=1e-3
-        The error that is asked for: sin^2 of the largest angle between the span of the components and that of central kernel PCA, as it is
-        estimated (docs/accuracy.md). An estimate above it draws a ConvergenceWarning. In the iteration, all nodes stop together when each is done:
-        the square of its disagreement with its neighbors, and that of its change in five iterations, both relative to the size of the components, are
-        below this; 0 runs all of max_iter.
+        The target error: estimated sin^2 of the largest angle between the span of the components and that of central
+        kernel PCA (docs/accuracy.md). An estimate above it causes a ConvergenceWarning. In the iteration, all nodes
+        stop together when each has converged: the squares of its disagreement with its neighbors and of its change
+        in five iterations, both relative to the size of the components, are below `tol`. 0 runs all of max_iter.
     network : Network, int or None, default=None
-        A number of nodes, or None for about 200 rows a node (below 300 rows that is one node, and so central kernel PCA): a
-        seeded random 4-regular network (complete up to 5 nodes).
+        A number of nodes, or None for about 200 rows per node, gives a seeded random 4-regular network (complete up
+        to 5 nodes). Below 300 rows None is one node, which is central kernel PCA.
     engine : {"local", "mpi", "peer"}, default="local"
-        What hosts the nodes and carries their messages: one process, or the ranks that `mpiexec` started (docs/clusters.md), each
-        of which calls `fit_parts` with the samples of its own nodes; or a process for each node, started here, with gRPC and TLS between them,
-        which is for trying what owners of nodes do with `dekpca node run` (docs/peers.md).
+        What hosts the nodes and carries their messages. "local": one process. "mpi": the ranks that `mpiexec`
+        started (docs/clusters.md), each of which calls `fit_parts` with the samples of its own nodes. "peer": a
+        process for each node, started here, with gRPC and TLS between them; this is to try out `dekpca node run`
+        (docs/peers.md).
     dtype : "float32", "float64" or None, default=None
-        To compute in; None is that of the data.
+        The dtype to compute in; None is that of the data.
     copy_X : bool, default=True
-        False: where the rows of the nodes lie in X one after the other (`nodes` in order, nodes of one size), X is not copied. The fitted model then
-        refers to it, so it must not be changed.
+        If False, X is not copied where the rows of the nodes are consecutive (`nodes` in order, nodes of equal
+        size). The fitted model then refers to X, which must not be changed.
     device : str or None, default=None
-        Where NumPy data is to be computed on, such as "cuda": it goes there as a PyTorch tensor (pip install 'dekpca[gpu]'), and answers come
-        back as NumPy. None: where the data is; tensors that are on a device already stay there, and so do the answers.
+        The device for NumPy data, such as "cuda": it is copied there as a PyTorch tensor (pip install
+        'dekpca[gpu]'), and answers come back as NumPy. None: the device of the data; tensors stay there, and so do
+        the answers.
     memory_limit : int, str or None, default=None
-        Largest number of bytes (or "2GB") for what `fit` allocates beside the data that it is given. Gram blocks that do not fit are computed
-        again in each iteration, which gives the same answer in more time. (engine="local")
+        Largest number of bytes (or "2GB") that `fit` allocates in addition to its input. Gram blocks that do not fit
+        are recomputed in each iteration, which gives the same answer in more time. (engine="local")
     secure_sums : bool or float, default=False
-        Every network sum is over integers modulo 2^64, and leaves a node under masks that cancel in the total (docs/privacy.md). A number is a public
-        bound on the entries of the data (True: 1024). solver="landmarks"; simulated by engine="local".
+        Every network sum is over integers modulo 2^64, with masks that cancel in the total (docs/privacy.md). A
+        number is a public bound on the entries of the data (True: 1024). solver="landmarks"; simulated by
+        engine="local".
     privacy : dict or None, default=None
-        Differential privacy for each row, with secure sums: {"epsilon": 1.0, "delta": 1e-6}, and if need be "colluding" (nodes), "rank", "norm" (a
-        public bound on rows), "points_share", "ledger" (a file) and "budget". Landmarks must be public points, "gaussian" or "random-features".
+        Differential privacy for each row, with secure sums: {"epsilon": 1.0, "delta": 1e-6}, and optionally "colluding" (nodes), "rank",
+        "norm" (a public bound on rows), "points_share", "ledger" (a file) and "budget". Landmarks must be public points, "gaussian" or
+        "random-features".
     random_state : int, RandomState or None
-        Deals the rows and draws network, landmarks, noise and random starts; at each node by its name, whatever its
-        number.
+        Seed for dealing the rows and drawing network, landmarks, noise and random starts; draws of a node depend on its name, not on its number.
     diagnostics : bool, default=False
         Record the augmented Lagrangian too.
     verbose : bool, default=False
@@ -138,40 +144,41 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     Attributes
     ----------
     gamma_ : float
-        The kernel's gamma, as the fit settled it.
+        The kernel's gamma that the fit used.
     feature_names_in_ : (columns,)
-        Where the samples had named columns (a DataFrame). Nodes may have them in different orders; this is the order of X, or of the first part.
+        Only if the samples had named columns (a DataFrame). Nodes may have them in different orders; this is the order of X, or of the first part.
     accuracy_ : (n_components,)
         For each component, the estimated |correlation| of its values on all rows with those of central kernel PCA.
     span_accuracy_ : float
-        The estimated smallest cosine between the span of the components and the central one. With `privacy`, both leave out what the landmarks miss
-        of the rows if the kernel is not rbf or laplacian, or landmarks are random features.
+        The estimated smallest cosine between the span of the components and the central one. With `privacy`, both
+        ignore what the landmarks miss if the kernel is not rbf or laplacian, or landmarks are random features.
     eigenvalues_ : (n_components,)
         Estimates of the eigenvalues of the centred kernel matrix of all data.
     explained_variance_ratio_ : (n_components,)
         Eigenvalues over the trace of the centred kernel matrix.
     n_iter_ : int
-        Iterations in all; 1 where none were needed.
+        Total number of iterations; 1 if none were needed.
     converged_ : bool
     history_ : dict
         By iteration: "residual" and "change" of the worst node, "since_check" (its change since the last
         check), "objective" and, with diagnostics, "lagrangian"; "residual_by_node" (iterations, nodes). A run
-        stops where "residual" and "since_check" are below sqrt(tol). (Random features: "residual" alone.) "landmarks" and "error": by stage, how
-        many landmarks there were, and the error of the span (sin^2) that they were estimated to have. "messages" and "bytes": by phase, what
-        each node sent. Phases: landmarks (passed on), fingerprint, counts, columns, scale, mean, covariance, sketch, accuracy, power,
-        check, spectrum (network sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
-        "edges" (E, 2) and "edge_bytes" (E,): along each directed edge, in all. "seconds": by part of the program.
+        stops where "residual" and "since_check" are below sqrt(tol). (Random features: "residual" alone.) "landmarks" and
+        "error": by stage, the number of landmarks and the estimated error of the span (sin^2). "messages" and "bytes": by
+        phase, what each node sent. Phases: landmarks (forwarded), fingerprint, counts, columns, scale, mean, covariance,
+        sketch, accuracy, power, check, spectrum (network sums along the tree), data (its samples), rho, share, view (each
+        iteration), values, deflate. "edges" (E, 2) and "edge_bytes" (E,): along each directed edge, in all. "seconds": by
+        part of the program.
     node_models_ : sequence of NodeModel
-        With engine="mpi" those of the nodes that this rank hosts, by number; `history_` is of these nodes too.
+        With engine="mpi" only those of the nodes of this rank, by number; `history_` has only these nodes too.
     privacy_ : Ledger or None
-        With `privacy`: what was released, its noise, and the epsilon spent.
+        With `privacy`: the releases, their noise, and the epsilon spent.
     network_ : Network
     node_sizes_ : (nodes,)
         The number of rows of each node of the network.
     nodes_ : (rows,)
         The number of each row's node; after `fit_parts`, of the rows of all parts in the order of `network_.names`.
     answering_node_ : int
-        The node through which `transform` answers; with engine="mpi" one that this rank hosts.
+        The node whose model `transform` uses; with engine="mpi" a node of this rank.
 
     Examples
     --------
@@ -268,13 +275,14 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Parameters
         ----------
         X : array (rows, columns)
-            NumPy, a DataFrame, or any array of the array API standard, and then the answers come in kind.
+            NumPy, a DataFrame, or any array of the array API standard; answers are arrays of the same library.
         nodes : sequence of labels, optional
             `nodes[i]` is the node (its name or number) of row i; where `network` is not a Network, the labels name the nodes.
             By default a seeded permutation of the rows is dealt evenly.
         checkpoint : path, optional
-            A folder where iterations are kept, so that the same call goes on after the process was killed, to the same bits (engine="local" and
-            "mpi"; a number as `random_state`). It must be open to nobody else, and is emptied at the end. docs/usage.md says which solvers iterate.
+            A folder for checkpoints, so that the same call resumes after the process was killed, to the same bits
+            (engine="local" and "mpi"; a number as `random_state`). Only its owner may enter it; `fit` empties it at
+            the end. docs/usage.md says which solvers iterate.
         """
         parameters = Parameters.of(self)
         parameters.check()
@@ -305,17 +313,18 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         y: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> Self:
-        """Find the components of data that is already apart.
+        """Find the components of data that is already split.
 
         Parameters
         ----------
         parts : sequence of arrays (n_j, columns), or mapping of node name to array
-            `parts[j]` are the samples of the node named `network.names[j]` (which `Network.from_edges` sorts); a mapping says whose
-            they are, and names the nodes where `network` does not. Columns of DataFrames are taken by name: all parts need the same, in any
-            order. With engine="mpi" every rank gives the parts of the nodes that it
-            hosts: a sequence continues the numbers of the rank before, a mapping (which needs a Network) names them.
+            `parts[j]` are the samples of the node named `network.names[j]` (which `Network.from_edges` sorts). A
+            mapping names the node of each array, and names the nodes if `network` does not. Columns of DataFrames
+            are matched by name: all parts need the same columns, in any order. With engine="mpi" every rank gives
+            the parts of its nodes: a sequence continues the numbering of the rank before, a mapping (which needs a
+            Network) names them.
         checkpoint : path, optional
-            As in `fit`; with engine="mpi" the same on all ranks, each of which has its own files there.
+            As in `fit`; with engine="mpi" the same folder on all ranks, with files for each rank.
 
         Examples
         --------
@@ -331,13 +340,13 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         engine = engines.module(self.engine)
         plan = getattr(engine, "plan_parts", plan_parts)(
             parameters, parts
-        )  # where processes must agree, their engine plans
+        )  # engines with several processes make their own plan
         plan = with_checkpoint(plan, parameters, checkpoint)
         return self._publish(run_plan(plan, engine.run, parameters))
 
     @classmethod
     def from_result(cls, result: Result) -> Self:
-        """An estimator with the parameters of a fit that somebody else ran, and with what it found."""
+        """An estimator with the parameters and the result of a fit that ran elsewhere."""
         return cls(**result.parameters.as_dict())._publish(result)
 
     def _publish(self, result: Result) -> Self:
@@ -398,8 +407,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def transform(self, X: Array) -> Array:
         """Component values of new points.
 
-        The answer is that of one node, `answering_node_`: the one with the most samples in its neighborhood (of equals,
-        the first by name), since its function is made of the most. Any other node's is `node_models_[j].transform`.
+        Uses the model of one node, `answering_node_`: the one with the most samples in its neighborhood (ties: the
+        first by name), since its functions have the most terms. `node_models_[j].transform` uses another node's.
         """
         check_is_fitted(self)
         refuse_sparse(X, "X")
@@ -411,7 +420,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return self._back(self._answering.transform(Samples(X, self._features.names)))
 
     def inverse_transform(self, Z: Array, alpha: float = 0.1) -> Array:
-        """Points that have about these component values, as `answering_node_` reconstructs them: see `NodeModel.inverse_transform`."""
+        """Points with about these component values, from the model of `answering_node_`: see `NodeModel.inverse_transform`."""
         check_is_fitted(self)
         if not is_foreign(Z):
             Z = self._in_kind(check_array(Z, dtype=Parameters.of(self).float_types, input_name="Z"))
@@ -429,7 +438,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return aac.array_namespace(like).asarray(host, dtype=like.dtype, device=aac.device(like))
 
     def _back(self, x: Array) -> Array:
-        """What was computed on another device, as the NumPy array that was asked with."""
+        """Results of another device as a NumPy array, if the input was NumPy."""
         return x if self.device is None else to_numpy(x)
 
     def __sklearn_tags__(self) -> Any:

@@ -1,7 +1,7 @@
 """The solver for random features: block power iterations, each with one network sum.
 
-There are too many features for a sum of their covariance C, m x m; C V, m x (k + p), is what the nodes add up instead.
-No point of anybody's data is shared, not even a landmark.
+The covariance C of the features, m x m, is too large for a network sum; the nodes sum C V, m x (k + p), instead. No
+points are shared, not even landmarks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = Any
 
 @dataclass(eq=False)
 class PowerState:
-    """The iterate: a basis (m, k + p), orthonormal but for the first, after the last iteration sorted by eigenvalue."""
+    """The iterate: a basis (m, k + p), orthonormal except for the first one; after the last iteration sorted by eigenvalue."""
 
     iteration: int
     basis: Array
@@ -64,7 +64,7 @@ def feature_answer(
 
         def improve(total: Array, basis: Array = basis, first: bool = first, last: bool = last) -> Array:
             image = xp.reshape(total[1:], basis.shape)
-            if first:  # made orthonormal here, at the root, and not at every node
+            if first:  # orthonormalized at the root only
                 basis, triangle = xp.linalg.qr(basis)
                 image = transposed(xp.linalg.solve(transposed(triangle), transposed(image)))
             good = bool(xp.all(sane(total)))
@@ -76,7 +76,7 @@ def feature_answer(
             said = xp.asarray([float(verdict), residual], dtype=psi.dtype, device=aac.device(psi))
             return xp.concat([said, values, xp.reshape(after, (-1,))])
 
-        # columns of the basis have unit size; those of the start are drawn, and no number of it is beyond 9
+        # columns of the basis have unit norm; entries of the random start are below 9
         bound = 9.0 * m**0.5 * 4 * float(block.sizes.sum())
         found = yield from network_sum(block, "power", mine, improve, 2 + q + m * q, bound=bound)
         state.history["residual"].append(xp.broadcast_to(found[1], (block.n_nodes,)))

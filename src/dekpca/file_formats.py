@@ -1,6 +1,6 @@
 """File formats: npz, npy, csv, parquet, read and written; MATLAB's mat and MNIST's idx, read.
 
-`open_source` makes a `Source` of a file: columns by name, or a matrix. What the columns are for is data.py's matter.
+`open_source` makes a `Source` of a file: columns by name, or a matrix. data.py has the roles of the columns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAMPLES = (
     "X",
     "data",
     "fea",
-)  # arrays of an archive that hold the matrix, in this order; fea and gnd are common in .mat files
+)  # names of the matrix in an archive, by precedence; fea and gnd are common in .mat files
 LABELS = ("y", "labels", "label", "target", "gnd")
 NAMES = ("columns", "feature_names", "names")  # arrays of an archive that name the columns of the matrix
 IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -43,7 +43,7 @@ class DataError(ValueError):
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Errors of the libraries that read files, in our words."""
+    """Translate errors of the libraries that read files."""
     if not path.is_file():
         raise DataError(f"{path}: no such file" + (", it is a folder" if path.is_dir() else ""))
     try:
@@ -65,15 +65,15 @@ class Source(ABC):
 
     def __init__(self, names: Sequence[str], named: bool):
         self.names = list(names)
-        self.named = named  # whether the names are the file's own, and not just numbers
-        self.beside: dict[str, np.ndarray] = {}  # arrays that stand beside the matrix, one value a row
+        self.named = named  # whether the names come from the file; otherwise they are numbers
+        self.beside: dict[str, np.ndarray] = {}  # other arrays of the archive, with one value per row
 
     @abstractmethod
     def read(self, numbers: Sequence[str], values: Sequence[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The columns `numbers` as a matrix, NaN where a value is missing; and the columns `values` as they are."""
+        """The columns `numbers` as a matrix, NaN for missing values; and the columns `values` unchanged."""
 
     def where(self, row: int) -> str:
-        """Where a row of what was read stands in the file."""
+        """The place of a row in the file."""
         return f"row {row}"
 
 
@@ -152,7 +152,7 @@ class Csv(Source):
         try:
             return np.array(cells, dtype=np.float64)
         except ValueError:
-            pass  # some cell is no number: look at each
+            pass  # some cell is not a number: convert one by one
         found = np.empty(len(cells))
         for i, cell in enumerate(cells):
             if is_absent(cell):
@@ -209,7 +209,7 @@ def is_absent(value: Any) -> bool:
 
 
 def open_source(path: Path, mentioned: set[str]) -> Source:
-    """`mentioned` are columns that must be there, by which a header is known."""
+    """`mentioned` are columns that must exist; they identify a header."""
     name = path.name.removesuffix(".gz")
     if "-idx" in name or ".idx" in name:
         return _open_idx(path)
@@ -262,7 +262,7 @@ def _open_mat(path: Path) -> Source:
 
 
 def _from_arrays(path: Path, arrays: Mapping[str, Any]) -> Source:
-    """Of the arrays in an archive one is the matrix, one may name its columns, and others have a value for each row."""
+    """An archive has the matrix, possibly the names of its columns, and arrays with a value for each row."""
     named = next((name for name in NAMES if name in arrays and np.asarray(arrays[name]).dtype.kind in "US"), None)
     others = {name: np.asarray(x) for name, x in arrays.items() if name != named}
     tables = [name for name, x in others.items() if x.ndim == 2 and name not in LABELS]
@@ -285,13 +285,13 @@ def _open_csv(path: Path, mentioned: set[str]) -> Source:
         cells = next(csv.reader(io.StringIO(first + file.read(CHUNK) if '"' in first else first), delimiter=delimiter))
     header = _is_header(path, cells, mentioned)
     counted = [str(i) for i in range(len(cells))], [str(i + 1) for i in range(len(cells))]
-    if not header or cells in counted:  # numbers are no names, as in a DataFrame
+    if not header or cells in counted:  # numbers do not count as names, as in a DataFrame
         return Csv(path, counted[0], False, header, delimiter)
     return Csv(path, [cell.strip() for cell in cells], True, header, delimiter)
 
 
 def _is_header(path: Path, cells: list[str], mentioned: set[str]) -> bool:
-    """Whether the first line names columns. Names may be numbers from 0 or 1 on, as pandas writes them; a line that may be either is refused."""
+    """Whether the first line names columns. Names may be numbers from 0 or 1 on, as pandas writes them; an ambiguous line is refused."""
     numbers = [_is_number(cell) for cell in cells]
     counted = [[str(i + start) for i in range(len(cells))] for start in (0, 1)]
     if len(cells) > 1 and cells in counted:
@@ -355,7 +355,7 @@ def _numbers(path: Path, X: np.ndarray, what: str) -> np.ndarray:
 
 
 def write_values(path: Path, values: np.ndarray, ids: np.ndarray | None = None, id_name: str = "id") -> None:
-    """Component values (rows, k) to a .csv, .parquet or .npy file; ids come first, where the format has room for them."""
+    """Component values (rows, k) to a .csv, .parquet or .npy file; ids come first (.npy has none)."""
     names = [f"component {i + 1}" for i in range(values.shape[1])]
     kind = path.suffix.lower()
     check_output(path)
@@ -382,7 +382,7 @@ def write_values(path: Path, values: np.ndarray, ids: np.ndarray | None = None, 
 
 
 def check_output(path: Path) -> None:
-    """Refuse a name whose format `write_values` does not know, or cannot write here."""
+    """Refuse a file name whose format `write_values` does not know, or cannot write on this machine."""
     if path.suffix.lower() not in (".npy", ".csv", ".parquet"):
         raise ValueError(f"--out {path}: unknown format {path.suffix or '(no ending)'}; use .npy, .csv or .parquet")
     if path.suffix.lower() == ".parquet":

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, readable by their owner only unless they hold nothing of anybody's rows; folders of such files."""
+"""Atomic writes of files, readable by their owner only unless they reveal nothing about rows; folders of such files."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-PRIVATE = 0o600  # a file with rows, or from which rows could be worked out
+PRIVATE = 0o600  # a file with rows, or from which rows could be inferred
 PUBLIC = 0o644
 EXPOSED = stat.S_IRWXG | stat.S_IRWXO
-PARTIAL = ".{}-*.part"  # what a process that was killed leaves of the file {}
+PARTIAL = ".{}-*.part"  # temporary file that a killed process leaves of the file {}
 
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: int = PRIVATE) -> Iterator[IO[bytes]]:
-    """A binary file that appears under `path` when the block ends without an error: written aside, synced, renamed.
+    """A binary file that appears under `path` when the block ends without an error: a temporary file, synced and renamed.
 
-    Whatever was under `path` stays until then. `mode` is that of the file, less the umask.
+    An old file under `path` stays until then. `mode` is that of the file, minus the umask.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def atomic_write(path: str | os.PathLike[str], mode: int = PRIVATE) -> Iterator[
     """
     target = Path(path)
     with _naming(target):
-        # mkstemp makes a file that its owner alone can read, whatever the umask
+        # mkstemp makes a file that only its owner can read, whatever the umask
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-", suffix=".part")
     try:
         with _naming(target), os.fdopen(handle, "wb") as file:
@@ -51,18 +51,18 @@ def atomic_write(path: str | os.PathLike[str], mode: int = PRIVATE) -> Iterator[
 
 
 def write_text(path: str | os.PathLike[str], text: str, mode: int = PRIVATE) -> None:
-    """A text file, whole or not at all."""
+    """Write a text file atomically."""
     with atomic_write(path, mode) as file:
         file.write(text.encode())
 
 
 def private(path: str, flags: int) -> int:
-    """As `opener` of open: whatever the umask, for the owner alone."""
+    """An `opener` for open: mode 600, whatever the umask."""
     return os.open(path, flags, PRIVATE)
 
 
 def make_private(folder: Path, what: str) -> None:
-    """A folder that only its owner can read or enter; an existing one must be so. `what` is what it will hold."""
+    """Make a folder that only its owner can read or enter, or check an existing one. `what` describes its content."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         mode = stat.S_IMODE(folder.stat().st_mode)
@@ -77,7 +77,7 @@ def make_private(folder: Path, what: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """So that a file that was renamed into the folder is there after a power cut."""
+    """Sync the folder, so that a renamed file survives a power cut."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -89,7 +89,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """A full disk or a missing folder is an error that names the file which was to be written."""
+    """Add the name of the file to errors such as a full disk or a missing folder."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,7 @@
-"""How good functions are, by network sums: each node's rows, sketched with random features of what the landmarks miss.
+"""Estimates of the error of functions, by network sums over rows sketched with random features of what the landmarks miss.
 
-Two sums, `sketch` and `accuracy`; what the root makes of them is in `Separated` and in core/accuracy.py. Generators, to be used with `yield from`.
+There are two sums, `sketch` and `accuracy`. The root's computations are in `Separated` and in core/accuracy.py.
+Generators, to be used with `yield from`.
 """
 
 from __future__ import annotations
@@ -27,24 +28,22 @@ from .options import SMALL_TABLE, Options
 Array = Any
 Script = Generator[Any, Any, Any]
 
-JUDGED_ROWS = 2048  # of more rows than SMALL_TABLE these choose the number of landmarks and judge the answer: at least,
-JUDGED_SHARE = 64  # and one row in so many,
-MOST_JUDGED_ROWS = (
-    16384  # and at most. As many where rows may not leave their nodes: sums over few rows of a node say more about each
-)
-EXTRA_COLUMNS = 32  # beyond the components: what leaks out of these lies far below
+JUDGED_ROWS = 2048  # judging rows, if there are more rows than SMALL_TABLE: at least this many,
+JUDGED_SHARE = 64  # one row in so many,
+MOST_JUDGED_ROWS = 16384  # and at most this many. Always the maximum where rows may not leave their nodes: sums over few rows reveal more about each
+EXTRA_COLUMNS = 32  # beyond the components, so that eigenvalues of the leak are far below
 FREQUENCIES = 192  # of each of the two sketches
 MORE_FREQUENCIES = (
-    1024  # for data of few columns, where these do not call an answer good enough: less noise spares landmarks
+    1024  # for data of few columns, if FREQUENCIES do not show an error below the tolerance: less noise saves landmarks
 )
-CHEAP_COLUMNS = 64  # up to which a frequency costs little beside a landmark
-SIGNS = 4  # random vectors that look for components in what the landmarks miss
+CHEAP_COLUMNS = 64  # up to which a frequency is cheap compared with a landmark
+SIGNS = 4  # random vectors that detect components in what the landmarks miss
 
 
 def judged_shares(block: Block, options: Options) -> np.ndarray:
-    """(J,) how many rows of each node of the network judge: all, or its share of the most.
+    """(J,) the number of judging rows of each node of the network: all rows, or the node's share of the limit.
 
-    Where rows may not leave their nodes, a node whose share is less than a cluster says nothing: a sum over one row tells the row.
+    Where rows may not leave their nodes, a node whose share is less than a cluster has none: a sum over one row reveals the row.
     """
     rows = int(block.sizes.sum())
     most = min(max(JUDGED_ROWS, rows // JUDGED_SHARE), MOST_JUDGED_ROWS) if options.share_rows else MOST_JUDGED_ROWS
@@ -58,7 +57,7 @@ def judged_shares(block: Block, options: Options) -> np.ndarray:
 
 @dataclass(eq=False)
 class Judged:
-    """The rows of a block that judge, and what they know: psi (rows, m), k(x, x), features of the two sketches (rows, 4 F)."""
+    """The judging rows of a block, with psi (rows, m), k(x, x) and features of the two sketches (rows, 4 F)."""
 
     X: Array
     shares: np.ndarray  # (J,) how many rows of each node these are
@@ -74,7 +73,7 @@ class Judged:
     def of(
         cls, block: Block, options: Options, kernel: Kernel, rows: FlatRows, frequencies: int = FREQUENCIES
     ) -> Judged:
-        """Every node's share of the rows, evenly spread over them; before there are landmarks."""
+        """Every node's share of judging rows, evenly spread over its rows; before there are landmarks."""
         shares, places, X = judged_shares(block, options), None, rows.X
         if shares is not block.sizes:
             own = shares[block.nodes]
@@ -88,12 +87,12 @@ class Judged:
         return judged
 
     def draw_sketches(self, seed: int, count: int) -> None:
-        """Two of `count` frequencies each, and their features of the rows."""
+        """Draw two sketches of `count` frequencies each, and compute their features of the rows."""
         X, kernel = self.X, self.kernel
         xp = aac.array_namespace(X)
         first, second = (Sketch.drawn(kernel, X, count, seed, f"sketch {h}") for h in (1, 2))
-        # Where a part of the rows judges, float32 is exact enough beside its noise, unless rows are so far from the origin that angles need
-        # more digits.
+        # With a part of the rows, the rounding of float32 is below the sampling noise, unless rows are so far from
+        # the origin that angles need more digits.
         near = self.places is not None and not kernel.far(xp.vecdot(X, X))
         rough = xp.astype(X, xp.float32, copy=False) if near else X
         work = first.size * row_bytes(rough[:, :1])
@@ -103,7 +102,7 @@ class Judged:
         )
 
     def refine(self, seed: int) -> bool:
-        """More frequencies, if there are few and more cost little; whether this changed anything."""
+        """Draw more frequencies, if there are few and more are cheap; returns whether it did."""
         if self.sketches is None or self.sketches[0].size >= 2 * most_frequencies(self.X.shape[1]):
             return False
         self.draw_sketches(seed, most_frequencies(self.X.shape[1]))
@@ -111,7 +110,7 @@ class Judged:
 
     @property
     def count(self) -> float:
-        """Rows of the whole network that judge."""
+        """Number of judging rows of the whole network."""
         return float(self.shares.sum())
 
     @property
@@ -121,18 +120,18 @@ class Judged:
         return xp.clip(self.diagonal - xp.sum(self.psi * self.psi, axis=1), min=0.0)
 
     def halves(self, block: Block) -> list[tuple[Array, float]]:
-        """Every second of the network's judged rows, and the others: (rows,) of 1 and 0, and how many these are in the network."""
+        """Every second of the network's judging rows, and the others: (rows,) of 1 and 0, and their numbers in the network."""
         own, before = self.shares[block.nodes], np.cumsum(self.shares) - self.shares
         number = np.repeat(before[block.nodes], own) + _counted(own)
         total = int(self.shares.sum())
         return [(block.array(number % 2 == h), float((total + 1 - h) // 2)) for h in range(2)]
 
     def of_all(self, rows: Array) -> Array:
-        """Those of the block's rows (rows, ...) that judge."""
+        """The judging rows among the block's rows (rows, ...)."""
         return rows if self.places is None else take(rows, self.places)
 
     def extend(self, block: Block, points: Array, offered: Offered | None = None) -> None:
-        """With more landmarks: what is there already stays as it is. `offered` are these points, if known already."""
+        """Add landmarks; earlier results are kept. `offered` are the new points, if computed already."""
         marks, kernel, X, psi = self.marks, self.kernel, self.X, self.psi
         self.marks, growth = block.once("landmarks", marks.size, lambda: marks.grown(points, kernel, offered))
         work = row_bytes(self.marks.root) // 4  # rows enough for a product at full speed
@@ -142,7 +141,7 @@ class Judged:
 
 @dataclass(eq=False)
 class Verdict:
-    """How good the components are: eigenvalues (k,), the functions as components (p, k), the accuracy."""
+    """Eigenvalues (k,), the map (p, k) from functions to components, and their accuracy."""
 
     eigenvalues: Array
     turn: Array
@@ -150,17 +149,17 @@ class Verdict:
 
 
 def first_frequencies(rows: int) -> int:
-    """Of each of the two sketches, for so many rows in all: with many rows more cost little beside one pass over them."""
+    """Frequencies of each of the two sketches, for a total number of rows: with many rows more are cheap compared with a pass over them."""
     return min(FREQUENCIES * max(1, rows // (JUDGED_SHARE * JUDGED_ROWS)), MORE_FREQUENCIES)
 
 
 def most_frequencies(columns: int) -> int:
-    """Of each of the two sketches, where the first few do not call an answer good enough."""
+    """Frequencies of each of the two sketches, if the first few do not show a small enough error."""
     return MORE_FREQUENCIES if columns <= CHEAP_COLUMNS else FREQUENCIES
 
 
 def judging_numbers(rows: int, all_rows: int, columns: int, m: int, p: int, root: bool) -> int:
-    """How many numbers it takes at once to judge p functions in the span of m landmarks by these of all rows, and at the root: for memory.py."""
+    """Peak count of numbers for judging p functions in the span of m landmarks with these judging rows, including the root (for memory.py)."""
     features = 4 * max(first_frequencies(all_rows), most_frequencies(columns))
     sums = (features + 2 * m) * (p + SIGNS)
     at_root = 6 * sums + 4 * m * m + m * features if root else 0
@@ -184,18 +183,18 @@ def judge_values(
     all_rows: float | None = None,
     whole: Whole | None = None,
 ) -> Script:
-    """How good functions with the values G (rows, p) on the judged rows are.
+    """Estimate the error of functions with the values G (rows, p) on the judging rows.
 
-    `exact` are their eigenvalues in landmark coordinates, for functions in the span of the landmarks that are orthonormal over `all_rows` rows:
-    the judged ones, or (by default) all. `whole` is of other functions; without it the judged rows stand
-    for all.
+    `exact` are their eigenvalues in landmark coordinates, for functions in the span of the landmarks that are
+    orthonormal over `all_rows` rows: the judging rows, or (by default) all. `whole` is for other functions; without
+    it the judging rows represent all.
     """
     all_rows = float(block.sizes.sum()) if all_rows is None else all_rows
     assert judged.sketches is not None
     assert judged.features is not None
     xp = aac.array_namespace(judged.psi)
     z, psi, rest, k, p = judged.features, judged.psi, judged.rest, options.n_components, G.shape[1]
-    # A part of the rows stands for all: each sketch then has half of them, so that their difference shows what the choice of rows changes.
+    # If a part of the rows represents all, each sketch has half of them, so that their difference includes the effect of the choice of rows.
     halves = judged.halves(block) if all_rows > judged.count else [(xp.ones_like(rest), judged.count)]
     one_for_each = (halves[0], halves[-1])
     shape = Shapes(judged.sketches[0].size, judged.marks.size, p, k)
@@ -227,7 +226,7 @@ def judge_values(
         kept.append(Separated.of(taken, on_marks, values, rows, shape, options.centering is not None, whole))
         return block.array(kept[0].pack())
 
-    # functions that are orthonormal over all rows, and features, are at most 1 at a row; an image under the kernel matrix at most N
+    # features, and functions that are orthonormal over all rows, are at most 1 at a row; an image under the kernel matrix at most N
     bound = 4.0 * judged.count * (1.0 if exact is not None else all_rows**2)
     told = yield from network_sum(
         block, "sketch", xp.concat([xp.reshape(x, (-1,)) for x in sums]), separate, shape.told, bound
@@ -240,7 +239,7 @@ def judge_values(
         alone = rest[rows, None] * (G[rows, :] @ unit)
         for h in range(2):
             features = ours[h][rows, :]
-            # the pair of a row with itself: it was counted as often as a row stands for others, or not at all; it is to count once
+            # the pair of a row with itself must count once; so far it has the weight of the rows it represents, or none
             half, count = one_for_each[h]
             weight = all_rows / count * half[rows, None] - 1.0
             out.append(leaving[h](features, psi[rows, :], G[rows, :]) - weight * alone)
@@ -294,7 +293,7 @@ def product(features: Array, x: Array) -> Array:
 
 
 def told_accuracy(decided: Array, k: int, method: str) -> Accuracy:
-    """What the root says of the accuracy: error, span, components and, up to which component each is alike."""
+    """The accuracy from the root: error, span, components and, for each, up to which component eigenvalues are too close to separate."""
     numbers = to_numpy(decided).astype(np.float64)
     if not ((numbers[: 2 + k] >= 0) & (numbers[: 2 + k] <= 1)).all():  # also where it is NaN
         raise ValueError("the root of the network tells an accuracy that is none; start all nodes anew")
@@ -320,7 +319,7 @@ def _counted(sizes: np.ndarray) -> np.ndarray:
 
 
 def random_signs(block: Block, options: Options, judged: Judged) -> Array:
-    """(rows, SIGNS) of +1 and -1 for the judged rows: by node and row, whoever hosts the node."""
+    """(rows, SIGNS) of +1 and -1 for the judging rows; they depend on node and row only."""
     own = judged.shares[block.nodes]
     node, row = np.repeat(block.nodes, own).astype(np.uint64), _counted(own).astype(np.uint64)
     start = np.uint64(landmarks.shared_seed(options.seed, "signs") % 2**64)
@@ -335,7 +334,7 @@ def random_signs(block: Block, options: Options, judged: Judged) -> Array:
 # ---------------------------------------------------------------------- the root's part: small matrices, on the host
 @dataclass(frozen=True)
 class Rows:
-    """How many rows: all, those that judge, and those of each sketch."""
+    """Numbers of rows: all, judging rows, and those of each sketch."""
 
     all: float
     judged: float
@@ -344,7 +343,8 @@ class Rows:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over the judged rows of features, psi and functions G (p) with sides: G on the rows of a sketch, and random signs on all of them.
+    """Sums over the judging rows of products of features, psi and functions G (p) with sides: G on the rows of a
+    sketch, and random signs on all rows.
 
     There is one set of sides for both sketches, or one for each (H = 1 or 2).
     """
@@ -361,7 +361,7 @@ class Sums:
 
 @dataclass(frozen=True, eq=False)
 class Leaving:
-    """A function of rows: features, psi and G times matrices, less an offset."""
+    """A function of rows: features, psi and G times matrices, minus an offset."""
 
     features: Array
     marks: Array
@@ -375,7 +375,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Of what the root tells all: features of one sketch, landmarks, functions, components."""
+    """Sizes of the root's message: features of one sketch, landmarks, functions, components."""
 
     features: int
     marks: int
@@ -388,7 +388,7 @@ class Shapes:
         return k + p * k + 2 * ((self.features + self.marks + p + 1) * k + (self.features + self.marks + 1) * s)
 
     def unpack(self, told: Array) -> tuple[Array, Array, list[Leaving], list[Leaving]]:
-        """Eigenvalues (k,), components (p, k), and for either sketch what leaves the span and what random signs find in the rest."""
+        """Eigenvalues (k,), components (p, k), and for either sketch the part outside the span and the image of random signs under the rest."""
         xp = aac.array_namespace(told)
         k, p, at = self.components, self.columns, 0
 
@@ -406,7 +406,7 @@ class Shapes:
 
 @dataclass(frozen=True, eq=False)
 class Separated:
-    """Rayleigh-Ritz with what the landmarks miss, and what the nodes need to see how good it is."""
+    """Rayleigh-Ritz including what the landmarks miss, and the matrices that nodes need to estimate its error."""
 
     ritz: accuracy.Ritz
     scale: float  # all rows over judged rows
@@ -440,7 +440,7 @@ class Separated:
             t = features - on_marks[h].T @ marks
             sketched.append(t)
             rest_mean.append(feature_mean[h] - on_marks[h].T @ mark_mean)
-            # pairs of a row with itself do not grow with the number of rows squared
+            # pairs of a row with itself grow with the number of rows, not with its square
             own = stands_for * (1.0 - stands_for) * sums.diagonal[i]
             images.append(stands_for**2 * (t[:, :p].T @ t[:, :p]) + own)
         if exact is not None:
@@ -477,7 +477,7 @@ class Separated:
     ) -> float:
         """About the largest eigenvalue of the rest R, from v_h = R_h s for random signs s: the sum of v_2'R_1 v_2 over that of v_1'v_2.
 
-        The noise of v_2 adds about the trace of R over the number of frequencies, which is taken off.
+        The noise of v_2 adds about the trace of R over the number of frequencies, which is subtracted.
         """
         image = features - self.on_marks.T @ marks - np.outer(self.rest_mean, ones)
         size = squares.sum()
@@ -485,7 +485,7 @@ class Separated:
         return float(self.scale * max((image**2).sum() / size - noise, 0.0)) if size > 0 else 0.0
 
     def pack(self) -> np.ndarray:
-        """As one vector, as `Shapes.unpack` reads it."""
+        """As one vector, for `Shapes.unpack`."""
         pieces: list[Array] = [self.eigenvalues, self.turn]
         for side in self.leaving:
             pieces += [side.features, side.marks, side.columns, side.offset]

@@ -19,8 +19,8 @@ from scipy.special import ndtri
 
 Array = Any
 
-# One tile of a Gram matrix: large enough for GEMM speed, small enough to stay out of main memory's way. It also keeps
-# clear of the OpenBLAS in NumPy 2.4, which crashes on one product of 16,000 x 784 with its own transpose.
+# One tile of a Gram matrix: large enough for GEMM speed, small enough for the cache. It also avoids a crash of the
+# OpenBLAS in NumPy 2.4 on one product of 16,000 x 784 with its own transpose.
 TILE_ROWS = 4096
 TILE_BYTES = 64 * 2**20
 DEVICE_TILE_BYTES = 2**30
@@ -39,7 +39,7 @@ def _sigmoid(kernel: Kernel, A: Array, B: Array) -> Array:
     return xp.tanh(kernel.gamma * (A @ _transposed(B)) + kernel.coef0)
 
 
-# |x|^2 + |y|^2 - 2 x'y in units of 1 / gamma: beyond it cancellation eats digits that the kernel needs, and samples are shifted first
+# |x|^2 + |y|^2 - 2 x'y in units of 1 / gamma: beyond it cancellation loses digits that the kernel needs, and samples are shifted first
 FAR_FROM_ORIGIN = 100.0
 
 
@@ -91,14 +91,14 @@ KERNELS: Mapping[str, Callable[[Kernel, Array, Array], Array]] = {
 
 @lru_cache(maxsize=8)
 def _normal(shape: tuple[int, int], seed: int) -> np.ndarray:
-    """Normal numbers from `uniform` ones; kept, since fits with the same seed draw the same."""
+    """Normal numbers from `uniform` ones; cached, since fits with the same seed draw the same."""
     found = ndtri(uniform(shape, seed))
     found.setflags(write=False)
     return found
 
 
 def uniform(shape: tuple[int, int], seed: int) -> np.ndarray:
-    """Numbers above 0 and below 1, from raw bits, whose stream NumPy keeps stable: all nodes draw the same numbers."""
+    """Numbers between 0 and 1, both excluded, from raw bits. NumPy keeps that stream stable, so all nodes draw the same numbers."""
     words = np.random.PCG64(seed).random_raw(shape[0] * shape[1]) >> np.uint64(11)
     return ((words.astype(np.float64) + 0.5) * 2.0**-53).reshape(shape)
 
@@ -112,7 +112,7 @@ FREQUENCIES: Mapping[str, Callable[[tuple[int, int], int, float], np.ndarray]] =
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel with its numbers settled.
+    """A kernel with all its parameters.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class Kernel:
 
     @property
     def is_normal(self) -> bool:
-        """Whether k(x, x) = 1 by itself (cosine: but for the origin)."""
+        """Whether k(x, x) = 1 without normalization (cosine: except at the origin)."""
         return self.name in ("rbf", "laplacian", "cosine")
 
     @property
@@ -153,14 +153,14 @@ class Kernel:
 
     @property
     def has_gamma(self) -> bool:
-        """Whether gamma means anything to it."""
+        """Whether it uses gamma."""
         return self.name in ("rbf", "laplacian", "poly", "sigmoid")
 
     def scaled(self, n_features: int, variance: float) -> float:
-        """gamma="scale", for data of this variance: the kernel does not depend on the units of the data. 1 where nothing varies."""
+        """gamma="scale", for data of this variance: the kernel does not depend on the units of the data. 1 if the variance is 0."""
         spread = (
             variance**0.5 if self.name == "laplacian" else variance
-        )  # it has distances where the others have squares and products
+        )  # it uses distances; the others use squares and products
         return 1.0 / (n_features * spread) if spread > 0 else 1.0
 
     @property
@@ -168,11 +168,11 @@ class Kernel:
         return self.name if isinstance(self.name, str) else getattr(self.name, "__name__", repr(self.name))
 
     def squares(self, X: Array) -> Array | None:
-        """What `gram` would work out again for each set of samples that X is compared with; None for kernels that need nothing of it."""
+        """Squared norms that `gram` would otherwise recompute for each pair of sample sets; None for kernels that do not need them."""
         return aac.array_namespace(X).vecdot(X, X) if self.name == "rbf" else None
 
     def gram(self, A: Array, B: Array, squares: tuple[Array | None, Array | None] = (None, None)) -> Array:
-        """k of all rows of A (..., a, M) with all rows of B (..., b, M): (..., a, b), computed in tiles. `squares` of both spare some work."""
+        """k of all rows of A (..., a, M) with all rows of B (..., b, M): (..., a, b), computed in tiles. `squares` of both save some work."""
         rows, columns = A.shape[-2], B.shape[-2]
         if not rows or not columns:
             return aac.array_namespace(A).empty((*A.shape[:-1], columns), dtype=A.dtype, device=aac.device(A))
@@ -195,7 +195,7 @@ class Kernel:
         return out
 
     def far(self, squares: Array | None) -> bool:
-        """Whether samples with these `squares` lie so far from the origin that they should be compared with others near them one set at a time."""
+        """Whether samples with these `squares` are so far from the origin that distances need a shift of the origin for each pair of sets."""
         if squares is None or 0 in squares.shape:
             return False
         return self.gamma * float(aac.array_namespace(squares).max(squares)) > FAR_FROM_ORIGIN
@@ -214,7 +214,7 @@ class Kernel:
 
     @property
     def has_features(self) -> bool:
-        """Whether random Fourier features stand in for this kernel: it depends on the difference of two samples only."""
+        """Whether the kernel has random Fourier features: it depends on the difference of two samples only."""
         return self.name in FREQUENCIES
 
     def frequencies(self, n_features: int, count: int, seed: int) -> np.ndarray:
@@ -222,10 +222,10 @@ class Kernel:
         return FREQUENCIES[self.name]((count, n_features), seed, self.gamma)  # type: ignore[index]
 
     def features(self, X: Array, frequencies: Array) -> Array:
-        """Random Fourier features (..., n, 2 count), whose inner products estimate k without bias; k(x, x) comes out exactly."""
+        """Random Fourier features (..., n, 2 count), whose inner products estimate k without bias; k(x, x) is exact."""
         xp = aac.array_namespace(X)
         half = xp.tan(X @ _transposed(0.5 * frequencies))
-        # One tangent instead of a sine and a cosine, which NumPy takes ten times as long for: cos = 2 / (1 + t^2) - 1, sin = 2 t / (1 + t^2).
+        # One tangent instead of a sine and a cosine, which take NumPy ten times as long: cos = 2 / (1 + t^2) - 1, sin = 2 t / (1 + t^2).
         double = 2.0 / (1.0 + half * half)
         return xp.concat([double - 1.0, half * double], axis=-1) * frequencies.shape[0] ** -0.5
 
@@ -269,7 +269,7 @@ class Kernel:
         return gram
 
     def _refuse_vectors(self, A: Array, B: Array, cause: Exception | None = None) -> None:
-        """A callable for two vectors, scikit-learn's convention, is told apart from one that is wrong otherwise."""
+        """Detect a callable for two vectors (scikit-learn's convention), for a better error message."""
         try:
             value = self.name(A[0, :], B[0, :], **self.params)  # type: ignore[operator]
             math.isfinite(float(value))
@@ -294,7 +294,7 @@ class Kernel:
         if isinstance(self.name, str):
             return xp.ones(A.shape[:-1], dtype=A.dtype, device=aac.device(A))
         flat = xp.reshape(A, (-1, A.shape[-1]))
-        # a callable gives only whole matrices: small ones waste little
+        # a callable returns only whole matrices: small ones waste little
         pieces = [xp.linalg.diagonal(self._call(flat[i, :], flat[i, :])) for i in row_tiles(flat.shape[0], 64)]
         return xp.reshape(xp.concat(pieces), A.shape[:-1])
 
@@ -308,7 +308,7 @@ def make_kernel(
     normalize: bool,
     n_features: int,
 ) -> Kernel:
-    """A kernel from the parameters a user gives; gamma="scale" is left at 1 / n_features for the caller to settle."""
+    """A kernel from the parameters a user gives; gamma="scale" is 1 / n_features here, and replaced by the caller."""
     if isinstance(kernel, str) and kernel not in KERNELS:
         raise ValueError(f"kernel={kernel!r} is unknown; known are {', '.join(sorted(KERNELS))}, or a callable")
     if isinstance(kernel, str) and kernel_params:

@@ -1,13 +1,13 @@
-"""The landmark solver: kernel PCA in the span of points that all nodes share, as many of them as the tolerance needs.
+"""The landmark solver: kernel PCA in the span of points that all nodes share, as many as the tolerance needs.
 
-Everything is a sum over the nodes of what each computes from its own rows. A stage of growth has three of them:
+All results are sums over the nodes of terms that each computes from its own rows. A stage of growth has three sums:
 
     covariance   of the landmark coordinates psi          -> principal directions, found at the root of the tree
-    sketch       of the components with random features of what the landmarks miss   -> eigenvalues, and components told apart
-    accuracy     what leaves the span                     -> how good the answer is, and how many landmarks the next stage has
+    sketch       of the components with random features of what the landmarks miss   -> eigenvalues, and separated components
+    accuracy     the part outside the span                -> accuracy of the answer, and the number of landmarks of the next stage
 
-Stages work on a part of the rows, if there are many (judging.py); then all rows give the covariance once more. landmark_supply.py hands out the
-landmarks. Generators, to be used with `yield from`.
+With many rows, stages use a part of them (judging.py), and at the end the covariance is summed over all rows.
+landmark_supply.py provides the landmarks. Generators, to be used with `yield from`.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from .space import Known, with_noise
 Array = Any
 Script = Generator[Any, Any, Any]
 
-MARGIN = 1.25  # landmarks grow until the estimated error is so many times below the tolerance: a part of the rows says so, and all decide
+MARGIN = 1.25  # landmarks grow until the error estimated by the judging rows is so many times below the tolerance, which is for all rows
 COMPONENTS = (
-    2.0  # components may be so many times farther off than the span. Asked where all rows judge: landmarks cost little
+    2.0  # tolerance of a component, relative to the span's. Used if all rows are judging rows: landmarks are cheap then
 )
-HOPELESS = 8.0  # those that are so many times farther off stay as they are: it would take too many landmarks
-CLEAR = 4.0  # so many times below the tolerance few frequencies have to see the error; else more of them decide
-MOST_GROWTH, LEAST_GROWTH = 4.0, 1.4  # of the landmarks from a stage to the next
-MANY = 300  # landmarks, from which on they grow by half as much at most: work goes with their square
+HOPELESS = 8.0  # components so many times above their tolerance are left mixed: they would need too many landmarks
+CLEAR = 4.0  # if few frequencies do not show an error so many times below the tolerance, more are used
+MOST_GROWTH, LEAST_GROWTH = 4.0, 1.4  # factor of the landmarks from a stage to the next
+MANY = 300  # landmarks, from which on growth is limited to half as much: work grows with their square
 ORDER, MOST_ORDER = (
     1.5,
     6.0,
-)  # the error falls about like landmarks to this power at least; it falls faster where the last stages say so
-GIVE_UP = 0.8  # a stage that leaves so much of the error is the last, unless rows are left to give
+)  # assumed decay of the error with landmarks; faster if the last stages show it
+GIVE_UP = 0.8  # a stage that leaves this much of the error is the last, unless rows are left
 CORRECTING = 2048  # frequencies of the sketch that corrects components
-WORTHWHILE = 0.7  # a correction that leaves more of the error is not worth its cost in transform
-CHUNK_BYTES = 2**20  # of the kernel with the landmarks computed at a time: half of a cache
-LEAST_CHUNK = 256  # rows: a product must be worth adding it up
+WORTHWHILE = 0.7  # a correction that leaves more of the error is rejected: it costs time in transform
+CHUNK_BYTES = 2**20  # of one chunk of the kernel with the landmarks: half of a cache
+LEAST_CHUNK = 256  # rows; smaller products cost less than adding them up
 
 
 @dataclass(eq=False)
 class Found:
-    """What the solver ends with, the same at every node."""
+    """The result of the solver, the same at every node."""
 
     marks: Landmarks
     mean: Array  # (m,) of psi over all rows
@@ -70,7 +70,7 @@ class Found:
 
 @dataclass(eq=False)
 class Correction:
-    """What random features add to the components: z(x)'coefficients - offset, for frequencies (F, M)."""
+    """Term of the components from random features: z(x)'coefficients - offset, for frequencies (F, M)."""
 
     frequencies: Array
     coefficients: Array  # (2 F, k)
@@ -79,13 +79,13 @@ class Correction:
 
 @dataclass(eq=False)
 class Growth:
-    """Where the growth of the landmarks stands."""
+    """State of the growth of the landmarks."""
 
     judged: Judged
     supply: Supply
-    moments: Moments  # over the rows that judge; at the root of the tree
+    moments: Moments  # over the judging rows; at the root of the tree
     counted: int = 0  # landmarks that are in the moments
-    error: float = np.inf  # as it was last estimated,
+    error: float = np.inf  # last estimate,
     size: int = 0  # with so many landmarks
 
 
@@ -103,7 +103,7 @@ class Moments:
         return cls(np.zeros(0), np.zeros((0, 0)), 0.0, 0.0)
 
     def grown(self, total: np.ndarray, new: int) -> Moments:
-        """With what a stage adds: sums of the new coordinates, of their products with the old and with each other, of k(x, x), and rows."""
+        """Add a stage: sums of the new coordinates, of their products with the old ones and with each other, of k(x, x), and rows."""
         old = len(self.first)
         ends = np.cumsum([new, old * new, new * (new + 1) // 2])
         first, across = total[: ends[0]], total[ends[0] : ends[1]].reshape(old, new)
@@ -112,12 +112,12 @@ class Moments:
         return Moments(np.concatenate([self.first, first]), second, float(total[-2]), float(total[-1]))
 
     def pack(self) -> np.ndarray:
-        """As one vector, which adds up over blocks, and of which `grown` makes moments again."""
+        """As one vector, which can be summed over blocks, and from which `grown` makes moments."""
         triangle = self.second[np.triu_indices(len(self.first))]
         return np.concatenate([self.first, triangle, [self.trace, self.count]])
 
     def of_coordinates(self, root: np.ndarray) -> Moments:
-        """Those of psi = R'k, if these are of k = k(L, x)."""
+        """The moments of psi = R'k, from moments of k = k(L, x)."""
         half = times_triangle(self.second.copy(), root)  # S R, then R'(S R) = ((S R)'R)'
         return replace(self, first=root.T @ self.first, second=times_triangle(np.ascontiguousarray(half.T), root))
 
@@ -130,7 +130,7 @@ class Moments:
     def principal(
         self, centering: str | None, q: int, kernel_size: float, like: Array | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The q leading eigenvalues and unit directions, signs settled; directions that are rounding are left out. Computed where `like` is."""
+        """The q leading eigenvalues and unit directions, with fixed signs, without directions that are rounding. Computed on the device of `like`."""
         if not len(self.first):
             return np.zeros(0), np.zeros((0, 0))
         values, vectors = accuracy.leading(self.centered(centering), q, like)
@@ -144,14 +144,14 @@ class Moments:
 class Principal:
     """Directions (m, q) of the data in landmark coordinates, their eigenvalues (q,), the mean (m,) of psi, the trace of the centred kernel.
 
-    At every node the same; `moments` only at the root.
+    The same at every node; `moments` only at the root.
     """
 
     directions: Array
     values: Array
     mean: Array
     trace: Array
-    rows: float  # over which they were found: all, or those that judge
+    rows: float  # number of rows in the sum: all, or judging rows
     moments: Moments
 
     def functions(self, psi: Array) -> Array:
@@ -161,7 +161,7 @@ class Principal:
 
 
 def solve(block: Block, options: Options, known: Known) -> Script:
-    """Components in the span of the landmarks, and how good they are; returns `Found`."""
+    """Components in the span of the landmarks, and their accuracy; returns `Found`."""
     rows = FlatRows(block, block.samples)
     sent = with_noise(block, options)
     supply = Supply(block, options, rows, rows if sent is block.samples else FlatRows(block, sent))
@@ -193,7 +193,7 @@ def solve(block: Block, options: Options, known: Known) -> Script:
 
 # ---------------------------------------------------------------------- growth
 def add_landmarks(block: Block, growth: Growth, known: Known, wanted: int) -> Script:
-    """About so many more landmarks, as far as they add something to those that are there."""
+    """Add about so many landmarks, without redundant ones."""
     judged = growth.judged
     for kind, points in (yield from growth.supply.more(wanted)).items():
         offered = None
@@ -211,13 +211,13 @@ def add_landmarks(block: Block, growth: Growth, known: Known, wanted: int) -> Sc
 
 
 def error_to_lower(options: Options, about: Accuracy) -> float:
-    """The error that more landmarks are to lower to `tol`, where all rows judge: of the span, or of a component, if that can be reached."""
+    """The error that more landmarks must lower to `tol`, if all rows are judging rows: of the span, or of a component if that is attainable."""
     errors = about.component_errors / COMPONENTS
     return max([about.error, *errors[errors <= HOPELESS * options.tol]])
 
 
 def next_landmarks(options: Options, growth: Growth, error: float) -> int:
-    """How many more landmarks the next stage should have, by the error of this one; 0 where these are enough, or no more would help."""
+    """Number of landmarks to add in the next stage, from the error of this one; 0 if there are enough, or more would not help."""
     m, goal, supply = growth.judged.marks.size, options.tol / MARGIN, growth.supply
     before, growth.error = growth.error, error
     fewer, growth.size = growth.size, m
@@ -235,7 +235,7 @@ def next_landmarks(options: Options, growth: Growth, error: float) -> int:
 
 # ---------------------------------------------------------------------- principal directions
 def principal(block: Block, options: Options, growth: Growth) -> Script:
-    """The principal directions of the rows that judge: what the new landmarks add to the moments is summed."""
+    """The principal directions of the judging rows, by a sum of what the new landmarks add to the moments."""
     judged, before = growth.judged, growth.counted
     growth.counted = judged.marks.size
     new = judged.marks.size - before
@@ -252,7 +252,7 @@ def principal_of_all(block: Block, options: Options, judged: Judged, X: Array) -
     m, root = judged.marks.size, to_numpy(judged.marks.root).astype(np.float64)
     mine = kernel_moments(X, judged)
     exact = block.samples.dtype == aac.array_namespace(X).float64
-    if not exact:  # the sum travels in the dtype of the data, which has too few digits for sums of kernels
+    if not exact:  # the sum is sent in the dtype of the data, which has too few digits for sums of kernels
         mine = mine.of_coordinates(root)
 
     def moments(total: np.ndarray) -> Moments:
@@ -265,7 +265,7 @@ def principal_of_all(block: Block, options: Options, judged: Judged, X: Array) -
 def directions(
     block: Block, options: Options, judged: Judged, mine: Array, moments_of: Callable[[np.ndarray], Moments], rows: float
 ) -> Script:  # fmt: skip
-    """By one network sum of `mine`; the root, which turns it into moments of so many rows, finds them for all."""
+    """Principal directions by one network sum of `mine`, which the root turns into moments of so many rows and decomposes."""
     m = judged.marks.size
     q = min(m, options.n_components + EXTRA_COLUMNS)
     kept: list[Moments] = [Moments.none()]
@@ -275,7 +275,7 @@ def directions(
         size = moments.trace / max(moments.count, 1.0)
         values, vectors = moments.principal(options.centering, q, size, total)
         mean = moments.first / moments.count if options.centering else np.zeros(m)
-        missing = q - len(values)  # directions in which there is no data
+        missing = q - len(values)  # directions without data
         told = [[moments.trace - moments.count * float(mean @ mean)], np.pad(values, (0, missing)), mean]
         return block.array(np.concatenate([*told, np.pad(vectors, ((0, 0), (0, missing))).ravel()]))
 
@@ -302,7 +302,7 @@ def new_moments(judged: Judged, before: int) -> Array:
 
 
 def kernel_moments(X: Array, judged: Judged) -> Moments:
-    """The moments of k = k(L, x) over rows X, in float64. Those of psi = R'k follow from them (`of_coordinates`): no psi is computed or kept."""
+    """The moments of k = k(L, x) over rows X, in float64. Those of psi = R'k follow (`of_coordinates`), so that psi is not computed."""
     xp = aac.array_namespace(X)
     kernel, points, m = judged.kernel, judged.marks.points, judged.marks.size
     with_points = RowKernel(kernel, points)
@@ -324,9 +324,9 @@ def kernel_moments(X: Array, judged: Judged) -> Moments:
     return Moments(to_numpy(first), symmetric(to_numpy(second)), float(trace), float(X.shape[0]))
 
 
-# ---------------------------------------------------------------------- how good they are
+# ---------------------------------------------------------------------- estimates of the error
 def judge(block: Block, options: Options, growth: Growth, found: Principal) -> Script:
-    """How good the components of `found` are."""
+    """Estimate the accuracy of the components of `found`."""
     judged = growth.judged
     if not found.directions.shape[1]:  # all rows are equal: no component, and that is exact
         xp, k = aac.array_namespace(judged.psi), options.n_components
@@ -342,7 +342,7 @@ def judge(block: Block, options: Options, growth: Growth, found: Principal) -> S
 
 
 def judge_by_doubling(block: Block, options: Options, judged: Judged, found: Principal) -> Script:
-    """For kernels without random features: how much the components change from half of the landmarks to all of them."""
+    """For kernels without random features: the change of the components from half of the landmarks to all of them."""
     k, p = options.n_components, found.directions.shape[1]
     xp = aac.array_namespace(judged.psi)
     rest = xp.reshape(xp.sum(judged.rest), (1,))
@@ -361,9 +361,10 @@ def judge_by_doubling(block: Block, options: Options, judged: Judged, found: Pri
 
 
 def corrected(block: Block, options: Options, judged: Judged, found: Principal, answer: Found) -> Script:
-    """The components after one power iteration with a sketch of what the landmarks miss, if that is estimated to be better. All rows judge.
+    """The components after one power iteration with a sketch of what the landmarks miss, if its estimated error is
+    smaller. All rows must be judging rows.
 
-    K G = psi psi'G + r r'G, with random features r that take no part in the judgement. New points are covered: r(x) is known everywhere.
+    K G = psi psi'G + r r'G, with random features r that are independent of the estimate. It extends to new points, since all nodes know r(x).
     """
     X, psi = judged.X, judged.psi
     xp = aac.array_namespace(psi)

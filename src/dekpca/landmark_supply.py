@@ -1,6 +1,6 @@
-"""Where landmarks come from: means of clusters of rows, rows, points that nobody owns, or points that all nodes have.
+"""Sources of landmarks: means of clusters of rows, rows, synthetic points, or points that all nodes have.
 
-Generators, to be used with `yield from`. What comes from other nodes is checked: how many means they gave, and which points the root keeps.
+Generators, to be used with `yield from`. Input from other nodes is checked: the numbers of means they gave, and which points the root keeps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .options import Options
 
 Array = Any
 
-LINEAR_COMPONENTS = 50  # at most, of the Gaussian that landmarks which nobody owns are drawn from
-# Means of fewer clusters of a node are means of unlike rows, and worse landmarks than rows.
+LINEAR_COMPONENTS = 50  # at most, of the Gaussian from which synthetic landmarks are drawn
+# Means of fewer clusters of a node average dissimilar rows, and are worse landmarks than rows.
 FEWEST_CLUSTERS = 5
 
 
@@ -34,7 +34,7 @@ FEWEST_CLUSTERS = 5
 class Supply:
     """Hands out landmarks: means of clusters of a node's rows, rows, or points drawn from a Gaussian; each row is used for one of them.
 
-    How much every node has given is known to all nodes.
+    All nodes know how many rows every node has given.
     """
 
     block: Block
@@ -43,7 +43,7 @@ class Supply:
     sent: FlatRows  # rows as others may see them
     clustered: np.ndarray = field(init=False)  # (J,) rows that went into means
     sampled: np.ndarray = field(init=False)  # (J,) rows given as they are
-    shape: tuple[Array, Array] | None = None  # mean (M,) and spread (p, M) of all rows, for points that nobody owns
+    shape: tuple[Array, Array] | None = None  # mean (M,) and spread (p, M) of all rows, for synthetic points
     stage: int = 0
     spent: bool = False  # nothing is left to hand out
     orders: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)  # of the rows of a node, for each purpose
@@ -54,7 +54,7 @@ class Supply:
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows are left to give: with all of them the answer is exact."""
+        """Whether rows are left: with all rows as landmarks the answer is exact."""
         may = self.kind == "samples" or (self.kind == "auto" and self.options.share_rows)
         return may and bool((self.sampled < self.block.sizes).any())
 
@@ -63,7 +63,7 @@ class Supply:
         return self.options.landmarks.kind
 
     def more(self, wanted: int) -> Script:
-        """About so many new points, at every node the same, by kind; none where nothing is left."""
+        """About so many new points, the same at every node, by kind; none if no points are left."""
         self.stage += 1
         found: dict[str, Array] = {}
         if self.options.resume is not None and self.stage == 1:
@@ -82,7 +82,7 @@ class Supply:
         return found
 
     def of_earlier_run(self) -> Script:
-        """The landmarks of the run that is resumed: the first node that has them gives them to all."""
+        """The landmarks of the resumed run: the first node that has them sends them to all."""
         block, options, mine = self.block, self.options, self.options.earlier
         held = np.zeros(len(block.sizes))
         if mine is not None:
@@ -123,13 +123,13 @@ class Supply:
         most = room // (LEAST_CLUSTER + np.where(few, 0, 1))
         counts = np.minimum(self.allotted(wanted), most)
         if self.kind == "auto" and self.options.share_rows:
-            counts[counts < FEWEST_CLUSTERS] = 0  # rows of these nodes take the place of means
+            counts[counts < FEWEST_CLUSTERS] = 0  # these nodes give rows instead of means
         if not counts.sum():
             return self.rows.X[:0, :]
         taken = np.where(counts > 0, np.where(few, left, np.minimum(ROWS_A_CLUSTER * counts, room)), 0)
         rows, found = self._clustered(counts, taken)
         self.clustered = self.clustered + taken
-        # how many came out depends on the data: everybody must know
+        # the number of means depends on the data: all nodes must learn it
         told = yield from network_sum(block, "counts", block.array(found), bound=float(block.sizes.sum()))
         total = to_numpy(told)
         if not ((total >= 0) & (total <= counts) & (total == np.rint(total))).all():  # also where it is NaN
@@ -162,19 +162,19 @@ class Supply:
         return means, found
 
     def order(self, purpose: str, b: int) -> np.ndarray:
-        """Places of the rows of the block's node b (as FlatRows counts), in an order of its own."""
+        """Positions of the rows of the block's node b (as numbered by FlatRows), in the node's random order."""
         if (purpose, b) not in self.orders:
             random = node_random(self.options.seed, self.block.names[b], purpose)
             self.orders[purpose, b] = self.rows.starts[b] + random.permutation(int(self.block.own_sizes[b]))
         return self.orders[purpose, b]
 
     def allotted(self, wanted: int) -> np.ndarray:
-        """(J,) so many in all, each node its share."""
+        """(J,) the share of each node in a total of `wanted`."""
         block = self.block
         return landmarks.allot(block.sizes, block.network.names, wanted, self.options.seed + self.stage)
 
     def drawn(self, wanted: int) -> Script:
-        """Points that nobody owns: from a Gaussian with the mean of all rows and their leading linear principal components."""
+        """Synthetic points: from a Gaussian with the mean of all rows and their leading linear principal components."""
         if self.shape is None:
             self.shape = yield from spread_of_rows(self.block, self.rows, self.options.seed)
         mean, spread = self.shape
@@ -202,7 +202,7 @@ class Supply:
 def spread_of_rows(block: Block, rows: FlatRows, seed: int) -> Script:
     """The mean (M,) of all rows and A (p, M) such that A'A is about their covariance: its leading part, by network sums of M x p numbers.
 
-    A node with few rows says nothing: the sum over one row is that row.
+    A node with few rows adds zeros, since the sum over one row is that row.
     """
     counted = block.sizes >= LEAST_CLUSTER
     count = float(block.sizes[counted].sum())
@@ -248,9 +248,9 @@ def spread_of_rows(block: Block, rows: FlatRows, seed: int) -> Script:
 
 
 def without_redundant(block: Block, kernel: Kernel, marks: Landmarks, points: Array) -> Script:
-    """Those of new points that add something to the landmarks, in an order that keeps their Cholesky factor sound; the root decides for all.
+    """New points without redundant ones, in an order with a stable Cholesky factor; the root decides for all nodes.
 
-    Returns the points and, at the root and if all were kept, what it computed of them (`Offered`).
+    Returns the points and, at the root and if all were kept, their `Offered`.
     """
     least = max(landmarks.REDUNDANT, 1000 * eps(points))
     known: list[Offered] = []

@@ -1,4 +1,4 @@
-"""How much memory a run takes, and what to do without when it is limited: the Gram blocks, which can be computed again whenever they are used."""
+"""The memory of a run. If it is limited, Gram blocks that do not fit are recomputed at each use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNITS = {
     "TIB": 2**40,
 }
 
-# Arrays alive at once at the peak of an iteration, in the array backend and in the compiled one: for each neighbor and sample, and for each landmark.
+# Live arrays at the peak of an iteration, in the array backend and in the compiled one: per neighbor and sample, and per landmark.
 SLOT_ARRAYS, SHARED_ARRAYS = 16, 26
 COMPILED_SLOT_ARRAYS, COMPILED_SHARED_ARRAYS = 9, 24
 
@@ -54,7 +54,7 @@ def parse_size(limit: int | str | None) -> int | None:
 
 
 def within(blocks: Sequence[Block], options: Options, limit: int | None) -> list[Block]:
-    """The blocks, each with its share of what the limit leaves for Gram blocks.
+    """The blocks, each with its share of the memory for Gram blocks.
 
     Compiled steps need less memory than others, but all Gram blocks.
     """
@@ -85,7 +85,7 @@ def within(blocks: Sequence[Block], options: Options, limit: int | None) -> list
 
 
 def fitting(blocks: Sequence[Block], options: Options, limit: int | None) -> Options:
-    """With no more landmarks than the limit has memory for."""
+    """The options, with at most as many landmarks as fit into the limit."""
     if limit is None or not options.grow:
         return options
     most = options.max_landmarks
@@ -103,21 +103,21 @@ def _trim() -> Any:
 
 
 def give_back(blocks: Sequence[Block]) -> None:
-    """With a limit, memory that was freed goes back to the system at once: the C library would keep arrays of up to 32 MB for later."""
+    """With a limit, return freed memory to the system at once: the C library would keep arrays of up to 32 MB."""
     trim = _trim()
     if trim is not None and any(math.isfinite(block.gram_bytes) for block in blocks):
         trim(0)
 
 
 def _compiled(block: Block, options: Options) -> bool:
-    """Whether the steps of an iteration will be compiled ones, if all Gram blocks are kept."""
+    """Whether the compiled backend will be used, if all Gram blocks are stored."""
     usual = options.solver == "projection" and options.anchored and not options.diagnostics
     usual = usual and not options.exchange_noise
     return native.steps is not None and aac.is_numpy_array(block.samples) and usual
 
 
 def _gram(block: Block) -> int:
-    """Bytes of the Gram blocks, at most: one for each pair of nodes that some node has around."""
+    """Upper bound on the bytes of Gram blocks: one for each pair of nodes in some neighborhood."""
     pairs = (block.network.watchers.nnz + len(block.network)) // 2
     at_most = min(pairs, block.n_nodes * block.n_slots * (block.n_slots + 1) // 2)
     return int(at_most * block.n_near**2 * _item(block))
@@ -145,9 +145,9 @@ def _without_gram(block: Block, options: Options, compiled: bool = False) -> int
         matrices += 2 * n * n  # eigenvectors to begin with
     if compiled:
         psi, iterates = n * m, block.n_near * COMPILED_SLOT_ARRAYS * d + COMPILED_SHARED_ARRAYS * m
-    else:  # psi is there centred and as it came, for blocks that are computed again
+    else:  # psi both centred and uncentred, for blocks that are recomputed
         psi, iterates = 2 * n * m, block.n_near * (SLOT_ARRAYS * d + d * d) + SHARED_ARRAYS * m
-    triangles = n * m + m * (m + 1) // 2 if options.init == "landmarks" else 0  # with which it begins
+    triangles = n * m + m * (m + 1) // 2 if options.init == "landmarks" else 0  # for the start
     return int((B * (n * M + max(triangles, psi + matrices + k * iterates)) + judging) * _item(block))
 
 

@@ -1,6 +1,6 @@
 """The requests that a node's program yields to its engine, and the replies.
 
-The program speaks for a block of nodes at once (block.py). One small type for each thing that a node may want:
+A program computes a block of nodes at once (block.py). There is one small type for each request:
 
     Exchange            rows for each neighbor, and rows for all of them    -> (Slots, Slots): what arrived of either
     NeighborBroadcast   the same rows to every neighbor                     -> Heard: the neighbors' rows, each held once
@@ -9,7 +9,7 @@ The program speaks for a block of nodes at once (block.py). One small type for e
     Broadcast           an array that the root has                          -> the array
     Checkpoint          all that is needed to go on from here               -> True if somebody asked this node to stop
 
-An engine that has no reduction, gather and broadcast of its own makes them of messages along the edges of a tree
+An engine without reduction, gather and broadcast builds them from messages along the edges of a tree
 (engines/tree.py): the type `Send`, which no program yields.
 """
 
@@ -29,9 +29,9 @@ Array = Any
 class Exchange:
     """Every node sends each neighbor rows of its own, after rows that are the same for all its neighbors.
 
-    `own` is (B, d, rows, ...), slot 0 being what a node keeps for itself; `shared` is (B, m, ...). Of the rows to a slot the first
-    `lengths` (B * d,) are real, of those from it the first `arriving`: both ends know the length of every message. Padding does not travel;
-    what arrives is padded with zeros to `rows` rows.
+    `own` is (B, d, rows, ...), where slot 0 is the node's own; `shared` is (B, m, ...). Of the rows to a slot the
+    first `lengths` (B * d,) are real, of the rows from it the first `arriving`: both ends know the length of every
+    message. Padding is not sent; rows that arrive are padded with zeros to `rows` rows.
     """
 
     kind: str
@@ -42,12 +42,12 @@ class Exchange:
     rows: int
 
     def along(self, edges: Edges) -> Send:
-        """The rows of its own as one message for each of `edges`, those of all slots."""
+        """The `own` rows as one message for each of `edges`, those of all slots."""
         flat = aac.array_namespace(self.own).reshape(self.own, (-1, *self.own.shape[2:]))
         return Send(self.kind, flat, edges, edges, self.lengths, self.arriving, self.rows)
 
     def joined(self, edges: Edges) -> Send:
-        """The same with the shared rows first."""
+        """The same request with the shared rows first."""
         xp, m, send = aac.array_namespace(self.own), self.shared.shape[1], self.along(edges)
         shared = xp.take(self.shared, xp.asarray(edges.rows, device=aac.device(self.shared)), axis=0)
         payload = xp.concat([shared, send.payload], axis=1)
@@ -61,7 +61,7 @@ class Exchange:
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """What the nodes of a block heard, wherever it lies: slot s of node b heard `rows[place[b * d + s]]`."""
+    """The rows that arrived at the nodes of a block, without a copy: slot s of node b received `rows[place[b * d + s]]`."""
 
     rows: Array
     place: Array
@@ -73,7 +73,7 @@ class Slots:
         return cls(rows, aac.array_namespace(rows).arange(rows.shape[0], device=aac.device(rows)), n_slots)
 
     def slots(self, nodes: slice) -> Array:
-        """What some nodes heard in each slot: (b, d, rows, ...)."""
+        """The rows of each slot of some nodes: (b, d, rows, ...)."""
         xp = aac.array_namespace(self.rows)
         found = xp.take(self.rows, self.place[nodes.start * self.n_slots : nodes.stop * self.n_slots], axis=0)
         return xp.reshape(found, (nodes.stop - nodes.start, self.n_slots, *self.rows.shape[1:]))
@@ -89,10 +89,9 @@ class NeighborBroadcast:
 
 @dataclass(frozen=True, eq=False)
 class Heard:
-    """What the neighbors told: a few pools of distinct messages, and for each node and slot where to look.
+    """Messages of the neighbors: a few pools of distinct messages, and indices into them for each node and slot.
 
-    Slot s of node b heard `pools[pool[b, s]][row[b, s]]`; slot 0 is what the node told itself. A message that many
-    nodes heard is held once.
+    Slot s of node b received `pools[pool[b, s]][row[b, s]]`; slot 0 is the node's own. A message to many nodes is stored once.
     """
 
     pools: tuple[Array, ...]
@@ -100,7 +99,7 @@ class Heard:
     row: np.ndarray
 
     def narrowed(self) -> Heard:
-        """With only those pools and messages that some slot heard."""
+        """With only the pools and messages that some slot received."""
         numbers, pool = np.unique(self.pool, return_inverse=True)
         pools, row = [], self.row.copy()
         for number in numbers:
@@ -116,9 +115,9 @@ class Heard:
 
 @dataclass(frozen=True, eq=False)
 class Reduce:
-    """The sum of `value` (length,) over all blocks of the network. The root turns it into what all get, an array (size,): `finish`.
+    """The sum of `value` (length,) over all blocks of the network. The root transforms it (`finish`) into the array (size,) that all nodes get.
 
-    One node does that, since the results of several might differ in signs or rounding. Engines may add up in any order.
+    Only the root does so, since results of several nodes might differ in signs or rounding. Engines may add in any order.
     """
 
     kind: str
@@ -129,7 +128,7 @@ class Reduce:
 
 @dataclass(frozen=True, eq=False)
 class Gather:
-    """Rows from all nodes: `rows` are the block's, node by node, `counts` (J,) says how many each node of the network gives."""
+    """Rows from all nodes: `rows` are the block's, node by node, `counts` (J,) is the number of rows of each node of the network."""
 
     kind: str
     rows: Array
@@ -148,7 +147,7 @@ class Broadcast:
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The state after an iteration: `known` came from others during set-up, `state` is the iterate. Both may be kept as they are."""
+    """The state after an iteration: `known` came from others during set-up, `state` is the iterate. Both may be kept without a copy."""
 
     known: Any
     state: Any
@@ -163,7 +162,7 @@ Script = Generator[
 class Edges:
     """Directed edges seen from a block: `rows` are nodes of the block, `slots` their neighbors (slot 0: the node itself).
 
-    Compared by identity, so that an engine can remember the route of edges it has seen before.
+    Compared by identity, so that an engine can cache the route of edges.
     """
 
     rows: np.ndarray
@@ -175,10 +174,10 @@ class Edges:
 
 @dataclass(frozen=True, eq=False)
 class Send:
-    """A message along each edge of `to`; one is expected along each edge of `hear`, and all other edges are silent.
+    """A message along each edge of `to`; one is expected along each edge of `hear`, and none along other edges.
 
-    `payload` is (edges of `to`, rows, ...). Of each message the first `lengths` rows are real; of what arrives the first `arriving` are.
-    The reply is an array (edges of `hear`, rows, ...), padded with zeros.
+    `payload` is (edges of `to`, rows, ...). Of each sent message the first `lengths` rows are real, of each received
+    one the first `arriving`. The reply is an array (edges of `hear`, rows, ...), padded with zeros.
     """
 
     kind: str

@@ -1,7 +1,7 @@
-"""How good the nodes' answers are, measured by an omniscient observer who holds all data and the central answer.
+"""Measures of the nodes' answers, for an observer with all data and the central answer.
 
     similarity   |cos| in feature space between a node's own function w_j and the central component: the paper's measure
-    oracle       the same for the projection of the central component on what the node can express: no w_j does better
+    oracle       the same for the projection of the central component on the node's span: the optimum for w_j
     agreement    |correlation| over given points of a node's values with the central ones: what a user cares about
     angles       principal angles between the span of a node's functions and that of the central components
 
@@ -74,7 +74,7 @@ def oracle(model: Any, central: NodeModel) -> np.ndarray:
         values, gram = np.concatenate([at(p) for p in sets]), _gram(node.kernel, sets)
         if (
             node.centering == "local" and "node" in node.functions
-        ):  # only differences from the own mean can be expressed over own samples
+        ):  # functions over own samples have only differences from the own mean
             start = sum(len(p) for p in sets[:-1])
             mask = np.ones(len(values) - start)
             values[start:] = center_rows(values[start:], mask)
@@ -147,7 +147,7 @@ class _Raw:
         self._kernel, self._u = kernel, Function(u.points, u.coefficients, np.zeros_like(u.offset))
         self._seen: dict[
             tuple[int, int], tuple[Array, np.ndarray]
-        ] = {}  # holds the points too, so that an address is not used again
+        ] = {}  # keeps the points alive, so that no address is reused
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
         key = _identity(points)
@@ -187,7 +187,7 @@ def _columns_of(nodes: Sequence[NodeModel], central: NodeModel) -> Function:
     """The central components with the columns of their points in the order of the nodes' points."""
     u, mine, theirs = _hosted(central.own_function()), nodes[0].features, central.features
     if mine.names is not None and theirs.names is not None:
-        check_same_names(theirs.names, mine.names, "the central answer", "the nodes")  # both are in natural order
+        check_same_names(theirs.names, mine.names, "the central answer", "the nodes")  # both have natural order
         return u
     return Function(tuple(mine.to_sorted(theirs.from_sorted(p)) for p in u.points), u.coefficients, u.offset)
 
@@ -201,7 +201,7 @@ def _expanded_in_points(nodes: Sequence[NodeModel]) -> Sequence[NodeModel]:
 
 
 def _same(one: Kernel, two: Kernel) -> bool:
-    """Whether two kernels are the same function; normalizing one that has k(x, x) = 1 changes nothing."""
+    """Whether two kernels are the same function; normalization does not change a kernel with k(x, x) = 1."""
     same = one.name == two.name and one.params == two.params and (one.normalize == two.normalize or one.is_normal)
     return same and np.allclose(
         (one.gamma, one.degree, one.coef0), (two.gamma, two.degree, two.coef0), rtol=1e-6, atol=0
@@ -209,7 +209,7 @@ def _same(one: Kernel, two: Kernel) -> bool:
 
 
 def _hosted(function: Function) -> Function:
-    """The function with NumPy arrays (the same objects where they are NumPy already)."""
+    """The function with NumPy arrays (the same objects if they are NumPy already)."""
     points, coefficients = tuple(map(to_numpy, function.points)), tuple(map(to_numpy, function.coefficients))
     more = [None if x is None else to_numpy(x) for x in (function.frequencies, function.feature_coefficients)]
     return Function(points, coefficients, to_numpy(function.offset), function.fourier, *more)
@@ -242,7 +242,7 @@ def _orthonormal(inner: np.ndarray) -> np.ndarray:
 
 
 def _ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
-    """top / bottom, and 0 where a node has no such component."""
+    """top / bottom, and 0 if a node has no such component."""
     return np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), 0.0)
 
 

@@ -1,7 +1,8 @@
 """Node models in `.npz` files: a JSON header and plain arrays, no pickle.
 
-The header names every array with its dtype and shape. `load` reads the header first, compares what it promises with the file, and then reads
-the arrays that it names and nothing else: a damaged or hostile file takes no more memory than an honest one of its size.
+The header names every array with its dtype and shape. `load` reads the header, compares it with the file, and then
+reads only the arrays that it names. So a damaged or malicious file takes no more memory than a valid one of its
+size.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LARGEST_DIRECTORY = 100 * MOST_ARRAYS  # bytes of the list of members
 
 
 class ModelFileError(ValueError):
-    """A file that is no node model, or a damaged one."""
+    """A file that is not a node model, or is damaged."""
 
 
 def save(model: NodeModel, path: str | PathLike[str]) -> None:
@@ -129,7 +130,7 @@ def _read(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _check_directory(file: IO[bytes], size: int) -> None:
-    """A zip file with few members, and nothing behind them: Python's reader would take memory for as many as a file claims."""
+    """Require a zip file with few members and no trailing data: Python's reader would allocate memory for as many as a file claims."""
     if size < END_OF_ZIP.size:
         raise ModelFileError(f"{size} bytes are too few")
     file.seek(size - END_OF_ZIP.size)
@@ -142,7 +143,7 @@ def _check_directory(file: IO[bytes], size: int) -> None:
 
 
 def _member(archive: zipfile.ZipFile, name: str, expected: int | None, most: int) -> bytes:
-    """The bytes of a member, which must be stored as they are: a compressed one may be a thousand times as large as the file."""
+    """The bytes of a member, which must be stored uncompressed: a compressed one may expand to a thousand times the size of the file."""
     try:
         info = archive.getinfo(f"{name}.npy")
     except KeyError:
@@ -175,7 +176,7 @@ def _no_constant(name: str) -> None:
 
 
 def _promised(header: Mapping[str, Any], size: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The arrays that the header names, which must fit into the file."""
+    """The arrays that the header names; their sizes must fit into the file."""
     found = {}
     total = 0
     arrays = _typed(header, "arrays", dict)
@@ -264,7 +265,7 @@ def _kernel(header: Mapping[str, Any], given: Any, params: Mapping[str, Any] | N
     numbers = {key: _number(settings, key) for key in ("gamma", "degree", "coef0")}
     if numbers["gamma"] <= 0 or numbers["degree"] < 0:
         raise ModelFileError(f"gamma={numbers['gamma']} and degree={numbers['degree']}")
-    degree = settings["degree"]  # a whole number stays one
+    degree = settings["degree"]  # an integer stays one
     return Kernel(
         name, numbers["gamma"], degree, numbers["coef0"], dict(params or {}), _typed(settings, "normalize", bool)
     )
@@ -318,7 +319,7 @@ def _accuracy(header: Mapping[str, Any], k: int) -> Accuracy | None:
 
 
 def _reading(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What `dekpca transform` needs to know about files: names of columns only."""
+    """Settings of `dekpca transform` for files: names of columns only."""
     given = _typed(header, "reading", dict)
     found: dict[str, Any] = {}
     if given.get("id") is not None:
@@ -330,10 +331,10 @@ def _reading(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _missing(header: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Nodes that were lost during the fit; files of earlier versions do not say."""
+    """Nodes that were lost during the fit; absent in files of earlier versions."""
     found = []
     for lost in _typed({"missing": [], **header}, "missing", list):
-        told = not isinstance(lost, dict) or lost.get("rows") is not None  # with differential privacy it is not
+        told = not isinstance(lost, dict) or lost.get("rows") is not None  # absent with differential privacy
         rows = _typed(lost, "rows", int) if told else None
         if rows is not None and rows < 1:
             raise ModelFileError("a missing node without rows")
@@ -342,7 +343,7 @@ def _missing(header: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
 
 
 def _ledger(header: Mapping[str, Any]) -> Ledger | None:
-    """What was spent; files of earlier versions do not say."""
+    """The privacy spent; absent in files of earlier versions."""
     if header.get("privacy") is None:
         return None
     given = _typed(header, "privacy", dict)
@@ -366,7 +367,7 @@ def _typed(where: Mapping[str, Any], key: str, kind: type) -> Any:
 
 
 def _text(where: Mapping[str, Any], key: str) -> str:
-    """A name, which will be shown to people: one line, without control characters."""
+    """A name to display: one line, without control characters."""
     value = _typed(where, key, str)
     if not value.isprintable() or len(value) > MOST_TEXT:
         raise ModelFileError(f"{key} in the header is no name: {_printable(value)[:60]!r}")

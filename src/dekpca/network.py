@@ -1,8 +1,8 @@
 """The topology: the graph of the nodes, its checks, its spanning tree.
 
-A `Network` knows names and edges and nothing of data, kernels or messages. Nodes have a name (a string) and a
-number (their place in `names`). Everything that must not depend on the numbering, such as the tree and the order of
-a node's neighbors, goes by the names in natural order ("2" before "10").
+A `Network` has names and edges, but no data, kernels or messages. Nodes have a name (a string) and a number (their
+index in `names`). The tree and the order of a node's neighbors do not depend on the numbering: they follow the names
+in natural order ("2" before "10").
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components, shor
 from .files import PUBLIC, write_text
 
 if TYPE_CHECKING:
-    import networkx as nx  # imported where it is used: it takes longer than the rest of this package
+    import networkx as nx  # imported at first use: it takes longer than the rest of this package
 
 FILE_FORMAT = "dekpca-network"
 FILE_VERSION = 1
-RESAMPLES = 1000  # draws of a random graph before we say that its parameters leave it disconnected
-LISTED = 8  # names an error message lists before it says "and N more"
+RESAMPLES = 1000  # draws of a random graph before its parameters are refused as too sparse
+LISTED = 8  # names in an error message before "and N more"
 
 
 class NetworkError(ValueError):
-    """The graph cannot carry the algorithm; the message names the nodes and the remedy."""
+    """The algorithm cannot run on this graph; the message names the nodes and the remedy."""
 
 
 def natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:
@@ -53,7 +53,7 @@ class Network:
     Parameters
     ----------
     neighbors : mapping of name to names
-        For each node the nodes it talks to (not itself). Must be symmetric and connected.
+        For each node its neighbors (not itself). Must be symmetric and connected.
 
     Examples
     --------
@@ -115,7 +115,7 @@ class Network:
     # ------------------------------------------------------------------ topologies
     @classmethod
     def ring(cls, n_nodes: int, neighbors: int = 2) -> Network:
-        """Each node is joined to the `neighbors` nearest ones, half of them on either side."""
+        """Each node has edges to the `neighbors` nearest ones, half of them on either side."""
         _check_count(n_nodes, 1)
         whole = isinstance(neighbors, (int, np.integer))
         if not whole or neighbors % 2 or not 2 <= neighbors < n_nodes:
@@ -135,13 +135,13 @@ class Network:
 
     @classmethod
     def star(cls, n_nodes: int) -> Network:
-        """Node 0 in the middle; all others are joined to it alone."""
+        """Node 0 is the hub; all others have an edge to it only."""
         _check_count(n_nodes, 1)
         return cls._from_pairs(range(n_nodes), [(0, j) for j in range(1, n_nodes)])
 
     @classmethod
     def grid(cls, rows: int, columns: int) -> Network:
-        """A rectangle of nodes, numbered row by row, each joined to the ones beside, above and below it."""
+        """A rectangle of nodes, numbered row by row, with edges to the left, right, above and below."""
         _check_count(rows, 1)
         _check_count(columns, 1)
         at = np.arange(rows * columns).reshape(rows, columns)
@@ -168,7 +168,7 @@ class Network:
         """A random network, drawn again until it is connected.
 
         Give one of `probability` (of each edge: Erdos-Renyi), `degree` (the same for all nodes: regular) and
-        `radius` (nodes at random in the unit square, joined when nearer than this: geometric).
+        `radius` (nodes at random in the unit square, with an edge if closer than this: geometric).
 
         Examples
         --------
@@ -284,7 +284,7 @@ class Network:
         content = {"format": FILE_FORMAT, "version": FILE_VERSION, "nodes": self.names, "edges": self.edges}
         write_text(path, json.dumps(content, indent=1) + "\n", PUBLIC)
 
-    # ------------------------------------------------------------------ what it says of itself
+    # ------------------------------------------------------------------ properties
     def __len__(self) -> int:
         return len(self.names)
 
@@ -334,7 +334,7 @@ class Network:
         return self._around[start:stop]
 
     def neighborhoods(self, nodes: np.ndarray) -> np.ndarray:
-        """The neighbors of several nodes that have equally many, one row each."""
+        """The neighbors of several nodes of equal degree, one row each."""
         return self._around[self._starts[nodes][:, None] + np.arange(self.degrees[nodes[0]])]
 
     @cached_property
@@ -375,7 +375,7 @@ class Network:
 
     @cached_property
     def _search(self) -> tuple[np.ndarray, np.ndarray]:
-        """Breadth-first order and parents, by names and not by numbers."""
+        """Breadth-first order and parents, by names instead of numbers."""
         by_name = self.by_name
         rank = np.empty_like(by_name)
         rank[by_name] = np.arange(len(by_name))
@@ -402,7 +402,7 @@ class Network:
 
     @property
     def depth(self) -> int:
-        """Length of the longest way from the root of the tree."""
+        """Length of the longest path from the root of the tree."""
         return int(self.levels.max())
 
     @cached_property
@@ -416,13 +416,13 @@ class Network:
 
     @cached_property
     def diameter(self) -> int:
-        """The longest of the shortest ways between two nodes."""
+        """The longest of the shortest paths between two nodes."""
         chunks = np.array_split(np.arange(len(self)), max(1, len(self) // 256))
         return int(max(shortest_path(self._adjacency, unweighted=True, indices=chunk).max() for chunk in chunks))
 
 
 def _read_edges(path: str | PathLike[str], text: str) -> list[tuple[str, str]]:
-    """An edge a line; empty lines and what follows a # are passed over."""
+    """One edge per line; empty lines and comments after # are ignored."""
     edges = []
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.partition("#")[0].strip()

@@ -1,7 +1,7 @@
-"""What a node ends with: functions it can evaluate anywhere, in a file without pickle.
+"""The model of a node: functions that it can evaluate anywhere, saved without pickle.
 
 A component is a function f(x) = sum_p k(x, p) c_p - offset over points p: the landmarks, the node's own samples, its
-neighbors'. All that the algorithm does with means and landmark coordinates folds into the coefficients and the offset.
+neighbors'. Means and landmark coordinates are folded into the coefficients and the offset.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ EXPANSIONS = ("neighborhood", "node", "landmarks")
 class Function:
     """k functions over several sets of points: coefficients (P_i, k) for each set, one offset (k,).
 
-    With `fourier` the one set holds the frequencies of random features, P / 2 of them. Functions over points may have random features beside them:
-    `frequencies` (F, M) and their coefficients (2 F, k).
+    With `fourier` the only set holds the frequencies of random features, P / 2 of them. Functions over points may
+    have random features in addition: `frequencies` (F, M) and their coefficients (2 F, k).
     """
 
     points: tuple[Array, ...]
@@ -55,7 +55,7 @@ class Function:
     feature_coefficients: Array | None = None
 
     def __call__(self, kernel: Kernel, X: Array) -> Array:
-        """Values at the rows of X, (rows, k), computed in chunks, in threads where NumPy computes."""
+        """Values at the rows of X, (rows, k), computed in chunks, with NumPy in threads."""
         xp = aac.array_namespace(X, self.offset)
         if len(self.points) > 1 and any(kernel.far(kernel.squares(points)) for points in self.points):
             parts = zip(self.points, self.coefficients, strict=True)
@@ -68,11 +68,11 @@ class Function:
         return found if self.frequencies is None else found + self.correction(kernel, X)
 
     def basis(self, kernel: Kernel, points: Array) -> Callable[[Array], Array]:
-        """What the coefficients of one set of points multiply, as a function of rows."""
+        """The basis functions of one set of points, as a function of rows."""
         return partial(kernel.features, frequencies=points) if self.fourier else RowKernel(kernel, points)
 
     def correction(self, kernel: Kernel, X: Array) -> Array:
-        """What the random features beside the points add."""
+        """The contribution of the additional random features."""
         assert self.frequencies is not None
         features = partial(kernel.features, frequencies=self.frequencies)
         return in_chunks(lambda rows: features(rows) @ self.feature_coefficients, X, 2 * self.frequencies.shape[0])
@@ -87,7 +87,7 @@ def in_chunks(f: Callable[[Array], Array], X: Array, width: int) -> Array:
 
 @dataclass(frozen=True)
 class Held:
-    """A set of points in a model: how many, what they are, and whether they are somebody's samples."""
+    """A set of points in a model: how many, what they are, and whether they are samples of an owner."""
 
     rows: int
     what: str
@@ -105,25 +105,25 @@ class NodeModel:
     name : str
         Of the node.
     expansion : {"neighborhood", "node", "landmarks"}
-        Through what `transform` answers by default: the samples of the node and its neighbors, the node's own, or the
-        landmarks alone (the first two include the landmarks). Expansions smaller than this one are available too.
+        The default expansion of `transform`: over the samples of the node and its neighbors, the node's own, or the
+        landmarks alone (the first two include the landmarks). Smaller expansions are available too.
     eigenvalues_ : array (n_components,)
         Estimates of the eigenvalues of the whole network's centred kernel matrix.
     accuracy_ : array (n_components,)
-        For each component, the estimated |correlation| of its values with those of central kernel PCA; NaN where nothing is known.
+        For each component, the estimated |correlation| of its values with those of central kernel PCA; NaN if unknown.
     span_accuracy_ : float
         The estimated smallest cosine between the span of the components and the central one.
     feature_names_in_ : array (columns,)
         The names of the columns, where the samples had names.
     fill : array (columns,) or None
-        With missing="mean", what stands in the place of a missing value in `transform` too.
+        With missing="mean", the replacements of missing values, also in `transform`.
     reading : dict
         How the command line turns files into samples for this model (columns to leave out, categories).
     privacy_ : Ledger or None
-        With differential privacy: what was released about the rows, and the epsilon and delta that it cost.
+        With differential privacy: the releases, and the epsilon and delta spent.
     contents : tuple of Held
-        The points that the model and its file consist of, and whose they are. Where none are samples
-        (`any(held.samples for held in model.contents)` is False) the model can be handed out.
+        The points in the model and its file, and their owners. If none are samples (`any(held.samples for held in
+        model.contents)` is False) the model can be published.
 
     Examples
     --------
@@ -164,8 +164,8 @@ class NodeModel:
         self.features = Features(self.n_features_in_) if features is None else features
         self.fill = fill
         self.reading = dict(reading or {})
-        self.run: str | None = None  # id of the run between peers that the model is of
-        self.missing: tuple[dict[str, Any], ...] = ()  # nodes that were lost during the fit: name, rows, since when
+        self.run: str | None = None  # id of the run, for a model of peers
+        self.missing: tuple[dict[str, Any], ...] = ()  # nodes lost during the fit: name, rows, time
         self.accuracy = accuracy
         self.privacy_: Ledger | None = None
         self._preimages: dict[tuple[str, float], Preimages] = {}
@@ -177,7 +177,7 @@ class NodeModel:
 
     @property
     def feature_names_in_(self) -> np.ndarray:
-        """The names of the columns, in the order in which `transform` takes an array without names; only where the samples had names."""
+        """The names of the columns, in the order in which `transform` takes an array without names; only if the samples had names."""
         if self.features.names is None:
             raise AttributeError(f"node {self.name}: fitted on columns without names")
         return np.array(self.features.names, dtype=object)
@@ -198,12 +198,12 @@ class NodeModel:
         return f"NodeModel({self.name!r}, {self.n_components} components over {', '.join(map(str, self.contents))})"
 
     def transform(self, X: Array, expansion: str | None = None) -> Array:
-        """Component values at the rows of X: (rows, n_components). Columns with names are taken by name, in whatever order."""
+        """Component values at the rows of X: (rows, n_components). Named columns are matched by name, in any order."""
         function = self.function(expansion)
         return function(self.kernel, self.prepared(X, function.offset))
 
     def prepared(self, X: Array, like: Array) -> Array:
-        """Rows as the functions take them, in the library and dtype of `like`: columns in order, missing values filled, standardized."""
+        """Rows as input of the functions, in the library and dtype of `like`: columns in order, missing values filled, standardized."""
         who = f"node {self.name}"
         samples = Samples.of(X, who)
         names = self.features.names
@@ -212,7 +212,9 @@ class NodeModel:
             text = f"{who}: X {has} column names, but the model was fitted {fitted} them; columns are taken in the order of the fit"
             warnings.warn(text, UserWarning, stacklevel=3)
         if samples.names is not None and names is not None:
-            check_same_names(samples.names, names, f"{who}: X", "the fit")  # says more than that their number differs
+            check_same_names(
+                samples.names, names, f"{who}: X", "the fit"
+            )  # a better message than that their number differs
             if samples.names != names and not self._told_order:
                 self._told_order = True
                 log.info(f"{who}: X has the columns in another order than the fit; they are taken by name")
@@ -225,15 +227,15 @@ class NodeModel:
         """Points (rows, n_features) that have about these component values: pre-images, learned from the points the model holds.
 
         Kernel ridge regression from component values to points, as scikit-learn's KernelPCA does, with an rbf kernel whose width is set by
-        the spread of the values. What components do not carry, noise for one, is not in the pre-image. Random features are no
-        points: with them there is nothing to learn from.
+        the spread of the values. The pre-image lacks what components do not carry, such as noise. Models of random
+        features have no points to learn from.
 
         Parameters
         ----------
         Z : array (rows, n_components)
-            Component values, as `transform` gives them.
+            Component values, as from `transform`.
         alpha : float, default=0.1
-            Ridge: larger is smoother; raise it for points that are noisy themselves.
+            Ridge: larger is smoother; raise it for noisy points.
 
         Examples
         --------
@@ -283,7 +285,7 @@ class NodeModel:
         return xp.astype(X, like.dtype, copy=False)
 
     def function(self, expansion: str | None = None) -> Function:
-        """The components as functions, through one of the expansions this model holds."""
+        """The components as functions, in one of the expansions of this model."""
         wanted = self.expansion if expansion is None else expansion
         if wanted not in self.functions:
             raise ValueError(
@@ -293,17 +295,16 @@ class NodeModel:
         return self.functions[wanted]
 
     def own_function(self) -> Function:
-        """The node's own function w_j, which the paper's similarity is about (of what an `expansion="landmarks"` model has left of it)."""
+        """The node's own function w_j, for the paper's similarity (with `expansion="landmarks"` only its landmark part)."""
         return self.functions.get("node", self.functions.get("landmarks", self.functions[self.expansion]))
 
     # ------------------------------------------------------------------ files
     def save(self, path: str | PathLike[str]) -> None:
-        """To one `.npz` file, readable by its owner only: arrays and a JSON header, no pickle. A kernel that is a Python function is named, not
-        stored.
+        """To one `.npz` file, readable by its owner only: arrays and a JSON header, no pickle. Of a callable kernel only the name is stored.
 
-        The file holds the points that the model is made of, as `contents` says and its header does too: landmarks, and unless
-        `expansion` is "landmarks" the samples of the node, with "neighborhood" those of its neighbors too. Fit with the smallest
-        expansion that you want to hand out.
+        The file holds the points of the model, which `contents` and the header list: landmarks; the samples of the
+        node, unless `expansion` is "landmarks"; with "neighborhood" also those of its neighbors. Fit with the
+        smallest expansion that you want to publish.
         """
         from .model_file import save
 
@@ -313,8 +314,8 @@ class NodeModel:
     def load(
         cls, path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[str, Any] | None = None
     ) -> NodeModel:
-        """From a file written by `save`; ModelFileError says what is wrong with any other. A model fitted with a callable kernel needs the same
-        function here."""
+        """From a file written by `save`; ModelFileError describes a bad file. A model fitted with a callable kernel
+        needs the same function here."""
         from .model_file import load
 
         return load(path, kernel, kernel_params)
@@ -343,7 +344,7 @@ class Preimages:
 
 
 class NodeModels(Sequence[NodeModel]):
-    """The models of all nodes by number or name (of an MPI rank: of the nodes it hosts); each is put together when it is asked for."""
+    """The models of all nodes by number or name (of an MPI rank: of its nodes); each is built on first use."""
 
     def __init__(
         self,
@@ -407,7 +408,7 @@ def _make(answer: Answer, b: int, expansion: str, options: Options, features: Fe
     """Fold landmark coordinates and means of one node's functions into coefficients and offsets."""
     block, centering = answer.block, options.centering
     size = int(block.own_sizes[b])
-    own = block.samples[0, :0, :] if block.flat else block.samples[b, :size, :]  # needed for centering="local" alone
+    own = block.samples[0, :0, :] if block.flat else block.samples[b, :size, :]  # needed for centering="local" only
     m = 0 if answer.marks is None else answer.marks.size
     w = answer.w[b, ...]
     functions: dict[str, Function] = {}
@@ -442,7 +443,7 @@ def _make(answer: Answer, b: int, expansion: str, options: Options, features: Fe
 
 
 def _held_landmarks(answer: Answer, noise: str, share_rows: bool) -> list[Held]:
-    """What the landmarks are; kinds that follow each other together. Those of an earlier run may be rows, if rows may leave their nodes."""
+    """The landmarks by kind; consecutive ones of a kind together. Those of an earlier run may be rows, if rows may leave their nodes."""
     if isinstance(answer.marks, RandomFeatures):
         return [Held(answer.marks.size // 2, LANDMARKS[RANDOM_FEATURES], False)]
     found: list[Held] = []
@@ -466,7 +467,7 @@ def _fold(
     if marks is not None and answer.known.mean is not None:
         offset = (
             answer.known.mean @ shared
-        )  # it lies in the span of the landmarks: only the shared part of a function meets it
+        )  # the mean is in the span of the landmarks, so only the shared part of a function contributes
     if isinstance(marks, RandomFeatures):
         function = Function((marks.frequencies,), (shared,), offset, fourier=True)
     else:

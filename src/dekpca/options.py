@@ -1,6 +1,6 @@
-"""The settings of a run: `Settings` as they were asked for, `Options` as the program sees them, complete, the same at every node.
+"""The settings of a run: `Settings` as requested, `Options` as the program uses them, complete and the same at every node.
 
-What `Settings` leave open ("auto") is settled here, from the sizes of the nodes alone.
+`settle` resolves "auto" in `Settings` from the sizes of the nodes alone.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from .core.clusters import LEAST_CLUSTER
 from .kernels import Kernel
 from .network import Network
 
-CHECK_EVERY = 5  # iterations between two checks of the stop rule: a check costs two ways through the tree
-PROJECTION_LANDMARKS = 200  # of solver="projection", where nothing is said; at most a tenth of the rows
+CHECK_EVERY = 5  # iterations between two checks of the stop rule: a check goes up and down the tree
+PROJECTION_LANDMARKS = 200  # default of solver="projection"; at most a tenth of the rows
 FIRST_LANDMARKS = 100  # of the first stage of the landmark solver
-MAX_LANDMARKS = 2500  # to which they grow, where nothing is said
-SMALL_TABLE = 4096  # rows of the network up to which all rows judge the answer, and all may become landmarks, which makes it exact
-EXACT_ROWS = 1000  # rows up to which a single node takes the eigenvectors of its kernel matrix
-AUTO_FEATURES = 4000  # random features know nothing of the data, so it takes many
+MAX_LANDMARKS = 2500  # default limit of their growth
+SMALL_TABLE = 4096  # rows of the network up to which all are judging rows, and all may become landmarks, which makes the answer exact
+EXACT_ROWS = 1000  # rows up to which a single node decomposes its kernel matrix
+AUTO_FEATURES = 4000  # random features do not adapt to the data, so many are needed
 
-# The paper's settings (He et al. 2025, and the authors' scripts): from iteration t on, penalty on the own and on a
-# neighbor's constraint.
+# The paper's settings (He et al. 2025, and the authors' scripts): from iteration t on, the penalties on the own constraint and on a neighbor's.
 PAPER: dict[str, Any] = {
     "solver": "projection",
     "update": "paper",
@@ -39,12 +38,12 @@ PAPER: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What was asked for: all that nodes must agree on before they know each other's sizes."""
+    """The requested settings: all that nodes must agree on before they know each other's sizes."""
 
     n_components: int
     n_oversamples: int | Literal["auto"] = "auto"
     kernel: Kernel
-    gamma_by_variance: bool = False  # gamma="scale": a network sum settles it
+    gamma_by_variance: bool = False  # gamma="scale": from a network sum
     solver: Literal["auto", "projection", "landmarks"] = "auto"
     update: Literal["proximal", "paper"] = "proximal"
     centering: Literal["global", "local"] | None = "global"
@@ -54,7 +53,7 @@ class Settings:
     landmarks: LandmarkSource
     max_landmarks: int = MAX_LANDMARKS
     share_rows: bool = True  # rows may leave their node: to neighbors, and as landmarks to all
-    impute: bool = False  # NaN is a missing value: the column's mean over all nodes goes in its place
+    impute: bool = False  # NaN is a missing value, replaced by the column's mean over all nodes
     standardize: bool = False
     exchange_noise: Noise
     max_iter: int = 100
@@ -63,13 +62,13 @@ class Settings:
     diagnostics: bool = False
     secure_sums: bool | float = False  # network sums under masks; a number is a public bound on the entries of the data
     privacy: Any = None  # privacy.settings.Privacy: sums with noise
-    resume: str | None = None  # the earlier run whose landmarks this one begins with; nodes that were there have them
+    resume: str | None = None  # the earlier run whose landmarks this one starts with; its nodes have them
 
     @classmethod
     def of(
         cls, *, rho: Any = "auto", landmarks: Any = "auto", exchange_noise: float | str = 0.0, max_iter: int = 100, **others: Any
     ) -> Settings:  # fmt: skip
-        """From parameters as users give them."""
+        """From the parameters of users."""
         return cls(
             rho=penalty_rule(rho, max_iter),
             landmarks=LandmarkSource.of(landmarks),
@@ -84,17 +83,17 @@ class Settings:
 
     @property
     def sealed(self) -> bool:
-        """Whether every node seals what it adds to sums."""
+        """Whether every node seals its terms of sums."""
         return bool(self.secure_sums) or self.privacy is not None
 
     @property
     def anchored(self) -> bool:
-        """Whether z moves from where it was (the proximal update) or is made anew (the paper's)."""
+        """Whether z is updated from its previous value (the proximal update) or computed from scratch (the paper's)."""
         return self.update == "proximal"
 
     @property
     def iterates(self) -> bool:
-        """Whether the projection solver is asked for, by name or by a setting that only it has."""
+        """Whether the projection solver is requested, by name or by a setting that only it has."""
         if self.solver != "auto":
             return self.solver == "projection"
         landmarks_only = self.n_landmarks != 0 and self.init == "landmarks" and self.centering != "local"
@@ -103,13 +102,13 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Settings):
-    """Settings with nothing left open: what the program runs with."""
+    """Complete settings: the input of the program."""
 
     n_oversamples: int = 0
     n_landmarks: int = 0  # to begin with, if `grow`
-    grow: bool = False  # landmarks, as far as the tolerance asks
-    private_seed: int | None = None  # secret of this node, for random numbers that no other node may know
-    earlier: Any = None  # (m, columns) landmarks of the run that is resumed, at a node that was there
+    grow: bool = False  # landmarks, until the tolerance is met
+    private_seed: int | None = None  # secret of this node, for its private random numbers
+    earlier: Any = None  # (m, columns) landmarks of the resumed run, at a node of that run
 
     @property
     def n_columns(self) -> int:
@@ -117,12 +116,12 @@ class Options(Settings):
 
     @property
     def sums_only(self) -> bool:
-        """Whether nodes say nothing to their neighbors but sums and landmarks: how nodes are put together in blocks does not matter then."""
+        """Whether nodes send only sums and landmarks: the assignment of nodes to blocks does not matter then."""
         return self.solver != "projection" and not self.random_features and not self.exchange_noise
 
 
 def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
-    """Fill in what depends on the sizes of the nodes, and refuse what cannot work with them."""
+    """Compute the options that depend on the sizes of the nodes, and refuse settings that cannot work with them."""
     asked = {f.name: getattr(settings, f.name) for f in fields(Settings)}
     options = Options(**asked | {"n_landmarks": 0, "n_oversamples": 0})
     options = _settle_solver(options, settings, network, int(sizes.sum()))
@@ -156,7 +155,7 @@ def _extra_columns(settings: Settings, k: int, limit: int, why: str) -> int:
 
 
 def _settle_solver(options: Options, settings: Settings, network: Network, total: int) -> Options:
-    """What "auto" means here: the landmark solver, unless a setting asks for the iteration."""
+    """The solver for "auto": the landmark solver, unless a setting requires the iteration."""
     exact = len(network) == 1 and total <= EXACT_ROWS  # one node with few rows needs no iterations
     if settings.solver == "auto" and (settings.iterates or exact):
         return replace(options, solver="projection")
@@ -164,7 +163,7 @@ def _settle_solver(options: Options, settings: Settings, network: Network, total
 
 
 def check_rows_stay(settings: Settings) -> None:
-    """Refuse settings by which rows leave their nodes, where they may not."""
+    """Refuse settings by which rows would leave their nodes, if rows may not."""
     remedy = "or share_rows=True if rows may leave their nodes"
     if not settings.share_rows and settings.iterates:
         raise ValueError(
@@ -177,7 +176,7 @@ def check_rows_stay(settings: Settings) -> None:
 
 
 def check_resume(settings: Settings) -> None:
-    """Refuse settings with which a run cannot begin with the landmarks of an earlier one."""
+    """Refuse settings with which a run cannot start from the landmarks of an earlier one."""
     if settings.resume is None:
         return
     taken = {
@@ -195,7 +194,7 @@ def check_resume(settings: Settings) -> None:
 
 
 def _settle_landmarks(options: Options, settings: Settings, network: Network, sizes: np.ndarray) -> Options:
-    """How many landmarks there are, or to begin with."""
+    """The number of landmarks, or of the first stage."""
     total, n_landmarks = int(sizes.sum()), settings.n_landmarks
     alone = len(network) == 1 and options.solver == "projection"
     source, grow = options.landmarks, False
@@ -204,15 +203,13 @@ def _settle_landmarks(options: Options, settings: Settings, network: Network, si
     elif options.random_features:
         m = AUTO_FEATURES if n_landmarks == "auto" else n_landmarks + n_landmarks % 2  # cos and sin
     elif n_landmarks != "auto":
-        m = (
-            n_landmarks if options.privacy is not None else min(n_landmarks, total)
-        )  # how many rows there are is not told
+        m = n_landmarks if options.privacy is not None else min(n_landmarks, total)  # the number of rows is secret
     elif options.solver == "projection":
         m = min(PROJECTION_LANDMARKS, max(1, total // 10))
     else:
         grow = True
         if options.max_landmarks == MAX_LANDMARKS and total <= SMALL_TABLE and options.share_rows:
-            with_means = total + total // LEAST_CLUSTER  # all rows, beside the means of clusters
+            with_means = total + total // LEAST_CLUSTER  # all rows, in addition to the means of clusters
             options = replace(options, max_landmarks=max(MAX_LANDMARKS, with_means))
         m = min(max(FIRST_LANDMARKS, 4 * options.n_components), options.max_landmarks)
     if options.solver == "projection" and source.kind == "auto":
@@ -229,7 +226,7 @@ def _settle_landmarks(options: Options, settings: Settings, network: Network, si
     if not alone:
         _check_landmarks(options, m)
     elif centering == "global":
-        centering = "local"  # a node that holds everything has the exact mean
+        centering = "local"  # a node with all rows has the exact mean
     if options.update == "paper" and m:
         raise ValueError(
             f"update='paper' with {m} landmarks: the paper's iteration knows none; set n_landmarks=0 (dekpca.PAPER has all of its settings)"
@@ -263,14 +260,14 @@ def _check_landmarks(options: Options, m: int) -> None:
 
 
 def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tuple[int, str]:
-    """How many independent functions the poorest node can hold, and why."""
+    """The smallest number of independent functions at a node, and why."""
     total, m = int(sizes.sum()), options.n_landmarks
     if len(network) == 1 and options.solver == "projection":
         return total, f"the {total} samples"
     everything = total - (options.centering is not None)  # centred data spans one dimension less
     if options.solver != "projection":
         most = options.max_landmarks if options.grow else m
-        if options.privacy is not None:  # how many rows there are is not told
+        if options.privacy is not None:  # the number of rows is secret
             return most, f"{most} landmarks"
         limit, why = most, f"max_landmarks={most}" if options.grow else f"{most} landmarks"
     else:

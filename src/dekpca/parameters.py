@@ -1,6 +1,6 @@
-"""The parameters of a fit, as users give them: their defaults, their checks, and the `Settings` that they mean.
+"""The parameters of a fit as users give them: defaults, checks, and the resulting `Settings`.
 
-`DecentralizedKernelPCA` documents each. Whoever fits without that estimator, an MPI rank or the owner of a peer, comes here too.
+`DecentralizedKernelPCA` documents each. MPI ranks and peers, which fit without that estimator, use them too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from sklearn.utils import check_array, check_random_state
 
-# scikit-learn has no public way to check parameters; its own estimators declare them like this
+# scikit-learn has no public API to check parameters; its own estimators declare them like this
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
 from .choices import RANDOM_FEATURES, LandmarkSource, Noise, PenaltyRule, penalty_rule
@@ -40,7 +40,7 @@ CONSTRAINTS: dict[str, Any] = {
     "update": [StrOptions({"proximal", "paper"})],
     "centering": [StrOptions({"global", "local"}), None],
     "init": [StrOptions({"landmarks", "random", "local"})],
-    "rho": "no_validation",  # choices.penalty_rule says more than a list of types can
+    "rho": "no_validation",  # choices.penalty_rule has better messages
     "n_oversamples": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
     "n_landmarks": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
     "max_landmarks": [Interval(Integral, 1, None, closed="left")],
@@ -53,7 +53,7 @@ CONSTRAINTS: dict[str, Any] = {
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "tol": [Interval(Real, 0, None, closed="left")],
     "network": [Network, Interval(Integral, 1, None, closed="left"), None],
-    "engine": [str],  # dekpca.engines knows which there are
+    "engine": [str],  # checked by dekpca.engines
     "dtype": "no_validation",
     "copy_X": ["boolean"],
     "device": [str, None],
@@ -68,7 +68,7 @@ CONSTRAINTS: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """The parameters of a fit with their defaults; nothing is checked before `check`."""
+    """The parameters of a fit with their defaults; unchecked before `check`."""
 
     n_components: int = 2
     kernel: str | Callable[..., Any] = "rbf"
@@ -123,12 +123,12 @@ class Parameters:
 
     @property
     def source(self) -> LandmarkSource:
-        """Where landmarks come from; points are not checked before the columns of the samples are known."""
+        """The source of landmarks; points are checked later, when the columns of the samples are known."""
         return LandmarkSource.of(self.landmarks)
 
     @property
     def float_types(self) -> list[Any]:
-        """The dtypes to compute in; the first is that of data which is not a float."""
+        """The dtypes to compute in; the first is for data that is not float."""
         return [np.float64, np.float32] if self.dtype is None else [np.dtype(self.dtype).type]
 
     @property
@@ -136,13 +136,13 @@ class Parameters:
         return self.missing == "mean"
 
     def seed(self) -> int:
-        """A whole number as it is; anything else is drawn from, anew with each call."""
+        """An integer unchanged; from any other random state a new draw with each call."""
         if isinstance(self.random_state, Integral):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def check(self) -> None:
-        """Refuse what is wrong whatever the data is."""
+        """Refuse parameters that are wrong for any data."""
         if self.n_components is None:
             raise ValueError(
                 "n_components=None: all components of N rows would take N columns at every node; give the number that you want"
@@ -202,7 +202,7 @@ class Parameters:
             )
 
     def settings(self, features: Features, seed: int) -> Settings:
-        """What they mean for samples with these columns."""
+        """The settings for samples with these columns."""
         kernel = make_kernel(
             self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params, self.normalize, features.count
         )
@@ -236,7 +236,7 @@ class Parameters:
         )
 
     def _points(self, features: Features) -> np.ndarray:
-        """Landmarks that were given, with the columns as they are computed with."""
+        """Given landmarks, with columns in internal order."""
         samples = Samples.of(self.landmarks, "landmarks")
         points = samples.X
         if is_foreign(points):

@@ -1,4 +1,4 @@
-"""A plan, and what comes of it: all that passes between those who want a fit and the engine that runs it.
+"""Plan and Outcome: the interface between the caller of a fit and the engine that runs it.
 
     plan = plan_parts(parameters, parts)      validate, deal, settle
     outcome = engine.run(plan, observer)      run
@@ -30,12 +30,12 @@ from .parameters import Parameters
 from .samples import check_alike, check_part, placed
 
 Array = Any
-Observer = Callable[[list[Block], list[Checkpoint]], None]  # sees every checkpoint
+Observer = Callable[[list[Block], list[Checkpoint]], None]  # called with every checkpoint
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything that an engine needs: the samples of the nodes that this process hosts, and what holds for all nodes."""
+    """The input of an engine: the samples of the nodes that this process hosts, and data about all nodes."""
 
     network: Network
     sizes: np.ndarray  # (nodes,) rows of every node of the network
@@ -43,9 +43,11 @@ class Plan:
     options: Options
     nodes: np.ndarray  # their numbers
     features: Features  # the columns, in the user's order
-    memory_limit: int | None = None  # bytes beside the data
-    resume: Any = None  # (known, state) of each block, as a checkpoint held them; None: from the start
-    checkpoint: Path | None = None  # folder for checkpoints, to resume from if there are any (engines/checkpoints.py)
+    memory_limit: int | None = None  # bytes in addition to the data
+    resume: Any = None  # (known, state) of each block, from a checkpoint; None: from the start
+    checkpoint: Path | None = (
+        None  # folder for checkpoints; the run resumes from one if it exists (engines/checkpoints.py)
+    )
 
     @classmethod
     def of(cls, parts: Sequence[Array], network: Network, options: Options, **more: Any) -> Plan:
@@ -54,7 +56,7 @@ class Plan:
         return cls(network, part_sizes(parts), parts, options, np.arange(len(parts)), **{"features": features} | more)
 
     def hosting(self, nodes: Sequence[int]) -> Plan:
-        """The same for some of the nodes, where other processes host the others."""
+        """The same plan for some of the nodes; other processes host the others."""
         at = {int(j): i for i, j in enumerate(self.nodes)}
         return replace(self, parts=[self.parts[at[j]] for j in nodes], nodes=np.asarray(nodes))
 
@@ -65,7 +67,7 @@ class Plan:
 
 @dataclass
 class Traffic:
-    """What each node sent to its neighbors, by phase: (J,) messages and bytes, wherever the neighbors are hosted; and along each edge."""
+    """Traffic of each node to its neighbors, in any process, by phase: (J,) messages and bytes; and bytes along each edge."""
 
     edges: np.ndarray  # (E, 2) the network's directed edges
     n_nodes: int
@@ -77,7 +79,7 @@ class Traffic:
         self.edge_bytes = np.zeros(len(self.edges), dtype=np.int64)
 
     def add(self, kind: str, edges: np.ndarray, sizes: np.ndarray) -> None:
-        """One message along each of these edges (numbers, none twice); `sizes` are bytes."""
+        """Count one message along each of these edges (distinct numbers); `sizes` are bytes."""
         if kind not in self.messages:
             self.messages[kind] = np.zeros(self.n_nodes, dtype=np.int64)
             self.bytes[kind] = np.zeros(self.n_nodes, dtype=np.int64)
@@ -89,7 +91,7 @@ class Traffic:
 
 @dataclass
 class Outcome:
-    """The answers of the blocks, what was sent, and how long it took."""
+    """The answers of the blocks, the traffic, and the times."""
 
     answers: list[Answer]
     traffic: Traffic
@@ -109,7 +111,7 @@ def make_plan(
     nodes: Sequence[int] | None = None,
     sizes: np.ndarray | None = None,
 ) -> Plan:
-    """A plan for samples that are checked. `parts` are those of `nodes`, `sizes` the rows of every node (default: all nodes are here)."""
+    """A plan for checked samples. `parts` are those of `nodes`, `sizes` the rows of every node (default: all nodes are here)."""
     if nodes is None or sizes is None:
         nodes, sizes = range(len(parts)), part_sizes(parts)
     options = settle(settings, network, sizes)
@@ -123,7 +125,7 @@ def make_plan(
 
 
 def plan_parts(parameters: Parameters, parts: Sequence[Array] | Mapping[Any, Array]) -> Plan:
-    """For data that is already apart, all of it in this process."""
+    """A plan for data that is already split, all of it in this process."""
     parameters.check()
     refuse_one_array(parts)
     if len(parts) == 0:
@@ -143,7 +145,7 @@ def plan_parts(parameters: Parameters, parts: Sequence[Array] | Mapping[Any, Arr
 
 
 def with_checkpoint(plan: Plan, parameters: Parameters, folder: str | os.PathLike[str] | None) -> Plan:
-    """The same, with a folder for checkpoints, if one is given."""
+    """The same plan with a folder for checkpoints, if one is given."""
     if folder is None:
         return plan
     if not isinstance(parameters.random_state, Integral):
@@ -154,7 +156,7 @@ def with_checkpoint(plan: Plan, parameters: Parameters, folder: str | os.PathLik
 
 
 def check_parts(parameters: Parameters, parts: Sequence[Array], names: Sequence[str]) -> tuple[Features, list[Array]]:
-    """The columns of the samples of nodes with these names; and the samples as matrices of numbers, columns in the order of computing."""
+    """The columns of the samples of nodes with these names; and the samples as matrices of numbers, columns in internal order."""
     owners = [f"node {name}" for name in names]
     given = [Samples.of(part, owner) for part, owner in zip(parts, owners, strict=True)]
     given = [
@@ -168,6 +170,6 @@ def check_parts(parameters: Parameters, parts: Sequence[Array], names: Sequence[
 
 
 def refuse_one_array(parts: Any) -> None:
-    """Parts are a sequence or a mapping of arrays."""
+    """Refuse one array: parts are a sequence or a mapping of arrays."""
     if aac.is_array_api_obj(parts):
         raise ValueError("fit_parts takes one array for each node, but got one array; use fit(X)")

@@ -1,7 +1,7 @@
 """The program of a node: request, compute, repeat.
 
-It is written once, for a block of nodes (block.py), as a generator: it yields requests (messages.py), and an engine sends back the
-replies. It opens no file, socket or clock. Read `program`, then `iterate`: the algorithm of docs/algorithm.md.
+It is a generator for a block of nodes (block.py): it yields requests (messages.py), and an engine sends back the
+replies. It uses no files, sockets or clocks. Read `program`, then `iterate`: the algorithm of docs/algorithm.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HISTORY = ("residual", "change", "since_check", "objective", "lagrangian")
 
 @dataclass(eq=False)
 class State:
-    """How far the iteration is: all that a checkpoint needs besides `Known`."""
+    """The state of the iteration: the content of a checkpoint besides `Known`."""
 
     iteration: int
     iterate: Iterate
@@ -82,7 +82,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
         block = replace(block, samples=known.columns.standardized(block.samples) * block.mask[..., None])
     if resume:
         coordinates = Coordinates.of(block, options, known)
-        if state.verdict == INTERRUPTED:  # the request to stop was answered by that stop
+        if state.verdict == INTERRUPTED:  # that stop has served the request
             state = replace(state, verdict=GO_ON)
     else:
         if options.gamma_by_variance:
@@ -96,7 +96,7 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     if options.random_features:
         return (yield from feature_answer(block, options, known, coordinates, state))
     marks, space = coordinates.marks, build_space(block, options, known, coordinates)
-    del coordinates  # they are as large as many Gram blocks
+    del coordinates  # as large as many Gram blocks
     if len(block.network) == 1:
         return whole_answer(block, options, known, space)
     if known.rho is None:
@@ -124,13 +124,13 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     turn, runs, history = state.iterate.rotation, state.runs, state.history
     if one_by_one > 1:  # each is a component already
         turn = block.array(np.eye(one_by_one))
-    del state, deflated  # as large as all that follows
+    del state, deflated  # as large as everything that follows
     return (yield from separated_answer(block, options, known, marks, space, w, z, turn, runs, history))
 
 
 # ---------------------------------------------------------------------- set-up: messages that are sent once
 def column_means(block: Block) -> Script:
-    """Mean of the values that each column has, over all nodes; raises where it has none."""
+    """Mean of the present values of each column over all nodes; raises if there are none."""
     xp = aac.array_namespace(block.samples)
     there = ~xp.isnan(block.samples)
     total = xp.sum(xp.where(there, block.samples, xp.zeros_like(block.samples)), axis=(0, 1))
@@ -158,7 +158,7 @@ def column_scales(block: Block) -> Script:
 
 
 def meet(block: Block, options: Options, known: Known) -> Script:
-    """Agree on landmarks, mean and start, and send the samples to the neighbors; returns the landmark coordinates of the own samples."""
+    """Agree on landmarks, mean and start, and send the samples to the neighbors. Returns the landmark coordinates of the own samples."""
     sent = with_noise(block, options)
     if options.n_landmarks and not options.random_features:
         known.points = yield from agree_on_landmarks(block, options, known, sent)
@@ -171,7 +171,7 @@ def meet(block: Block, options: Options, known: Known) -> Script:
 
 
 def compare_landmarks(block: Block, options: Options) -> Script:
-    """Landmarks that were given to all nodes must be the same: each node compares their fingerprint with the root's."""
+    """Check that all nodes were given the same landmarks: each compares their fingerprint with the root's."""
     xp = aac.array_namespace(block.samples)
     mine = block.array(landmarks.digest(options.landmarks.points))
     theirs = yield Broadcast("fingerprint", lambda: mine, mine.shape)
@@ -183,7 +183,7 @@ def compare_landmarks(block: Block, options: Options) -> Script:
 
 
 def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array) -> Script:
-    """The landmarks (m, M), the same at every node and none of them redundant: given to all nodes, or samples or cluster means of them."""
+    """The landmarks (m, M), the same at every node, without redundant ones: given to all nodes, or samples or cluster means of the nodes."""
     rows = FlatRows(block, block.samples)
     sent_rows = rows if sent is block.samples else FlatRows(block, sent)
     if options.landmarks.points is not None:
@@ -214,7 +214,7 @@ def variance_gamma(block: Block, kernel: Kernel) -> Script:
 
 
 def column_sums(block: Block, less: Array | None = None) -> Array:
-    """(M,) the sum of each column over the rows of the block, or that of its squared difference from `less`."""
+    """(M,) the sum of each column over the rows of the block, or of its squared difference from `less`."""
     X = FlatRows(block, block.samples).X
     xp = aac.array_namespace(X)
 
@@ -231,7 +231,7 @@ def column_sums(block: Block, less: Array | None = None) -> Array:
 
 
 def learn_directions(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Script:
-    """The network's mean in landmark coordinates; then, to start from, the principal directions of all the data there."""
+    """The network's mean in landmark coordinates; then the principal directions of all the data there, for the start."""
     xp = aac.array_namespace(block.samples)
     m = coordinates.raw.shape[2]
     if options.centering == "global":
@@ -274,7 +274,7 @@ def exchange_penalties(block: Block, space: Space) -> Script:
 
 # ---------------------------------------------------------------------- the iteration
 def start(block: Block, options: Options, known: Known, space: Space) -> State:
-    """The first iterate, from the w that `init` asks for; multipliers and z follow from it (consensus.begin)."""
+    """The first iterate, from the w of `init`; multipliers and z follow from it (consensus.begin)."""
     k = 1 if options.update == "paper" else options.n_columns
     if options.init == "local":
         w = consensus.local_start(space.own, space.gram.eigen, k)
@@ -290,7 +290,7 @@ def start(block: Block, options: Options, known: Known, space: Space) -> State:
 
 
 def _landmark_start(block: Block, options: Options, known: Known, space: Space, k: int) -> Array:
-    """The principal directions in landmark coordinates, and nothing over the own samples; random columns where there are too few."""
+    """The principal directions in landmark coordinates, with zero coefficients over the own samples; random columns if there are too few."""
     xp = aac.array_namespace(block.samples)
     (B, n), m = block.samples.shape[:2], space.own.m
     assert known.directions is not None
@@ -309,7 +309,7 @@ def _random_start(block: Block, options: Options, space: Space, k: int) -> Array
 
 
 def penalties(block: Block, options: Options, known: Known, t: int) -> Penalties:
-    """rho of iteration t: found by each node from its spectrum and sent to its neighbors, or by a schedule that all nodes know."""
+    """rho of iteration t: from each node's spectrum, sent to its neighbors, or from a schedule that all nodes know."""
     if known.rho is not None:
         return Penalties(known.rho, 1.0, 1.0, constant=True)
     rule = options.rho.at
@@ -323,18 +323,19 @@ def iterate(
     """Iterate until all nodes stop: for one component (the paper's update) or for all at once.
 
     w_j is node j's part of the answer, over the landmarks and its own samples; z_j is its neighborhood's estimate of the whole. The constraints are
-    w_j = P_j z_q for the node itself and each neighbor q, P_j the projection on what j can express; dual_jq is the multiplier of that constraint.
+    w_j = P_j z_q for the node itself and each neighbor q, where P_j projects on the span of j; dual_jq is the multiplier of that constraint.
 
         share  l -> j   how l wants z_j to move: dual_lj + rho_l (w_l - P_l z_j)
                j        z_j moves by the sum of the shares over the sum of rho; its singular values are clipped at 1
         view   j -> l   the values of z_j on the samples of l
                l        P_l z_j from these; w_l, the exact optimum given all P_l z_j and dual_lj; dual_lj += rho_l (w_l - P_l z_j)
 
-    Every few iterations all nodes check together whether to stop. With `interrupted`, a component before this one was stopped by a request: this
-    one stops at its first check, and has no checkpoints, so that a fit that is resumed goes on with the component that was stopped.
+    Every few iterations all nodes check together whether to stop. With `interrupted`, a request stopped an earlier
+    component. This component stops at its first check and has no checkpoints, so that a resumed fit continues the
+    component that was stopped.
 
-    `state.iterate` has w, z and dual; each step replaces what it computes. With constant penalties `space.gram` is overwritten: nothing needs it
-    after the iteration.
+    `state.iterate` has w, z and dual; each step replaces its results. With constant penalties `space.gram` is
+    overwritten, since it is not needed after the iteration.
     """
     it = state.iterate
     steps = backend_for(options, space, it, penalties(block, options, known, state.iteration))
@@ -345,23 +346,23 @@ def iterate(
         rho = penalties(block, options, known, state.iteration)
         shares = yield block.exchange("share", *steps.shares(it, rho))
         views = yield block.exchange("view", *steps.z_step(it, shares, rho), back=True)
-        del shares  # as large as the next step's results
+        del shares  # frees as much as the next step needs
         steps.w_step(it, views, rho)
         del views
         progress = steps.measure(it)
         state.record(progress)
         if state.iteration % CHECK_EVERY == 0 or state.iteration == options.max_iter:
             state.verdict, rotation = yield from check(block, options, it.values, progress, bool(asked))
-            if state.verdict == DIVERGED:  # back to the last iterate that was good
+            if state.verdict == DIVERGED:  # back to the last good iterate
                 it.w, it.z = it.at_check
             else:
                 it.at_check, it.rotation = (it.w, it.z), rotation
 
 
 def snapshot(known: Known, state: State) -> tuple[Known, State]:
-    """Copies of both that share the arrays: arrays are never changed in place, the objects that hold them are."""
+    """Shallow copies of both: arrays are never changed in place, the objects that hold them are."""
     history = {name: list(rows) for name, rows in state.history.items()}
-    iterate = replace(state.iterate, values=None)  # a run that resumes does not need them
+    iterate = replace(state.iterate, values=None)  # not needed to resume
     kept = replace(state, iterate=iterate, history=history, finished=list(state.finished), runs=list(state.runs))
     return replace(known, removed=list(known.removed), kinds=list(known.kinds)), kept
 
@@ -393,7 +394,7 @@ def check(block: Block, options: Options, values: Array, progress: stopping.Prog
 
 # ---------------------------------------------------------------------- deflation: the paper's way to more components
 def tell_direction(space: Space, w: Array) -> NeighborBroadcast:
-    """A message to all neighbors: the component that was just found, as a unit function over the own samples."""
+    """Send the last component to all neighbors, as a unit function over the own samples."""
     xp = aac.array_namespace(w)
     functions = space.own.functions(w)
     square = xp.linalg.diagonal(functions.squares())[:, None, :]

@@ -1,4 +1,4 @@
-"""What a fit found, put together from the nodes' answers for the person who asked: numbers, history, models, and what to warn of."""
+"""The result of a fit for its caller, from the nodes' answers: numbers, history, models and warnings."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from .plan import Engine, Outcome, Plan
 from .privacy.ledger import Ledger
 from .private_solver import planned
 
-FLAT = 0.01  # a first component that explains less is worth a word
+FLAT = 0.01  # a first component that explains less causes a warning
 
 
 class NarrowKernelWarning(UserWarning):
-    """The kernel is too narrow for the data: the components explain next to nothing."""
+    """The kernel is too narrow for the data: the components explain almost no variance."""
 
 
 def run_plan(plan: Plan, engine: Engine, parameters: Parameters, fit: str = "") -> Result:
-    """Let an engine run a plan. Progress is shown, if it is wanted, by the process that hosts the first node.
+    """Run a plan on an engine. The process that hosts the first node shows progress, if requested.
 
-    `fit`: the name of a private fit that may have been interrupted; its ledger counts it once.
+    `fit`: the id of a private fit that may have been interrupted; the ledger counts it once.
     """
     shown = bool(parameters.verbose) and 0 in plan.nodes
     ledger = None
-    if plan.options.privacy is not None:  # spent before anything is computed or sent
+    if plan.options.privacy is not None:  # counted as spent before any computation or message
         releases = planned(plan.options, plan.features.count, len(plan.network))
         ledger = plan.options.privacy.spend(releases, fit)
     try:
@@ -50,7 +50,7 @@ def run_plan(plan: Plan, engine: Engine, parameters: Parameters, fit: str = "") 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A plan and its outcome, in the words of `DecentralizedKernelPCA`'s attributes."""
+    """A plan and its outcome, as attributes of `DecentralizedKernelPCA`."""
 
     plan: Plan
     outcome: Outcome
@@ -59,7 +59,7 @@ class Result:
 
     @property
     def _first(self) -> Answer:
-        """Any answer: what all nodes know is the same in each."""
+        """Any answer, for data that is the same at all nodes."""
         return self.outcome.answers[0]
 
     @property
@@ -73,7 +73,7 @@ class Result:
 
     @property
     def estimate(self) -> Accuracy | None:
-        """How good the answer is estimated to be, if it is."""
+        """The estimated accuracy of the answer, if there is an estimate."""
         return self._first.accuracy
 
     @property
@@ -88,7 +88,7 @@ class Result:
 
     @property
     def accurate(self) -> bool:
-        """Whether the answer is as good as `tol` asks, as far as that is known."""
+        """Whether the estimated error is at most `tol`, or there is no estimate."""
         return self.estimate is None or self.estimate.meets(self.parameters.tol)
 
     @property
@@ -123,7 +123,7 @@ class Result:
 
     # ------------------------------------------------------------------ warnings
     def warnings(self) -> list[Warning]:
-        """What the person who asked should know: what did not converge, how good the answer is, whether the kernel fits the data."""
+        """Warnings for the caller: convergence, accuracy of the answer, width of the kernel."""
         found: list[Warning] = []
         if not self._first.converged:
             found.append(ConvergenceWarning(self._not_converged(self._first.runs)))
@@ -159,7 +159,7 @@ class Result:
         return message
 
     def _inaccurate(self, estimate: Accuracy) -> str:
-        """How good the answer is estimated to be, what limited it, and what to do."""
+        """The estimated accuracy, what limited it, and what to do."""
         given, options = self.parameters, self.plan.options
         k, m = given.n_components, self.n_landmarks
         message = (
@@ -193,7 +193,7 @@ class Result:
 
     @property
     def _narrow(self) -> bool:
-        """Whether each row is similar only to itself, so that components explain next to nothing."""
+        """Whether each row is similar only to itself, so that components explain almost no variance."""
         given = self.parameters
         unsure = given.update == "paper" or (given.source.kind == RANDOM_FEATURES and not self.converged)
         return 0 < self._share < FLAT and given.kernel in ("rbf", "laplacian") and not unsure
@@ -212,7 +212,7 @@ class Result:
 
 
 def _best_informed(network: Network, sizes: np.ndarray, nodes: np.ndarray) -> int:
-    """Of `nodes`, the one with the most samples around; of equals, the first by name."""
+    """Of `nodes`, the one with the most samples in its neighborhood; ties: the first by name."""
     around = sizes + np.bincount(
         network.directed_edges[:, 0], weights=sizes[network.directed_edges[:, 1]], minlength=len(sizes)
     )
@@ -221,7 +221,7 @@ def _best_informed(network: Network, sizes: np.ndarray, nodes: np.ndarray) -> in
 
 
 def _history(outcome: Outcome) -> dict[str, Any]:
-    """What the nodes recorded, put together by us; no node knows it."""
+    """The records of all nodes together, which no single node has."""
     answers: Sequence[Answer] = outcome.answers
     nodes = np.concatenate([answer.block.nodes for answer in answers])
     traffic = outcome.traffic

@@ -1,4 +1,4 @@
-"""Checks of samples at the edge, once, before any work: NumPy through scikit-learn, other array libraries by hand."""
+"""Checks of samples, once, before any work: NumPy through scikit-learn, other array libraries here."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def on_device(X: np.ndarray, device: str) -> Array:
     except (
         RuntimeError,
         AssertionError,
-    ) as error:  # torch's own words for a device that is not there run over many lines
+    ) as error:  # torch's message for a missing device has many lines
         raise ValueError(
             f"device={device!r}: PyTorch cannot use it ({str(error).splitlines()[0]}); it sees {torch.cuda.device_count()} CUDA devices"
         ) from error
 
 
 def placed(X: Array, device: str | None) -> Array:
-    """Samples where they are to be computed on: NumPy ones on `device`, if it is given, others where they are."""
+    """Samples on the device to compute on: NumPy arrays on `device`, if given; others stay."""
     if device is None:
         return X
     if is_foreign(X):
@@ -76,7 +76,7 @@ def refuse_sparse(X: Any, who: str) -> None:
 
 
 def first_bad_row(X: Array, allow_nan: bool) -> int | None:
-    """The first row with infinity or, unless it is allowed, NaN. A sum shows in half the time that there is none, unless it overflows."""
+    """The first row with infinity or, unless allowed, NaN. A sum shows in half the time that there is none, unless it overflows."""
     xp = aac.array_namespace(X)
     with np.errstate(over="ignore", invalid="ignore"):
         total = xp.sum(X)
@@ -96,7 +96,7 @@ def _remedy(allow_nan: bool) -> str:
 
 
 def check_finite(X: Array, who: str, rows: Sequence[np.ndarray], network: Network, allow_nan: bool = False) -> None:
-    """NaN and infinity, told by row and by the node that the row belongs to."""
+    """Refuse NaN and infinity, with the row and its node."""
     row = first_bad_row(X, allow_nan)
     if row is None:
         return
@@ -127,7 +127,7 @@ def check_alike(parts: Sequence[Array], names: Sequence[str], allow_nan: bool = 
 
 
 def numeric(error: Exception, who: str) -> Exception:
-    """scikit-learn's complaint about a sample matrix, with its owner and, for text, what to do."""
+    """scikit-learn's error about a sample matrix, with its owner and, for text, a remedy."""
     advice = "; encode text columns as numbers or leave them out" if "could not convert" in str(error) else ""
     return type(error)(f"{who}: {error}{advice}")
 

@@ -1,6 +1,6 @@
-"""The feature space of a block: what its nodes have learned, and the matrices that follow from it and their samples.
+"""The feature space of a block: data received by its nodes, and the matrices that follow from it and their samples.
 
-Nothing here sends a message; program.py does.
+Messages are sent in program.py only.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Array = Any
 
 @dataclass(eq=False)
 class Known:
-    """What the block learned from others during set-up; with it and the own samples everything else can be recomputed."""
+    """Data that the block received during set-up; all else can be recomputed from it and the own samples."""
 
     gamma: float
     fill: Array | None = None  # (M,) mean of each column, which replaces missing values
-    columns: Columns | None = None  # by which all samples are standardized
+    columns: Columns | None = None  # scales that standardize all samples
     points: Array | None = None  # the landmarks (m, M)
     kinds: list[tuple[str, int]] = field(default_factory=list)  # their kinds, in order, and how many of each
     mean: Array | None = None  # of psi over the network (m,)
     directions: Array | None = None  # where to start: principal directions in landmark coordinates (m, <= k)
     landmark_values: Array | None = None  # and their eigenvalues
     stages: list[tuple[int, float]] = field(default_factory=list)  # numbers of landmarks, each with its estimated error
-    samples: Heard | None = None  # of each node and its neighbors, as they were sent
+    samples: Heard | None = None  # of each node and its neighbors, as sent
     rho: Array | None = None  # (B, d) penalties that the neighbors put on this node's z
     removed: list[Heard] = field(
         default_factory=list
@@ -51,11 +51,11 @@ class Known:
 
 @dataclass(eq=False)
 class Coordinates:
-    """The landmarks (None: there are none) and psi of the own samples (B, n, m), not centred before `center`; padding is zero."""
+    """The landmarks (None: no landmarks) and psi of the own samples (B, n, m), uncentred until `center`; padding is zero."""
 
     marks: Landmarks | RandomFeatures | None
     raw: Array
-    squares: Array | None = None  # of the own samples (Kernel.squares), where they were computed for psi
+    squares: Array | None = None  # of the own samples (Kernel.squares), if computed for psi
 
     @classmethod
     def of(cls, block: Block, options: Options, known: Known) -> Coordinates:
@@ -82,7 +82,7 @@ class Coordinates:
         return raw if known.mean is None else block.masked(raw - known.mean, nodes)
 
     def center(self, block: Block, options: Options, known: Known) -> Array:
-        """psi of all nodes, centred in place: `raw` is as large as many Gram blocks, and is overwritten."""
+        """psi of all nodes, centred in place: `raw`, which is as large as many Gram blocks, is overwritten."""
 
         def some(nodes: slice) -> None:
             self.raw[nodes, ...] = self.centered(block, options, known, nodes)
@@ -93,12 +93,12 @@ class Coordinates:
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """The block's feature space, computed from samples and what is known."""
+    """The block's feature space, computed from samples and `Known`."""
 
     own: OwnSpace
     gram: Factor  # of K_j = psi psi' + rest; a backend may overwrite it
     neighborhood: NeighborhoodGram
-    sites: Heard  # where the samples behind each slot are
+    sites: Heard  # the samples of each slot
     clean_rest: Array  # (B, n, n) of the own samples without noise
     trace: Array  # (B,) of K_j, without noise
     scale: Array  # (B,) the size that rounding is relative to
@@ -132,7 +132,7 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
     """Gram blocks of all neighborhoods, factors of the own ones, penalties."""
     xp = aac.array_namespace(block.samples)
     kernel, raw = known.kernel(options), coordinates.raw
-    # the only node of a network has no neighbors to hear
+    # the only node of a network has no neighbors
     sites = known.samples or Heard((block.samples,), *np.zeros((2, block.n_nodes, 1), dtype=np.int64))
     sites = sites.narrowed()
     pools = [_pool(block, sites, p, kernel, coordinates) for p in range(len(sites.pools))]
@@ -169,7 +169,7 @@ def build_space(block: Block, options: Options, known: Known, coordinates: Coord
 
 
 def own_space(block: Block, psi: Array, rest: Array, reach: Array | None, scale: Array) -> tuple[OwnSpace, Factor]:
-    """What the nodes can express, and their K_j."""
+    """The spans of the nodes, and their K_j."""
     sizes = block.array(block.own_sizes)
     rest_factor = Factor(rest, sizes, scale)
     if reach is None and not psi.shape[2]:
@@ -194,7 +194,7 @@ def _pool(block: Block, sites: Heard, number: int, kernel: Kernel, coordinates: 
     if samples is block.samples:
         psi, squares = coordinates.raw[:, :rows, :], coordinates.squares
     elif isinstance(marks, Landmarks):
-        # the same code as for own samples: a resumed run finds these among what it heard, and must have the same bits
+        # the same code as for own samples: a resumed run has these among received samples, and needs the same bits
         psi, squares = marks.with_squares(kernel, samples[:, :rows, :])
     else:
         psi = xp.zeros((samples.shape[0], rows, 0), dtype=samples.dtype, device=aac.device(samples))
@@ -228,7 +228,7 @@ def deflate(block: Block, space: Space, removed: Heard) -> Space:
 
 
 def by_slot(block: Block, heard: Heard) -> Array:
-    """What was heard, one array for each slot: (B, d, n_near, ...)."""
+    """Received rows, one array for each slot: (B, d, n_near, ...)."""
     xp = aac.array_namespace(block.samples)
     starts = np.concatenate([[0], np.cumsum([p.shape[0] for p in heard.pools])])
     together = xp.concat([pad_rows(p, block.n_near, axis=1) for p in heard.pools])

@@ -1,7 +1,7 @@
 """The conformance suite for engines: the same problems as the local engine, and the same answers.
 
-For those who write an engine. `check_engine(run)` takes a function `run(plan) -> Outcome` (dekpca.plan) and raises an AssertionError where its
-answers differ from the local engine's.
+For authors of engines. `check_engine(run)` takes a function `run(plan) -> Outcome` (dekpca.plan) and raises an
+AssertionError if its answers differ from the local engine's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VALUE_TOLERANCE = 1e-8  # of component values, relative to the largest
 
 
 def problems() -> Iterator[tuple[str, Plan]]:
-    """Small problems that between them use every kind of message, by name."""
+    """Small problems by name, which together use every kind of message."""
     rng = np.random.default_rng(0)
     centers = 2 * rng.normal(size=(3, 5))
     spread = np.geomspace(2.0, 0.3, 5)
@@ -76,7 +76,7 @@ def check_engine(run: Callable[..., Any], hosted: Callable[[Network], Iterable[s
     Parameters
     ----------
     run : callable
-        An engine: from a plan for all nodes to an outcome. Where this process hosts some nodes only, `plan.hosting` is the plan for these.
+        An engine: from a plan for all nodes to an outcome. If this process hosts some nodes only, `plan.hosting` is the plan for these.
     hosted : callable, optional
         The names of the nodes of a network whose answers this process gets; default: all.
 
@@ -103,15 +103,15 @@ def check_answers(name: str, got: Mapping[str, Any], expected: Mapping[str, Any]
         assert answer.n_iter == truth.n_iter, (
             f"{name}, node {node}: {answer.n_iter} iterations, expected {truth.n_iter}"
         )
-        if truth.known.mean is not None:  # an engine adds up in its own order
+        if truth.known.mean is not None:  # engines add in different orders
             about = f"{name}, node {node}: the network's mean"
             np.testing.assert_allclose(
                 answer.known.mean, truth.known.mean, rtol=0, atol=1e-12 * np.abs(truth.known.mean).max(), err_msg=about
             )
         assert (answer.accuracy is None) == (truth.accuracy is None), f"{name}, node {node}: accuracy"
         if answer.accuracy is not None:
-            # Rounding turns the columns beyond the components, whose eigenvalues may be nearly equal. The estimate shrinks noise entry by entry in
-            # these columns, so it changes with them: by 6 % seen.
+            # Rounding rotates the columns beyond the components, whose eigenvalues may be nearly equal. The estimate
+            # shrinks noise entry by entry in these columns, so it changes too, by up to 6 % so far.
             mine, theirs = (1.0 - np.array([*a.components, a.span]) for a in (answer.accuracy, truth.accuracy))
             np.testing.assert_allclose(
                 mine, theirs, rtol=0.1, atol=VALUE_TOLERANCE, err_msg=f"{name}, node {node}: accuracy"

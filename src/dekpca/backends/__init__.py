@@ -1,7 +1,7 @@
 """The arithmetic of one iteration, by two backends: arrays.py, the reference, and compiled.py, which is faster where it applies.
 
 program.py calls the four methods of a `Backend` in this order, once an iteration. Both backends read and write the same `Iterate`,
-send the same messages and agree to rounding. What else a backend keeps between two calls follows from the iterate, so that a run
+send the same messages and agree to rounding. Any other state of a backend follows from the iterate, so that a run
 resumed from a checkpoint has the same bits.
 """
 
@@ -27,7 +27,7 @@ class Backend(Protocol):
     """The steps of an iteration. `rho` are its penalties."""
 
     def shares(self, it: Iterate, rho: Penalties) -> Outgoing:
-        """How each node wants its neighbors' z to move: dual + rho (w - P z), over the own samples divided by rho's factor."""
+        """The change of its neighbors' z that each node wants: dual + rho (w - P z), over the own samples divided by rho's factor."""
 
     def z_step(self, it: Iterate, heard: Arrived, rho: Penalties) -> Outgoing:
         """The new z, from the shares that arrived. Returns the views: its values on the samples of each neighbor."""
@@ -36,11 +36,11 @@ class Backend(Protocol):
         """P z from the views that arrived; the new w, exactly, and the new multipliers."""
 
     def measure(self, it: Iterate) -> Progress:
-        """How far the w of the last step is from its neighbors' z, from the w before, and from that at the last check."""
+        """Distances of the last w from its neighbors' z, from the w before, and from that at the last check."""
 
 
 class Response:
-    """(r_j - 2 K_j)^-1, r_j the sum of the penalties on node j's w; computed again only when penalties change."""
+    """(r_j - 2 K_j)^-1, where r_j is the sum of the penalties on node j's w; recomputed only when penalties change."""
 
     def __init__(self, gram: Factor, overwrite: bool):
         self.gram, self.overwrite = gram, overwrite
@@ -55,7 +55,7 @@ class Response:
 
 
 def backend_for(options: Options, space: Space, it: Iterate, rho: Penalties) -> Backend:
-    """The fastest backend for these settings and arrays; `rho` are the penalties of the first iteration. May use up `space.gram`."""
+    """The fastest backend for these settings and arrays; `rho` are the penalties of the first iteration. May overwrite `space.gram`."""
     by_slot = it.shared_dual.seen.shape[1] > 1
     if by_slot != options.diagnostics:
         raise ValueError("a run must be resumed with the diagnostics it was begun with")

@@ -1,6 +1,6 @@
 """The reference backend: the formulas of docs/algorithm.md as batched array operations, for every array library and every option.
 
-Chunks of nodes go through a step one after the other, in threads where NumPy computes (core/chunks.py).
+A step works on chunks of nodes, with NumPy in threads (core/chunks.py).
 """
 
 from __future__ import annotations
@@ -126,13 +126,12 @@ def unclipped(
 ) -> Estimate:
     """A new z from the neighbors' shares (B, d, n, k) and, in shared coordinates, (B, d, m, k); `w` (B, m, k) is the node's own there.
 
-    Anchored (the proximal update) the shares say how to move the previous z; otherwise (the paper's) they make up a new one, without
-    shared coordinates.
+    With `anchored` (the proximal update) the shares change the previous z; otherwise (the paper's) they give a new one, without shared coordinates.
     """
     near = shares * (rho.factors / rho.on_z[:, None])[..., None, None]
     if not anchored:
         return Estimate(z.shared, near)
-    # In shared coordinates shares lack - dual_z - rho z, the same for all neighbors; and the own share its larger weight.
+    # In shared coordinates shares lack the term - dual_z - rho z, the same for all neighbors, and the own share lacks its larger weight.
     move = aac.array_namespace(shares).sum(shared_shares, axis=1)
     move = move - rho.around[:, None, None] * (dual.z + rho.neighbor * z.shared)
     move = move + rho.factor[:, None, None] * (dual.extra + rho.extra * (w - z.shared))
@@ -140,12 +139,12 @@ def unclipped(
 
 
 def clipped(z: Estimate, values: Array) -> tuple[Estimate, Array]:
-    """z with its singular values clipped at 1, given its `values` on the samples of the neighborhood; and those values likewise."""
+    """z with its singular values clipped at 1, given its `values` on the samples of the neighborhood; and the clipped values."""
     xp = aac.array_namespace(values)
     B, d, n, k = z.near.shape
     shared, flat, values = z.shared, xp.reshape(z.near, (B, d * n, k)), xp.reshape(values, (B, d * n, k))
     square = transposed(shared) @ shared + transposed(flat) @ values
-    # A check notices an iteration that diverged; until then eigensolvers must not fail on it.
+    # The next check detects divergence; until then eigensolvers must not fail.
     square = xp.where(sane(square), square, xp.zeros_like(square))
     size, basis = xp.linalg.eigh(0.5 * (square + transposed(square)))
     shrink = (basis / xp.sqrt(xp.clip(size, min=1.0))[:, None, :]) @ transposed(basis)
@@ -163,13 +162,13 @@ def consensus_target(seen: Array, z_shared: Array, dual: Array, shared_dual: Sha
 
 
 def minimizer(own: OwnSpace, target: Array, rho: Penalties, response: Array) -> tuple[Array, Array]:
-    """The exact w, and its values on the own samples; `response` is (r - 2 K_j)^-1 with r the sum of the penalties."""
+    """The exact w, and its values on the own samples; `response` is (r - 2 K_j)^-1, where r is the sum of the penalties."""
     half = response @ own.values(target)  # (r - 2 K) h = 2 values(t), so that values(w) = (values(t) + K h) / r = h / 2
     return (target + own.spread(2.0 * half)) / rho.on_w[:, None, None], half
 
 
 def next_shared_dual(dual: SharedDual, w: Array, z_shared: Array, rho: Penalties, by_slot: bool) -> SharedDual:
-    """The multipliers in shared coordinates after a step; `z_shared` (B, d, m, k) as each slot said it."""
+    """The multipliers in shared coordinates after a step; `z_shared` (B, d, m, k) as each slot sent it."""
     xp = aac.array_namespace(w)
     z = z_shared[:, 0, ...]
     seen = z_shared if by_slot else xp.sum(z_shared, axis=1, keepdims=True)
@@ -182,7 +181,7 @@ def next_shared_dual(dual: SharedDual, w: Array, z_shared: Array, rho: Penalties
 
 
 def view_signs(own: OwnSpace, seen: Array) -> Array:
-    """(B, d, 1, 1): -1 for each view that points against the node's own, as the authors' scripts turn it (one column)."""
+    """(B, d, 1, 1): -1 for each view opposite to the node's own, as in the authors' scripts (one column)."""
     xp = aac.array_namespace(seen)
     products = xp.sum(seen * (own.rest @ seen[:, 0, ...])[:, None, ...], axis=(-2, -1), keepdims=True)
     return xp.where(products < 0, -xp.ones_like(products), xp.ones_like(products))

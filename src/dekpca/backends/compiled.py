@@ -1,13 +1,14 @@
 """The compiled backend: the steps of arrays.py, to rounding, node by node in one pass (core/_steps.pxi).
 
-It applies to NumPy arrays, the proximal update, Gram blocks that are all kept, no exchange noise and no diagnostics. Where the array
-backend makes a pass over memory for each operation, a node's part of the iterate stays in the cache from the first operation of a step to
-the last. What differs from the formulas:
+It needs NumPy arrays, the proximal update and stored Gram blocks, without exchange noise or diagnostics. The array
+backend makes a pass over memory for each operation; here a node's part of the iterate stays in the cache from the
+first operation of a step to the last. Differences from the formulas:
 
 - `w_step` also measures progress, while the node is in the cache; `measure` returns it.
-- With constant penalties `w_step` also makes the next shares; `shares` returns them. A resumed run makes them from the iterate: same bits.
-- Large arrays that nothing refers to any more are used again (`Memory`).
-- With constant penalties the weight of a node's own z is that of its neighbors', so `SharedDual.extra` stays zero and is left out.
+- With constant penalties `w_step` also makes the next shares; `shares` returns them. A resumed run computes them
+from the iterate, with the same bits.
+- The memory of unreferenced large arrays is reused (`Memory`).
+- With constant penalties a node's own z has the same weight as its neighbors', so `SharedDual.extra` is zero and omitted.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from ..space import Space
 
 Array = Any
 LINE = 64  # bytes of a cache line
-LARGE = 2**22  # bytes; smaller arrays the C library keeps for reuse by itself
+LARGE = 2**22  # bytes; the C library itself reuses smaller arrays
 
 
 class Memory:
-    """Memory for the arrays that each iteration makes anew; that of large arrays is used again once nothing refers to them.
+    """Memory for the arrays of each iteration; that of large arrays is reused when nothing refers to them.
 
-    The C library would give it back to the system, which clears every page that it hands out: a quarter of the time of a large network.
+    The C library would return it to the system, which clears every new page: a quarter of the time of a large network.
     """
 
     def __init__(self) -> None:
@@ -45,14 +46,14 @@ class Memory:
         free = self.free[x.nbytes]
         whole = free.pop() if free else np.empty(x.nbytes + LINE, dtype=np.uint8)
         if x.nbytes >= LARGE:
-            memory, whole = whole, np.frombuffer(whole.data, dtype=np.uint8)  # all views refer to this object
+            memory, whole = whole, np.frombuffer(whole.data, dtype=np.uint8)  # the base of all views
             weakref.finalize(whole, _reclaim, weakref.ref(self), memory).atexit = False
         start = -whole.ctypes.data % LINE
         return whole[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
 
 
 def _reclaim(owner: weakref.ref[Memory], memory: np.ndarray) -> None:
-    if (there := owner()) is not None:  # else the iterations are over
+    if (there := owner()) is not None:  # None after the iterations
         there.free[len(memory) - LINE].append(memory)
 
 
@@ -63,7 +64,7 @@ class Compiled:
         (B, d, n, k), p = it.dual.shape, it.z.near.shape[2]
         self.n_nodes, self.kept, self.dtype = B, min(k, n_components), it.dual.dtype
         self.response, self.memory = response, Memory()
-        self.neighborhood = space.neighborhood  # keeps the blocks alive that `block_at` points to
+        self.neighborhood = space.neighborhood  # keeps the blocks of `block_at` alive
         block_at, block_shape = self.neighborhood.blocks_of_nodes
         psi, rest, inverse = (np.ascontiguousarray(x) for x in (space.own.psi, space.own.rest, space.own.inverse))
         self.nodes = native.steps.Nodes(
@@ -83,7 +84,7 @@ class Compiled:
 
     def shares(self, it: Iterate, rho: Penalties) -> tuple[Array, Array]:
         made, self.next_shares = self.next_shares, None
-        if made is None:  # the first iteration, a resumed one, or penalties that change
+        if made is None:  # the first iteration, a resumed one, or variable penalties
             given = {"w": it.w.w, "dual": it.dual, "seen": it.seen, "dual_w": it.shared_dual.w}
             out = self._run("shares", rho, given, {"shares": it.dual, "shared": it.z.shared})
             made = out["shares"], out["shared"]
@@ -128,7 +129,7 @@ class Compiled:
     def _run(
         self, step: str, rho: Penalties, given: dict[str, Array], like: dict[str, Array], negligible: float = 0.0
     ) -> dict[str, Array]:
-        """A step for all nodes, in the threads that there are; returns its results, by name and `like` these arrays."""
+        """A step for all nodes, in all threads; returns its results by name, as arrays `like` these."""
         out = {name: self.memory.like(x) for name, x in like.items()}
         arrays = {name: np.ascontiguousarray(x) for name, x in given.items()}
         arrays |= {"factors": np.ascontiguousarray(rho.factors)} | {f"out_{name}": x for name, x in out.items()}

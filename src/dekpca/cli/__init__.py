@@ -1,4 +1,4 @@
-"""The command line: `dekpca VERB`. One file a verb; here they are put together."""
+"""The command line: `dekpca VERB`. One file per verb; this module registers them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _options(
 
 for verb in (demo, fit, transform, network, doctor, reproduce, bench, privacy):
     app.command()(verb)
-app.command(context_settings={"allow_interspersed_args": False})(launch)  # what follows the command is the command's
+app.command(context_settings={"allow_interspersed_args": False})(launch)  # options after the command belong to it
 app.add_typer(certs)
 app.add_typer(node)
 

@@ -1,4 +1,4 @@
-"""`python -m dekpca.cli`, for where the command is not on the path."""
+"""`python -m dekpca.cli`, if the command is not on the path."""
 
 from . import main
 

@@ -1,4 +1,4 @@
-"""`dekpca bench`: how fast this machine fits, against scikit-learn and against its own limits."""
+"""`dekpca bench`: time of fits on this machine, compared with scikit-learn and with the machine's limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bench(
     config: Config = None,
     debug: Debug = False,
 ) -> None:
-    """Measure fits of growing networks: time, iterations, agreement with central kernel PCA, peak memory, and how near to the machine's limits.
+    """Measure fits of growing networks: time, iterations, agreement with central kernel PCA, peak memory, and the fraction of the machine's limits.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`dekpca certs`: a private CA and node certificates for small groups, and a look at any certificate. docs/security.md has the rest."""
+"""`dekpca certs`: a private CA and node certificates for small groups, and details of any certificate (docs/security.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ certs = typer.Typer(
     name="certs", help="Make and show the certificates by which nodes know each other.", no_args_is_help=True
 )
 
-SOON = 30  # days; time enough to issue new ones without haste
+SOON = 30  # days; enough time to issue new ones
 
 Folder = Annotated[Path, typer.Option("--folder", help="Where the CA's files are.")]
 
@@ -30,9 +30,9 @@ def init(
     config: Config = None,
     debug: Debug = False,
 ) -> None:
-    """Make a CA: ca.crt, which every node gets, and ca.key, which signs and stays where it is.
+    """Make a CA: ca.crt for every node, and ca.key, which signs and must stay secret.
 
-    Whoever has ca.key can make a certificate for any name. Nothing that exists is overwritten.
+    The holder of ca.key can make a certificate for any name. Existing files are not overwritten.
 
     Example: dekpca certs init --folder certs --name "our three hospitals"
     """
@@ -56,7 +56,7 @@ def issue(
     config: Config = None,
     debug: Debug = False,
 ) -> None:
-    """Make a key and a certificate for a node: NODE.key and NODE.crt, to be handed to its owner with ca.crt.
+    """Make a key and a certificate for a node: NODE.key and NODE.crt, for its owner, together with ca.crt.
 
     Examples:
 
@@ -81,7 +81,7 @@ def show(
 ) -> None:
     """Print names, validity, issuer and fingerprint of certificates; exit code 1 if one is not valid now.
 
-    Compare fingerprints by telephone: whoever carried the file may have exchanged it.
+    Compare fingerprints by telephone: the file may have been replaced on the way.
 
     Example: dekpca certs show certs --warn 14
     """

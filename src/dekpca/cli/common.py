@@ -1,4 +1,4 @@
-"""What the verbs share: one-line errors and exit codes, a config file, JSON on standard output, progress on standard error."""
+"""Shared code of the verbs: one-line errors and exit codes, a config file, JSON on standard output, progress on standard error."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..network import Network
 
 DONE, FAILED, USAGE, NOT_CONVERGED = range(4)  # exit codes
-INTERRUPTED = 130  # as shells have it
+INTERRUPTED = 130  # as in shells
 
 out = Console(emoji=False)
 err = Console(stderr=True, emoji=False)
 
 
 def verb(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors in one line: exit code 2 for wrong input, 1 for anything else; `--debug` shows where from."""
+    """Errors in one line: exit code 2 for wrong input, 1 for others; `--debug` shows the traceback."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -58,13 +58,13 @@ def say_error(text: str) -> None:
 
 
 def say(what: str, text: str) -> None:
-    """A line on standard error. It may quote files of other people, so control characters become question marks."""
+    """A line on standard error. It may quote untrusted files, so control characters become question marks."""
     shown = "".join(c if c.isprintable() else "?" for c in text)
     err.print(f"{what}: {shown}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Values of a TOML file become the defaults of the command's options; the command line wins."""
+    """Values of a TOML file become the defaults of the command's options; the command line overrides them."""
     if path is None or context.resilient_parsing:
         return path
     try:
@@ -114,7 +114,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes 
 
 
 def rounded_down(agreement: float) -> str:
-    """An agreement with four digits; rounded up it would claim too much.
+    """An agreement with four digits, rounded down so as not to overstate it.
 
     >>> rounded_down(0.99998), rounded_down(1.0)
     ('0.9999', '1.0000')
@@ -123,7 +123,7 @@ def rounded_down(agreement: float) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Something that JSON can hold."""
+    """Convert to a type that JSON supports."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -157,7 +157,7 @@ def make_folder(path: Path) -> Path:
 
 @contextmanager
 def bar(what: str, total: int) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar with a rate and an estimate on standard error, where that is a terminal."""
+    """A progress bar with rate and remaining time on standard error, if that is a terminal."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
@@ -175,7 +175,7 @@ TOPOLOGIES = (
 def parse_network(text: str, seed: int = 0) -> Network:
     """A topology such as ring:20:4, or a file that Network.read takes."""
     kind, *numbers = text.split(":")
-    makers: dict[str, tuple[Callable[..., Network], int, int]] = {  # with the least and the most numbers it takes
+    makers: dict[str, tuple[Callable[..., Network], int, int]] = {  # with the minimum and maximum count of numbers
         "ring": (Network.ring, 1, 2),
         "path": (Network.path, 1, 1),
         "star": (Network.star, 1, 1),

@@ -1,4 +1,4 @@
-"""`dekpca demo`: handwritten digits over a ring of 20 nodes, each of which sees mostly one digit."""
+"""`dekpca demo`: handwritten digits on a ring of 20 nodes, each with mostly one digit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Deals the digits and draws the landmarks.")] = 0,
     debug: Debug = False,
 ) -> None:
-    """Show what decentralized kernel PCA does, on data where every node sees mostly one digit.
+    """Demonstrate decentralized kernel PCA, on data where every node has mostly one digit.
 
     Example: dekpca demo --out /tmp/demo
     """

@@ -1,4 +1,4 @@
-"""`dekpca doctor`: what works here, and how to get the rest."""
+"""`dekpca doctor`: what works on this machine, and how to install the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..engines.ranks import find_mpiexec
 from .common import Debug, Json, emit, out, verb
 
 REQUIRED = ("numpy", "scipy", "scikit-learn", "array-api-compat", "networkx", "rich", "typer")
-EXTRAS = {  # module -> package, extra, what for
+EXTRAS = {  # module -> package, extra, purpose
     "matplotlib": ("matplotlib", "plot", "figures"),
     "plotly": ("plotly", "report", "the HTML report"),
     "pyarrow": ("pyarrow", "parquet", "parquet files"),
@@ -31,7 +31,7 @@ EXTRAS = {  # module -> package, extra, what for
 
 @verb
 def doctor(as_json: Json = False, debug: Debug = False) -> None:
-    """Say which engines, extras and devices work here and how to get the others.
+    """List the engines, extras and devices that work on this machine, and how to install the others.
 
     Example: dekpca doctor --json
     """
@@ -73,14 +73,14 @@ def _version(package: str) -> str | None:
 
 
 def _extra(module: str) -> dict[str, Any]:
-    """Whether it can really be imported: an installed package may still lack a library."""
+    """Whether it can be imported: an installed package may lack a library."""
     package, extra, purpose = EXTRAS[module]
     remedy = f"pip install 'dekpca[{extra}]'" if extra else f"pip install {package}"
     if _version(package) is None:
         return {"works": False, "for": purpose, "remedy": remedy}
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever goes wrong in it is the finding
+    except Exception as error:  # any error is the finding
         return {"works": False, "for": purpose, "version": _version(package), "problem": str(error), "remedy": remedy}
     return {"works": True, "for": purpose, "version": _version(package)}
 

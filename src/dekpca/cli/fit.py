@@ -125,10 +125,10 @@ def fit(
     config: Config = None,
     debug: Debug = False,
 ) -> None:
-    """Fit decentralized kernel PCA to files and save one model a node.
+    """Fit decentralized kernel PCA to files and save one model per node.
 
-    Rows are dealt to --nodes nodes, or belong to the node that the --owner column names, or every node has a file of its own. Columns with
-    names are taken by name: files may have them in different orders. Exit code 3: saved, but not converged.
+    Rows are dealt to --nodes nodes, or belong to the node in the --owner column, or every node has its own file.
+    Named columns are matched by name, in any order. Exit code 3: saved, but not converged.
 
     Examples:
 
@@ -147,7 +147,7 @@ def fit(
         make_folder(report.parent)
         if report.is_dir():
             raise ValueError(f"--report {report}: is a folder; name a file")
-        import_module("dekpca.report.charts")  # before the work: it says what is missing for a report
+        import_module("dekpca.report.charts")  # before the work: raises if a package for the report is missing
     elif compare:
         raise ValueError("--compare is for the report; give --report FILE too")
     model = DecentralizedKernelPCA(
@@ -182,7 +182,7 @@ def fit(
     start = time.perf_counter()
     files = _file_names(model.network_.names)
     removed = _remove_stale(out_dir, files) if told else []
-    for node in model.node_models_:  # under MPI those that this rank hosts
+    for node in model.node_models_:  # under MPI those of this rank
         node.reading = reading
         node.save(out_dir / files[node.name])
     numbers["seconds"]["saving"] = time.perf_counter() - start
@@ -220,7 +220,7 @@ def fit(
 
 
 def _expand(patterns: list[Path]) -> list[Path]:
-    """Patterns that no shell has expanded, in natural order."""
+    """Expand patterns that the shell has not expanded, in natural order."""
     paths: list[Path] = []
     for pattern in patterns:
         if glob.has_magic(str(pattern)) and not pattern.exists():
@@ -240,7 +240,7 @@ def _read_all(paths: list[Path], roles: Roles, missing: Any) -> dict[str, Data]:
 
 
 def _number_or_word(text: str | None, option: str, kind: type = float) -> Any:
-    """A number where it is one; a word is checked by the estimator."""
+    """A number, or a word, which the estimator checks."""
     if text is None:
         return None
     try:
@@ -281,7 +281,7 @@ def _fit(
 
 
 def _file_names(names: Sequence[str]) -> dict[str, str]:
-    """A file for each node, named after it where that is a name for a file, and apart also where upper and lower case are one."""
+    """A file name for each node: its name if valid, and unique also on case-insensitive file systems."""
     files: dict[str, str] = {}
     taken = {name.casefold() for name in names}
     for number, name in enumerate(names):
@@ -297,7 +297,7 @@ def _file_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def _remove_stale(folder: Path, files: dict[str, str]) -> list[str]:
-    """Delete models that an earlier fit into this folder wrote and this one does not, and say so."""
+    """Delete models of an earlier fit into this folder that this one does not replace, and report it."""
     summary = folder / SUMMARY
     if not summary.is_file():
         return []

@@ -21,7 +21,7 @@ def launch(
 ) -> None:
     """Run a dekpca command on several MPI ranks of this machine; on a cluster use its own launcher (docs/clusters.md).
 
-    One BLAS thread a rank unless OMP_NUM_THREADS says otherwise.
+    One BLAS thread per rank unless OMP_NUM_THREADS is set.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`dekpca network`: look at a topology before data is put on it."""
+"""`dekpca network`: check and draw a topology."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from ..files import PUBLIC, atomic_write
 from .common import TOPOLOGIES, Config, Debug, Json, emit, make_folder, out, parse_network, verb
 
-MANY = 400  # nodes; more cannot be told apart in a picture
+MANY = 400  # nodes; more cannot be distinguished in a picture
 
 
 @verb
@@ -24,9 +24,9 @@ def network(
     config: Config = None,
     debug: Debug = False,
 ) -> None:
-    """Check a topology, say what it costs, and draw it.
+    """Check a topology, print its cost, and draw it.
 
-    A network must be connected. Its depth is how far a network sum travels; the degrees say how often samples are sent.
+    A network must be connected. Its depth determines the rounds of a network sum; its degrees, how often samples are sent.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`dekpca node`: take part in a run of nodes that belong to different people. docs/peers.md has the whole story."""
+"""`dekpca node`: take part in a run of nodes of different owners (docs/peers.md)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ..private_solver import UNSEEN
 from .common import FAILED, NOT_CONVERGED, USAGE, Debug, Json, emit, err, out, rounded_down, say_error, verb
 from .simulate import private_files, simulate
 
-STOPPED = 4  # exit code: a neighbor was lost, or this node could not go on; the same command goes on later
-MISSING = 5  # exit code: done and saved, by the nodes that were left
+STOPPED = 4  # exit code: a neighbor was lost, or this node could not go on; the same command resumes
+MISSING = 5  # exit code: done and saved, by the remaining nodes
 EXCLUDED = 6  # exit code: the others go on, or have finished, without this node
-MOST_ERROR = 4000  # characters that a writable pipe takes without blocking
+MOST_ERROR = 4000  # characters that a writable pipe accepts without blocking
 
 node = typer.Typer(name="node", help="Run a node of one's own among those of others.", no_args_is_help=True)
 node.command()(simulate)
@@ -49,11 +49,12 @@ def run(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Take part in a run: say what will leave this machine, wait for the neighbors, compute with them, save this node's model.
+    """Take part in a run: print what will leave this machine, wait for the neighbors, compute with them, save this node's model.
 
-    Killed or stopped, the same command goes on where it was. Exit codes: 1, the run cannot go on; 2, something in the config, the
-    certificates or the agreement; 3, saved, but not converged; 4, a neighbor was lost, or this node could not go on: what it has is kept, and
-    the same command goes on later; 5, saved, but nodes were lost, and nothing of them is in it; 6, the others went on without this node.
+    After a kill or stop the same command resumes. Exit codes: 1, the run cannot go on; 2, an error in the config,
+    the certificates or the agreement; 3, saved, but not converged; 4, a neighbor was lost, or this node could not go
+    on: its data is kept, and the same command resumes later; 5, saved, but without the rows of lost nodes; 6, the
+    others went on without this node.
 
     Example: dekpca node run node.toml --metrics 127.0.0.1:9100
     """
@@ -72,10 +73,10 @@ def run(
         _end(before, as_json)
         return
     if settings.report is not None:
-        import_module("dekpca.report.charts")  # before the work: it says what is missing for a report
+        import_module("dekpca.report.charts")  # before the work: raises if a package for the report is missing
     prepared = peer.node.prepare(settings)
     _disclose(peer, prepared, yes)
-    signal.signal(signal.SIGINT, _interrupt)  # ours: this node stops, the others wait for it
+    signal.signal(signal.SIGINT, _interrupt)  # this node stops, the others wait for it
     signal.signal(signal.SIGTERM, _interrupt)
 
     @contextmanager
@@ -109,7 +110,7 @@ def run(
 
 
 def _ending(peer: Any, error: BaseException, settings: Any) -> tuple[int, str]:
-    """The exit code for an error, and what to do about it if it does not say so itself."""
+    """The exit code for an error, and the remedy if its text has none."""
     if isinstance(error, peer.errors.Excluded):
         return EXCLUDED, f" ({settings.folder})"
     if isinstance(error, OSError) or getattr(error, "resumable", False):
@@ -126,11 +127,11 @@ def _end(result: dict[str, Any], as_json: bool) -> None:
 
 
 def _is_read(stream: Any) -> bool:
-    """Whether a line can be written without waiting for a pipe that nobody reads."""
+    """Whether a line can be written without blocking on a pipe that nobody reads."""
     try:
         return bool(select.select([], [stream], [], 1.0)[1])
     except (OSError, ValueError):
-        return True  # no real file
+        return True  # not a real file
 
 
 def _interrupt(signum: int, frame: Any) -> None:
@@ -152,7 +153,7 @@ def _peer() -> SimpleNamespace:
 
 
 def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
-    """What will leave this machine, and to whom; nothing does before somebody has agreed."""
+    """Print what will leave this machine, and to whom, and ask for consent."""
     settings = prepared.config
     rows, columns = prepared.samples.shape
     named = "" if prepared.features.names is None else "fingerprint" if settings.secret_columns else "names"
@@ -176,7 +177,7 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
 
 
 def _write_report(prepared: Any, result: Any, missing: list[dict[str, Any]]) -> None:
-    """What this node knows of the fit; the other nodes' parts are not here."""
+    """The report of this node; it has no data of other nodes."""
     from ..report import fit_report
 
     with warnings.catch_warnings():
@@ -191,7 +192,7 @@ def _write_report(prepared: Any, result: Any, missing: list[dict[str, Any]]) -> 
 
 
 def _absent(missing: list[dict[str, Any]]) -> str:
-    """Who is not in the answer.
+    """The nodes that are missing in the answer.
 
     >>> _absent([{"node": "rome", "rows": 120, "since": "2026-11-17T03:02:01+00:00"}])
     'node rome (120 rows, lost since 2026-11-17T03:02:01+00:00)'

@@ -19,7 +19,7 @@ from .common import USAGE, parse_network
 
 
 def by_node(paths: list[Path]) -> dict[str, Path]:
-    """Files by the node that they are named after."""
+    """Files by node, from their names."""
     names = [path.stem for path in paths]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
@@ -28,7 +28,7 @@ def by_node(paths: list[Path]) -> dict[str, Path]:
 
 
 def over_names(network: Network, names: list[str]) -> Network:
-    """A topology of numbers, such as ring:20 makes, over as many names; one that has names keeps them."""
+    """A numbered topology, such as ring:20, with these names; a topology with names keeps its own."""
     if len(network) != len(names) or network.names != tuple(map(str, range(len(names)))):
         return network
     return renamed(network, names)
@@ -38,7 +38,7 @@ def fit(
     model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, roles: Roles, missing: Any, network: str | None, seed: int,
     checkpoint: Path | None,
 ) -> tuple[dict[str, Any], bool, dict[str, Any]]:  # fmt: skip
-    """Fit the nodes of this rank; returns what the summary needs of all ranks, whether this rank is to tell it, and what models remember."""
+    """Fit the nodes of this rank; returns data of all ranks for the summary, whether this rank prints it, and the columns that models store."""
     ranks = engines.module("mpi").Ranks()
     start = time.perf_counter()
     try:
@@ -69,7 +69,7 @@ def fit(
 def _own(
     paths: list[Path], nodes: int | None, roles: Roles, missing: Any, network: str | None, seed: int, ranks: Any
 ) -> tuple[Network, dict[str, Data]]:  # fmt: skip
-    """The network, and the samples of the nodes that this rank hosts."""
+    """The network, and the samples of the nodes of this rank."""
     if roles.owner is not None:
         raise ValueError("--owner with --engine mpi: every rank would have to read all rows; give one file a node")
     open_ = [name for name, given in roles.one_hot.items() if given is None]

@@ -1,4 +1,4 @@
-"""`dekpca privacy`: what epsilon buys, before any data is looked at."""
+"""`dekpca privacy`: the accuracy to expect for an epsilon, without private data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from .common import Config, Debug, Json, emit, out, verb
 
 MOST_POINTS = 600  # their kernel matrix is decomposed for every rank
-RANKS = (20, 30, 60, 120, 200)  # that are tried
+RANKS = (20, 30, 60, 120, 200)  # candidates
 
 
 @verb
@@ -36,7 +36,7 @@ def privacy(
 ) -> None:
     """Plan a fit with differential privacy: noise, rank and the agreement to expect with kernel PCA without noise.
 
-    No private data is read: the spectrum is that of public points. The plan is as good as these resemble the rows.
+    No private data is read: the spectrum is that of public points. The plan is accurate if these resemble the rows.
 
     Examples:
 
@@ -60,7 +60,7 @@ def privacy(
     ]
     if not tried:
         raise ValueError(f"{where}: {len(X)} points are too few for {components} components; give more of them")
-    best = max(tried, key=lambda plan: round(plan.span, 4))  # of equals the smallest: fewer numbers to send
+    best = max(tried, key=lambda plan: round(plan.span, 4))  # ties: the smallest, with fewer numbers to send
     entries = [release.entry() for release in best.releases]
     result: dict[str, Any] = {
         "rows": rows, "epsilon": epsilon, "delta": delta, "nodes": nodes, "colluding": entries[-1].colluding, "points": where, "gamma": width,
@@ -72,7 +72,7 @@ def privacy(
 
 
 def parse_privacy(text: str) -> dict[str, Any]:
-    """What `--privacy` says.
+    """Parse `--privacy`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Options of the command line about the columns of files, and what they mean."""
+"""Options of the command line for the columns of files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OneHot = Annotated[
 def make_roles(
     owner: str | None, label: str | None, id_column: str | None, columns: list[str] | None, drop: list[str] | None, one_hot: list[str] | None
 ) -> Roles:  # fmt: skip
-    """What the options say about columns."""
+    """The roles of columns, from the options."""
     encoded: dict[str, list[str] | None] = {}
     for text in one_hot or []:
         name, equals, values = text.partition("=")
@@ -48,7 +48,7 @@ def _split(texts: Sequence[str]) -> list[str]:
 
 
 def with_categories(paths: Sequence[Path], roles: Roles) -> Roles:
-    """The roles with the categories that any of the files has, where none were given: all nodes need the same features."""
+    """The roles with the categories of all files, if none were given: all nodes need the same features."""
     found: dict[str, Sequence[str] | None] = dict(roles.one_hot)
     for name, given in roles.one_hot.items():
         if given is None:
@@ -57,7 +57,7 @@ def with_categories(paths: Sequence[Path], roles: Roles) -> Roles:
 
 
 def recalled(reading: Mapping[str, Any], roles: Roles, there: Sequence[str]) -> Roles:
-    """The roles for a file of new samples: what the options say, and otherwise what the model remembers; `there` are the file's columns."""
+    """The roles for a file of new samples, from the options or else from the model; `there` are the file's columns."""
     return replace(
         roles,
         id=roles.id or (reading.get("id") if reading.get("id") in there else None),
@@ -74,7 +74,7 @@ class _Notes(logging.Handler):
 
 @contextmanager
 def notes() -> Iterator[None]:
-    """What the library logs, on standard error."""
+    """Print log lines of the library on standard error."""
     logger, handler = logging.getLogger("dekpca"), _Notes()
     level = logger.level
     logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""`dekpca reproduce`: the paper's experiments, and some that it does not have, as CSV files, figures and a report."""
+"""`dekpca reproduce`: the paper's experiments, and some others, as CSV files, figures and a report."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def reproduce(
 ) -> None:
     """Repeat an experiment of the paper, with the paper's settings and with dekpca's default side by side.
 
-    nodes, samples and neighbors are the paper's; heterogeneity and convergence show what it does not; toy draws its Fig. 1 and 2.
-    Without --data scikit-learn's digits are used, with fewer rows a node. A run that was interrupted goes on where it was.
+    nodes, samples and neighbors are the paper's; heterogeneity and convergence are new; toy draws its Fig. 1 and 2.
+    Without --data scikit-learn's digits are used, with fewer rows per node. An interrupted run resumes.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`dekpca node simulate`: a whole network of real nodes on this machine, each a process with a certificate of its own."""
+"""`dekpca node simulate`: a network of real nodes on this machine, each a process with its own certificate."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENDED = {0: "done", NOT_CONVERGED: "done, not converged"}
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Whatever is written meanwhile is for the owner alone: models, logs and reports hold rows of several nodes."""
+    """Files written inside are readable by their owner only: models, logs and reports hold rows of several nodes."""
     before = os.umask(0o077)
     try:
         yield
@@ -79,7 +79,7 @@ def simulate(
 ) -> None:
     """Write configs and certificates for nodes on this machine, run them as real processes, and collect their models.
 
-    Each node could as well be on another machine: the folder has what its owner would get. Exit code 1: a node failed, and which.
+    Each node could run on another machine: the folder has the files of its owner. Exit code 1: a node failed; the error names it.
 
     Examples:
 
@@ -137,7 +137,7 @@ def _digits() -> np.ndarray:
 
 
 def _watch(folder: Path, names: tuple[str, ...]) -> dict[str, int]:
-    """Run the nodes, and show what they say; returns their exit codes."""
+    """Run the nodes, and show their progress; returns their exit codes."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:

@@ -42,10 +42,9 @@ def transform(
     config: Config = None,
     debug: Debug = False,
 ) -> None:
-    """Component values of new samples, through the model of any node.
+    """Component values of new samples, from the model of any node.
 
-    Columns are taken by name, in whatever order the file has them. The model remembers which columns of the fit's files were no features,
-    and which was the id.
+    Columns are matched by name, in any order. The model stores which columns of the fit's files were not features, and which was the id.
 
     Examples:
 

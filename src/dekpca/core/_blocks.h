@@ -1,8 +1,8 @@
-/* Blocks of an rbf kernel's matrix between small sets of samples, less what landmark coordinates express of them.
+/* Blocks of an rbf kernel's matrix between small sets of samples, minus the landmarks' part.
 
-A BLAS would pack both sets for every block; here a set is packed once for all blocks that it is in: lines of the cache, LINE numbers each, of which
-line k of a group holds column k of LINE samples. A tile of the block stays in registers from the first column to the last, and its exponentials
-are taken before it is stored. */
+BLAS would pack both sets for every block; here a set is packed once for all its blocks, in cache lines of LINE numbers: line k of a group has
+column k of LINE samples. A tile of the block stays in registers from the first column to the last, and its exponentials are computed before it is
+stored. */
 
 #include "_small.h"
 #include <stdint.h>
@@ -12,12 +12,12 @@ are taken before it is stored. */
 #if defined(__AVX2__) && defined(__GNUC__)
 #define BLOCKS 1
 #else
-#define BLOCKS 0 /* BLAS is better */
+#define BLOCKS 0 /* BLAS is faster */
 #endif
 
 #if defined(__GNUC__)
 
-/* exp(x) for x <= 0 (NaN stays) to two units in the last place, 0 below LEAST, without a branch, so that a compiler makes vectors of it:
+/* exp(x) for x <= 0 (NaN stays) to two units in the last place, 0 below LEAST, without a branch, so that compilers vectorize it:
 x = N log(2) + r, exp(r) by its series. Adding ROUND leaves N in the last bits; log(2) is HIGH + LOW, N * HIGH exact. */
 #define EXP(T, BITS, ROUND, MANTISSA, BIAS, LEAST, HIGH, LOW, ...)                                                                  \
     static inline T exp_##T(T x) {                                                                                                  \
@@ -52,8 +52,8 @@ EXP(float, uint32_t, 12582912.0, 23, 127, -87, 0.693359375, -2.12194440054690583
 RBF(double)
 RBF(float)
 
-/* out (R rows, N lines) = products of R samples of one group with those of N groups, each `apart` numbers from the next; W vectors V of L are a line.
-They are of the `columns` that are in `which`, or of the first ones if that is NULL */
+/* out (R rows, N lines) = products of R samples of one group with those of N groups, with stride `apart`; W vectors V of L are a line.
+Over the `columns` listed in `which`, or the first ones if that is NULL */
 #define PRODUCTS(NAME, T, V, L, W, R, N)                                                                                            \
     static inline __attribute__((always_inline)) void NAME(T *restrict out, const T *restrict a, const T *restrict b,               \
                                                            ptrdiff_t columns, ptrdiff_t apart, const int32_t *which) {              \
@@ -89,8 +89,8 @@ They are of the `columns` that are in `which`, or of the first ones if that is N
 
 typedef VECTOR(float, 16) float_16;
 
-/* Turns the columns of a line's number of rows, as many at a time as vectors have numbers; returns how many it turned. Number by number it would
-take longer than reading the samples. */
+/* Transposes LINE rows, one vector of columns at a time; returns the number of columns done. A scalar loop would take longer than reading the
+samples. */
 #if defined(__AVX512F__) && !defined(__clang__) /* which has no __builtin_shuffle */
 #define TURNED(T, V, L, BITS, LOW, HIGH)                                                                                            \
     typedef BITS V##_order __attribute__((vector_size(L * sizeof(T))));                                                             \

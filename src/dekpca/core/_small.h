@@ -1,17 +1,17 @@
-/* Products of a small matrix with a few columns, row by row in memory: out (rows, columns) = alpha a b + beta out.
+/* Products of a small matrix with a few columns, row-major: out (rows, columns) = alpha a b + beta out.
 
-Twice as fast as a BLAS on a matrix that the cache holds, whose panels it would copy first. A tile of `out` stays in registers; `a` may lie in
-either order (`by_row` and `by_inner` say how far apart its entries are). `both_*` multiplies with a and with its transpose in one pass over it. */
+Twice as fast as BLAS on a matrix in the cache, whose panels BLAS would copy first. A tile of `out` stays in registers; `a` may have either order
+(`by_row` and `by_inner` are its strides). `both_*` multiplies with a and with its transpose in one pass. */
 
 #pragma once
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
 
-/* What will be needed next. With each tile of a product as many bytes as the tile has are fetched into the second cache, while it computes: else
-memory would be idle as long as the numbers at hand suffice, and then be waited for. */
+/* Prefetch. Each tile of a product fetches as many bytes of the next data as it has itself into the L2 cache. Otherwise memory would be idle during
+a product, and the next product would wait for it. */
 #define MOST_COMING 48
-#define MOST_AHEAD (1 << 19) /* bytes of matrices: more would drive each other out of that cache */
+#define MOST_AHEAD (1 << 19) /* bytes of matrices: more would evict each other */
 typedef struct {
     const char *at[MOST_COMING];
     ptrdiff_t left[MOST_COMING]; /* bytes */
@@ -24,7 +24,7 @@ static inline void expect(Coming *coming, const void *at, ptrdiff_t bytes) {
     coming->left[coming->count++] = bytes;
 }
 
-/* Where the next so many bytes begin; NULL if nothing is left */
+/* Address of the next `bytes` to prefetch; NULL if none are left */
 static inline const void *taken(Coming *coming, ptrdiff_t bytes) {
     if (!coming || coming->now == coming->count) return NULL;
     const char *at = coming->at[coming->now];
@@ -97,7 +97,7 @@ static inline const void *taken(Coming *coming, ptrdiff_t bytes) {
         EACH(r, R) EACH(c, N) *(V *)(out + r * columns + c * L) += alpha * sum[r][c];                                               \
     }
 
-/* all rows of L * N columns: R, half of R and single ones at a time, Q for both */
+/* all rows of L * N columns: R, half of R and single rows at a time; Q for `both_*` */
 #define STRIP(NAME, T, V, L, N, R, Q)                                                                                               \
     TILE(NAME##_rows, T, V, L, N, R)                                                                                                \
     TILE(NAME##_half, T, V, L, N, (R / 2))                                                                                          \
@@ -148,7 +148,7 @@ typedef VECTOR(float, 2) float_2;
     }                                                                                                                               \
     if (columns > c) NAME##_1##SUFFIX GIVEN;
 
-/* WIDE is a vector of WL numbers that the instructions have a register for; R8 (R4) rows of 8 (4) columns fill the registers, Q8 and Q4 for both */
+/* WIDE is a register vector of WL numbers; R8 (R4) rows of 8 (4) columns fill the registers, Q8 and Q4 for `both_*` */
 #define LEVEL(NAME, T, WIDE, WL, R8, R4, Q8, Q4)                                                                                    \
     STRIP(NAME##_8, T, WIDE, WL, (8 / WL), R8, Q8)                                                                                  \
     STRIP(NAME##_4, T, T##_4, 4, 1, R4, Q4)                                                                                         \
@@ -193,8 +193,8 @@ LEVEL(fit_float, float, float_4, 4, 4, 4, 2, 2)
 SMALL(double)
 SMALL(float)
 
-/* Cholesky factors and inverses of symmetric matrices (n, n), n a multiple of 8, by tiles of 8 x 8. LAPACK takes three times as long for 100 rows; of
-matrices with more than MOST_FACTORED it makes better use of the cache. `rows` has room for 8 n numbers. */
+/* Cholesky factors and inverses of symmetric matrices (n, n), n a multiple of 8, by tiles of 8 x 8. LAPACK takes three times as long for 100 rows;
+above MOST_FACTORED rows it uses the cache better. `rows` has room for 8 n numbers. */
 #define MOST_FACTORED 248
 #define SQRT_double sqrt
 #define SQRT_float sqrtf
@@ -268,7 +268,7 @@ CHOLESKY(float)
 #define invert_float(...)
 #endif
 
-/* Sums of arrays, each times a number of its own */
+/* Linear combinations of arrays */
 #if defined(_MSC_VER)
 #define restrict __restrict
 #endif
@@ -287,7 +287,7 @@ CHOLESKY(float)
 SUMS(double)
 SUMS(float)
 
-/* The largest set of instructions that this machine has: 2, 1 or 0 */
+/* The largest instruction set of this machine: 2, 1 or 0 */
 static int supported(void) {
 #if defined(__GNUC__) && defined(__x86_64__)
     __builtin_cpu_init();

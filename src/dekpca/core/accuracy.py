@@ -1,15 +1,15 @@
-"""How good an answer is, estimated from sums over the nodes: no node has the central answer to compare with.
+"""Estimates of the error of an answer, from sums over the nodes. No node has the central answer to compare with.
 
 G (rows, q) are values of functions on rows, psi the rows' landmark coordinates, r1 and r2 two independent sketches of what the landmarks miss:
-random features with E r(x)'r(y) = k(x, y) - psi(x)'psi(y) for any two rows, whoever has them. Then Y_h = psi psi'G + r_h r_h'G are two independent
-estimates of K G, and
+random features with E r(x)'r(y) = k(x, y) - psi(x)'psi(y) for rows x and y at any nodes. Then Y_h = psi psi'G + r_h
+r_h'G are two independent estimates of K G, and
 
     S = G'(Y_1 + Y_2) / 2            Rayleigh-Ritz in the span of G: eigenvalues, and a rotation that separates components
-    O_h = Y_h - G G'Y_h              what leaves the span. The product O_1'O_2 has no noise of its own squared
-    t = noise of S / gaps            how far the noise of S turns the first k components towards the others
+    O_h = Y_h - G G'Y_h              the part outside the span. The product O_1'O_2 contains no squared noise
+    t = noise of S / gaps            rotation of the first k components towards the others by the noise of S
 
 The error of the span of the first k components is sin^2 of its largest angle to the central one: the largest eigenvalue of O_1'O_2 / gap^2 + t t'.
-docs/algorithm.md has more, docs/accuracy.md how good it was. All works on small matrices; the sums are taken elsewhere (judging.py).
+docs/algorithm.md has the derivation, docs/accuracy.md measurements. This module works on small matrices; judging.py makes the sums.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ from .spectrum import eps, to_numpy
 
 Array = Any
 
-LEAST_GAP = 1e-12  # relative to the first eigenvalue: components nearer than this count as equal
-HIDDEN = 0.6  # the rest may hold a component of its own if its largest eigenvalue, as it is estimated, is so much of the last eigenvalue
+LEAST_GAP = 1e-12  # relative to the first eigenvalue: eigenvalues closer than this count as equal
+HIDDEN = (
+    0.6  # the rest may contain a component if its estimated largest eigenvalue is this fraction of the last eigenvalue
+)
 SAFETY = 1.3  # estimates are a little low in the median (benchmarks/regimes.py)
-ROUNDING = 1e-9  # an error below this is none
-SIGNIFICANT = 2.0  # times its variance: an entry whose square is smaller is taken for noise
-TOLD_APART = 10.0  # times the tolerance: components that noise turns into each other by more are not told apart
-NEAR_EQUAL = 0.05  # relative: components farther apart are not taken for each other
-LEAST_SIGNAL = 0.1  # of the noise: a mean over some hundred pairs cannot tell less from nothing
-MOST_RAISED = 0.05  # relative; beyond it the next term of perturbation theory says nothing
-UNKNOWN = 1.0  # the error of a span of which nothing can be said
+ROUNDING = 1e-9  # an error below this counts as zero
+SIGNIFICANT = 2.0  # times its variance: an entry whose square is smaller counts as noise
+TOLD_APART = 10.0  # times the tolerance: components that noise mixes by more are not separated
+NEAR_EQUAL = 0.05  # relative: components farther apart are never confused
+LEAST_SIGNAL = 0.1  # of the noise: a mean over some hundred pairs cannot resolve less
+MOST_RAISED = 0.05  # relative; beyond it the next term of perturbation theory is meaningless
+UNKNOWN = 1.0  # the error of a span without an estimate
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What is known about an answer of k components without the central one. Numbers only: it goes into files and to other nodes.
+    """Estimated accuracy of an answer of k components. Numbers only, since it is saved in files and sent to other nodes.
 
     `components` are estimated |correlations| of each component's values with the central ones, `span` the smallest cosine between the spans,
-    `error` its sin^2. `alike` says of each component up to which one, counted from 1, eigenvalues are too close to be told apart (itself, if it is
-    apart; k + 1 is the first that is not among the components).
+    `error` its sin^2. `alike` has, for each component, the last one (counted from 1) whose eigenvalue is too close
+    to separate (itself if none; k + 1 is the first beyond the components).
     """
 
     components: tuple[float, ...]
@@ -54,7 +56,7 @@ class Accuracy:
 
     @classmethod
     def of(cls, errors: np.ndarray, error: float, mixed: np.ndarray, tol: float, method: str) -> Accuracy:
-        """From the error (sin^2) of each component within and outside the span, that of the span, and how far components mix with each other."""
+        """From the error (sin^2) of each component within and outside the span, that of the span, and the mixing between components."""
         k, errors = len(errors), np.minimum(errors, UNKNOWN)
         far = list(range(1, k + 1))
         for i in range(k):
@@ -71,15 +73,15 @@ class Accuracy:
 
     @classmethod
     def exact(cls, k: int) -> Accuracy:
-        """Of an answer that is the central one."""
+        """The accuracy of an exact answer."""
         return cls((1.0,) * k, 1.0, 0.0, tuple(range(1, k + 1)), "exact")
 
     def meets(self, tol: float) -> bool:
-        """Whether the span is as good as asked for, up to rounding."""
+        """Whether the error of the span is at most `tol`, up to rounding."""
         return self.error <= max(tol, ROUNDING)
 
     def groups(self) -> list[tuple[int, int]]:
-        """First and last component, counted from 1, of each group that is too close to be told apart."""
+        """First and last component, counted from 1, of each group that is too close to separate."""
         found: list[tuple[int, int]] = []
         for i, last in enumerate(self.alike, start=1):
             if last > i and (not found or i > found[-1][1]):
@@ -94,7 +96,7 @@ class Accuracy:
         return 1.0 - np.square(self.components)
 
     def limited(self, errors: np.ndarray, error: float) -> Accuracy:
-        """At least so much error of each component and of the span."""
+        """With lower bounds on the error of each component and of the span."""
         components = np.sqrt(np.clip(1.0 - np.maximum(self.component_errors, errors), 0.0, 1.0))
         whole = min(max(self.error, error), UNKNOWN)
         return replace(self, components=tuple(map(float, components)), span=float(np.sqrt(1.0 - whole)), error=whole)
@@ -104,15 +106,15 @@ class Accuracy:
 class Ritz:
     """Rayleigh-Ritz in the span of G with two estimates of the kernel."""
 
-    white: np.ndarray  # (p, q): makes the columns orthonormal; p >= q where some depend on others
+    white: np.ndarray  # (p, q): makes the columns orthonormal; q < p if they are linearly dependent
     values: np.ndarray
     basis: np.ndarray  # (q, q)
-    noise: np.ndarray  # (q, q): about how far each entry of the estimated rest is off, squared
-    believed: float  # how much of it is left in the matrix that was decomposed, on average
+    noise: np.ndarray  # (q, q): estimated variance of each entry of the rest
+    believed: float  # average fraction of it that is left in the decomposed matrix
     spread: np.ndarray  # (q,): the noise of the eigenvalues
 
     def swapped(self) -> np.ndarray:
-        """(q, q): how likely it is that two components have the other one's place: eigenvalues as near as their noise is large."""
+        """(q, q): probability that noise has swapped two components: the difference of eigenvalues relative to their noise."""
         from scipy.special import ndtr
 
         apart = np.abs(self.values[:, None] - self.values[None, :])
@@ -141,10 +143,9 @@ def rayleigh_ritz(squares: np.ndarray, marks: np.ndarray, rest: Sequence[np.ndar
 
 
 def shrinkage(mean: np.ndarray, off: np.ndarray) -> float:
-    """How much to believe the entries off the diagonal of an estimate of the rest: signal / (signal + noise), over all pairs of columns.
+    """Shrinkage of the off-diagonal entries of an estimate of the rest: signal / (signal + noise), over all pairs of columns.
 
-    `mean` is the mean of two independent estimates, `off` half of their difference: noise alone. What is left of the noise after shrinking is as much
-    of it as is believed.
+    `mean` is the mean of two independent estimates, `off` half of their difference, which is noise alone. The noise shrinks by the same factor.
     """
     missed = np.maximum(np.diagonal(mean), 0.0)
     both, noise = (float(pooled(x, missed).sum()) for x in (mean, off))
@@ -154,7 +155,7 @@ def shrinkage(mean: np.ndarray, off: np.ndarray) -> float:
 
 
 def shrunk(mean: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """An estimate of the rest of which what is not on the diagonal is shrunk as far as it may be noise: noise must not turn near-equal components."""
+    """An estimate of the rest with shrunk off-diagonal entries, so that noise does not rotate near-equal components."""
     noise = pooled(off, np.maximum(np.diagonal(mean), 0.0))
     clear = np.clip(1.0 - SIGNIFICANT * noise / np.maximum(mean**2, 1e-300), 0.0, 1.0)
     np.fill_diagonal(clear, 1.0)
@@ -163,9 +164,9 @@ def shrunk(mean: np.ndarray, off: np.ndarray) -> np.ndarray:
 
 
 def leveled(rest: np.ndarray, seen: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """The rest with the same share of `seen`, what the landmarks see of each column, for neighbors that noise alone may have put in this order.
+    """The rest with the same ratio to `seen` (the landmarks' part of each column) for adjacent columns whose order may be due to noise.
 
-    Noise on the diagonal must not swap near-equal components, which the landmarks have in the right order more often.
+    So noise on the diagonal does not swap near-equal components; the landmarks' part has the right order more often.
     """
     diagonal = np.diagonal(rest).copy()
     variance = 2.0 * np.diagonal(pooled(off, np.maximum(diagonal, 0.0)))
@@ -183,9 +184,9 @@ def leveled(rest: np.ndarray, seen: np.ndarray, off: np.ndarray) -> np.ndarray:
 
 
 def pooled(off: np.ndarray, missed: np.ndarray) -> np.ndarray:
-    """The mean square of the entries off the diagonal of a part of the rest, as it goes with what the landmarks miss of either column.
+    """The mean square of the off-diagonal entries of a part of the rest, proportional to what the landmarks miss of either column.
 
-    One number says little about its own variance; the factor is a mean over all pairs.
+    A single entry is a poor estimate of its variance; the factor is a mean over all pairs.
     """
     size = np.outer(missed, missed)
     upper = np.triu_indices(len(missed), 1)
@@ -196,7 +197,7 @@ def pooled(off: np.ndarray, missed: np.ndarray) -> np.ndarray:
 
 
 def whitener(squares: np.ndarray) -> np.ndarray:
-    """W (p, q) with W' squares W = 1; directions that are rounding are left out."""
+    """W (p, q) with W' squares W = 1; directions that are rounding are dropped."""
     size = np.sqrt(np.maximum(np.diagonal(squares), 0.0))
     unit = np.where(size > 0, 1.0 / np.where(size > 0, size, 1.0), 0.0)
     values, basis = np.linalg.eigh(squares * unit[:, None] * unit[None, :])
@@ -206,24 +207,24 @@ def whitener(squares: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Outside:
-    """What is known about the kernel outside the span of G."""
+    """Estimates of the kernel outside the span of G."""
 
     leak: np.ndarray  # O_1'O_2 (k, k), for the separated components
-    on_landmarks: float  # the trace of O_1'psi psi'O_2: the landmarks' part of the kernel, where the leak goes
+    on_landmarks: float  # the trace of O_1'psi psi'O_2: the landmarks' part of the kernel in the directions of the leak
     hidden: float  # about the largest eigenvalue of what the landmarks miss
     missed: float  # the trace of what the landmarks miss
 
     def eigenvalue(self, last: float) -> float:
-        """About that of the directions into which components leak; at most `last`, that of the last column."""
+        """Estimated eigenvalue of the directions into which components leak; at most `last`, that of the last column."""
         size = float(np.trace(self.leak))
         return min(max(self.on_landmarks, 0.0) / size + self.hidden, last) if size > 0 else last
 
 
 def estimate(ritz: Ritz, outside: Outside, k: int, tol: float) -> Accuracy:
-    """How good the k separated components are."""
+    """The accuracy of the k separated components."""
     values = ritz.values
     bound = _bound(values, outside.missed, k)
-    if len(values) <= k:  # nothing to tell the last component apart from
+    if len(values) <= k:  # no eigenvalue beyond the last component
         return Accuracy.of(np.full(k, min(UNKNOWN, bound)), min(UNKNOWN, bound), np.zeros((k, k)), tol, "sketches")
     least = LEAST_GAP * max(values[0], 1e-300)
     gaps = np.maximum(values[:k] - outside.eigenvalue(values[-1]), least)
@@ -232,17 +233,17 @@ def estimate(ritz: Ritz, outside: Outside, k: int, tol: float) -> Accuracy:
     turned, swapped = ritz.noise[:k, :] / np.maximum(apart, least) ** 2, ritz.swapped()[:k, :]
     to_others = (ritz.believed * turned + swapped)[:, k:].sum(axis=1)
     error = SAFETY * float(np.linalg.eigvalsh(leak + np.diag(to_others))[-1])
-    # One entry decides how two near-equal components mix. It may be far larger than the others, by which `believed` goes: all noise counts.
+    # The mixing of two near-equal components depends on one entry, which may be far above the average in `believed`: all noise counts.
     near = (turned + swapped)[:, : k + 1]
     np.fill_diagonal(near, 0.0)
     errors = SAFETY * (np.maximum(np.diagonal(leak), 0.0) + to_others + near[:, :k].sum(axis=1))
-    if outside.hidden >= HIDDEN * values[k - 1]:  # a component of its own may lie where no landmark is
+    if outside.hidden >= HIDDEN * values[k - 1]:  # the rest may contain a component that no landmark shows
         error, errors = max(error, UNKNOWN), np.full(k, UNKNOWN)
     return Accuracy.of(errors, min(max(error, 0.0), bound), near, tol, "sketches")
 
 
 def second_order(ritz: Ritz, outside: Outside, k: int) -> np.ndarray:
-    """(k,) factors by which what leaves the span raises the eigenvalues: 1 + |O_i|^2 / (gap_i lam_i), the next term of perturbation theory."""
+    """(k,) factors by which the part outside the span raises the eigenvalues: 1 + |O_i|^2 / (gap_i lam_i), the next term of perturbation theory."""
     values = np.pad(ritz.values, (0, max(0, k - len(ritz.values))))[:k]
     last = outside.eigenvalue(ritz.values[-1]) if len(ritz.values) > k else 0.0
     gap = np.maximum(values - last, LEAST_GAP * max(values[0], 1e-300))
@@ -251,7 +252,7 @@ def second_order(ritz: Ritz, outside: Outside, k: int) -> np.ndarray:
 
 
 def _bound(values: np.ndarray, missed: float, k: int) -> float:
-    """The error can be no larger (Davis and Kahan): `missed` is the trace of what the landmarks miss. Components that the data lacks are exact."""
+    """Upper bound on the error (Davis and Kahan); `missed` is the trace of what the landmarks miss. Components with eigenvalue 0 are exact."""
     if not len(values):
         return 0.0
     last = min(k, len(values))
@@ -267,10 +268,10 @@ def span_error(a: np.ndarray, b: np.ndarray, cross: np.ndarray) -> float:
 
 
 def doubling(covariance: np.ndarray, half: int, k: int, q: int, missed: float, tol: float) -> Accuracy:
-    """For kernels without random features: how far the components turn when the landmarks grow from the first `half` to all.
+    """For kernels without random features: rotation of the components when the landmarks grow from the first `half` to all.
 
-    `covariance` (m, m) is that of the landmark coordinates, of which the first `half` are those of the first landmarks alone. `missed` is the
-    trace of what the landmarks miss: where that is next to nothing, nothing can turn.
+    `covariance` (m, m) is that of the landmark coordinates, of which the first `half` are those of the first
+    landmarks alone. `missed` is the trace of what the landmarks miss; if it is nearly zero, so is the error.
     """
     values, vectors = leading(covariance, q)
     bound = min(_bound(values, missed, k), UNKNOWN)
@@ -280,7 +281,7 @@ def doubling(covariance: np.ndarray, half: int, k: int, q: int, missed: float, t
     cross = less.T @ (covariance[:half, :] @ vectors[:, :k])
     size = np.sqrt(np.maximum(few, 1e-300))[:, None] * np.sqrt(np.maximum(values[:k], 1e-300))[None, :]
     cosines = np.linalg.svd(cross / size, compute_uv=False)
-    # rows that no landmark is near do not turn anything: what is missed of the whole counts as well
+    # rows far from all landmarks cause no rotation, so the trace of what is missed counts too
     unseen = (missed / (float(np.trace(covariance)) + missed)) ** 2
     error = min(max(float(1.0 - min(cosines[-1], 1.0) ** 2), unseen), bound)
     each = np.minimum(np.maximum(1.0 - np.minimum((cross / size) ** 2, 1.0).sum(axis=0), unseen), bound)

@@ -14,7 +14,7 @@ Array = Any
 
 
 class BadColumn(ValueError):
-    """Something is wrong with a column, of which only the place is known here; `text` goes on after its name."""
+    """An error about a column, of which only the index is known here; `text` follows its name."""
 
     def __init__(self, column: int, text: str):
         super().__init__(f"column {column} {text}")
@@ -30,7 +30,7 @@ class Columns:
 
     @classmethod
     def of(cls, mean: Array, variance: Array) -> Columns:
-        """A column that does not vary beyond the rounding of its mean is only shifted, as scikit-learn's StandardScaler does."""
+        """A column whose deviation is within the rounding of its mean is only shifted, as in scikit-learn's StandardScaler."""
         xp = aac.array_namespace(mean)
         constant = variance <= (100 * eps(mean) * mean) ** 2
         return cls(mean, xp.sqrt(xp.where(constant, xp.ones_like(variance), variance)))
@@ -43,13 +43,13 @@ class Columns:
 
 
 def filled(X: Array, means: Array) -> Array:
-    """X with the mean of its column for every NaN."""
+    """X with every NaN replaced by the mean of its column."""
     xp = aac.array_namespace(X)
     return xp.where(xp.isnan(X), means, X)
 
 
 def center_rows(x: Array, mask: Array) -> Array:
-    """Subtract from the rows of each block (..., n, m) their mean; padding stays zero."""
+    """Subtract the mean of the rows of each block (..., n, m); padding stays zero."""
     xp = aac.array_namespace(x)
     count = xp.sum(mask, axis=-1)[..., None, None]
     return (x - xp.sum(x, axis=-2, keepdims=True) / count) * mask[..., None]

@@ -1,8 +1,8 @@
-"""Chunks of nodes or rows: work on many small items goes in chunks that fit into a cache, in threads where NumPy computes.
+"""Chunks of nodes or rows: work on many small items is done in chunks that fit into a cache, with NumPy in threads.
 
-A batched product of small matrices gains nothing from the threads of a BLAS, and loses much when they wait for each other. So an engine
-opens `threads()` around a run: inside, BLAS is held to one thread and chunks run in parallel. Other array libraries do their own
-scheduling; a chunk there is as large as its memory allows.
+Batched products of small matrices gain nothing from BLAS threads, and lose much to their synchronization. So an
+engine opens `threads()` around a run: inside, BLAS has one thread and chunks run in parallel. Other array libraries
+schedule themselves; a chunk there is as large as memory allows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SUMMED_BYTES = 2**25  # results of all slices of a sum
 DEVICE_BYTES = 2**28  # as CACHE_BYTES, on a device, where a chunk is a few kernel launches
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("pool", default=None)
-_workers: ContextVar[int] = ContextVar("workers", default=1)  # threads of the pool, and the one that asks
+_workers: ContextVar[int] = ContextVar("workers", default=1)  # threads of the pool, plus the calling thread
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def threads(n_items: int) -> Iterator[int]:
 
 @cache
 def _workers_for(allowed: int) -> ThreadPoolExecutor:
-    """Threads that stay from fit to fit: starting them takes as long as much of a small fit. The calling thread works, too."""
+    """A pool of threads that is kept between fits: starting threads is slow compared with a small fit. The calling thread works too."""
     return ThreadPoolExecutor(allowed - 1, thread_name_prefix="dekpca")
 
 
@@ -61,12 +61,12 @@ os.register_at_fork(after_in_child=_workers_for.cache_clear)  # threads do not s
 
 
 class _Blas:
-    """Holds BLAS to one thread while at least one run wants it: the first limits it, the last gives its threads back."""
+    """Limits BLAS to one thread while at least one run needs it: the first run sets the limit, the last one removes it."""
 
     def __init__(self) -> None:
         self.lock, self.users, self.allowed = Lock(), 0, 1
         self.controller: ThreadpoolController | None = (
-            None  # found once: NumPy's and SciPy's libraries are there by then
+            None  # searched once, when NumPy's and SciPy's libraries are loaded
         )
         self.limiter: Any = None
 
@@ -95,7 +95,7 @@ _blas = _Blas()
 
 
 def run_chunks(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) -> None:
-    """work(chunk) for each chunk, in parallel where threads are open: chunks must not write to the same places."""
+    """work(chunk) for each chunk, in parallel inside `threads()`: chunks must not write to the same memory."""
     pool = _pool.get()
     if pool is None or len(chunks) < 2 or not aac.is_numpy_array(like):
         for chunk in chunks:
@@ -105,7 +105,7 @@ def run_chunks(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) 
     left = deque(chunks)
 
     def some() -> None:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a thread does not inherit it
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # threads do not inherit it
             try:
                 while left:
                     try:
@@ -121,8 +121,8 @@ def run_chunks(work: Callable[[Any], None], chunks: Sequence[Any], like: Array) 
     try:
         some()
     finally:
-        begun = [helper for helper in helpers if not helper.cancel()]  # one that has not begun is not needed
-        wait(begun)  # they write into the caller's arrays
+        begun = [helper for helper in helpers if not helper.cancel()]  # helpers that have not started are cancelled
+        wait(begun)  # these write into the caller's arrays
     for helper in begun:
         helper.result()
 
@@ -136,7 +136,7 @@ def chunks_of(count: int, item_bytes: int, like: Array) -> list[slice]:
 def guided_chunks(count: int) -> list[slice]:
     """Slices that cover `count` items, for code that does its own caching.
 
-    Large ones first, since neighboring nodes share matrices; then smaller ones, so that all threads end at about the same time.
+    Large chunks come first, since neighboring nodes share matrices; then smaller ones, so that all threads end at about the same time.
     """
     workers = _workers.get()
     if workers == 1:
@@ -161,7 +161,7 @@ def by_nodes(f: Callable[[slice], tuple[Array, ...]], count: int, item_bytes: in
     def work(nodes: slice) -> None:
         found = f(nodes)
         with lock:
-            if not out:  # the first result has the shapes
+            if not out:  # allocate by the shapes of the first result
                 out.extend(xp.empty((count, *x.shape[1:]), dtype=x.dtype, device=aac.device(x)) for x in found)
         for whole, part in zip(out, found, strict=True):
             whole[nodes, ...] = part
@@ -198,6 +198,6 @@ def summed(
 
 
 def row_bytes(x: Array, leading: int = 1) -> int:
-    """Bytes of x[0], or behind more leading axes."""
+    """Bytes of x[0], or of an item after more leading axes."""
     item = x.itemsize if aac.is_numpy_array(x) else aac.array_namespace(x).finfo(x.dtype).bits // 8
     return math.prod(x.shape[leading:]) * item

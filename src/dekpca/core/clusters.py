@@ -1,4 +1,4 @@
-"""Means of a node's own rows, to be shown to all nodes instead of rows: k-means of many small groups of rows at once, on any array library."""
+"""Means of a node's own rows, to share instead of rows: k-means of many small groups of rows at once, on any array library."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .spectrum import to_numpy
 
 Array = Any
 
-LEAST_CLUSTER = 5  # rows; the mean of fewer says too much about each
-ROWS_A_CLUSTER = 16  # more make the means no better landmarks
-GROUP = 16  # clusters of a group at most: a node with many rows clusters groups of them, so that its work grows with its rows, not their square
-ITERATIONS = 3  # of Lloyd's algorithm: as landmarks the means are then as good as after many
+LEAST_CLUSTER = 5  # rows; the mean of fewer reveals too much about each
+ROWS_A_CLUSTER = 16  # more rows do not improve the means as landmarks
+GROUP = 16  # clusters of a group at most: a node with many rows clusters them in groups, so that the work is linear in its rows
+ITERATIONS = 3  # of Lloyd's algorithm: more do not improve the means as landmarks
 
 
 def cluster_means(rows: Array, sizes: np.ndarray, counts: np.ndarray) -> tuple[Array, np.ndarray]:
     """Means (total, M) of disjoint clusters of the rows of each group, and how many each group has: at most `counts`.
 
-    `rows` (G, n, M) are in random order, of which the first `sizes` count; the first ones are where Lloyd's algorithm begins. Clusters of fewer than
-    `LEAST_CLUSTER` rows are given up.
+    `rows` (G, n, M) are in random order; the first `sizes` of a group are real. Lloyd's algorithm starts from the
+    first ones. Clusters of fewer than `LEAST_CLUSTER` rows are dropped.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def cluster_means(rows: Array, sizes: np.ndarray, counts: np.ndarray) -> tuple[A
 
 
 def grouped(counts: np.ndarray, taken: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which node each group belongs to, how many clusters it is to have and how many rows, for nodes with so many clusters and rows."""
+    """Node, number of clusters and number of rows of each group, for nodes with so many clusters and rows."""
     groups = -(-counts // GROUP)
     node = np.repeat(np.arange(len(counts)), groups)
     number = np.arange(len(node)) - np.repeat(np.cumsum(groups) - groups, groups)

@@ -1,4 +1,4 @@
-"""Projection consensus: what a node can express, its iterate, and where it starts. The steps are in backends/.
+"""Projection consensus: the span of a node, its iterate and its start. The steps are in backends/.
 
 Shapes: B nodes, d slots (slot 0 is the node itself), m shared (landmark) coordinates, n padded samples a slot, k columns.
 alpha in the paper is the lower part of w. See docs/algorithm.md.
@@ -19,10 +19,11 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class OwnSpace:
-    """What a node can express and how: psi (B, n, m) centred coordinates, rest (B, n, n) and its inverse.
+    """The span of a node's functions: psi (B, n, m) centred coordinates, rest (B, n, n) and its inverse.
 
-    A node expresses functions over the samples that its neighbors know. With exchange noise these differ from the samples
-    whose values count. Then `reach` (B, n, n) is the rest between the latter and the former, and K_j is that of their projections.
+    A node expands functions in the samples that its neighbors know. With exchange noise these differ from its own
+    samples, whose values count. Then `reach` (B, n, n) is the rest between own and noisy samples, and K_j is the
+    Gram matrix of the projections of its own.
     """
 
     psi: Array
@@ -43,7 +44,7 @@ class OwnSpace:
         return self.psi @ w[:, : self.m, :] + (self.rest if self.reach is None else self.reach) @ w[:, self.m :, :]
 
     def spread(self, h: Array) -> Array:
-        """The function sum_i h_i phi(x_i) over the own samples, Phi(X_j) h, as far as the node can express it."""
+        """The function sum_i h_i phi(x_i) over the own samples, Phi(X_j) h, projected on the node's span."""
         xp = aac.array_namespace(h)
         own = h if self.reach is None else self.inverse @ (transposed(self.reach) @ h)
         return xp.concat([transposed(self.psi) @ h, own], axis=1)
@@ -63,7 +64,7 @@ class OwnSpace:
 
 @dataclass(frozen=True, eq=False)
 class Functions:
-    """Functions of the nodes, with what their inner products take: <w, x> = s's + a' rest b for w = (s, a), x = (s, b)."""
+    """Functions of the nodes, with the image that inner products need: <w, x> = s's + a' rest b for w = (s, a), x = (s, b)."""
 
     w: Array  # (B, m + n, k): shared coordinates, then coefficients over the own samples
     image: Array  # (B, n, k): rest times the latter
@@ -96,8 +97,7 @@ class Estimate:
 class Penalties:
     """rho_jq in one iteration: `factor` of node j, times `neighbor` for its neighbors' z and `own` for its own.
 
-    Either each node found its own factor and the weights are 1 (`constant`: in all iterations), or the weights follow a schedule
-    and the factors are 1.
+    Either each node has its own factor and the weights are 1 (`constant` in all iterations), or the weights follow a schedule and the factors are 1.
     """
 
     factors: Array  # (B, d) of the node and its neighbors
@@ -118,7 +118,7 @@ class Penalties:
 
     @property
     def extra(self) -> float:
-        """By how much the weight of a node's own z exceeds that of its neighbors'."""
+        """The weight of a node's own z minus that of its neighbors'."""
         return self.own - self.neighbor
 
     @property
@@ -148,10 +148,10 @@ class Penalties:
 
 @dataclass(frozen=True, eq=False)
 class SharedDual:
-    """The multipliers in shared coordinates, where P_j z_q is z_q itself, as sums over the iterations so far.
+    """The multipliers in shared coordinates, where P_j z_q = z_q, as sums over the iterations so far.
 
     dual_jq = sum of weight (w_j - z_q) = `w` - sum of weight z_q. So a node sends the same `w` to all neighbors, each subtracts its own `z`,
-    and no array needs a slot for each neighbor. Weights are `Penalties.neighbor`; `extra` has what the node's own constraint adds.
+    and no array needs a slot for each neighbor. Weights are `Penalties.neighbor`; `extra` is the additional term of the node's own constraint.
     """
 
     w: Array  # (B, m, k): sum of weight w_j
@@ -168,23 +168,24 @@ class SharedDual:
 
 @dataclass(eq=False)
 class Iterate:
-    """Where the nodes of a block stand between two iterations. A step puts new arrays here and changes none in place."""
+    """The state of a block's nodes between two iterations. A step stores new arrays here and changes none in place."""
 
     w: Functions
     z: Estimate
     dual: Array  # (B, d, n, k): multipliers of w_j = P_j z_q over the own samples, divided by rho's factor
-    seen: Array  # (B, d, n, k): P_j z_q over the own samples, as the last views had it; None once the shares are made of it
+    seen: Array  # (B, d, n, k): P_j z_q over the own samples, from the last views; None after the shares are computed
     shared_dual: SharedDual
     at_check: tuple[Functions, Estimate]  # w and z at the last check
     rotation: Array  # (k, k), from the last check: turns the columns into components
-    values: Array = None  # (B, n, k): of w on the own samples, as the last step found them
+    values: Array = None  # (B, n, k): of w on the own samples, from the last step
 
 
 def begin(own: OwnSpace, w: Array, z_shape: tuple[int, ...], rho: Penalties, warm: bool, by_slot: bool) -> Iterate:
-    """The first iterate. Multipliers and z begin at zero or, if `warm`, where a stationary point has them.
+    """The first iterate. Multipliers and z start at zero or, if `warm`, at their values in a stationary point.
 
-    At a stationary point the multipliers of a node add up to twice the image of its values. With zeros the first iterations would
-    destroy a start that is nearly right. `z_shape` is (B, d, n, k); `by_slot`: sums are kept by slot, for diagnostics.
+    At a stationary point the multipliers of a node sum to twice the image of its values. With zeros the first
+    iterations would destroy a good start. `z_shape` is (B, d, n, k); `by_slot`: sums are kept by slot, for
+    diagnostics.
     """
     xp = aac.array_namespace(w)
     (B, rows, k), d = w.shape, rho.n_slots

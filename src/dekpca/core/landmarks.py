@@ -1,7 +1,7 @@
 """Landmarks: a small set of points that all nodes know, and the coordinates they give to every sample.
 
-psi(x) = R' k(L, x), with R R' = K_LL^-1, are the coordinates of phi(x) in the span of the landmarks, the same map at every node. What
-is left of the kernel, rest(x, y) = k(x, y) - psi(x)'psi(y), is positive semi-definite.
+psi(x) = R' k(L, x), with R R' = K_LL^-1, are the coordinates of phi(x) in the span of the landmarks, the same map at
+every node. The rest of the kernel, rest(x, y) = k(x, y) - psi(x)'psi(y), is positive semi-definite.
 """
 
 from __future__ import annotations
@@ -23,25 +23,24 @@ from .spectrum import transposed
 
 Array = Any
 
-REDUNDANT = 1e-7  # of k(x, x): a landmark of which the others leave less is left out
+REDUNDANT = 1e-7  # of k(x, x): a landmark whose part outside the span of the others is smaller is dropped
 
 
 def node_random(seed: int, name: str, purpose: str) -> np.random.Generator:
-    """A node's own random numbers: they depend on its name, not on its number or on who else is hosted beside it."""
+    """A node's own random numbers: they depend on its name, not on its number or its process."""
     digest = blake2b(f"{seed}\0{purpose}\0{name}".encode(), digest_size=16).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
 def shared_seed(seed: int, purpose: str) -> int:
-    """A seed for what all nodes draw alike."""
+    """A seed for numbers that all nodes draw alike."""
     return int.from_bytes(blake2b(f"{seed}\0{purpose}".encode(), digest_size=16).digest(), "little")
 
 
 def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> np.ndarray:
     """How many landmarks each node gives: exactly `count` in all, each node its share of the samples rounded up or down.
 
-    Which way is drawn without bias (systematic sampling in a random order of the names), so that small nodes get their
-    turn and neighbors in the numbering are not preferred.
+    The rounding is unbiased (systematic sampling in a random order of the names), so that it favours neither large nodes nor any numbers.
     """
     count = min(count, int(sizes.sum()))
     if not count:
@@ -51,7 +50,7 @@ def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> n
     cumulative = np.concatenate([[0], np.cumsum(sizes[order])])
     # one landmark at each tick (i + start) N / count that falls among a node's samples
     ticks = np.floor(cumulative * (count / int(sizes.sum())) + (1 - start)).astype(np.int64)
-    ticks[-1] = ticks[0] + count  # exactly, whatever the rounding
+    ticks[-1] = ticks[0] + count  # exact in spite of rounding
     given = np.empty(len(names), dtype=np.int64)
     given[order] = np.diff(ticks)
     return given
@@ -59,13 +58,13 @@ def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> n
 
 @lru_cache(maxsize=16)
 def _random_order(names: tuple[str, ...], seed: int) -> np.ndarray:
-    """The nodes in an order that depends on the seed and their names alone."""
+    """The nodes in an order that depends only on the seed and their names."""
     codes = [blake2b(f"{seed}\0allot\0{name}".encode(), digest_size=16).digest() for name in names]
     return np.array(sorted(range(len(names)), key=codes.__getitem__))
 
 
 def digest(points: np.ndarray) -> np.ndarray:
-    """A fingerprint of an array, as numbers that any float dtype holds exactly."""
+    """A fingerprint of an array, as numbers that are exact in any float dtype."""
     shape = ",".join(map(str, points.shape))
     code = blake2b(shape.encode() + np.ascontiguousarray(points, dtype=np.float64).tobytes(), digest_size=32).digest()
     return np.frombuffer(code, dtype=np.uint16).astype(np.float64)
@@ -75,7 +74,7 @@ def digest(points: np.ndarray) -> np.ndarray:
 class Landmarks:
     """The points (m, M) and an upper triangular root R (m, m) of K_LL^-1: psi(x) = R'k(L, x). More points add coordinates and change none.
 
-    The root is computed in float64 whatever the data: it is an inverse.
+    The root is computed in float64 for data of any dtype, since it is an inverse.
     """
 
     points: Array
@@ -87,7 +86,7 @@ class Landmarks:
 
     @classmethod
     def of(cls, points: Array, kernel: Kernel) -> Landmarks:
-        """Of points none of which is redundant."""
+        """From points without redundant ones."""
         return cls.none(points).grown(points, kernel)[0]
 
     @classmethod
@@ -97,7 +96,7 @@ class Landmarks:
         return cls(like[:0, :], xp.zeros((0, 0), dtype=like.dtype, device=aac.device(like)))
 
     def offered(self, points: Array, kernel: Kernel) -> Offered:
-        """Points that may become landmarks, beside these."""
+        """Candidates for landmarks, in addition to these."""
         xp = aac.array_namespace(points)
         exact = xp.astype(points, xp.float64)
         old, root = xp.astype(self.points, xp.float64), xp.astype(self.root, xp.float64)
@@ -108,7 +107,8 @@ class Landmarks:
         return Offered(kernel, gram, across, left, spectrum.cholesky(left))
 
     def grown(self, points: Array, kernel: Kernel, offered: Offered | None = None) -> tuple[Landmarks, Growth]:
-        """With more points, none of them redundant; and how the coordinates of a sample go on. `offered` are these points, if known already."""
+        """With more points, without redundant ones; and the `Growth` for new coordinates of samples. `offered` are
+        these points, if computed already."""
         xp = aac.array_namespace(points)
         offered = offered or self.offered(points, kernel)
         if offered.factor is None:
@@ -127,7 +127,7 @@ class Landmarks:
         return self.with_squares(kernel, samples)[0]
 
     def with_squares(self, kernel: Kernel, samples: Array) -> tuple[Array, Array | None]:
-        """psi of each sample, and Kernel.squares of the samples, which it takes anyway."""
+        """psi of each sample, and Kernel.squares of the samples, a by-product."""
         xp = aac.array_namespace(samples)
         flat = xp.reshape(samples, (-1, samples.shape[-1]))
         rows_kernel = RowKernel(kernel, self.points)
@@ -145,8 +145,8 @@ class Landmarks:
 
 @dataclass(frozen=True, eq=False)
 class Offered:
-    """Points that may become landmarks, in float64: their kernel matrix, `across` (new, old), what the landmarks express of them, `left`, what these
-    leave of the kernel matrix, and its Cholesky factor, if it has one."""
+    """Candidates for landmarks, in float64: their kernel matrix; `across` (new, old), their landmark coordinates;
+    `left`, the kernel matrix minus the landmarks' part; and its Cholesky factor, if it has one."""
 
     kernel: Kernel
     gram: Array
@@ -155,7 +155,7 @@ class Offered:
     factor: Array | None
 
     def independent(self, least: float) -> np.ndarray:
-        """Places of the points that the landmarks and each other leave enough of, the one with the most left first."""
+        """Indices of the points without redundant ones, by pivoted Cholesky: the largest pivot first."""
         n = int(self.gram.shape[0])
         xp = aac.array_namespace(self.gram)
         size = max(float(xp.max(xp.linalg.diagonal(self.gram))), 0.0) if n else 0.0
@@ -168,10 +168,10 @@ class Offered:
                     "negative eigenvalues out"
                 )
         enough = max(least * size, 1e-300)
-        if not n or float(xp.max(xp.linalg.diagonal(self.left))) <= enough:  # of the first pivot LAPACK does not ask
+        if not n or float(xp.max(xp.linalg.diagonal(self.left))) <= enough:  # LAPACK does not test the first pivot
             return np.zeros(0, dtype=np.int64)
         if self.factor is not None and float(xp.min(xp.linalg.diagonal(self.factor))) ** 2 > enough:
-            return np.arange(n)  # none is redundant: no order is needed, and this is far faster
+            return np.arange(n)  # none is redundant: no pivoting is needed, which is far faster
         _, order, rank, _ = dpstrf(spectrum.to_numpy(self.left), tol=enough, lower=1)
         return order[:rank] - 1
 
@@ -179,8 +179,8 @@ class Offered:
 class RowKernel:
     """The kernel of many rows with the same points (m, M), chunk by chunk.
 
-    For the rbf kernel on the host compiled code computes it, where there is some: the points are packed once, each tile of the result is finished
-    in registers, and columns that are zero for a few neighboring rows are skipped.
+    For the rbf kernel on the host it uses compiled code, if there is some: the points are packed once, each tile of
+    the result stays in registers, and columns that are zero for a few consecutive rows are skipped.
     """
 
     def __init__(self, kernel: Kernel, points: Array):
@@ -209,7 +209,7 @@ class RowKernel:
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """New landmarks: the kernel with them, `across` (new, old) and `inverse` (new, new), with which the coordinates of a sample go on."""
+    """New landmarks: the kernel with them, and the matrices `across` (new, old) and `inverse` (new, new) for the new coordinates of a sample."""
 
     kernel: RowKernel
     across: Array
@@ -225,7 +225,7 @@ class Growth:
 
 @dataclass(frozen=True, eq=False)
 class RandomFeatures:
-    """Frequencies (m / 2, M) that all nodes draw alike; psi are the random Fourier features, and nothing is left of the kernel."""
+    """Frequencies (m / 2, M) that all nodes draw alike; psi are the random Fourier features, and the rest is zero."""
 
     frequencies: Array
 
@@ -241,8 +241,8 @@ class RandomFeatures:
 def principal_directions(triangle: Array, m: int, n_columns: int, scale: Array) -> tuple[Array, Array]:
     """The leading eigenvalues and eigenvectors of the covariance in landmark coordinates, given its upper triangle.
 
-    Directions in which no data lies (landmarks that repeat each other leave some) come as zeros: what is tiny beside
-    the first, or beside `scale`, the number of samples times the largest k(x, x).
+    Directions without data (caused by redundant landmarks) are returned as zeros: eigenvalues tiny compared with the
+    first, or with `scale`, the number of samples times the largest k(x, x).
     """
     xp = aac.array_namespace(triangle)
     values, basis = xp.linalg.eigh(unpack_triangle(triangle, m))
@@ -268,7 +268,7 @@ def pack_triangle(matrices: Array) -> Array:
 
 @cache
 def _triangle(m: int) -> np.ndarray:
-    """Where the upper triangle of an (m, m) matrix is."""
+    """Indices of the upper triangle of an (m, m) matrix."""
     rows, columns = np.triu_indices(m)
     return rows * m + columns
 
@@ -287,8 +287,8 @@ def check_kernel(
 ) -> None:
     """Refuse a kernel that is not positive semi-definite on the samples (B, n, M) of some owner; `alone`, warn.
 
-    `whole` is the factor of K_j, which came about by subtracting; where it has a negative eigenvalue the kernel matrix itself is
-    looked at, so that rounding is not taken for a bad kernel.
+    `whole` is the factor of K_j, which is computed by subtraction. If it has a negative eigenvalue the kernel matrix
+    itself is checked, so that rounding does not count as a bad kernel.
     """
     xp = aac.array_namespace(samples)
     scale = xp.max(xp.abs(kernel.diagonal(samples)), axis=1)
@@ -309,7 +309,7 @@ def check_kernel(
 
 
 def check_finite(gram: Array, owners: list[str], kernel: Kernel) -> None:
-    """Refuse Gram matrices (B, n, n) with entries that are not numbers."""
+    """Refuse Gram matrices (B, n, n) with entries that are not finite."""
     xp = aac.array_namespace(gram)
     good = xp.all(xp.isfinite(gram), axis=(1, 2))
     if not bool(xp.all(good)):

@@ -1,4 +1,4 @@
-"""The compiled module (_steps.pxi) for the instructions of this machine, or None where there is none: then NumPy does its work, slower."""
+"""The compiled module (_steps.pxi) for the instruction set of this machine, or None: then NumPy is used, which is slower."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 LEVELS = {"plain": "_steps", "AVX2": "_steps_avx2", "AVX-512": "_steps_avx512"}  # from the least to the most
-SOURCE = Path(__file__).with_name("_steps.pxi")  # not there where a wheel was installed
+SOURCE = Path(__file__).with_name("_steps.pxi")  # missing in a wheel
 
 available: dict[str, Any] = {}
-problem = ""  # why there is none, or not the one for all instructions of this machine
+problem = ""  # why there is no module, or not the one for this machine's instruction set
 
 
 def _load(name: str) -> None:
@@ -23,7 +23,7 @@ def _load(name: str) -> None:
                 f"{module.__file__} was built from another version of {SOURCE.name}; install dekpca again"
             )
         available[name] = module
-    # no compiler where this was installed, or another SciPy than it was built for
+    # no compiler at installation, or a SciPy other than it was built for
     except (ImportError, TypeError) as error:
         problem = str(error)
 
@@ -36,5 +36,5 @@ steps: Any = list(available.values())[-1] if available else None
 
 
 def level() -> str:
-    """Whether compiled code computes, and with which instructions: the last bits of results depend on it."""
+    """Whether compiled code is used, and its instruction set: the last bits of results depend on it."""
     return next((name for name, module in available.items() if module is steps), "none")

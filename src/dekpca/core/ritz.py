@@ -1,4 +1,4 @@
-"""Rayleigh-Ritz: separating and ordering the columns, and how large the eigenvalues are."""
+"""Rayleigh-Ritz: separation and order of the columns, and the eigenvalues."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Array = Any
 
 
 def rotation(moments: Array) -> Array:
-    """The orthogonal R (k, k) that turns the columns into components, largest first.
+    """The orthogonal R (k, k) that maps the columns to components, largest first.
 
-    `moments` (k, k) is the sum over all nodes of g_j' g_j, g_j the values of w_j on X_j.
+    `moments` (k, k) is the sum over all nodes of g_j' g_j, where g_j are the values of w_j on X_j.
     """
     xp = aac.array_namespace(moments)
     _, basis = xp.linalg.eigh(0.5 * (moments + xp.matrix_transpose(moments)))
@@ -28,8 +28,8 @@ class PairSums:
     """A node's part of the network sum that `separate` reads; q columns, m shared coordinates, leading axis nodes.
 
     G are the values of the columns on samples, P_p = psi_p' G_p their landmark part. The kernel matrix of all the data has the parts
-    psi psi' and rest. Of either the node knows the pairs of samples within itself, and takes its share of those between two nodes of
-    its neighborhood.
+    psi psi' and rest. For both parts a node sums over its own pairs of samples, and over its share of the pairs
+    between two nodes of its neighborhood.
     """
 
     trace: Array  # (B,)
@@ -37,7 +37,7 @@ class PairSums:
     rest_alone: Array  # (B, q, q): G' rest G over each sample with itself
     rest_within: Array  # (B, q, q): over pairs of different samples of a node
     rest_between: Array  # (B, q, q): over pairs of samples of two nodes
-    marks_alone: Array  # (B, q): the diagonals of G' psi psi' G likewise
+    marks_alone: Array  # (B, q): the diagonals of G' psi psi' G over the same pairs
     marks_within: Array
     marks_between: Array
     marks: Array  # (B, m, q): P; summed over all nodes it gives psi psi' over all pairs
@@ -70,14 +70,14 @@ class PairCounts:
 def separate(total: Array, q: int, k: int, pairs: PairCounts, mix: bool) -> Array:
     """Rayleigh-Ritz with the kernel matrix K of all the data: trace, k eigenvalues and a (q, k) matrix, as one vector.
 
-    The eigenvalues of G'K G against G'G are second-order accurate in the error of the span of G and do not depend on its scale.
-    (The Ritz values G'G alone are too large by what lies between the neighborhoods, the landmarks' own eigenvalues too small by
-    what they cannot express.) The landmark part of K is known exactly for all pairs; the rest, for pairs within some neighborhood. The
-    others are taken to be a mixture of pairs like those within a node and pairs like those between nodes that are seen together,
-    such that their landmark part comes out right; without landmarks, of the latter alone.
+    The eigenvalues of the pencil (G'K G, G'G) are second-order accurate in the error of the span of G and do not
+    depend on its scale. (The Ritz values G'G alone are too large, the landmarks' own eigenvalues too small.) The
+    landmark part of K is known exactly for all pairs; the rest, for pairs within some neighborhood. Other pairs are
+    modelled as a mixture of pairs within a node and pairs between two nodes of a neighborhood, with proportions
+    fitted to the landmark part; without landmarks, as the latter alone.
 
-    The columns times the matrix are components whose squared values sum to their eigenvalue. Without `mix` the columns stay apart
-    (deflation has separated them) and are only scaled and put in order.
+    The columns times the matrix are components whose squared values sum to their eigenvalue. Without `mix` the
+    columns (separated by deflation) are only scaled and sorted.
     """
     xp = aac.array_namespace(total)
     seen = PairSums.unpack(total, q)
@@ -96,14 +96,14 @@ def separate(total: Array, q: int, k: int, pairs: PairCounts, mix: bool) -> Arra
 
 
 def resolve(moments: Array, squares: Array, k: int) -> tuple[Array, Array]:
-    """The k leading eigenvalues of G'K G (`moments`) against G'G (`squares`), and the (q, k) matrix that turns columns into components."""
+    """The k leading eigenvalues of the pencil (`moments` = G'K G, `squares` = G'G), and the (q, k) matrix that maps columns to components."""
     xp = aac.array_namespace(moments)
     white = _whitener(0.5 * (squares + xp.matrix_transpose(squares)))
     inner = xp.matrix_transpose(white) @ moments @ white
     values, basis = xp.linalg.eigh(0.5 * (inner + xp.matrix_transpose(inner)))
     values = xp.clip(xp.flip(values)[:k], min=0.0)
     components = (white @ xp.flip(basis, axis=-1)[:, :k]) * xp.sqrt(values)
-    # columns differ in scale; the sign goes by what they contribute
+    # columns differ in scale; the sign depends on their contributions
     weighed = components * xp.sqrt(xp.clip(xp.linalg.diagonal(squares), min=0.0))[:, None]
     return values, xp.where(flip_signs(weighed) == weighed, components, -components)
 
@@ -117,13 +117,13 @@ def power_step(basis: Array, image: Array, k: int) -> tuple[Array, Array, float]
     vectors = flip_signs(basis @ turn)
     turn = xp.matrix_transpose(basis) @ vectors
     missed = xp.linalg.vector_norm(image @ turn - vectors * values, axis=0)[:k]
-    least = max(CUTOFF, 100 * eps(values)) * float(values[0])  # smaller ones are rounding, and count as converged
+    least = max(CUTOFF, 100 * eps(values)) * float(values[0])  # smaller values are rounding, and count as converged
     size = xp.clip(values[:k], min=max(least, float(xp.finfo(values.dtype).smallest_normal)))
     return values, vectors, float(xp.max(missed / size))
 
 
 def _like_within(seen: PairSums, shared: Array, k: int, pairs: PairCounts) -> float:
-    """The fraction of the unknown pairs, from 0 to 1, that resembles the pairs within nodes, judged by the landmark part."""
+    """The fraction of the unknown pairs, from 0 to 1, that resemble pairs within nodes, fitted to the landmark part."""
     xp = aac.array_namespace(shared)
     whole = xp.linalg.diagonal(shared)[:k]
     unit = xp.where(whole > 0, 1.0 / xp.where(whole > 0, whole, xp.ones_like(whole)), xp.zeros_like(whole))

@@ -1,6 +1,6 @@
-"""Random features of what the landmarks miss: r(x) = z(x) - z(L)' K_LL^-1 k(L, x), with z the random Fourier features of the kernel.
+"""Random features of what the landmarks miss: r(x) = z(x) - z(L)' K_LL^-1 k(L, x), where z are the random Fourier features of the kernel.
 
-E r(x)'r(y) = k(x, y) - psi(x)'psi(y), for any two rows, whoever has them: sums of r over the nodes say what no node could compute from its own rows.
+E r(x)'r(y) = k(x, y) - psi(x)'psi(y) for rows at any nodes, so sums of r over the nodes give products that no node can compute from its own rows.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ WIDER = (1.0, 1.5, 2.2)  # times the kernel's own frequencies
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """One set of random features, the same at every node: frequencies (F, M), and how often each counts, where not once.
+    """One set of random features, the same at every node: frequencies (F, M), and their weights, if not 1.
 
-    What landmarks miss lies at high frequencies. In few dimensions the kernel's own distribution has hardly any there: frequencies are drawn from
-    wider ones too, and weighted, so that the features estimate the same (importance sampling). In many dimensions that is not needed, nor possible.
+    Landmarks miss high frequencies. In few dimensions the kernel's own distribution rarely draws them, so
+    frequencies are also drawn from wider distributions, with weights that keep the features unbiased (importance
+    sampling). In many dimensions this is neither needed nor possible.
     """
 
     kernel: Kernel
@@ -46,7 +47,7 @@ class Sketch:
             square = (found * found).sum(axis=1) / (2.0 * kernel.gamma)
             drawn = np.mean([np.exp(-0.5 * square / c**2) / c ** like.shape[1] for c in WIDER], axis=0)
             weights = xp.asarray(np.sqrt(np.exp(-0.5 * square) / drawn), **like_these)
-        # numbers that float32 has: whoever computes features in float32 has the same frequencies
+        # rounded to float32, so that features in float32 have the same frequencies
         return cls(kernel, xp.asarray(found.astype(np.float32), **like_these), weights)
 
     @property
@@ -69,7 +70,7 @@ class Sketch:
         return transposed(marks.root) @ xp.astype(z, marks.root.dtype, copy=False)
 
     def weighted(self, coefficients: Array) -> Array:
-        """Coefficients of features with weights, as coefficients of features without."""
+        """Coefficients of weighted features, as coefficients of unweighted ones."""
         if self.weights is None:
             return coefficients
         return coefficients * aac.array_namespace(coefficients).concat([self.weights, self.weights])[:, None]

@@ -1,6 +1,6 @@
-"""Spectra of small symmetric matrices in stacks: factors, pseudo-inverses, what counts as zero.
+"""Spectra of stacks of small symmetric matrices: factors, pseudo-inverses, thresholds for zero.
 
-The one module of core that may dispatch to a library for what the array API standard lacks.
+The only module of core that may use functions outside the array API standard.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = Any
 
 CUTOFF = 1e-8  # relative; below it an inverse amplifies rounding
 POWER_COLUMNS, POWER_STEPS = 8, 5
-NEGATIVE = 1e-6  # relative; an eigenvalue below minus this is no rounding: the kernel is not positive semi-definite
+NEGATIVE = 1e-6  # relative; an eigenvalue below minus this cannot be rounding: the kernel is not positive semi-definite
 
 
 def transposed(x: Array) -> Array:
@@ -34,28 +34,29 @@ def eps(x: Array) -> float:
 
 
 def sane(x: Array) -> Array:
-    """Elementwise: a number whose square is one too. An iteration that diverged soon has others."""
+    """Elementwise: whether the square of a number is finite. A diverging iteration soon has others."""
     xp = aac.array_namespace(x)
     return xp.abs(x) < float(xp.finfo(x.dtype).max) ** 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Eigen:
-    """V diag(values) V' of a stack of positive semi-definite matrices; `inverse` is 1 / values, 0 for what was dropped."""
+    """V diag(values) V' of a stack of positive semi-definite matrices; `inverse` is 1 / values, 0 for dropped ones."""
 
     values: Array
     basis: Array
     inverse: Array
-    lowest: Array  # the smallest eigenvalue as it came, to judge whether the matrix was positive semi-definite
+    lowest: Array  # the smallest computed eigenvalue, to check that the matrix is positive semi-definite
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """A stack of Gram matrices (B, n, n), and what can be had from them; each is computed when it is first asked for.
+    """A stack of Gram matrices (B, n, n), with lazily computed factors and inverses.
 
-    `sizes` (B,) are the real rows of each (the others are zero padding), `scale` (B,) the largest k(x, x), uncentred:
-    what is below 10 n eps of it is rounding even where the centred matrix is tiny. Inverses are made once and kept as matrices: one
-    product an iteration, which batches do well, and eigendecompositions only for who needs eigenvectors.
+    `sizes` (B,) are the real rows of each (the others are zero padding), `scale` (B,) the largest k(x, x),
+    uncentred: eigenvalues below 10 n eps of it are rounding even if the centred matrix is tiny. Inverses are
+    computed once and kept as matrices, for one batched product per iteration. Eigendecompositions are computed only
+    for eigenvectors.
     """
 
     matrix: Array
@@ -64,7 +65,7 @@ class Factor:
 
     @property
     def rounding(self) -> Array:
-        """(B,) what is not to be told from zero."""
+        """(B,) threshold below which a value is rounding."""
         return 10.0 * eps(self.matrix) * self.sizes * self.scale
 
     @cached_property
@@ -85,12 +86,12 @@ class Factor:
 
     @cached_property
     def inverse(self) -> Array:
-        """(B, n, n): the pseudo-inverse. Where a Cholesky factor, or the norm of the inverse, shows that nothing else is to be dropped than rows of
-        zeros (padding, and samples that the landmarks express entirely), it is the inverse of the other rows."""
+        """(B, n, n): the pseudo-inverse. If a Cholesky factor, or the norm of the inverse, shows that only zero rows
+        must be dropped (padding, and samples in the span of the landmarks), it is the inverse of the other rows."""
         return self._by_nodes(lambda some: some._compiled() if _native(some.matrix) else some._inverse())
 
     def _compiled(self) -> Array:
-        """`_inverse`, where it is plain that nothing is to be dropped without a second look."""
+        """`_inverse`, for matrices that clearly need no eigenvalues dropped."""
         matrices = np.ascontiguousarray(self.matrix)
         out, done = np.empty_like(matrices), np.zeros(len(matrices), dtype=np.uint8)
         native.steps.pseudo_inverses(matrices, self.rounding, CUTOFF, out, done)
@@ -118,9 +119,9 @@ class Factor:
         return (eigen.basis * eigen.inverse[..., None, :]) @ transposed(eigen.basis)
 
     def response(self, r: Array, in_place: bool = False) -> Array:
-        """(B, n, n): (r - 2 A)^-1, `r` one number for each matrix; not finite where that does not exist, which a check will notice.
+        """(B, n, n): (r - 2 A)^-1, with one number `r` for each matrix; not finite if that does not exist, which the next check detects.
 
-        `in_place` of the matrices, which nothing else can be had from after that.
+        `in_place` overwrites the matrices; nothing else can be computed from them afterwards.
         """
         matrix = self.matrix
         xp = aac.array_namespace(matrix)
@@ -146,7 +147,7 @@ class Factor:
 
 
 def shifted(matrix: Array, by: Array) -> Array:
-    """Each matrix of a stack with a number of its own (B,) added along its diagonal."""
+    """Each matrix of a stack, with its number (B,) added to the diagonal."""
     xp = aac.array_namespace(matrix)
     eye = xp.eye(matrix.shape[-1], dtype=matrix.dtype, device=aac.device(matrix))
     return matrix + by[..., None, None] * eye
@@ -157,7 +158,7 @@ def _native(x: Array) -> bool:
 
 
 def invert(matrices: Array, times: float = 1.0, by: Array | None = None) -> Array:
-    """The inverse of `times` A, plus `by` (B,) along the diagonal, of each A of a stack of symmetric matrices; LinAlgError where there is none."""
+    """The inverse of `times` A plus `by` (B,) on the diagonal, for each A of a stack of symmetric matrices; LinAlgError if there is none."""
     xp = aac.array_namespace(matrices)
     by = xp.zeros(matrices.shape[:1], dtype=matrices.dtype, device=aac.device(matrices)) if by is None else by
     if _native(matrices):
@@ -167,7 +168,7 @@ def invert(matrices: Array, times: float = 1.0, by: Array | None = None) -> Arra
     matrices = shifted(times * matrices, by)
     if not aac.is_torch_array(matrices):
         return xp.linalg.inv(matrices)
-    factor, info = xp.linalg.cholesky_ex(matrices)  # on a GPU this way takes half the time
+    factor, info = xp.linalg.cholesky_ex(matrices)  # on a GPU this takes half the time
     if bool(info.any()):
         inverse, info = xp.linalg.inv_ex(matrices)
         if bool(info.any()):
@@ -178,14 +179,14 @@ def invert(matrices: Array, times: float = 1.0, by: Array | None = None) -> Arra
 
 
 def definite(matrices: Array, by: Array) -> bool:
-    """Whether all of a stack, each with a number of its own (B,) added along its diagonal, have a Cholesky factor."""
+    """Whether all matrices of a stack, each with its number (B,) added to the diagonal, have a Cholesky factor."""
     if _native(matrices):
         return bool(native.steps.definite(np.ascontiguousarray(matrices), np.ascontiguousarray(by)))
     return cholesky(shifted(matrices, by)) is not None
 
 
 def cholesky(matrices: Array) -> Array | None:
-    """The lower Cholesky factors of a matrix, or of each of a stack; None where one has none."""
+    """The lower Cholesky factors of a matrix, or of each of a stack; None if one does not exist."""
     xp = aac.array_namespace(matrices)
     if aac.is_torch_array(matrices):
         factors, wrong = xp.linalg.cholesky_ex(matrices)
@@ -200,9 +201,9 @@ def cholesky(matrices: Array) -> Array | None:
 def largest(gram: Array) -> Array:
     """The largest eigenvalue of each of a stack of positive semi-definite matrices, by block power iterations.
 
-    The error shrinks with (lam_9 / lam_1)^4 each time, so that it is far below rounding after POWER_STEPS of them for spectra that
-    fall off at all; one that does not has its largest eigenvalue everywhere. Two products at a time leave columns that are nearly the same
-    where the spectrum falls off steeply, and then fewer will do.
+    The error shrinks by (lam_9 / lam_1)^4 each time, so that it is far below rounding after POWER_STEPS for any
+    decaying spectrum. In a flat spectrum every vector gives the largest eigenvalue. If the spectrum decays steeply,
+    two products at a time make columns nearly parallel, and fewer columns are enough.
     """
     xp = aac.array_namespace(gram)
     n = gram.shape[-1]
@@ -210,8 +211,8 @@ def largest(gram: Array) -> Array:
     at = np.arange(n)[:, None] * np.arange(1, columns + 1)
     start = xp.asarray(
         np.cos(2.4 * at), dtype=gram.dtype, device=aac.device(gram)
-    )  # any directions, but the same everywhere
-    # products of products of large or tiny numbers leave the range of float32: no entry is larger than the largest of the diagonal
+    )  # any directions, but the same in every run
+    # scale by the largest diagonal entry, the bound of all entries: products of products would leave the range of float32
     unit = xp.max(xp.linalg.diagonal(gram), axis=-1)
     unit = xp.where(unit > 0, unit, xp.ones_like(unit))
     gram = gram / unit[:, None, None]
@@ -228,12 +229,12 @@ def largest(gram: Array) -> Array:
 
 
 def _least(x: Array, columns: int) -> float:
-    """What the products of unit columns have no smaller eigenvalues than, but for rounding."""
+    """Eigenvalue threshold of the products of unit columns, below which a direction is rounding."""
     return 10 * eps(x) * columns
 
 
 def _orthonormal(x: Array) -> Array:
-    """Columns that span what those of x (B, n, c) do, by their c x c products; zero for directions that are not there."""
+    """Orthonormal columns with the span of x (B, n, c), from their c x c products; zero for missing directions."""
     xp = aac.array_namespace(x)
     size = xp.sqrt(xp.sum(x * x, axis=-2, keepdims=True))
     x = x / xp.where(size > 0, size, xp.ones_like(size))
@@ -247,7 +248,7 @@ def inverse_triangle(lower: Array) -> Array:
     """The inverse of each of a stack of lower triangular matrices."""
     if aac.is_numpy_array(lower):
         inverse = dtrtri if lower.dtype == np.float64 else strtri
-        return np.stack([inverse(x.T)[0].T for x in lower])  # LAPACK has columns where NumPy has rows
+        return np.stack([inverse(x.T)[0].T for x in lower])  # LAPACK is column-major, NumPy row-major
     xp = aac.array_namespace(lower)
     eye = xp.eye(lower.shape[-1], dtype=lower.dtype, device=aac.device(lower))
     if aac.is_torch_array(lower):
@@ -256,12 +257,12 @@ def inverse_triangle(lower: Array) -> Array:
 
 
 def _size(matrices: Array) -> Array:
-    """The norm of each of a stack of matrices, which is at least the largest eigenvalue."""
+    """The norm of each of a stack of matrices, an upper bound on the largest eigenvalue."""
     return aac.array_namespace(matrices).linalg.vector_norm(matrices, axis=(-2, -1))
 
 
 def negatives(whole: Factor, sizes: np.ndarray, scale: Array) -> list[tuple[int, float, float]]:
-    """Matrices of a stack with an eigenvalue that no rounding explains: place, that eigenvalue, the largest."""
+    """Matrices of a stack with an eigenvalue below rounding: index, that eigenvalue, the largest."""
     allowed = NEGATIVE * whole.top + whole.rounding
     doubtful = []
 
@@ -278,9 +279,9 @@ def negatives(whole: Factor, sizes: np.ndarray, scale: Array) -> list[tuple[int,
 
 
 def flip_signs(basis: Array) -> Array:
-    """Columns with the entry of largest size positive, so that the sign does not depend on the eigensolver.
+    """Columns with signs such that the entry of largest magnitude is positive, whatever the eigensolver.
 
-    Of entries of equal size (a node of two samples has only such) the first decides: later ones count a little less.
+    Of entries of equal magnitude (all, at a node of two samples) the first decides: later ones are weighted slightly less.
     """
     xp = aac.array_namespace(basis)
     later = xp.arange(basis.shape[-2], dtype=basis.dtype, device=aac.device(basis))
@@ -298,7 +299,8 @@ def to_numpy(x: Array) -> np.ndarray:
 
 
 def add_products(total: Array | None, x: Array) -> Array:
-    """total + x'x for x (n, m), in float64 whatever x is; None: zeros. Only the upper triangle counts (`symmetric`). In NumPy `total` is used up."""
+    """total + x'x for x (n, m), in float64 for any x; None: zeros. Only the upper triangle is valid (`symmetric`).
+    In NumPy `total` is overwritten."""
     xp = aac.array_namespace(x)
     x = xp.astype(x, xp.float64, copy=False)
     if aac.is_numpy_array(x):
@@ -308,11 +310,11 @@ def add_products(total: Array | None, x: Array) -> Array:
 
 
 def times_triangle(x: Array, upper: Array) -> Array:
-    """x (n, m) times an upper triangular matrix (m, m): half of a product. In NumPy x is used up where it can be."""
+    """x (n, m) times an upper triangular matrix (m, m): half of a product. In NumPy x is overwritten if possible."""
     if not aac.is_numpy_array(x):
         return x @ upper
     multiply = dtrmm if x.dtype == np.float64 else strmm
-    # (x u)' = u'x'; the transposed of an array in C order is in Fortran's
+    # (x u)' = u'x'; the transpose of a C-ordered array is Fortran-ordered
     return multiply(1.0, upper.T, x.T, lower=1, overwrite_b=1).T
 
 

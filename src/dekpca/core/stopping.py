@@ -1,4 +1,4 @@
-"""How far a node is from convergence: residuals in the norm of the functions, on the leading columns."""
+"""Distance of a node from convergence: residuals in the norm of the functions, on the leading columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .consensus import Functions
 
 Array = Any
 
-VERDICTS = ("", "converged", "interrupted", "diverged")  # of a check; a run that ends without one reached max_iter
+VERDICTS = ("", "converged", "interrupted", "diverged")  # of a check; a run that ends with "" reached max_iter
 GO_ON, CONVERGED, INTERRUPTED, DIVERGED = range(4)
 
 # By bits of the dtype. Functions have about unit norm; norms below this count as zero and converged.
@@ -29,7 +29,7 @@ class Progress:
     lagrangian: Array | None = None
 
     def numbers(self) -> tuple[Array, ...]:
-        """Those that were measured, in order."""
+        """The measured numbers, in order."""
         return tuple(x for x in (getattr(self, f.name) for f in fields(self)) if x is not None)
 
 
@@ -45,8 +45,8 @@ def measure(
     """Compare the new w with its neighbors' z and with earlier w.
 
     `values` (B, n, k) are those of w on the own samples. `gaps` (B, k, k) are the inner products of the columns of w - P_j z_q, averaged
-    over the neighborhood. `leading` (k, kept) turns columns into the leading components. `constraints` (B,), with diagnostics only, is
-    what the multipliers add to the node's part of the augmented Lagrangian.
+    over the neighborhood. `leading` (k, kept) maps columns to the leading components. `constraints` (B,), with
+    diagnostics only, is the term of the multipliers in the node's part of the augmented Lagrangian.
     """
     xp = aac.array_namespace(gaps)
     length = xp.clip(_norms(new.squares(), leading), min=NEGLIGIBLE[xp.finfo(new.w.dtype).bits])
@@ -61,10 +61,9 @@ def measure(
 
 
 def unfinished(progress: Progress, tol: float) -> Array:
-    """(B,) bool: nodes that disagree with their neighbors, or still move, by more than tol.
+    """(B,) bool: nodes that disagree with their neighbors, or still change, by more than tol.
 
-    Squares are compared: functions that differ by e, relative to their size, correlate to 1 - e^2 / 2, so tol speaks of
-    digits of correlations.
+    Squares are compared: functions with a relative difference e have correlation 1 - e^2 / 2, so tol is the error of a correlation.
     """
     return ~((progress.residual**2 <= tol) & (progress.since_check**2 <= tol))  # NaN is not finished
 

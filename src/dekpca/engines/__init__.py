@@ -1,7 +1,8 @@
-"""Engines: who hosts which nodes, and how messages cross between them. Chosen by name; each imports its third parties itself.
+"""Engines: they host nodes and carry messages between them. Chosen by name; each imports its own dependencies.
 
-An engine is a module with a function `run(plan, observer=None) -> Outcome` (plan.py) that drives `dekpca.program.program`. Where processes must
-agree on the plan before any of them can have it, the module has `plan_parts(parameters, parts) -> Plan` too.
+An engine is a module with a function `run(plan, observer=None) -> Outcome` (plan.py) that drives
+`dekpca.program.program`. If processes must first agree on the plan, the module also has `plan_parts(parameters,
+parts) -> Plan`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def module(name: str) -> Any:
     path, extra = ENGINES[name]
     try:
         return import_module(path)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, but no MPI library
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py without an MPI library
         if extra is None:
             raise
         raise ImportError(

@@ -1,6 +1,6 @@
-"""The process that rank_watch.py starts. It imports nothing but the standard library, and is run as a file, so that it is there in a moment.
+"""The process that rank_watch.py starts. It imports only the standard library, and is run as a file, so that it starts fast.
 
-Standard input: {"token": a text that ranks say first, "hosts": what each rank hosts, "bind": address to listen on}. Standard output: the port.
+Standard input: {"token": a text that ranks send first, "hosts": the nodes of each rank, "bind": address to listen on}. Standard output: the port.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterable
 
 GOODBYE, FAILED, LOST = b".", b"x", b"!"
-CONNECT = 30.0  # seconds in which all ranks must have come
-# Seconds until a keepalive is sent, between two of them, and how many may go unanswered: a host that is down is noticed after 7 s.
+CONNECT = 30.0  # seconds in which all ranks must connect
+# Seconds until the first keepalive, seconds between two, and how many may go unanswered: a host that is down is detected after 7 s.
 KEEPALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 2}
 
 
@@ -66,12 +66,12 @@ def watch(links: dict[socket.socket, int], hosts: list[str]) -> int:
                 selector.unregister(link)
                 if said == GOODBYE:
                     continue
-                if said == FAILED:  # it has said why, and ends the job
+                if said == FAILED:  # the rank has printed its error, and ends the job
                     tell(links, GOODBYE)
                     return 0
                 rank = links[link]
                 text = f"dekpca: rank {rank}, hosting {hosts[rank]}, is lost: killed, or its host is down; ending the job on all ranks\n"
-                with contextlib.suppress(OSError):  # nobody reads standard error
+                with contextlib.suppress(OSError):  # standard error is closed
                     os.write(2, text.encode())
                 tell(links, LOST)
                 return 1
@@ -80,7 +80,7 @@ def watch(links: dict[socket.socket, int], hosts: list[str]) -> int:
 
 def tell(links: Iterable[socket.socket], what: bytes) -> None:
     for link in links:
-        with contextlib.suppress(OSError):  # it may be gone
+        with contextlib.suppress(OSError):  # the rank may have ended
             link.sendall(what)
 
 

@@ -1,4 +1,4 @@
-"""What nodes in different processes must agree on, as texts that can be compared and shown."""
+"""Settings that nodes in different processes must share, as texts to compare and display."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRIVATE = {"private_seed", "earlier", "ledger", "budget"}  # settings that a nod
 
 
 def facts(network: Network, n_columns: int, dtype: Any, settings: Mapping[str, Any]) -> dict[str, str]:
-    """What all ranks must agree on: version, columns, network and settings."""
+    """Facts that must be equal on all ranks: version, columns, network and settings."""
     names = [f"node {j} named {name}" for j, name in enumerate(network.names)]
     edges = sorted(f"edge {min(e)} - {max(e)}" for e in network.edges)
     known = {"dekpca": __version__, "number of columns": str(n_columns), "dtype": str(dtype)}
@@ -30,13 +30,13 @@ def texts(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def settings_of(options: Any) -> dict[str, Any]:
-    """The fields of options, those of options within them apart."""
+    """The fields of options, with nested options flattened."""
     found: dict[str, Any] = {}
     for field in fields(options):
         if field.name in PRIVATE:
             continue
         value = getattr(options, field.name)
-        if isinstance(value, PenaltyRule):  # rules are told apart by their type, not by their fields
+        if isinstance(value, PenaltyRule):  # rules differ by type, not only by fields
             found[field.name] = value.rho
         elif is_dataclass(value):
             found |= {f"{field.name} {name}": inner for name, inner in settings_of(value).items()}
@@ -46,7 +46,7 @@ def settings_of(options: Any) -> dict[str, Any]:
 
 
 def describe(value: Any) -> str:
-    """The same text for what means the same: numbers by value, arrays by content, functions by name and code."""
+    """A text that is equal for equal values: numbers by value, arrays by content, functions by name and code."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and value.is_integer():

@@ -1,8 +1,8 @@
-"""Delivery of messages between the blocks of one process, and counts of what each node sends.
+"""Delivery of messages between the blocks of one process, and counts of each node's traffic.
 
 All engines share `Delivery`: messages along edges. Inside a process they are gathered on the device; messages to and from other
 processes pass through `_cross` and `_cross_broadcast`, which an engine with such processes overrides. `CollectiveDelivery` adds
-reductions, gathers and broadcasts, for processes that trust each other. Other engines make these of messages (tree.py).
+reductions, gathers and broadcasts, for processes that trust each other. Other engines build these from messages (tree.py).
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """For each receiving block: which message of which sender goes where; and the edges that messages are counted on.
+    """For each receiving block the sources of its messages, and the edges for counting.
 
     Senders are the blocks here and, numbered after the last of them, all other processes together.
     """
 
     pieces: list[list[tuple[int, Array]]]  # receiving block -> (sender, places in its payload)
     order: list[Array | None]  # how to put the pieces in the order of `hear`
-    edges: list[tuple[np.ndarray, np.ndarray]]  # sending block -> messages that leave their node, and their edges
-    leaving: np.ndarray  # (., 3) process it goes to, block here, place in its `to`: by process, then by edge
-    arriving: np.ndarray  # (., 3) process it comes from, block here, place in its `hear`: by process, then by edge
+    edges: list[tuple[np.ndarray, np.ndarray]]  # sending block -> messages to other nodes, and their edges
+    leaving: np.ndarray  # (., 3) destination process, block here, place in its `to`: by process, then by edge
+    arriving: np.ndarray  # (., 3) source process, block here, place in its `hear`: by process, then by edge
 
 
 class Delivery:
-    """Delivers between `blocks`. `hosts` says which process hosts each node of the network (default: this one all), `here` which this is."""
+    """Delivers between `blocks`. `hosts` is the process of each node of the network (default: this one), `here` the number of this process."""
 
     def __init__(self, blocks: Sequence[Block], hosts: np.ndarray | None = None, here: int = 0):
         self.blocks = blocks
@@ -55,7 +55,7 @@ class Delivery:
 
     @cached_property
     def _places(self) -> list[Array]:
-        """For each block, where its slots are among the nodes of all blocks, one after the other."""
+        """For each block, the indices of its slots in the concatenated nodes of all blocks."""
         starts = np.concatenate([[0], np.cumsum([block.n_nodes for block in self.blocks])])
         homes = [self._home[block.slots.ravel()] for block in self.blocks]
         return [_index(self.blocks[0].samples, starts[home[:, 0]] + home[:, 1]) for home in homes]
@@ -64,7 +64,7 @@ class Delivery:
         return {Exchange: self.exchange, NeighborBroadcast: self.neighbor_broadcast, Send: self.send}
 
     def answer(self, requests: Sequence[Any]) -> Iterable[Any]:
-        """The reply to the request of each block. All blocks must ask for the same."""
+        """The reply to the request of each block. All blocks must make the same request."""
         asked = {(type(request).__name__, request.kind) for request in requests}
         if len(asked) > 1:
             raise RuntimeError(f"the nodes of one network ask for different things at once: {sorted(asked)}")
@@ -74,7 +74,7 @@ class Delivery:
         return handlers[wanted](requests)
 
     def exchange(self, requests: Sequence[Exchange]) -> Iterator[tuple[Slots, Slots]]:
-        """In one process nothing is copied."""
+        """In one process no rows are copied."""
         if not self.alone:
             sends = [r.joined(block.everywhere) for block, r in zip(self.blocks, requests, strict=True)]
             for request, arrived in zip(requests, self.send(sends), strict=True):
@@ -96,7 +96,7 @@ class Delivery:
             yield arrived, Slots(shared, place, block.n_slots)
 
     def send(self, sends: Sequence[Send]) -> Iterator[Array]:
-        """The messages that arrive at each block, stacked. A block that hears no other process does not wait for one."""
+        """The messages that arrive at each block, stacked. A block waits only for processes that it hears."""
         route = self._route(sends)
         self._count(sends, route)
         from_others = self._cross(sends, route)
@@ -119,11 +119,11 @@ class Delivery:
 
     # ------------------------------------------------------------------ other processes: here there are none
     def _cross(self, sends: Sequence[Send], route: Route) -> Callable[[], Array]:
-        """Send what leaves the process; returns a function that waits for what arrives, stacked as in `route.arriving`."""
+        """Send messages to other processes; returns a function that waits for theirs, stacked as in `route.arriving`."""
         return lambda: None
 
     def _cross_broadcast(self, requests: Sequence[NeighborBroadcast]) -> tuple[Array, ...]:
-        """The rows of neighbors in other processes, as further pools (`_home` says where in them)."""
+        """The rows of neighbors in other processes, as further pools (indexed by `_home`)."""
         return ()
 
     # ------------------------------------------------------------------ routes
@@ -143,7 +143,7 @@ class Delivery:
         edges = [(np.flatnonzero(of >= 0), of[of >= 0]) for of in of_block]
         leaving, arriving = self._crossing(spoken, self.hosts[b]), self._crossing(heard, self.hosts[heard[:, 2]])
 
-        # what other processes say is one more sender; its messages lie in the order of `arriving`
+        # other processes count as one more sender; its messages are in the order of `arriving`
         others = np.column_stack([np.full(len(arriving), len(self.blocks)), np.arange(len(arriving)), arriving[:, 3:]])
         sources = np.concatenate([spoken, others])
         key = sources[:, 2] * J + sources[:, 3]
@@ -167,21 +167,21 @@ class Delivery:
         return Route(pieces, order, edges, leaving[:, :3], arriving[:, :3])
 
     def _edge_numbers(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Which directed edge of the network goes from a to b; -1 where they are the same node."""
+        """The number of the directed edge from a to b; -1 if they are the same node."""
         key, by_key = self._edge_keys
         at = np.minimum(np.searchsorted(key, a * len(self.network) + b), max(0, len(key) - 1))
         return np.where(a == b, -1, by_key[at] if len(key) else -1)
 
     @cached_property
     def _edge_keys(self) -> tuple[np.ndarray, np.ndarray]:
-        """From, to as one number, sorted; and which edge it is."""
+        """Sorted keys (from, to) as single numbers; and the edge of each."""
         known = self.network.directed_edges
         key = known[:, 0] * len(self.network) + known[:, 1]
         by_key = np.argsort(key)
         return key[by_key], by_key
 
     def _table(self, edges: Sequence[Edges], leaving: bool) -> np.ndarray:
-        """All edges of all blocks: block, place in its list, node that speaks, node that hears."""
+        """All edges of all blocks: block, place in its list, sender, receiver."""
         rows = [np.empty((0, 4), dtype=np.int64)]
         for i, (block, e) in enumerate(zip(self.blocks, edges, strict=True)):
             own, other = block.nodes[e.rows], block.slots[e.rows, e.slots]
@@ -190,7 +190,7 @@ class Delivery:
         return np.concatenate(rows)
 
     def _crossing(self, table: np.ndarray, process: np.ndarray) -> np.ndarray:
-        """Those edges whose other end another process hosts: process, block, place, from, to. Both ends sort them in the same order."""
+        """The edges to other processes: process, block, place, from, to. Both ends sort them in the same order."""
         away = process != self.here
         found = np.column_stack([process[away], table[away]])
         return found[np.lexsort((found[:, 4], found[:, 3], found[:, 0]))]
@@ -216,7 +216,7 @@ class Delivery:
 
 
 class CollectiveDelivery(Delivery):
-    """Delivery between processes that trust each other: sums in any order. The messages that a tree would take are counted."""
+    """Delivery between processes that trust each other: sums in any order. Counts the messages that a tree would need."""
 
     def _handlers(self) -> dict[type, Callable[[Any], Iterable[Any]]]:
         return super()._handlers() | {Reduce: self.reduce, Gather: self.gather, Broadcast: self.broadcast}
@@ -249,7 +249,7 @@ class CollectiveDelivery(Delivery):
         return [result] * len(requests)
 
     def _root_of(self, requests: Sequence[Any]) -> Any:
-        """The request of the block that has the root of the tree."""
+        """The request of the block with the root of the tree."""
         return requests[int(self._home[self.network.root, 0])]
 
     # ------------------------------------------------------------------ other processes: here there are none
@@ -258,28 +258,28 @@ class CollectiveDelivery(Delivery):
         return value
 
     def _from_root(self, make: Callable[[], Array], shape: tuple[int, ...]) -> Array:
-        """What the process that hosts the root makes."""
+        """The array from the process that hosts the root."""
         return make()
 
     def _from_all(self, kind: str, rows: Array, owners: np.ndarray, counts: np.ndarray) -> tuple[Array, np.ndarray]:
-        """The rows of all processes, and whose each is."""
+        """The rows of all processes, and the node of each."""
         return rows, owners
 
     # ------------------------------------------------------------------ counts
     def _count_up(self, kind: str, sizes: Any) -> None:
-        """A message from each node that is hosted here to its parent. `sizes`: bytes, of each node of the network or of all; 0 is no message."""
+        """A message from each node of this process to its parent. `sizes`: bytes, per node or for all; 0 is no message."""
         up, _ = self._tree_edges
         sizes = np.broadcast_to(sizes, len(self.network))[self.traffic.edges[up, 0]]
         self.traffic.add(kind, up[sizes > 0], sizes[sizes > 0])
 
     def _count_down(self, kind: str, size: int) -> None:
-        """A message of `size` bytes from each node that is hosted here to each of its children."""
+        """A message of `size` bytes from each node of this process to each of its children."""
         _, down = self._tree_edges
         self.traffic.add(kind, down, np.full(len(down), size))
 
     @cached_property
     def _tree_edges(self) -> list[np.ndarray]:
-        """The numbers of the edges of the tree that leave the nodes hosted here: to parents, to children."""
+        """The numbers of the tree edges from nodes of this process: to parents, to children."""
         child = np.flatnonzero(self.network.parents >= 0)
         parent = self.network.parents[child]
         both = self._edge_numbers(child, parent), self._edge_numbers(parent, child)

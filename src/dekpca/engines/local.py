@@ -1,6 +1,6 @@
 """The local engine: all nodes in one process, in a few blocks; a round of messages is one gather on the device.
 
-It delivers what the programs say and nothing more (delivery.py). `drive` is the loop of every engine that hosts many nodes.
+delivery.py delivers the messages of the programs. `drive` is the loop of every engine with many nodes in a process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .checkpoints import keeping
 from .delivery import CollectiveDelivery, Delivery
 from .tree import over_tree
 
-# The part of the program that begins when something is said, or with a checkpoint; "meeting" is before all of these.
+# The part of the program that begins with a message of this kind, or with a checkpoint; "meeting" comes first.
 PARTS = {
     "landmarks": "landmark coordinates",
     "fingerprint": "landmark coordinates",
@@ -45,14 +45,15 @@ ITERATIONS = "iterations"
 def run(plan: Plan, observer: Observer | None = None) -> Outcome:
     """Run the program for all nodes.
 
-    With a memory limit landmarks grow no further than it allows, and Gram blocks that do not fit are computed again in each iteration. Ctrl-C
-    during the iterations makes the nodes stop at their next check, with the last iterate as the result; a second one ends at once.
+    A memory limit bounds the number of landmarks; Gram blocks that do not fit are recomputed in each iteration.
+    Ctrl-C during the iterations stops the nodes at their next check, with the last iterate as the result; a second
+    one ends at once.
     """
     script = program
     if plan.options.sealed:
         blocks = plan.blocks(apart=True)
         simulate_sealers(blocks, plan.options)
-        script = over_tree(program)  # what the nodes of different owners would send
+        script = over_tree(program)  # the same messages as between peers
     else:
         blocks = [flat_block(plan.parts, plan.network)] if plan.options.sums_only else plan.blocks()
     blocks = within(blocks, plan.options, plan.memory_limit)
@@ -62,7 +63,7 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
 
 
 def simulate_sealers(blocks: Sequence[Block], options: Options) -> None:
-    """Each node gets a key of its own for this run. They lie in one process: this shows what leaves a node, and protects nothing here."""
+    """Each node gets its own key for this run. All keys are in one process: this simulates the messages, and protects nothing."""
     from ..privacy.masks import LARGEST_ENTRY, sealers
     from ..privacy.records import new_run
 
@@ -90,7 +91,7 @@ def drive(
     """
     delivery = CollectiveDelivery(blocks) if delivery is None else delivery
     scripts = [script(block, options, None if resume is None else resume[i]) for i, block in enumerate(blocks)]
-    # an iteration that overflows is noticed by the program itself; NumPy need not add its voice
+    # the program itself detects overflow; no warnings of NumPy
     on_host = aac.is_numpy_array(blocks[0].samples)  # other libraries have threads of their own
     n_items = sum(block.samples.shape[1] if block.flat else block.n_nodes for block in blocks) if on_host else 0
     with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore", divide="ignore"), threads(n_items):
@@ -116,7 +117,7 @@ def drive(
 
 
 def _step(scripts: Sequence[Any], replies: Iterable[Any]) -> tuple[list[Any], list[Answer]]:
-    """Give each script its reply as soon as it is there: what they want next, or their answers. All end in the same round."""
+    """Send each script its reply as soon as it arrives; returns their next requests, or their answers. All end in the same round."""
     requests, answers = [], []
     for script, reply in zip(scripts, replies, strict=True):
         try:
@@ -130,7 +131,7 @@ def _step(scripts: Sequence[Any], replies: Iterable[Any]) -> tuple[list[Any], li
 
 @contextmanager
 def _interrupts() -> Iterator[dict[str, bool]]:
-    """Ctrl-C asks the program to stop once there is an iterate to keep; before that, and the second time, it interrupts."""
+    """Ctrl-C requests a stop if there is an iterate to keep; before that, and the second time, it interrupts."""
     flags: dict[str, bool] = defaultdict(bool)
     if threading.current_thread() is not threading.main_thread():
         yield flags
@@ -142,7 +143,7 @@ def _interrupts() -> Iterator[dict[str, bool]]:
         flags["asked"] = True
 
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # somebody else already handles it
+    if before is not signal.default_int_handler:  # another handler is installed
         yield flags
         return
     signal.signal(signal.SIGINT, on_interrupt)

@@ -1,7 +1,6 @@
 """The MPI engine: every rank hosts some of the nodes; messages between ranks are neighborhood collectives (rank_delivery.py).
 
-What ranks agree on before the first message is in rank_agreement.py. An exception on one rank ends the job on all: MPI offers no recovery on
-graph communicators.
+rank_agreement.py has the checks before the first message. An exception on one rank ends the job on all: MPI has no recovery on graph communicators.
 """
 
 from __future__ import annotations
@@ -49,16 +48,16 @@ def fit(
     checkpoint: str | os.PathLike[str] | None = None,
     **params: Any,
 ) -> list[NodeModel]:
-    """Find the components of data that sits on the ranks of `comm`; every one of them must call this.
+    """Find the components of data on the ranks of `comm`; every rank must call this.
 
-    No rank ever holds more than its own nodes' samples, their neighbors' and the landmarks.
+    A rank holds only its own nodes' samples, their neighbors' and the landmarks.
 
     Parameters
     ----------
     parts : sequence of arrays (n_j, columns)
         The samples of the nodes that this rank hosts, at least one.
     nodes : sequence of names or numbers, optional
-        Whose they are. By default the nodes are numbered from rank to rank: if rank 0 has 3 parts, rank 1 starts with node 3.
+        The nodes of the parts. By default nodes are numbered in rank order: if rank 0 has 3 parts, rank 1 starts with node 3.
     network : Network, int or None
         The same on all ranks. None: a random network, as in `DecentralizedKernelPCA`.
     comm : mpi4py communicator
@@ -102,7 +101,7 @@ def plan_parts(
     nodes: Sequence[Any] | None = None,
     comm: Any = MPI.COMM_WORLD,
 ) -> Plan:
-    """The plan of a rank with the samples of its own nodes, once all ranks agree; `nodes` are as in `fit`, or the keys of `parts`."""
+    """The plan of a rank with the samples of its own nodes, after all ranks agree; `nodes` as in `fit`, or the keys of `parts`."""
     ranks = Ranks(comm)
     if isinstance(parts, Mapping):
         nodes, parts = list(parts), list(parts.values())
@@ -163,7 +162,7 @@ def run(plan: Plan, observer: Observer | None = None, comm: Any = MPI.COMM_WORLD
 
 @contextmanager
 def guard(comm: Any, who: str = "") -> Iterator[None]:
-    """An exception inside ends the job on all ranks of `comm`, which would wait forever: it is printed, and mpiexec returns 1.
+    """An exception inside is printed and ends the job on all ranks of `comm`, which would otherwise wait forever; mpiexec returns 1.
 
     On a single rank it is raised as usual.
     """
@@ -183,6 +182,6 @@ def guard(comm: Any, who: str = "") -> Iterator[None]:
 
 
 def end(comm: Any) -> NoReturn:
-    """The job, on all ranks."""
+    """End the job on all ranks."""
     comm.Abort(1)
     os._exit(1)  # MPICH 5.0 may return from Abort when two ranks abort at once

@@ -1,7 +1,8 @@
-"""What the ranks of an MPI run agree on before the first message.
+"""Checks that the ranks of an MPI run agree, before the first message.
 
-Here, and nowhere in the iterations, a rank communicates with all other ranks. Every check ends the same way on all ranks: either all go on, or all
-raise an error that names the rank and its problem, so that no rank waits forever. Texts and numbers are sent as typed arrays.
+Every check has the same outcome on all ranks: either all go on, or all raise an error that names the rank and its
+problem, so that no rank waits forever. Only here does a rank communicate with all others. Texts and numbers are sent
+as typed arrays.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..network import Network, listing
 
 
 class RankError(RuntimeError):
-    """Something is wrong on another rank; the message says on which, and what."""
+    """An error on another rank; the message names the rank and the problem."""
 
 
 class Ranks:
@@ -34,7 +35,7 @@ class Ranks:
 
     @contextmanager
     def checking(self) -> Iterator[None]:
-        """What fails inside on one rank is an error on all."""
+        """An error inside on one rank is raised on all."""
         problem: Exception | None = None
         try:
             yield
@@ -50,7 +51,7 @@ class Ranks:
                 raise RankError(f"rank {rank}: {text}")
 
     def counts(self, n_parts: int) -> np.ndarray:
-        """How many nodes each rank hosts; none is an error."""
+        """The number of nodes of each rank; zero is an error."""
         counts = np.empty(self.size, dtype=np.int64)
         self.comm.Allgather(np.array([n_parts], dtype=np.int64), counts)
         idle = np.flatnonzero(counts == 0)
@@ -68,7 +69,7 @@ class Ranks:
         return int(held[0])
 
     def agree(self, facts: Mapping[str, str]) -> None:
-        """All ranks must hold the same facts; an error names the ranks that differ, in what, and both values."""
+        """Require the same facts on all ranks; an error names the ranks that differ, the fact, and both values."""
         text = json.dumps(dict(facts))
         digests = np.empty((self.size, hashlib.sha256().digest_size), dtype=np.uint8)
         self.comm.Allgather(np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint8), digests)
@@ -80,7 +81,7 @@ class Ranks:
         raise ValueError("; ".join(differing + missing) + "; give all ranks the same")
 
     def agree_on_columns(self, names: Sequence[str] | None) -> None:
-        """All ranks must have columns of the same names (in whatever order), or none of them names; then their number is compared elsewhere."""
+        """Require the same column names on all ranks (in any order), or no names; the number of columns is compared elsewhere."""
         said = [json.loads(text) for text in self.texts(json.dumps(None if names is None else list(names)))]
         if all(held == said[0] for held in said):
             return
@@ -94,7 +95,7 @@ class Ranks:
                 check_same_names(held, said[0], f"rank {rank}", "rank 0")
 
     def hosts(self, network: Network, nodes: Sequence[int], sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """The rank that hosts each node, and each node's number of samples; every node must be hosted exactly once."""
+        """The rank of each node, and its number of samples; every node must be hosted exactly once."""
         counts = self.counts(len(nodes))
         mine = np.column_stack([nodes, sizes]).astype(np.int64)
         everyone = np.empty((int(counts.sum()), 2), dtype=np.int64)
@@ -115,7 +116,7 @@ class Ranks:
         return hosts, all_sizes
 
     def texts(self, text: str) -> list[str]:
-        """What each rank says."""
+        """The text of each rank."""
         mine = np.frombuffer(text.encode(), dtype=np.uint8)
         lengths = np.empty(self.size, dtype=np.int64)
         self.comm.Allgather(np.array([len(mine)], dtype=np.int64), lengths)
@@ -126,7 +127,7 @@ class Ranks:
 
 
 def _disagreement(fact: str, held: Sequence[str]) -> Iterator[str]:
-    """One phrase for each rank that holds something else than most do (of equally many, than the lowest rank)."""
+    """One phrase for each rank whose value differs from the majority's (ties: from the lowest rank's)."""
     usual, count = Counter(held).most_common(1)[0]
     kept = [rank for rank, value in enumerate(held) if value == usual]
     others = f"rank {kept[0]} has" if count == 1 else f"rank {listing(kept)} have"

@@ -1,8 +1,8 @@
 """Delivery between MPI ranks, along the edges of a distributed graph communicator over the ranks that host neighbors.
 
-Inside a rank messages go as in the local engine (delivery.py). What crosses is in typed buffers whose lengths both ends know. Each round of the
-program is one `Ineighbor_alltoallv`, which every rank starts in the same order. Network sums, and landmarks that all nodes come to know, are
-reductions and gathers over all ranks: these trust each other.
+Inside a rank messages are delivered as in the local engine (delivery.py). Messages between ranks are in typed
+buffers whose lengths both ends know. Each round of the program is one `Ineighbor_alltoallv`, which every rank starts
+in the same order. Network sums and landmarks are reductions and gathers over all ranks, which trust each other.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Array = Any
 class RankDelivery(CollectiveDelivery):
     """Delivers between the blocks of a rank and, along the edges of the network, those of other ranks.
 
-    A message to one node of another rank crosses by itself. A `NeighborBroadcast` crosses once for each rank that hosts a neighbor. `traffic`
-    counts per edge, as on every engine; `wire` what left this rank, by phase: rounds, messages that are not empty, and bytes.
+    A message to one node of another rank is sent separately. A `NeighborBroadcast` is sent once to each rank that
+    hosts a neighbor. `traffic` counts per edge, as on every engine; `wire` counts what left this rank, by phase:
+    rounds, nonempty messages, and bytes.
     """
 
     def __init__(self, blocks: Sequence[Block], comm: Any, hosts: np.ndarray):
@@ -37,9 +38,9 @@ class RankDelivery(CollectiveDelivery):
         self._dtype = _dtype(blocks[0].samples)
         ends = self.network.directed_edges
         crossing = ends[(hosts[ends[:, 0]] == self.here) & (hosts[ends[:, 1]] != self.here)]
-        self.around = np.unique(hosts[crossing[:, 1]])  # ranks that this one talks to
+        self.around = np.unique(hosts[crossing[:, 1]])  # neighboring ranks
         self._place = {int(rank): i for i, rank in enumerate(self.around)}
-        # a rank without neighbors is alone: the network is connected. Empty lists have crashed MPIs.
+        # a rank without neighbors is the only one, since the network is connected. Empty lists have crashed MPIs.
         self._graph = None
         if len(self.around):
             around = self.around.tolist()
@@ -85,7 +86,7 @@ class RankDelivery(CollectiveDelivery):
 
     # ------------------------------------------------------------------ rounds
     def _cross(self, sends: Sequence[Send], route: Route) -> Callable[[], Array]:
-        """Every edge's message by itself; arrivals are stacked, and padded to the longest."""
+        """One message per edge; received ones are stacked, and padded to the longest."""
         outgoing: list[list[np.ndarray]] = [[] for _ in self.around]
         for rank, block, place in route.leaving.tolist():
             s = sends[block]
@@ -109,7 +110,7 @@ class RankDelivery(CollectiveDelivery):
         return cache(arrived)
 
     def _cross_broadcast(self, requests: Sequence[NeighborBroadcast]) -> tuple[Array, ...]:
-        """A node's rows go once to every rank where a neighbor is."""
+        """Send a node's rows once to every rank that hosts a neighbor."""
         sizes, trailing = self.blocks[0].sizes, requests[0].rows.shape[2:]
         width = int(np.prod(trailing))
         outgoing = [
@@ -128,7 +129,7 @@ class RankDelivery(CollectiveDelivery):
         return tuple(self._on_device(pool.reshape(*pool.shape[:2], *trailing)) for pool in pools)
 
     def _make_pools(self) -> list[tuple[int, int]]:
-        """Shapes of the pools for the rows of nodes elsewhere: those of about the same size together. Notes their places in `_home`."""
+        """Shapes of the pools for rows of nodes on other ranks, grouped by size. Records their places in `_home`."""
         sizes = self.blocks[0].sizes
         by_class: dict[int, list[int]] = {}
         for node in np.concatenate([np.empty(0, dtype=np.int64), *self._hear_of]).tolist():
@@ -139,7 +140,7 @@ class RankDelivery(CollectiveDelivery):
 
     # ------------------------------------------------------------------ the wire
     def _swap(self, kind: str, outgoing: list[list[np.ndarray]], counts: np.ndarray) -> Callable[[], np.ndarray]:
-        """Start to send each neighboring rank its messages; returns a function that waits for what they send, `counts` numbers each."""
+        """Start to send each neighboring rank its messages; returns a function that waits for theirs, `counts` numbers each."""
         if self._graph is None:
             return lambda: np.empty(0, dtype=self._dtype)
         sent = [sum(len(message) for message in pile) for pile in outgoing]

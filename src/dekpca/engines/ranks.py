@@ -1,6 +1,6 @@
-"""What can be settled about ranks before MPI is there: who hosts which nodes, and where mpiexec is.
+"""Ranks without MPI: the assignment of nodes to ranks, and the path of mpiexec.
 
-Importing mpi4py starts MPI, which whoever wants to start `mpiexec` must not have done: nothing here imports it.
+Importing mpi4py starts MPI, and a process that starts `mpiexec` must not do so. Nothing here imports it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..network import Network
 
 
 def assign(network: Network, n_ranks: int) -> list[list[int]]:
-    """Node numbers for each rank: equally many (to one), with few edges between ranks.
+    """Node numbers for each rank: the same number (within one), with few edges between ranks.
 
-    The nodes are lined up by number, by name and by bandwidth (reverse Cuthill-McKee), each line is cut in equal pieces, and each
-    of these starts is improved by recursive Kernighan-Lin bisection; the best of all is taken. Nothing depends on rounding
-    (the Fiedler vector would), so that ranks which ask for themselves get the same.
+    The nodes are ordered by number, by name and by bandwidth (reverse Cuthill-McKee). Each order is cut into equal
+    pieces and improved by recursive Kernighan-Lin bisection; the best partition is taken. Nothing depends on
+    rounding (the Fiedler vector would), so that every rank computes the same.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def assign(network: Network, n_ranks: int) -> list[list[int]]:
 
 
 def crossing(network: Network, hosted: Sequence[Sequence[int]]) -> int:
-    """How many edges join nodes of different ranks."""
+    """The number of edges between nodes of different ranks."""
     host = np.empty(len(network), dtype=np.int64)
     for rank, nodes in enumerate(hosted):
         host[list(nodes)] = rank
@@ -68,21 +68,21 @@ def _proposals(network: Network, n_ranks: int) -> Iterator[list[list[int]]]:
 
 
 def _bisected(graph: nx.Graph, line: list[int], n_ranks: int) -> list[list[int]]:
-    """Cut in two, in proportion to the ranks on each side; swap nodes while that saves edges; go on with the halves."""
+    """Cut in two, in proportion to the ranks on each side; swap nodes while that saves edges; recurse into the halves."""
     if n_ranks == 1:
         return [line]
     left = n_ranks // 2 + n_ranks % 2
     sizes = [len(piece) for piece in np.array_split(np.array(line), n_ranks)]
     cut = sum(sizes[:left])
     start = set(line[:cut]), set(line[cut:])
-    # it gives back what grew from the second set first
+    # it returns the part grown from the second set first
     _, grown = nx.algorithms.community.kernighan_lin_bisection(graph.subgraph(line), start, seed=0)
     first, second = [j for j in line if j in grown], [j for j in line if j not in grown]
     return _bisected(graph, first, left) + _bisected(graph, second, n_ranks - left)
 
 
 def find_mpiexec() -> Path:
-    """The `mpiexec` of this environment (beside its Python, where the wheels put it), else the first on PATH."""
+    """The `mpiexec` of this environment (next to its Python, where the wheels put it), else the first on PATH."""
     beside = os.path.dirname(sys.executable)
     found = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
     if found is None:

@@ -1,7 +1,8 @@
-"""Reductions, gathers and broadcasts made of messages between neighbors, for engines that have none of their own.
+"""Reductions, gathers and broadcasts built from messages between neighbors, for engines without them.
 
-They go along the spanning tree of the network: partial results up, the whole down. A message goes in the round of its level, so that
-all nodes make the same number of rounds. Sums are in an order fixed by the names of the nodes: every node gets the same bits.
+Partial results go up the spanning tree of the network, the total comes down. A message is sent in the round of its
+level, so that all nodes have the same number of rounds. The order of additions depends only on the names of the
+nodes.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ class Tree:
         self.parent = [int(network.parents[node])] if self.level else []
         self.children = network.children[node].tolist()
         self._slot_of = {int(q): slot for slot, q in enumerate(block.slots[0])}
-        self._edges = cache(self._make_edges)  # an engine remembers the route of an object that it has seen
+        self._edges = cache(self._make_edges)  # engines cache the route of an object
 
     def reduce(self, request: Reduce) -> Rounds:
-        """The node's own value, plus its children's by name; the root's sum, finished, goes down."""
+        """The node's own value, plus its children's in order of names; the root's finished sum goes down."""
 
         def plus(value: Array, arrived: Array) -> Array:
             for i in range(len(self.children)):
@@ -69,7 +70,7 @@ class Tree:
         return (yield from self.broadcast(Broadcast(request.kind, lambda: request.finish(total), (request.size,))))
 
     def gather(self, request: Gather) -> Rounds:
-        """A node whose subtree gives no rows sends nothing up."""
+        """A node whose subtree has no rows sends no message up."""
         xp, counts = aac.array_namespace(request.rows), request.counts
         below = rows_below(self.network, counts)
         giving = [child for child in self.children if below[child]]
@@ -99,7 +100,7 @@ class Tree:
     def _up(
         self, kind: str, value: Array, children: list[int], lengths: Any, join: Callable[[Array, Array], Array]
     ) -> Rounds:
-        """`value` joined with what the `children` send goes to the parent, unless it is empty; returns it."""
+        """Send `value`, joined with the messages of the `children`, to the parent unless it is empty; returns it."""
         for level in range(self.depth, 0, -1):
             to = self.parent if level == self.level and value.shape[0] else []
             hear = children if level == self.level + 1 else []
@@ -121,7 +122,7 @@ class Tree:
 
 
 def rows_below(network: Network, counts: np.ndarray) -> np.ndarray:
-    """How many rows each node's subtree gives."""
+    """The number of rows of each node's subtree."""
     below = counts.copy()
     for node in network.by_name[np.argsort(-network.levels[network.by_name], kind="stable")]:
         if network.parents[node] >= 0:
@@ -130,7 +131,7 @@ def rows_below(network: Network, counts: np.ndarray) -> np.ndarray:
 
 
 def _name_order(network: Network, counts: np.ndarray) -> np.ndarray:
-    """Positions of the rows by name of their node, in what the root gathers: each node's own rows before its children's."""
+    """Positions of the rows by name of their node, in the order that the root gathers: each node's own rows before its children's."""
     stack, start, at = [network.root], {}, 0
     while stack:
         node = stack.pop()

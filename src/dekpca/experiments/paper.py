@@ -1,4 +1,4 @@
-"""The experiments of the paper (He et al. 2025, Section 5), and some that it does not have, as data and functions.
+"""The experiments of the paper (He et al. 2025, Section 5), and some others, as data and functions.
 
 Each compares the paper's settings with dekpca's default, first component, ring network. `similarity` is the paper's measure, the mean over the nodes;
 `worst` that of the worst node; `agreement` the correlation of the worst node's component values with the central ones.
@@ -37,10 +37,10 @@ from .runner import Experiment, Row, Source
 NODES = (10, 20, 40, 60, 80)
 SIZES = (40, 80, 120, 160, 200, 240, 300)
 NEIGHBORS = (2, 4, 6, 8, 10, 12)
-ALPHAS = (float("inf"), 10.0, 1.0, 0.3, 0.1, 0.0)  # Dirichlet: from alike to one class a node
+ALPHAS = (float("inf"), 10.0, 1.0, 0.3, 0.1, 0.0)  # Dirichlet: from similar nodes to one class per node
 ITERATIONS = 8  # drawn in the neighbors experiment
 LONG = 300
-PAPER_ITERATIONS = 20  # where the paper's iteration must be stopped: later it diverges
+PAPER_ITERATIONS = 20  # the paper's iteration must be stopped here: later it diverges
 
 METHODS = ("local", "neighborhood", "paper", "dekpca")
 NAMES = {
@@ -52,7 +52,7 @@ NAMES = {
 
 
 def rows_a_node(source: Source, nodes: int, wanted: int) -> int:
-    """As many as the paper has, or what the data suffices for, with some to spare for uneven splits."""
+    """The paper's number, or as many as the data allows, with a margin for uneven splits."""
     return min(wanted, int(0.9 * len(source.X)) // nodes)
 
 
@@ -102,7 +102,7 @@ def _compare(source: Source, problem: Problem, network: Network, seed: int) -> t
 
 
 def node_seconds(parts: Sequence[np.ndarray], model: DecentralizedKernelPCA) -> np.ndarray:
-    """(J,) seconds that each node computes when it is alone in its process; they would pass side by side."""
+    """(J,) seconds of computation of each node alone in its process; real nodes run in parallel."""
     plan = plan_parts(Parameters.of(model), parts)
     blocks = [block for j in plan.nodes for block in plan.hosting([j]).blocks()]
     seconds = np.zeros(len(parts))
@@ -216,7 +216,7 @@ def by_iteration(
     found: list[tuple[int, np.ndarray]] = []
 
     def fix(block: Block, known: Known) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Inner products with u of the landmark coordinates and of what is left of each sample, and among the latter."""
+        """Inner products with u of the landmark coordinates and of the rest of each sample, and among the latter."""
         kernel, coordinates = known.kernel(options), Coordinates.of(block, options, known)
         flat = block.samples.reshape(-1, block.samples.shape[2])
         values = raw_u(kernel, flat).reshape(block.samples.shape[:2]) * block.mask

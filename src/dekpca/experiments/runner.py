@@ -1,7 +1,6 @@
-"""Running an experiment: cells times repeats, each finished one kept in a CSV file, so that an interrupted run goes on where it was.
+"""Running an experiment: cells times repeats. Each finished one is stored in a CSV file, so that an interrupted run resumes.
 
-Measurements that depend on the seed alone go to NAME.csv: an interrupted run and an undisturbed one write the same bytes. Times go to
-NAME-times.csv.
+Measurements that depend on the seed alone go to NAME.csv: a resumed run writes the same bytes as an uninterrupted one. Times go to NAME-times.csv.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """What is varied, what is measured, and how it is drawn."""
+    """The cells of an experiment, its measurement, and its figures."""
 
     name: str
     title: str
@@ -48,7 +47,7 @@ class Experiment:
         [Source, dict[str, Any], int], tuple[list[Row], list[Row]]
     ]  # of one cell and seed: measurements, times
     draw: Callable[[list[Row], list[Row]], list[Panel]]
-    text: str  # what is to be seen, for the report
+    text: str  # explanation for the report
 
 
 TIME_COLUMNS = ("repeat", "cell", "what", "seconds")
@@ -61,7 +60,7 @@ def run(
     folder: Path,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> tuple[list[Row], list[Row]]:
-    """All measurements and times; what earlier runs into the same folder finished is not measured again."""
+    """All measurements and times; those finished by earlier runs into the same folder are not repeated."""
     cells = experiment.cells(source)
     path, times_path = folder / f"{experiment.name}.csv", folder / f"{experiment.name}-times.csv"
     columns = ("repeat", "cell", *experiment.columns)
@@ -86,7 +85,7 @@ def run(
 
 @contextmanager
 def _uninterrupted_or_not_at_all() -> Iterator[None]:
-    """Ctrl-C ends the run. A fit by itself would keep its last iterate, and that would be measured as if it were the result."""
+    """Ctrl-C ends the run. A fit would keep its last iterate, which would be measured as a result."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -106,7 +105,7 @@ def _label(cell: dict[str, Any]) -> str:
 
 
 def _stamp(experiment: Experiment, source: Source, cells: list[dict[str, Any]]) -> str:
-    """What earlier results must have been made from to be used."""
+    """The inputs of earlier results; they are used only if these are equal."""
     digest = blake2b(np.ascontiguousarray(source.X).tobytes() + np.ascontiguousarray(source.y).tobytes(), digest_size=8)
     return json.dumps(
         {"experiment": experiment.name, "data": digest.hexdigest(), "gamma": source.gamma, "cells": cells}
@@ -116,7 +115,7 @@ def _stamp(experiment: Experiment, source: Source, cells: list[dict[str, Any]]) 
 def _kept(
     folder: Path, path: Path, times_path: Path, columns: Sequence[str], stamp: str
 ) -> tuple[list[Row], list[Row]]:
-    """What was finished before."""
+    """Rows finished by earlier runs."""
     stamp_path = path.with_suffix(".json")
     if path.exists() and (not stamp_path.exists() or stamp_path.read_text(encoding="utf-8") != stamp):
         raise ValueError(f"{path}: made from other data or settings; remove it or choose another folder with --out")
@@ -134,7 +133,7 @@ def _read(path: Path, columns: Sequence[str]) -> list[Row]:
 
 
 def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """All rows; a killed run leaves the previous file."""
+    """Write all rows atomically; a killed run leaves the previous file."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
@@ -147,7 +146,7 @@ def _text(value: Any) -> Any:
 
 
 def _as_read(row: Row, columns: Sequence[str]) -> Row:
-    """Values as a reader of the file gets them: numbers where they are numbers."""
+    """Values as read from the file: numbers or texts."""
 
     def value(text: Any) -> Any:
         text = str(_text(text))

@@ -1,4 +1,4 @@
-"""How fast a fit is, what bounds it and what memory it takes: what `dekpca bench` and benchmarks/scale.py print.
+"""Time, bounds and memory of a fit, for `dekpca bench` and benchmarks/scale.py.
 
 Each measurement is compared with another of the same run: with scikit-learn, with the machine's own rates, with the bare kernel.
 """
@@ -33,24 +33,24 @@ from ..network import Network
 Array = Any
 
 K = 4  # components
-NOISE = 0.1  # of the data's standard deviation, added to copies of rows where there are not enough
-REFERENCE_ROWS = {True: 40_000, False: 100_000}  # of central kernel PCA, where there are more: on the host, on a device
+NOISE = 0.1  # of the data's standard deviation, added to copies of rows if there are too few
+REFERENCE_ROWS = {True: 40_000, False: 100_000}  # of central kernel PCA, at most: on the host, on a device
 DENSE_ROWS = 10_000  # up to here by eigendecomposition
-REPEATS = 3  # times that fits in a process of their own are timed; the fastest counts
-SETTLE = 0.3  # seconds before each measurement: threads of a BLAS go on spinning for a while after its last call
-LOOKED_AT = 20  # nodes whose answers are compared with it
+REPEATS = 3  # of fits in a separate process; the fastest counts
+SETTLE = 0.3  # seconds before each measurement: BLAS threads busy-wait for a while after the last call
+LOOKED_AT = 20  # nodes whose answers are compared with central kernel PCA
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What the machine does at best: operations and bytes (read and written) a second."""
+    """The machine's peak rates: operations and bytes (read and written) per second."""
 
     flops: float
-    bandwidth: float  # on a CPU by adding two arrays into a third: what is written is read before, as in the iterations
-    copying: float  # without that
+    bandwidth: float  # on a CPU by adding two arrays into a third, with write allocate, as in the iterations
+    copying: float  # without write allocate
 
     def or_better(self, other: Rates) -> Rates:
-        """What was reached at one time or the other: other programs hold a machine up now and then."""
+        """The better of two measurements, since other programs may disturb one."""
         return Rates(*(max(a, b) for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
@@ -64,14 +64,14 @@ class Fit:
     parts: dict[str, float]
     iterations: int
     converged: bool
-    agreement: list[float]  # of the worst node looked at, by component
-    fastest: dict[str, float] = field(default_factory=dict)  # each part, in any of several fits
-    peak_bytes: int = 0  # beyond what was there before the fit
+    agreement: list[float]  # of the worst compared node, by component
+    fastest: dict[str, float] = field(default_factory=dict)  # best time of each part over several fits
+    peak_bytes: int = 0  # beyond the memory before the fit
     checks: dict[str, Any] = field(default_factory=dict)
 
 
 def wait(x: Array) -> None:
-    """Until what was asked of a GPU is done."""
+    """Wait for the GPU."""
     if aac.is_torch_array(x) and x.is_cuda:
         import torch
 
@@ -79,7 +79,7 @@ def wait(x: Array) -> None:
 
 
 def best(f: Callable[[], Any], like: Array, repeats: int = 3) -> float:
-    """Seconds of the fastest of several calls, after one to warm up."""
+    """Seconds of the fastest of several calls, after a warm-up call."""
     f()
     taken = []
     for _ in range(repeats):
@@ -93,7 +93,7 @@ def best(f: Callable[[], Any], like: Array, repeats: int = 3) -> float:
 
 @contextmanager
 def gram_timed(like: Array) -> Iterator[list[float]]:
-    """Seconds of each computation of Gram blocks, which the engine counts with what follows them."""
+    """Seconds of each computation of Gram blocks, which the engine counts with the following part."""
     compute, taken = space.neighborhood_gram, []
 
     def timed(*arguments: Any) -> Any:
@@ -138,9 +138,9 @@ def rates(like: Array, size: int = 2048) -> Rates:
 
 
 def draw(X: Array, rows: int, seed: int = 0) -> tuple[Array, bool]:
-    """So many rows of X in random order; where there are fewer, rows drawn with replacement, with noise on what is not zero, and True.
+    """So many rows of X in random order; if there are fewer, rows drawn with replacement, with noise on nonzero entries, and True.
 
-    Zeros stay, since a fit of rows with many zeros has less to do: few rows and many must differ in nothing but their number.
+    Zeros stay, since zeros save work: few rows and many must differ only in their number.
     """
     xp = aac.array_namespace(X)
     random = np.random.default_rng(seed)
@@ -152,7 +152,7 @@ def draw(X: Array, rows: int, seed: int = 0) -> tuple[Array, bool]:
     step = 100_000
     for start in range(
         0, rows, step
-    ):  # noise by the library of the data: drawing it on the host would take longer than the fit
+    ):  # noise from the library of the data: drawing it on the host would take longer than the fit
         part = out[start : start + step, :]
         if aac.is_torch_array(X):
             import torch
@@ -173,7 +173,7 @@ def estimator(network: Network, gamma: float, **settings: Any) -> DecentralizedK
 def fit(
     X: Array, network: Network, gamma: float, repeats: int = 1, judged: bool = True, **settings: Any
 ) -> tuple[Fit, DecentralizedKernelPCA]:
-    """Fit equal shares of the rows of X, in order; the best of `repeats`. Unless `judged` it is not compared with central kernel PCA."""
+    """Fit equal shares of the rows of X, in order; the best of `repeats`. Compared with central kernel PCA only if `judged`."""
     labels = np.repeat(np.arange(len(network)), X.shape[0] // len(network))
     found: tuple[float, DecentralizedKernelPCA, float] | None = None
     for _ in range(repeats):
@@ -202,7 +202,7 @@ def fit(
 
 
 def seconds_by_part(model: DecentralizedKernelPCA, gram: float) -> dict[str, float]:
-    """As the engine measured them, with the Gram blocks apart from what is made of them."""
+    """The engine's times, with Gram blocks separate from the part that follows."""
     parts = dict(model.history_["seconds"])
     factors = parts.pop("kernel matrices", gram) - gram
     return {**parts, "Gram blocks": gram, "factors": factors}
@@ -232,7 +232,7 @@ def agreement(model: DecentralizedKernelPCA, X: Array, gamma: float) -> list[flo
 def central_values(X: Array, gamma: float, passes: int = 3) -> Array:
     """The component values of central kernel PCA at all rows of X, by block power iterations with the whole kernel matrix, a tile at a time.
 
-    They start from the components of a few rows, so that what is left to find is small.
+    They start from the components of a few rows, so that few iterations are needed.
     """
     xp = aac.array_namespace(X)
     kernel = Kernel("rbf", gamma=gamma)
@@ -260,7 +260,7 @@ def central_values(X: Array, gamma: float, passes: int = 3) -> Array:
 def against_central(
     X: np.ndarray, network: Network, gamma: float, repeats: int = 10, **settings: Any
 ) -> tuple[Fit, float]:
-    """The network and scikit-learn's KernelPCA on the same rows, in turn; the best of each, and of each part of a fit."""
+    """The network and scikit-learn's KernelPCA on the same rows, interleaved; the best of each, and of each part of a fit."""
     ours: list[Fit] = []
     theirs, model = [], None
     for _ in range(repeats):
@@ -282,13 +282,13 @@ def against_central(
 
 @dataclass(frozen=True)
 class Case:
-    """What is to be measured in a process of its own."""
+    """A measurement in a separate process."""
 
     nodes: int
     rows_a_node: int
     neighbors: int
     settings: dict[str, Any] = field(default_factory=dict)
-    in_a_row: int = 1  # fits whose mean time counts
+    in_a_row: int = 1  # consecutive fits whose mean time counts
 
 
 def apart(
@@ -298,13 +298,13 @@ def apart(
     judged: bool = True,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Fit]:
-    """For each case the fastest of some fits in a process of its own, and the peak memory of the first; `checks` has its component values at a
-    few rows.
+    """For each case the fastest of some fits in a separate process, and the peak memory of the first; `checks` has component values at a few rows.
 
-    Unless `judged` there is one fit, and it is not compared with central kernel PCA, which takes longer. Other programs slow a machine down for
-    seconds and for minutes. So fits of few nodes are timed several in a row, or the fastest of short ones would miss what long ones cannot; and
-    the cases take turns, or those of one minute would be compared with those of another. Each turn begins with a fit that does not count,
-    because the host of a virtual machine takes back memory that is free for seconds; `checks` has how long the very first took.
+    Unless `judged` there is one fit, without a comparison with central kernel PCA, which takes longer. Other
+    programs slow a machine down for seconds and for minutes. So the time of short fits is a mean of several
+    consecutive ones, which are disturbed like long ones, and the cases are interleaved. Each round begins with a
+    discarded warm-up fit, because the host of a virtual machine reclaims memory that is free for seconds; `checks`
+    has the time of the first one.
     """
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
@@ -339,13 +339,13 @@ class _Fits:
         self.rows, _ = draw(X, case.nodes * case.rows_a_node)
         self.network = Network.ring(case.nodes, case.neighbors)
         self.labels = np.repeat(np.arange(case.nodes), case.rows_a_node)
-        # what is imported and allocated once is not the fit's
+        # excludes one-time imports and allocations
         estimator(Network.ring(8, 2), gamma).fit(self.rows[:400])
         self.model: Any = None
 
     def again(self, warmed_up: bool) -> Fit:
         time.sleep(SETTLE)
-        before = _memory("VmRSS", reset=True)  # by now X, which the rows were drawn from, is gone
+        before = _memory("VmRSS", reset=True)  # X, from which the rows were drawn, is freed by now
         first, parts = self.timed(1)
         whole = _memory("VmHWM")
         seconds, parts = self.timed(self.case.in_a_row) if warmed_up else (first, parts)
@@ -356,7 +356,7 @@ class _Fits:
         return found
 
     def timed(self, count: int) -> tuple[float, dict[str, float]]:
-        """Seconds of each of several fits in a row, and of its parts."""
+        """Seconds of each of several consecutive fits, and of its parts."""
         parts: dict[str, float] = defaultdict(float)
         start = time.perf_counter()
         for _ in range(count):
@@ -382,7 +382,7 @@ def _agreement() -> list[float]:
 
 
 def _memory(what: str, reset: bool = False) -> int:
-    """Bytes that this process holds (VmRSS), or held at most (VmHWM) since the last reset; 0 where no /proc says so."""
+    """Bytes of this process now (VmRSS), or the peak (VmHWM) since the last reset; 0 without /proc."""
     try:
         if reset:
             Path("/proc/self/clear_refs").write_text("5")
@@ -394,19 +394,19 @@ def _memory(what: str, reset: bool = False) -> int:
 
 @dataclass(frozen=True)
 class Work:
-    """What a part of a fit has to compute and to move at least."""
+    """Minimum operations and bytes of a part of a fit."""
 
     part: str
     flops: float
     bytes: float
 
     def bound(self, machine: Rates) -> float:
-        """Seconds that the machine needs for it at best."""
+        """Minimum seconds on this machine (roofline)."""
         return max(self.flops / machine.flops, self.bytes / machine.bandwidth)
 
 
 def columns_multiplied(X: Array) -> float:
-    """How many columns products of samples have on average: compiled code leaves out those that are zero for a line of samples."""
+    """Average number of columns in products of samples: compiled code skips columns that are zero for a vector of samples."""
     if not aac.is_numpy_array(X) or native.steps is None or not native.steps.BLOCKS or len(X) < LINE // X.itemsize:
         return float(X.shape[1])
     line = LINE // X.itemsize
@@ -415,13 +415,13 @@ def columns_multiplied(X: Array) -> float:
 
 
 def work(network: Network, rows_a_node: int, X: Array, n_landmarks: int, iterations: int) -> list[Work]:
-    """Counted for the default settings and nodes of one size, with rows such as X's: docs/performance.md derives the numbers."""
+    """Counts for the default settings and nodes of equal size, with rows like those of X (docs/performance.md)."""
     J, n, m, k = len(network), rows_a_node, n_landmarks, 2 * K
     item = aac.array_namespace(X).finfo(X.dtype).bits // 8
     M, multiplied = X.shape[1], columns_multiplied(X)
-    # where matrices are larger BLAS does it
+    # larger matrices use BLAS
     in_blocks = multiplied if item * n * (M + m) <= blocks.PACKED_BYTES else M
-    # unordered pairs of nodes that somebody has around, each with itself included
+    # unordered pairs of nodes in some neighborhood, including each with itself
     n_pairs = (network.watchers.nnz + J) // 2
     uses = float(((network.degrees + 1) ** 2).sum())  # blocks of all neighborhoods
     slots = float((network.degrees + 1).sum())

@@ -1,4 +1,4 @@
-"""Ways to deal labelled rows to nodes, from even to one class a node. Each returns a list of row numbers for each node."""
+"""Ways to deal labelled rows to nodes, from even to one class per node. Each returns a list of row numbers for each node."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def evenly(y: Any, sizes: Any, seed: int = 0) -> list[np.ndarray]:
     shuffled = rng.permutation(len(y))
     shuffled = shuffled[np.argsort(y[shuffled], kind="stable")]
     _check(len(y), sizes)
-    # spread each class evenly over the order, then cut: every stretch of the order has every class in its share
+    # spread each class evenly over the order, then cut: every interval of the order has every class in proportion
     within = np.concatenate([(np.arange(n) + rng.random()) / n for n in np.unique(y, return_counts=True)[1]])
     order = shuffled[np.argsort(within, kind="stable")]
     return np.split(order[: sizes.sum()], np.cumsum(sizes)[:-1])
 
 
 def one_class_a_node(y: Any, sizes: Any, seed: int = 0) -> list[np.ndarray]:
-    """The hardest heterogeneity: each node sees one class only; classes alternate from node to node."""
+    """The hardest heterogeneity: each node has one class only; classes alternate from node to node."""
     y, sizes = np.asarray(y), np.asarray(sizes)
     classes = np.unique(y)
     return _from_pools(y, [{classes[j % len(classes)]: int(size)} for j, size in enumerate(sizes)], seed)
@@ -54,7 +54,7 @@ def mostly_one_class(y: Any, sizes: Any, share: float = 0.8, seed: int = 0) -> l
 def dirichlet(y: Any, sizes: Any, alpha: float, seed: int = 0) -> list[np.ndarray]:
     """Class shares of each node drawn from a Dirichlet distribution: alpha = inf is `evenly`, 0 one class a node.
 
-    Classes that run out are replaced by those that are left, in proportion.
+    Exhausted classes are replaced by the remaining ones, in proportion.
     """
     y, sizes = np.asarray(y), np.asarray(sizes)
     if alpha == 0:

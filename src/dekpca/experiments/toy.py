@@ -1,4 +1,4 @@
-"""The paper's Fig. 1 and 2 as pictures: why projection consensus, and what a node can know of the global kernel matrix."""
+"""The paper's Fig. 1 and 2: the reason for projection consensus, and the blocks of the global kernel matrix that nodes know."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = 120
 
 
 def direction(model: NodeModel) -> np.ndarray:
-    """The unit vector in the plane of a linear kernel's first component; zero where there is none."""
+    """The unit vector in the plane of a linear kernel's first component; zero if there is none."""
     origin, x, y = model.transform(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))[:, 0]
     vector = np.array([x - origin, y - origin])
     length = float(np.linalg.norm(vector))
@@ -29,7 +29,7 @@ def direction(model: NodeModel) -> np.ndarray:
 
 
 def plane(poor: bool, seed: int = 0) -> list[np.ndarray]:
-    """Three nodes whose data share a main axis; with `poor` the third node's lie on a line across it."""
+    """Three nodes whose data share a main axis; with `poor` the third node's data lie on a line across it."""
     rng = np.random.default_rng(seed)
     axis = np.deg2rad(25)
     turn = np.array([[np.cos(axis), np.sin(axis)], [-np.sin(axis), np.cos(axis)]])
@@ -79,7 +79,7 @@ def _axis(name: str, vector: np.ndarray, color: str, dashed: bool = False) -> Se
 
 
 def knowledge() -> list[Panel]:
-    """What nodes of a six-node network know of the kernel matrix of all data: blocks of two samples' owners that somebody sees together."""
+    """The blocks of the kernel matrix of all data that nodes of a six-node network know: pairs of owners in some neighborhood."""
     network = Network.from_edges([(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (1, 4)])
     angle = np.pi / 2 - 2 * np.pi * np.arange(6) / 6
     x, y = np.cos(angle), np.sin(angle)

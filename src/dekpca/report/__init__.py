@@ -3,7 +3,7 @@
     figures                          parts of matplotlib figures              pip install 'dekpca[plot]'
     fit_report, experiment_report    one self-contained HTML file for each    pip install 'dekpca[report]'
 
-Nothing here is imported before it is asked for, so that either extra works without the other.
+Modules are imported at first use, so that either extra works without the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The report's plotly figures, each made from arrays: no model, no page, no file is known here.
+"""The report's plotly figures, each made from arrays, independent of models, pages and files.
 
-Figures are in the light colours of the page; `DARK` says what each becomes in dark mode, where the page swaps them. A figure
-that takes its colours from here therefore follows the reader's scheme.
+Figures have the light colours of the page; in dark mode the page replaces each by its entry in `DARK`. So a figure
+with these colours follows the reader's scheme.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ except ImportError as error:
 INK, MUTED, FAINT, PAPER = "#1d2731", "#66717d", "#c3cad2", "#ffffff"
 BLUE, ORANGE, GREEN, GREY = "#2f6db3", "#c8702a", "#3d8f6e", "#8a94a0"
 BAND = "rgba(47,109,179,0.16)"
-LOW, MIDDLE, HIGH = "#eebb45", "#4f9d8f", "#2d5591"  # amber asks for a look, blue is well
+LOW, MIDDLE, HIGH = "#eebb45", "#4f9d8f", "#2d5591"  # amber needs attention, blue is good
 SERIES = (
     BLUE, ORANGE, GREEN, "#8363a8", "#c0504d", "#2a9db0", "#b5892b", "#c2608f", "#6f7f3a", "#7a6255",
     "#7fa8d9", "#e3ad7d", "#86c3ab", "#b9a3d1", "#dd9a98", "#85c8d4", "#d9c07f", "#dda3c1", "#b0bd82", "#b5a399",
@@ -39,14 +39,14 @@ DARK = {
 METHODS = {"dekpca": BLUE, "neighborhood": GREEN, "local": ORANGE, "oracle": GREY}
 
 CIRCLE = 400  # nodes; a larger circle is a line
-SETTLED = 300  # nodes up to which a layout by distances takes less than a second
-MOST_EDGES = 4000  # drawn; more make a blot and a large file
+SETTLED = 300  # nodes up to which a layout by distances is faster than a second
+MOST_EDGES = 4000  # drawn; more are unreadable, and make a large file
 LABELLED = 40  # nodes up to which names fit beside them
-LISTED = 8  # neighbors that a node's details name
+LISTED = 8  # neighbors in a node's details
 
 
 def figure(**layout: Any) -> go.Figure:
-    """An empty figure in the report's style: room for what is drawn, no title (the page has headings)."""
+    """An empty figure in the report's style: small margins, no title (the page has headings)."""
     return go.Figure(
         layout={
             "template": "none",
@@ -60,7 +60,7 @@ def figure(**layout: Any) -> go.Figure:
 
 
 def axis(title: str | None = None, **more: Any) -> dict[str, Any]:
-    """An axis that makes room for its own labels."""
+    """An axis with automatic margins for its labels."""
     return {"title": {"text": title, "standoff": 8} if title else None, "automargin": True, "zeroline": False} | more
 
 
@@ -82,12 +82,12 @@ def short(name: str, most: int = 9) -> str:
 
 
 def numbers(values: Any, digits: int = 5) -> list[float | None]:
-    """Numbers for JSON: few digits, null where there is none."""
+    """Numbers for JSON: few digits, null for missing ones."""
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values, dtype=float).ravel()]
 
 
 def scale(high_is_good: bool = True) -> list[list[Any]]:
-    """The colour scale from what asks for a look (amber) to what is well (blue), or the other way round."""
+    """The colour scale from amber (needs attention) to blue (good), or reversed."""
     colors = (LOW, MIDDLE, HIGH) if high_is_good else (HIGH, MIDDLE, LOW)
     return [[i / 2, color] for i, color in enumerate(colors)]
 
@@ -95,16 +95,16 @@ def scale(high_is_good: bool = True) -> list[list[Any]]:
 # ---------------------------------------------------------------------- the network
 @dataclass(frozen=True)
 class Quantity:
-    """Something each node has one of, to colour it by."""
+    """A value for each node, to colour it by."""
 
     label: str
-    values: np.ndarray  # of all nodes; nan where unknown
+    values: np.ndarray  # of all nodes; nan if unknown
     high_is_good: bool
     logarithmic: bool = False
 
 
 def layout_of(network: Network, nodes: Sequence[int]) -> np.ndarray:
-    """Places (nodes, 2) of these nodes in the plane; a ring is a circle, other networks as their distances say."""
+    """Positions (nodes, 2) of these nodes in the plane; a ring is a circle, other networks are laid out by distances."""
     graph = nx.Graph()
     graph.add_nodes_from(range(len(nodes)))
     graph.add_edges_from(inner_edges(network, nodes))
@@ -120,7 +120,7 @@ def layout_of(network: Network, nodes: Sequence[int]) -> np.ndarray:
 
 
 def _springs(graph: nx.Graph) -> dict[int, np.ndarray]:
-    """A few steps from the slowest vibrations of the graph: seconds for 2000 nodes."""
+    """A few steps from the lowest eigenvectors of the graph Laplacian: seconds for 2000 nodes."""
     return nx.spring_layout(graph, pos=nx.spectral_layout(graph), iterations=12, seed=0)
 
 
@@ -131,12 +131,12 @@ def _is_ring(network: Network) -> bool:
 
 
 def _by_number(network: Network) -> tuple[tuple[str, str], ...]:
-    """The edges as those of a network whose names are its numbers."""
+    """The edges, with numbers instead of names."""
     return tuple((str(network.number[a]), str(network.number[b])) for a, b in network.edges)
 
 
 def inner_edges(network: Network, nodes: Sequence[int]) -> np.ndarray:
-    """Undirected edges among these nodes, as places in `nodes`."""
+    """Undirected edges among these nodes, as indices into `nodes`."""
     place = np.full(len(network), -1)
     place[np.asarray(nodes)] = np.arange(len(nodes))
     pairs = network.directed_edges
@@ -203,7 +203,7 @@ def network_figure(
 
 
 def _outward(place: np.ndarray) -> list[str]:
-    """On which side of each node its name does not lie on the network."""
+    """The side of each node that is away from the network, for its name."""
     x, y = (place - place.mean(axis=0)).T
     eighth = np.rint(np.arctan2(y, x) / (np.pi / 4)).astype(int) % 8
     sides = ("middle right", "top right", "top center", "top left", "middle left", "bottom left", "bottom center", "bottom right")  # fmt: skip
@@ -225,7 +225,7 @@ def _coloured(quantity: Quantity, nodes: Sequence[int]) -> dict[str, Any]:
             bar |= {"tickmode": "array", "tickvals": numbers(ticks), "ticktext": [f"{10**t:.2g}" for t in ticks]}
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 1.0)
-    if high - low < 1e-12:  # all equal: a bar needs a width
+    if high - low < 1e-12:  # all equal: the colour bar needs a range
         low, high = low - 0.5 * max(abs(low), 1e-3), high + 0.5 * max(abs(high), 1e-3)
     marker = {"color": numbers(values), "cmin": float(low), "cmax": float(high)}
     return {"marker": marker | {"colorscale": scale(quantity.high_is_good), "showscale": True, "colorbar": bar}}
@@ -240,7 +240,7 @@ def convergence_figure(curves: Mapping[str, Any], by_node: Any, threshold: float
         yaxis=axis("relative size", type="log", exponentformat="power", dtick=1),
     )
     steps = np.arange(1, max(map(len, curves.values())) + 1)
-    kept = np.unique(np.linspace(0, len(steps) - 1, 1500).round().astype(int))  # more than a screen has pixels
+    kept = np.unique(np.linspace(0, len(steps) - 1, 1500).round().astype(int))  # as many as a screen has pixels
     if by_node is not None and by_node.shape[1] > 1:
         low, middle, high = np.quantile(by_node, [0.1, 0.5, 0.9], axis=0 if by_node.ndim == 1 else 1)
         shade = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "legendgroup": "band"}
@@ -308,13 +308,13 @@ def distribution_figure(
 
 
 def bar_figure(groups: Mapping[str, Any], labels: Sequence[str], xtitle: str, ytitle: str) -> go.Figure:
-    """Upright bars side by side, a group for each label."""
+    """Vertical bars, a group for each label."""
     drawn = figure(
         barmode="group",
         bargap=0.25,
         xaxis=axis(xtitle, type="category"),
         yaxis=axis(ytitle, rangemode="tozero"),
-        uniformtext={"mode": "hide", "minsize": 10},  # no number is better than one that cannot be read
+        uniformtext={"mode": "hide", "minsize": 10},  # hide numbers that would be unreadable
     )
     colors = {"central": MUTED, "dekpca": BLUE}
     for i, (name, values) in enumerate(groups.items()):
@@ -335,7 +335,7 @@ def bar_figure(groups: Mapping[str, Any], labels: Sequence[str], xtitle: str, yt
 
 
 def ranked_figure(labels: Sequence[str], mean: Any, low: Any, high: Any, title: str) -> go.Figure:
-    """Level bars, the largest on top, with a line from the least to the most."""
+    """Horizontal bars, the largest on top, with a line from minimum to maximum."""
     mean, low, high = (np.asarray(v, dtype=float) for v in (mean, low, high))
     drawn = figure(
         showlegend=False,
@@ -356,14 +356,14 @@ def ranked_figure(labels: Sequence[str], mean: Any, low: Any, high: Any, title: 
 
 
 def edge_figure(names: Sequence[str], edges: np.ndarray, sent: np.ndarray, unit: str) -> go.Figure:
-    """Who sent how much to whom, as a table of coloured cells."""
+    """Bytes from each node to each node, as a heat map."""
     n = len(names)
     z = np.full((n, n), np.nan)
     z[edges[:, 0], edges[:, 1]] = sent
     says = [[""] * n for _ in names]
     for (a, b), value in zip(edges.tolist(), sent, strict=True):
         says[a][b] = f"{plain(names[a])} to {plain(names[b])}: {value:.4g} {unit}"
-    marked = list(range(0, n, -(-n // 14)))  # a phone has room for 14
+    marked = list(range(0, n, -(-n // 14)))  # 14 fit on a phone
     ticks: dict[str, Any] = {
         "tickvals": marked,
         "ticktext": [short(names[j]) for j in marked],

@@ -1,4 +1,4 @@
-"""What a fit took: bytes by phase and by edge, time by phase."""
+"""The cost of a fit: bytes by phase and by edge, time by phase."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import charts
 from .page import Chart, Part, Section, Table
 
 EDGES_LISTED = 20
-CELLS = 100  # nodes up to which a table of who sent to whom can be read
+CELLS = 100  # nodes up to which a table of sender and receiver is readable
 
 PHASES = {
     "data": "samples, to neighbors", "landmarks": "landmarks, its own and passed on", "fingerprint": "that all have the same landmarks",
@@ -103,7 +103,7 @@ def time_section(model: Any) -> Section:
 
 
 def in_bytes(count: float) -> str:
-    """A number of bytes as people say it.
+    """A number of bytes with a unit.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The embedding as the report's script draws it: component values of a few nodes and the central answer, in little space."""
+"""The embedding for the report's script: component values of a few nodes and the central answer, compressed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .page import Chart, select_html
 
 POINTS = 3000
 NODES = 12
-COMPONENTS = 8  # more cannot be told apart by eye
-CLASSES = 20  # colours that can
+COMPONENTS = 8  # more cannot be compared by eye
+CLASSES = 20  # colours that can be distinguished
 BUDGET = 220_000  # numbers in all, two bytes each: the file stays well below its limit
 
 
@@ -30,9 +30,9 @@ def embedding_chart(
     node_of: np.ndarray | None,
     agreement: np.ndarray | None,
 ) -> Chart:
-    """Component values of the rows of X as several nodes give them; signs are those of the first view."""
+    """Component values of the rows of X at several nodes; signs are those of the first view."""
     names = model.network_.names
-    here = set(model.node_models_.names)  # the others' models are with other processes
+    here = set(model.node_models_.names)  # models of other nodes are in other processes
     nodes = [j for j in shown_nodes(len(names), int(model.answering_node_)) if names[j] in here]
     k = min(int(model.n_components), COMPONENTS)
     views = len(nodes) + (central is not None)
@@ -77,7 +77,7 @@ def embedding_chart(
 
 
 def shown_nodes(count: int, answering: int) -> list[int]:
-    """A dozen nodes evenly chosen, and the one that answers.
+    """A dozen evenly spaced nodes, and the answering node.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def _colorings(
         else:
             ways.append(
                 {"label": "node", "of": node_of[rows].tolist(), "scale": "Portland", "bar": False}
-            )  # many hues; who it is says the hover text
+            )  # many hues; the hover text names the node
     return ways or [_classes("nothing", ["rows"], np.zeros(len(rows), dtype=int))]
 
 

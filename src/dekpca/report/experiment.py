@@ -29,12 +29,11 @@ def experiment_report(
         Where to write; an existing file is replaced.
     title : str
     figures : sequence of (heading, explanation, plotly figure)
-        The explanation is also what a reader hears who cannot see the figure. Colours of `dekpca.report.charts` follow the
-        reader's scheme, light or dark.
+        The explanation is also the text for screen readers. Colours of `dekpca.report.charts` follow the reader's scheme, light or dark.
     rows : sequence of mappings
         One for each measurement, as in the CSV file: shown as a table to sort and to search (the first 500 of them).
     settings : mapping, optional
-        What reproduces the experiment; "command" is shown as something to copy.
+        Settings that reproduce the experiment; "command" is shown with a button to copy it.
     text : str, optional
         A sentence or two below the title.
 

@@ -17,7 +17,7 @@ GREY = "0.6"
 
 
 def draw_network(ax: Axes, network: Network, groups: Any, title: str, highlighted: int | None = None) -> None:
-    """The graph with nodes coloured by a small whole number each; one may be ringed."""
+    """The graph with nodes coloured by a small integer each; one may be ringed."""
     graph = network.to_networkx()
     regular = set(network.degrees) == {int(network.degrees[0])}
     place = nx.circular_layout(graph) if regular else nx.kamada_kawai_layout(graph)
@@ -68,7 +68,7 @@ def draw_embedding(ax: Axes, values: Any, labels: Any, title: str, own: Any = No
 
 
 def aligned(values: Any, reference: Any) -> np.ndarray:
-    """Values with the signs of the reference's components, which eigenvectors leave open."""
+    """Values with the signs of the reference's components, since signs of eigenvectors are arbitrary."""
     values, reference = np.asarray(values), np.asarray(reference)
     signs = np.sign((values * reference).sum(axis=0))
     return values * np.where(signs == 0, 1, signs)

@@ -1,6 +1,6 @@
-"""`fit_report`: what a fit found, how well, at what cost, section by section.
+"""`fit_report`: results, accuracy and cost of a fit, section by section.
 
-A section whose data is not there says what would make it appear.
+A section without data says how to provide it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .measures import Findings, hosted, measure
 from .page import Chart, Pair, Section, Switch, Table, cards_html, escape, select_html, write_page
 from .reproduce import settings_section, snippet
 
-DIAMETER = 5000  # nodes up to which the diameter is found in a moment; the tree bounds it in any network
+DIAMETER = 5000  # nodes up to which the diameter is computed fast; the tree bounds it in any network
 NODES_LISTED = 300  # rows of the table of nodes
 ITERATIONS_LISTED = 60
 
@@ -39,7 +39,7 @@ def fit_report(
     settings: Mapping[str, Any] | None = None,
     title: str | None = None,
 ) -> Path:
-    """Write what a fit found to one self-contained HTML file.
+    """Write the results of a fit to one self-contained HTML file.
 
     Parameters
     ----------
@@ -54,11 +54,11 @@ def fit_report(
     central : NodeModel, optional
         `baselines.central` of all the data, with the same kernel.
     baselines : mapping of name to node models, optional
-        What else to compare with, such as {"local": ..., "neighborhood": ...}: one model for each node.
+        Other models to compare with, such as {"local": ..., "neighborhood": ...}: one for each node.
     node_of : sequence of int, optional
         The number of the node that owns each row of X.
     settings : mapping, optional
-        What else reproduces the run; "command" is shown as something to copy.
+        Further settings that reproduce the run; "command" is shown with a button to copy it.
     title : str, optional
 
     Returns
@@ -103,7 +103,7 @@ def fit_report(
 
 
 def _checked(model: Any, X: Any, labels: Any, node_of: Any) -> tuple[Any, Any, Any]:
-    """The rows and what belongs to them, as NumPy arrays of one length."""
+    """The rows with their labels and nodes, as NumPy arrays of one length."""
     if X is None:
         given = [name for name, value in (("labels", labels), ("node_of", node_of)) if value is not None]
         if given:
@@ -128,7 +128,7 @@ def _checked(model: Any, X: Any, labels: Any, node_of: Any) -> tuple[Any, Any, A
 
 # ---------------------------------------------------------------------- the sections
 def _hosts_all(model: Any) -> bool:
-    """Whether this process has all nodes. A peer has one, and then there is no central answer."""
+    """Whether this process has all nodes. A peer has one node, and no central answer."""
     return len(model.node_models_) == len(model.network_)
 
 
@@ -138,7 +138,7 @@ def _summary(model: Any, found: Findings, total: int, central: NodeModel | None)
     worst = "–", "give central and X to see it" if _hosts_all(model) else "no process has all rows to compare with"
     if found.agreement is not None:
         j, c = np.unravel_index(np.nanargmin(found.agreement), found.agreement.shape)
-        least = np.floor(found.agreement[j, c] * 1e4) / 1e4  # rounded up, it would claim too much
+        least = np.floor(found.agreement[j, c] * 1e4) / 1e4  # rounded down, so as not to overstate it
         worst = f"{least:.4f}", f"of a node with central: node {network.names[j]}, component {c + 1}"
     elif central is not None:
         worst = "–", "give X to see it"
@@ -160,7 +160,7 @@ def _summary(model: Any, found: Findings, total: int, central: NodeModel | None)
 
 
 def _estimated(model: Any) -> tuple[str, str]:
-    """What the nodes estimate of their agreement with a central answer that none of them has."""
+    """The estimated agreement with the central answer, which no node has."""
     if np.isnan(model.span_accuracy_):
         return "–", "this solver and kernel have no estimate"
     return (
@@ -181,7 +181,7 @@ def _stages(model: Any) -> str:
 
 
 def verdict(model: Any) -> tuple[bool, str]:
-    """Whether the nodes stopped because they agreed, and the numbers behind it."""
+    """Whether the nodes stopped because they converged, with numbers."""
     history, allowed = model.history_, float(model.tol) ** 0.5
     residual = np.asarray(history.get("residual", ()), dtype=float)
     change = np.asarray(history.get("since_check", ()), dtype=float)
@@ -216,7 +216,9 @@ def _network(model: Any, found: Findings) -> Section:
         quantities.append(charts.Quantity("similarity to central, component 1", found.similarity[:, 0], True))
     if found.agreement is not None:
         quantities.append(charts.Quantity("agreement with central, worst component", found.agreement.min(axis=1), True))
-    if found.residual is not None and np.isfinite(found.residual[nodes]).all():  # not where others host the other nodes
+    if (
+        found.residual is not None and np.isfinite(found.residual[nodes]).all()
+    ):  # false if other processes host other nodes
         quantities.append(charts.Quantity("residual at the end", found.residual, False, logarithmic=True))
     if found.sent is not None and len(model.node_models_) == len(network):
         quantities.append(charts.Quantity("kB sent", found.sent / 1e3, False))
@@ -278,7 +280,7 @@ def _facts(model: Any, found: Findings, j: int) -> list[str]:
 
 
 def _node_table(model: Any, found: Findings) -> Table:
-    """The nodes, those that need a look first."""
+    """The nodes, those that need attention first."""
     network = model.network_
     order = np.arange(len(network))
     if found.residual is not None:

@@ -1,4 +1,4 @@
-"""What a report says about a fitted model, as numbers: computed once, on samples of the nodes where there are many."""
+"""The numbers of a report on a fitted model: computed once, for a sample of the nodes if there are many."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ..network import Network
 from ..node_model import NodeModel
 
 WHOLE = 2000  # nodes; larger networks are drawn in part
-PART = 400  # of them drawn then
-MEASURED = 200  # nodes in a distribution: enough for its shape; the oracle solves an eigenproblem for each
+PART = 400  # nodes drawn of a larger network
+MEASURED = 200  # nodes in a distribution: enough for its shape, and the oracle solves an eigenproblem for each
 POINTS = 2000  # rows on which agreement is measured
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Numbers by node; nan where a node was not measured, None where nothing could be."""
+    """Numbers by node; nan for nodes that were not measured, None if no node could be."""
 
     drawn: np.ndarray  # numbers of the nodes in the picture of the network
-    centre: int | None  # the node they lie around, where not all are drawn
+    centre: int | None  # the node at the centre, if not all are drawn
     rows: np.ndarray
     residual: np.ndarray | None
     sent: np.ndarray | None
     similarity: np.ndarray | None  # (nodes, components)
     agreement: np.ndarray | None  # (nodes, components)
     methods: dict[str, np.ndarray]  # similarities (nodes measured, components)
-    measure: str  # what `methods` holds: similarity, or agreement where similarity has no meaning
+    measure: str  # the measure in `methods`: similarity, or agreement if similarity is undefined
     n_measured: int
 
 
@@ -42,7 +42,7 @@ def measure(
     central: NodeModel | None,
     baselines: Mapping[str, Sequence[NodeModel]],
 ) -> Findings:
-    """All numbers of the report that need more than a look at the model's attributes."""
+    """All numbers of the report that are not attributes of the model."""
     network: Network = model.network_
     count = len(network)
     residual = last_residual(model)
@@ -79,7 +79,7 @@ def measure(
 
 
 def last_residual(model: Any) -> np.ndarray | None:
-    """Each node's residual at the end; NaN for those that other processes host."""
+    """Each node's residual at the end; NaN for nodes of other processes."""
     by_node = model.history_.get("residual_by_node")
     if by_node is None or len(by_node) == 0:
         return None
@@ -94,7 +94,7 @@ def part_to_draw(network: Network, residual: np.ndarray | None) -> tuple[np.ndar
         return np.arange(len(network)), None
     centre = int(np.nanargmax(residual)) if residual is not None else network.root
     found, seen = [centre], {centre}
-    for node in found:  # grows while we walk: breadth first
+    for node in found:  # grows during the loop: breadth first
         for other in network.neighbors(node):
             if int(other) not in seen and len(found) < PART:
                 seen.add(int(other))

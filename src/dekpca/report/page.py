@@ -1,7 +1,7 @@
-"""The page: sections, figures with their switches and tables, put into one HTML file that needs nothing else.
+"""The page: sections, figures with their switches and tables, in one self-contained HTML file.
 
-What is shown is decided elsewhere (fit.py, experiment.py); how it looks and behaves is in assets/. All text goes through
-`escape`; scripts run only if their hash is in the page's content security policy, and nothing may be loaded.
+fit.py and experiment.py have the content; assets/ has styles and scripts. All text goes through `escape`. Scripts
+run only if their hash is in the page's content security policy, and nothing may be loaded.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..files import atomic_write
 from . import charts
 
 ASSETS = Path(__file__).parent / "assets"
-LIMIT = 6_000_000  # bytes; a mail with the file should still pass
+LIMIT = 6_000_000  # bytes; small enough for an e-mail
 
 
 @dataclass(frozen=True)
 class Table:
-    """Column heads and rows of cells; numbers are set to the right."""
+    """Column heads and rows of cells; numbers are right-aligned."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -48,24 +48,24 @@ class Switch:
 
 @dataclass(frozen=True)
 class Chart:
-    """A plotly figure, what it says in words, and its numbers."""
+    """A plotly figure, its caption, and its numbers."""
 
     name: str
     figure: Any
-    label: str  # for those who cannot see it
+    label: str  # for screen readers
     caption: str
     switches: Sequence[Switch] = ()
     table: Table | None = None
     height: int = 400
-    extra: dict[str, Any] = field(default_factory=dict)  # for a figure with a script of its own
+    extra: dict[str, Any] = field(default_factory=dict)  # for a figure with its own script
     controls: str = ""  # and its controls, as HTML
-    heading: str = ""  # where a section has several
+    heading: str = ""  # if a section has several charts
     most: int | None = None  # width in pixels
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two charts, side by side where there is room."""
+    """Two charts, side by side if there is room."""
 
     charts: tuple[Chart, Chart]
 
@@ -75,7 +75,7 @@ Part = Chart | Pair | Table | str  # text is HTML made here
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading and its content."""
 
     name: str
     title: str
@@ -132,7 +132,7 @@ def _page(title: str, lead: str, summary: str, sections: Sequence[Section]) -> s
 
 
 def script_json(value: Any) -> str:
-    """JSON that may stand in a script element: nothing in it ends the element.
+    """JSON for a script element: no content can end the element.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def _hash(text: str) -> str:
 
 
 def _spec(chart: Chart) -> dict[str, Any]:
-    """What the page's script needs to draw a chart."""
+    """The data of a chart for the page's script."""
     figure = json.loads(chart.figure.to_json())
     figure["layout"].pop("template", None)  # its colours would not follow the reader's scheme
     figure["layout"].setdefault("margin", {"l": 8, "r": 8, "t": 16, "b": 8})
@@ -227,7 +227,7 @@ def select_html(name: str, label: str, options: Iterable[str], kind: str, number
 
 
 def table_html(table: Table) -> str:
-    """A table that scrolls by itself where it is too wide."""
+    """A table that scrolls if it is too wide."""
     right = [bool(table.rows) and all(_is_number(row[i]) for row in table.rows) for i in range(len(table.head))]
     kind = [' class="number"' if r else "" for r in right]
 
@@ -258,7 +258,7 @@ def _is_number(cell: Any) -> bool:
 
 
 def cell_text(cell: Any) -> str:
-    """A cell: numbers with the digits that matter.
+    """A cell: numbers with significant digits.
 
     Examples
     --------
@@ -279,7 +279,7 @@ def cell_text(cell: Any) -> str:
 
 
 def cards_html(cards: Iterable[tuple[str, str, str]]) -> str:
-    """Figures to be seen first: what, how much, and a remark."""
+    """Key figures: name, value, and a remark."""
     items = "".join(
         f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd>"
         + (f'<dd class="remark">{escape(remark)}</dd>' if remark else "")

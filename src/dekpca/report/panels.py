@@ -1,4 +1,4 @@
-"""Charts as data: what to draw, once; drawn by matplotlib into files and by plotly into the report."""
+"""Charts as data, drawn by matplotlib into files and by plotly into the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLORS = (
     "#66ccee",
     "#aa3377",
     "#bbbbbb",
-)  # Paul Tol's, apart for color-blind eyes too
+)  # Paul Tol's, safe for color-blind readers
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Panel:
     square: bool = False  # equal units on both axes
     bare: bool = False  # no axes and no legend
     x_ticks: Sequence[str] = ()  # names of x = 0, 1, 2, ...
-    matrix: np.ndarray | None = None  # small whole numbers, drawn as a grid, in place of series
+    matrix: np.ndarray | None = None  # small integers, drawn as a grid, instead of series
     matrix_legend: Sequence[str] = field(default=())
 
 
@@ -128,7 +128,7 @@ def _draw(ax: Any, panel: Panel) -> None:
 
 
 def _bar_range(panel: Panel) -> tuple[float, float]:
-    """From 0, but for similarities, all of which are high: there the differences are what matters."""
+    """From 0, except for similarities, which are all high: there only differences matter."""
     heights = [y for s in panel.series for y in s.y]
     low, high = min(heights), max(heights)
     bottom = low - 0.15 * (high - low) - 0.02 if low > 0.3 else 0.0

@@ -1,4 +1,4 @@
-"""What reproduces a run: parameters, versions, and code to copy."""
+"""Data to reproduce a run: parameters, versions, and code to copy."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SPELLED = 60  # edges up to which a network is written out
 
 
 def versions() -> list[tuple[str, str]]:
-    """Names and versions of what took part."""
+    """Names and versions of the packages."""
     found = [("dekpca", __version__), ("Python", platform.python_version())]
     for name in PACKAGES:
         try:
             found.append((name, version(name)))
-        except PackageNotFoundError:  # installed in a way that leaves no metadata
+        except PackageNotFoundError:  # installed without metadata
             continue
     found.append(("platform", platform.platform()))
     found.append(("written", datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")))
@@ -33,7 +33,7 @@ def versions() -> list[tuple[str, str]]:
 
 
 def shown(value: Any) -> str:
-    """A parameter in a word or two.
+    """A short text for a parameter.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def shown(value: Any) -> str:
 
 
 def network_code(network: Network) -> str:
-    """An expression that makes the network; "..." and a remark where it would be long.
+    """An expression that makes the network; "..." and a remark if it would be long.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def network_code(network: Network) -> str:
 
 
 def _edges_of(text: str, n: int) -> int:
-    """How many edges a topology has, so that a complete graph is not made to see that it is not it."""
+    """The number of edges of a topology, so that no complete graph is built for a comparison."""
     kind, _, rest = text.partition("(")
     if kind == "complete":
         return n * (n - 1) // 2
@@ -133,7 +133,7 @@ def _same(one: Any, two: Any) -> bool:
 def settings_section(
     params: Mapping[str, Any] | None, settings: Mapping[str, Any] | None, code: str | None, text: str
 ) -> Section:
-    """Parameters, what the caller adds, versions, and what to run."""
+    """Parameters, settings of the caller, versions, and code to run."""
     parts: list[Any] = []
     given = dict(settings or {})
     command = given.pop("command", None)

@@ -5,8 +5,8 @@ neighborhoods: on a ring with 4 neighbors each is needed by up to 5 nodes, in bo
 sets of samples) is one block. Pairs of the same shape that serve equally many neighborhoods form a group, so that a product with all
 neighborhoods is a few batched matrix products.
 
-    layout.py     which pairs there are and where they are used: indices only
-    blocks.py     the blocks of a group: computed once and kept, or computed whenever they are used
+    layout.py     which pairs exist and where they are used: indices only
+    blocks.py     the blocks of a group: stored, or recomputed at each use
     operator.py   products with the matrices of all neighborhoods
 """
 

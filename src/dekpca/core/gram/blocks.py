@@ -1,7 +1,7 @@
-"""The blocks of a group of pairs: computed once and kept, or, where a memory limit leaves no room, computed whenever they are used.
+"""The blocks of a group of pairs: stored or, if a memory limit leaves no room, recomputed at each use.
 
-For the rbf kernel and small sites compiled code computes them pair by pair. For all others a panel, some sites with all their partners of
-one pool, is one product of a BLAS.
+For the rbf kernel and small sites compiled code computes them pair by pair. For all others BLAS computes a panel,
+some sites with all their partners of one pool, in one product.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .layout import Layout, PairGroup
 
 Array = Any
 
-PANEL_BYTES = 4 * 2**20  # of the samples gathered for a panel, or of its blocks: a thread's cache holds them
+PANEL_BYTES = 4 * 2**20  # of the samples gathered for a panel, or of its blocks: fits into a thread's cache
 DEVICE_PANEL_BYTES = 2**30
-PACKED_BYTES = 2**20  # of one site: larger ones gain nothing from being packed once
+PACKED_BYTES = 2**20  # of one site: packing once does not speed up larger ones
 
 Tile = Callable[[int, Array, int, Array], Array]  # pool, its rows (S,), other pool, its rows (S, c) -> (S, c, a, b)
 
@@ -57,7 +57,7 @@ class Pool:
 
     @property
     def packs(self) -> bool:
-        """Whether compiled code computes blocks of its sites faster than BLAS: what it packs for a pair stays in the cache."""
+        """Whether compiled code computes blocks of its sites faster than BLAS: the packed samples of a pair stay in the cache."""
         if native.steps is None or not native.steps.BLOCKS or not aac.is_numpy_array(self.samples):
             return False
         return row_bytes(self.samples) + row_bytes(self.psi) <= PACKED_BYTES
@@ -67,10 +67,10 @@ class Pool:
 class Blocks:
     """The blocks (P, a, b) of the pairs of a group."""
 
-    stored: Array | None  # None: computed whenever they are used
+    stored: Array | None  # None: recomputed at each use
     make: Callable[[slice], Array]  # computes the blocks of some pairs
     shape: tuple[int, int, int]
-    work_bytes: int  # of the samples that one block is made of, or of the block
+    work_bytes: int  # of the samples of one block, or of the block
     like: Array  # for the library and device
 
     def some(self, pairs: slice) -> Array:
@@ -82,12 +82,12 @@ class Blocks:
         return by_nodes(lambda pairs: (self.make(pairs),), self.shape[0], self.work_bytes, self.like)[0]
 
     def changed(self, make: Callable[[slice], Array]) -> Blocks:
-        """Other blocks of the same shape; kept if these are."""
+        """Other blocks of the same shape; stored if these are."""
         other = replace(self, stored=None, make=make)
         return other if self.stored is None else other.kept(other.all())
 
     def kept(self, stored: Array) -> Blocks:
-        """With these blocks stored. `make` goes: it would keep its inputs alive, which are as large."""
+        """With these blocks stored. `make` is dropped, since it would keep its inputs alive, which are as large."""
         return replace(self, stored=stored, make=_stored)
 
 
@@ -97,13 +97,13 @@ def _stored(pairs: slice) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Filler:
-    """Computes blocks of what the landmarks leave of a kernel, between sites of some pools cut to `n_rows` rows."""
+    """Computes blocks of the rest of a kernel, between sites of some pools cut to `n_rows` rows."""
 
     pools: Sequence[Pool]
     n_rows: int
     kernel: Kernel
     local_means: bool  # each block is double-centred by its own means
-    far: bool  # some samples are far from the origin: distances need an origin of their own for each pair
+    far: bool  # some samples are far from the origin: distances need another origin for each pair
 
     @classmethod
     def of(cls, pools: Sequence[Pool], n_rows: int, kernel: Kernel, local_means: bool) -> Filler:
@@ -163,7 +163,7 @@ class Filler:
 
         for (p, q), members in by_pools.items():
             pairs = np.concatenate([pairs_of(number) for number in members]).astype(np.intp)
-            pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]  # most pairs then find their sites packed already
+            pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]  # so that the sites of most pairs are packed already
             p_rows, q_rows, address = np.ascontiguousarray(pairs.T)
             given: dict[str, Any] = {f"p_{name}": array for name, array in packing(p).items()}
             given |= {f"q_{name}": array for name, array in packing(q).items()}
@@ -250,7 +250,7 @@ def _one_by_one(tile: Tile, p: int, p_rows: Array, q: int, q_rows: Array, pairs:
 
 
 def _packing(pool: Pool, n_rows: int) -> dict[str, np.ndarray]:
-    """What compiled code packs of a site: samples and landmark coordinates, cut to n_rows; and how many rows are real."""
+    """The data that compiled code packs for a site: samples and landmark coordinates, cut to n_rows; and the number of real rows."""
     sizes = np.asarray(pool.mask[:, :n_rows].sum(axis=1)).astype(np.intp)
     samples, psi = (_contiguous_rows(x[:, :n_rows, :]) for x in (pool.samples, pool.psi))
     return {"samples": samples, "psi": psi, "sizes": sizes}

@@ -1,4 +1,4 @@
-"""Which pairs of sites the neighborhoods of a block consist of, and where each is used: indices only, on the host."""
+"""The pairs of sites of a block's neighborhoods, and where each is used: indices only, on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class PairGroup:
-    """P pairs of sites, of two pools; each serves u neighborhoods. `first` and `second` (P * u) say where: node * d + slot."""
+    """P pairs of sites, of two pools; each serves u neighborhoods. `first` and `second` (P * u) are its positions: node * d + slot."""
 
     pools: tuple[int, int]
     rows: tuple[Array, Array]  # (P,): the sites of each pair, as rows of their pools
@@ -35,10 +35,11 @@ class PairGroup:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """All pairs, in groups; a product with the groups one after the other makes B * d * d parts.
+    """All pairs, in groups; products with the groups in order give B * d * d parts.
 
-    `patterns` (., groups): how many pairs of each group a site is the first of; `n_sites` (.,): how many sites have that pattern. Within
-    a group pairs are ordered by pattern, then by site, unless the group is one of `by_site`.
+    `patterns` (., groups): the number of pairs of each group in which a site is the first; `n_sites` (.,): the
+    number of sites with that pattern. Within a group pairs are ordered by pattern, then by site, unless the group is
+    one of `by_site`.
     """
 
     groups: tuple[PairGroup, ...]

@@ -29,11 +29,11 @@ class Group:
 
     @property
     def sides(self) -> int:
-        """How often a block is applied for each use: once for a pair of a site with itself, else also transposed."""
+        """Products with a block for each use: one for a pair of a site with itself, otherwise also one with its transpose."""
         return 1 if self.pairs.diagonal else 2
 
     def products(self, flat: Array, out: Array, some: slice, start: int) -> None:
-        """What some pairs add to the values at `first` and then at `second`, u times (n, k) a pair, into `out` from `start` on.
+        """Contributions of some pairs to the values at `first` and then at `second`, u times (n, k) per pair, into `out` from `start` on.
 
         `flat` (B * d, n, k) are coefficients.
         """
@@ -74,14 +74,14 @@ class NeighborhoodGram:
     def apply(self, c: Array, weights: Array | None = None) -> Array:
         """The values of the functions with coefficients c on the samples of their neighborhoods: (B, d, n, k).
 
-        `weights` (B, d, d) scale what each slot (last axis) adds to the values at another.
+        `weights` (B, d, d) scale the contribution of each slot (last axis) to the values at another.
         """
         products = self.products(_flat(c))
         return by_nodes(lambda nodes: (self.collect(products, nodes, weights),), self.n_nodes, row_bytes(c), c)[0]
 
     @property
     def stored(self) -> bool:
-        """Whether all blocks are; else some are computed whenever they are used."""
+        """Whether all blocks are stored; otherwise some are recomputed at each use."""
         return all(group.blocks.stored is not None for group in self.groups)
 
     @property
@@ -90,7 +90,7 @@ class NeighborhoodGram:
         return self.stored and aac.is_numpy_array(self.order)
 
     def products(self, flat: Array) -> Array:
-        """(B * d * d, n, k): what each slot adds to each, for coefficients (B * d, n, k); in the order of the groups."""
+        """(B * d * d, n, k): the contribution of each slot to each, for coefficients (B * d, n, k); in the order of the groups."""
         return self._products(flat, self.groups, self.n_nodes * self.n_slots**2)
 
     def _products(self, flat: Array, groups: Sequence[Group], count: int) -> Array:
@@ -113,7 +113,7 @@ class NeighborhoodGram:
         summed: Array = None
         spare = np.empty((0,))
         for source in range(d):
-            if weights is None and source and aac.is_numpy_array(products):  # no new memory for each
+            if weights is None and source and aac.is_numpy_array(products):  # add in place
                 spare = np.empty_like(summed) if source == 1 else spare
                 summed += np.take(products, self.order[source, here], axis=0, out=spare, mode="clip")
                 continue
@@ -213,8 +213,9 @@ def neighborhood_gram(
 ) -> NeighborhoodGram:
     """The Gram matrices of all neighborhoods: slot s of node b is row `row_of[b, s]` of `pools[pool_of[b, s]]`.
 
-    `n_rows` is the padded number of samples a slot. The kernel is what the landmarks leave of it; with `local_means` each block is
-    double-centred by its own means. At most `keep` bytes of blocks are stored; the others are computed whenever they are used.
+    `n_rows` is the padded number of samples a slot. The kernel is the rest; with `local_means` each block is
+    double-centred by its own means. At most `keep` bytes of blocks are stored; the others are recomputed at each
+    use.
     """
     n_nodes, n_slots = pool_of.shape
     filler = Filler.of(pools, n_rows, kernel, local_means)

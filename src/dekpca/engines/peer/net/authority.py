@@ -1,4 +1,4 @@
-"""A private CA in a folder, for trying it out and for small groups; organisations bring their own. Nothing is ever overwritten."""
+"""A private CA in a folder, for trials and small groups; organisations use their own. Files are never overwritten."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .certificates import (
     read_key,
 )
 
-SKEW = timedelta(minutes=5)  # certificates are valid from a little earlier than made: clocks of different owners differ
+SKEW = timedelta(minutes=5)  # certificates are valid from a little earlier, since clocks of different owners differ
 CA_CERT, CA_KEY = "ca.crt", "ca.key"
 
 
@@ -54,10 +54,10 @@ def issue(
     replace: bool = False,
     start: datetime | None = None,
 ) -> tuple[Path, Path]:
-    """A new key and a certificate for it by the CA in `folder`: NAME.crt and NAME.key there. Returns the two paths.
+    """A new key and its certificate by the CA in `folder`: NAME.crt and NAME.key there. Returns the two paths.
 
-    `hosts` are IP addresses. A node is known by its name, wherever it is, so that none are needed; a second DNS name would make the
-    name ambiguous. `replace` keeps what was there beside the new files.
+    `hosts` are optional IP addresses: the name identifies a node, not its address. A second DNS name would be
+    ambiguous. `replace` keeps the old files beside the new ones.
     """
     folder = Path(folder)
     check_name(node_name)
@@ -143,7 +143,7 @@ def _usage(**allowed: bool) -> x509.KeyUsage:
 
 
 def _write(path: Path, content: bytes, mode: int) -> Path:
-    """A new file that is `mode` from its first byte on; never one that was there."""
+    """Create a new file with this `mode`; an existing file is an error."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError as error:

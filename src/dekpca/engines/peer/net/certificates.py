@@ -1,4 +1,4 @@
-"""Certificates and keys as files: read, checked, named. What is wrong with one is said here, by file and with a remedy."""
+"""Certificate and key files: reading, checks, names. Errors name the file and the remedy."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..protocol.names import name_problem
 
 
 class IdentityError(ValueError):
-    """A certificate, key or CA that cannot be used; the text says which file, why, and the remedy."""
+    """A certificate, key or CA that cannot be used; the text names the file, the reason and the remedy."""
 
 
 # ---------------------------------------------------------------------- names
 def check_name(name: str) -> str:
-    """A name that can stand in a certificate, in a file name and in a log.
+    """A name that is valid in a certificate, in a file name and in a log.
 
     >>> check_name("hospital-a.example.org")
     'hospital-a.example.org'
@@ -40,7 +40,7 @@ def check_name(name: str) -> str:
 
 
 def name_of(certificate: x509.Certificate) -> str | None:
-    """The one DNS name of a certificate; None if there is not exactly one, or if it is no node's name (a wildcard, say)."""
+    """The one DNS name of a certificate; None if there is not exactly one, or if it is not a valid node name (a wildcard, say)."""
     names = dns_names(certificate)
     if len(names) != 1:
         return None
@@ -106,7 +106,7 @@ def read_key(path: Path) -> Any:
 
 
 def _check_private(path: Path) -> None:
-    """Readable by its owner only; a file of root may be readable by a group of services. PostgreSQL has the same rule."""
+    """Require a file that only its owner can read; a file of root may be readable by a group. PostgreSQL has the same rule."""
     found = path.stat()
     allowed = stat.S_IRGRP if found.st_uid == 0 else 0
     if found.st_mode & EXPOSED & ~allowed:
@@ -139,7 +139,7 @@ def other_name(path: Path, certificate: x509.Certificate, name: str) -> str:
 
 
 def check_issuer(cert: Path, ca: Path, chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]) -> None:
-    """From the node's certificate, by way of the intermediate ones in its file, to a CA that is believed."""
+    """Check the chain from the node's certificate, through the intermediate ones in its file, to a trusted CA."""
     current, between = chain[0], list(chain[1:])
     while True:
         believed = [root for root in roots if _signed(current, root)]

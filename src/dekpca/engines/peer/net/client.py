@@ -1,7 +1,8 @@
-"""The calls that a node makes: a client for each neighbor, which makes handshakes, delivers messages, and begins again when a connection breaks.
+"""A client for each neighbor: it makes handshakes, delivers messages, and reconnects when a connection breaks.
 
-A client has one connection for messages and another for heartbeats, so that a large message does not hold these up. After each failure it waits
-a little longer, with jitter. A broken connection is logged once; whether it has been broken for too long, the protocol decides.
+A client has one connection for messages and another for heartbeats, so that a large message does not delay a
+heartbeat. Retries have exponential backoff with jitter. A broken connection is logged once; the protocol decides
+when it has been broken for too long.
 """
 
 from __future__ import annotations
@@ -27,21 +28,26 @@ from .identity import Identity, explain
 from .server import REFUSALS, SERVICE, handshake_of, heartbeat_of
 
 CALL = 30.0  # seconds for a handshake
-NEWS = 0.02  # seconds in which records of several nodes are told together
+NEWS = 0.02  # seconds in which records of several nodes are batched
 CONNECT = 10.0  # seconds for a connection, handshake included
-FIRST_LOOK = 0.002  # seconds until we look whether there is one, then twice as long; a handshake takes milliseconds
-FIRST_DELAY, MOST_DELAY = 0.1, 2.0  # seconds before trying again
+FIRST_LOOK = (
+    0.002  # seconds until the first look for a connection, then twice as long; a TLS handshake takes milliseconds
+)
+FIRST_DELAY, MOST_DELAY = 0.1, 2.0  # seconds before a retry
 OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),
     ("grpc.max_send_message_length", MOST_RECEIVED),
-    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own
-    ("grpc.enable_retries", 0),  # we do that
+    ("grpc.use_local_subchannel_pool", 1),  # a separate connection
+    ("grpc.enable_retries", 0),  # done here
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.min_reconnect_backoff_ms", int(1000 * CONNECT)),  # so long may connecting take
+    ("grpc.min_reconnect_backoff_ms", int(1000 * CONNECT)),  # time to connect
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.http2.ping_timeout_ms", 20_000),  # or a dead connection is noticed after a minute, whatever keepalive says
+    (
+        "grpc.http2.ping_timeout_ms",
+        20_000,
+    ),  # otherwise a dead connection is detected after a minute, whatever the keepalive settings
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
@@ -55,11 +61,11 @@ class Client:
         self.address = endpoint.addresses[name]
         self.news = asyncio.Event()  # there is something to send
         self.beat_now = asyncio.Event()
-        self.called = asyncio.Event()  # the neighbor has called us: then it can be called, too
+        self.called = asyncio.Event()  # the neighbor has called, so it can probably be reached
         self._metadata = metadata(endpoint.run, endpoint.name)
 
     def start(self) -> list[asyncio.Task[None]]:
-        """Two tasks, until each is cancelled: one task for both would end with the first of them, and leave the other."""
+        """Two tasks, cancelled separately: a single task for both would end with the first of them, and leave the other."""
         return [asyncio.create_task(self._forever(work)) for work in (self._talk, self._beat)]
 
     def _report(self, event: Any) -> None:
@@ -78,14 +84,17 @@ class Client:
                 self._report(_event_of(error))
             except TimeoutError:
                 self._report(events.Unreachable(f"no connection to {self.address}"))
-            except (ProtocolError, asyncio.InvalidStateError) as error:  # the latter: writing to a call that has ended
+            except (
+                ProtocolError,
+                asyncio.InvalidStateError,
+            ) as error:  # InvalidStateError: writing to a call that has ended
                 self._report(events.Unreachable(str(error)))
             except PeerError as error:
                 self.endpoint.fail(error)
                 return
             except events.Refused:
                 pass  # this node stops
-            if delay > FIRST_DELAY:  # a neighbor that calls often does not set the pace
+            if delay > FIRST_DELAY:  # a neighbor that calls often must not trigger a retry each time
                 await asyncio.sleep(FIRST_DELAY)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay * random.uniform(0.5, 1.0)):
@@ -94,7 +103,7 @@ class Client:
             delay = min(2 * delay, MOST_DELAY)
 
     async def _connect(self, channel: Any) -> None:
-        """Until the TLS handshake is over. If it fails, a call fails at once and says why, which the state of a channel does not."""
+        """Wait for the TLS handshake. If it fails, a call fails at once with the reason, which the state of a channel lacks."""
         pause = FIRST_LOOK
         while (state := channel.get_state(try_to_connect=True)) != grpc.ChannelConnectivity.READY:
             if state == grpc.ChannelConnectivity.TRANSIENT_FAILURE:
@@ -103,7 +112,7 @@ class Client:
                     await self._read(call)
                 finally:
                     call.cancel()
-            # not wait_for_state_change: if we stop waiting, it keeps the channel alive, and calling
+            # not wait_for_state_change: when cancelled, it keeps the channel alive and connecting
             await asyncio.sleep(pause)
             pause = min(2 * pause, FIRST_DELAY)
 
@@ -123,14 +132,14 @@ class Client:
             if not protocol.has_news(self.name):
                 await self.news.wait()
                 continue
-            await asyncio.sleep(NEWS)  # another node may tell it, or it may have news itself
+            await asyncio.sleep(NEWS)  # it may get the records from another node, or have new ones itself
             if protocol.has_news(self.name):
                 await self._handshake(channel)
         await self._deliver(channel)
 
     async def _handshake(self, channel: Any) -> None:
         if self.endpoint.protocol.silenced:
-            await asyncio.Event().wait()  # until this client is cancelled; heartbeats say why
+            await asyncio.Event().wait()  # until this client is cancelled; heartbeats have the reason
         said = handshake_of(self.endpoint)
         call = channel.stream_stream(f"/{SERVICE}/Handshake")(metadata=self._metadata, timeout=CALL)
         try:
@@ -143,7 +152,7 @@ class Client:
         self._report(events.Answered())
 
     async def _deliver(self, channel: Any) -> None:
-        """Send what the neighbor has not acknowledged, then whatever comes."""
+        """Retransmit messages that are not acknowledged, then send new ones."""
         view = self.endpoint.protocol.view
         said = metadata(self.endpoint.run, self.endpoint.name, str(view) if view.number else "")
         call = channel.stream_stream(f"/{SERVICE}/Deliver")(metadata=said)
@@ -160,7 +169,7 @@ class Client:
                 done, _ = await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
                 if (
                     hearing not in done and self.endpoint.protocol.view.key == view.key
-                ):  # a call that fails says why when it is read
+                ):  # reading a failed call gives its error
                     done, _ = await asyncio.wait({hearing}, timeout=1.0)
                 for task in done or {sending}:
                     task.result()
@@ -172,7 +181,7 @@ class Client:
             call.cancel()
 
     async def _read(self, call: Any) -> bytes:
-        """The next message of a call; its error if there is none."""
+        """The next message of a call, or its error."""
         data = await call.read()
         if data is grpc.aio.EOF:
             code, details = await call.code(), await call.details()
@@ -190,8 +199,8 @@ class Client:
             self._report(events.Acknowledged(tuple(found.rounds), view))
 
     async def _send(self, call: Any, view: Key) -> None:
-        """As long as the program runs in this view."""
-        window, last = self.endpoint.protocol.neighbors[self.name].window, 0  # rounds only go up
+        """Send messages while the program runs in this view."""
+        window, last = self.endpoint.protocol.neighbors[self.name].window, 0  # rounds only increase
         while self.endpoint.protocol.view.key == view:
             self.news.clear()
             pending = self.endpoint.pending(self.name, last, view)
@@ -227,7 +236,9 @@ class Client:
                 async with asyncio.timeout(max(CONNECT, 2 * period)):
                     data = await self._read(call)
                 heard = check_heartbeat(parse(wire.Heartbeat, data))
-                self._report(events.Answered())  # first: if it stops us, it is up, and waits to hear that we know
+                self._report(
+                    events.Answered()
+                )  # first: if its heartbeat stops this node, it is up, and waits for an acknowledgement
                 self._report(heard)
                 self._report(events.HeartbeatAnswered(sent))
                 with contextlib.suppress(TimeoutError):
@@ -238,7 +249,7 @@ class Client:
 
 
 def _event_of(error: grpc.aio.AioRpcError) -> Any:
-    """What a call that failed means."""
+    """The event for a failed call."""
     text = showable(error.details() or error.code().name)
     why = REFUSALS.get(error.code())
     return events.Unreachable(explain(text)) if why is None else events.TheyRefused(why, text)

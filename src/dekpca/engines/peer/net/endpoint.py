@@ -1,6 +1,6 @@
-"""The endpoint of a node: the protocol and the folder, shared by the program, the server, the clients and the thread that writes.
+"""The endpoint of a node: the protocol and the folder, shared by the program, the server, the clients and the writer thread.
 
-Whatever they do goes through `changed`, a lock that the program waits on. The clock is read here, and the actions of the protocol are done here.
+All access goes through `changed`, a condition on which the program waits. The clock is read here, and the actions of the protocol are executed here.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from ..storage.messages import Chunk, MessageLog
 
 log = logging.getLogger("dekpca.peer")
 
-POLL = 0.25  # seconds between looks at the clock while waiting
-FAREWELL = 3.0  # seconds in which the neighbors are told that this node stops
-# Seconds in which those that have not come yet are told, too: enough for nodes that are started together, and not so long that an
-# owner who has corrected the config is kept from starting again.
+POLL = 0.25  # seconds between two reads of the clock while waiting
+FAREWELL = 3.0  # seconds for stop notices to the neighbors
+# Seconds for stop notices to neighbors that have not started yet: enough for nodes that are started together, and
+# short enough for an owner who has corrected the config and wants to restart.
 LATE = 60.0
 
 Message = tuple[MessageHead, Sequence[memoryview]]  # to a neighbor
 
 
 class Endpoint:
-    """`store` is None for a node that refuses to resume, which takes no messages. `addresses` are those of the neighbors."""
+    """`store` is None for a node that refuses to resume: it accepts no messages. `addresses` are those of the neighbors."""
 
     def __init__(self, protocol: NodeProtocol, store: RunFolder | None, addresses: Mapping[str, str]):
         self.protocol, self.store, self.addresses = protocol, store, addresses
         self.name, self.run, self.timeouts = protocol.name, protocol.run, protocol.timeouts
         self.changed = threading.Condition()
         self.wake: Callable[[events.Send], None] = lambda send: None  # the clients
-        self.call: Callable[[events.Call], None] = lambda call: None  # begins to call fallback neighbors
+        self.call: Callable[[events.Call], None] = lambda call: None  # starts calls to fallback neighbors
         self._processor = ThreadTime()
         if store is not None:
             self._hear_messages()
@@ -52,12 +52,12 @@ class Endpoint:
 
     # ------------------------------------------------------------------ for the server and the clients
     def receive(self, name: str, event: Any) -> None:
-        """Something happened to a neighbor; raises what it has done wrong."""
+        """Process an event of a neighbor; raises an error if the neighbor broke the protocol."""
         with self.changed:
             self._do(self.protocol.receive(name, event, time.monotonic()))
 
     def fail(self, error: BaseException) -> None:
-        """This node stops: the program raises this at its next wait."""
+        """Stop this node: the program raises this error at its next wait."""
         with self.changed:
             self._do(self.protocol.fail(error))
 
@@ -70,7 +70,7 @@ class Endpoint:
             return self.protocol.heartbeat(name, now)
 
     def opening(self, name: str, view: Key) -> tuple[int, list[int]]:
-        """What a neighbor need not send in this view. Raises Refused if the program runs in another one."""
+        """The messages that a neighbor need not send in this view. Raises Refused if the program runs in another one."""
         with self.changed:
             self.protocol.check_view(view)
             return self.protocol.through, self.messages.held(name)
@@ -81,7 +81,7 @@ class Endpoint:
             return self.protocol.accept(name, head)
 
     def append(self, chunk: Chunk, view: Key) -> None:
-        """Some bytes of a message, for the disk."""
+        """Write some bytes of a message to disk."""
         with self.changed:
             self.protocol.check_view(view)
             self.messages.append(chunk)
@@ -123,7 +123,7 @@ class Endpoint:
             return records
 
     def begin(self, limits: Limits, round: int, through: int, last_sent: Mapping[str, int]) -> None:
-        """From now on messages of the program may come and go."""
+        """From now on messages of the program may be sent and received."""
         with self.changed:
             self._processor = ThreadTime(threading.get_ident())
             self._do(self.protocol.begin(limits, round, through, last_sent, time.monotonic()))
@@ -131,7 +131,7 @@ class Endpoint:
     def exchange(
         self, round: int, sent: Iterable[tuple[str, MessageHead, Sequence[memoryview]]], expected: Mapping[str, MessageHead]
     ) -> None:  # fmt: skip
-        """Begin a round: what goes out, and what will come from whom."""
+        """Begin a round: messages to send, and messages expected from neighbors."""
         with self.changed:
             self._check_disk()
             while not self.protocol.check_window(round, time.monotonic()):
@@ -151,7 +151,7 @@ class Endpoint:
         self.messages.read(name, expected.round, into)
 
     def enter_view(self) -> View:
-        """The program begins anew, in another view: nothing of an earlier one is kept."""
+        """The program restarts in another view: data of an earlier one is deleted."""
         assert self.store is not None
         with self.changed:
             view = self.protocol.enter_view()
@@ -160,7 +160,7 @@ class Endpoint:
             return view
 
     def agree(self) -> None:
-        """The program has ended: wait until all agree that its answer is the answer. Raises ViewChanged if it is not."""
+        """The program has ended: wait until all agree that its answer is final. Raises ViewChanged if it must restart."""
         self.sync()
         with self.changed:
             while True:
@@ -179,7 +179,7 @@ class Endpoint:
             return self.protocol.all_acknowledged(through)
 
     def finish(self) -> list[str]:
-        """This node has its answer: stay until the neighbors have theirs. Returns those that were not heard from any more."""
+        """This node has its answer: stay until the neighbors have theirs. Returns neighbors that no longer answered."""
         self.sync()
         with self.changed:
             while True:
@@ -190,8 +190,8 @@ class Endpoint:
                 self.changed.wait(POLL)
 
     def sync(self) -> None:
-        """Until all messages that were received are on disk. A neighbor that hears that this node has finished drops those for it: killed now, this
-        node must find them when it runs again.
+        """Wait until all received messages are on disk. After the finish notice of this node neighbors drop their
+        messages for it: if it is killed then, it needs them from its own disk.
         """
         synced: queue.Queue[Exception | None] = queue.Queue()
         self.messages.sync(synced.put)
@@ -200,7 +200,7 @@ class Endpoint:
             raise error
 
     def say_farewell(self, error: BaseException) -> None:
-        """Tell the neighbors why this node stops, as far as they listen. Those that have not come yet would wait in vain if it cannot go on."""
+        """Send stop notices to the neighbors that can be reached; if this node cannot resume, also to those that have not started yet."""
         self.fail(error)
         with self.changed:
             late, seconds = self.protocol.latecomers(), FAREWELL
@@ -213,7 +213,7 @@ class Endpoint:
                 self.changed.wait(POLL)
 
     def _wait(self) -> None:
-        """For something to happen, or a while. Neighbors that cannot be reached get no heartbeats, so the clock is looked at here, too."""
+        """Wait for an event, or for POLL seconds. Unreachable neighbors get no heartbeats, so timeouts are checked here too."""
         self.changed.wait(POLL)
         self._check_disk()
         self._do(self.protocol.check_losses(time.monotonic()))
@@ -222,13 +222,13 @@ class Endpoint:
         self.messages.whole = lambda sender, round: self.receive(sender, events.MessageStored(round))
 
     def _check_disk(self) -> None:
-        """A write that failed ends the run."""
+        """A failed write ends the run."""
         if self.store is not None and self.store.messages.failed is not None:
             self._do(self.protocol.fail(self.store.messages.failed))
 
 
 class ThreadTime:
-    """The processor time of a thread. Where it cannot be read, rounds and bytes must do as signs of progress."""
+    """The processor time of a thread. If it cannot be read, only rounds and bytes count as progress."""
 
     def __init__(self, thread: int | None = None):
         can = thread is not None and hasattr(time, "pthread_getcpuclockid")
@@ -236,7 +236,7 @@ class ThreadTime:
         self._spent = 0.0
 
     def advanced(self) -> bool:
-        """Whether the thread has computed since this was last asked."""
+        """Whether the thread has computed since the last call."""
         if self._clock is None:
             return False
         try:

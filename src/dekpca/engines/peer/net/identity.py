@@ -1,8 +1,8 @@
-"""The identity of a node: its certificate, key and CAs, and the credentials that gRPC takes.
+"""The identity of a node: its certificate, key and CAs, and the credentials for gRPC.
 
-A node's name is the one DNS name in its certificate. Nothing here falls back to anything: a file that is missing, expired or does
-not fit stops the node, and the text says which file and what to do. The TLS library checks certificates again, in every handshake;
-the checks in `load` are there to say plainly, before anybody connects, what would fail later.
+A node's name is the one DNS name in its certificate. There are no fallbacks: a file that is missing, expired or does
+not match stops the node, and the error names the file and the remedy. The TLS library checks certificates again in
+every handshake; the checks in `load` give clear errors before any connection.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .certificates import (
 __all__ = ["Identity", "IdentityError", "check_name", "explain", "init_ca", "issue", "load", "peer_name"]
 
 
-# What gRPC says when no connection comes about, and what it means between nodes.
+# gRPC's texts for a failed connection, and their meaning between nodes.
 MEANINGS = {
     "Hostname Verification Check failed": "the server there has no certificate with this neighbor's name",
     "CERTIFICATE_VERIFY_FAILED": "the certificate of the server there is expired, or not by a CA in our file",
@@ -50,7 +50,7 @@ MEANINGS = {
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """A node's certificate, its key, and the CAs whose certificates it believes."""
+    """A node's certificate, its key, and the CAs that it trusts."""
 
     name: str
     expires: datetime
@@ -64,7 +64,7 @@ class Identity:
         return (self.expires - datetime.now(UTC)).total_seconds() / 86400
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For a server that finishes no handshake without a certificate from one of our CAs."""
+        """For a server that requires a certificate from one of our CAs."""
         return grpc.ssl_server_credentials([(self.key, self.chain)], self.roots, require_client_auth=True)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
@@ -73,14 +73,14 @@ class Identity:
 
 
 def peer_name(auth_context: Mapping[str, Iterable[bytes]]) -> str | None:
-    """The one DNS name in the certificate that the other side has shown, as gRPC hands it over; None if there is not exactly one."""
+    """The one DNS name in the certificate of the other side, from gRPC; None if there is not exactly one."""
     if list(auth_context.get("transport_security_type", ())) != [b"ssl"]:
         return None
     shown = list(auth_context.get("x509_pem_cert", ()))
     return _name_in(shown[0]) if len(shown) == 1 else None
 
 
-@lru_cache(maxsize=256)  # asked for every call, and a node has a few neighbors
+@lru_cache(maxsize=256)  # used for every call; a node has few neighbors
 def _name_in(shown: bytes) -> str | None:
     try:
         return name_of(x509.load_pem_x509_certificate(shown))
@@ -89,7 +89,7 @@ def _name_in(shown: bytes) -> str | None:
 
 
 def load(cert: Path, key: Path, ca: Path, name: str) -> Identity:
-    """The identity of node `name`; raises IdentityError, naming the file, for anything that would be refused later."""
+    """The identity of node `name`; raises IdentityError, naming the file, for files that would be refused later."""
     cert, key, ca = Path(cert), Path(key), Path(ca)
     check_name(name)
     roots, chain = read_certificates(ca, "CA"), read_certificates(cert, "certificate")
@@ -118,7 +118,7 @@ def load(cert: Path, key: Path, ca: Path, name: str) -> Identity:
 
 
 def explain(details: str) -> str:
-    """What gRPC says of a broken connection, with its meaning before it where we know it.
+    """gRPC's text for a broken connection, preceded by its meaning if known.
 
     >>> explain("ipv4:192.0.2.7:7070: Failed to connect to remote host: Connection refused")
     'nobody listens there (ipv4:192.0.2.7:7070: Failed to connect to remote host: Connection refused)'

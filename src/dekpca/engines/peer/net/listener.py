@@ -1,15 +1,17 @@
 """The listening socket of a node, and limits on the connections to it.
 
-gRPC accepts every connection that it is offered: 1,500 connections that say nothing take all file descriptors of the process. A cap within
-gRPC shuts out the neighbors together with the strangers. So this module accepts the connections, and relays their bytes to gRPC over a Unix
-socket in a folder that only the owner can enter. TLS passes unread: gRPC checks every certificate, as without the relay.
+gRPC accepts every connection: 1,500 silent connections take all file descriptors of the process. A limit within gRPC
+excludes the neighbors together with strangers. So this module accepts the connections, and relays their bytes to
+gRPC over a Unix socket in a folder that only the owner can enter. It does not decrypt TLS: gRPC checks every
+certificate, as without the relay.
 
     accepted (1 descriptor) -> first TLS record is complete: relayed (3 descriptors) -> a neighbor's call is admitted
 
-Until then a connection is pending. Pending connections have HANDSHAKE seconds each, and together a number of descriptors. If a new one needs
-room, the oldest connection from the address with the most connections is closed, so that a flood from one address leaves the others alone.
-While many are pending, they are accepted at a limited rate: each has time for its handshake, and the rest waits in the kernel, in order of
-arrival and without a descriptor.
+Until then a connection is pending. Pending connections have HANDSHAKE seconds each, and a limited number of
+descriptors together. If a new one needs room, the oldest connection from the address with the most connections is
+closed, so that a flood from one address does not affect the others. While many are pending, connections are accepted
+at a limited rate: each has time for its handshake, and the others wait in the kernel, in order of arrival and
+without a descriptor.
 """
 
 from __future__ import annotations
@@ -32,31 +34,29 @@ from typing import Any
 
 log = logging.getLogger("dekpca.peer")
 
-HANDSHAKE = 10.0  # seconds until a neighbor's call must be admitted: a neighbor tries as long to connect
+HANDSHAKE = 10.0  # seconds until a neighbor's call must be admitted; its client has the same limit
 CALM = 32  # descriptors of pending connections up to which new ones are accepted at once
 RATE = 500.0  # connections accepted per second beyond that
-TICK = 0.01  # seconds between two looks while there are so many
+TICK = 0.01  # seconds between two batches at that rate
 BACKLOG = 4096  # connections that wait in the kernel; Linux allows as many by default
 RECORD = 5 + (1 << 14)  # bytes of the first TLS record with its header, at most
 HELLO = 22  # the type of the first TLS record: handshake
-CONNECTIONS = 4  # of one neighbor: it uses two, and two more may not have noticed yet that they are cut
+CONNECTIONS = 4  # of one neighbor: it uses two, and two more may be broken but not detected yet
 REPORT = 10.0  # seconds between two log lines about closed connections
 PATH = 100  # bytes in the path of a Unix socket; Linux allows 107, macOS 103
 
-# File descriptors. A node was seen to use 27, and 8 for each neighbor (tests/faults/attacks.py counts them).
+# File descriptors. A node used 27, and 8 for each neighbor (tests/faults/attacks.py counts them).
 OWN = 128  # for the node's files, gRPC's own, name resolution, metrics
-PER_NEIGHBOR = (
-    3 * CONNECTIONS + 4
-)  # called by it, and calling it: two connections, and two more while they are replaced
+PER_NEIGHBOR = 3 * CONNECTIONS + 4  # two connections in each direction, and as many while they are replaced
 MOST_PENDING, LEAST_PENDING = 384, 96
 
 
 def descriptors(neighbors: int) -> int:
-    """Raise the soft limit of open files to the hard one; returns how many descriptors pending connections may have."""
+    """Raise the soft limit of open files to the hard limit; returns the number of descriptors for pending connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = hard if hard != resource.RLIM_INFINITY else max(soft, 1 << 16)
     if soft < most:
-        with contextlib.suppress(OSError, ValueError):  # some systems allow less than they say
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than the limit they report
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     kept = OWN + PER_NEIGHBOR * neighbors
@@ -69,34 +69,34 @@ def descriptors(neighbors: int) -> int:
 
 
 class End:
-    """One end of a connection: a socket, and what is yet to be sent to it."""
+    """One end of a connection: a socket, and its send buffer."""
 
     def __init__(self, connection: Connection, sock: socket.socket):
         self.connection, self.sock = connection, sock
         self.other: End | None = None
         self.backlog: bytes | memoryview = b""
-        self.read = True  # unless the other end has a backlog
-        self.events = 0  # that are waited for
+        self.read = True  # False while the other end has a backlog
+        self.events = 0  # registered with the selector
 
 
 class Connection:
-    """One connection: to the caller, and, once it has begun a handshake, to gRPC."""
+    """One connection: to the caller and, after its handshake has begun, to gRPC."""
 
     def __init__(self, number: int, sock: socket.socket, address: tuple[Any, ...]):
-        self.name = f"{number}.socket"  # as gRPC knows it
+        self.name = f"{number}.socket"  # its name in gRPC
         self.address, self.origin = f"{address[0]}:{address[1]}", _origin(address[0])
         self.since = time.monotonic()
         self.ends = [End(self, sock)]
-        self.begun = b""  # what came before gRPC is connected
+        self.begun = b""  # bytes received before gRPC is connected
         self.cost = 1  # descriptors
-        self.neighbor: str | None = None  # once admitted
-        self.ended = False  # one end is closed, and the other is once it has its backlog
+        self.neighbor: str | None = None  # None until admitted
+        self.ended = False  # one end is closed; the other will be when its backlog is sent
 
 
 class Listener:
-    """Accepts connections in a thread of its own, and relays them to gRPC, which listens at `inside`.
+    """Accepts connections in its own thread, and relays them to gRPC, which listens at `inside`.
 
-    `room` is how many descriptors pending connections may have; without `tls` their first bytes are not looked at.
+    `room` is the number of descriptors for pending connections; without `tls` their first bytes are not checked.
     """
 
     def __init__(self, folder: Path, room: int, tls: bool):
@@ -108,20 +108,20 @@ class Listener:
         self._numbers = itertools.count(1)
         self._listening: list[socket.socket] = []
         self._throttled = False
-        self._closed: Counter[str] = Counter()  # pending connections that were closed since the last report, by reason
-        self._told = 0.0  # when the last report was
+        self._closed: Counter[str] = Counter()  # pending connections closed since the last report, by reason
+        self._told = 0.0  # time of the last report
         self._buffer = memoryview(bytearray(1 << 17))
         self._selector = selectors.DefaultSelector()
         self._stop_read, self._stop_write = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
-        self._lock = threading.Lock()  # the server admits from its own thread
+        self._lock = threading.Lock()  # the server admits from another thread
         self._pending: dict[str, dict[Connection, None]] = {}  # by origin, the oldest first
         self._used = 0  # descriptors of pending connections
         self._relayed: dict[str, Connection] = {}  # by name
         self._neighbors: dict[str, list[Connection]] = {}  # admitted, the oldest first
 
     def open(self, host: str, port: int) -> int:
-        """Listen; returns the port, which the system chooses if 0 was asked for."""
+        """Listen; returns the port, which the system chooses for 0."""
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, _, _, address in found:
             one = socket.socket(family, kind)
@@ -198,7 +198,7 @@ class Listener:
             sock, address = listening.accept()
         except BlockingIOError:
             return
-        except OSError as error:  # closed before it was accepted; or no descriptor is left, against all reckoning
+        except OSError as error:  # closed before it was accepted; or, unexpectedly, no descriptor is left
             self._closed[f"not accepted: {error.strerror}"] += 1
             return
         sock.setblocking(False)
@@ -211,9 +211,9 @@ class Listener:
         self._use(connection.cost)
 
     def _serve(self, end: End, events: int) -> None:
-        """Bytes have come, or can be sent."""
+        """A socket is readable or writable."""
         if end.sock.fileno() < 0:
-            return  # closed since the events were asked for
+            return  # closed since the call of select
         try:
             if events & selectors.EVENT_WRITE:
                 self._send(end, end.backlog)
@@ -231,7 +231,7 @@ class Listener:
             self._close(end.connection)
 
     def _send(self, end: End, data: bytes | memoryview) -> None:
-        """As much as can be sent now. The rest waits, and the other end is not read meanwhile."""
+        """Send as much as possible. The rest waits, and meanwhile the other end is not read."""
         try:
             sent = end.sock.send(data)
         except BlockingIOError:
@@ -245,7 +245,7 @@ class Listener:
             self._close(end.connection)
 
     def _end(self, end: End) -> None:
-        """This end says no more."""
+        """This end sends no more."""
         if end.other is not None and end.other.backlog:
             end.connection.ended, end.read = True, False
             self._watch(end)
@@ -278,7 +278,7 @@ class Listener:
         more, connection.cost = 3 - connection.cost, 3  # the two ends of the relay, and gRPC's
         self._use(more)
         (outside,) = connection.ends
-        if outside.sock.fileno() < 0:  # there was no room, and it was the oldest
+        if outside.sock.fileno() < 0:  # closed to make room, as the oldest one
             return
         name, sock = self._folder / connection.name, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         inside = End(connection, sock)
@@ -286,7 +286,7 @@ class Listener:
         outside.other, inside.other = inside, outside
         try:
             sock.setblocking(False)
-            sock.bind(str(name))  # gRPC tells the name of the caller's socket
+            sock.bind(str(name))  # gRPC reports the name of the caller's socket
             sock.connect(str(self.inside))
         except OSError as error:
             self._refuse(connection, f"no relay: {error.strerror}")
@@ -300,7 +300,7 @@ class Listener:
         connection.begun = b""
 
     def _use(self, count: int) -> None:
-        """Take descriptors for a pending connection, from others if need be."""
+        """Take descriptors for a pending connection; close others if necessary."""
         with self._lock:
             self._used += count
         while self._used > self.room:
@@ -309,7 +309,7 @@ class Listener:
             self._refuse(next(iter(most)), "no room")
 
     def _look(self, now: float) -> None:
-        """Close connections whose time is over, and tell the owner now and then."""
+        """Close connections after their time limit, and report them at intervals."""
         with self._lock:
             late = [c for near in self._pending.values() for c in near if now - c.since > HANDSHAKE]
         for connection in late:
@@ -338,7 +338,7 @@ class Listener:
             end.sock.close()
 
     def _leave(self, connection: Connection) -> bool:
-        """It is not pending any more; returns whether it was."""
+        """Remove it from the pending ones; returns whether it was pending."""
         near = self._pending.get(connection.origin, {})
         if connection not in near:
             return False

@@ -1,6 +1,6 @@
-"""The server of a node: what its neighbors may call. The caller is identified before any message of the call is read.
+"""The server of a node, for calls of its neighbors. The caller is identified before any message of the call is read.
 
-Every refusal is logged with its reason and ends the call, nothing else: a stranger or a broken neighbor does not disturb the run.
+A refusal is logged with its reason and ends only the call: a stranger or a faulty neighbor does not disturb the run.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ from .identity import Identity, peer_name
 from .listener import Listener, descriptors
 
 log = logging.getLogger("dekpca.peer")
-logging.getLogger("grpc._cython.cygrpc").setLevel(
-    logging.CRITICAL
-)  # it tells of every call that is cancelled; we log what matters
+logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)  # it logs every cancelled call; we log what matters
 
 SERVICE = "dekpca.peer.v1.Peer"
-STREAMS = 4  # deliveries of one neighbor at once: one lives, others may not have noticed yet that they are cut
-TOGETHER = 0.1  # seconds of messages that are synced and acknowledged together; a sender that waits says so
-MOST_TAKEN = 1000  # messages of one delivery that are not acknowledged: a neighbor that reads no acknowledgements is not read either
-MOST_BACKLOG = 64  # chunks in memory: a disk that is slower than the line slows the neighbor down
-DISK = 0.005  # seconds between looks at such a disk, or at a program that has to catch up
-VIEW = 0.02  # seconds between looks at a program that has to come to a view
-GRACE = 0.5  # seconds in which neighbors that leave too end their calls themselves
+STREAMS = 4  # concurrent deliveries of one neighbor: one is active, others may be broken but not detected yet
+TOGETHER = 0.1  # seconds of messages that are synced and acknowledged together; a waiting sender sets `urgent`
+MOST_TAKEN = (
+    1000  # unacknowledged messages of one delivery: backpressure on a neighbor that does not read acknowledgements
+)
+MOST_BACKLOG = 64  # chunks in memory: backpressure if the disk is slower than the network
+DISK = 0.005  # polling interval in seconds for such a disk, or for a program that must catch up
+VIEW = 0.02  # polling interval in seconds for a program that must enter a view
+GRACE = 0.5  # seconds for neighbors that leave too to end their own calls
 OPTIONS = [
     ("grpc.max_receive_message_length", MOST_RECEIVED),
     ("grpc.max_send_message_length", MOST_RECEIVED),
     ("grpc.max_metadata_size", 16 << 10),
     ("grpc.max_concurrent_streams", 16),  # on one connection; a neighbor uses one or two
-    ("grpc.http2.max_ping_strikes", 0),  # neighbors ping as often as they like
+    ("grpc.http2.max_ping_strikes", 0),  # no limit on pings of neighbors
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.ping_timeout_ms", 20_000),
-    # So much of a message may be under way, not more: pings queue behind it, and on a slow line (1 Mbit/s: 4 s of data) must not be late.
+    # Flow-control window of a message: pings queue behind its data, and must not be late on a slow line (1 Mbit/s: 4 s of data).
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 19),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -83,10 +83,10 @@ class Server:
 
     def __init__(self, endpoint: Endpoint, folder: Path, identity: Identity | None):
         self.endpoint, self.folder, self.identity = endpoint, folder, identity
-        self.ready = asyncio.Event()  # the network is known, so that the size of messages can be judged
-        self.on_call: dict[str, Callable[[], Any]] = {}  # what to do when a neighbor calls
-        self._urgent: set[asyncio.Event] = set()  # of each delivery: its acknowledgements are waited for
-        self._at_once = False  # the program has ended: neighbors wait for nothing but acknowledgements
+        self.ready = asyncio.Event()  # the network is known, and with it the limits of messages
+        self.on_call: dict[str, Callable[[], Any]] = {}  # callbacks for calls of a neighbor
+        self._urgent: set[asyncio.Event] = set()  # one for each delivery: the sender waits for acknowledgements
+        self._at_once = False  # the program has ended: neighbors wait only for acknowledgements
         self._attempts = itertools.count()
         self._streams: dict[str, int] = {}
         self._server: Any = None
@@ -94,7 +94,7 @@ class Server:
         self._stopping = False
 
     async def start(self, listen: str) -> str:
-        """Listen; returns the address, with the port that was found if 0 was asked for."""
+        """Listen; returns the address, with the port that the system chose for 0."""
         room = descriptors(len(self.endpoint.protocol.neighbors))
         self._server = grpc.aio.server(
             options=OPTIONS, maximum_concurrent_rpcs=8 * len(self.endpoint.protocol.neighbors) + 32
@@ -126,11 +126,11 @@ class Server:
         if self._server is not None:
             await self._server.stop(GRACE)
         if self._listener is not None:
-            self._listener.close()  # in a moment: its thread never waits
+            self._listener.close()  # fast: its thread never blocks
 
     # ------------------------------------------------------------------ callers
     async def _admit(self, context: Any) -> str:
-        """The neighbor that calls; anybody else is refused."""
+        """The calling neighbor; other callers are refused."""
         protocol, run, claimed = read_metadata(dict(context.invocation_metadata()))
         authenticated = claimed if self.identity is None else peer_name(context.auth_context())
         connection = None if self._listener is None else self._listener.connection(context.peer())
@@ -152,12 +152,12 @@ class Server:
         raise AssertionError  # abort raises
 
     def _admitted(self, handler: Callable[[str, AsyncIterator[bytes], str], AsyncIterator[bytes]]) -> Any:
-        """A call of a neighbor: whatever is wrong with it ends it, and is logged."""
+        """A call of a neighbor: an error ends the call, and is logged."""
 
         async def call(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
             name = await self._admit(context)
             view = read_view(dict(context.invocation_metadata()))
-            # A refusal is said after the error is gone: it holds the message, and gRPC would keep both until the next garbage collection.
+            # Abort outside the except clause: the error refers to the message, and gRPC would keep both until the next garbage collection.
             refusal: Refusal | None = None
             code, text = Code.OK, ""
             try:
@@ -176,7 +176,7 @@ class Server:
                 self.endpoint.fail(error)
                 code, text = Code.UNAVAILABLE, "cannot write to its disk"
             except Exception as error:
-                if self._stopping:  # gRPC's way to tell a call
+                if self._stopping:  # gRPC cancels calls when the server stops
                     log.debug("a call ended while stopping", extra={"peer": name, "why": repr(error)})
                     return
                 log.exception("a call failed", extra={"peer": name})
@@ -191,7 +191,7 @@ class Server:
 
     # ------------------------------------------------------------------ the calls
     async def _handshake(self, name: str, messages: AsyncIterator[bytes], view: str) -> AsyncIterator[bytes]:
-        """Compare settings, and exchange what is known of the network."""
+        """Compare settings, and exchange membership records."""
         seen = False
         async for data in messages:
             if seen:
@@ -208,7 +208,7 @@ class Server:
             yield heartbeat_of(self.endpoint.heartbeat(name)).SerializeToString()
 
     async def _deliver(self, name: str, messages: AsyncIterator[bytes], view: str) -> AsyncIterator[bytes]:
-        """Take messages of the program: to disk, then the acknowledgement."""
+        """Receive messages of the program: write them to disk, then acknowledge them."""
         if not self.endpoint.protocol.neighbors[name].joined:
             raise Refused(Refusal.LATER, "a handshake comes first")
         if self._streams.get(name, 0) >= STREAMS:
@@ -217,7 +217,7 @@ class Server:
         try:
             await self.ready.wait()
             key = parse_key(view or "0")
-            while self.endpoint.protocol.view.key < key:  # the program will come there
+            while self.endpoint.protocol.view.key < key:  # the program will enter that view
                 await asyncio.sleep(VIEW)
             through, held = self.endpoint.opening(name, key)
             await self._on_disk()
@@ -231,7 +231,7 @@ class Server:
     async def _acknowledgements(
         self, name: str, messages: AsyncIterator[bytes], view: Key
     ) -> AsyncGenerator[list[int]]:
-        """The rounds of messages that are on disk, some together: what came meanwhile is synced once."""
+        """The rounds of messages that are on disk, in batches: messages that arrive during a sync share the next one."""
         taken: asyncio.Queue[int | None] = asyncio.Queue()
         urgent = asyncio.Event()
         self._urgent.add(urgent)
@@ -257,7 +257,7 @@ class Server:
             await asyncio.gather(taking, return_exceptions=True)
 
     async def _pause(self, urgent: asyncio.Event) -> None:
-        """Until acknowledgements are waited for or due, those to all neighbors at the same time."""
+        """Wait until acknowledgements are urgent or due; those to all neighbors are due at the same time."""
         if not self._at_once:
             due = TOGETHER - asyncio.get_running_loop().time() % TOGETHER
             with contextlib.suppress(TimeoutError):
@@ -266,7 +266,7 @@ class Server:
             urgent.clear()
 
     def acknowledge_at_once(self, at_once: bool = True) -> None:
-        """The program has ended: from now on acknowledgements are not delayed. (Or it begins anew, and they are.)"""
+        """The program has ended: from now on acknowledgements are not delayed. (After a restart of the program they are.)"""
         self._at_once = at_once
         for urgent in self._urgent if at_once else ():
             urgent.set()
@@ -274,10 +274,10 @@ class Server:
     async def _take(
         self, name: str, messages: AsyncIterator[bytes], view: Key, taken: asyncio.Queue[int | None], urgent: asyncio.Event
     ) -> None:  # fmt: skip
-        """Messages to disk, and the rounds of those that are complete, or were here before, to `taken`; `urgent` if the sender waits."""
+        """Write messages to disk; put the rounds of complete ones and of duplicates into `taken`; set `urgent` if the sender waits."""
         message: MessageHead | None = None  # being received
         stored = self.endpoint.messages
-        new = False  # else the rest of a message that is here already
+        new = False  # False: the rest of a duplicate
         held, attempt, soon = 0, 0, False
         try:
             async for data in messages:
@@ -313,7 +313,7 @@ class Server:
                 self.endpoint.receive(name, events.MessageBroken(held))
 
     async def _on_disk(self) -> None:
-        """Until all that was appended is synced."""
+        """Wait until all appended chunks are synced."""
         loop = asyncio.get_running_loop()
         synced: asyncio.Future[None] = loop.create_future()
 
@@ -322,7 +322,7 @@ class Server:
                 if not synced.done():
                     synced.set_exception(error) if error else synced.set_result(None)
 
-            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(settle)
 
         self.endpoint.messages.sync(then)
@@ -330,7 +330,7 @@ class Server:
 
 
 def handshake_of(endpoint: Endpoint) -> wire.Handshake:
-    """What this node says of its settings and of the network."""
+    """The handshake of this node: its settings and records."""
     settings = endpoint.protocol.settings
     with endpoint.changed:
         known = list(endpoint.protocol.membership.records.items())

@@ -1,4 +1,4 @@
-"""Server and clients of a node, on an event loop in a thread of its own, so that computing never holds them up."""
+"""Server and clients of a node, on an event loop in a separate thread, so that computation does not delay them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from .server import Server
 log = logging.getLogger("dekpca.peer")
 
 START, END = 30.0, 10.0  # seconds until the server listens, and until it has stopped
-# Seconds in which clients that are cancelled must end, each time longer: they may be closing connections. Together less than END, since the
-# server must stop, too.
+# Seconds for cancelled clients to end, longer each time: they may be closing connections. The sum is less than END, since the server must stop too.
 CANCEL = (0.5, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -30,7 +29,7 @@ _first = threading.Lock()
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """The one event loop of this process: gRPC binds itself to the first that it meets."""
+    """The one event loop of this process: gRPC binds itself to the first loop that it sees."""
     with _first:
         return _event_loop()
 
@@ -60,15 +59,15 @@ class Transport:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            with contextlib.suppress(KeyboardInterrupt):  # the owner has enough
+            with contextlib.suppress(KeyboardInterrupt):  # a further Ctrl-C ends the wait
                 self.endpoint.say_farewell(error)
         try:
             self._call(self._stop(), END)
-        except TimeoutError:  # the process ends anyway, and what went wrong before must not be hidden
+        except TimeoutError:  # the process ends anyway, and an earlier error must not be hidden
             log.warning("connections did not close in time", extra={"seconds": END})
 
     def accept_messages(self) -> None:
-        """The network is known: messages of the program are taken from now on."""
+        """The network is known: messages of the program are accepted from now on."""
         self._loop.call_soon_threadsafe(self._server.ready.set)
 
     def acknowledge_at_once(self, at_once: bool = True) -> None:
@@ -76,11 +75,11 @@ class Transport:
         self._loop.call_soon_threadsafe(self._server.acknowledge_at_once, at_once)
 
     def _call_too(self, call: events.Call) -> None:
-        """Fallback neighbors, from now on."""
+        """Call fallback neighbors from now on."""
         self._loop.call_soon_threadsafe(self._start_clients, call.names)
 
     def _wake(self, send: events.Send) -> None:
-        """There is something to send."""
+        """Wake the clients: there is something to send."""
 
         def ring() -> None:
             for name in send.names:
@@ -110,16 +109,16 @@ class Transport:
 
     async def _stop(self) -> None:
         going = set(self._tasks)
-        for seconds in CANCEL:  # more than once: calls of gRPC lose a cancellation when they end just then
+        for seconds in CANCEL:  # more than once: a gRPC call loses a cancellation if it ends at that moment
             for task in going:
                 task.cancel()
             if going:
                 _, going = await asyncio.wait(going, timeout=seconds)
         if going:
             log.warning("clients did not end", extra={"tasks": len(going)})
-        await self._server.stop()  # in any case: nobody may call a node that has left
+        await self._server.stop()  # in any case: a node that has left must refuse calls
 
     def _client_ended(self, task: Any) -> None:
-        """A client never ends by itself: whatever ended it is a bug, and must not be waited for."""
+        """A client never ends by itself: an error there is a bug, and must stop the node."""
         if not task.cancelled() and task.exception() is not None:
             self.endpoint.fail(task.exception())

@@ -1,6 +1,6 @@
-"""What a neighbor may send, checked before memory or disk is taken: pure functions of bytes, nothing of sockets.
+"""Checks of what a neighbor sends, before memory or disk is allocated: pure functions of bytes, without sockets.
 
-Everything here either returns something that the protocol allows or raises ProtocolError.
+Functions return a value that the protocol allows, or raise ProtocolError.
 """
 
 from __future__ import annotations
@@ -26,19 +26,17 @@ from .names import NAME
 from .text import is_showable
 from .view_messages import unpack_status
 
-PROTOCOL = 6  # goes up with any change that an older node would not understand
-CHUNK = 1 << 18  # bytes: a few dozen keep a fast line busy, one a slow line for a moment
+PROTOCOL = 6  # raised by every incompatible change
+CHUNK = 1 << 18  # bytes: a few dozen saturate a fast link, and one does not block a slow link for long
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; records of thousands of nodes fit
 MOST_AXES = 3
 MOST_RUN = 200  # characters of a run id
 MOST_WAITS = 20  # names in a heartbeat: some of the nodes that a node waits for
-MOST_ROWS = 1 << 40  # of a node; sums of rows stay exact numbers
-WAITING = (
-    16  # messages of a neighbor that may wait for the program; then it is not read until the program has caught up
-)
-# Rounds of a node whose messages are not acknowledged: so much may be lost with a neighbor that is killed.
+MOST_ROWS = 1 << 40  # of a node; sums of rows stay exact
+WAITING = 16  # messages of a neighbor that may wait for the program; then backpressure until the program has caught up
+# Rounds of a node with unacknowledged messages, which may be lost when a neighbor is killed.
 UNSYNCED = 500
-BROKEN_OFF = 100  # times the largest message: bytes that a neighbor may leave unfinished between two checkpoints
+BROKEN_OFF = 100  # times the largest message: bytes of incomplete messages of a neighbor between two checkpoints
 DTYPES = {"<f8": 8, "<f4": 4, "<u8": 8}
 SEALED = "<u8"  # of sums under masks, and of key records
 KINDS = frozenset(
@@ -50,7 +48,7 @@ M = TypeVar("M", bound=Message)
 
 
 class MessageHead(NamedTuple):
-    """Which message of the program this is, and how its bytes make an array. Within a run, round and sender identify it."""
+    """The header of a message of the program: its identity, dtype and shape. Within a run, round and sender identify it."""
 
     round: int
     kind: str
@@ -65,7 +63,7 @@ class MessageHead(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """What messages of rounds that the program has not reached yet may be at most."""
+    """Limits for messages of rounds that the program has not reached yet."""
 
     run: str
     dtype: str
@@ -100,9 +98,9 @@ class Limits:
                 moments = [planned_width(options) + rest_width(options), n_columns]
             numbers = (
                 max([numbers, *(r * (r + 3) // 2 + 1 for r in moments)]) + 1
-            )  # a word that shows whether masks cancel
+            )  # one word, to check that masks cancel
             largest = max(numbers * DTYPES[SEALED], len(sizes) * MOST_RECORD)
-        # A network sum is over when all nodes have contributed: no node is ahead of it by more than the next ones.
+        # A network sum ends when all nodes have contributed, so no node is further ahead than the next ones.
         return cls(run, dtype, largest, 8 * (depth + 2) + UNSYNCED, options.sealed)
 
 
@@ -117,9 +115,9 @@ def parse(kind: type[M], data: Any) -> M:
 
 
 def check_head(head: wire.Head, sender: str, limits: Limits, expected: MessageHead | None, reached: int) -> MessageHead:
-    """The head of a message of `sender`, which must be just what is `expected`, or within the limits for later rounds.
+    """The header of a message of `sender`, which must be exactly the `expected` one, or within the limits for later rounds.
 
-    `reached` is the round that the program is in.
+    `reached` is the program's round.
     """
     said = f"round {head.round}, {head.kind[:40]!r} of {head.dtype[:10]!r} {list(head.shape)[:6]}"
     if head.run != limits.run:
@@ -141,7 +139,7 @@ def check_head(head: wire.Head, sender: str, limits: Limits, expected: MessageHe
 
 
 def check_chunk(chunk: wire.Chunk, size: int, held: int) -> int:
-    """A chunk of a message of `size` bytes of which `held` are here; returns how many are here with it."""
+    """Check a chunk of a message of `size` bytes of which `held` were received; returns the new count."""
     if chunk.offset != held:
         raise ProtocolError(f"a chunk at byte {chunk.offset}, expected byte {held}")
     after = held + len(chunk.data)
@@ -187,7 +185,7 @@ def check_heartbeat(beat: wire.Heartbeat) -> Heartbeat:
 
 
 def check_expected(sender: str, came: MessageHead, expected: MessageHead) -> None:
-    """A message that came before the program asked for it is compared with what it should be when the program does."""
+    """Compare a message that arrived early with the expected header, when the program reaches its round."""
     if came != expected:
         raise ProtocolError(
             f"node {sender} sent {came.kind!r} of {came.dtype} {list(came.shape)} in round {came.round}, "
@@ -196,7 +194,7 @@ def check_expected(sender: str, came: MessageHead, expected: MessageHead) -> Non
 
 
 def metadata(run: str, name: str, view: str = "") -> tuple[tuple[str, str | bytes], ...]:
-    """What every call says of itself before its first message; a delivery also says of which view its messages are, if not of view 0."""
+    """The metadata of every call; a delivery also has the view of its messages, if that is not view 0."""
     said: tuple[tuple[str, str | bytes], ...] = (
         ("dekpca-protocol", str(PROTOCOL)),
         ("dekpca-run-bin", run.encode()),
@@ -212,7 +210,7 @@ def read_view(given: Mapping[str, Any]) -> str:
 
 
 def read_metadata(given: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Protocol, run and node of a call; empty where it does not say."""
+    """Protocol, run and node of a call; empty if absent."""
 
     def text(key: str) -> str:
         value = given.get(key, b"")

@@ -1,4 +1,4 @@
-"""What can happen to a neighbor (events), and what must be done then (actions). Small and frozen: they can be logged, compared and replayed."""
+"""Events of a neighbor, and the actions that follow. Small and frozen: they can be logged, compared and replayed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .views import Kept, Key, Status
 
 
 class Phase(StrEnum):
-    """How far a node is, as heartbeats say."""
+    """The phase of a node, as in its heartbeats."""
 
     MEETING = "meeting"  # the network is not known yet
     SETUP = "setting up"
     ITERATING = "iterating"
-    FINISHING = "finishing"  # it has its answer, but not all acknowledgements
+    FINISHING = "finishing"  # has its answer, but not all acknowledgements
     FINISHED = "done"
-    REFUSING = "refusing"  # it cannot resume its run, and stays only to say why
+    REFUSING = "refusing"  # cannot resume its run, and stays only to send the reason
 
 
 class Refusal(Enum):
-    """Why a call is refused."""
+    """Reasons for refusing a call."""
 
     UNKNOWN = "a caller without a name"
     STRANGER = "not a neighbor"
@@ -42,15 +42,15 @@ class Refused(Exception):
         self.why = why
 
 
-# ---------------------------------------------------------------------- events: what the connections to a neighbor report
+# ---------------------------------------------------------------------- events from the connections to a neighbor
 @dataclass(frozen=True)
 class Answered:
-    """It has answered a call of ours."""
+    """The neighbor has answered a call of this node."""
 
 
 @dataclass(frozen=True)
 class Unreachable:
-    """A connection to it has failed."""
+    """A connection to the neighbor has failed."""
 
     why: str
 
@@ -63,16 +63,16 @@ class HandshakeReceived:
 
 @dataclass(frozen=True)
 class HandshakeSent:
-    """It has our records of these nodes."""
+    """The neighbor has our records of these nodes."""
 
     names: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a node says of itself."""
+    """The state of a node, as sent to a neighbor."""
 
-    silence: float = 0.0  # seconds since the receiver last answered it
+    silence: float = 0.0  # seconds since the receiver last answered the sender
     phase: str = Phase.MEETING
     iteration: int = 0
     finished: bool = False
@@ -81,23 +81,21 @@ class Heartbeat:
     kind: str = ""
     idle: float = 0.0
     waits_for: tuple[str, ...] = ()
-    view: str = ""  # that the sender's program runs in
-    process: int = 0  # tells apart the processes of a node that is started again
-    statuses: Mapping[str, Status] = field(
-        default_factory=dict
-    )  # of nodes; new to the receiver, as far as the sender knows
+    view: str = ""  # of the sender's program
+    process: int = 0  # a new number after each start of the node
+    statuses: Mapping[str, Status] = field(default_factory=dict)  # statuses of nodes that the receiver may not have
 
 
 @dataclass(frozen=True)
 class HeartbeatAnswered:
-    """It has heard this heartbeat of ours."""
+    """The neighbor has answered this heartbeat of ours."""
 
     sent: Heartbeat
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What it holds of ours, in a view: it needs nothing up to round `through`, and has these rounds."""
+    """The neighbor's state of our messages, in a view: it needs none up to round `through`, and has these rounds."""
 
     through: int
     held: frozenset[int]
@@ -106,7 +104,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """It has these rounds of ours, in a view, on disk."""
+    """The neighbor has these rounds of ours, in a view, on disk."""
 
     rounds: tuple[int, ...]
     view: Key
@@ -120,33 +118,33 @@ class ChunkSent:
 @dataclass(frozen=True)
 class ChunkReceived:
     size: int
-    new: bool  # not of a message that we hold already
+    new: bool  # False for a duplicate
 
 
 @dataclass(frozen=True)
 class MessageStored:
-    """A message of it is complete, and can be read."""
+    """A message of the neighbor is complete, and can be read."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class MessageBroken:
-    """A message of it ended early; so many bytes of it had come."""
+    """A message of the neighbor was not completed; so many bytes of it were received."""
 
     size: int
 
 
 @dataclass(frozen=True)
 class WeRefused:
-    """We have refused its handshake, and told it why."""
+    """We have refused the neighbor's handshake, with the reason."""
 
     error: Exception
 
 
 @dataclass(frozen=True)
 class TheyRefused:
-    """It has refused a call of ours."""
+    """The neighbor has refused a call of ours."""
 
     why: Refusal
     text: str
@@ -154,10 +152,10 @@ class TheyRefused:
 
 @dataclass(frozen=True)
 class FinishSaved:
-    """That it has finished is on disk."""
+    """The finish notice of the neighbor is on disk."""
 
 
-# ---------------------------------------------------------------------- events: what follows from the above, or happens to this node
+# ---------------------------------------------------------------------- events that follow from the above, or are about this node
 @dataclass(frozen=True)
 class Joined:
     """The handshake is complete: same run, same settings."""
@@ -165,12 +163,12 @@ class Joined:
 
 @dataclass(frozen=True)
 class StopNotice:
-    """It says why it stops."""
+    """The neighbor stops, and has sent the reason."""
 
 
 @dataclass(frozen=True)
 class StopsToo:
-    """It says, while this node stops, that it stops for good as well."""
+    """While this node stops, the neighbor has sent that it stops for good as well."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ class WeFinish:
 
 @dataclass(frozen=True)
 class NoticeDelivered:
-    """It has heard that this node finished or stops."""
+    """The neighbor knows that this node has finished or stops."""
 
 
 # ---------------------------------------------------------------------- actions
@@ -198,14 +196,14 @@ class Log:
 
 @dataclass(frozen=True)
 class SaveFinished:
-    """Keep on disk that this neighbor has finished; then report FinishSaved, and only then answer it."""
+    """Save to disk that this neighbor has finished; then report FinishSaved, and only then answer it."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class SaveViews:
-    """Keep this on disk; then tell the protocol (`views_saved`), and only then send another heartbeat."""
+    """Save this to disk; then call `views_saved` of the protocol, and only then send another heartbeat."""
 
     kept: Kept
 
@@ -219,12 +217,12 @@ class Call:
 
 @dataclass(frozen=True)
 class WakeProgram:
-    """Something happened that the program may wait for."""
+    """Wake the program: an event that it may wait for has occurred."""
 
 
 @dataclass(frozen=True)
 class Send:
-    """There is something to send to these neighbors; `heartbeat`: at once, and not with the next heartbeat."""
+    """Wake the clients of these neighbors; `heartbeat`: send a heartbeat at once."""
 
     names: tuple[str, ...]
     heartbeat: bool = False

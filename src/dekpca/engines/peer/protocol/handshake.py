@@ -1,4 +1,4 @@
-"""The settings that two nodes compare before anything else: options, dtype, and the columns of their data."""
+"""The settings that two nodes compare first: options, dtype, and the columns of their data."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ....columns import ColumnError, check_same_names
 from ..errors import Disagreement
 from .text import showable
 
-COLUMNS = "columns"  # the setting that tells whether two nodes have the same columns
+COLUMNS = "columns"  # the setting with the fingerprint of the columns
 MOST_SETTINGS = 100
 MOST_SETTING = 4096  # characters
-MOST_COLUMN = 200  # characters of a column name that are shown to neighbors
-MOST_COLUMNS = 1 << 15  # bytes of all of them; beyond, a fingerprint is compared
+MOST_COLUMN = 200  # characters of a column name that are sent to neighbors
+MOST_COLUMNS = 1 << 15  # bytes of all names; beyond, only a fingerprint is compared
 
 
 @dataclass(frozen=True)
 class HandshakeSettings:
-    """Values as texts, and the names of the columns as they are shown to neighbors (empty where they are not)."""
+    """Values as texts, and the names of the columns as sent to neighbors (empty if not sent)."""
 
     values: Mapping[str, str]
     columns: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class HandshakeSettings:
     def of(
         cls, values: Mapping[str, str], columns: Sequence[str] | None, run: str, secret: bool = False
     ) -> HandshakeSettings:  # fmt: skip
-        """`columns` in the order in which they are computed with; `secret`: neighbors get a fingerprint of the names, not the names."""
+        """`columns` in internal order; `secret`: neighbors get only a fingerprint of the names."""
         if columns is None:
             return cls({COLUMNS: "without names", **values})
         shown = tuple(showable(name, MOST_COLUMN) for name in columns)
@@ -55,5 +55,5 @@ class HandshakeSettings:
 
 
 def fingerprint(columns: Sequence[str], run: str) -> str:
-    """Of the names in this run: it tells whether two nodes have the same names, and which guess at them is right, but not the names."""
+    """Of the names in this run: it shows whether two nodes have the same names, and can confirm a guess, but does not reveal the names."""
     return hashlib.sha256(json.dumps([run, *columns]).encode()).hexdigest()[:32]

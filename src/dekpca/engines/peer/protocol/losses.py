@@ -1,7 +1,7 @@
-"""Lost and stuck neighbors, and what a node does about them: it stops, or goes on with the others in another view (views.py).
+"""Detection of lost and stuck neighbors. The node then stops, or goes on with the others in another view (views.py).
 
-`Watch` is the part of a node (node.py) that looks at the clock. It has what is known of the neighbors and of views, and the error that stops the
-node. The rounds of the program are not its matter.
+`Watch` is the part of a node (node.py) with timeouts. It has the neighbors, the views, and the error that stops the
+node. node.py has the rounds of the program.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from .membership import Membership
 from .neighbor import Neighbor, Notice
 from .views import Kept, Status, View, ViewChanged, Views
 
-MOST_STATUSES = 1 << 18  # bytes, about: of a heartbeat
+MOST_STATUSES = 1 << 18  # approximate bytes of statuses in a heartbeat
 
 
 @dataclass(frozen=True)
 class Timeouts:
     """Seconds."""
 
-    peer: float = 300.0  # without an answer from a neighbor that is waited for
+    peer: float = 300.0  # until a silent neighbor counts as lost, while this node waits for it
     start: float = 3600.0  # until a neighbor answers for the first time
     beat: float = 2.0  # between two heartbeats
-    progress: float = 3600.0  # until a neighbor that is alive must make progress
+    progress: float = 3600.0  # until a live neighbor must make progress
 
 
 class Watch:
@@ -41,32 +41,33 @@ class Watch:
     ):  # fmt: skip
         self.name, self.membership, self.timeouts, self.views = name, membership, timeouts, views
         self.neighbors = {other: Neighbor(other) for other in neighbors}
-        self.near = set(self.neighbors)  # the neighbors of this node in the view that its program runs in
-        self.view = View() if views is None else views.kept.program  # that the program runs in
+        self.near = set(self.neighbors)  # the neighbors of this node in the program's view
+        self.view = View() if views is None else views.kept.program  # of the program
         used = set() if views is None else views.fallbacks()
         self.neighbors |= {other: Neighbor(other, fallback=True, called=other in used) for other in fallback}
         if views is not None:
             views.reach = set(self.neighbors)
         self.limits: Limits | None = None  # None: the program has not begun
         self.started, self._wall = now, wall - now  # seconds of the Unix epoch when this clock was 0
-        self.round_begun = self.moved_at = now  # moved: progress here
-        self.missing: set[str] = set()  # neighbors whose message of this round is not here
+        self.round_begun = self.moved_at = now  # moved_at: last progress of this node
+        self.missing: set[str] = set()  # neighbors whose message of this round has not arrived
         self.waits_for: set[str] = set()  # neighbors, while the program waits
         self._ticked = now
-        # A node started again after its answer was final does not wait for nodes that may not know it: the others have.
+        # A node restarted after its answer was final does not wait for nodes that may not know it: the others have waited.
         self._stays = 0.0 if views is None or views.own.final is not None else timeouts.peer + views.settle
         self.error: BaseException | None = None
-        self.cause = ""  # what the neighbors are told of it
+        self.cause = ""  # the text for the neighbors
 
     # ------------------------------------------------------------------ stopping
     def fail(self, error: BaseException, cause: str | None = None) -> list[Action]:
-        """This node stops. `cause` is what the neighbors are told, by default the text and the name of this node. Only the first error counts."""
+        """Stop this node. `cause` is the text for the neighbors, by default the error's text with the name of this
+        node. Only the first error counts."""
         if self.error is None:
             if cause is None:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 told = getattr(error, "told", None) or str(error) or type(error).__name__
                 cause = "stopped by its owner" if interrupted else told
-                if not isinstance(error, (PeerLost, Disagreement)):  # these name the nodes that they are about
+                if not isinstance(error, (PeerLost, Disagreement)):  # these already name the nodes
                     cause = f"node {self.name}: {cause}"
             self.error, self.cause = error, cause
             for n in self.neighbors.values():
@@ -74,13 +75,13 @@ class Watch:
         return [WakeProgram(), Send(tuple(self.neighbors), heartbeat=True)]
 
     def latecomers(self) -> list[str]:
-        """Neighbors that have not been up yet, and would wait in vain for this node: it stays to tell them why it stops."""
+        """Neighbors that have not been up yet, and would wait for this node: it stays to send them its stop notice."""
         if not isinstance(self.error, PeerError) or self.error.resumable or isinstance(self.error, Excluded):
             return []
         return [n.name for n in self.neighbors.values() if n.may_come and n.name in self.near]
 
     def all_told(self, latecomers: Iterable[str]) -> bool:
-        """Whether all neighbors that are up know why this node stops, and those of `latecomers` that have not come yet."""
+        """Whether all neighbors that are up, and all of `latecomers`, have the stop notice."""
         late = set(latecomers)
         waited = [n for n in self.neighbors.values() if n.up or (n.name in late and n.may_come)]
         return all(n.notice is Notice.DELIVERED for n in waited)
@@ -91,13 +92,13 @@ class Watch:
         if self.views is not None and self.views.saved.program.key != self.view.key:
             raise ViewChanged
 
-    # ------------------------------------------------------------------ views, where a run goes on without lost nodes
+    # ------------------------------------------------------------------ views, with on_loss = "continue"
     def check_losses(self, now: float) -> list[Action]:
-        """Look at the clock: neighbors may be lost, or back. To be called at least at every heartbeat."""
+        """Check timeouts: neighbors may be lost, or back. To be called at least at every heartbeat."""
         if self.views is None or not self.views.begun or self.limits is None or self.error is not None:
             return []
         self._skip_pause(now)
-        # Owners start their nodes again minutes apart: the first one waits longer.
+        # Owners restart their nodes minutes apart: the first one waits longer.
         alone = all(n.answered_at is None for n in self.neighbors.values())
         limit = self.timeouts.start if alone else self.timeouts.peer
         silent = {
@@ -106,7 +107,7 @@ class Watch:
             if n.silent(now, self.started) > limit or self._takes_nothing(n, now)
         }
         hanging = {n.name: why for n in self.neighbors.values() if (why := self._hangs(n, now))}
-        # A view that only votes does not change the program's neighbors, but may have others.
+        # A view that only votes may have other neighbors, but does not change the program's.
         views, said = self.views, self.views.own
         watched = self.near | views.around(said.entered) | views.around(said.view)
         away = silent | hanging.keys()
@@ -119,7 +120,7 @@ class Watch:
         return told + self._follow(down, fallback, now)
 
     def _follow(self, down: Iterable[str], fallback: Iterable[str], now: float) -> list[Action]:
-        """The rules of views.py, and what comes of them."""
+        """Apply the rules of views.py; returns the actions."""
         assert self.views is not None
         before = self.views.kept
         try:
@@ -142,7 +143,7 @@ class Watch:
         )
 
     def _skip_pause(self, now: float) -> None:
-        """A node that was stopped itself, or whose machine slept, has not listened: it cannot say who was silent."""
+        """After a suspended process or machine, silence of neighbors does not count: this node was not listening."""
         gap, self._ticked = now - self._ticked, now
         if gap <= 3 * self.timeouts.beat:
             return
@@ -160,7 +161,7 @@ class Watch:
     def _hear_statuses(self, n: Neighbor, event: events.Heartbeat, now: float) -> list[Action]:
         if self.views is None:
             return []
-        actions = self._call([n.name])  # a fallback neighbor needs us
+        actions = self._call([n.name])  # a fallback neighbor calls this node
         for name, status in event.statuses.items():
             n.has[name] = max(status.version, n.has.get(name, 0))
         ours = event.statuses.get(self.name)
@@ -169,13 +170,13 @@ class Watch:
             return [*actions, *self.fail(Damaged(text), text)]
         if not self.views.add(event.statuses):
             return actions
-        actions += [Send(tuple(self.neighbors), heartbeat=True), WakeProgram()]  # pass it on
+        actions += [Send(tuple(self.neighbors), heartbeat=True), WakeProgram()]  # forward it
         if self.views.begun and self.limits is not None and self.error is None:
             actions += self._follow(self.views.own.down, self.views.own.fallback, now)
         return actions
 
     def _news_of_views(self, n: Neighbor) -> dict[str, Status]:
-        """Statuses that a neighbor may not have; the others come with the next heartbeat if these are many."""
+        """Statuses that a neighbor may not have; if there are many, the next heartbeats have the others."""
         if self.views is None:
             return {}
         news: dict[str, Status] = {}
@@ -191,15 +192,15 @@ class Watch:
         return news
 
     def views_saved(self, kept: Kept) -> list[Action]:
-        """This is on disk: neighbors may hear it, and the program may act on it."""
+        """This is on disk: it may be sent to neighbors, and the program may act on it."""
         assert self.views is not None
         self.views.saved = kept
         return [Send(tuple(self.neighbors), heartbeat=True), WakeProgram()]
 
     def _may_leave(self, here: Iterable[Neighbor], seconds: float) -> bool:
-        """Whether all know the final answer, and these neighbors know that all do; or this node has stayed for so many seconds that it may go.
+        """Whether all know the final answer, and these neighbors know that all do; or this node has waited for so many seconds.
 
-        A node that does not may have lost its neighbors, and look for others by its fallback edges: it finds somebody as long as it looks.
+        A node that lacks the final answer may have lost its neighbors, and call others over its fallback edges; they must still be there.
         """
         views = self.views
         if views is None or seconds >= self._stays:
@@ -213,7 +214,7 @@ class Watch:
         if self.views is not None and self.limits is not None:
             return  # the survivors agree on what to do (check_losses)
         for n in waited:
-            # A neighbor that has made no handshake may only have stayed to say why it stops.
+            # A neighbor without a handshake may be there only to send its stop notice.
             limit = self.timeouts.peer if n.joined and n.answered_at is not None else self.timeouts.start
             silent = n.silent(now, self.started)
             if silent > limit:
@@ -231,7 +232,7 @@ class Watch:
                 )
 
     def _takes_nothing(self, n: Neighbor, now: float) -> bool:
-        """Whether it is alive, but messages do not get through. One that has not come to this view yet need not take any."""
+        """Whether the neighbor is alive, but receives no messages. Before it has entered this view it need not accept any."""
         here = self.views is None or n.heartbeat.view == str(self.view)
         due = here and n.window.unacknowledged and not n.finished and n.answered_at is not None
         return bool(due) and now - n.taken_at > self._patience(n)
@@ -240,22 +241,22 @@ class Watch:
         return self.timeouts.start if n.heartbeat.phase == Phase.MEETING else self.timeouts.peer
 
     def _hangs(self, n: Neighbor, now: float) -> str | None:
-        """Why the program of a neighbor that is alive, and says that it waits for nobody, counts as hanging while this node waits; None if not."""
+        """Why a live neighbor that waits for nobody counts as hanging while this node waits; None if it does not."""
         ended = n.heartbeat.view == str(self.view) and n.heartbeat.phase in (Phase.FINISHING, Phase.FINISHED)
         if not self.waits_for or n.finished or ended or self._awaited(n, n.name in self.missing):
             return None
         return self._stuck(n, self.round_begun, now)
 
     def _stuck(self, n: Neighbor, since: float, now: float) -> str | None:
-        """Why a neighbor that is alive is given up; None as long as it is not."""
+        """Why a live neighbor is given up; None if it is not."""
         if not n.up or n.told is None:
             return None
         waited = now - max(since, n.chunk_at)
         return progress.stuck(n.told, self._awaited(n), waited, self.timeouts.progress, self.timeouts.start, now)
 
     def _awaited(self, n: Neighbor, due: bool = True) -> set[str]:
-        """Whom it can wait for, of those it says: its own neighbors, as far as they are not lost. If its message is due, it waits for this node only
-        if it has not acknowledged all that this node has sent.
+        """The nodes for which its claim to wait is plausible: its own neighbors that are not lost. If its message is
+        due, it can wait for this node only if it has unacknowledged messages of this node.
         """
         known = self.membership.records.get(n.name)
         by_fallback = {name for edge in self.view.fallback if n.name in edge for name in edge}
@@ -265,7 +266,7 @@ class Watch:
 
 
 def _log_views(before: Kept, now: Kept) -> list[Action]:
-    """What an owner should know."""
+    """Log lines for the owner."""
     lines: list[Action] = []
     if now.status.down != before.status.down:
         gone, back = set(now.status.down) - set(before.status.down), set(before.status.down) - set(now.status.down)

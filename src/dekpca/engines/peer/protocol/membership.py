@@ -1,7 +1,7 @@
-"""Membership: what a node has learned about the network, record by record, until it knows all of it.
+"""Membership: a node collects the records of the network until they are complete.
 
-Each node has one record, (name, neighbors, rows), and passes on all records it has. A node that has the record of every name that
-some record lists knows the network: tree, depth and all sizes follow, the same at every node.
+Each node has one record, (name, neighbors, rows), and forwards all records it has. The network is known when there
+is a record for every listed name: tree, depth and all sizes follow, the same at every node.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from ....network import Network, listing, natural_key
 from ..errors import Disagreement, ProtocolError
 
 MOST_NODES = 20_000
-MOST_RECORDS = (1 << 20) - (
-    1 << 16
-)  # bytes: all records fit into one handshake, which is a message of gRPC, with the settings
+MOST_RECORDS = (1 << 20) - (1 << 16)  # bytes: all records fit into one handshake (one gRPC message), with the settings
 
 Record = tuple[tuple[str, ...], int]  # neighbors, rows
 
 
 class Membership:
-    """The records known so far, beginning with the node's own.
+    """The known records, starting with the node's own.
 
     Examples
     --------
@@ -43,11 +41,11 @@ class Membership:
         self.told_by: dict[str, str] = {}
         self._listed_by: dict[str, set[str]] = {}  # name -> nodes whose records list it
         self._missing: set[str] = set()
-        self._bytes: Counter[str] = Counter()  # of the records, by the neighbor that told them
+        self._bytes: Counter[str] = Counter()  # of the records, by the neighbor that sent them
         self.add({name: (tuple(sorted(neighbors, key=natural_key)), rows)}, name)
 
     def add(self, records: Mapping[str, Record], source: str) -> bool:
-        """Take over what is new; returns whether anything was. Raises and takes nothing if records contradict each other, or are too many."""
+        """Add new records; returns whether there were any. Raises, and adds none, if records contradict each other, or are too many."""
         new = {name: record for name, record in records.items() if name not in self.records}
         for name, (around, rows) in records.items():
             known = self.records.get(name)
@@ -65,7 +63,9 @@ class Membership:
             )
         size = sum(size_of(name, around) for name, (around, _) in new.items())
         mentioned = {o for around, _ in new.values() for o in around if o not in self.records and o not in new}
-        first = sum(other not in self._missing for other in [*mentioned, *new])  # names that nobody has mentioned yet
+        first = sum(
+            other not in self._missing for other in [*mentioned, *new]
+        )  # names that no record has mentioned yet
         self._check_room(len(self.records) + len(self._missing) + first, size, source)
         self._check_edges(new)
         for name, (around, _) in new.items():
@@ -79,7 +79,7 @@ class Membership:
         return bool(new)
 
     def _check_room(self, names: int, size: int, source: str) -> None:
-        """Limits for all neighbors together: all that is known must fit into one handshake."""
+        """Limits for all neighbors together: all records must fit into one handshake."""
         together = sum(self._bytes.values()) + size
         if names > MOST_NODES or together > MOST_RECORDS:
             worst = (self._bytes + Counter({source: size})).most_common(1)[0][0]
@@ -89,7 +89,7 @@ class Membership:
             )
 
     def _check_edges(self, new: Mapping[str, Record]) -> None:
-        """Both ends of an edge must list each other, as far as both are known."""
+        """Both ends of an edge must list each other, if both records are known."""
         lists: dict[str, set[str]] = {}
         for name, (around, _) in new.items():
             for other in around:
@@ -103,7 +103,7 @@ class Membership:
                 raise Disagreement(_one_sided(other, name))
 
     def missing(self) -> set[str]:
-        """Nodes that a record lists and that have no record yet."""
+        """Listed nodes without a record."""
         return set(self._missing)
 
     @property
@@ -118,7 +118,7 @@ class Membership:
 
 
 def size_of(name: str, neighbors: Sequence[str]) -> int:
-    """Bytes of a record in a handshake, at most."""
+    """Upper bound on the bytes of a record in a handshake."""
     return 24 + len(name) + sum(2 + len(other) for other in neighbors)
 
 

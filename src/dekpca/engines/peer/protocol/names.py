@@ -1,11 +1,11 @@
-"""Names of nodes: what can stand in a certificate, in a file name and in a log."""
+"""Names of nodes: valid in a certificate, in a file name and in a log."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 
-NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")  # no upper case: DNS names know none
+NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")  # lower case, since DNS names are case-insensitive
 
 
 def name_problem(name: str) -> str | None:

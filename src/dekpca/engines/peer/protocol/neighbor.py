@@ -1,10 +1,10 @@
-"""A neighbor as a state machine. Three things are known of it, each with its own states:
+"""A neighbor as a state machine, with three independent states:
 
-    Stage    what it has told of itself
-    Link     whether it can be reached
-    Notice   whether it knows how this node ends
+    Stage    its own announcements: joined, stopped, finished
+    Link     whether it answers
+    Notice   whether it has the finish or stop notice of this node
 
-TRANSITIONS is all that changes them; docs/protocol.md prints it, and a test compares the two. Everything else here are times and counts.
+Only TRANSITIONS changes them; docs/protocol.md prints the table, and a test compares the two. The other fields are times and counts.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Notice(Enum):
 
 State = Stage | Link | Notice
 
-# (state, event) -> next state. All other events leave a state as it is.
+# (state, event) -> next state. All other events change no state.
 TRANSITIONS: dict[tuple[State, type], State] = {
     (Stage.AWAITED, events.Joined): Stage.JOINED,
     (Stage.AWAITED, events.FinishSaved): Stage.FINISHED,
-    # (AWAITED, StopNotice) is not here: a node that stays only to report an error has not joined.
+    # (AWAITED, StopNotice) is absent: a node that stays only to report an error has not joined.
     (Stage.JOINED, events.StopNotice): Stage.STOPPED,
     (Stage.JOINED, events.FinishSaved): Stage.FINISHED,
     (Stage.STOPPED, events.Joined): Stage.JOINED,
@@ -64,7 +64,7 @@ TRANSITIONS: dict[tuple[State, type], State] = {
 
 @dataclass(eq=False)
 class Neighbor:
-    """What this node knows of a neighbor. Times are those of the caller's clock."""
+    """A neighbor as this node knows it. Times are those of the caller's clock."""
 
     name: str
     fallback: bool = False  # a fallback neighbor
@@ -74,25 +74,25 @@ class Neighbor:
     notice: Notice = Notice.NONE
     window: SendWindow = field(default_factory=SendWindow)
     received: set[int] = field(default_factory=set)  # rounds of its messages that can be read
-    knows: set[str] = field(default_factory=set)  # nodes whose records it has, as far as it said or was told
-    has: dict[str, int] = field(
-        default_factory=dict
-    )  # the versions of statuses that it has, as far as it said or was told
+    knows: set[str] = field(default_factory=set)  # nodes whose records it has: sent by it, or to it
+    has: dict[str, int] = field(default_factory=dict)  # the versions of statuses that it has: sent by it, or to it
     heartbeat: events.Heartbeat = field(default_factory=events.Heartbeat)  # the last one
-    told: Told | None = None  # what that said of its progress
-    silence: tuple[float, float] | None = None  # how long we have not answered it, and when it said so
-    answered_at: float | None = None  # when it last answered us
-    heard_at: float | None = None  # when it first called us
-    chunk_at: float = 0.0  # when a chunk of a message last came
-    taken_at: float = 0.0  # when it last took something of ours, or nothing was left to take
+    told: Told | None = None  # its progress, from that heartbeat
+    silence: tuple[float, float] | None = (
+        None  # seconds since our last answer, as the neighbor reported, and when it did
+    )
+    answered_at: float | None = None  # when it last answered this node
+    heard_at: float | None = None  # when it first called this node
+    chunk_at: float = 0.0  # when the last chunk of a message arrived
+    taken_at: float = 0.0  # when it last acknowledged a message, or none was pending
     stop_reason: str = ""
     trouble: str = ""  # why it cannot be reached
     bytes_sent: int = 0
     bytes_received: int = 0
-    bytes_broken: int = 0  # of messages that ended early, since the last checkpoint
+    bytes_broken: int = 0  # of incomplete messages, since the last checkpoint
 
     def apply(self, event: Any) -> bool:
-        """Take the transitions of an event; returns whether there were any."""
+        """Apply the transitions of an event; returns whether there were any."""
         before = self.stage, self.link, self.notice
         after: Any = [TRANSITIONS.get((state, type(event)), state) for state in before]
         self.stage, self.link, self.notice = after
@@ -108,17 +108,17 @@ class Neighbor:
 
     @property
     def joined(self) -> bool:
-        """Whether there was a handshake since this process started, or it has finished, which a handshake comes before."""
+        """Whether there was a handshake since this process started, or the neighbor has finished, which implies a handshake."""
         return self.stage is not Stage.AWAITED
 
     @property
     def may_come(self) -> bool:
-        """Whether it has not been up yet, as far as we know, and does not know why we stop."""
+        """Whether the neighbor has not been up yet, as far as known, and does not have the stop notice."""
         told = self.stop_reason or self.notice is Notice.DELIVERED or self.finished
         return self.answered_at is None and not told
 
     def silent(self, now: float, started: float) -> float:
-        """For how long messages have not gone both ways."""
+        """Seconds since messages last passed in both directions."""
         ours = now - (started if self.answered_at is None else self.answered_at)
         theirs = 0.0 if self.silence is None else self.silence[0] + now - self.silence[1]
         return max(ours, theirs)

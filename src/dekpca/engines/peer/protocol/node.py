@@ -1,13 +1,13 @@
-"""A node and its neighbors: rounds of messages, limits, and how a run ends. No threads, clocks, sockets or files. losses.py has lost nodes.
+"""A node and its neighbors: rounds of messages, limits, and the end of a run. No threads, clocks, sockets or files. losses.py has lost nodes.
 
-The caller (net/endpoint.py, or a simulator) reports events, does the actions that it gets back, and asks `check_...` now and then, which raise
-what ends the run. A run goes through the phases of events.Phase:
+The caller (net/endpoint.py, or a simulator) reports events, executes the actions that are returned, and calls
+`check_...` regularly, which raise errors that end the run. A run has the phases of events.Phase:
 
     meet           until the membership records of all nodes are known           check_meeting
     begin          limits for messages are known; neighbors may send
-    start_round    what this node sends, and what it expects             check_window, check_waiting
+    start_round    messages to send, and messages expected               check_window, check_waiting
     try_finish     it has its answer: stay until the neighbors have theirs
-    fail           whatever happens, the neighbors are told why                  all_told
+    fail           after any error, the neighbors get a stop notice              all_told
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ __all__ = ["NodeProtocol", "Timeouts"]
 class NodeProtocol(Watch):
     """One node of a run. `received`: rounds of each neighbor's messages that are on disk; `finished`: neighbors known to have finished.
 
-    `views`: None if the run stops when a node is lost. `fallback`: neighbors that are called only if a loss cuts the network. `process`: a number
-    that no other process of this node has had. `wall`: the time, in seconds of the Unix epoch.
+    `views`: None if the run stops when a node is lost. `fallback`: neighbors that are called only if a loss
+    disconnects the network. `process`: a new number for each process of this node. `wall`: the time, in seconds of
+    the Unix epoch.
     """
 
     def __init__(
@@ -50,26 +51,26 @@ class NodeProtocol(Watch):
         self.run, self.settings, self.process = run, settings, process
         self.phase = Phase.MEETING
         self.iteration, self.residual = 0, None  # type: int, float | None
-        self.round = 0  # that the program is in
-        self.through = 0  # nothing up to this round will be asked for again
+        self.round = 0  # of the program
+        self.through = 0  # messages up to this round are not needed again
         self.expected: dict[str, MessageHead] = {}  # messages of this round, by neighbor
-        self.learned_at = now  # the membership grew
+        self.learned_at = now  # last new record
         self.urgent = False  # a checkpoint waits for acknowledgements
         self.finished = False
         self._finished_at = now
-        self._given_up: set[str] = set()  # neighbors that this node, which has its answer, does not wait for
+        self._given_up: set[str] = set()  # neighbors that this node no longer waits for, after its answer
         for other, rounds in (received or {}).items():
             if other in self.neighbors:
                 self.neighbors[other].received.update(rounds)
         for other in finished:
             if other in self.neighbors:
                 self.neighbors[other].apply(events.FinishSaved())
-        # The round that the program had reached before a restart: neighbors may be there still.
+        # The round that the program had reached before a restart: neighbors may still be in it.
         self.round_before = max((r for n in self.neighbors.values() for r in n.received), default=0)
 
     # ------------------------------------------------------------------ events
     def receive(self, name: str, event: Any, now: float) -> list[Action]:
-        """Something happened to a neighbor. Returns what must be done; raises what the neighbor has done wrong."""
+        """Process an event of a neighbor. Returns actions; raises an error if the neighbor broke the protocol."""
         return self._HANDLERS[type(event)](self, self.neighbors[name], event, now)
 
     def _answered(self, n: Neighbor, event: events.Answered, now: float) -> list[Action]:
@@ -97,11 +98,11 @@ class NodeProtocol(Watch):
         if self.error is not None and self.limits is None:
             raise Refused(
                 Refusal.LATER, "this node stops"
-            )  # heartbeats say why; our record may change before we are back
+            )  # heartbeats have the reason; our record may change before a restart
         new = self.membership.add(event.records, n.name)
         n.knows |= event.records.keys()
         if not n.joined:
-            # Silence until now may be that of an earlier process of the neighbor, which only reported an error.
+            # Silence so far may be that of an earlier process of the neighbor, which only reported an error.
             n.silence = None
             n.answered_at = None if n.answered_at is None else now
             self.learned_at = now
@@ -117,13 +118,13 @@ class NodeProtocol(Watch):
 
     def _heartbeat(self, n: Neighbor, event: events.Heartbeat, now: float) -> list[Action]:
         n.heard_at = now if n.heard_at is None else n.heard_at
-        if event.process != n.heartbeat.process:  # started again, it may know nothing
+        if event.process != n.heartbeat.process:  # after a restart it may know nothing
             n.has.clear()
         n.heartbeat, n.silence = event, (event.silence, now)
         n.told = Told(event.idle, event.waits_for, now)
         actions = self._hear_statuses(n, event, now)
-        # Where nodes vote, a neighbor that has finished knows the final answer. It says so again until this node does, too: else it would not be
-        # missed if it died before.
+        # With votes, a neighbor that has finished knows the final answer. It repeats that until this node knows it
+        # too: otherwise its loss before then would go undetected.
         if event.finished and not n.finished and (self.views is None or self.views.own.final is not None):
             actions.append(SaveFinished(n.name))
         if event.stop_reason:
@@ -131,8 +132,8 @@ class NodeProtocol(Watch):
                 actions.append(Log(logging.WARNING, "neighbor stops", {"peer": n.name, "why": event.stop_reason}))
             n.stop_reason = event.stop_reason
             n.apply(events.StopNotice())
-            # A node that stops before it has begun, perhaps with wrong settings, stops only nodes that have not begun either. One that was lost
-            # stops nobody, even if the program has not heard yet that it was.
+            # A node that stops before it has begun, perhaps with wrong settings, stops only nodes that have not
+            # begun either. A lost node stops no other, even if the program does not know of the loss yet.
             views = self.views
             near = self.near if views is None or not views.begun else views.around(views.own.entered)
             heeded = self.limits is None or (event.phase != Phase.MEETING and n.name in near)
@@ -140,11 +141,11 @@ class NodeProtocol(Watch):
                 kind = KINDS.get(event.kind, PeerLost)  # so that all nodes end with the same error
                 actions += self.fail(kind(f"{event.stop_reason} (says node {n.name})"), event.stop_reason)
             if self.error is not None and (event.stops_all or event.kind in KINDS):
-                n.apply(events.StopsToo())  # not if its owner interrupts it: it may come back and wait for us
+                n.apply(events.StopsToo())  # not if its owner interrupts it: it may come back and wait for this node
         return actions
 
     def _heartbeat_answered(self, n: Neighbor, event: events.HeartbeatAnswered, now: float) -> list[Action]:
-        """It knows what that heartbeat said of our end, unless there is something newer to say."""
+        """The neighbor has the notice in that heartbeat, unless a newer notice is due."""
         said = event.sent
         for name, status in said.statuses.items():
             n.has[name] = max(status.version, n.has.get(name, 0))
@@ -169,7 +170,7 @@ class NodeProtocol(Watch):
             return []  # late: the window is of another view
         n.taken_at = self.moved_at = now
         taken = n.window.acknowledge(event.rounds)
-        # Otherwise the program waits for something else.
+        # Otherwise the program waits for another message.
         return [WakeProgram()] if taken and not self.missing and not n.window.unacknowledged else []
 
     def _chunk_sent(self, n: Neighbor, event: events.ChunkSent, now: float) -> list[Action]:
@@ -194,7 +195,7 @@ class NodeProtocol(Watch):
         return []
 
     def _we_refused(self, n: Neighbor, event: events.WeRefused, now: float) -> list[Action]:
-        """Before the program has begun both say what differs, and stop. Later a wrong handshake disturbs nobody."""
+        """Before the program has begun both nodes report the difference, and stop. Later a wrong handshake has no effect."""
         if self.limits is not None:
             return []
         actions = self.fail(event.error)
@@ -204,7 +205,7 @@ class NodeProtocol(Watch):
     def _they_refused(self, n: Neighbor, event: events.TheyRefused, now: float) -> list[Action]:
         if event.why in (Refusal.SETTINGS, Refusal.STRANGER) and self.limits is None:
             actions = self.fail(Disagreement(f"refused by node {n.name}: {event.text}"))
-            n.apply(events.NoticeDelivered())  # it told us
+            n.apply(events.NoticeDelivered())  # it knows already
             return actions
         if event.why is Refusal.MESSAGE:
             text = f"node {n.name} does not take what this node sends: {event.text}; {NEW_RUN}"
@@ -236,10 +237,10 @@ class NodeProtocol(Watch):
         events.FinishSaved: _finish_saved,
     }
 
-    # ------------------------------------------------------------------ what is sent to a neighbor
+    # ------------------------------------------------------------------ messages to a neighbor
     def heartbeat(self, name: str, now: float) -> events.Heartbeat:
-        """What this node says of itself. Why it stops is said until it was heard once: a neighbor that was corrected and started again is not
-        stopped by it.
+        """The heartbeat of this node. The stop notice is sent until it is delivered once, so that it does not stop a
+        neighbor that was corrected and restarted.
         """
         n = self.neighbors[name]
         since = (n.heard_at if n.answered_at is None else n.answered_at) if n.joined else None
@@ -249,7 +250,7 @@ class NodeProtocol(Watch):
             silence=0.0 if since is None else max(0.0, now - since),
             phase=self.phase,
             iteration=self.iteration,
-            # A neighbor that was given up may be without a message, and must not take it for lost on its own disk.
+            # A neighbor that was given up may lack a message, and must not conclude that its own disk lost it.
             finished=self.finished and not n.window.unacknowledged,
             stop_reason=showable(self.cause) if stops else "",
             stops_all=stops_all,
@@ -265,23 +266,23 @@ class NodeProtocol(Watch):
         """Seconds without progress here, or at the nodes that this node waits for."""
         if not self.waits_for:
             return now - self.moved_at
-        if self.limits is None:  # nodes that have not been started yet have start_timeout
+        if self.limits is None:  # start_timeout applies to nodes that have not been started yet
             return 0.0
         awaited = [self.neighbors[name] for name in self.waits_for]
         return min([now - self.moved_at, *(n.told.now(now) if n.up and n.told else 0.0 for n in awaited)])
 
     @property
     def silenced(self) -> bool:
-        """Whether no handshakes are made any more: this node stops, and its record may change before it is back."""
+        """Whether handshakes have ended: this node stops, and its record may change before a restart."""
         return self.error is not None and self.limits is None
 
     def has_news(self, name: str) -> bool:
-        """Whether a neighbor may not know all our records."""
+        """Whether a neighbor may lack some of our records."""
         return not self.neighbors[name].knows.issuperset(self.membership.records)
 
-    # ------------------------------------------------------------------ what a neighbor may do
+    # ------------------------------------------------------------------ checks of a neighbor
     def admit(self, authenticated: str | None, claimed: str, protocol: str, run: str) -> str:
-        """The neighbor that calls, by the name in its certificate and what the call says. Raises Refused for anybody else."""
+        """The calling neighbor, from the name in its certificate and the metadata of the call. Raises Refused for other callers."""
         if authenticated is None:
             raise Refused(Refusal.UNKNOWN, "a certificate without a node's name")
         if authenticated not in self.neighbors:
@@ -298,12 +299,12 @@ class NodeProtocol(Watch):
         return authenticated
 
     def check_view(self, view: Key) -> None:
-        """Raises Refused for a delivery of another view than the program runs in."""
+        """Raises Refused for a delivery of a view other than the program's."""
         if view != self.view.key:
             raise Refused(Refusal.LATER, f"a delivery of view {view[0]}, where this node is in view {self.view.number}")
 
     def accept(self, name: str, head: wire.Head) -> tuple[MessageHead, bool]:
-        """A message that a neighbor begins to send, and whether it is new. Raises ProtocolError before memory or disk is taken for it."""
+        """The header of a message that a neighbor begins to send, and whether it is new. Raises ProtocolError before memory or disk is allocated."""
         assert self.limits is not None
         n, expected = self.neighbors[name], self.expected.get(name)
         if expected is not None and expected.round != head.round:
@@ -319,13 +320,13 @@ class NodeProtocol(Watch):
         return message, True
 
     def has_room(self, name: str, round: int) -> bool:
-        """Whether a message of this round may come now. A neighbor that is far ahead is not read until the program has caught up."""
+        """Whether a message of this round may be received now. A neighbor that is far ahead is not read until the program has caught up."""
         furthest = max(self.round, self.round_before)
         return round <= furthest or sum(r > furthest for r in self.neighbors[name].received) < WAITING
 
     # ------------------------------------------------------------------ the program
     def check_meeting(self, now: float) -> dict[str, Record] | None:
-        """The records of all nodes once they are known, None until then."""
+        """The records of all nodes when complete, None until then."""
         self.raise_error()
         missing = self.membership.missing()
         if not missing:
@@ -369,7 +370,7 @@ class NodeProtocol(Watch):
         return actions
 
     def check_window(self, round: int, now: float) -> bool:
-        """Whether a round may begin: neighbors have acknowledged all but the last rounds. Raises what makes waiting for them useless."""
+        """Whether a round may begin: neighbors have acknowledged all but the last rounds. Raises an error if waiting for them is useless."""
         due = [n for n in self.neighbors.values() if not n.finished]
         late = [n for n in due if next(iter(n.window.unacknowledged), round) <= round - UNSYNCED]
         self.raise_error()
@@ -381,7 +382,7 @@ class NodeProtocol(Watch):
     def start_round(
         self, round: int, sent: Iterable[tuple[str, Any]], expected: Mapping[str, MessageHead], now: float
     ) -> list[Action]:
-        """Begin a round: (neighbor, message) that go out, and what will come from whom."""
+        """Begin a round: (neighbor, message) to send, and the messages expected from neighbors."""
         self.raise_error()
         self.round, self.expected, self.round_begun, self.moved_at = round, dict(expected), now, now
         self.missing = {name for name in expected if round not in self.neighbors[name].received}
@@ -397,7 +398,7 @@ class NodeProtocol(Watch):
         return [Send(tuple(names))] if names else []
 
     def check_waiting(self, name: str, now: float) -> bool:
-        """Whether the message of a neighbor in this round can be read. Raises what makes waiting for it useless."""
+        """Whether the message of a neighbor in this round can be read. Raises an error if waiting for it is useless."""
         n, head = self.neighbors[name], self.expected[name]
         if head.round in n.received:
             self.waits_for = set()
@@ -420,7 +421,7 @@ class NodeProtocol(Watch):
         return False
 
     def forget(self, through: int) -> None:
-        """A checkpoint was written: nothing up to this round will be asked for again."""
+        """A checkpoint was written: messages up to this round are not needed again."""
         self.through = through
         for n in self.neighbors.values():
             n.window.forget()
@@ -428,15 +429,15 @@ class NodeProtocol(Watch):
             n.bytes_broken = 0
 
     def all_acknowledged(self, through: int) -> bool:
-        """Whether the neighbors have on disk all that this node has sent up to this round."""
+        """Whether the neighbors have all messages of this node up to this round on disk."""
         windows = [n.window.unacknowledged for n in self.neighbors.values() if not n.finished]
         return all(next(iter(window), through + 1) > through for window in windows)
 
     # ------------------------------------------------------------------ ends
     def try_finish(self, now: float) -> tuple[list[Action], list[str] | None]:
-        """This node has its answer. Returns the neighbors it does not know to have theirs once it may leave, None until then.
+        """This node has its answer. When it may leave, returns the neighbors that may lack theirs; None until then.
 
-        It says that it has finished only when all that it sent is acknowledged: a neighbor that hears it misses nothing.
+        It sends the finish notice only when all its messages are acknowledged, so that a neighbor with the notice lacks none.
         """
         actions: list[Action] = []
         near = [n for n in self.neighbors.values() if n.name in self.near]
@@ -453,7 +454,7 @@ class NodeProtocol(Watch):
             for n in self.neighbors.values():
                 n.apply(events.WeFinish())
             actions.append(Send(tuple(self.neighbors), heartbeat=True))
-        # A neighbor that has finished and cannot be reached has left: it needs nothing more.
+        # A neighbor that has finished and cannot be reached has left: it needs no more messages.
         left = {n.name for n in here if n.finished and not n.up and silent[n.name] > 2 * self.timeouts.beat}
         done = all((n.finished and n.notice is Notice.DELIVERED) or n.name in left for n in here)
         if self.finished and done and self._may_leave([n for n in here if n.name not in left], now - self._finished_at):
@@ -465,7 +466,7 @@ class NodeProtocol(Watch):
         self.phase, self.round_begun = Phase.FINISHING, now
 
     def enter_view(self) -> View:
-        """The program begins anew, in the view that all its members have accepted. Nothing of an earlier one counts any more."""
+        """The program restarts in a view that all its members have accepted. Messages of earlier views do not count."""
         assert self.views is not None
         self.view = self.views.saved.program
         self.near = self.views.around(self.view)
@@ -478,9 +479,9 @@ class NodeProtocol(Watch):
         return self.view
 
     def check_answer(self, now: float) -> tuple[list[Action], bool]:
-        """The program has ended, and what it received is on disk. Returns whether its answer is final; raises what keeps it from being so.
+        """The program has ended, and received messages are on disk. Returns whether its answer is final; raises an error if it cannot be.
 
-        Neighbors must have all that was sent before this node says that it has its answer.
+        Neighbors must have all messages of this node before it publishes that it has its answer.
         """
         self.raise_error()
         if self.views is None:

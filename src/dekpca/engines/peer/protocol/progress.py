@@ -1,11 +1,13 @@
-"""Which node is stuck. A dead neighbor is found by missing heartbeats; one that is alive and does nothing is found here.
+"""Detection of stuck nodes. Missing heartbeats show a dead neighbor; this module detects one that is alive without progress.
 
-A heartbeat has the seconds since a node last made progress (`idle`), and the nodes whose messages it waits for (`waits_for`). A node makes
-progress when its program begins a round, when a byte of a message comes or goes, and while its program uses the processor: slow computing is
-not stuck. A node that waits makes progress when one of the nodes that it waits for does. So `idle` grows everywhere as soon as one node is stuck,
-and `waits_for` shows which: the node that waits for nobody. Its neighbors give up after `progress_timeout`, and name it.
+A heartbeat has the seconds since a node last made progress (`idle`), and the nodes whose messages it waits for
+(`waits_for`). A node makes progress when its program begins a round, when a byte of a message is sent or received,
+and while its program uses the processor: a slow computation is not stuck. A waiting node makes progress when one of
+the nodes that it waits for does. So when one node is stuck, `idle` grows at all nodes, and `waits_for` identifies
+the stuck node: it waits for nobody. Its neighbors give up after `progress_timeout`, and name it.
 
-A node may lie. One that claims to wait has twice the limit; one that claims to compute, CLAIMS times; a node that waits for such a one, twice that.
+A node may lie. A node that claims to wait has twice the limit; a node that claims to compute, CLAIMS times; a node
+that waits for the latter, twice that.
 """
 
 from __future__ import annotations
@@ -13,26 +15,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-CLAIMS = 10.0  # times progress_timeout: no longer is a node believed to compute, while one message is missing
+CLAIMS = 10.0  # times progress_timeout: limit for a node that claims to compute while a message is missing
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a neighbor has said of its progress."""
+    """The progress that a neighbor has reported."""
 
     idle: float = 0.0  # seconds
     waits_for: tuple[str, ...] = ()
-    at: float = 0.0  # when it said so
+    at: float = 0.0  # time of the report
 
     def now(self, now: float) -> float:
         return self.idle + now - self.at
 
 
 def stuck(told: Told, others: Iterable[str], waited: float, limit: float, patience: float, now: float) -> str | None:
-    """Why a neighbor is given up; None as long as it is not.
+    """Why a neighbor is given up; None if it is not.
 
-    `waited`: seconds since anything of the missing message came. `others`: nodes it claims to wait for, as far as that can be true. `patience`:
-    seconds that a computing node has at least.
+    `waited`: seconds since the last byte of the missing message. `others`: nodes it claims to wait for, if
+    plausible. `patience`: minimum seconds for a computing node.
 
     Examples
     --------

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-MOST_TEXT = 1000  # characters of a text that is shown to people
+MOST_TEXT = 1000  # characters of a displayed text
 
 
 def is_showable(text: str, most: int = MOST_TEXT) -> bool:
-    """Whether a neighbor's text may be shown as it is."""
+    """Whether a neighbor's text may be displayed unchanged."""
     return len(text) <= most and text.isprintable()
 
 
 def showable(text: str, most: int = MOST_TEXT) -> str:
-    """Any text, made showable.
+    """Any text, made safe to display.
 
     >>> showable("stopped,\\nby \\x1b[31mits owner")
     'stopped, by ?[31mits owner'

@@ -1,4 +1,4 @@
-"""Views and statuses on the wire and on disk; what comes from there is checked."""
+"""Encoding of views and statuses for the wire and the disk, with checks when decoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_NUMBER = 1 << 40  # of views, and versions of a status
 
 
 def parse_key(text: str) -> Key:
-    """A view by its text, as `str(view)` writes it.
+    """The key of a view from its text, as in `str(view)`.
 
     >>> parse_key("3 oslo"), parse_key("0")
     ((3, 'oslo'), (0, ''))

@@ -1,29 +1,30 @@
-"""Who goes on when nodes are lost (on_loss = "continue"): the survivors agree on a view, and at the end on whose answer is the answer.
+"""Agreement when nodes are lost (on_loss = "continue"): the survivors agree on a view, and at the end on the final answer.
 
-A view is a set of nodes that compute together, and the edges they use. View 0 is the whole network. Views are numbered; equal numbers go by the name
-of the proposer. Every node says a `Status` of itself, with the newest view that it has accepted. Statuses are passed on from neighbor to neighbor,
-the newest of each node counts, and a node says nothing that is not on its disk. So lost, repeated and late heartbeats change nothing, and a restarted
-node keeps its promises.
+A view is a set of nodes that compute together, and the edges they use. View 0 is the whole network. Views are
+ordered by number, then by the name of the proposer. Every node publishes a `Status`, with the newest view that it
+has accepted. Neighbors forward statuses, the newest of each node counts, and a status is on disk before it is sent.
+So lost, repeated and late heartbeats do no harm, and a restarted node keeps its promises.
 
-    accept    a node accepts any later view that it is in, if that is within the view it has entered, and meets the quorum
-    propose   nodes can reach each other if a path of edges leads from one to the other that neither end of an edge says is down. The first by
-              name of those that can proposes a view of them: it accepts it
-    enter     all members of a view have accepted it, and no later one. If none of them has voted, the program begins anew there; else they
-              only vote
+    accept    a node accepts any later view that includes it, is a subset of the view it has entered, and has the quorum
+    propose   nodes can reach each other by paths of edges that neither end lists as down. Of these nodes the first by
+              name proposes a view of them: it accepts it
+    enter     all members of a view have accepted it, and no later one. If none of them has voted, the program restarts
+              there; else they only vote
     answer    the program has ended, and all messages are acknowledged and on disk
     vote      all members have the answer of the view. Once in each view
-    final     more than half of all nodes of the run have voted in the same view: nothing can change it
+    final     more than half of all nodes of the run have voted in the same view: the answer cannot change
 
-Three words for an end, in this order:
+Three states at the end, in this order:
 
     `answered`  this node has the answer of a view; a later view may replace it
     `final`     that answer is the answer of the run; saved, then the model is written
-    `finished`  a neighbor may leave: it knows the final answer, and all that it sent is acknowledged (heartbeats say so)
+    `finished`  a neighbor may leave: it knows the final answer, and all its messages are acknowledged (in heartbeats)
 
-This is Paxos with views as ballots. A view needs more than half of the nodes, all of which promise, by accepting it, not to vote in an earlier one.
-A member that has voted says so. If one has, the new view computes nothing: its members vote for the answer of the latest vote, which they all have.
-So an answer that may be final anywhere stays the answer, and two groups never finish with different ones. A node that was left out is told
-(`Excluded`); nodes that cannot reach the quorum stop (`BelowQuorum`).
+This is Paxos with views as ballots. A view needs more than half of the nodes; by accepting it they promise not to
+vote in an earlier one. A status has the last vote. If a member has voted, the new view computes nothing: its members
+vote for the answer of the latest vote, which they all have. So an answer that may be final at some node stays the
+answer, and two groups never finish with different ones. An excluded node is told (`Excluded`); nodes without a
+quorum stop (`BelowQuorum`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from ..errors import BelowQuorum, Disagreement, Excluded, PeerError, ProtocolErr
 from .membership import Record
 
 Key = tuple[int, str]  # of a view: its number, and the name of its proposer
-Edge = tuple[str, str]  # the first by name first
+Edge = tuple[str, str]  # sorted by name
 NOTHING_TO_DO = (
     "Nothing can be done in this run: delete the folder; to take part, agree with the others on a new run, "
     "with another run id and other folders"
@@ -61,7 +62,7 @@ class Vote(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """Who computes together: all nodes but `lost`, along all edges but `broken`, and along `fallback` ones."""
+    """Nodes that compute together: all except `lost`, along all edges except `broken`, and along `fallback` edges."""
 
     number: int = 0
     proposer: str = ""
@@ -87,40 +88,40 @@ class View:
 
 @dataclass(frozen=True)
 class Status:
-    """What a node says of itself to everybody. The latest version counts."""
+    """The published state of a node. The latest version counts."""
 
     version: int = 0
     view: View = field(default_factory=View)  # the newest that it has accepted
     entered: View = field(default_factory=View)  # the newest that it has entered
     answered: Key | None = None  # the view whose answer it has
     vote: Vote | None = None  # its last
-    final: Key | None = None  # the view whose answer is the answer
+    final: Key | None = None  # the view whose answer is final
     down: tuple[str, ...] = ()  # neighbors that are silent, or hang (losses.py)
     fallback: tuple[str, ...] = ()  # fallback neighbors that it has called, and that answer
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What must be on disk before anybody hears of it."""
+    """State that must be on disk before it is sent."""
 
     status: Status = field(default_factory=Status)
-    program: View = field(default_factory=View)  # the view that its program runs in, or has run in
+    program: View = field(default_factory=View)  # the view in which its program runs, or has run
 
 
 @dataclass(frozen=True)
 class Quorum:
-    """What must remain: so many nodes (default: more than half of them), and this share of all rows."""
+    """The required remainder: so many nodes (default: more than half), and this share of all rows."""
 
     nodes: int | None = None
     rows: float = 0.0
 
 
 class ViewChanged(Exception):
-    """The program must begin anew, in another view. No error: whoever drives the program catches it."""
+    """The program must restart in another view. Not an error: the driver of the program catches it."""
 
 
 class Views:
-    """What a node knows of views. `update` follows the rules above as far as they lead.
+    """The views that a node knows. `update` applies the rules above until nothing changes.
 
     Examples
     --------
@@ -142,22 +143,22 @@ class Views:
     def __init__(self, name: str, quorum: Quorum, kept: Kept | None = None, settle: float = 0.0):
         self.name, self.quorum, self.settle = name, quorum, settle
         self.kept = kept or Kept()
-        self.saved = self.kept  # as far as it is on disk
-        if self.kept.status.version:  # started again: what was down may be up
+        self.saved = self.kept  # the part that is on disk
+        if self.kept.status.version:  # after a restart: nodes that were down may be up
             again = replace(self.own, version=self.own.version + 1, down=(), fallback=())
             self.kept = replace(self.kept, status=again)
         self.statuses: dict[str, Status] = {}  # of the others
         self.records: Mapping[str, Record] = {}
-        self.reach: set[str] = set()  # neighbors and fallback neighbors, the edges that this node can use
-        self.unreachable = False  # nodes beyond the lost ones cannot be reached: fallback neighbors are called
+        self.reach: set[str] = set()  # neighbors and fallback neighbors that this node can use
+        self.unreachable = False  # the loss disconnects other nodes: fallback neighbors are called
         self._cut_since: float | None = None
         self._below_since: float | None = None
-        self._talking_since: float | None = None  # a node that would be lost has said something new
-        self._news: dict[str, tuple[int, float]] = {}  # the versions of statuses, and since when they are known
+        self._talking_since: float | None = None  # a node that would be excluded has a new status
+        self._news: dict[str, tuple[int, float]] = {}  # the versions of statuses, and when they arrived
 
     @property
     def waits(self) -> bool:
-        """Whether time alone can change something."""
+        """Whether time alone can trigger a rule."""
         return any(since is not None for since in (self._cut_since, self._below_since, self._talking_since))
 
     @property
@@ -191,7 +192,7 @@ class Views:
         return sum(self.records[name][1] for name in names)
 
     def edges(self, view: View) -> set[Edge]:
-        """That the members of a view use."""
+        """The edges that the members of a view use."""
         without = view.without
         inside = {edge for edge in self._edges if not without.intersection(edge)}
         return inside.difference(view.broken).union(view.fallback)
@@ -222,7 +223,7 @@ class Views:
         return self.own if name == self.name else self.statuses.get(name, Status())
 
     def add(self, statuses: Mapping[str, Status]) -> bool:
-        """What neighbors pass on; returns whether any of it is new. Raises ProtocolError if it is about nodes that are not of this run."""
+        """Add forwarded statuses; returns whether any is new. Raises ProtocolError if they name nodes that are not in this run."""
         if self.begun and not all(self.knows(name, status) for name, status in statuses.items()):
             raise ProtocolError("a status of a node, or about nodes, that are not in the network")
         new = {n: s for n, s in statuses.items() if n != self.name and s.version > self.status(n).version}
@@ -230,7 +231,7 @@ class Views:
         return bool(new)
 
     def knows(self, name: str, status: Status) -> bool:
-        """Whether all that a status names is in the network."""
+        """Whether all nodes and edges of a status are in the network."""
         views = (status.view, status.entered)
         edges = [edge for view in views for edge in (*view.broken, *view.fallback)]
         named = {name, *status.down, *status.fallback, *(end for edge in edges for end in edge)}
@@ -238,7 +239,7 @@ class Views:
 
     # ------------------------------------------------------------------ rules
     def update(self, down: Iterable[str], fallback: Iterable[str], wall: float, now: float) -> None:
-        """Follow the rules. `down`, `fallback`: as in a status; `wall`: seconds of the Unix epoch. Raises what ends the run for this node."""
+        """Apply the rules. `down`, `fallback`: as in a status; `wall`: seconds of the Unix epoch. Raises errors that end the run for this node."""
         if self.own.final is not None or not self.begun:
             return
         before = self.kept
@@ -254,7 +255,7 @@ class Views:
             self._say(version=before.status.version + 1)
 
     def answer(self, view: Key) -> None:
-        """The program has ended in this view. That counts unless it must begin anew in another one."""
+        """The program has ended in this view. Ignored if it must restart in another one."""
         if view == self.kept.program.key and view != self.own.answered:
             self._say(answered=view, version=self.own.version + 1)
 
@@ -266,7 +267,7 @@ class Views:
         later = view.key > self.own.view.key and self.name in members and members <= self.members(self.own.entered)
         if not later or not self.has_quorum(members):
             return False
-        edges = self.edges(view)  # a member that lies may have proposed it
+        edges = self.edges(view)  # a malicious member may have proposed it
         return self.around(view) <= self.reach and _component(self.name, edges) == members
 
     def _accept(self) -> None:
@@ -278,7 +279,7 @@ class Views:
         return all(self.status(name).view.key == view.key for name in self.members(view))
 
     def _outcome(self, view: View) -> Key | None:
-        """The view whose answer the members of a view, all of whom have accepted it, must vote for; None: they compute one."""
+        """The view whose answer the members of an accepted view must vote for; None: they compute one."""
         votes = [vote for name in self.members(view) if (vote := self.status(name).vote) is not None]
         return max(votes).answer if votes else None
 
@@ -298,7 +299,7 @@ class Views:
             )
 
     def _vote(self) -> None:
-        """In the view that this node has entered, unless it has accepted a later one."""
+        """Vote in the view that this node has entered, unless it has accepted a later one."""
         view = self.own.entered
         if self.own.view.key != view.key or (self.own.vote is not None and self.own.vote.ballot == view.key):
             return
@@ -321,7 +322,7 @@ class Views:
                 theirs = (
                     status.vote.answer if status.vote is not None and status.vote.ballot == status.entered.key else None
                 )
-                if theirs is None or theirs != self.own.answered:  # else they vote for what this node has, too
+                if theirs is None or theirs != self.own.answered:  # else they vote for this node's answer, too
                     raise Excluded(self._left_out("go on", status.entered))
 
     def _finished_without(self, answer: Key) -> str:
@@ -346,7 +347,7 @@ class Views:
 
     # ------------------------------------------------------------------ proposals
     def _reached(self, entered: View) -> tuple[set[str], View, bool]:
-        """Members that this node can reach, the view of them, and whether nodes beyond the lost ones are cut off."""
+        """Members that this node can reach, the view of them, and whether the loss disconnects other nodes."""
         members, edges = self.members(entered), self.edges(entered)
         down = {_edge(name, other) for name in members for other in self.status(name).down}
         up = edges - down
@@ -371,7 +372,7 @@ class Views:
         return reached, view, bool(missing - silent)
 
     def _talks(self, names: Iterable[str], now: float) -> bool:
-        """Whether one of these nodes has said something new a moment ago: a neighbor of it hangs, say, and others will find that out, too."""
+        """Whether one of these nodes has published a new status recently: its neighbor may hang, which other nodes will detect."""
         for name, status in self.statuses.items():
             if self._news.get(name, (0, 0.0))[0] != status.version:
                 self._news[name] = status.version, now
@@ -379,7 +380,7 @@ class Views:
 
     def _propose(self, wall: float, now: float) -> None:
         entered = max((status.entered for status in (self.own, *self.statuses.values())), key=lambda view: view.key)
-        # Else it waits for what the others vote for, as long as it hears of them.
+        # Else it waits for the votes of the others, as long as statuses arrive.
         member = self.name in self.members(entered)
         reached, wanted, self.unreachable = self._reached(entered if member else self.own.entered)
         self._cut_since = (now if self._cut_since is None else self._cut_since) if self.unreachable else None
@@ -425,7 +426,7 @@ def _edge(a: str, b: str) -> Edge:
 
 
 def _component(start: str, edges: set[Edge]) -> set[str]:
-    """The nodes that paths of these edges lead to."""
+    """The connected component of a node along these edges."""
     near: dict[str, list[str]] = {}
     for a, b in edges:
         near.setdefault(a, []).append(b)

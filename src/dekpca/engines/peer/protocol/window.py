@@ -6,11 +6,11 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-REMEMBERED = 64  # acknowledgements by which a neighbor that lost its folder is known
+REMEMBERED = 64  # recent acknowledgements, to detect a neighbor that lost its folder
 
 
 class SendWindow:
-    """What was sent, and what of it the neighbor has.
+    """Sent messages, and which of them the neighbor has.
 
     Examples
     --------
@@ -29,8 +29,8 @@ class SendWindow:
 
     def __init__(self) -> None:
         self.unacknowledged: OrderedDict[int, Any] = OrderedDict()  # round -> message
-        self.acknowledged: set[int] = set()  # rounds, as far as remembered
-        self.through = 0  # the neighbor needs nothing up to this round
+        self.acknowledged: set[int] = set()  # recent rounds
+        self.through = 0  # the neighbor needs no messages up to this round
 
     def put(self, round: int, message: Any) -> bool:
         """Returns whether the neighbor needs this message."""
@@ -40,17 +40,17 @@ class SendWindow:
         return True
 
     def pending(self, after: int) -> list[tuple[int, Any]]:
-        """Messages of later rounds that are to be sent."""
+        """Messages of later rounds to send."""
         return [(round, message) for round, message in self.unacknowledged.items() if round > after]
 
     def acknowledge(self, rounds: Iterable[int]) -> list[int]:
-        """Returns those that were waited for."""
+        """Returns the rounds that were unacknowledged."""
         taken = [round for round in rounds if self.unacknowledged.pop(round, None) is not None]
         self.acknowledged.update(taken)
         return taken
 
     def reopen(self, through: int, held: frozenset[int]) -> list[int]:
-        """The neighbor says what it has; returns the rounds that it has acknowledged and lost since."""
+        """Process the neighbor's opening; returns the rounds that it has acknowledged and lost since."""
         lost = sorted(round for round in self.acknowledged if round > through and round not in held)
         self.acknowledged |= held
         self.through = max(self.through, through)
@@ -59,5 +59,5 @@ class SendWindow:
         return lost
 
     def forget(self) -> None:
-        """Remember the latest acknowledgements only."""
+        """Keep only the latest acknowledgements."""
         self.acknowledged = set(sorted(self.acknowledged)[-REMEMBERED:])

@@ -1,1 +1,1 @@
-"""What a node keeps on disk."""
+"""Storage of a node on disk."""

@@ -1,7 +1,7 @@
 """Values as bytes and back, without pickle: arrays, numbers, texts, lists, tuples, dicts, and dataclasses from a list.
 
-A file is one line that says what it is, a JSON skeleton of the value, the arrays one after the other, and a SHA-256 of all that comes
-before it: a file cut short, or with a bit flipped, is refused. Arrays are read as they were written, bit for bit.
+A file has one line with its type, a JSON skeleton of the value, the concatenated arrays, and a SHA-256 of everything
+before it: a file that is truncated, or has a flipped bit, is refused. Arrays are read bit for bit as written.
 """
 
 from __future__ import annotations
@@ -64,12 +64,18 @@ CLASSES = {
         State,
     )
 }
-MENDED = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # these are no damage
+MENDED = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+}  # not damage: the owner can correct these
 SIMPLE = (bool, int, float, str, type(None))
 
 
 def flatten(value: Any) -> tuple[str, list[np.ndarray]]:
-    """The JSON skeleton of a value, and the arrays that it is made of.
+    """The JSON skeleton of a value, and its arrays.
 
     Examples
     --------
@@ -91,7 +97,7 @@ def _flatten(value: Any, arrays: list[np.ndarray], seen: dict[int, int]) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.str not in DTYPES:
             raise TypeError(f"an array of dtype {value.dtype} cannot be stored; known are {', '.join(sorted(DTYPES))}")
-        if id(value) not in seen:  # what is one array stays one
+        if id(value) not in seen:  # a shared array stays shared
             seen[id(value)] = len(arrays)
             arrays.append(value)
         return {"a": seen[id(value)]}
@@ -138,7 +144,7 @@ def raw_bytes(a: np.ndarray) -> memoryview:
 
 
 def take_bytes(buffers: deque[memoryview], size: int) -> list[memoryview]:
-    """The next `size` bytes of what lies in several buffers, which are left without them.
+    """Remove the next `size` bytes from several buffers.
 
     Examples
     --------
@@ -159,7 +165,7 @@ def take_bytes(buffers: deque[memoryview], size: int) -> list[memoryview]:
 
 
 def same(a: tuple[str, list[np.ndarray]], b: tuple[str, list[np.ndarray]]) -> bool:
-    """Whether two flattened values are made of the very same arrays."""
+    """Whether two flattened values consist of the same array objects."""
     return a[0] == b[0] and len(a[1]) == len(b[1]) and all(x is y for x, y in zip(a[1], b[1], strict=True))
 
 
@@ -175,7 +181,7 @@ class _Hashed:
 def write_to(file: Any, flat: tuple[str, list[np.ndarray]]) -> None:
     """To anything with a method `write`."""
     skeleton, arrays = flat
-    # products of arrays that lie otherwise in memory may round otherwise, so that is kept too
+    # strides are kept too: products of arrays with other strides may round differently
     listed = [
         {"dtype": a.dtype.str, "shape": a.shape, "strides": None if a.flags.c_contiguous else a.strides} for a in arrays
     ]
@@ -190,7 +196,7 @@ def write_to(file: Any, flat: tuple[str, list[np.ndarray]]) -> None:
 
 
 def write(path: Path, flat: tuple[str, list[np.ndarray]]) -> None:
-    """To a file that is either wholly there or not at all."""
+    """Write a file atomically."""
     with atomic_write(path) as file:
         write_to(file, flat)
 
@@ -207,7 +213,7 @@ def read(path: Path) -> Any:
 
 
 def read_from(file: Any, size: int, path: str) -> Any:
-    """From a stream of `size` bytes; `path` is how errors call it."""
+    """From a stream of `size` bytes; `path` is its name in errors."""
     start = file.read(len(MAGIC) + LENGTH.size)
     digest = hashlib.sha256(start)
     if len(start) < len(MAGIC) + LENGTH.size or not start.startswith(MAGIC):
@@ -223,7 +229,7 @@ def read_from(file: Any, size: int, path: str) -> Any:
         fits = sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for dtype, shape, _ in listed) == array_size
         if not fits or any(dtype.str not in DTYPES for dtype, _, _ in listed):
             raise ValueError
-    except (ValueError, KeyError, TypeError) as error:  # before the digest is known to be right, anything may be there
+    except (ValueError, KeyError, TypeError) as error:  # before the digest is checked, the content is arbitrary
         raise Damaged(f"{path}: its header is damaged") from error
     arrays = []
     for dtype, shape, _ in listed:
@@ -241,7 +247,7 @@ def read_from(file: Any, size: int, path: str) -> Any:
 
 
 def _laid_out(a: np.ndarray, strides: list[int]) -> np.ndarray:
-    """The same numbers at other distances in memory."""
+    """The same numbers with other strides."""
     reach = [(n - 1) * s for n, s in zip(a.shape, strides, strict=True)]
     start = -sum(r for r in reach if r < 0)
     if a.size == 0:

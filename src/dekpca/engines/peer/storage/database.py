@@ -1,11 +1,11 @@
-"""The SQLite database of a run. SQLite keeps what was committed through a crash or a power cut; this module adds what it does not do.
+"""The SQLite database of a run. Committed data survives a crash or a power cut; this module adds what SQLite lacks.
 
 - Files have mode 600 whatever the umask (SQLite gives its write-ahead log the mode of the database).
-- Damage is found: SQLite checks its structure, but no content. So every row has a checksum.
+- Damage is detected: SQLite checks its structure, but not the content. So every row has a checksum.
 - Errors have the types of this package: Damaged, or an OSError that names the file.
 
-One connection, used by one thread at a time (`lock`). What was written can be read by the connection at once; it survives `kill -9` and a power
-cut after `commit`, which syncs (synchronous=FULL).
+One connection, used by one thread at a time (`lock`). The connection can read written data at once; the data
+survives `kill -9` and a power cut after `commit`, which syncs (synchronous=FULL).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..errors import NEW_RUN, Damaged
 
 FILE = "run.db"
 PAGE = 1 << 14  # bytes; most rows are blobs of up to 256 KiB, some are small messages
-MOST_LOG = 1 << 26  # bytes of the write-ahead log, after which it is copied to the database and begun anew
+MOST_LOG = 1 << 26  # bytes of the write-ahead log, after which it is copied to the database and restarted
 PRAGMAS = (
     f"page_size={PAGE}",
     "journal_mode=WAL",
@@ -69,11 +69,11 @@ class Database:
                 raise
 
     def close(self) -> None:
-        """What is not committed is rolled back. The write-ahead log stays as it is, as after `kill -9`: the last connection that may write would
-        copy it to the database and sync both. So the last one is another, which may only read.
+        """Uncommitted data is rolled back. The write-ahead log stays, as after `kill -9`: the last connection with
+        write access would copy it to the database and sync both. So a read-only connection is closed last.
         """
         with self.lock, ExitStack() as last:
-            with suppress(sqlite3.Error):  # then the log is copied
+            with suppress(sqlite3.Error):  # if this fails, the log is copied
                 reader = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
                 last.callback(reader.close)
                 reader.execute("SELECT count(*) FROM fact").fetchall()
@@ -87,16 +87,16 @@ class Database:
             self._connection.execute(statement, values)
 
     def commit(self) -> None:
-        """Returns when everything written is on disk."""
+        """Returns when all writes are on disk."""
         with self.lock, self.translated():
             if self._connection.in_transaction:
                 self._connection.execute("COMMIT")
 
     def wipe(self, tables: Sequence[str]) -> None:
-        """Delete the content of tables so that nothing of it is left in the files. Returns when that is on disk."""
+        """Delete the content of tables, and overwrite it in the files. Returns when that is on disk."""
         with self.lock, self.translated():
             self.commit()
-            self._connection.execute("PRAGMA secure_delete=ON")  # pages that become free are overwritten
+            self._connection.execute("PRAGMA secure_delete=ON")  # overwrite freed pages
             try:
                 self._overwrite_free_pages()
                 for table in tables:
@@ -107,7 +107,7 @@ class Database:
                 self._connection.execute("PRAGMA secure_delete=OFF")
 
     def _overwrite_free_pages(self) -> None:
-        """Pages of what was deleted before keep their content until they are used again: here by zeros, which are deleted at once."""
+        """Pages freed earlier keep their content until they are reused: here by zeros, which are deleted at once."""
         while (free := self.read("PRAGMA freelist_count")[0][0]) > 0:
             self.write("INSERT INTO value VALUES ('', NULL, zeroblob(?))", [min(free, MOST_LOG // PAGE) * PAGE])
         self.write("DELETE FROM value WHERE name = ''")
@@ -117,7 +117,7 @@ class Database:
             return self._connection.execute(statement, values).fetchall()
 
     def each(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        """One row after the other, for rows that are large together. Nobody else may use the database meanwhile."""
+        """Iterate over rows, for rows that are large together. No other thread may use the database meanwhile."""
         with self.lock, self.translated():
             yield from self._connection.execute(statement, values)
 

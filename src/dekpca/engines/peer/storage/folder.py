@@ -1,18 +1,19 @@
-"""The folder of a run: what a node needs to go on after it was killed.
+"""The folder of a run: the data that a node needs to resume after it was killed.
 
     lock             held by the process that runs the node
     run.db           messages of the neighbors, the last two checkpoints, and facts:
-      run              which run, which node, which settings and data: they must not change
+      run              run id, node, settings and fingerprint of the data: they must not change
       network          the membership records of all nodes, once all are known
       seed             private randomness of this node
       finished         neighbors that have their answer
-      checkpoints      [generation, round, generation of what was learned in set-up], oldest first
-      views            what this node has promised about views (protocol/views.py), and the view that its program runs in
-      view             the view that messages and checkpoints are of
-      trimmed          messages before the oldest checkpoint were deleted: the run cannot begin from its start again
+      checkpoints      [generation, round, generation of the data from set-up], oldest first
+      views            the promises of this node about views (protocol/views.py), and the view of its program
+      view             the view of the messages and checkpoints
+      trimmed          messages before the oldest checkpoint were deleted: the run cannot restart from the beginning
 
-A restart takes the newest good checkpoint and runs the program from there; what it receives comes from the message log, what it sends is sent
-again. So a checkpoint is written only when the neighbors have acknowledged all that was sent before it.
+A restart runs the program from the newest intact checkpoint. Received messages come from the message log; its own
+messages are sent again. So a checkpoint is written only when the neighbors have acknowledged all messages sent
+before it.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from .messages import MessageLog
 
 log = logging.getLogger("dekpca.peer")
 
-COPIES = ("a", "b")  # of what was learned in set-up: it is written once, and both checkpoints need it
+COPIES = ("a", "b")  # of the data from set-up: it is written once, and both checkpoints need it
 KEPT = 2  # checkpoints
 PART = 1 << 20  # bytes of a value in one row
 
 
 @dataclass
 class Saved:
-    """Where a run stands: all that is needed to go on."""
+    """The state of a run: all that is needed to resume."""
 
     round: int = 0
     known: Any = None
@@ -73,17 +74,17 @@ class RunFolder:
             self._lock.close()
             raise ValueError(f"{path}: another process runs this node; end it first, or use another folder") from error
         self._open: list[Callable[[], None]] = [self._lock.close]
-        self._kept: list[tuple[int, int, int]] = []  # generation, round, generation of what is known; oldest first
+        self._kept: list[tuple[int, int, int]] = []  # generation, round, generation of `known`; oldest first
         self._known: tuple[int, Any] | None = None  # generation and flattened value last written
 
     def open(self, facts: Mapping[str, str]) -> Saved:
-        """Begin the run that these facts describe, or go on with it; returns where it stands. Raises Changed or Damaged."""
+        """Begin or resume the run that these facts describe; returns its state. Raises Changed or Damaged."""
         for left in self.path.glob(PARTIAL.format("*")):
             left.unlink()
         self.database = Database(self.path)
         self._open.append(self.database.close)
         self.claim(facts)
-        if (self._fact("view") or str(View())) != str(self.views.program):  # killed before it could
+        if (self._fact("view") or str(View())) != str(self.views.program):  # killed before `wipe` was complete
             self._forget_view(self.views.program)
         self.messages = MessageLog(self.database)
         self._open.append(lambda: self.messages.close())
@@ -95,7 +96,7 @@ class RunFolder:
 
     # ------------------------------------------------------------------ facts
     def claim(self, facts: Mapping[str, str]) -> None:
-        """Begin the run that these facts describe, or go on with it."""
+        """Begin or resume the run that these facts describe."""
         before = self._fact("run")
         if before is None:
             self._keep("run", dict(facts))
@@ -114,7 +115,7 @@ class RunFolder:
             )
 
     def private_seed(self) -> int:
-        """Randomness that nobody else knows, the same after a restart."""
+        """A secret seed of this node, the same after a restart."""
         seed = self._fact("seed")
         if seed is None:
             seed = secrets.randbits(120)
@@ -122,23 +123,23 @@ class RunFolder:
         return int(seed)
 
     def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """Randomness that nobody else knows, for the program in this view; the same after a restart, and gone with the view."""
+        """A secret of this node for the program in this view; the same after a restart, and deleted with the view."""
         kept = f"secret-{name}"
         if self.database.read("SELECT 1 FROM value WHERE name = ? LIMIT 1", [kept]):
             return bytes(self._read(kept).tobytes())
         made = make()
-        with self.database.lock:  # the thread that writes messages must not commit a part of it
+        with self.database.lock:  # the writer thread must not commit a part of it
             self._write(kept, codec.flatten(np.frombuffer(made, dtype=np.uint8)))
             self.database.commit()  # before it is used
         return made
 
     def forget_secrets(self) -> None:
-        """The run is over: nothing under masks that anybody kept can be opened by who finds this folder."""
+        """The run is over: after this, the folder cannot be used to unmask recorded sums."""
         self.database.wipe(["value"])
 
     @property
     def records(self) -> dict[str, Record]:
-        """Of all nodes, if they were all known once."""
+        """The records of all nodes, if they were complete."""
         return {name: (tuple(around), rows) for name, (around, rows) in (self._fact("network") or {}).items()}
 
     def keep_records(self, records: Mapping[str, Record]) -> None:
@@ -165,7 +166,7 @@ class RunFolder:
         self._keep("views", [base64.b64encode(part).decode() for part in pack_kept(name, kept)])
 
     def wipe(self, view: View) -> None:
-        """The program begins anew in this view: messages and checkpoints of an earlier one, which hold rows of lost nodes, are deleted."""
+        """The program restarts in this view: messages and checkpoints of an earlier one, which hold rows of lost nodes, are deleted."""
         self.messages.close()
         self._forget_view(view)
         self.messages = MessageLog(self.database)
@@ -175,7 +176,7 @@ class RunFolder:
         for name in ("checkpoints", "trimmed"):
             self.database.write("DELETE FROM fact WHERE name = ?", [name])
         self._kept, self._known = [], None
-        self._keep("view", str(view))  # last: killed before, this is done again
+        self._keep("view", str(view))  # last: if killed before, the wipe is repeated
 
     def _fact(self, name: str) -> Any:
         value = self.database.fact(name)
@@ -188,11 +189,11 @@ class RunFolder:
     # ------------------------------------------------------------------ checkpoints
     @property
     def through(self) -> int:
-        """Nothing up to this round will be asked for again, whichever of the kept checkpoints is used."""
+        """Messages up to this round are not needed by any stored checkpoint."""
         return self._kept[0][1] if self._kept and self._fact("trimmed") else 0
 
     def load(self) -> Saved:
-        """The newest good checkpoint, or the start."""
+        """The newest intact checkpoint, or the start."""
         kept = [(int(g), int(r), int(k)) for g, r, k in self._fact("checkpoints") or []]
         found: Saved | None = None
         for generation, round, known in reversed(kept):
@@ -227,7 +228,7 @@ class RunFolder:
         self._keep("checkpoints", self._kept)
 
     def trim(self) -> None:
-        """Delete what is not needed any more. Neighbors must know `through` before: they would take what is missing for lost."""
+        """Delete messages that are not needed. Neighbors must know `through` first: otherwise missing messages would count as lost."""
         if self.through:
             names = [f"checkpoint-{g}" for g, _, _ in self._kept]
             names += [f"known-{k}.{copy}" for k in {k for _, _, k in self._kept} for copy in COPIES]
@@ -270,7 +271,7 @@ class _Parts(io.RawIOBase):
         return len(data)
 
     def readinto(self, into: Any) -> int:
-        """From the row that begins here or before."""
+        """Read from the row that contains this position."""
         found = self.database.read(
             "SELECT start, data FROM value WHERE name = ? AND start <= ? ORDER BY start DESC LIMIT 1", [self.name, self.at]
         )  # fmt: skip

@@ -1,9 +1,10 @@
-"""Messages of neighbors: on disk before they are acknowledged, and read from there when the program asks for them.
+"""Messages of neighbors: on disk before they are acknowledged, and read from there by the program.
 
-The program reads a message as soon as it is complete; it need not wait for the disk. A message that is lost before it was synced was not
-acknowledged, and the neighbor sends it again. All writing is done by a thread, so that a slow disk does not hold up heartbeats. It writes when
-somebody waits for an acknowledgement or there is much to write, not for each message: a thread that wakes up for each would take the processor
-from the program just when that goes on. What it has not committed yet is read from memory.
+The program can read a message when it is complete, without waiting for the disk. A message that is lost before the
+sync was not acknowledged, and the neighbor retransmits it. A writer thread does all writes, so that a slow disk does
+not delay heartbeats. It writes in batches, when a sender waits for an acknowledgement or there is much to write:
+waking up for each message would take the processor from the program just when it continues. Uncommitted data is read
+from memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..protocol.checks import MessageHead
 from ..protocol.events import Refusal, Refused
 from .database import Database, checksum
 
-BATCH = 16  # chunks that are written though nobody waits
+BATCH = 16  # chunks that are written even if nobody waits
 COLUMNS = "sender, round, attempt, kind, dtype, shape, start, data, crc"
 
 Then = Callable[[Exception | None], None]
@@ -25,7 +26,7 @@ Then = Callable[[Exception | None], None]
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some bytes of a message. `attempt` tells apart two tries to send the same message."""
+    """Some bytes of a message. `attempt` distinguishes transmissions of the same message."""
 
     sender: str
     head: MessageHead
@@ -40,7 +41,7 @@ class Chunk:
 
 @dataclass(eq=False)
 class Stored:
-    """A message: its head, and the rows that its bytes are in."""
+    """A message: its header, and the database rows with its bytes."""
 
     head: MessageHead
     rows: list[int] = field(default_factory=list)
@@ -73,7 +74,7 @@ class MessageLog:
 
     # ------------------------------------------------------------------ writing
     def append(self, chunk: Chunk) -> None:
-        """Returns at once; an error is raised by the next call, and told to those that wait for `sync`."""
+        """Returns at once; an error is raised by the next call, and passed to callbacks of `sync`."""
         if self.failed is not None:
             raise self.failed
         with self._lock:
@@ -87,7 +88,7 @@ class MessageLog:
             self.whole(chunk.sender, chunk.head.round)
 
     def sync(self, then: Then) -> None:
-        """`then` is called, in another thread, when all that was appended is on disk, or with what kept it from there."""
+        """`then` is called, in another thread, when all appended chunks are on disk, or with the error."""
         if self._closing:
             then(Refused(Refusal.LATER, "messages of an earlier view"))
             return
@@ -101,24 +102,24 @@ class MessageLog:
 
     @property
     def backlog(self) -> int:
-        """Chunks in memory that the disk has not taken yet."""
+        """Number of chunks in memory that are not written yet."""
         return len(self._unwritten)
 
     def forget(self, through: int) -> None:
-        """Nothing up to this round will be asked for again."""
+        """Delete messages up to this round: they are not needed again."""
         with self._lock:
             old = [key for key in self._messages if key[1] <= through]
             self._jobs.append([row for key in old for row in self._messages.pop(key).rows])
 
     def drop_partial(self, sender: str, round: int, attempt: int) -> None:
-        """The rest of this message will not come."""
+        """Drop an incomplete message: its rest will not arrive."""
         with self._lock:
             message = self._partial.pop((sender, round, attempt), None)
             if message is not None:
                 self._jobs.append(message.rows)
 
     def _note(self, chunk: Chunk, length: int, row: int) -> tuple[bool, list[int]]:
-        """Note where a chunk is; returns whether it completes a message, and rows that nobody needs: of a second copy, or out of order."""
+        """Record the row of a chunk; returns whether it completes a message, and useless rows: of a duplicate, or out of order."""
         if chunk.start == 0:
             self._partial[chunk.key] = Stored(chunk.head)
         message = self._partial.get(chunk.key)
@@ -135,7 +136,7 @@ class MessageLog:
         return True, []
 
     def _work(self) -> None:
-        """The thread that writes."""
+        """The writer thread."""
         closing = False
         while not closing:
             with self._lock:
@@ -145,7 +146,7 @@ class MessageLog:
             try:
                 if self.failed is None:
                     self._write(jobs)
-            except Exception as error:  # raised by the next call, and told to all that wait
+            except Exception as error:  # raised by the next call, and passed to all callbacks
                 self.failed = error
             with self._lock:
                 for job in jobs:
@@ -179,7 +180,7 @@ class MessageLog:
 
     # ------------------------------------------------------------------ reading
     def held(self, sender: str) -> list[int]:
-        """Rounds of the messages of a neighbor that are here."""
+        """Rounds of the stored messages of a neighbor."""
         with self._lock:
             return sorted(round for other, round in self._messages if other == sender)
 
@@ -189,7 +190,7 @@ class MessageLog:
         return None if message is None else message.head
 
     def read(self, sender: str, round: int, into: memoryview) -> None:
-        """The bytes of a message; `into` has just their length."""
+        """Read the bytes of a message into `into`, which has exactly their length."""
         with self._lock:
             rows = list(self._messages[sender, round].rows)
             ready = {row: self._unwritten[row] for row in rows if row in self._unwritten}
@@ -206,7 +207,7 @@ class MessageLog:
         return found[0][-2]
 
     def _load(self) -> None:
-        """What is there from before a restart."""
+        """Load messages from before a restart."""
         unneeded: list[int] = []
         for row, *named, data, crc in self.database.each(f"SELECT id, {COLUMNS} FROM chunk ORDER BY id"):
             if checksum(*named, data) != crc:
@@ -215,7 +216,7 @@ class MessageLog:
             chunk = Chunk(sender, MessageHead(round, kind, dtype, tuple(json.loads(shape))), attempt, start, b"")
             unneeded += self._note(chunk, len(data), row)[1]
             self._next = row + 1
-        for message in self._partial.values():  # the rest of these will not come
+        for message in self._partial.values():  # the rest of these will not arrive
             unneeded += message.rows
         self._partial.clear()
         for row in unneeded:
