@@ -279,7 +279,7 @@ def directions(
         told = [[moments.trace - moments.count * float(mean @ mean)], np.pad(values, (0, missing)), mean]
         return block.array(np.concatenate([*told, np.pad(vectors, ((0, 0), (0, missing))).ravel()]))
 
-    bound = 2.0 * float(block.sizes.sum()) * block.kernel_bound(judged.kernel) ** 2
+    bound = 2.0 * float(block.sizes.sum()) * block.kernel_bound(judged.kernel, judged.marks.points) ** 2
     found = yield from network_sum(block, "covariance", mine, find, 1 + q + m + m * q, bound=bound)
     xp = aac.array_namespace(found)
     p = int((to_numpy(found[1 : 1 + q]) > 0).sum())

@@ -10,12 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from .errors import PublicError
+
 TOTAL_BITS = (
     61  # a total at its bound: two bits below the sign, for rounding of the nodes' shares and as room for noise
 )
 
 
-class OutOfBounds(ValueError):
+LARGEST_ENTRY = 1024.0  # of the data, where nothing is said: a public bound for sums of rows
+
+
+class OutOfBounds(PublicError):
     """A value is larger than the public bound of its sum."""
 
 
@@ -52,7 +57,8 @@ class FixedPoint:
             place = int(np.flatnonzero(~inside.ravel())[0])
             raise OutOfBounds(
                 f"{what}: entry {place} is {values.ravel()[place]:.6g}, but its public bound is "
-                f"{np.broadcast_to(self.bound, values.shape).ravel()[place]:.6g}; nothing was sent"
+                f"{np.broadcast_to(self.bound, values.shape).ravel()[place]:.6g}; nothing was sent",
+                told=f"{what}: a number is beyond its public bound; nothing was sent",
             )
         return np.rint(np.ldexp(values, self.bits)).astype(np.int64).view(np.uint64)
 

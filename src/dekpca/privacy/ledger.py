@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,15 @@ from typing import Any
 
 from ..files import write_text
 from .accounting import composed, epsilon_of
+from .errors import PublicError
 
 VERSION = 1
+NO_ROOM = (
+    "the privacy budget of its data has no room for this run"  # told to others: ledger and budget are an owner's own
+)
 
 
-class BudgetSpent(ValueError):
+class BudgetSpent(PublicError):
     """A fit would spend more than the budget of its data; nothing was computed or sent."""
 
 
@@ -102,7 +107,8 @@ class LedgerFile:
         if after > budget["epsilon"] * (1 + 1e-9):
             raise BudgetSpent(
                 f"{self.path}: this fit would bring epsilon from {before:.4g} to {after:.4g} (delta {budget['delta']:.3g}), but the budget is "
-                f"{budget['epsilon']:.4g}; use a smaller epsilon, or stop: what was published cannot be taken back. Nothing was sent"
+                f"{budget['epsilon']:.4g}; use a smaller epsilon, or stop: what was published cannot be taken back. Nothing was sent",
+                told=NO_ROOM,
             )
         return before, after
 
@@ -131,16 +137,13 @@ class LedgerFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Two fits at once must not both spend what is left."""
+        """Two fits at once must not both spend what is left. The system drops the lock of a process that is killed."""
         lock = self.path.with_name(self.path.name + ".lock")
-        try:
-            handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        except FileExistsError as error:
-            raise RuntimeError(
-                f"{lock}: another fit is writing this ledger; wait, or delete the file if none is"
-            ) from error
-        try:
+        with open(lock, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise RuntimeError(
+                    f"{self.path}: another fit is writing this ledger; wait until it has begun"
+                ) from error
             yield
-        finally:
-            os.close(handle)
-            lock.unlink()
