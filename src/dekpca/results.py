@@ -20,7 +20,7 @@ from .network import Network
 from .node_model import NodeModels
 from .parameters import Parameters
 from .plan import Engine, Outcome, Plan
-from .privacy.ledger import Ledger
+from .privacy.ledger import Entry, Ledger
 from .private_solver import planned
 
 FLAT = 0.01  # a first component that explains less is worth a word
@@ -30,16 +30,19 @@ class NarrowKernelWarning(UserWarning):
     """The kernel is too narrow for the data: the components explain next to nothing."""
 
 
-def run_plan(plan: Plan, engine: Engine, parameters: Parameters, fit: str = "") -> Result:
+def run_plan(
+    plan: Plan, engine: Engine, parameters: Parameters, fit: str = "", before: tuple[Entry, ...] = ()
+) -> Result:
     """Let an engine run a plan. Progress is shown, if it is wanted, by the process that hosts the first node.
 
-    `fit`: the name of a private fit that may have been interrupted; its ledger counts it once.
+    `fit`: the name of a private fit that may have been interrupted; its ledger counts it once. `before`: what the same fit released before nodes
+    were lost.
     """
     shown = bool(parameters.verbose) and 0 in plan.nodes
     ledger = None
     if plan.options.privacy is not None:  # spent before anything is computed or sent
         releases = planned(plan.options, plan.features.count, len(plan.network))
-        ledger = plan.options.privacy.spend(releases, fit)
+        ledger = plan.options.privacy.spend(releases, fit, before)
     try:
         with progress.watch(shown, len(plan.network), plan.options) as observer:
             outcome = engine(plan, observer)

@@ -20,8 +20,14 @@ from __future__ import annotations
 
 
 class PeerError(RuntimeError):
+    """`told` is what neighbors hear instead of the text, where that is for the owner alone."""
+
     stops_all = True
     resumable = False
+
+    def __init__(self, *args: object, told: str | None = None):
+        super().__init__(*args)
+        self.told = told
 
 
 class PeerLost(PeerError):

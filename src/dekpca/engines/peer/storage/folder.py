@@ -5,6 +5,9 @@
       run              which run, which node, which settings and data: they must not change
       network          the membership records of all nodes, once all are known
       seed             private randomness of this node
+      fit              a name for this node's private fit in its owner's ledger
+      releases         what was released with noise, by view: it stays when a view is forgotten
+      ended            kind and text of an end after which the run cannot go on: keys and noise are deleted
       finished         neighbors that have their answer
       checkpoints      [generation, round, generation of what was learned in set-up], oldest first
       views            what this node has promised about views (protocol/views.py), and the view that its program runs in
@@ -31,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Changed, Damaged
+from ..errors import KINDS, NEW_RUN, Changed, Damaged, PeerError
 from ..protocol.membership import Record
 from ..protocol.view_messages import pack_kept, unpack_kept
 from ..protocol.views import Kept, View
@@ -84,6 +87,12 @@ class RunFolder:
         self.database = Database(self.path)
         self._open.append(self.database.close)
         self.claim(facts)
+        ended = self._fact("ended")
+        if ended is not None:
+            kind, text, told = ended
+            raise KINDS.get(kind, Damaged)(
+                f"{text} (this node ended so before, and its keys are deleted; {NEW_RUN})", told=told
+            )
         if (self._fact("view") or str(View())) != str(self.views.program):  # killed before it could
             self._forget_view(self.views.program)
         self.messages = MessageLog(self.database)
@@ -101,15 +110,17 @@ class RunFolder:
         if before is None:
             self._keep("run", dict(facts))
             return
-        differing = [
-            f"{what} was {before.get(what, 'nothing')} and is {facts.get(what, 'nothing')}"
-            for what in dict.fromkeys([*before, *facts])
-            if before.get(what) != facts.get(what)
-        ]
-        if differing:
+        changed = [what for what in dict.fromkeys([*before, *facts]) if before.get(what) != facts.get(what)]
+        if changed:
+            differing = {
+                what: f"{what} was {before.get(what, 'nothing')} and is {facts.get(what, 'nothing')}"
+                for what in changed
+            }
             raise Changed(
-                f"{self.path}: begun with other settings: {'; '.join(differing)}; use the same and start again, "
-                "or begin a new run, with another folder and another run id"
+                f"{self.path}: begun with other settings: {'; '.join(differing.values())}; use the same and start again, "
+                "or begin a new run, with another folder and another run id",
+                # its number of rows and a fingerprint are the owner's own
+                told=f"begun with other settings: {'; '.join((differing | {'data': 'data'})[what] for what in changed)}",
             )
 
     def private_seed(self) -> int:
@@ -133,6 +144,35 @@ class RunFolder:
     def forget_secrets(self) -> None:
         """The run is over: nothing under masks that anybody kept can be opened by who finds this folder."""
         self.database.wipe(["value"])
+
+    def end(self, error: PeerError) -> None:
+        """The run cannot go on after this error: secrets are deleted, if there are any, and a start after that ends with the same error."""
+        if not hasattr(self, "database") or not self.database.read(
+            "SELECT 1 FROM value WHERE name LIKE 'secret-%' LIMIT 1"
+        ):
+            return
+        self._keep("ended", [type(error).__name__, str(error), error.told])
+        self.forget_secrets()
+
+    # ------------------------------------------------------------------ releases with noise
+    @property
+    def fit(self) -> str:
+        """A name for this node's private fit, the same after a restart and in all views."""
+        name = self._fact("fit")
+        if name is None:
+            name = secrets.token_hex(16)
+            self._keep("fit", name)
+        return str(name)
+
+    @property
+    def releases(self) -> dict[str, list[dict[str, Any]]]:
+        """Entries of a ledger, by the view in which they were released."""
+        return self._fact("releases") or {}
+
+    def keep_release(self, view: str, entries: list[dict[str, Any]]) -> None:
+        """Returns when it is on disk: before anything of it is sent."""
+        if view not in self.releases:
+            self._keep("releases", self.releases | {view: entries})
 
     @property
     def records(self) -> dict[str, Record]:
