@@ -116,6 +116,15 @@ def test_a_fit_can_be_killed_again_and_again(tmp_path):
     same(fitted("paper"), fitted("paper", tmp_path / "kept"))
 
 
+def test_a_fit_that_failed_before_its_first_checkpoint_may_be_corrected(tmp_path):
+    with pytest.raises(ValueError, match="NaN"):
+        fitted("projection", tmp_path / "kept", np.full_like(X, np.nan))
+    killed("projection", tmp_path / "kept", 1)
+    for file in (tmp_path / "kept").glob("rank-0-*"):
+        file.unlink()  # as if it had been killed before
+    fitted("projection", tmp_path / "kept", max_iter=13)
+
+
 def test_another_fit_is_refused_and_told_what_differs(tmp_path):
     folder = tmp_path / "kept"
     killed("projection", folder, 2)

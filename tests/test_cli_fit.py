@@ -161,14 +161,14 @@ def test_reproduce_goes_on_after_it_was_killed(files, nursery):
     command = ["reproduce", "samples", "--data", files / "few.npz", "--repeats", "2", "--json", "--gamma", "0.001"]
     command = [str(word) for word in command]
     whole = run(*command, "--out", "whole")
-    assert json.loads(whole.stdout)["rows"] == 2 * 7 * 4
+    assert json.loads(whole.stdout)["rows"] == 2 * 6 * 4
     cut = nursery.start([*command, "--out", files / "cut"], files / "cut.log")
     path = Path("cut/samples.csv")
     until(lambda: path.exists() and len(path.read_text().splitlines()) > 12, "some rows", 60)
     nursery.signal(cut, signal.SIGKILL)
     until(lambda: cut in nursery.ended, "it is gone", 60)
     assert nursery.ended[cut][0] == -signal.SIGKILL
-    assert len(path.read_text().splitlines()) < 2 * 7 * 4
+    assert len(path.read_text().splitlines()) < 2 * 6 * 4
     assert run(*command, "--out", "cut").exit_code == 0
     assert path.read_bytes() == Path("whole/samples.csv").read_bytes()
     for name in ("samples.png", "samples.svg"):

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from dekpca import files
 from dekpca.core.consensus import Estimate
 from dekpca.engines.peer.errors import Damaged, Disagreement, ProtocolError
 from dekpca.engines.peer.protocol import wire_pb2 as wire
@@ -256,7 +257,7 @@ def test_a_full_disk_is_an_error_and_nothing_is_acknowledged(tmp_path):
 # ---------------------------------------------------------------------- membership
 def test_a_text_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     """As when the process is killed while it writes, say, that it has finished."""
-    codec.write_text(tmp_path / "old.json", "before")
+    files.write_text(tmp_path / "old.json", "before")
 
     def killed(handle):
         raise KeyboardInterrupt
@@ -264,7 +265,7 @@ def test_a_text_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", killed)
     for name in ("old.json", "finished.json"):
         with pytest.raises(KeyboardInterrupt):
-            codec.write_text(tmp_path / name, "after")
+            files.write_text(tmp_path / name, "after")
     assert (tmp_path / "old.json").read_text() == "before"
     assert not (tmp_path / "finished.json").exists()
 
@@ -394,8 +395,8 @@ def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    for write in (lambda path: codec.write(path, codec.flatten(A)), lambda path: codec.write_text(path, "text")):
-        with pytest.raises(OSError, match=r"No space left on device: .*/what.bin") as caught:
+    for write in (lambda path: codec.write(path, codec.flatten(A)), lambda path: files.write_text(path, "text")):
+        with pytest.raises(OSError, match=r"cannot be written \(No space left on device\): .*/what.bin") as caught:
             write(tmp_path / "what.bin")
         assert caught.value.errno == errno.ENOSPC
         assert not list(tmp_path.iterdir())  # nothing half

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ from dekpca.engines.peer.storage.folder import RunFolder, Saved
 from dekpca.engines.peer.storage.messages import Chunk
 from faults import losses
 from faults.supervisor import Nursery
+from peer_nodes import Nodes, join, problem
 
 FEW = {
     "ring-killed": (14, "answer of the survivors"),  # node c, when it hears of landmarks
@@ -196,7 +199,12 @@ def test_rows_of_a_lost_node_are_deleted_from_the_files(tmp_path):
     try:
         head = MessageHead(1, "landmarks", "<f8", secret.shape)
         store.messages.append(Chunk("c", head, 0, 0, secret.tobytes()))
-        store.save(Saved(3, {"rows": secret}, {"iteration": secret[::-1].copy()}))
+        for round in (3, 4, 5):
+            store.save(Saved(round, {"rows": secret}, {"iteration": secret[::-1].copy()}))
+        store.trim()  # what is deleted here lies in pages that nobody uses
+        synced = threading.Event()
+        store.messages.sync(lambda error: synced.set())
+        assert synced.wait(60)
         assert any(secret[100:110].tobytes() in path.read_bytes() for path in (tmp_path / "a").glob(f"{FILE}*"))
         kept = Kept(Status(1), View(1, "a", (Lost("c", 5.0),)))
         store.keep_views("a", kept)
@@ -250,13 +258,30 @@ def test_what_is_wrong_with_a_policy_is_said_before_anything_is_opened(more, tab
         config.read(tmp_path / "a.toml")
 
 
-def test_the_policy_is_part_of_what_nodes_compare(tmp_path):
+def test_the_policy_of_a_config(tmp_path):
     (tmp_path / "a.toml").write_text(
         NODE.format(more='on_loss = "continue"\nquorum = 4', tables='[fallback]\nc = "127.0.0.1:2"')
     )
     place = config.read(tmp_path / "a.toml").place(None)
     assert place.quorum == Quorum(4)
     assert place.fallback == {"c": "127.0.0.1:2"}
+
+
+@pytest.mark.parametrize(
+    ("policies", "says"),
+    [
+        ((None, Quorum()), "on_loss: node . has (stop|continue), node . has (stop|continue)"),
+        ((Quorum(2), Quorum()), "quorum: node . has (2|more than half)"),
+        ((Quorum(rows=0.5), Quorum()), "quorum_rows: node . has 0"),
+    ],
+)
+def test_the_policy_is_part_of_what_nodes_compare(policies, says, tmp_path):
+    nodes = Nodes(tmp_path, Network.path(2), *problem(Network.path(2)))
+    for name, quorum in zip("01", policies, strict=True):
+        nodes.places[name] = replace(nodes.places[name], quorum=quorum)
+    join([nodes.start("0"), nodes.start("1")])
+    assert all(isinstance(nodes.errors[name], Disagreement) for name in "01"), nodes.errors
+    assert re.search(says, str(nodes.errors["0"])), nodes.errors["0"]
 
 
 # ---------------------------------------------------------------------- the documents

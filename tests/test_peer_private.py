@@ -206,7 +206,7 @@ def test_a_node_with_other_data_does_not_say_how_many_rows_it_has(tmp_path):
                     store.open({"run": "r", "data": data, "tol": "2"})
         finally:
             store.close()
-    assert error.value.told == "begun with other settings: data; tol was 1 and is 2"
+    assert error.value.told == "begun with other settings, and not the same any more: data, tol"
 
 
 def test_swapped_keys_stop_the_run(certs, tmp_path, wire):

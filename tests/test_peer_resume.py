@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 
@@ -43,13 +44,16 @@ def config_of(folder, name, names, run, addresses, model=None, **settings):
 
 def run_all(folder, names, run, **settings):
     """Threads of one process, as `dekpca node run` starts them; returns what each said at its end, or its error."""
-    addresses = dict(zip(names, free_addresses(len(names)), strict=True))
+    kept = folder / f"{run}.json"  # a restart has the same addresses
+    if not kept.exists():
+        kept.write_text(json.dumps(dict(zip(names, free_addresses(len(names)), strict=True))))
+    addresses = json.loads(kept.read_text())
     said: dict = {}
 
     def one(name):
         try:
             said[name] = node.run(node.prepare(config_of(folder, name, names, run, addresses, **settings)), None)
-        except Exception as error:
+        except BaseException as error:
             said[name] = error
 
     threads = [threading.Thread(target=one, args=(name,), daemon=True) for name in names]
@@ -149,12 +153,25 @@ def test_rows_in_the_earlier_model_do_not_leave_where_rows_may_not(finished):
     assert prepare(finished, model={"share_rows": True}, resume="study-7").earlier is not None
 
 
-def test_the_earlier_model_is_kept_until_the_end(finished):
-    """`out` is written over at the end of the run; a restart after that needs the same landmarks."""
-    assert all(isinstance(s, dict) for s in run_all(finished, OWNERS[:2], "study-8", resume="study-7").values())
-    assert NodeModel.load(finished / "oslo.npz").run == "study-8"
-    kept = prepare(finished, resume="study-7").earlier
-    assert kept.run == "study-7"
+def test_a_node_that_was_killed_when_its_model_was_saved_goes_on(finished, monkeypatch):
+    """`out` is written over then; a restart needs the same landmarks, and a new node (bern) does not take its own model for an earlier one."""
+    names = ("oslo", "bern")
+
+    def killed(session):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node.Session, "finish", killed)
+        assert all(
+            isinstance(s, KeyboardInterrupt) for s in run_all(finished, names, "study-8", resume="study-7").values()
+        )
+    models = [(finished / f"{name}.npz").read_bytes() for name in names]
+    assert all(NodeModel.load(finished / f"{name}.npz").run == "study-8" for name in names)
+    assert (finished / "oslo-study-8" / node.EARLIER).exists()
+    said = run_all(finished, names, "study-8", resume="study-7")
+    assert all(isinstance(s, dict) for s in said.values()), said
+    assert [(finished / f"{name}.npz").read_bytes() for name in names] == models
+    assert not (finished / "oslo-study-8" / node.EARLIER).exists()
 
 
 @pytest.mark.parametrize("secure_sums", [False, True])

@@ -1,8 +1,9 @@
-"""Files that are there whole or not at all, readable by their owner only unless they hold nothing of anybody's rows."""
+"""Files that are there whole or not at all, readable by their owner only unless they hold nothing of anybody's rows; folders of such files."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +12,8 @@ from typing import IO
 
 PRIVATE = 0o600  # a file with rows, or from which rows could be worked out
 PUBLIC = 0o644
+EXPOSED = stat.S_IRWXG | stat.S_IRWXO
+PARTIAL = ".{}-*.part"  # what a process that was killed leaves of the file {}
 
 
 @contextmanager
@@ -31,7 +34,7 @@ def atomic_write(path: str | os.PathLike[str], mode: int = PRIVATE) -> Iterator[
     target = Path(path)
     with _naming(target):
         # mkstemp makes a file that its owner alone can read, whatever the umask
-        handle, aside = tempfile.mkstemp(dir=target.parent, prefix=".dekpca-", suffix=".part")
+        handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-", suffix=".part")
     try:
         with _naming(target), os.fdopen(handle, "wb") as file:
             yield file
@@ -51,6 +54,26 @@ def write_text(path: str | os.PathLike[str], text: str, mode: int = PRIVATE) -> 
     """A text file, whole or not at all."""
     with atomic_write(path, mode) as file:
         file.write(text.encode())
+
+
+def private(path: str, flags: int) -> int:
+    """As `opener` of open: whatever the umask, for the owner alone."""
+    return os.open(path, flags, PRIVATE)
+
+
+def make_private(folder: Path, what: str) -> None:
+    """A folder that only its owner can read or enter; an existing one must be so. `what` is what it will hold."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mode = stat.S_IMODE(folder.stat().st_mode)
+    except OSError as error:
+        raise ValueError(
+            f"{folder}: cannot be used as a folder for {what} ({error.strerror}); choose another"
+        ) from error
+    if mode & EXPOSED:
+        raise ValueError(
+            f"{folder}: others may read or enter it (mode {mode:04o}), and it will hold {what}; chmod 700 {folder}"
+        )
 
 
 def sync_folder(folder: Path) -> None:

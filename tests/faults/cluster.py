@@ -161,16 +161,18 @@ class Cluster:
         return {node.name: int(node.code) for node in nodes if node.code is not None}
 
     def models(self) -> dict[str, dict[str, bytes]]:
-        """Every node's model, array by array; an empty one where there is none."""
+        """Every node's model, array by array, the header without the id of the run; an empty one where there is none."""
         found: dict[str, dict[str, bytes]] = {}
         for name in self.nodes:
             path = self.model_file(name)
             found[name] = {}
             if path.exists():
                 with np.load(path, allow_pickle=False) as file:
-                    found[name] = {
-                        k: f"{file[k].dtype} {file[k].shape} ".encode() + file[k].tobytes() for k in file.files
-                    }
+                    arrays = {k: file[k] for k in file.files if k != "header"}
+                    header = json.loads(str(file["header"]))
+                assert header.pop("run") == self.folder.name
+                found[name] = {k: f"{x.dtype} {x.shape} ".encode() + x.tobytes() for k, x in arrays.items()}
+                found[name]["header"] = json.dumps(header).encode()
         return found
 
     def report(self, what: str) -> str:

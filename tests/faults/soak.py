@@ -97,7 +97,7 @@ class Soak:
             fit = folder / f"fit-{self.fits}"
             with Wires() as wires, Cluster(fit, nursery, wires, problem, TIMEOUT, **SETTINGS) as cluster:
                 self._compare(cluster, self._one(cluster))
-                leftover = [p for name in cluster.nodes for p in cluster.run_folder(name).glob("*.tmp")]
+                leftover = [p for name in cluster.nodes for p in cluster.run_folder(name).glob(".*.part")]
                 self.stray = max(self.stray, len(leftover))
             shutil.rmtree(folder / f"fit-{self.fits}")
             self.longest = max(self.longest, time.monotonic() - before)
@@ -234,7 +234,7 @@ def main() -> None:
         shown.add_column(heading, justify="left" if not shown.columns else "right")
     for what, early, late, bad in grown:
         shown.add_row(what, f"{early:,.0f}", f"{late:,.0f}", "[red]grows[/]" if bad else "")
-    shown.add_row("files left in folders of runs (.tmp)", "0", str(soak.stray), "[red]grows[/]" if soak.stray else "")
+    shown.add_row("files left in folders of runs (.part)", "0", str(soak.stray), "[red]grows[/]" if soak.stray else "")
     shown.add_row("entries in the temporary folder", str(files_before), str(files_after), "")
     console.print(shown)
     if failure:

@@ -71,7 +71,8 @@ def watch(links: dict[socket.socket, int], hosts: list[str]) -> int:
                     return 0
                 rank = links[link]
                 text = f"dekpca: rank {rank}, hosting {hosts[rank]}, is lost: killed, or its host is down; ending the job on all ranks\n"
-                os.write(2, text.encode())
+                with contextlib.suppress(OSError):  # nobody reads standard error
+                    os.write(2, text.encode())
                 tell(links, LOST)
                 return 1
     return 0

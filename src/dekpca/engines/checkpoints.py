@@ -17,7 +17,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import stat
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +31,7 @@ from ..block import Block
 from ..core import native
 from ..core.spectrum import to_numpy
 from ..core.stopping import INTERRUPTED
+from ..files import PARTIAL, make_private, private, write_text
 from ..messages import Checkpoint
 from ..plan import Observer, Plan, Traffic
 from .agreement import facts, settings_of
@@ -38,10 +39,11 @@ from .delivery import Delivery
 from .peer.errors import Damaged
 from .peer.storage import codec
 
+log = logging.getLogger("dekpca")
+
 APART = 1.0  # seconds between two checkpoints, at least
 SHARE = 10.0  # and so many times what writing one takes
 KEPT = 2
-EXPOSED = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,10 @@ def keeping(plan: Plan, observer: Observer | None, together: Together | None = N
     with contextlib.ExitStack() as opened:
         with others.checking():
             folder = opened.enter_context(Checkpoints(plan.checkpoint, facts_of(plan, others), others.rank))
-        common = set.intersection(*(set(json.loads(text)) for text in others.texts(json.dumps(folder.steps))))
+        held = [set(json.loads(text)) for text in others.texts(json.dumps(folder.steps))]
+        common = set.intersection(*held)
+        if any(held) and not common:
+            log.warning(f"{plan.checkpoint}: no checkpoint is there for all processes; the fit begins anew")
         step, resume, sent = max(common, default=0), None, None
         if common:
             with others.checking():
@@ -89,6 +94,8 @@ def keeping(plan: Plan, observer: Observer | None, together: Together | None = N
                 if others.from_first(int(time.monotonic() >= due)) or interrupted:
                     begun = time.monotonic()
                     folder.save(step, requests, traffic)
+                    others.texts("")  # all have written it: no process deletes the last checkpoint that another has
+                    folder.trim()
                     due = time.monotonic() + max(APART, SHARE * (time.monotonic() - begun))
                 if observer is not None:
                     observer(blocks, requests)
@@ -125,8 +132,8 @@ class Checkpoints:
         self.path, self._name = Path(path), f"rank-{rank}"
         self._known: tuple[int, Any] | None = None  # step and flattened value last written
         self._needs: dict[int, int] = {}  # checkpoints, and the `known` that belongs to each
-        self._make()
-        self._lock = open(self.path / f"{self._name}.lock", "w", opener=codec.private)  # noqa: SIM115 - held as long as this is open
+        make_private(self.path, "rows, for checkpoint=")
+        self._lock = open(self.path / f"{self._name}.lock", "w", opener=private)  # noqa: SIM115 - held as long as this is open
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -134,12 +141,12 @@ class Checkpoints:
             raise ValueError(
                 f"{self.path}: another process uses these checkpoints; end it, or use another folder"
             ) from error
+        self.steps = sorted(int(file.stem.rpartition("-")[2]) for file in self.path.glob(f"{self._name}-*.state"))
         try:
             self._claim(known)
         except BaseException:
             self._lock.close()
             raise
-        self.steps = sorted(int(file.stem.rpartition("-")[2]) for file in self.path.glob(f"{self._name}-*.state"))
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -147,23 +154,10 @@ class Checkpoints:
     def __exit__(self, *unused: object) -> None:
         self._lock.close()
 
-    def _make(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            mode = stat.S_IMODE(self.path.stat().st_mode)
-        except OSError as error:
-            raise ValueError(
-                f"checkpoint={str(self.path)!r}: cannot be used as a folder ({error.strerror}); choose another"
-            ) from error
-        if mode & EXPOSED:
-            raise ValueError(
-                f"checkpoint={str(self.path)!r}: others may read or enter it (mode {mode:04o}), and it will hold rows; chmod 700 {self.path}"
-            )
-
     def _claim(self, known: Mapping[str, str]) -> None:
         facts = self.path / f"{self._name}.json"
-        if not facts.exists():
-            codec.write_text(facts, json.dumps(dict(known)))
+        if not facts.exists() or not self.steps:
+            write_text(facts, json.dumps(dict(known)))
             return
         before = json.loads(facts.read_text(encoding="utf-8"))
         differing = [
@@ -197,14 +191,13 @@ class Checkpoints:
         value = {"known": self._known[0], "states": [request.state for request in requests], "traffic": sent}
         codec.write(self._file(step, "state"), codec.flatten(value))
         self._needs[step] = self._known[0]
-        self.trim()
 
     def trim(self) -> None:
         """Delete all but the last checkpoints, as far as they were written or loaded here."""
         self._needs = dict(sorted(self._needs.items())[-KEPT:])
         wanted = {self._file(step, "state") for step in self._needs}
         wanted |= {self._file(step, "known") for step in self._needs.values()}
-        for file in self.path.glob(f"{self._name}-*"):
+        for file in [*self.path.glob(f"{self._name}-*"), *self.path.glob(PARTIAL.format(f"{self._name}*"))]:
             if file not in wanted:
                 file.unlink()
 

@@ -37,17 +37,23 @@ def watching(ranks: Ranks, hosts: Sequence[str], end: Callable[[], object]) -> I
     ended = threading.Event()
 
     def listen() -> None:
-        said = b""
-        with contextlib.suppress(OSError):
+        try:
             said = link.recv(1)
+            text = (
+                "" if said else f"dekpca: rank {ranks.rank} is no longer watched: if it is lost, only mpiexec says so\n"
+            )
+        except OSError:  # the watcher's host does not answer keepalives: that is the host of rank 0
+            said, text = (
+                LOST,
+                f"dekpca: rank 0, hosting {hosts[0]}, is lost: its host is down; ending the job on all ranks\n",
+            )
         if ended.is_set() or said == GOODBYE:
             return
-        if said != LOST:  # not told by the watcher: that is on the host of rank 0
-            sys.stderr.write(
-                f"dekpca: rank 0, hosting {hosts[0]}, is lost: its host is down; ending the job on all ranks\n"
-            )
+        if text:
+            sys.stderr.write(text)
             sys.stderr.flush()
-        end()
+        if said == LOST:
+            end()
 
     threading.Thread(target=listen, name="rank watch", daemon=True).start()
     last = FAILED

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..files import write_text
+from ..files import private, write_text
 from .accounting import composed, epsilon_of
 from .errors import PublicError
 
@@ -139,7 +139,7 @@ class LedgerFile:
     def _locked(self) -> Iterator[None]:
         """Two fits at once must not both spend what is left. The system drops the lock of a process that is killed."""
         lock = self.path.with_name(self.path.name + ".lock")
-        with open(lock, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as handle:
+        with open(lock, "w", opener=private) as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

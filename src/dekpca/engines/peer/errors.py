@@ -20,7 +20,7 @@ from __future__ import annotations
 
 
 class PeerError(RuntimeError):
-    """`told` is what neighbors hear instead of the text, where that is for the owner alone."""
+    """`told` is what the neighbors hear of it, if that is less than the text that the owner reads."""
 
     stops_all = True
     resumable = False

@@ -22,6 +22,7 @@ import numpy as np
 from ....answer import Answer
 from ....block import make_blocks
 from ....core.spectrum import to_numpy
+from ....files import private, write_text
 from ....network import Network
 from ....plan import Observer, Outcome, Plan, Traffic
 from ..net.identity import init_ca, issue
@@ -59,7 +60,7 @@ class LocalCluster:
         self._certified: set[str] = set()
         init_ca(self.folder / "certs", "this run")
         command = [sys.executable, "-m", "dekpca.engines.peer.app.worker"]
-        self._logs = [open(self.folder / f"worker-{i}.log", "wb", opener=codec.private) for i in range(self.size)]  # noqa: SIM115
+        self._logs = [open(self.folder / f"worker-{i}.log", "wb", opener=private) for i in range(self.size)]  # noqa: SIM115
         self.workers = [
             subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env={**os.environ, **ENVIRONMENT}, text=True, umask=0o077
@@ -171,7 +172,7 @@ def write_nodes(
     """NAME.toml and NAME.npy for every node, on loopback; `certs` is where the certificates are, seen from `folder`."""
     addresses = dict(zip(network.names, free_addresses(len(network)), strict=True))
     for j, name in enumerate(network.names):
-        with open(folder / f"{name}.npy", "wb", opener=codec.private) as file:
+        with open(folder / f"{name}.npy", "wb", opener=private) as file:
             np.save(file, to_numpy(parts[j]), allow_pickle=False)
         neighbors = [network.names[q] for q in network.neighbors(j)]
         settings = {
@@ -187,4 +188,4 @@ def write_toml(path: Path, settings: Mapping[str, Any], tables: Mapping[str, Map
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     for name, table in tables.items():
         lines += ["", f"[{name}]", *(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in table.items())]
-    codec.write_text(path, "\n".join(lines) + "\n")
+    write_text(path, "\n".join(lines) + "\n")

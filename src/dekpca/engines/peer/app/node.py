@@ -15,6 +15,7 @@ import numpy as np
 from ....columns import Features
 from ....data import read as read_data
 from ....data import remembered
+from ....files import write_text
 from ....node_model import NodeModel
 from ....options import Settings, check_private_rank, check_resume, check_rows_stay
 from ....parameters import Parameters
@@ -26,7 +27,6 @@ from ..errors import RunFailed
 from ..net.identity import Identity
 from ..protocol.node import NodeProtocol
 from ..protocol.views import ViewChanged
-from ..storage import codec
 from .config import Config, ConfigError
 from .session import NO_CERTIFICATES, Session
 
@@ -82,6 +82,10 @@ def earlier_model(config: Config, settings: Settings, features: Features) -> Nod
     if config.resume is None or not path.exists():
         return None
     model = NodeModel.load(path)
+    if (
+        path != kept and model.run == config.run
+    ):  # saved by an earlier start of this run, at a node that had no earlier model
+        return None
     if model.run != config.resume:
         of = "no run between peers" if model.run is None else f"run {model.run!r}"
         raise ConfigError(
@@ -176,7 +180,8 @@ def run(
             report(result, missing)
         said = summary(config, result, session.resumed, missing)
         session.finish()
-        codec.write_text(config.folder / FINISHED, json.dumps(said))
+        write_text(config.folder / FINISHED, json.dumps(said))
+        (config.folder / EARLIER).unlink(missing_ok=True)
         if prepared.settings.sealed:
             session.forget_secrets()
     return said

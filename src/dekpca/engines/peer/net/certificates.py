@@ -14,9 +14,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 
+from ....files import EXPOSED
 from ..protocol.names import name_problem
-
-EXPOSED = stat.S_IRWXG | stat.S_IRWXO
 
 
 class IdentityError(ValueError):

@@ -12,11 +12,9 @@ import json
 import os
 import struct
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +24,7 @@ from ....core.centering import Columns
 from ....core.consensus import Estimate, Functions, Iterate, SharedDual
 from ....core.landmarks import Landmarks, RandomFeatures
 from ....features import PowerState
+from ....files import atomic_write
 from ....kernels import Kernel
 from ....landmark_solver import Correction
 from ....messages import Heard
@@ -192,55 +191,8 @@ def write_to(file: Any, flat: tuple[str, list[np.ndarray]]) -> None:
 
 def write(path: Path, flat: tuple[str, list[np.ndarray]]) -> None:
     """To a file that is either wholly there or not at all."""
-    with whole(path) as file:
+    with atomic_write(path) as file:
         write_to(file, flat)
-
-
-def write_text(path: Path, text: str) -> None:
-    """To a file that is either wholly there or not at all."""
-    with whole(path) as file:
-        file.write(text.encode())
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file, written aside, synced and renamed, which nobody but the owner can read. An OSError names it."""
-    partial = path.with_name(path.name + ".tmp")
-    try:
-        with naming(path), open(partial, "wb", opener=private) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def private(path: str, flags: int) -> int:
-    """As `opener` of open: whatever the umask, for the owner alone."""
-    return os.open(path, flags, 0o600)
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """An OSError of a file that is open does not say which."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None and error.errno is not None:
-            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
-        raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in it last."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read(path: Path) -> Any:

@@ -98,12 +98,19 @@ class Database:
             self.commit()
             self._connection.execute("PRAGMA secure_delete=ON")  # pages that become free are overwritten
             try:
+                self._overwrite_free_pages()
                 for table in tables:
                     self.write(f"DELETE FROM {table}")
                 self.commit()
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 self._connection.execute("PRAGMA secure_delete=OFF")
+
+    def _overwrite_free_pages(self) -> None:
+        """Pages of what was deleted before keep their content until they are used again: here by zeros, which are deleted at once."""
+        while (free := self.read("PRAGMA freelist_count")[0][0]) > 0:
+            self.write("INSERT INTO value VALUES ('', NULL, zeroblob(?))", [min(free, MOST_LOG // PAGE) * PAGE])
+        self.write("DELETE FROM value WHERE name = ''")
 
     def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.lock, self.translated():

@@ -26,7 +26,6 @@ import io
 import json
 import logging
 import secrets
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from ....files import PARTIAL, make_private, private
 from ..errors import KINDS, NEW_RUN, Changed, Damaged, PeerError
 from ..protocol.membership import Record
 from ..protocol.view_messages import pack_kept, unpack_kept
@@ -47,7 +47,6 @@ log = logging.getLogger("dekpca.peer")
 COPIES = ("a", "b")  # of what was learned in set-up: it is written once, and both checkpoints need it
 KEPT = 2  # checkpoints
 PART = 1 << 20  # bytes of a value in one row
-EXPOSED = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass
@@ -69,8 +68,8 @@ class RunFolder:
 
     def __init__(self, path: Path):
         self.path = path
-        make_private(path)
-        self._lock = open(path / "lock", "w", opener=codec.private)  # noqa: SIM115 - held as long as the process
+        make_private(path, "rows of your neighbors")
+        self._lock = open(path / "lock", "w", opener=private)  # noqa: SIM115 - held as long as the process
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -82,7 +81,7 @@ class RunFolder:
 
     def open(self, facts: Mapping[str, str]) -> Saved:
         """Begin the run that these facts describe, or go on with it; returns where it stands. Raises Changed or Damaged."""
-        for left in self.path.glob("*.tmp"):
+        for left in self.path.glob(PARTIAL.format("*")):
             left.unlink()
         self.database = Database(self.path)
         self._open.append(self.database.close)
@@ -110,17 +109,17 @@ class RunFolder:
         if before is None:
             self._keep("run", dict(facts))
             return
-        changed = [what for what in dict.fromkeys([*before, *facts]) if before.get(what) != facts.get(what)]
-        if changed:
-            differing = {
-                what: f"{what} was {before.get(what, 'nothing')} and is {facts.get(what, 'nothing')}"
-                for what in changed
-            }
+        differing = [
+            f"{what} was {before.get(what, 'nothing')} and is {facts.get(what, 'nothing')}"
+            for what in dict.fromkeys([*before, *facts])
+            if before.get(what) != facts.get(what)
+        ]
+        if differing:
+            names = ", ".join(what for what in dict.fromkeys([*before, *facts]) if before.get(what) != facts.get(what))
             raise Changed(
-                f"{self.path}: begun with other settings: {'; '.join(differing.values())}; use the same and start again, "
+                f"{self.path}: begun with other settings: {'; '.join(differing)}; use the same and start again, "
                 "or begin a new run, with another folder and another run id",
-                # its number of rows and a fingerprint are the owner's own
-                told=f"begun with other settings: {'; '.join((differing | {'data': 'data'})[what] for what in changed)}",
+                told=f"begun with other settings, and not the same any more: {names}",
             )
 
     def private_seed(self) -> int:
@@ -137,8 +136,9 @@ class RunFolder:
         if self.database.read("SELECT 1 FROM value WHERE name = ? LIMIT 1", [kept]):
             return bytes(self._read(kept).tobytes())
         made = make()
-        self._write(kept, codec.flatten(np.frombuffer(made, dtype=np.uint8)))
-        self.database.commit()  # before it is used
+        with self.database.lock:  # the thread that writes messages must not commit a part of it
+            self._write(kept, codec.flatten(np.frombuffer(made, dtype=np.uint8)))
+            self.database.commit()  # before it is used
         return made
 
     def forget_secrets(self) -> None:
@@ -316,18 +316,3 @@ class _Parts(io.RawIOBase):
         into[: len(data)] = data
         self.at += len(data)
         return len(data)
-
-
-def make_private(folder: Path) -> None:
-    """A folder that only its owner can read or enter; an existing one must be so."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        mode = stat.S_IMODE(folder.stat().st_mode)
-    except OSError as error:
-        raise ValueError(
-            f"{folder}: cannot be used as the folder of a run ({error.strerror}); choose another"
-        ) from error
-    if mode & EXPOSED:
-        raise ValueError(
-            f"{folder}: others may read or enter it (mode {mode:04o}), and it holds rows of your neighbors; chmod 700 {folder}"
-        )
