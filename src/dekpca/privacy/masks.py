@@ -7,7 +7,7 @@ subtracts them, so that they cancel in the total modulo 2^64 and nowhere else. A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,9 +76,17 @@ def derived(secret: bytes, run: bytes, ends: list[tuple[bytes, bytes]]) -> bytes
 
 def mask_words(key: bytes, number: int, length: int) -> np.ndarray:
     """The words (length,) of a pair's mask for sum `number` of a run."""
+    return next(masks_of([key], number, length)).astype(np.uint64)
+
+
+def masks_of(keys: Iterable[bytes], number: int, length: int) -> Iterator[np.ndarray]:
+    """The same for each key in turn, in one buffer: a mask is overwritten by the next one."""
     nonce = bytes(4) + number.to_bytes(12, "little")  # block counter, nonce
-    stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update(bytes(8 * length))
-    return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
+    zeros, stream = bytes(8 * length), bytearray(8 * length + 63)  # update_into wants room for a block
+    words = np.frombuffer(stream, dtype="<u8", count=length)
+    for key in keys:
+        Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update_into(zeros, stream)
+        yield words
 
 
 @dataclass(eq=False)
@@ -104,9 +112,8 @@ class Sealer:
             raise PublicError(f"{what} has no public bound, so it cannot be a secure sum; use solver='landmarks'")
         code = _integers(values, bound, what) if values.dtype == np.int64 else FixedPoint(bound).encode(values, what)
         sealed = np.concatenate([code, np.ones(1, dtype=np.uint64)])
-        for other, key in self.keys.items():
-            words = mask_words(key, self._sealed, len(sealed))
-            sealed = sealed + words if self.name < other else sealed - words
+        for other, words in zip(self.keys, masks_of(self.keys.values(), self._sealed, len(sealed)), strict=True):
+            (np.add if self.name < other else np.subtract)(sealed, words, out=sealed)
         self._sealed += 1
         return sealed
 
