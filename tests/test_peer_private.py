@@ -727,6 +727,25 @@ def test_without_a_ledger_there_is_no_second_release(certs, tmp_path, wire):
         tomls[name].write_text(tomls[name].read_text() + f'ledger = "{name}-spent.json"\nbudget = 9.0\n')
     ends = take_part(tomls, ["oslo", "rome"])
     assert {len(ends[name]["privacy"]["entries"]) for name in ("oslo", "rome")} == {2}
+    assert (
+        len(json.loads((tmp_path / "oslo-spent.json").read_text())["entries"]) == 2
+    )  # also what was released without it
+
+
+def test_an_owner_who_adds_a_ledger_does_not_end_the_run_for_others(certs, tmp_path, wire):
+    """Only rome lacks one: oslo has drawn a key for the new view, has sent nothing under it, and can go on."""
+    tomls, _ = owners(tmp_path, certs, asked=ASKED | {"epsilon": 3.0}, more=LOSING)
+    text = tomls["rome"].read_text()
+    tomls["rome"].write_text(
+        "\n".join(line for line in text.splitlines() if not line.startswith(("ledger", "budget"))) + "\n"
+    )
+    dying(wire, "moments")
+    ends = take_part(tomls)
+    assert all(isinstance(ends[name], RunFailed) for name in ("oslo", "rome"))
+    assert "epsilon" not in str(ends["oslo"])
+    tomls["rome"].write_text(text)
+    ends = take_part(tomls, ["oslo", "rome"])
+    assert {len(ends[name]["privacy"]["entries"]) for name in ("oslo", "rome")} == {2}
 
 
 def test_the_guarantee_says_what_a_loss_costs(certs, tmp_path):

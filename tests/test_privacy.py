@@ -473,6 +473,17 @@ def test_a_ledger_file_adds_up_and_stops_at_the_budget(tmp_path):
         file.charge([entry(z)])
 
 
+def test_what_was_released_before_is_in_the_file_even_if_there_is_no_room(tmp_path):
+    path, z = tmp_path / "ledger.json", multiplier_for(1.0, 1e-6)
+    file = LedgerFile(path, 1.2, 1e-6)
+    with pytest.raises(BudgetSpent):
+        file.charge([entry(z)], "run-1", {"run-0": [entry(z)]})
+    assert [held["fit"] for held in json.loads(path.read_text())["entries"]] == ["run-0"]
+    roomy = LedgerFile(tmp_path / "roomy.json", 3.0, 1e-6)
+    for _ in range(2):  # each counts once
+        assert roomy.charge([entry(z)], "run-1", {"run-0": [entry(z)]}) == pytest.approx(epsilon_of(z / 2**0.5, 1e-6))
+
+
 def test_two_fits_at_once_do_not_both_spend(tmp_path):
     path = tmp_path / "ledger.json"
     file = LedgerFile(path, 1.0, 1e-6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -31,18 +31,22 @@ class NarrowKernelWarning(UserWarning):
 
 
 def run_plan(
-    plan: Plan, engine: Engine, parameters: Parameters, fit: str = "", before: tuple[Entry, ...] = ()
+    plan: Plan,
+    engine: Engine,
+    parameters: Parameters,
+    fit: str = "",
+    before: Mapping[str, tuple[Entry, ...]] | None = None,
 ) -> Result:
     """Let an engine run a plan. Progress is shown, if it is wanted, by the process that hosts the first node.
 
     `fit`: the name of a private fit that may have been interrupted; its ledger counts it once. `before`: what the same fit released before nodes
-    were lost.
+    were lost, by its name.
     """
     shown = bool(parameters.verbose) and 0 in plan.nodes
     ledger = None
     if plan.options.privacy is not None:  # spent before anything is computed or sent
         releases = planned(plan.options, plan.features.count, len(plan.network))
-        ledger = plan.options.privacy.spend(releases, fit, before)
+        ledger = plan.options.privacy.spend(releases, fit, before or {})
     try:
         with progress.watch(shown, len(plan.network), plan.options) as observer:
             outcome = engine(plan, observer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -79,25 +79,38 @@ class LedgerFile:
         """Epsilon of all fits so far, and with these releases. Raises BudgetSpent where that is above the budget."""
         return self._added(*self._read(), entries)
 
-    def charge(self, entries: Sequence[Entry], fit: str = "") -> float:
+    def charge(
+        self, entries: Sequence[Entry], fit: str = "", before: Mapping[str, Sequence[Entry]] | None = None
+    ) -> float:
         """Add the releases of a fit; returns epsilon of all of them. Raises BudgetSpent where that is above the budget.
 
-        A fit that has a name is added once.
+        A fit that has a name is added once. `before` were made already, by name: those that the file lacks are added in any case.
         """
         with self._locked():
-            budget, spent = self._read()
-            if fit and any(entry.get("fit") == fit for _, entry in spent):
-                return epsilon_of(composed(z for z, _ in spent), budget["delta"])
-            _, after = self._added(budget, spent, entries)
-            kept = [entry for _, entry in spent] + [asdict(replace(entry, fit=fit)) for entry in entries]
-            text = {
-                "version": VERSION,
-                "budget": budget,
-                "spent": {"epsilon": after, "delta": budget["delta"]},
-                "entries": kept,
-            }
-            write_text(self.path, json.dumps(text, indent=2) + "\n")
+            budget, held = self._read()
+            spent = list(held)
+            known = {entry.get("fit") for _, entry in spent}
+            missing = [replace(e, fit=name) for name, made in (before or {}).items() if name not in known for e in made]
+            spent += [(entry.multiplier, asdict(entry)) for entry in missing]
+            new = [] if fit and fit in known else [replace(entry, fit=fit) for entry in entries]
+            try:
+                if new:
+                    self._added(budget, spent, new)
+                    spent += [(entry.multiplier, asdict(entry)) for entry in new]
+            finally:
+                after = epsilon_of(composed(z for z, _ in spent), budget["delta"]) if spent else 0.0
+                if len(spent) > len(held):
+                    self._write(budget, after, [entry for _, entry in spent])
             return after
+
+    def _write(self, budget: dict[str, float], spent: float, entries: list[dict[str, Any]]) -> None:
+        text = {
+            "version": VERSION,
+            "budget": budget,
+            "spent": {"epsilon": spent, "delta": budget["delta"]},
+            "entries": entries,
+        }
+        write_text(self.path, json.dumps(text, indent=2) + "\n")
 
     def _added(
         self, budget: dict[str, float], spent: list[tuple[float, dict[str, Any]]], entries: Sequence[Entry]

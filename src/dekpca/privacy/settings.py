@@ -159,16 +159,19 @@ class Privacy:
             return None
         return LedgerFile(self.ledger, self.epsilon if self.budget is None else self.budget, self.delta)
 
-    def spend(self, planned: tuple[Release, ...], fit: str = "", before: tuple[Entry, ...] = ()) -> Ledger:
+    def spend(
+        self, planned: tuple[Release, ...], fit: str = "", before: Mapping[str, tuple[Entry, ...]] | None = None
+    ) -> Ledger:
         """The ledger of a fit with these releases, after it was added to the file; before anything is computed or sent.
 
-        `fit`: the name of a fit that may be interrupted and gone on with. It is added once. `before`: what the fit released with nodes that are
-        lost now, which the file has already. Without a file nothing would limit this, so it is refused.
+        `fit`: the name of a fit that may be interrupted and gone on with. It is added once. `before`: what was released with nodes that are lost now,
+        by such names. Without a file nothing would limit this, so it is refused.
         """
-        entries = tuple(release.entry() for release in planned)
-        found = Ledger((*before, *entries), self.epsilon_after((*before, *entries)), self.delta)
+        entries, before = tuple(release.entry() for release in planned), before or {}
+        everything = (*(entry for earlier in before.values() for entry in earlier), *entries)
+        found = Ledger(everything, self.epsilon_after(everything), self.delta)
         if self.ledger_file is not None:
-            self.ledger_file.charge(entries, fit)
+            self.ledger_file.charge(entries, fit, before)
         elif before:
             raise BudgetSpent(
                 f"nodes were lost after a release; going on would release a second one, epsilon {found.epsilon:.4g} in all, and no ledger limits "

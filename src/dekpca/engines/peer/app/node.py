@@ -157,7 +157,7 @@ def run(
                 plan = make_plan(
                     prepared.parameters, prepared.settings, network, [prepared.samples], prepared.features, nodes, sizes
                 )
-                fit, before = (session.fit_name(), session.released_before()) if private else ("", ())
+                fit, before = (session.fit_name(), session.released_before()) if private else ("", {})
                 result = run_plan(plan, engine, prepared.parameters, fit, before)
                 session.agree()
                 break

@@ -230,14 +230,14 @@ class Session:
 
     def fit_name(self) -> str:
         """Of the release that this view makes, in the owner's ledger: the same after a restart, and in views after one without a release."""
-        return f"{self.store.fit}-{len(self._other_views())}"
+        return f"{self.store.fit}-{len(self.released_before())}"
 
-    def released_before(self) -> tuple[Entry, ...]:
-        """What was released in earlier views of this run."""
-        return tuple(Entry(**entry) for entries in self._other_views() for entry in entries)
-
-    def _other_views(self) -> list[list[dict[str, Any]]]:
-        return [entries for view, entries in self.store.releases.items() if view != str(self.protocol.view)]
+    def released_before(self) -> dict[str, tuple[Entry, ...]]:
+        """What was released in earlier views of this run, by its name in the owner's ledger."""
+        earlier = [entries for view, entries in self.store.releases.items() if view != str(self.protocol.view)]
+        return {
+            f"{self.store.fit}-{i}": tuple(Entry(**entry) for entry in entries) for i, entries in enumerate(earlier)
+        }
 
     def agree(self) -> None:
         """Wait until it is certain that the answer is the one that all others have, or will have. Raises ViewChanged if it is not."""

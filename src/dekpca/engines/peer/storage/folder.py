@@ -133,7 +133,7 @@ class RunFolder:
     def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Randomness that nobody else knows, for the program in this view; the same after a restart, and gone with the view."""
         kept = f"secret-{name}"
-        if self.database.read("SELECT 1 FROM value WHERE name = ? LIMIT 1", [kept]):
+        if self._has_secret(name):
             return bytes(self._read(kept).tobytes())
         made = make()
         with self.database.lock:  # the thread that writes messages must not commit a part of it
@@ -146,13 +146,15 @@ class RunFolder:
         self.database.wipe(["value"])
 
     def end(self, error: PeerError) -> None:
-        """The run cannot go on after this error: secrets are deleted, if there are any, and a start after that ends with the same error."""
-        if not hasattr(self, "database") or not self.database.read(
-            "SELECT 1 FROM value WHERE name LIKE 'secret-%' LIMIT 1"
-        ):
-            return
-        self._keep("ended", [type(error).__name__, str(error), error.told])
-        self.forget_secrets()
+        """The run cannot go on after this error: if anything was sent under masks, secrets are deleted, and a start after that ends with the same
+        error. Before all keys are known nothing was, and the owner may correct what the error names.
+        """
+        if hasattr(self, "database") and self._has_secret("public keys"):
+            self._keep("ended", [type(error).__name__, str(error), error.told])
+            self.forget_secrets()
+
+    def _has_secret(self, name: str) -> bool:
+        return bool(self.database.read("SELECT 1 FROM value WHERE name = ? LIMIT 1", [f"secret-{name}"]))
 
     # ------------------------------------------------------------------ releases with noise
     @property
