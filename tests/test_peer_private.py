@@ -23,7 +23,7 @@ from dekpca.engines import local
 from dekpca.engines.peer.app import config, disclosure, keys, node, session
 from dekpca.engines.peer.app.delivery import PeerDelivery
 from dekpca.engines.peer.app.local_cluster import write_nodes
-from dekpca.engines.peer.errors import Changed, RunFailed
+from dekpca.engines.peer.errors import Changed, Damaged, Excluded, RunFailed
 from dekpca.engines.peer.net.identity import init_ca
 from dekpca.engines.peer.protocol.node import Timeouts
 from dekpca.engines.peer.protocol.views import Quorum, ViewChanged, Views
@@ -124,13 +124,13 @@ def leaves(network):
 
 @pytest.mark.slow
 def test_processes_have_the_same_answer():
-    from dekpca.engines import peer
+    from dekpca.engines.peer.app import local_cluster
 
     network = Network.path(3)
     parts, options = secure(network)
     plan = Plan.of(parts, network, options)
     simulated = local.run(plan).answers[0]
-    for answer in peer.run(plan).answers:
+    for answer in local_cluster.run(plan).answers:
         assert answer.w.tobytes() == simulated.w.tobytes()
 
 
@@ -543,6 +543,24 @@ def test_secrets_are_the_same_after_a_restart_and_gone_with_the_view(tmp_path):
     store.open({"run": "r"})
     store.forget_secrets()
     assert store.secret("key", draw) == b"\1" * 5
+    store.close()
+
+
+@pytest.mark.parametrize("error", [Excluded("without node 1"), RunFailed("3 rows", told="few rows"), Damaged("a page")])
+def test_keys_are_deleted_after_an_end_that_cannot_be_resumed(error, tmp_path):
+    store = RunFolder(tmp_path / "node")
+    store.open({"run": "r"})
+    store.secret("key", lambda: b"k")
+    store.end(error)  # no sum was masked yet: the run may go on when its owner has corrected what was wrong
+    assert store.secret("key", lambda: b"other") == b"k"
+    store.secret("public keys", lambda: b"p")
+    store.end(error)
+    assert store.database.read("SELECT name FROM value") == []
+    store.close()
+    store = RunFolder(tmp_path / "node")
+    with pytest.raises(type(error), match=f"{error}.*keys are deleted") as again:
+        store.open({"run": "r"})
+    assert again.value.told == error.told
     store.close()
 
 
