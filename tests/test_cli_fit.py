@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import dekpca
 from dekpca.cli import app
+from dekpca.engines import checkpoints
 from faults.supervisor import until
 
 DIGITS = load_digits()
@@ -155,6 +156,28 @@ def test_doctor():
     assert "matplotlib" in run("doctor").stdout
 
 
+def test_a_fit_with_checkpoints_goes_on(files, monkeypatch):
+    np.save("few.npy", DIGITS.data[:200])
+    command = ["fit", "few.npy", "--nodes", "4", "--solver", "projection", "--tol", "0", "--max-iter", "12"]
+    run(*command, "--out", "whole")
+    monkeypatch.setattr(checkpoints, "APART", 0.0)
+    monkeypatch.setattr(checkpoints, "SHARE", 0.0)
+    save = checkpoints.Checkpoints.save
+
+    def save_and_fail(self, step, *more):
+        save(self, step, *more)
+        if step == 7:
+            raise OSError(5, "a broken disk")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints.Checkpoints, "save", save_and_fail)
+        assert run(*command, "--checkpoint", "kept", "--out", "cut").exit_code not in (0, 3)
+    assert list(Path("kept").glob("*-7.state"))
+    assert run(*command, "--checkpoint", "kept", "--out", "cut").exit_code == 3  # not converged: tol is 0
+    assert not list(Path("kept").iterdir())
+    assert Path("cut/0.npz").read_bytes() == Path("whole/0.npz").read_bytes()
+
+
 def test_reproduce_goes_on_after_it_was_killed(files, nursery):
     """A real process, really killed."""
     np.savez("few.npz", X=DIGITS.data[:400], y=DIGITS.target[:400] % 4)
@@ -234,7 +257,7 @@ def test_ranks_fit_what_one_process_fits(files, data):
         ),
         pytest.param(["-n", "3", "--", "fit", "oslo.csv", "rome.csv"], "3 ranks for 2 nodes", marks=pytest.mark.slow),
         (["-n", "2", "--", "fit", "oslo.csv", "none.csv", "rome.csv"], "none.csv: no such file"),
-        (["-n", "2", "--", "doctor"], "only fit runs on ranks"),
+        pytest.param(["-n", "2", "--", "doctor"], "only fit runs on ranks", marks=pytest.mark.slow),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )

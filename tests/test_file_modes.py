@@ -91,24 +91,12 @@ def test_nothing_that_peers_write_is_readable_by_others(tmp_path):
     rows = tmp_path / "rows.npy"
     np.save(rows, np.random.default_rng(0).normal(size=(90, 4)))
     os.chmod(rows, 0o600)
-    simulated, own = tmp_path / "simulated", tmp_path / "own"
-    usual = [
-        "node",
-        "simulate",
-        "--data",
-        str(rows),
-        "--solver",
-        "projection",
-        "--share-rows",
-        "--max-iter",
-        "10",
-        "--tol",
-        "0",
-        "--out",
-    ]
-    for command in ([str(simulated), "--nodes", "2"], [str(own), "--nodes", "2", "--write-only"]):
-        done = CliRunner().invoke(app, usual + command)
-        assert done.exit_code == 0, done.output
+    own = tmp_path / "own"
+    settings = ["--solver", "projection", "--share-rows", "--max-iter", "10", "--tol", "0"]
+    made = CliRunner().invoke(
+        app, ["node", "simulate", "--data", str(rows), *settings, "--out", str(own), "--nodes", "2", "--write-only"]
+    )
+    assert made.exit_code == 0, made.output
     for config in own.glob("*.toml"):  # model and report are outside of the folder of the run
         more = f'out = "models/{config.stem}.npz"\ncheckpoint_every = 1\ncheckpoint_apart = 0.0\n'
         more += 'report = "node-0.html"\n' if config.stem == "node-0" else ""
@@ -116,8 +104,7 @@ def test_nothing_that_peers_write_is_readable_by_others(tmp_path):
     os.chmod(own, 0o755)  # as an owner may have it: what the nodes write protects itself
     end(*(start("node", "run", "--yes", f"node-{j}.toml", cwd=own) for j in range(2)))
     written = {re.sub(r"\d+", "N", path.name) for path in tmp_path.rglob("*")}
-    assert {"node-N.log", "node-N.json", "node-N.npz", "node-N.html", "finished.json"} <= written
-    assert {"run.db", "lock"} <= written
+    assert {"node-N.npz", "node-N.html", "finished.json", "run.db", "lock"} <= written
     assert open_to_others(tmp_path) == {"own"}
 
 
@@ -215,4 +202,4 @@ def test_a_file_that_claims_much_takes_little(tmp_path):
 
 
 def test_damaged_models_raise_one_exception():
-    assert fuzz(100, seed=1)["refused"] > 66  # make fuzz has 10,000
+    assert fuzz(50, seed=1)["refused"] > 33  # make fuzz has 10,000

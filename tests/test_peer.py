@@ -121,7 +121,10 @@ def run_with_restarts(nodes, stopping):
     assert not nodes.errors
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [case if case in ("projection", "tree phases") else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
+)
 def test_nodes_that_stop_go_on_bit_for_bit(tmp_path, case):
     network, changes = CASES[case]
     parts, options = problem(network, **changes)
@@ -132,7 +135,9 @@ def test_nodes_that_stop_go_on_bit_for_bit(tmp_path, case):
     assert bits(nodes.answers) == bits(expected)
 
 
-@pytest.mark.parametrize("settings", [{}, {"share_rows": False}], ids=["auto", "no rows"])
+@pytest.mark.parametrize(
+    "settings", [pytest.param({}, marks=pytest.mark.slow), {"share_rows": False}], ids=["auto", "no rows"]
+)
 def test_nodes_without_iterations_go_on_bit_for_bit(tmp_path, settings, monkeypatch):
     """There are no checkpoints then: what was said and heard is in the journal."""
     network = Network.ring(5, 2)

@@ -25,6 +25,7 @@ from dekpca.node_model import NodeModel
 from dekpca.parameters import Parameters
 from faults.supervisor import until
 from peer_nodes import PATIENCE, Nodes, change, join, problem
+from test_file_modes import open_to_others
 
 GOOD = """name = "oslo"
 run = "r"
@@ -201,6 +202,7 @@ def test_simulated_nodes_are_real_ones(tmp_path):
         np.testing.assert_allclose(
             model.transform(parts["node-0"][:9]), local.node_models_[name].transform(parts["node-0"][:9]), atol=1e-6
         )
+    assert open_to_others(out) == set()
     log = [json.loads(line) for line in (out / "node-0.log").read_text().splitlines() if line.startswith("{")]
     assert [entry["message"] for entry in log][-1] == "finished"
     again = CliRunner().invoke(app, ["node", "run", str(out / "node-0.toml"), "--yes"])

@@ -69,7 +69,10 @@ def test_another_order_at_each_node_changes_no_bit(nursery, tmp_path, settings, 
     np.testing.assert_array_equal(*values)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in ("renamed", "duplicated") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+)
 def test_other_names_stop_all_before_any_row_leaves(nursery, tmp_path, kind):
     frame, says = broken(kind)
     if kind == "duplicated":  # seen in its own file, before anybody is called

@@ -426,8 +426,8 @@ def clean_log():
 
 def test_damaged_messages(clean_log):
     with fuzz.in_memory() as folder:
-        outcomes, _ = asyncio.run(fuzz.fuzz(fuzz.Node(folder), 3000, seed=7))
-    assert outcomes["damaged"] >= 3000
+        outcomes, _ = asyncio.run(fuzz.fuzz(fuzz.Node(folder), 1500, seed=7))
+    assert outcomes["damaged"] >= 1500
     assert min(outcomes["ProtocolError"], outcomes["acknowledged"], outcomes["Disagreement"]) > 0
 
 

@@ -150,13 +150,16 @@ SHAPES = {
 }
 
 
-BY_ARRAYS = {"a star", "ragged", "penalties on a schedule", "no landmarks"}  # `make test-all` has all shapes
+SOME = {"a star", "ragged", "penalties on a schedule", "no landmarks"}  # `make test-all` has all shapes
 
 
 @pytest.mark.parametrize(
     ("shape", "compiled"),
-    [(shape, True) for shape in SHAPES]
-    + [pytest.param(shape, False, marks=[] if shape in BY_ARRAYS else pytest.mark.slow) for shape in SHAPES],
+    [
+        pytest.param(shape, compiled, marks=[] if shape in SOME else pytest.mark.slow)
+        for compiled in (True, False)
+        for shape in SHAPES
+    ],
 )
 def test_a_run_takes_no_more_memory_than_was_counted(shape, compiled, monkeypatch):
     """But for what threads work on, which does not grow with the network, and is made small here."""
@@ -294,6 +297,7 @@ def test_the_memory_of_a_fit_is_counted_from_its_beginning():
     assert found.checks["values"].shape == (200, scale.K)
 
 
+@pytest.mark.slow
 def test_bench_prints_what_it_measured(capsys, monkeypatch):
     monkeypatch.setattr(scale, "REPEATS", 1)
     done = CliRunner().invoke(app, ["bench", "--nodes", "12,24", "--rows", "20", "--json"])

@@ -117,6 +117,10 @@ def fit(
     engine: Annotated[
         str, typer.Option(help="local; mpi under mpiexec (dekpca launch); peer: a process for each node.")
     ] = "local",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Folder for checkpoints of the iterations: a fit that was killed goes on from there."),
+    ] = None,
     as_json: Json = False,
     config: Config = None,
     debug: Debug = False,
@@ -163,14 +167,14 @@ def fit(
         if engine == "mpi":
             if report is not None:
                 raise ValueError("--report with --engine mpi: no rank holds all models; use --engine local")
-            numbers, told, reading = on_ranks.fit(model, paths, nodes, roles, missing, network, seed)
+            numbers, told, reading = on_ranks.fit(model, paths, nodes, roles, missing, network, seed, checkpoint)
         else:
             start = time.perf_counter()
             roles = with_categories(paths, roles)
             sources = _read_all(paths, roles, missing)
             reading = remembered(roles, list(sources.values()))
             read_in = time.perf_counter() - start
-            _fit(model, sources, nodes, network, seed)
+            _fit(model, sources, nodes, network, seed, checkpoint)
             sent = {phase: int(x.sum()) for phase, x in model.history_["bytes"].items()}
             dropped = sum(source.dropped for source in sources.values())
             numbers = {"rows": len(model.nodes_), "rows_dropped": dropped, "bytes_by_phase": sent}
@@ -252,14 +256,14 @@ def _landmarks(text: str) -> Any:
 
 
 def _fit(
-    model: DecentralizedKernelPCA, sources: dict[str, Data], nodes: int | None, network: str | None, seed: int
-) -> None:
+    model: DecentralizedKernelPCA, sources: dict[str, Data], nodes: int | None, network: str | None, seed: int, checkpoint: Path | None
+) -> None:  # fmt: skip
     made = None if network is None else parse_network(network, seed)
     if len(sources) > 1:
         if nodes is not None:
             raise ValueError("--nodes is for one file; each of several files is a node: leave it out")
         model.set_params(network=made if made is None else on_ranks.over_names(made, list(sources)))
-        model.fit_parts({name: source.samples for name, source in sources.items()})
+        model.fit_parts({name: source.samples for name, source in sources.items()}, checkpoint=checkpoint)
         return
     (source,) = sources.values()
     if nodes is not None and made is not None and len(made) != nodes:
@@ -271,9 +275,9 @@ def _fit(
         names = [str(name) for name in dict.fromkeys(source.owners.tolist())]
         if made is not None:
             model.set_params(network=on_ranks.over_names(made, names))
-        model.fit(source.samples, nodes=source.owners)
+        model.fit(source.samples, nodes=source.owners, checkpoint=checkpoint)
     else:
-        model.fit(source.samples)
+        model.fit(source.samples, checkpoint=checkpoint)
 
 
 def _file_names(names: Sequence[str]) -> dict[str, str]:

@@ -35,7 +35,8 @@ def over_names(network: Network, names: list[str]) -> Network:
 
 
 def fit(
-    model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, roles: Roles, missing: Any, network: str | None, seed: int
+    model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, roles: Roles, missing: Any, network: str | None, seed: int,
+    checkpoint: Path | None,
 ) -> tuple[dict[str, Any], bool, dict[str, Any]]:  # fmt: skip
     """Fit the nodes of this rank; returns what the summary needs of all ranks, whether this rank is to tell it, and what models remember."""
     ranks = engines.module("mpi").Ranks()
@@ -44,7 +45,8 @@ def fit(
         with ranks.checking():
             net, parts = _own(paths, nodes, roles, missing, network, seed, ranks)
         reading = time.perf_counter() - start
-        model.set_params(network=net, engine="mpi").fit_parts({name: part.samples for name, part in parts.items()})
+        samples = {name: part.samples for name, part in parts.items()}
+        model.set_params(network=net, engine="mpi").fit_parts(samples, checkpoint=checkpoint)
     except Exception as error:  # raised on all ranks: one prints it
         if ranks.rank:
             raise typer.Exit(USAGE) from error
