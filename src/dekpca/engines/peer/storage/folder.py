@@ -92,7 +92,7 @@ class RunFolder:
             raise KINDS.get(kind, Damaged)(
                 f"{text} (this node ended so before, and its keys are deleted; {NEW_RUN})", told=told
             )
-        if (self._fact("view") or str(View())) != str(self.views.program):  # killed before it could
+        if not self._in_view():  # killed before it could
             self._forget_view(self.views.program)
         self.messages = MessageLog(self.database)
         self._open.append(lambda: self.messages.close())
@@ -147,11 +147,17 @@ class RunFolder:
 
     def end(self, error: PeerError) -> None:
         """The run cannot go on after this error: if anything was sent under masks, secrets are deleted, and a start after that ends with the same
-        error. Before all keys are known nothing was, and the owner may correct what the error names.
+        error. Before all keys of a view are known nothing was, and the owner may correct what the error names.
         """
-        if hasattr(self, "database") and self._has_secret("public keys"):
+        if not hasattr(self, "database") or not self._has_secret("public keys"):
+            return
+        if self._in_view():
             self._keep("ended", [type(error).__name__, str(error), error.told])
-            self.forget_secrets()
+        self.forget_secrets()
+
+    def _in_view(self) -> bool:
+        """Whether messages and secrets are of the view that the program runs in: killed in between, they are of the one before."""
+        return (self._fact("view") or str(View())) == str(self.views.program)
 
     def _has_secret(self, name: str) -> bool:
         return bool(self.database.read("SELECT 1 FROM value WHERE name = ? LIMIT 1", [f"secret-{name}"]))
