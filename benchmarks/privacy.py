@@ -1,6 +1,6 @@
 """Kernel PCA with differential privacy: agreement by epsilon and number of rows, on 20 nodes; what secure sums cost; an attack.
 
-    python benchmarks/privacy.py --data mnist-0358.npz [--rows 2000 20000 100000 1000000] [--seeds 3] [--sections agreement cost audit]
+    python benchmarks/privacy.py --data mnist-0358.npz [--rows 2000 20000 100000 1000000] [--seeds 3] [--sections agreement cost peers audit]
 
 Agreement is the correlation of component values with those of 400 coordinates of public points without noise, of the worst seed, over at most 20,000
 rows. Components 3 and 4 have nearly equal eigenvalues: for them the smallest cosine between the two planes. More rows than there are images
@@ -23,6 +23,7 @@ from common import GAMMA, Floors, arguments, console, load, numbers, table
 from dekpca import Network, private_solver
 from dekpca.columns import Features
 from dekpca.engines import local
+from dekpca.engines.peer.app.local_cluster import LocalCluster
 from dekpca.engines.tree import over_tree
 from dekpca.kernels import Kernel
 from dekpca.node_model import NodeModels
@@ -36,6 +37,7 @@ from dekpca.program import program
 
 NODES, K, DELTA, POINTS, JUDGED = 20, 4, 1e-6, 1000, 20_000
 NORM = 3200.0  # of pixel vectors, chosen after a look at this data; 5 % of the images are longer, and clipped
+MANY = 60  # fits by which the floor for 20,000 rows is put in numbers
 PIXEL_NOISE = 20.0  # deviation, of 255, that makes copies of images other rows
 
 
@@ -110,11 +112,10 @@ class Shared:
         directions = np.linalg.eigh(second - count * np.outer(mean, mean))[1][:, ::-1][:, :K]
         return cls(public, sums, root, mean, directions)
 
-    def central(self, judged: np.ndarray) -> np.ndarray:
-        """Component values without noise."""
-        return (KERNEL.gram(judged, self.public) @ self.root - self.mean) @ self.directions
+    def coordinates(self, rows: np.ndarray) -> np.ndarray:
+        return KERNEL.gram(rows, self.public) @ self.root
 
-    def fit(self, epsilon: float, rank: int, judged: np.ndarray) -> tuple[np.ndarray, float]:
+    def fit(self, epsilon: float, rank: int, psi: np.ndarray) -> tuple[np.ndarray, float]:
         """Component values with noise and the estimated accuracy of the span: what the engine does after every node has its sums."""
         release = plan(epsilon, rank)
         made = sealers([str(j) for j in range(NODES)], b"benchmark")
@@ -125,8 +126,7 @@ class Shared:
         ]
         total = made["0"].open("moments", np.sum(sealed, axis=0, dtype=np.uint64), bound, integers=True)
         found = components_of(release, total, K, "global", rank)
-        values = (KERNEL.gram(judged, self.public) @ self.root[:, :rank] - found.mean) @ found.directions
-        return values, float(np.sqrt(1 - found.error))
+        return (psi[:, :rank] - found.mean) @ found.directions, float(np.sqrt(1 - found.error))
 
 
 def agreement(Z: np.ndarray, central: np.ndarray) -> np.ndarray:
@@ -143,9 +143,8 @@ def cosine(Z: np.ndarray, central: np.ndarray) -> float:
 
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument(
-        "--sections", nargs="+", choices=("agreement", "cost", "audit"), default=["agreement", "cost", "audit"]
-    )
+    sections = ("agreement", "cost", "peers", "audit")
+    parser.add_argument("--sections", nargs="+", choices=sections, default=list(sections))
     parser.add_argument("--rows", type=int, nargs="+", default=[2000, 20_000, 100_000])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.5, 1.0, 4.0])
     parser.add_argument("--kinds", nargs="+", choices=("public", "synthetic"), default=["public", "synthetic"])
@@ -162,6 +161,8 @@ def main() -> None:
                 agreements(X, public, kind, rows, a.epsilon, a.seeds, floors)
     if "cost" in a.sections:
         secure_cost(X, public, floors)
+    if "peers" in a.sections:
+        peer_cost(X, public, floors)
     if "audit" in a.sections:
         attack(floors)
         audit(a.runs, floors)
@@ -173,18 +174,20 @@ def agreements(X, public, kind: str, rows: int, epsilons, seeds: int, floors: Fl
     parts = [np.ascontiguousarray(part) for part in np.array_split(together, NODES)]
     judged = together[:: max(1, rows // JUDGED)].astype(np.float64)
     shared = Shared.of(parts, public)
-    central = shared.central(judged)
+    psi = shared.coordinates(judged)
+    central = (psi - shared.mean) @ shared.directions
     del together
     rank = 60 if rows < 100_000 or kind == "synthetic" else 120
     shown = table(
         f"{rows:,} rows on {NODES} nodes, {kind} points, rank {rank}, delta = {DELTA:g}, one colluding node; worst of {seeds}",
         "epsilon", "components 1, 2", "medians", "plane of 3, 4", "span", "told", "seconds", "kB sent a node",
     )  # fmt: skip
+    told_of_many = ""
     for epsilon in epsilons:
         found = []
         for _ in range(seeds):
             if kind == "public" and rows > ENGINE_ROWS:
-                Z, span = shared.fit(epsilon, rank, judged)
+                Z, span = shared.fit(epsilon, rank, psi)
                 found.append((agreement(Z, central), span, np.nan, np.nan))
                 continue
             privacy = Privacy.of({"epsilon": epsilon, "delta": DELTA, "rank": rank, "norm": NORM})
@@ -200,6 +203,12 @@ def agreements(X, public, kind: str, rows: int, epsilons, seeds: int, floors: Fl
         )  # fmt: skip
         if rows == 20_000 and epsilon == 1.0:
             least = 0.999 if kind == "public" else 0.99
+            if kind == "public":
+                many = [agreement(shared.fit(epsilon, rank, psi)[0], central)[:2].min() for _ in range(MANY)]
+                share = np.mean(np.array(many) >= least)
+                told_of_many = (
+                    f"20,000 rows, epsilon 1: {share:.0%} of {MANY} fits have both components at {least} or above"
+                )
             floors.require(
                 bool(middle[:2].min() >= least), f"{kind} points, 20,000 rows, epsilon 1: median {middle[:2]}"
             )
@@ -208,6 +217,8 @@ def agreements(X, public, kind: str, rows: int, epsilons, seeds: int, floors: Fl
             above <= 0.02, f"{kind} points, {rows} rows, epsilon {epsilon:g}: told {above:.3f} above the truth"
         )
     console.print(shown)
+    if told_of_many:
+        console.print(told_of_many)
 
 
 def secure_cost(X: np.ndarray, public: np.ndarray, floors: Floors) -> None:
@@ -238,10 +249,67 @@ def secure_cost(X: np.ndarray, public: np.ndarray, floors: Floors) -> None:
         apart = np.abs(found[name][2] - found["in clear"][2]).max() / np.abs(found["in clear"][2]).max()
         shown.add_row(name, f"{seconds:.3f}", f"{agreed:.3f}", f"{sent:.2f}", f"{apart:.1e}")
     clear, secure = found["in clear"], found["secure"]
+    # what rounding alone does: the sums in clear, added up along another tree
+    settings, other = choices["in clear"], Network.star(NODES)
+    outcome = local.drive(Plan.of(parts, other, settings).blocks(apart=True), settings, script=over_tree(program))
+    again = NodeModels(outcome.answers, "landmarks", settings, Features(X.shape[1]))[0].transform(X[:2000])
+    shown.add_row(
+        "in clear, another tree", "", "", "", f"{np.abs(again - clear[2]).max() / np.abs(clear[2]).max():.1e}"
+    )
     console.print(shown)
     floors.require(secure[1] <= 1.2 * clear[1], f"bytes: {secure[1] / clear[1]:.2f} times")
     floors.require(secure[0] <= 1.5 * clear[0], f"time: {secure[0] / clear[0]:.2f} times")
     floors.require(bool(apart <= 1e-9), f"component values differ by {apart:.1e}")
+
+
+PEERS, PEER_ROWS, TURNS = 6, 300, 7
+
+
+def peer_cost(X: np.ndarray, public: np.ndarray, floors: Floors) -> None:
+    """The same between processes with TLS, all on this machine: what a node sends, and seconds from data to answers."""
+    parts, network = np.array_split(X[: PEERS * PEER_ROWS], PEERS), Network.ring(PEERS, 4)
+    sizes = np.full(PEERS, PEER_ROWS)
+    plans = {
+        name: Plan.of(
+            parts,
+            network,
+            settle(
+                Settings.of(
+                    n_components=K,
+                    kernel=KERNEL,
+                    solver="landmarks",
+                    landmarks=public[:400],
+                    seed=0,
+                    secure_sums=secure,
+                ),
+                network,
+                sizes,
+            ),
+        )
+        for name, secure in (("in clear", False), ("secure", 255.0))
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in plans}
+    sent: dict[str, float] = {}
+    with LocalCluster(PEERS) as cluster:
+        for turn in range(TURNS + 1):
+            for name, one in plans.items():
+                begun = time.perf_counter()
+                outcome = cluster.run(one)
+                if turn:  # the first one imports
+                    seconds[name].append(time.perf_counter() - begun)
+                sent[name] = sum(outcome.traffic.bytes.values()).mean() / 1e6
+    shown = table(
+        f"secure sums between {PEERS} processes with TLS, {PEER_ROWS} rows each, 400 landmarks; {TURNS} runs in turn",
+        "sums", "seconds, median", "best", "MB a node",
+    )  # fmt: skip
+    for name, took in seconds.items():
+        shown.add_row(name, f"{np.median(took):.2f}", f"{min(took):.2f}", f"{sent[name]:.2f}")
+    console.print(shown)
+    clear, secure = (float(np.median(seconds[name])) for name in plans)
+    floors.require(
+        sent["secure"] <= 1.2 * sent["in clear"], f"peers, bytes: {sent['secure'] / sent['in clear']:.2f} times"
+    )
+    floors.require(secure <= 1.5 * clear, f"peers, time: {secure / clear:.2f} times")
 
 
 def attack(floors: Floors) -> None:

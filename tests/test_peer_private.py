@@ -8,6 +8,7 @@ import struct
 import threading
 from collections import defaultdict
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,22 +18,25 @@ from conftest import clusters, make_options
 from dekpca import Network, baselines, metrics
 from dekpca.cli import app
 from dekpca.collectives import network_sum
+from dekpca.core.centering import BadColumn
 from dekpca.engines import local
-from dekpca.engines.peer.app import config, keys, node, session
+from dekpca.engines.peer.app import config, disclosure, keys, node, session
 from dekpca.engines.peer.app.delivery import PeerDelivery
 from dekpca.engines.peer.app.local_cluster import write_nodes
-from dekpca.engines.peer.errors import RunFailed
+from dekpca.engines.peer.errors import Changed, Damaged, Excluded, RunFailed
 from dekpca.engines.peer.net.identity import init_ca
 from dekpca.engines.peer.protocol.node import Timeouts
-from dekpca.engines.peer.protocol.views import Quorum, ViewChanged
+from dekpca.engines.peer.protocol.views import Quorum, ViewChanged, Views
 from dekpca.engines.peer.storage.folder import RunFolder
 from dekpca.node_model import NodeModel
 from dekpca.plan import Plan
+from dekpca.privacy.errors import PublicError
 from dekpca.privacy.fixed_point import FixedPoint
-from dekpca.privacy.ledger import Entry
-from dekpca.privacy.masks import Sealer, sealer
+from dekpca.privacy.ledger import BudgetSpent, Entry
+from dekpca.privacy.masks import BadMasks, Sealer, sealer
 from dekpca.privacy.records import sign_record
-from peer_nodes import Nodes, Stop, certified, join, stored
+from dekpca.privacy.releases import Release
+from peer_nodes import Nodes, Stop, certified, join, protocol, stored
 from uniformity import LEVEL, least_effect, same_p, stripped_sums, two_apart, uniform_p
 
 NETWORKS = {
@@ -107,12 +111,11 @@ def test_the_answer_is_that_of_the_simulation_and_within_1e_9_of_the_one_in_clea
         assert answer.w.tobytes() == simulated.w.tobytes()
         np.testing.assert_allclose(answer.w[0], clear.w[0], rtol=0, atol=1e-9 * np.abs(clear.w).max())
         np.testing.assert_allclose(answer.eigenvalues, clear.eigenvalues, rtol=1e-9)
-    upward = {network.names[j]: {dtype for _, dtype in wire.sent[network.names[j]]} for j in leaves(network)}
     kinds = {kind for sent in wire.sent.values() for kind, _ in sent}
     assert {"keys", "covariance", "sketch"} <= kinds
     # what a leaf sends: key records, sums under masks, and the landmarks that it gives
-    for name in upward:
-        assert {kind for kind, dtype in wire.sent[name] if dtype != "<u8"} <= {"landmarks"}
+    for j in leaves(network):
+        assert {kind for kind, dtype in wire.sent[network.names[j]] if dtype != "<u8"} <= {"landmarks"}
 
 
 def leaves(network):
@@ -121,13 +124,13 @@ def leaves(network):
 
 @pytest.mark.slow
 def test_processes_have_the_same_answer():
-    from dekpca.engines import peer
+    from dekpca.engines.peer.app import local_cluster
 
     network = Network.path(3)
     parts, options = secure(network)
     plan = Plan.of(parts, network, options)
     simulated = local.run(plan).answers[0]
-    for answer in peer.run(plan).answers:
+    for answer in local_cluster.run(plan).answers:
         assert answer.w.tobytes() == simulated.w.tobytes()
 
 
@@ -148,6 +151,62 @@ def failed(nodes):
 
 def only_keys(wire):
     return {kind for sent in wire.sent.values() for kind, _ in sent} == {"keys"}
+
+
+def test_a_value_beyond_its_bound_is_told_to_nobody(certs, tmp_path, wire):
+    network = NETWORKS["path"]
+    parts, options = secure(network, gamma_by_variance=True)
+    parts[2][3, 1] = 23_187.5
+    errors = failed(Nodes(tmp_path, network, parts, options, certs=certs))
+    assert "the largest is 23187.5" in str(errors["2"])
+    for name in network.names:
+        assert "node 2: an entry of its rows is beyond 64" in str(errors[name])
+        assert "23187" not in str(errors[name]) or name == "2"
+
+
+def test_neighbors_hear_the_class_of_other_errors_and_nothing_more():
+    error = MemoryError("Unable to allocate 5.2 GiB for an array with shape (88123, 7880)")
+    for sealed, cause in ((False, f"node a: {error}"), (True, "node a: MemoryError")):
+        mine = protocol("a", "b")
+        mine.sealed = sealed
+        mine.fail(error)
+        assert mine.cause == cause
+    mine = protocol("a", "b")
+    mine.sealed = True
+    mine.fail(RunFailed("88123 rows", told="too many rows"))
+    assert (str(mine.error), mine.cause) == ("88123 rows", "node a: too many rows")
+
+
+@pytest.mark.parametrize(
+    ("error", "heard"),
+    [
+        (ValueError("88123 rows"), "ValueError"), (BadColumn(3, "is 88123"), "BadColumn"), (BadMasks("masks of 5 nodes"), "masks of 5 nodes"),
+        (BudgetSpent("epsilon 3.3 of 88123", told="no room"), "no room"),
+    ],
+)  # fmt: skip
+def test_what_others_hear_of_an_error_of_the_program(error, heard):
+    assert heard in session.told(error)
+    assert "88123" not in session.told(error)
+
+
+def test_a_node_with_too_many_rows_does_not_say_how_many():
+    with pytest.raises(PublicError, match="1000000000 rows") as error:
+        Release("", 2, 4.0, 20, 1).check_rows(10**9, "rome")
+    assert "1000000000" not in error.value.told
+
+
+def test_a_node_with_other_data_does_not_say_how_many_rows_it_has(tmp_path):
+    for data, rows in (("900 x 5, abc", 900), ("901 x 5, def", 901)):
+        store = RunFolder(tmp_path / "node")
+        try:
+            if rows == 900:
+                store.open({"run": "r", "data": data, "tol": "1"})
+            else:
+                with pytest.raises(Changed, match="data was 900 x 5, abc and is 901") as error:
+                    store.open({"run": "r", "data": data, "tol": "2"})
+        finally:
+            store.close()
+    assert error.value.told == "begun with other settings, and not the same any more: data, tol"
 
 
 def test_swapped_keys_stop_the_run(certs, tmp_path, wire):
@@ -247,6 +306,14 @@ def test_a_node_that_omits_its_masks_stops_the_run(certs, tmp_path, wire, monkey
     # the root made nothing of the first total: only records, a hash of the points, and integers under masks have left
     clear = {kind for sent in wire.sent.values() for kind, dtype in sent if dtype != "<u8"}
     assert clear <= {"fingerprint"}
+    # the run cannot go on: no key is left, and a start after it ends as the first did
+    for name in network.names:
+        assert stored(tmp_path / name, "SELECT name FROM value WHERE name LIKE 'secret-%'") == []
+    nodes = Nodes(tmp_path, network, parts, options, certs=certs, timeouts=Timeouts(peer=60, start=1, beat=0.2))
+    join([nodes.start("3")])
+    assert isinstance(nodes.errors["3"], RunFailed)
+    assert "do not cancel" in str(nodes.errors["3"])
+    assert "its keys are deleted" in str(nodes.errors["3"])
 
 
 # ---------------------------------------------------------------------- a recorder at all nodes but two
@@ -369,6 +436,35 @@ def test_a_node_that_was_killed_goes_on_with_the_same_masks(certs, tmp_path, wir
     assert {answer.w.tobytes() for answer in nodes.answers.values()} == {simulated.w.tobytes()}
 
 
+def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypatch):
+    """A node is killed; until it is started again its certificate was renewed, as a longer one, and that of another node has run out."""
+    network, at, checked, size = NETWORKS["ring"], [], keys.checked_keys, keys.longest
+    parts, options = secure(network)
+
+    def stop(node, send):
+        if node == "1" and send.kind == "sketch" and not at:
+            at.append(node)
+            raise Stop
+        return send
+
+    def only_before(*given):
+        if at:
+            raise keys.BadRecord("key record of node 2: its certificate is not valid now")
+        return checked(*given)
+
+    monkeypatch.setattr(keys, "checked_keys", only_before)
+    monkeypatch.setattr(keys, "longest", lambda *given: size(*given) + (400 if at else 0))
+    wire.spoil = staticmethod(stop)
+    nodes = Nodes(tmp_path, network, parts, options, certs=certs)
+    others = [nodes.start(name) for name in network.names if name != "1"]
+    join([nodes.start("1")])
+    join([nodes.start("1"), *others])
+    assert at
+    assert not nodes.errors
+    simulated = local.run(Plan.of(parts, network, options)).answers[0]
+    assert {answer.w.tobytes() for answer in nodes.answers.values()} == {simulated.w.tobytes()}
+
+
 class Surviving(Nodes):
     """Nodes that go on without lost ones."""
 
@@ -450,11 +546,29 @@ def test_secrets_are_the_same_after_a_restart_and_gone_with_the_view(tmp_path):
     store.close()
 
 
+@pytest.mark.parametrize("error", [Excluded("without node 1"), RunFailed("3 rows", told="few rows"), Damaged("a page")])
+def test_keys_are_deleted_after_an_end_that_cannot_be_resumed(error, tmp_path):
+    store = RunFolder(tmp_path / "node")
+    store.open({"run": "r"})
+    store.secret("key", lambda: b"k")
+    store.end(error)  # no sum was masked yet: the run may go on when its owner has corrected what was wrong
+    assert store.secret("key", lambda: b"other") == b"k"
+    store.secret("public keys", lambda: b"p")
+    store.end(error)
+    assert store.database.read("SELECT name FROM value") == []
+    store.close()
+    store = RunFolder(tmp_path / "node")
+    with pytest.raises(type(error), match=f"{error}.*keys are deleted") as again:
+        store.open({"run": "r"})
+    assert again.value.told == error.told
+    store.close()
+
+
 # ---------------------------------------------------------------------- differential privacy, as owners run it
 ASKED = {"epsilon": 4.0, "delta": 1e-6, "rows": 3000, "ledger": "spent.json", "budget": 6.0}
 
 
-def owners(folder, certs, run="study-1", asked=ASKED, sizes=(900, 1100, 1000), **model):
+def owners(folder, certs, run="study-1", asked=ASKED, sizes=(900, 1100, 1000), more=None, **model):
     """node.toml, data, public points and certificates for three owners."""
     network = Network({"oslo": ["rome"], "rome": ["oslo", "bonn"], "bonn": ["rome"]})
     parts = clusters(list(sizes), 4)
@@ -462,7 +576,15 @@ def owners(folder, certs, run="study-1", asked=ASKED, sizes=(900, 1100, 1000), *
     certified(certs, network.names)
     np.save(folder / "public.npy", np.concatenate(clusters([10] * 4, 4)))
     common = {"n_components": 2, "gamma": 0.05, "landmarks": "public.npy", "tol": 0.1}
-    write_nodes(folder, parts, network, run, str(certs), common | model, {"peer_timeout": 60, "start_timeout": 60})
+    write_nodes(
+        folder,
+        parts,
+        network,
+        run,
+        str(certs),
+        common | model,
+        {"peer_timeout": 60, "start_timeout": 60} | (more or {}),
+    )
     for name in network.names:
         path = folder / f"{name}.toml"
         own = asked | ({"ledger": f"{name}-{asked['ledger']}"} if "ledger" in asked else {})
@@ -529,7 +651,14 @@ def test_a_ledger_adds_up_over_runs_and_stops_the_run_at_the_budget(certs, tmp_p
     wire.sent.clear()
     third, _ = owners(tmp_path, certs, run="study-3")
     ends = take_part(third)
-    assert all(isinstance(end, RunFailed) and "the budget is 6" in str(end) for end in ends.values())
+    assert all(isinstance(end, RunFailed) for end in ends.values())
+    own = {name for name, end in ends.items() if f"{name}-spent.json" in str(end) and "the budget is 6" in str(end)}
+    assert own
+    assert "bonn" not in own
+    # the others hear that there is no room, and nothing of anybody's ledger
+    for name in ends.keys() - own:
+        assert "the privacy budget of its data has no room" in str(ends[name])
+        assert not any(seen in str(ends[name]) for seen in ("spent.json", "the budget is", "epsilon"))
     assert not wire.sent
     assert json.loads((tmp_path / "oslo-spent.json").read_text()) == twice
 
@@ -557,6 +686,132 @@ def test_a_private_node_that_was_killed_spends_once_and_sends_the_same_noise(cer
     assert len(json.loads((tmp_path / "bonn-spent.json").read_text())["entries"]) == 1
     X = np.concatenate(list(parts.values()))
     assert len({NodeModel.load(ends[name]["model"]).transform(X).tobytes() for name in tomls}) == 1
+
+
+LOSING = {"on_loss": "continue", "peer_timeout": 4, "heartbeat": 0.2}
+
+
+def dying(wire, kind):
+    """bonn dies whenever it sends this kind of message to its parent."""
+
+    def die(name, send):
+        if name == "bonn" and send.kind == kind and len(send.to):
+            raise Stop
+        return send
+
+    wire.spoil = staticmethod(die)
+
+
+def test_a_node_lost_after_the_release_costs_a_second_one(certs, tmp_path, wire):
+    asked = ASKED | {"epsilon": 3.0}
+    tomls, _ = owners(tmp_path, certs, asked=asked, more=LOSING)
+    dying(wire, "moments")
+    ends = take_part(tomls)
+    assert isinstance(ends["bonn"], Stop)
+    for name in ("oslo", "rome"):
+        assert [lost["node"] for lost in ends[name]["missing"]] == ["bonn"]
+        ledger, spent = (
+            NodeModel.load(ends[name]["model"]).privacy_,
+            json.loads((tmp_path / f"{name}-spent.json").read_text()),
+        )
+        assert len(ledger.entries) == len(spent["entries"]) == 2
+        assert ends[name]["privacy"]["epsilon"] == ledger.epsilon == pytest.approx(spent["spent"]["epsilon"])
+        assert 4.0 < ledger.epsilon < 6.0
+
+
+def test_a_node_lost_before_the_release_costs_nothing(certs, tmp_path, wire):
+    tomls, _ = owners(tmp_path, certs, more=LOSING)
+    dying(wire, "keys")
+    ends = take_part(tomls)
+    for name in ("oslo", "rome"):
+        assert [lost["node"] for lost in ends[name]["missing"]] == ["bonn"]
+        assert len(ends[name]["privacy"]["entries"]) == 1
+        assert len(json.loads((tmp_path / f"{name}-spent.json").read_text())["entries"]) == 1
+
+
+def test_without_a_ledger_there_is_no_second_release(certs, tmp_path, wire):
+    asked = {key: value for key, value in ASKED.items() if key not in ("ledger", "budget")}
+    tomls, _ = owners(tmp_path, certs, asked=asked, more=LOSING)
+    dying(wire, "moments")
+    ends = take_part(tomls)
+    for name in ("oslo", "rome"):
+        assert isinstance(ends[name], RunFailed)
+    assert any(
+        "nodes were lost after a release" in str(ends[n]) and "give privacy a ledger" in str(ends[n])
+        for n in ("oslo", "rome")
+    )
+    # with a ledger that has room the same run goes on
+    for name in ("oslo", "rome"):
+        tomls[name].write_text(tomls[name].read_text() + f'ledger = "{name}-spent.json"\nbudget = 9.0\n')
+    ends = take_part(tomls, ["oslo", "rome"])
+    assert {len(ends[name]["privacy"]["entries"]) for name in ("oslo", "rome")} == {2}
+    assert (
+        len(json.loads((tmp_path / "oslo-spent.json").read_text())["entries"]) == 2
+    )  # also what was released without it
+
+
+def test_an_owner_who_adds_a_ledger_does_not_end_the_run_for_others(certs, tmp_path, wire):
+    """Only rome lacks one: oslo has drawn a key for the new view, has sent nothing under it, and can go on."""
+    tomls, _ = owners(tmp_path, certs, asked=ASKED | {"epsilon": 3.0}, more=LOSING)
+    text = tomls["rome"].read_text()
+    tomls["rome"].write_text(
+        "\n".join(line for line in text.splitlines() if not line.startswith(("ledger", "budget"))) + "\n"
+    )
+    dying(wire, "moments")
+    ends = take_part(tomls)
+    assert all(isinstance(ends[name], RunFailed) for name in ("oslo", "rome"))
+    assert "epsilon" not in str(ends["oslo"])
+    tomls["rome"].write_text(text)
+    ends = take_part(tomls, ["oslo", "rome"])
+    assert {len(ends[name]["privacy"]["entries"]) for name in ("oslo", "rome")} == {2}
+
+
+def test_the_guarantee_says_what_a_loss_costs(certs, tmp_path):
+    for asked, end in (
+        (ASKED, "the ledger has no room"),
+        ({"epsilon": 1.0, "delta": 1e-6}, "without a ledger the run stops"),
+    ):
+        tomls, _ = owners(tmp_path / end[:3], certs, asked=asked, more=LOSING)
+        prepared = node.prepare(config.read(tomls["oslo"]))
+        lines = disclosure.guarantee(prepared.settings, 6, 3, goes_on=True)
+        assert any(
+            'on_loss = "continue": each loss after the release costs as much again' in line and end in line
+            for line in lines
+        )
+        assert not any("on_loss" in line for line in disclosure.guarantee(prepared.settings, 6, 3))
+
+
+def test_a_finished_node_whose_model_was_moved_does_not_begin_again(certs, tmp_path):
+    tomls, _ = owners(tmp_path, certs)
+    ends = take_part(tomls)
+    spent = (tmp_path / "oslo-spent.json").read_text()
+    Path(ends["oslo"]["model"]).rename(tmp_path / "elsewhere.npz")
+    done = CliRunner().invoke(app, ["node", "run", str(tomls["oslo"]), "--yes"])
+    assert done.exit_code == 0, done.output
+    assert "was finished before" in done.output
+    assert "the model is not there any more" in done.output
+    assert (tmp_path / "oslo-spent.json").read_text() == spent
+
+
+def test_ranges_are_public_and_no_sums_of_columns_leave(certs, tmp_path):
+    tomls, _ = owners(tmp_path, certs, asked=ASKED | {"ranges": [-8.0, 8.0]}, standardize=True)
+    prepared = node.prepare(config.read(tomls["oslo"]))
+    lines = disclosure.disclosure(prepared.settings, 900, 6, ["rome"])
+    assert not any("sums of each column" in what for what, _ in lines)
+
+
+def test_more_components_than_the_rank_are_refused_before_anybody_is_called(certs, tmp_path):
+    tomls, _ = owners(tmp_path, certs, asked=ASKED | {"rank": 1})
+    with pytest.raises(ValueError, match="privacy keeps rank=1 coordinates"):
+        node.prepare(config.read(tomls["oslo"]))
+
+
+def test_too_few_nodes_are_counted_without_rows():
+    views = Views("oslo", Quorum())
+    views.begin({"oslo": (("rome", "bonn"), 1), "rome": (("oslo",), 1), "bonn": (("oslo",), 1)})
+    assert "1 of 3 nodes (oslo) with 1 of 3 rows remain" in str(views._too_few({"oslo"}))
+    views.tell_rows = False
+    assert "1 of 3 nodes (oslo) remain, where the quorum is 2 nodes" in str(views._too_few({"oslo"}))
 
 
 def test_owners_see_the_guarantee_before_they_agree(certs, tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import stat
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -17,17 +19,18 @@ from typer.testing import CliRunner
 from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, baselines
 from dekpca.cli import app
+from dekpca.columns import Features
 from dekpca.engines import local
 from dekpca.kernels import Kernel
 from dekpca.plan import Plan
 from dekpca.privacy import noise
-from dekpca.privacy.accounting import composed, epsilon_of, multiplier_for, split
+from dekpca.privacy.accounting import composed, epsilon_of, multiplier_for
 from dekpca.privacy.fixed_point import OutOfBounds
 from dekpca.privacy.ledger import BudgetSpent, Entry, LedgerFile
 from dekpca.privacy.masks import Sealer
 from dekpca.privacy.releases import COUNT, SCALE, Release, releases
 from dekpca.privacy.settings import Privacy, kernel_size, refuse_unaccounted
-from dekpca.private_solver import REST, Embedding
+from dekpca.private_solver import REST, Embedding, expected
 
 
 def run(parts, network, options):
@@ -121,7 +124,9 @@ def test_composition_is_that_of_dp_accounting():
     together = dp.ComposedDpEvent([dp.GaussianDpEvent(z) for z in zs])
     pld = dp.pld.PLDAccountant().compose(together).get_epsilon(1e-6)
     assert epsilon_of(composed(zs), 1e-6) == pytest.approx(pld, rel=1e-3)
-    assert composed(split(4.0, 0.3)) == pytest.approx(4.0)
+    (first, second) = releases(1.0, 1e-6, {"a": 5, "b": 7}, {"a": 0.3, "b": 0.7}, 4, 1)
+    (whole,) = releases(1.0, 1e-6, {"a": 5}, {"a": 1.0}, 4, 1)
+    assert composed([first.multiplier, second.multiplier]) == pytest.approx(whole.multiplier, rel=1e-6)
 
 
 def test_the_gaussian_curve_by_its_formula():
@@ -370,6 +375,70 @@ def test_unbounded_kernels_clip_rows(crowd):
         assert 0 < float(answer.trace) <= sum(map(len, parts)) * kernel_size(kernel, 8.0) * 1.2
 
 
+@pytest.mark.parametrize("kernel", [Kernel("linear"), Kernel("poly", gamma=0.1, degree=2)], ids=lambda k: k.name)
+def test_the_explained_share_of_kernels_that_are_not_normalized(kernel, crowd):
+    """By the trace of the noisy moments: k(x, x) is far below its bound for most rows."""
+    parts, network, points = crowd
+    given = private(parts, network, points, epsilon=9.9, delta=1e-2, norm=8.0)
+    answer = run(parts, network, type(given)(**{**vars(given), "kernel": kernel})).answers[0]
+    X = np.concatenate(parts)
+    X = X * np.minimum(1.0, 8.0 / np.linalg.norm(X, axis=1))[:, None]
+    gram = kernel.gram(X, X)
+    centred = gram - gram.mean(axis=0) - gram.mean(axis=1)[:, None] + gram.mean()
+    share = np.linalg.eigvalsh(centred)[::-1][:2] / np.trace(centred)
+    np.testing.assert_allclose(answer.eigenvalues / answer.trace, share, rtol=0.1)
+
+
+def test_more_components_than_the_rank_are_refused_before_anything_is_spent(tmp_path):
+    X = np.concatenate(clusters([100] * 4, seed=4))
+    asked = {"epsilon": 2.0, "delta": 1e-6, "rank": 3, "ledger": str(tmp_path / "ledger.json")}
+    points = np.concatenate(clusters([10] * 4, seed=4))
+    with pytest.raises(ValueError, match=r"n_components=4, but privacy keeps rank=3.*'rank': 4"):
+        DecentralizedKernelPCA(4, gamma=0.05, network=4, landmarks=points, privacy=asked, random_state=0).fit(X)
+    assert not (tmp_path / "ledger.json").exists()
+    fitted = DecentralizedKernelPCA(3, gamma=0.05, network=4, landmarks=points, privacy=asked, tol=0.9, random_state=0)
+    assert fitted.fit(X).eigenvalues_.shape == (3,)
+
+
+SCALES = np.array([1.0, 100.0, 1e-3, 1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("case", ["ranges", "linear", "uncentered"])
+def test_the_expectation_is_that_of_a_fit_with_the_same_settings(case):
+    """Expected agreement against that of fits, on rows like the points."""
+    parts, network = clusters([500] * 4, seed=4), Network.ring(4, 2)
+    X, points = np.concatenate(parts), np.concatenate(clusters([100] * 4, seed=4))
+    asked, kernel, centering = {"epsilon": 1.0, "delta": 1e-6, "rank": 40}, Kernel("rbf", gamma=0.05), "global"
+    if case == "ranges":
+        asked["ranges"] = [(-8 * s, 8 * s) for s in SCALES]
+        parts, points = [part * SCALES for part in parts], points * SCALES
+        X, kernel = X / 8.0, Kernel("rbf", gamma=3.0)
+    elif case == "linear":
+        asked["norm"], asked["rank"], kernel = 8.0, 6, Kernel("linear")
+        X = X * np.minimum(1.0, 8.0 / np.linalg.norm(X, axis=1))[:, None]
+    else:
+        centering = None
+    privacy = Privacy.of(asked).with_columns(Features(6))
+    plan = expected(points, kernel, len(X), privacy, 4, 2, centering=centering)
+    options = make_options(
+        parts, network, solver="landmarks", landmarks=points, privacy=privacy, n_components=2, kernel=kernel, centering=centering,
+        standardize=case == "ranges",
+    )  # fmt: skip
+    gram = kernel.gram(X, X)
+    if centering:
+        gram = gram - gram.mean(axis=0) - gram.mean(axis=1)[:, None] + gram.mean()
+    truth = np.linalg.eigh(gram)[1][:, ::-1][:, :2]
+    errors = []
+    for _ in range(8):
+        answer = run(parts, network, options).answers[0]
+        marks = answer.marks
+        psi = answer.kernel.gram(X, marks.points) @ marks.root
+        Z = (psi - (0 if answer.known.mean is None else answer.known.mean)) @ answer.w[0]
+        errors.append(1 - np.linalg.svd(np.linalg.qr(Z)[0].T @ truth)[1][-1] ** 2)
+    told = 1 - plan.span**2
+    assert np.mean(errors) / 6 < told < 6 * np.mean(errors) + 1e-4, (errors, told)
+
+
 def test_one_node_is_central_differential_privacy():
     parts, network = clusters([800], seed=4), Network.complete(1)
     options = make_options(
@@ -402,7 +471,17 @@ def test_a_ledger_file_adds_up_and_stops_at_the_budget(tmp_path):
     path.write_text("{}")
     with pytest.raises(ValueError, match="no ledger"):
         file.charge([entry(z)])
-    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_what_was_released_before_is_in_the_file_even_if_there_is_no_room(tmp_path):
+    path, z = tmp_path / "ledger.json", multiplier_for(1.0, 1e-6)
+    file = LedgerFile(path, 1.2, 1e-6)
+    with pytest.raises(BudgetSpent):
+        file.charge([entry(z)], "run-1", {"run-0": [entry(z)]})
+    assert [held["fit"] for held in json.loads(path.read_text())["entries"]] == ["run-0"]
+    roomy = LedgerFile(tmp_path / "roomy.json", 3.0, 1e-6)
+    for _ in range(2):  # each counts once
+        assert roomy.charge([entry(z)], "run-1", {"run-0": [entry(z)]}) == pytest.approx(epsilon_of(z / 2**0.5, 1e-6))
 
 
 def test_two_fits_at_once_do_not_both_spend(tmp_path):
@@ -410,6 +489,21 @@ def test_two_fits_at_once_do_not_both_spend(tmp_path):
     file = LedgerFile(path, 1.0, 1e-6)
     with file._locked(), pytest.raises(RuntimeError, match="another fit"):
         file.charge([entry(9.0)])
+    file.charge([entry(9.0)])
+
+
+def test_the_lock_of_a_fit_that_was_killed_does_not_stay(tmp_path):
+    path = tmp_path / "ledger.json"
+    holding = (
+        "import sys, time; from dekpca.privacy.ledger import LedgerFile\n"
+        f"with LedgerFile({str(path)!r}, 1.0, 1e-6)._locked(): print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", holding], stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout.readline() == "held\n"
+        with pytest.raises(RuntimeError, match="another fit"):
+            LedgerFile(path, 1.0, 1e-6).charge([entry(9.0)])
+        killed.kill()
+    LedgerFile(path, 1.0, 1e-6).charge([entry(9.0)])
 
 
 def test_spending_gives_the_ledger_of_the_fit(tmp_path):
@@ -529,7 +623,7 @@ def test_secure_sums_in_the_estimator():
         for secure in (False, 16.0)
     )
     np.testing.assert_allclose(secure.transform(X), plain.transform(X), rtol=0, atol=1e-9)
-    with pytest.raises(OutOfBounds, match="nothing was sent"):
+    with pytest.raises(OutOfBounds, match=r"beyond 0\.001, the public bound that secure_sums sets"):
         DecentralizedKernelPCA(2, network=5, secure_sums=1e-3, random_state=0).fit(X)
 
 

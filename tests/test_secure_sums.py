@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 from conftest import clusters, make_options
 from dekpca import Network
@@ -21,6 +22,7 @@ from dekpca.plan import Plan
 from dekpca.privacy.fixed_point import TOTAL_BITS, FixedPoint, OutOfBounds
 from dekpca.privacy.masks import BadMasks, RunKey, Sealer, derived, mask_words, pair_key, sealer, sealers
 from dekpca.privacy.records import BadRecord, KeyRecord, check_record, checked_keys, new_run, sign_record
+from dekpca.program import program
 from dekpca.testing import by_node, problems
 from uniformity import LEVEL, least_effect, record, same_p, stripped, two_apart, uniform_p
 
@@ -158,8 +160,15 @@ def test_bad_records_are_refused_before_anything_is_sent(authority):
         assert "Nothing was sent" in str(error.value)
     with pytest.raises(BadRecord, match="not valid now"):
         check_record(rome, RUN, "rome", roots, datetime.now(UTC) + timedelta(days=4000))
-    assert isinstance(rome, KeyRecord)
     assert new_run() != new_run()
+
+
+def test_a_packed_record_comes_back_as_it_was(authority):
+    _, nodes = authority
+    rome = sign_record(RUN, "rome", RunKey.made().public, *nodes["rome"])
+    assert KeyRecord.unpack("rome", rome.pack() + bytes(12)) == rome
+    with pytest.raises(BadRecord, match="cannot be read"):
+        KeyRecord.unpack("rome", rome.pack()[:-3])
 
 
 # ---------------------------------------------------------------------- runs
@@ -176,6 +185,26 @@ def test_the_answer_is_that_without_masks(parts, network, options):
         truth, w_truth = plain[node]
         np.testing.assert_allclose(w, w_truth, rtol=0, atol=1e-9 * np.abs(w_truth).max())
         np.testing.assert_allclose(answer.eigenvalues, truth.eigenvalues, rtol=1e-9)
+
+
+def test_public_bounds_cost_no_digits():
+    """1,800 rows and few landmarks, so that the estimate raises eigenvalues. A bound that is too loose by the number of rows costs 1e-11 of them."""
+    X = load_digits().data
+    parts, network = np.array_split(X, 6), Network.ring(6, 2)
+    options = make_options(
+        parts,
+        network,
+        solver="landmarks",
+        landmarks=X[::18],
+        kernel=Kernel("rbf", gamma=1e-3),
+        n_components=4,
+        secure_sums=16.0,
+    )
+    # in clear, but node by node: sketches are float32, and their sums depend on which rows are multiplied together
+    clear = Plan.of(parts, network, replace(options, secure_sums=False))
+    plain = local.drive(clear.blocks(apart=True), clear.options, script=over_tree(program)).answers[0]
+    secure = run(parts, network, options).answers[0]
+    np.testing.assert_allclose(secure.eigenvalues, plain.eigenvalues, rtol=1e-12)
 
 
 NETWORKS = {
@@ -207,8 +236,63 @@ def test_data_beyond_the_public_bound_stop_the_run():
     options = make_options(
         parts, network, 10, solver="landmarks", secure_sums=16.0, landmarks="kmeans", gamma_by_variance=True
     )
-    with pytest.raises(OutOfBounds, match="node 1: network sum 'scale'"):
+    with pytest.raises(
+        OutOfBounds, match=r"node 1: an entry of its rows is beyond 16, .* give all nodes secure_sums=B"
+    ) as error:
         run(parts, network, options)
+    assert "(the largest is 10" in str(error.value)
+    assert "largest is" not in error.value.told
+
+
+SUMS_OF_ROWS = {
+    "standardize": {"standardize": True}, "gamma": {"gamma_by_variance": True}, "gaussian": {"landmarks": "gaussian"}, "means": {"impute": True},
+    "linear": {"kernel": Kernel("linear")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SUMS_OF_ROWS)
+def test_no_total_wraps_though_every_node_is_below_the_bound(kind):
+    """Eight nodes, each with a sum below the bound of the total, and together six times above it: modulo 2^64 nobody would notice."""
+    parts, network = [np.full((20, 3), 100.0) + part[:, :3] for part in clusters([20] * 8)], Network.ring(8, 2)
+    options = make_options(parts, network, 10, solver="landmarks", secure_sums=16.0, **SUMS_OF_ROWS[kind])
+    with pytest.raises(OutOfBounds, match="an entry of its rows is beyond 16"):
+        run(parts, network, options)
+
+
+@pytest.mark.parametrize("kind", [*SUMS_OF_ROWS, "far points", "standardized outlier", "poly", "kmeans"])
+def test_every_bound_is_one_of_the_total(kind, monkeypatch):
+    """Of all sums of a run: what the nodes give, in absolute value and added up, is below the public bound, with entries at theirs."""
+    changes = SUMS_OF_ROWS | {
+        "far points": {"kernel": Kernel("linear"), "landmarks": 1e4 * np.eye(6)},
+        "standardized outlier": {"standardize": True, "gamma_by_variance": True},
+        "poly": {"kernel": Kernel("poly", gamma=0.5, degree=3)}, "kmeans": {"landmarks": "kmeans"},
+    }  # fmt: skip
+    given, seal = {}, Sealer.seal
+
+    def noted(self, what, values, bound):
+        size, most = given.get((self._sealed, what), (0.0, bound))
+        given[self._sealed, what] = size + np.abs(values), most
+        return seal(self, what, values, bound)
+
+    monkeypatch.setattr(Sealer, "seal", noted)
+    # of more than 4,096 rows the moments of kernels with the landmarks are summed, too
+    parts, network = clusters([1000 if kind == "far points" else 40] * 5), Network.ring(5, 2)
+    if kind == "standardized outlier":
+        parts[2][:] *= 1e-3
+        parts[2][0] = 8.0
+    largest = 8.0 if "standardized" in kind else 4.0
+    parts = [np.clip(part, -largest, largest) for part in parts]
+    parts[0][:4] = largest
+    if kind == "means":
+        parts[1][3, 2] = np.nan
+    options = make_options(
+        parts, network, "auto" if isinstance(changes[kind].get("landmarks"), np.ndarray) else 40, solver="landmarks", secure_sums=largest,
+        **changes[kind],
+    )  # fmt: skip
+    run(parts, network, options)
+    assert len(given) >= 3
+    for (_, what), (size, bound) in given.items():
+        assert (size <= bound).all(), (what, float(np.max(size / bound)))
 
 
 def test_kernels_without_a_bound_are_refused():

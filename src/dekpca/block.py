@@ -100,13 +100,15 @@ class Block:
         return x * self.mask[nodes, :, None]
 
     def data_bound(self, power: int = 1) -> float:
-        """A public bound on sums over all rows of products of so many entries; needed for sealed sums."""
-        largest = 1.0 if self.sealer is None else self.sealer.largest
-        return float(self.sizes.sum()) * largest**power
+        """A public bound on sums over all rows of products of so many entries; needed for sealed sums. Raises OutOfBounds if a row exceeds it."""
+        if self.sealer is None:
+            return 1.0
+        self.sealer.check_entries(self.samples)
+        return float(self.sizes.sum()) * self.sealer.largest**power
 
-    def kernel_bound(self, kernel: Kernel) -> float:
-        """A public bound on k(x, y), at least 1; needed for sealed sums."""
-        return 1.0 if self.sealer is None else self.sealer.kernel_bound(kernel, int(self.samples.shape[2]))
+    def kernel_bound(self, kernel: Kernel, points: Array | None = None) -> float:
+        """A public bound on k(x, y), at least 1, for rows and these points; needed for sealed sums. Raises OutOfBounds if a row exceeds it."""
+        return 1.0 if self.sealer is None else self.sealer.kernel_bound(kernel, self.samples, points)
 
     def array(self, values: Any) -> Array:
         """Host numbers as an array on the device of the samples, in their dtype."""

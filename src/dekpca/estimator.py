@@ -54,8 +54,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Use k(x, y) / sqrt(k(x, x) k(y, y)).
     solver : {"auto", "projection", "landmarks"}, default="auto"
         "landmarks" is one shot, in the span of points that all nodes share, from network sums alone. "projection" is the iterative algorithm of
-        the paper, made to converge: rows go to neighbors. "auto" is "landmarks" with as many of them as `tol` needs; a setting that only the iteration
-        has (such as update="paper") chooses "projection".
+        the paper, made to converge: rows go to neighbors. "auto" is "landmarks" with as many of them as `tol` needs; a setting that only the
+        iteration has (such as update="paper") chooses "projection".
     update : {"proximal", "paper"}, default="proximal"
         The step for z. The paper's can diverge; it is here to reproduce the paper (see `dekpca.PAPER`).
     centering : {"global", "local"} or None, default="global"

@@ -37,6 +37,8 @@ MORE_FREQUENCIES = (
     1024  # for data of few columns, if FREQUENCIES do not show an error below the tolerance: less noise saves landmarks
 )
 CHEAP_COLUMNS = 64  # up to which a frequency is cheap compared with a landmark
+LEAST_BOUND = 1e-60  # of a sum that is zero
+LONGEST = 2.0  # of a row's features and coordinates: 1, and with weights of frequencies at most their number's root
 SIGNS = 4  # random vectors that detect components in what the landmarks miss
 
 
@@ -182,12 +184,14 @@ def judge_values(
     exact: Array | None,
     all_rows: float | None = None,
     whole: Whole | None = None,
+    largest: np.ndarray | None = None,
 ) -> Script:
     """Estimate the error of functions with the values G (rows, p) on the judging rows.
 
     `exact` are their eigenvalues in landmark coordinates, for functions in the span of the landmarks that are
     orthonormal over `all_rows` rows: the judging rows, or (by default) all. `whole` is for other functions; without
-    it the judging rows represent all.
+    it the judging rows represent all. `largest` (p,) is a public bound on their values, for
+    masked sums.
     """
     all_rows = float(block.sizes.sum()) if all_rows is None else all_rows
     assert judged.sketches is not None
@@ -226,11 +230,17 @@ def judge_values(
         kept.append(Separated.of(taken, on_marks, values, rows, shape, options.centering is not None, whole))
         return block.array(kept[0].pack())
 
-    # features, and functions that are orthonormal over all rows, are at most 1 at a row; an image under the kernel matrix at most N
-    bound = 4.0 * judged.count * (1.0 if exact is not None else all_rows**2)
-    told = yield from network_sum(
-        block, "sketch", xp.concat([xp.reshape(x, (-1,)) for x in sums]), separate, shape.told, bound
+    # functions that are orthonormal over all rows are at most 1 at a row
+    values = (
+        np.ones(p)
+        if exact is not None
+        else np.full(p, all_rows)
+        if largest is None
+        else np.maximum(largest, LEAST_BOUND)
     )
+    mine = xp.concat([xp.reshape(x, (-1,)) for x in sums])
+    bounds = None if block.sealer is None else sketch_bounds(judged, values, sums)
+    told = yield from network_sum(block, "sketch", mine, separate, shape.told, bounds)
     eigenvalues, turn, leaving, hidden = shape.unpack(told)
     unit = turn / xp.sqrt(xp.where(eigenvalues > 0, eigenvalues, xp.ones_like(eigenvalues)))
 
@@ -271,19 +281,52 @@ def judge_values(
         return block.array([found.error, found.span, *found.components, *found.alike, *raised])
 
     mine = xp.concat([xp.reshape(x, (-1,)) for x in sums])
-    largest = (
-        64 * all_rows**2,
-        8 * all_rows,
-        64 * judged.count**2,
-        *[16 * judged.count] * 3,
-        2.0,
-    )  # of one row, in the order of `sums`
-    bounds = np.concatenate(
-        [np.full(int(np.prod(x.shape)), judged.count * y) for x, y in zip(sums, largest, strict=True)]
-    )
+    if block.sealer is not None:
+        counts = [count for _, count in one_for_each]
+        bounds = leak_bounds(judged, all_rows, counts, (leaving, hidden), unit, values, sums)
     decided = yield from network_sum(block, "accuracy", mine, decide, 2 + 3 * k, bounds)
     raised = decided[2 + 2 * k :]
     return Verdict(raised * eigenvalues, turn * xp.sqrt(raised), told_accuracy(decided[: 2 + 2 * k], k, "sketches"))
+
+
+def sketch_bounds(judged: Judged, values: np.ndarray, sums: tuple[Array, ...]) -> np.ndarray:
+    """Public bounds on the sums of `products`, in their order, for sums under masks: a row's functions are at most `values`, its signs 1, its
+    features and coordinates no longer than LONGEST."""
+    sides, squares = np.concatenate([values, np.ones(SIGNS)]), np.outer(values, values)
+    largest: tuple[Any, ...] = (LONGEST * sides, LONGEST * sides, squares, sides, squares, LONGEST, LONGEST, values)
+    room = 2.0 * judged.count  # with room for rounding
+    return room * np.concatenate([np.broadcast_to(y, x.shape).ravel() for x, y in zip(sums, largest, strict=True)])
+
+
+def leak_bounds(
+    judged: Judged, all_rows: float, sketched: list[float], told: tuple[list[Leaving], list[Leaving]], unit: Array, values: np.ndarray,
+    sums: tuple[Array, ...],
+) -> np.ndarray:  # fmt: skip
+    """The same for the sums of `leaks`: by what the root told, which all nodes know. They are as small as what the landmarks miss; a looser bound
+    costs digits of the eigenvalues."""
+
+    def largest_of(side: Leaving) -> np.ndarray:
+        made = LONGEST * (lengths(side.features) + lengths(side.marks)) + _sizes(side.offset)
+        return made if side.columns is None else made + values @ _sizes(side.columns)
+
+    leaving, hidden = told
+    itself = [max(all_rows / count - 1.0, 1.0) * (values @ _sizes(unit)) for count in sketched]
+    out = [np.maximum(largest_of(side) + y, LEAST_BOUND) for side, y in zip(leaving, itself, strict=True)]
+    own = [np.maximum(largest_of(side), LEAST_BOUND) for side in hidden]
+    largest: tuple[Any, ...] = (
+        np.outer(out[0], out[1]), LONGEST * np.stack(out)[:, None, :], own[0] * own[1], LONGEST * own[1], LONGEST * own[1], own[1], 1.0,
+    )  # fmt: skip
+    room = 4.0 * judged.count
+    return room * np.concatenate([np.broadcast_to(y, x.shape).ravel() for x, y in zip(sums, largest, strict=True)])
+
+
+def _sizes(x: Array) -> np.ndarray:
+    return np.abs(to_numpy(x).astype(np.float64))
+
+
+def lengths(columns: Array) -> np.ndarray:
+    """Of the columns of a matrix, in float64 on the host."""
+    return np.sqrt((to_numpy(columns).astype(np.float64) ** 2).sum(axis=0))
 
 
 def product(features: Array, x: Array) -> Array:

@@ -27,7 +27,7 @@ from .core.chunks import DEVICE_BYTES, by_nodes, row_bytes, summed
 from .core.landmarks import Landmarks, RowKernel
 from .core.sketch import Sketch
 from .core.spectrum import add_products, symmetric, times_triangle, to_numpy, transposed
-from .judging import EXTRA_COLUMNS, Judged, Verdict, judge_values, told_accuracy
+from .judging import EXTRA_COLUMNS, LONGEST, Judged, Verdict, judge_values, lengths, told_accuracy
 from .kernels import row_tiles
 from .landmark_supply import Supply, without_redundant
 from .options import Options
@@ -279,7 +279,7 @@ def directions(
         told = [[moments.trace - moments.count * float(mean @ mean)], np.pad(values, (0, missing)), mean]
         return block.array(np.concatenate([*told, np.pad(vectors, ((0, 0), (0, missing))).ravel()]))
 
-    bound = 2.0 * float(block.sizes.sum()) * block.kernel_bound(judged.kernel) ** 2
+    bound = 2.0 * float(block.sizes.sum()) * block.kernel_bound(judged.kernel, judged.marks.points) ** 2
     found = yield from network_sum(block, "covariance", mine, find, 1 + q + m + m * q, bound=bound)
     xp = aac.array_namespace(found)
     p = int((to_numpy(found[1 : 1 + q]) > 0).sum())
@@ -386,7 +386,8 @@ def corrected(block: Block, options: Options, judged: Judged, found: Principal, 
     image = image - mean[:, None] * ones[None, :] - transposed(on_landmarks) @ scaled
     on_marks = scaled - on_landmarks @ image
     values = (psi - found.mean) @ on_marks + (z - mean) @ image
-    verdict = yield from judge_values(block, options, judged, values, None)
+    largest = None if block.sealer is None else 2 * LONGEST * (lengths(on_marks) + lengths(image))
+    verdict = yield from judge_values(block, options, judged, values, None, largest=largest)
     if verdict.accuracy.error > WORTHWHILE * answer.accuracy.error:
         return answer
     coefficients = image @ verdict.turn

@@ -14,6 +14,7 @@ from .choices import RANDOM_FEATURES, LandmarkSource, Noise, PenaltyRule, penalt
 from .core.clusters import LEAST_CLUSTER
 from .kernels import Kernel
 from .network import Network
+from .privacy.fixed_point import LARGEST_ENTRY
 
 CHECK_EVERY = 5  # iterations between two checks of the stop rule: a check goes up and down the tree
 PROJECTION_LANDMARKS = 200  # default of solver="projection"; at most a tenth of the rows
@@ -85,6 +86,11 @@ class Settings:
     def sealed(self) -> bool:
         """Whether every node seals its terms of sums."""
         return bool(self.secure_sums) or self.privacy is not None
+
+    @property
+    def largest_entry(self) -> float:
+        """A public bound on the entries of the data, by which secure sums are scaled."""
+        return LARGEST_ENTRY if isinstance(self.secure_sums, bool) else float(self.secure_sums)
 
     @property
     def anchored(self) -> bool:
@@ -172,6 +178,15 @@ def check_rows_stay(settings: Settings) -> None:
     if not settings.share_rows and settings.landmarks.kind == "samples":
         raise ValueError(
             f"landmarks='samples' with share_rows=False: samples are rows; use landmarks='auto' or 'kmeans', {remedy}"
+        )
+
+
+def check_private_rank(settings: Settings) -> None:
+    """Refuse more components than a private fit keeps coordinates."""
+    privacy, k = settings.privacy, settings.n_components
+    if privacy is not None and not settings.random_features and k > privacy.rank:
+        raise ValueError(
+            f"n_components={k}, but privacy keeps rank={privacy.rank} coordinates; lower n_components, or raise privacy={{..., 'rank': {k}}}"
         )
 
 
@@ -268,6 +283,7 @@ def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tupl
     if options.solver != "projection":
         most = options.max_landmarks if options.grow else m
         if options.privacy is not None:  # the number of rows is secret
+            check_private_rank(options)
             return most, f"{most} landmarks"
         limit, why = most, f"max_landmarks={most}" if options.grow else f"{most} landmarks"
     else:

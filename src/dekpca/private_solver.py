@@ -76,7 +76,7 @@ def solve(block: Block, options: Options, known: Known) -> Script:
     """Private components; returns the block's `Answer`."""
     privacy, kernel, k = options.privacy, known.kernel(options), options.n_components
     if options.standardize:  # by public ranges
-        known.columns = Columns(*map(block.array, (privacy.ranges.mean(axis=1), np.ptp(privacy.ranges, axis=1) / 2)))
+        known.columns = Columns(*map(block.array, centre_and_half(privacy.ranges)))
         block = replace(block, samples=known.columns.standardized(block.samples) * block.mask[..., None])
     columns, n_nodes = int(block.samples.shape[2]), len(block.network)
     size = kernel_size(kernel, privacy.norm)
@@ -108,7 +108,7 @@ def solve(block: Block, options: Options, known: Known) -> Script:
         return psi if embedding is None else np.concatenate([psi, embedding.rest(rows, psi)], axis=1)
 
     def components(total: np.ndarray) -> np.ndarray:
-        found = components_of(main, total, k, options.centering, rank, cut)
+        found = components_of(main, total, k, options.centering, rank, cut, bounded)
         return block.array(found.pack())
 
     told = yield from released(block, main, rows, coordinates, components, Components.length(k, rank))
@@ -214,16 +214,26 @@ def cut_landmarks(block: Block, kernel: Kernel, points: np.ndarray, rank: int, k
     m = len(points)
 
     def found() -> Array:
-        gram = kernel.gram(points, points)
-        landmarks.check_finite(gram[None], ["the landmarks"], kernel)
-        values, vectors = eigh(gram)
-        values, vectors = values[::-1], vectors[:, ::-1]
-        good = values[:rank] > LEAST_EIGENVALUE * max(values[0], 0.0)
-        root = np.where(good, vectors[:, :rank] / np.sqrt(np.where(good, values[:rank], 1.0)), 0.0)
+        values, vectors, root = leading(kernel, points, rank)
         return block.array(np.concatenate([[cut_error(values, vectors, rank, k, centering)], root.ravel()]))
 
     told = np.asarray((yield Broadcast("landmarks", found, (1 + m * rank,))), dtype=np.float64)
     return Landmarks(block.array(points), block.array(told[1:].reshape(m, rank))), float(told[0])
+
+
+def leading(kernel: Kernel, points: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Eigenvalues and eigenvectors of the points' kernel matrix, largest first, and T (m, rank) for coordinates T'k(L, x)."""
+    gram = kernel.gram(points, points)
+    landmarks.check_finite(gram[None], ["the landmarks"], kernel)
+    values, vectors = eigh(gram)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    good = values[:rank] > LEAST_EIGENVALUE * max(values[0], 0.0)
+    return values, vectors, np.where(good, vectors[:, :rank] / np.sqrt(np.where(good, values[:rank], 1.0)), 0.0)
+
+
+def centre_and_half(ranges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of public ranges (columns, 2): by these columns are scaled to -1 and 1."""
+    return ranges.mean(axis=1), np.ptp(ranges, axis=1) / 2
 
 
 def cut_error(values: np.ndarray, vectors: np.ndarray, rank: int, k: int, centering: str | None) -> float:
@@ -240,11 +250,12 @@ def cut_error(values: np.ndarray, vectors: np.ndarray, rank: int, k: int, center
 
 # ---------------------------------------------------------------------- at the root
 def components_of(
-    release: Release, total: np.ndarray, k: int, centering: str | None, rank: int, cut: float = 0.0
+    release: Release, total: np.ndarray, k: int, centering: str | None, rank: int, cut: float = 0.0, unit: bool = True
 ) -> Components:
     """Everything that the model tells of the rows, from noisy moments of `rank` coordinates and of features of the rest, if there are any.
 
-    `cut` is the error of the cut to so many coordinates, at the landmarks: for the estimate where there are no such features.
+    `cut` is the error of the cut to so many coordinates, at the landmarks: for the estimate where there are no such features. `unit`: k(x, x) = 1 for
+    all rows, so that the trace follows from their number; else it is that of the noisy moments, without what the coordinates miss.
     """
     first, second, rows = release.moments(total)
     mean = first / rows if centering else np.zeros(release.width)
@@ -258,8 +269,8 @@ def components_of(
     turned, error, bias = noise_errors(values, np.abs(vectors.T @ mean[:rank]), release.deviation, k)
     near = np.zeros((k, k + 1))
     near[:, : min(k + 1, rank)] = turned[:, : k + 1]
-    trace = rows * (1.0 - float(mean[:rank] @ mean[:rank]))
     kept = np.clip(values[:k] - bias, 0.0, rows)
+    trace = rows * (1.0 - float(mean[:rank] @ mean[:rank])) if unit else max(float(values.sum()), float(kept.sum()))
     missed, missed_span = np.full(k, cut), cut
     if release.width > rank:
         variance = release.deviation**2 * (0.5 + (vectors[:, :k].T @ mean[:rank] / FIRST) ** 2)
@@ -338,9 +349,10 @@ class Expected:
 
 
 def expected(
-    points: np.ndarray, kernel: Kernel, rows: int, privacy: Privacy, n_nodes: int, k: int, kind: str = "points"
-) -> Expected:
-    """As if the rows were distributed like the points. No data is looked at, so this spends no privacy.
+    points: np.ndarray, kernel: Kernel, rows: int, privacy: Privacy, n_nodes: int, k: int, kind: str = "points",
+    centering: str | None = "global",
+) -> Expected:  # fmt: skip
+    """As if the rows were distributed like the points: scaled and clipped as rows are. No data is looked at, so this spends no privacy.
 
     Examples
     --------
@@ -352,13 +364,15 @@ def expected(
     """
     width = min(privacy.rank, len(points))
     planned = privacy.releases(kind, width + REST * kernel.has_features, points.shape[1], n_nodes)
-    values, vectors = eigh(kernel.gram(points, points))
-    values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
-    psi = (vectors * np.sqrt(values))[:, :width]
-    mean = psi.mean(axis=0)
+    if privacy.ranges is not None:
+        points = Columns(*centre_and_half(privacy.ranges)).standardized(points)
+    alike = points if kernel.is_normal or kernel.normalize else clipped(points, float(privacy.norm or 0.0))
+    values, vectors, root = leading(kernel, points, width)
+    psi = kernel.gram(alike, points) @ root / np.sqrt(kernel_size(kernel, privacy.norm))
+    mean = psi.mean(axis=0) if centering else np.zeros(width)
     found, basis = eigh((psi - mean).T @ (psi - mean) * (rows / len(points)))
     turned, error, _ = noise_errors(found[::-1], np.abs(basis[:, ::-1].T @ mean), planned[-1].deviation, k)
-    cut = cut_error(values, vectors, width, k, "global")
+    cut = cut_error(values, vectors, width, k, centering)
     errors = np.minimum(turned.sum(axis=1) + cut, 1.0)
     span = float(np.sqrt(1.0 - min(error + cut, 1.0)))
     return Expected(width, np.sqrt(1.0 - errors), span, planned[-1].deviation, planned)

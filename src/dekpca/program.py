@@ -30,6 +30,7 @@ from .kernels import Kernel
 from .landmark_supply import Supply, without_redundant
 from .messages import Broadcast, Checkpoint, Exchange, NeighborBroadcast, Script
 from .options import CHECK_EVERY, Options
+from .privacy.errors import PublicError
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
 
 Array = Any
@@ -177,7 +178,7 @@ def compare_landmarks(block: Block, options: Options) -> Script:
     theirs = yield Broadcast("fingerprint", lambda: mine, mine.shape)
     if not bool(xp.all(mine == theirs)):
         root = block.network.names[block.network.root]
-        raise ValueError(
+        raise PublicError(
             f"node {block.names[0]}: its landmarks differ from those of node {root}; give all nodes the same"
         )
 

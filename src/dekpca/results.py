@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from .network import Network
 from .node_model import NodeModels
 from .parameters import Parameters
 from .plan import Engine, Outcome, Plan
-from .privacy.ledger import Ledger
+from .privacy.ledger import Entry, Ledger
 from .private_solver import planned
 
 FLAT = 0.01  # a first component that explains less causes a warning
@@ -30,16 +30,23 @@ class NarrowKernelWarning(UserWarning):
     """The kernel is too narrow for the data: the components explain almost no variance."""
 
 
-def run_plan(plan: Plan, engine: Engine, parameters: Parameters, fit: str = "") -> Result:
+def run_plan(
+    plan: Plan,
+    engine: Engine,
+    parameters: Parameters,
+    fit: str = "",
+    before: Mapping[str, tuple[Entry, ...]] | None = None,
+) -> Result:
     """Run a plan on an engine. The process that hosts the first node shows progress, if requested.
 
-    `fit`: the id of a private fit that may have been interrupted; the ledger counts it once.
+    `fit`: the id of a private fit that may have been interrupted; the ledger counts it once. `before`: the releases of the same fit before nodes
+    were lost, by id.
     """
     shown = bool(parameters.verbose) and 0 in plan.nodes
     ledger = None
     if plan.options.privacy is not None:  # counted as spent before any computation or message
         releases = planned(plan.options, plan.features.count, len(plan.network))
-        ledger = plan.options.privacy.spend(releases, fit)
+        ledger = plan.options.privacy.spend(releases, fit, before or {})
     try:
         with progress.watch(shown, len(plan.network), plan.options) as observer:
             outcome = engine(plan, observer)

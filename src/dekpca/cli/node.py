@@ -70,6 +70,11 @@ def run(
         err.print(
             f"run {settings.run} was finished before; another run needs another run id", highlight=False, markup=False
         )
+        if not settings.model_file.exists():
+            err.print(
+                f"{settings.model_file}: the model is not there any more; bring it back, or ask another node's owner",
+                highlight=False, markup=False, soft_wrap=True,
+            )  # fmt: skip
         _end(before, as_json)
         return
     if settings.report is not None:
@@ -163,7 +168,7 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     for what, to in lines:
         err.print(f"  - {what}\n      {to}", highlight=False, soft_wrap=True, markup=False)
     begun, known = settings.folder.exists(), len(settings.neighbors) + 1
-    for line in peer.disclosure.guarantee(prepared.settings, columns, known, begun):
+    for line in peer.disclosure.guarantee(prepared.settings, columns, known, begun, settings.on_loss == "continue"):
         err.print(line, highlight=False, soft_wrap=True, markup=False)
     err.print("docs/privacy.md says what can be learned from each.", highlight=False)
     if yes:

@@ -26,9 +26,17 @@ def privacy(
     points: Annotated[
         Path | None, typer.Option(help="Public points that resemble the rows: npz, csv, ...; default: digits.")
     ] = None,
+    kernel: Annotated[str, typer.Option(help="rbf, laplacian, cosine, linear or poly.")] = "rbf",
     gamma: Annotated[
-        float | None, typer.Option(help="Of the rbf kernel; default: 1 / (columns * variance) of the points.")
+        float | None, typer.Option(help="Of the kernel; default: 1 / (columns * variance) of the points.")
     ] = None,
+    norm: Annotated[
+        float | None, typer.Option(help="Public bound to which rows are clipped, for linear and poly.")
+    ] = None,
+    ranges: Annotated[
+        tuple[float, float] | None, typer.Option(help="Lowest and highest value, by which all columns are scaled.")
+    ] = None,
+    uncentered: Annotated[bool, typer.Option("--uncentered", help="Without centering in feature space.")] = False,
     synthetic: Annotated[bool, typer.Option("--synthetic", help="Half of the budget makes synthetic points.")] = False,
     as_json: Json = False,
     config: Config = None,
@@ -44,17 +52,22 @@ def privacy(
 
       dekpca privacy --rows 100000 --epsilon 0.5 --points public.npz --gamma 2e-7
     """
+    from ..columns import Features
     from ..kernels import Kernel
-    from ..privacy.settings import Privacy
+    from ..privacy.settings import Privacy, kernel_size
     from ..private_solver import expected
 
-    asked = Privacy.of({"epsilon": epsilon, "delta": delta, "colluding": colluding, "norm": 1.0})
+    asked = Privacy.of({"epsilon": epsilon, "delta": delta, "colluding": colluding, "norm": norm, "ranges": ranges})
     X, where = _points(points)
-    width = 1.0 / (X.shape[1] * float(X.var())) if gamma is None else gamma
+    asked = asked.with_columns(Features(X.shape[1]))
+    scaled = X if asked.ranges is None else (X - asked.ranges.mean(axis=1)) / (np.ptp(asked.ranges, axis=1) / 2)
+    width = 1.0 / (X.shape[1] * float(scaled.var())) if gamma is None else gamma
     kind = "gaussian" if synthetic else "points"
-    kernel = Kernel("rbf", gamma=width)
+    given = Kernel(kernel, gamma=width)
+    kernel_size(given, norm)
+    centering = None if uncentered else "global"
     tried = [
-        expected(X, kernel, rows, replace(asked, rank=rank), nodes, components, kind)
+        expected(X, given, rows, replace(asked, rank=rank), nodes, components, kind, centering)
         for rank in RANKS
         if components < rank <= len(X)
     ]
@@ -63,7 +76,8 @@ def privacy(
     best = max(tried, key=lambda plan: round(plan.span, 4))  # ties: the smallest, with fewer numbers to send
     entries = [release.entry() for release in best.releases]
     result: dict[str, Any] = {
-        "rows": rows, "epsilon": epsilon, "delta": delta, "nodes": nodes, "colluding": entries[-1].colluding, "points": where, "gamma": width,
+        "rows": rows, "epsilon": epsilon, "delta": delta, "nodes": nodes, "colluding": entries[-1].colluding, "points": where,
+        "kernel": kernel, "gamma": width,
         "rank": best.rank, "agreement": best.components.tolist(), "span": best.span, "noise": best.noise,
         "tried": [{"rank": plan.rank, "agreement": plan.components.tolist(), "span": plan.span} for plan in tried],
         "releases": [{"covers": e.covers, "numbers": e.numbers, "multiplier": e.multiplier} for e in entries],
@@ -118,7 +132,7 @@ def _tell(result: dict[str, Any]) -> None:
         line(
             f"noise of {release['multiplier']:.3g} times the sensitivity on {release['numbers']:,} numbers: {release['covers']}"
         )
-    line(f"spectrum of {result['points']}, rbf kernel, gamma {result['gamma']:.3g}")
+    line(f"spectrum of {result['points']}, {result['kernel']} kernel, gamma {result['gamma']:.3g}")
     for plan in result["tried"]:
         mark = "  <- rank to use" if plan["rank"] == result["rank"] else ""
         agreement = " ".join(f"{a:.4f}" for a in plan["agreement"])

@@ -64,15 +64,14 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
 
 def simulate_sealers(blocks: Sequence[Block], options: Options) -> None:
     """Each node gets its own key for this run. All keys are in one process: this simulates the messages, and protects nothing."""
-    from ..privacy.masks import LARGEST_ENTRY, sealers
+    from ..privacy.masks import sealers
     from ..privacy.records import new_run
 
     if not aac.is_numpy_array(blocks[0].samples):
         raise ValueError(
             f"secure sums of {type(blocks[0].samples).__name__}: they are integers of NumPy; give NumPy arrays"
         )
-    largest = LARGEST_ENTRY if isinstance(options.secure_sums, bool) else float(options.secure_sums)
-    made = sealers(blocks[0].network.names, new_run(), largest)
+    made = sealers(blocks[0].network.names, new_run(), options.largest_entry)
     for block in blocks:
         block.sealer = made[block.names[0]]
 

@@ -6,6 +6,7 @@ records       public keys that travel from node to node, signed by the nodes' ce
 noise         exact discrete Gaussian noise from the operating system's generator
 accounting    what noise costs: epsilon and delta, by dp-accounting
 ledger        what was spent on a data set, in a file
+errors        what other nodes hear of an error
 settings      what a user asks for, and what is refused
 
 Nothing here draws from `random_state`. docs/privacy.md has the promises, and against whom they hold.

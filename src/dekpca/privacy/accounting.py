@@ -48,11 +48,6 @@ def multiplier_for(epsilon: float, delta: float) -> float:
     return float(_package().get_sigma_gaussian(epsilon, delta))
 
 
-def split(multiplier: float, share: float) -> tuple[float, float]:
-    """Multipliers of two releases that cost together what `multiplier` costs; the first has `share` of the budget, in 1 / z^2."""
-    return multiplier / math.sqrt(share), multiplier / math.sqrt(1.0 - share)
-
-
 def discreteness(epsilon: float, numbers: int, sigma: float) -> float:
     """What discrete noise of deviation `sigma` on a number of integers adds to delta.
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..files import write_text
+from ..files import private, write_text
 from .accounting import composed, epsilon_of
+from .errors import PublicError
 
 VERSION = 1
+NO_ROOM = (
+    "the privacy budget of its data has no room for this run"  # told to others: ledger and budget are an owner's own
+)
 
 
-class BudgetSpent(ValueError):
+class BudgetSpent(PublicError):
     """A fit would spend more than the budget of its data; nothing was computed or sent."""
 
 
@@ -74,25 +79,38 @@ class LedgerFile:
         """Epsilon of all fits so far, and with these releases. Raises BudgetSpent where that is above the budget."""
         return self._added(*self._read(), entries)
 
-    def charge(self, entries: Sequence[Entry], fit: str = "") -> float:
+    def charge(
+        self, entries: Sequence[Entry], fit: str = "", before: Mapping[str, Sequence[Entry]] | None = None
+    ) -> float:
         """Add the releases of a fit; returns epsilon of all of them. Raises BudgetSpent where that is above the budget.
 
-        A fit that has a name is added once.
+        A fit that has a name is added once. `before` were made already, by name: those that the file lacks are added in any case.
         """
         with self._locked():
-            budget, spent = self._read()
-            if fit and any(entry.get("fit") == fit for _, entry in spent):
-                return epsilon_of(composed(z for z, _ in spent), budget["delta"])
-            _, after = self._added(budget, spent, entries)
-            kept = [entry for _, entry in spent] + [asdict(replace(entry, fit=fit)) for entry in entries]
-            text = {
-                "version": VERSION,
-                "budget": budget,
-                "spent": {"epsilon": after, "delta": budget["delta"]},
-                "entries": kept,
-            }
-            write_text(self.path, json.dumps(text, indent=2) + "\n")
+            budget, held = self._read()
+            spent = list(held)
+            known = {entry.get("fit") for _, entry in spent}
+            missing = [replace(e, fit=name) for name, made in (before or {}).items() if name not in known for e in made]
+            spent += [(entry.multiplier, asdict(entry)) for entry in missing]
+            new = [] if fit and fit in known else [replace(entry, fit=fit) for entry in entries]
+            try:
+                if new:
+                    self._added(budget, spent, new)
+                    spent += [(entry.multiplier, asdict(entry)) for entry in new]
+            finally:
+                after = epsilon_of(composed(z for z, _ in spent), budget["delta"]) if spent else 0.0
+                if len(spent) > len(held):
+                    self._write(budget, after, [entry for _, entry in spent])
             return after
+
+    def _write(self, budget: dict[str, float], spent: float, entries: list[dict[str, Any]]) -> None:
+        text = {
+            "version": VERSION,
+            "budget": budget,
+            "spent": {"epsilon": spent, "delta": budget["delta"]},
+            "entries": entries,
+        }
+        write_text(self.path, json.dumps(text, indent=2) + "\n")
 
     def _added(
         self, budget: dict[str, float], spent: list[tuple[float, dict[str, Any]]], entries: Sequence[Entry]
@@ -102,7 +120,8 @@ class LedgerFile:
         if after > budget["epsilon"] * (1 + 1e-9):
             raise BudgetSpent(
                 f"{self.path}: this fit would bring epsilon from {before:.4g} to {after:.4g} (delta {budget['delta']:.3g}), but the budget is "
-                f"{budget['epsilon']:.4g}; use a smaller epsilon, or stop: what was published cannot be taken back. Nothing was sent"
+                f"{budget['epsilon']:.4g}; use a smaller epsilon, or stop: what was published cannot be taken back. Nothing was sent",
+                told=NO_ROOM,
             )
         return before, after
 
@@ -131,16 +150,13 @@ class LedgerFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Two fits at once must not both spend what is left."""
+        """Two fits at once must not both spend what is left. The system drops the lock of a process that is killed."""
         lock = self.path.with_name(self.path.name + ".lock")
-        try:
-            handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        except FileExistsError as error:
-            raise RuntimeError(
-                f"{lock}: another fit is writing this ledger; wait, or delete the file if none is"
-            ) from error
-        try:
+        with open(lock, "w", opener=private) as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise RuntimeError(
+                    f"{self.path}: another fit is writing this ledger; wait until it has begun"
+                ) from error
             yield
-        finally:
-            os.close(handle)
-            lock.unlink()

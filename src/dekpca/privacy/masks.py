@@ -7,14 +7,15 @@ subtracts them, so that they cancel in the total modulo 2^64 and nowhere else. A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..kernels import Kernel
-from .fixed_point import FixedPoint
+from .errors import PublicError
+from .fixed_point import LARGEST_ENTRY, FixedPoint, OutOfBounds
 from .noise import discrete_gaussian
 from .settings import kernel_size
 
@@ -27,11 +28,15 @@ except ImportError as error:
     raise ImportError(f"secure sums need the package cryptography ({error}); pip install 'dekpca[privacy]'") from error
 
 PURPOSE = b"dekpca secure sum, version 1"
-LARGEST_ENTRY = 1024.0  # of the data, where nothing is said: a public bound for sums of rows
 
 
 class BadMasks(RuntimeError):
     """Masks did not cancel: the total is noise, and nothing is made of it."""
+
+    @property
+    def told(self) -> str:
+        """What other nodes hear: all of it, since it holds no numbers of rows."""
+        return str(self)
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,17 @@ def derived(secret: bytes, run: bytes, ends: list[tuple[bytes, bytes]]) -> bytes
 
 def mask_words(key: bytes, number: int, length: int) -> np.ndarray:
     """The words (length,) of a pair's mask for sum `number` of a run."""
+    return next(masks_of([key], number, length)).astype(np.uint64)
+
+
+def masks_of(keys: Iterable[bytes], number: int, length: int) -> Iterator[np.ndarray]:
+    """The same for each key in turn, in one buffer: a mask is overwritten by the next one."""
     nonce = bytes(4) + number.to_bytes(12, "little")  # block counter, nonce
-    stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update(bytes(8 * length))
-    return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
+    zeros, stream = bytes(8 * length), bytearray(8 * length + 63)  # update_into wants room for a block
+    words = np.frombuffer(stream, dtype="<u8", count=length)
+    for key in keys:
+        Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update_into(zeros, stream)
+        yield words
 
 
 @dataclass(eq=False)
@@ -96,12 +109,11 @@ class Sealer:
         """Integers (length + 1,) modulo 2^64 that can leave the node. `values` are float, or int64 that go as they are."""
         what = f"node {self.name}: network sum {kind!r}"
         if bound is None:
-            raise ValueError(f"{what} has no public bound, so it cannot be a secure sum; use solver='landmarks'")
+            raise PublicError(f"{what} has no public bound, so it cannot be a secure sum; use solver='landmarks'")
         code = _integers(values, bound, what) if values.dtype == np.int64 else FixedPoint(bound).encode(values, what)
         sealed = np.concatenate([code, np.ones(1, dtype=np.uint64)])
-        for other, key in self.keys.items():
-            words = mask_words(key, self._sealed, len(sealed))
-            sealed = sealed + words if self.name < other else sealed - words
+        for other, words in zip(self.keys, masks_of(self.keys.values(), self._sealed, len(sealed)), strict=True):
+            (np.add if self.name < other else np.subtract)(sealed, words, out=sealed)
         self._sealed += 1
         return sealed
 
@@ -115,9 +127,27 @@ class Sealer:
             )
         return total[:-1].view(np.int64) if integers else FixedPoint(bound).decode(total[:-1], f"network sum {kind!r}")
 
-    def kernel_bound(self, kernel: Kernel, columns: int) -> float:
-        """A public bound on k(x, y) for rows whose entries are at most `largest`, at least 1."""
-        return max(1.0, kernel_size(kernel, self.largest * columns**0.5, "secure sums"))
+    def check_entries(self, rows: np.ndarray) -> None:
+        """Refuse rows with an entry beyond `largest`, on which the bounds of sums of rows rest. Sums of few rows could stay below them, and the
+        total over all nodes come out modulo 2^64. Missing values do not count.
+        """
+        most = max(
+            float(np.fmax.reduce(rows, axis=None, initial=0.0)), -float(np.fmin.reduce(rows, axis=None, initial=0.0))
+        )
+        if not most <= self.largest:
+            remedy = "give all nodes secure_sums=B with a B that no entry exceeds (with standardize=True also after it), or scale the columns"
+            what = f"node {self.name}: an entry of its rows is beyond {self.largest:g}, the public bound that secure_sums sets"
+            raise OutOfBounds(f"{what} (the largest is {most:.6g}); {remedy}", told=f"{what}; {remedy}")
+
+    def kernel_bound(self, kernel: Kernel, rows: np.ndarray, points: np.ndarray | None = None) -> float:
+        """A public bound on k(x, y), at least 1, for rows with entries of at most `largest`, and for k(x, p) with points that all nodes know."""
+        if kernel.is_normal or kernel.normalize:
+            return 1.0
+        self.check_entries(rows)
+        norm = self.largest * rows.shape[-1] ** 0.5
+        if points is not None and len(points):
+            norm = max(norm, float(np.linalg.norm(points, axis=1).max()))
+        return max(1.0, kernel_size(kernel, norm, "secure sums"))
 
     @staticmethod
     def noise(sigma: int, length: int) -> np.ndarray:
@@ -128,7 +158,7 @@ class Sealer:
 def _integers(values: np.ndarray, bound: Any, what: str) -> np.ndarray:
     inside = np.abs(values) <= bound
     if not inside.all() or float(np.max(bound)) > 2.0**62:
-        raise ValueError(f"{what}: an integer is beyond its public bound {np.max(bound):.6g}; nothing was sent")
+        raise PublicError(f"{what}: an integer is beyond its public bound {np.max(bound):.6g}; nothing was sent")
     return values.view(np.uint64)
 
 

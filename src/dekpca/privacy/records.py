@@ -18,11 +18,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from .errors import PublicError
+
 PURPOSE = b"dekpca key record, version 1"
 NONCE_BYTES = 32
 
 
-class BadRecord(ValueError):
+class BadRecord(PublicError):
     """A key record that is not what it says; nothing may be sent under it."""
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from ..kernels import row_tiles
 from .accounting import discreteness, multiplier_for
+from .errors import PublicError
 from .ledger import Entry
 
 SCALE = 2**16  # S
@@ -127,8 +128,9 @@ class Release:
     def check_rows(self, rows: int, name: str) -> None:
         most = LARGEST_TOTAL // SCALE**2 // self.n_nodes
         if rows > most:
-            raise ValueError(
-                f"node {name}: {rows} rows, but sums of {self.n_nodes} nodes have room for {most} at each; split the node"
+            raise PublicError(
+                f"node {name}: {rows} rows, but sums of {self.n_nodes} nodes have room for {most} at each; split the node",
+                told=f"node {name}: more rows than the {most} for which sums of {self.n_nodes} nodes have room",
             )
 
     # ------------------------------------------------------------------ at the root

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from typing import Any
@@ -12,7 +12,8 @@ import numpy as np
 from ..columns import Features
 from ..kernels import Kernel
 from .accounting import composed, epsilon_of
-from .ledger import Ledger, LedgerFile
+from .errors import PublicError
+from .ledger import NO_ROOM, BudgetSpent, Entry, Ledger, LedgerFile
 from .releases import Release, releases
 
 RANK = 60  # coordinates that are kept: noise grows with the root of their number
@@ -158,16 +159,30 @@ class Privacy:
             return None
         return LedgerFile(self.ledger, self.epsilon if self.budget is None else self.budget, self.delta)
 
-    def spend(self, planned: tuple[Release, ...], fit: str = "") -> Ledger:
+    def spend(
+        self, planned: tuple[Release, ...], fit: str = "", before: Mapping[str, tuple[Entry, ...]] | None = None
+    ) -> Ledger:
         """The ledger of a fit with these releases, after it was added to the file; before anything is computed or sent.
 
-        `fit`: the name of a fit that may be interrupted and gone on with. It is added once.
+        `fit`: the name of a fit that may be interrupted and gone on with. It is added once. `before`: what was released with nodes that are lost now,
+        by such names. Without a file nothing would limit this, so it is refused.
         """
-        entries = tuple(release.entry() for release in planned)
+        entries, before = tuple(release.entry() for release in planned), before or {}
+        everything = (*(entry for earlier in before.values() for entry in earlier), *entries)
+        found = Ledger(everything, self.epsilon_after(everything), self.delta)
         if self.ledger_file is not None:
-            self.ledger_file.charge(entries, fit)
-        spent = epsilon_of(composed(entry.multiplier for entry in entries), self.delta)
-        return Ledger(entries, spent, self.delta)
+            self.ledger_file.charge(entries, fit, before)
+        elif before:
+            raise BudgetSpent(
+                f"nodes were lost after a release; going on would release a second one, epsilon {found.epsilon:.4g} in all, and no ledger limits "
+                'that; give privacy a ledger and a budget with room for it and start this node again, or use on_loss = "stop"',
+                told=NO_ROOM,
+            )
+        return found
+
+    def epsilon_after(self, entries: Iterable[Entry]) -> float:
+        """What these releases cost together."""
+        return epsilon_of(composed(entry.multiplier for entry in entries), self.delta)
 
 
 def kernel_size(kernel: Kernel, norm: float | None, what: str = "privacy") -> float:
@@ -180,7 +195,7 @@ def kernel_size(kernel: Kernel, norm: float | None, what: str = "privacy") -> fl
             if kernel.name not in ("linear", "poly")
             else "privacy={..., 'norm': B} (rows are clipped to it), or normalize=True"
         )
-        raise ValueError(
+        raise PublicError(
             f"{what} with kernel={kernel.label!r}: k(x, x) has no public bound, so one row could change a sum by any amount; give {remedy}, or use "
             "a bounded kernel such as rbf"
         )

@@ -53,7 +53,7 @@ def disclosure(
         lines.append(("a hash of the landmarks that all have", EVERYBODY))
     if settings.impute:
         lines.append(("sums of each column, and how many values it has", sums))
-    if settings.standardize:
+    if settings.standardize and not private:  # else by public ranges
         lines.append(("sums of each column and of its squares", sums))
     if settings.gamma_by_variance:
         lines.append(("the sum of all entries and of their squares", sums))
@@ -78,9 +78,9 @@ def disclosure(
     return lines
 
 
-def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = False) -> list[str]:
+def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = False, goes_on: bool = False) -> list[str]:
     """With differential privacy: what is promised, what it costs, and what to expect of the answer. `n_nodes`: those that this node knows of;
-    `begun`: it goes on with a run, which its ledger may have already.
+    `begun`: it goes on with a run, which its ledger may have already; `goes_on`: a lost node does not stop the run.
 
     Nothing here depends on anybody's rows. Raises BudgetSpent if the ledger has no room for a new run.
     """
@@ -103,13 +103,25 @@ def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = Fals
         lines.append(
             f"  {privacy.ledger}: epsilon {before:.4g} spent before, {after:.4g} with this run, of {privacy.ledger_file.epsilon:g}"
         )
+    if goes_on:
+        once, twice = (privacy.epsilon_after(entries * count) for count in (2, 3))
+        lines.append(
+            f'  on_loss = "continue": each loss after the release costs as much again: epsilon {once:.4g} after one, {twice:.4g} after two; '
+            + (
+                "the run stops where the ledger has no room"
+                if privacy.ledger is not None
+                else "without a ledger the run stops there"
+            )
+        )
     points = settings.landmarks.points
     if points is None:
         lines.append("  expected agreement: not known without public points (dekpca privacy plans with some)")
         return lines
     points = points[:: max(1, -(-len(points) // MOST_POINTS))]
     for rows in EXAMPLES if privacy.rows is None else (privacy.rows,):
-        plan = expected(points, settings.kernel, rows, privacy, nodes, settings.n_components)
+        plan = expected(
+            points, settings.kernel, rows, privacy, nodes, settings.n_components, centering=settings.centering
+        )
         each = " ".join(f"{a:.4f}" for a in plan.components)
         lines.append(
             f"  expected agreement with kernel PCA without noise, if all nodes have {rows:,} rows that resemble the public points: {each}, "

@@ -4,7 +4,8 @@
     records      each node's public key for this epoch, signed by its certificate; passed on along the tree to all, and checked by all
 
 A record of another run or view names another epoch, and is refused. What a node draws for this (challenge, key, noise) is in its folder, since a
-node that was killed must send the same again; it is deleted with the view, and at the end of the run.
+node that was killed must send the same again; it is deleted with the view, and at the end of the run. So is its record, and the public keys once
+they are checked: certificates may be renewed, or run out, while a run goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ....block import Block
 from ....messages import Gather
 from ....network import Network
 from ....options import Options
-from ....privacy.masks import LARGEST_ENTRY, RunKey, Sealer, sealer
+from ....privacy.masks import RunKey, Sealer, sealer
 from ....privacy.noise import discrete_gaussian
 from ....privacy.records import BadRecord, KeyRecord, checked_keys, epoch, longest, sign_record
 from ....privacy.settings import MOST_RECORD
@@ -49,9 +50,11 @@ class PeerSealer(Sealer):
     """Draws noise once: a node that was killed and goes on sends what it has sent before."""
 
     secrets: Secrets = field(kw_only=True)
+    releasing: Callable[[], None] = field(default=lambda: None, kw_only=True)  # called before noise is drawn
     _drawn: int = field(default=0, init=False)
 
     def noise(self, sigma: int, length: int) -> np.ndarray:  # type: ignore[override]
+        self.releasing()
         self._drawn += 1
         name = f"noise-{self._drawn}-{sigma}-{length}"
         drawn = self.secrets.secret(name, lambda: discrete_gaussian(sigma, length).tobytes())
@@ -66,6 +69,7 @@ class KeyAgreement:
     run: str
     view: str
     secrets: Secrets
+    releasing: Callable[[], None] = lambda: None  # called before noise is drawn
 
     def before(self, script: Script) -> Script:
         """The same program, whose network sums are secure."""
@@ -79,12 +83,13 @@ class KeyAgreement:
     def sealer(self, block: Block, options: Options) -> Generator[Any, Any, Sealer]:
         """Agree with all nodes of the network. Raises BadRecord, before anything is summed, where a record is not what it should be."""
         (name,), network = block.names, block.network
-        chain = x509.load_pem_x509_certificates(self.identity.chain)
-        signer = serialization.load_pem_private_key(self.identity.key, password=None)
         challenge = self.secrets.secret("challenge", lambda: os.urandom(CHALLENGE))
         own = RunKey.of(self.secrets.secret("key", lambda: os.urandom(KEY)))
 
-        size = -(-longest(signer, bytes(32), name, chain) // WORD)
+        def longest_record() -> bytes:
+            return longest(self._signer(), bytes(32), name, self._chain()).to_bytes(WORD, "little")
+
+        size = -(-int.from_bytes(self.secrets.secret("record size", longest_record), "little") // WORD)
         said = yield from _gathered(
             network, _words(challenge, CHALLENGE // WORD), np.full(len(network), CHALLENGE // WORD)
         )
@@ -96,20 +101,38 @@ class KeyAgreement:
         counts = _checked_sizes(network, sizes)
 
         now = epoch(self.run, self.view, said)
-        record = sign_record(now, name, own.public, signer, chain)
-        told = yield from _gathered(network, _words(record.pack(), size), counts)
+
+        def signed() -> bytes:
+            return sign_record(now, name, own.public, self._signer(), self._chain()).pack()
+
+        told = yield from _gathered(network, _words(self.secrets.secret("record", signed), size), counts)
+        kept = self.secrets.secret("public keys", lambda: b"".join(self._checked(told, now, network)))
+        keys = {other: kept[KEY * i : KEY * (i + 1)] for i, other in enumerate(network.names)}
+        if keys[name] != own.public:
+            raise BadRecord(f"key record of node {name}: its own came back with another key. Nothing was sent")
+        log.info("keys agreed on", extra={"nodes": len(network), "epoch": now.hex()[:16]})
+        made = sealer(name, own, keys, now, options.largest_entry)
+        return PeerSealer(name, made.keys, made.largest, secrets=self.secrets, releasing=self.releasing)
+
+    def _checked(self, told: dict[str, bytes], now: bytes, network: Network) -> list[bytes]:
+        """The public keys of all nodes, by number, from their records: checked once, by the CA and the date of the first start."""
         records = [KeyRecord.unpack(other, data) for other, data in told.items()]
         for other, found in zip(told, records, strict=True):
             if found.name != other:
                 raise BadRecord(f"key record of node {other}: it names node {found.name}. Nothing was sent")
-        roots = x509.load_pem_x509_certificates(self.identity.roots)
-        keys = checked_keys(records, now, network.names, roots)
-        if keys[name] != own.public:
-            raise BadRecord(f"key record of node {name}: its own came back with another key. Nothing was sent")
-        log.info("keys agreed on", extra={"nodes": len(network), "epoch": now.hex()[:16]})
-        largest = LARGEST_ENTRY if isinstance(options.secure_sums, bool) else float(options.secure_sums)
-        made = sealer(name, own, keys, now, largest)
-        return PeerSealer(name, made.keys, largest, secrets=self.secrets)
+        keys = checked_keys(records, now, network.names, x509.load_pem_x509_certificates(self.identity.roots))
+        for other, key in keys.items():
+            if len(key) != KEY:
+                raise BadRecord(
+                    f"key record of node {other}: its key has {len(key)} bytes, not {KEY}. Nothing was sent"
+                )
+        return [keys[other] for other in network.names]
+
+    def _signer(self) -> Any:
+        return serialization.load_pem_private_key(self.identity.key, password=None)
+
+    def _chain(self) -> list[x509.Certificate]:
+        return x509.load_pem_x509_certificates(self.identity.chain)
 
 
 def _gathered(network: Network, words: np.ndarray, counts: np.ndarray) -> Generator[Any, Any, dict[str, bytes]]:

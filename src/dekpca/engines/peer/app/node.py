@@ -17,7 +17,7 @@ from ....data import read as read_data
 from ....data import remembered
 from ....files import write_text
 from ....node_model import NodeModel
-from ....options import Settings, check_resume, check_rows_stay
+from ....options import Settings, check_private_rank, check_resume, check_rows_stay
 from ....parameters import Parameters
 from ....plan import Outcome, Plan, check_parts, make_plan
 from ....privacy.ledger import BudgetSpent
@@ -63,6 +63,7 @@ def prepare(config: Config) -> Prepared:
     settings = replace(parameters.settings(features, parameters.seed()), resume=config.resume)
     check_rows_stay(settings)
     check_resume(settings)
+    check_private_rank(settings)
     if settings.privacy is not None and config.quorum_rows:
         raise ConfigError(
             f"{config.path}: quorum_rows with privacy: no node tells how many rows it has; use quorum, a number of nodes"
@@ -110,7 +111,7 @@ def landmarks_of(model: NodeModel) -> np.ndarray:
 
 
 def finished(config: Config) -> dict[str, Any] | None:
-    """What an earlier start of this node said at its end, if it came to its end."""
+    """What an earlier start of this node said at its end, if it came to its end. Its model file may have been moved since."""
     path = config.folder / FINISHED
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
@@ -120,7 +121,7 @@ def finished(config: Config) -> dict[str, Any] | None:
         isinstance(said, dict)
         and {"run", "nodes", "model", "report", "converged", "iterations", "eigenvalues"} <= said.keys()
     )
-    return said if whole and said["run"] == config.run and config.model_file.exists() else None
+    return said if whole and said["run"] == config.run else None
 
 
 def run(
@@ -132,7 +133,14 @@ def run(
         raise ValueError(NO_CERTIFICATES)
     private = prepared.settings.privacy is not None
     names = prepared.features.sorted_names
-    session = Session(config.place(identity), prepared.samples, prepared.facts, names, tell_rows=not private)
+    session = Session(
+        config.place(identity),
+        prepared.samples,
+        prepared.facts,
+        names,
+        tell_rows=not private,
+        sealed=prepared.settings.sealed,
+    )
     with session, nullcontext() if watch is None else watch(session.protocol):
         if prepared.earlier is not None:
             prepared.earlier.save(config.folder / EARLIER)
@@ -149,13 +157,14 @@ def run(
                 plan = make_plan(
                     prepared.parameters, prepared.settings, network, [prepared.samples], prepared.features, nodes, sizes
                 )
-                result = run_plan(plan, engine, prepared.parameters, session.fit_name() if private else "")
+                fit, before = (session.fit_name(), session.released_before()) if private else ("", {})
+                result = run_plan(plan, engine, prepared.parameters, fit, before)
                 session.agree()
                 break
             except ViewChanged:
                 network, sizes = session.begin_anew()
             except BudgetSpent as error:  # the others cannot do without this node
-                raise RunFailed(str(error)) from error
+                raise RunFailed(str(error), told=error.told) from error
         missing = session.missing()
         if missing:
             log.warning("this is the answer of the remaining nodes", extra={"missing": missing})

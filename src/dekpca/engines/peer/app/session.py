@@ -19,7 +19,7 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,14 @@ from ....core import native
 from ....messages import Checkpoint
 from ....network import Network
 from ....options import Options
+from ....privacy.errors import PublicError
+from ....privacy.ledger import Entry
 from ....privacy.masks import BadMasks
+from ....private_solver import planned
 from ....program import program
 from ...local import Observer, Outcome, drive
 from ...tree import over_tree
-from ..errors import PeerError, RunFailed
+from ..errors import Disagreement, PeerError, RunFailed
 from ..net.endpoint import Endpoint
 from ..net.identity import Identity
 from ..net.transport import Transport
@@ -87,7 +90,7 @@ class Session:
     """The node at `place` with its samples (n, M). `facts` are settings that must be the same at all nodes, as texts.
 
     `columns` are the names of the columns, in the order they have in the samples, if they have names. `tell_rows`: how many rows each node has is
-    told to all; else it is None, or 1, wherever others' rows are counted.
+    told to all; else it is None, or 1, wherever others' rows are counted. `sealed`: sums are secure or private, and errors tell no numbers.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Session:
         facts: Mapping[str, str],
         columns: Sequence[str] | None = None,
         tell_rows: bool = True,
+        sealed: bool = False,
     ):
         self.place, self.rows, self.tell_rows = place, len(samples), tell_rows
         known = {
@@ -127,6 +131,7 @@ class Session:
             membership.add(self.store.records, place.name)
             if place.quorum is not None:
                 views = Views(place.name, place.quorum, self.store.views, SETTLE * place.timeouts.beat)
+                views.tell_rows = tell_rows
         except PeerError as error:
             refusal = error
         except BaseException:
@@ -139,6 +144,7 @@ class Session:
             {} if store is None else {name: store.messages.held(name) for name in (*place.neighbors, *place.fallback)},
             [] if store is None else store.finished, views, place.fallback, secrets.randbits(63), time.time(),
         )  # fmt: skip
+        self.protocol.sealed = sealed
         self.endpoint = Endpoint(self.protocol, store, {**place.neighbors, **place.fallback})
         if refusal is not None:  # the neighbors wait for this node: they are told why before it stops
             self.protocol.phase = Phase.REFUSING
@@ -165,8 +171,18 @@ class Session:
         try:
             self.transport.__exit__(*error)
         finally:
+            self._forget_after(error[1])
             self.store.close()
             self._pinned.restore_original_limits()
+
+    def _forget_after(self, error: BaseException | None) -> None:
+        """Keys and noise are deleted after an end that cannot be resumed. (After a disagreement nothing was drawn, or the owner corrects it.)"""
+        if not isinstance(error, PeerError) or error.resumable or isinstance(error, Disagreement):
+            return
+        try:
+            self.store.end(error)
+        except (PeerError, OSError) as trouble:  # the folder may be what is damaged
+            log.warning("keys of this run could not be deleted: delete the folder", extra={"why": str(trouble)})
 
     def meet(self) -> tuple[Network, np.ndarray]:
         """Wait for the neighbors and learn the network; returns it, and the rows of every node."""
@@ -213,8 +229,15 @@ class Session:
         ]
 
     def fit_name(self) -> str:
-        """Of what the program computes in this view, the same after a restart."""
-        return self.store.secret("fit", lambda: secrets.token_bytes(16)).hex()
+        """Of the release that this view makes, in the owner's ledger: the same after a restart, and in views after one without a release."""
+        return f"{self.store.fit}-{len(self.released_before())}"
+
+    def released_before(self) -> dict[str, tuple[Entry, ...]]:
+        """What was released in earlier views of this run, by its name in the owner's ledger."""
+        earlier = [entries for view, entries in self.store.releases.items() if view != str(self.protocol.view)]
+        return {
+            f"{self.store.fit}-{i}": tuple(Entry(**entry) for entry in entries) for i, entries in enumerate(earlier)
+        }
 
     def agree(self) -> None:
         """Wait until it is certain that the answer is the one that all others have, or will have. Raises ViewChanged if it is not."""
@@ -225,6 +248,7 @@ class Session:
         self, parts: Sequence[Any], network: Network, options: Options, observer: Observer | None = None, resume: Any = None
     ) -> Outcome:  # fmt: skip
         """Drive the program, from the start or the last checkpoint. `parts` is a list of this node's samples."""
+        self.protocol.sealed |= options.sealed
         _, sizes = self.network()
         number = network.number[self.place.name]
         blocks = make_blocks(parts, network, [number], sizes)
@@ -267,23 +291,29 @@ class Session:
                 observer(blocks, requests)
 
         try:
-            outcome = drive(blocks, options, at_checkpoint, resume, delivery, over_tree(self._script(options)))
+            script = self._script(options, int(parts[0].shape[1]), len(network))
+            outcome = drive(blocks, options, at_checkpoint, resume, delivery, over_tree(script))
         except PeerError:
             raise
         except (ValueError, BadMasks) as error:
             # the program cannot go on, nor will it after a restart: nobody need wait for this node
-            raise RunFailed(str(error)) from error
+            raise RunFailed(str(error), told=told(error) if options.sealed else None) from error
         self.protocol.start_finishing(time.monotonic())
         self.transport.acknowledge_at_once()
         return outcome
 
-    def _script(self, options: Options) -> Any:
+    def _script(self, options: Options, columns: int, n_nodes: int) -> Any:
         """The program of this node, after it has agreed on keys if sums are secure."""
         if not options.sealed:
             return program
         if self.place.identity is None:
-            raise ValueError(NO_CERTIFICATES)
-        return KeyAgreement(self.place.identity, self.place.run, str(self.protocol.view), self.store).before(program)
+            raise PublicError(NO_CERTIFICATES)
+        view = str(self.protocol.view)
+
+        def releasing() -> None:
+            self.store.keep_release(view, [asdict(release.entry()) for release in planned(options, columns, n_nodes)])
+
+        return KeyAgreement(self.place.identity, self.place.run, view, self.store, releasing).before(program)
 
     def options(self, options: Options) -> Options:
         """With this node's private randomness, for what only this node may know."""
@@ -298,6 +328,11 @@ class Session:
     def forget_secrets(self) -> None:
         """The answer is kept, and the run will not be resumed: keys and noise are deleted."""
         self.store.forget_secrets()
+
+
+def told(error: BaseException) -> str:
+    """What neighbors hear of an error where sums are secure or private: its text may hold numbers of rows, unless it says that it does not."""
+    return getattr(error, "told", None) or f"{type(error).__name__}; its owner's log says more"
 
 
 def _traffic(delivery: PeerDelivery) -> dict[str, Any]:

@@ -55,6 +55,8 @@ class Watch:
         self._ticked = now
         # A node restarted after its answer was final does not wait for nodes that may not know it: the others have waited.
         self._stays = 0.0 if views is None or views.own.final is not None else timeouts.peer + views.settle
+        # Sums are secure or private: an error that is not of this package may hold numbers of rows, and neighbors hear its class only.
+        self.sealed = False
         self.error: BaseException | None = None
         self.cause = ""  # the text for the neighbors
 
@@ -65,7 +67,8 @@ class Watch:
         if self.error is None:
             if cause is None:
                 interrupted = isinstance(error, KeyboardInterrupt)
-                told = getattr(error, "told", None) or str(error) or type(error).__name__
+                text = type(error).__name__ if self.sealed and not isinstance(error, PeerError) else str(error)
+                told = getattr(error, "told", None) or text or type(error).__name__
                 cause = "stopped by its owner" if interrupted else told
                 if not isinstance(error, (PeerLost, Disagreement)):  # these already name the nodes
                     cause = f"node {self.name}: {cause}"

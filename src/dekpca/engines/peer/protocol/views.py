@@ -150,6 +150,7 @@ class Views:
         self.statuses: dict[str, Status] = {}  # of the others
         self.records: Mapping[str, Record] = {}
         self.reach: set[str] = set()  # neighbors and fallback neighbors that this node can use
+        self.tell_rows = True  # errors may name numbers of rows; with privacy no node knows those of others
         self.unreachable = False  # the loss disconnects other nodes: fallback neighbors are called
         self._cut_since: float | None = None
         self._below_since: float | None = None
@@ -409,9 +410,10 @@ class Views:
     def _too_few(self, reached: set[str]) -> PeerError:
         missing = sorted(self.records.keys() - reached, key=natural_key)
         share = f" and {self.quorum.rows:.0%} of the rows" if self.quorum.rows else ""
+        rows = f" with {self.rows(reached)} of {self._total} rows" if self.tell_rows else ""
         return BelowQuorum(
             f"node {', node '.join(missing[:8])}{f' and {len(missing) - 8} more' if len(missing) > 8 else ''} cannot be reached; "
-            f"{len(reached)} of {len(self.records)} nodes ({_names(reached)}) with {self.rows(reached)} of {self._total} rows remain, "
+            f"{len(reached)} of {len(self.records)} nodes ({_names(reached)}){rows} remain, "
             f"where the quorum is {self._quorum_nodes} nodes{share}"
         )
 

@@ -5,6 +5,9 @@
       run              run id, node, settings and fingerprint of the data: they must not change
       network          the membership records of all nodes, once all are known
       seed             private randomness of this node
+      fit              a name for this node's private fit in its owner's ledger
+      releases         what was released with noise, by view: it stays when a view is forgotten
+      ended            kind and text of an end after which the run cannot go on: keys and noise are deleted
       finished         neighbors that have their answer
       checkpoints      [generation, round, generation of the data from set-up], oldest first
       views            the promises of this node about views (protocol/views.py), and the view of its program
@@ -32,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from ....files import PARTIAL, make_private, private
-from ..errors import Changed, Damaged
+from ..errors import KINDS, NEW_RUN, Changed, Damaged, PeerError
 from ..protocol.membership import Record
 from ..protocol.view_messages import pack_kept, unpack_kept
 from ..protocol.views import Kept, View
@@ -84,7 +87,13 @@ class RunFolder:
         self.database = Database(self.path)
         self._open.append(self.database.close)
         self.claim(facts)
-        if (self._fact("view") or str(View())) != str(self.views.program):  # killed before `wipe` was complete
+        ended = self._fact("ended")
+        if ended is not None:
+            kind, text, told = ended
+            raise KINDS.get(kind, Damaged)(
+                f"{text} (this node ended so before, and its keys are deleted; {NEW_RUN})", told=told
+            )
+        if not self._in_view():  # killed before `wipe` was complete
             self._forget_view(self.views.program)
         self.messages = MessageLog(self.database)
         self._open.append(lambda: self.messages.close())
@@ -125,7 +134,7 @@ class RunFolder:
     def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
         """A secret of this node for the program in this view; the same after a restart, and deleted with the view."""
         kept = f"secret-{name}"
-        if self.database.read("SELECT 1 FROM value WHERE name = ? LIMIT 1", [kept]):
+        if self._has_secret(name):
             return bytes(self._read(kept).tobytes())
         made = make()
         with self.database.lock:  # the writer thread must not commit a part of it
@@ -136,6 +145,43 @@ class RunFolder:
     def forget_secrets(self) -> None:
         """The run is over: after this, the folder cannot be used to unmask recorded sums."""
         self.database.wipe(["value"])
+
+    def end(self, error: PeerError) -> None:
+        """The run cannot go on after this error: if anything was sent under masks, secrets are deleted, and a start after that ends with the same
+        error. Before all keys of a view are known nothing was, and the owner may correct what the error names.
+        """
+        if not hasattr(self, "database") or not self._has_secret("public keys"):
+            return
+        if self._in_view():
+            self._keep("ended", [type(error).__name__, str(error), error.told])
+        self.forget_secrets()
+
+    def _in_view(self) -> bool:
+        """Whether messages and secrets are of the view that the program runs in: killed in between, they are of the one before."""
+        return (self._fact("view") or str(View())) == str(self.views.program)
+
+    def _has_secret(self, name: str) -> bool:
+        return bool(self.database.read("SELECT 1 FROM value WHERE name = ? LIMIT 1", [f"secret-{name}"]))
+
+    # ------------------------------------------------------------------ releases with noise
+    @property
+    def fit(self) -> str:
+        """A name for this node's private fit, the same after a restart and in all views."""
+        name = self._fact("fit")
+        if name is None:
+            name = secrets.token_hex(16)
+            self._keep("fit", name)
+        return str(name)
+
+    @property
+    def releases(self) -> dict[str, list[dict[str, Any]]]:
+        """Entries of a ledger, by the view in which they were released."""
+        return self._fact("releases") or {}
+
+    def keep_release(self, view: str, entries: list[dict[str, Any]]) -> None:
+        """Returns when it is on disk: before anything of it is sent."""
+        if view not in self.releases:
+            self._keep("releases", self.releases | {view: entries})
 
     @property
     def records(self) -> dict[str, Record]:
