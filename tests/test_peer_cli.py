@@ -204,7 +204,7 @@ def test_simulated_nodes_are_real_ones(tmp_path):
         )
     assert open_to_others(out) == set()
     log = [json.loads(line) for line in (out / "node-0.log").read_text().splitlines() if line.startswith("{")]
-    assert [entry["message"] for entry in log][-1] == "finished"
+    assert "finished" in [entry["message"] for entry in log]
     again = CliRunner().invoke(app, ["node", "run", str(out / "node-0.toml"), "--yes"])
     assert again.exit_code == 0
     assert "was finished before" in again.output
