@@ -45,7 +45,7 @@ def assert_holds(ranks, *scenarios):
 @pytest.mark.parametrize(
     ("ranks", "scenarios"),
     [
-        (2, ["conformance", "networks", "sums", "silence", "asked"]),
+        (2, ["conformance", "networks", "sums", "silence", "asked", "estimator"]),
         pytest.param(4, ["networks", "sums", "silence"], marks=pytest.mark.slow),
         pytest.param(1, ["conformance", "sums", "silence", "estimator"], marks=pytest.mark.slow),
         pytest.param(3, ["conformance", "sums", "silence"], marks=pytest.mark.slow),
@@ -56,8 +56,8 @@ def test_conformance(ranks, scenarios):
     assert_holds(ranks, *scenarios)
 
 
-def test_the_estimator_and_what_differs_is_named_on_all_ranks():
-    assert_holds(3, "estimator", "disagreement")
+def test_what_differs_is_named_on_all_ranks():
+    assert_holds(3, "disagreement")
 
 
 def test_settings_that_differ_have_other_texts():
