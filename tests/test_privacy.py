@@ -649,3 +649,23 @@ def test_the_planner_says_what_to_expect():
     assert plan["releases"][0]["multiplier"] == pytest.approx(multiplier_for(1.0, 1e-6), rel=1e-6)
     told = CliRunner().invoke(app, ["privacy", "--rows", "20000"]).stdout
     assert "rank to use" in told
+
+
+def test_a_plan_knows_the_kernel_and_how_columns_are_scaled():
+    def planned(*more):
+        done = CliRunner().invoke(app, ["privacy", "--rows", "20000", "--json", *more])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)["agreement"]
+
+    usual = planned()
+    np.testing.assert_allclose(
+        planned("--ranges", "0", "16"), usual, rtol=1e-9
+    )  # one scale for all columns, and gamma follows it
+    assert planned("--ranges", "0", "160", "--gamma", "0.001") != pytest.approx(planned("--gamma", "0.001"), rel=1e-3)
+    assert planned("--uncentered") != pytest.approx(usual, rel=1e-3)
+    assert planned("--kernel", "linear", "--norm", "100") > planned(
+        "--kernel", "linear", "--norm", "1000"
+    )  # more noise than signal
+    refused = CliRunner().invoke(app, ["privacy", "--rows", "20000", "--kernel", "linear"])
+    assert refused.exit_code == 2
+    assert "norm" in refused.output
