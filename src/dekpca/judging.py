@@ -190,8 +190,7 @@ def judge_values(
 
     `exact` are their eigenvalues in landmark coordinates, for functions in the span of the landmarks that are
     orthonormal over `all_rows` rows: the judging rows, or (by default) all. `whole` is for other functions; without
-    it the judging rows represent all. `largest` (p,) is a public bound on their values, for
-    masked sums.
+    it the judging rows represent all. `largest` (p,) is a public bound on their values, for masked sums.
     """
     all_rows = float(block.sizes.sum()) if all_rows is None else all_rows
     assert judged.sketches is not None
@@ -230,16 +229,11 @@ def judge_values(
         kept.append(Separated.of(taken, on_marks, values, rows, shape, options.centering is not None, whole))
         return block.array(kept[0].pack())
 
-    # functions that are orthonormal over all rows are at most 1 at a row
-    values = (
-        np.ones(p)
-        if exact is not None
-        else np.full(p, all_rows)
-        if largest is None
-        else np.maximum(largest, LEAST_BOUND)
-    )
+    most = np.ones(p)  # functions that are orthonormal over all rows are at most 1 at a row
+    if exact is None:
+        most = np.full(p, all_rows) if largest is None else np.maximum(largest, LEAST_BOUND)
     mine = xp.concat([xp.reshape(x, (-1,)) for x in sums])
-    bounds = None if block.sealer is None else sketch_bounds(judged, values, sums)
+    bounds = None if block.sealer is None else sketch_bounds(judged, most, sums)
     told = yield from network_sum(block, "sketch", mine, separate, shape.told, bounds)
     eigenvalues, turn, leaving, hidden = shape.unpack(told)
     unit = turn / xp.sqrt(xp.where(eigenvalues > 0, eigenvalues, xp.ones_like(eigenvalues)))
@@ -283,7 +277,7 @@ def judge_values(
     mine = xp.concat([xp.reshape(x, (-1,)) for x in sums])
     if block.sealer is not None:
         counts = [count for _, count in one_for_each]
-        bounds = leak_bounds(judged, all_rows, counts, (leaving, hidden), unit, values, sums)
+        bounds = leak_bounds(judged, all_rows, counts, (leaving, hidden), unit, most, sums)
     decided = yield from network_sum(block, "accuracy", mine, decide, 2 + 3 * k, bounds)
     raised = decided[2 + 2 * k :]
     return Verdict(raised * eigenvalues, turn * xp.sqrt(raised), told_accuracy(decided[: 2 + 2 * k], k, "sketches"))
