@@ -307,6 +307,26 @@ def without(number: int, *names: str, proposer: str = "a") -> View:
     return View(number, proposer, tuple(Lost(name, 1.0) for name in names))
 
 
+@pytest.mark.parametrize("called_at", [1.0, 40.0])
+def test_a_leaf_does_not_wait_for_start_timeout_for_a_neighbor_that_called(called_at):
+    """The only neighbor of a leaf is lost before it has answered once (star-parted, seed 2). It was there, if it had called."""
+    edges = {"a": "b", "b": "ac", "c": "b"}
+    membership = Membership("a", edges["a"], 10)
+    membership.add({other: (tuple(around), 10) for other, around in edges.items()}, "a")
+    here = NodeProtocol("a", "r", SAME, membership, "b", TIMEOUTS, 0.0, views=Views("a", Quorum(), None, settle=3.0))
+    here.check_meeting(0.0)
+    save(here, here.begin(LIMITS, 0, 0, {}, 0.0))
+    lost_at = None
+    for now in range(1, 90):
+        if now == called_at:
+            here.receive("b", HandshakeReceived(SAME, {}), called_at)
+            here.receive("b", Heartbeat(), called_at)
+        save(here, here.check_losses(float(now)))
+        if here.views.own.down and lost_at is None:
+            lost_at = now
+    assert lost_at == called_at + TIMEOUTS.peer + 1
+
+
 def test_late_acknowledgements_of_an_earlier_view_do_not_count():
     """The rounds of a view begin at 1 again: a message of the new view must not be taken for delivered."""
     here = begun("b", TRIANGLE)

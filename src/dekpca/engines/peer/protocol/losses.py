@@ -102,7 +102,7 @@ class Watch:
             return []
         self._skip_pause(now)
         # Owners restart their nodes minutes apart: the first one waits longer.
-        alone = all(n.answered_at is None for n in self.neighbors.values())
+        alone = all(n.answered_at is None and n.heard_at is None for n in self.neighbors.values())
         limit = self.timeouts.start if alone else self.timeouts.peer
         silent = {
             n.name
@@ -158,6 +158,7 @@ class Watch:
         for n in self.neighbors.values():
             n.taken_at, n.chunk_at = shifted(n.taken_at), shifted(n.chunk_at)
             n.answered_at = None if n.answered_at is None else shifted(n.answered_at)
+            n.heard_at = None if n.heard_at is None else shifted(n.heard_at)
             n.silence = None if n.silence is None else (n.silence[0], shifted(n.silence[1]))
             n.told = None if n.told is None else replace(n.told, at=shifted(n.told.at))
 

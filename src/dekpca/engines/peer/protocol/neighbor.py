@@ -119,6 +119,7 @@ class Neighbor:
 
     def silent(self, now: float, started: float) -> float:
         """Seconds since messages last passed in both directions."""
-        ours = now - (started if self.answered_at is None else self.answered_at)
+        known = [at for at in (self.answered_at, self.heard_at) if at is not None]
+        ours = now - (known[0] if known else started)
         theirs = 0.0 if self.silence is None else self.silence[0] + now - self.silence[1]
         return max(ours, theirs)
