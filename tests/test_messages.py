@@ -15,11 +15,12 @@ from dekpca.core.clusters import LEAST_CLUSTER
 from dekpca.engines import local
 from dekpca.engines.delivery import Delivery
 from dekpca.engines.tree import over_tree
-from dekpca.judging import EXTRA_COLUMNS, FREQUENCIES, MORE_FREQUENCIES, SIGNS, Shapes
+from dekpca.judging import EXTRA_COLUMNS, FREQUENCIES, MORE_FREQUENCIES
 from dekpca.kernels import Kernel
 from dekpca.landmark_solver import CORRECTING
 from dekpca.messages import Exchange, NeighborBroadcast
 from dekpca.program import program
+from dekpca.separation import SIGNS, Shapes
 
 COLUMNS = 13  # no other number below is 13, so that whatever has the shape of a row is noticed
 PARTS = clusters([40, 25, 1, 33, 2, 18], columns=COLUMNS)

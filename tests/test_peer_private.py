@@ -415,9 +415,8 @@ def test_a_missing_pair_fails_the_tests_and_stops_the_run(certs, tmp_path, wire,
 
 
 # ---------------------------------------------------------------------- restarts and losses
-def test_a_node_that_was_killed_goes_on_with_the_same_masks(certs, tmp_path, wire):
-    network, at = NETWORKS["ring"], []
-    parts, options = secure(network)
+def stop_at_sketch(at):
+    """Ends node 1 when it first sends a sketch; `at` has its name from then on."""
 
     def stop(node, send):
         if node == "1" and send.kind == "sketch" and not at:
@@ -425,7 +424,14 @@ def test_a_node_that_was_killed_goes_on_with_the_same_masks(certs, tmp_path, wir
             raise Stop
         return send
 
-    wire.spoil = staticmethod(stop)
+    return stop
+
+
+def test_a_node_that_was_killed_goes_on_with_the_same_masks(certs, tmp_path, wire):
+    network, at = NETWORKS["ring"], []
+    parts, options = secure(network)
+
+    wire.spoil = staticmethod(stop_at_sketch(at))
     nodes = Nodes(tmp_path, network, parts, options, certs=certs)
     others = [nodes.start(name) for name in network.names if name != "1"]
     join([nodes.start("1")])
@@ -441,12 +447,6 @@ def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypat
     network, at, checked, size = NETWORKS["ring"], [], keys.checked_keys, keys.longest
     parts, options = secure(network)
 
-    def stop(node, send):
-        if node == "1" and send.kind == "sketch" and not at:
-            at.append(node)
-            raise Stop
-        return send
-
     def only_before(*given):
         if at:
             raise keys.BadRecord("key record of node 2: its certificate is not valid now")
@@ -454,7 +454,7 @@ def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypat
 
     monkeypatch.setattr(keys, "checked_keys", only_before)
     monkeypatch.setattr(keys, "longest", lambda *given: size(*given) + (400 if at else 0))
-    wire.spoil = staticmethod(stop)
+    wire.spoil = staticmethod(stop_at_sketch(at))
     nodes = Nodes(tmp_path, network, parts, options, certs=certs)
     others = [nodes.start(name) for name in network.names if name != "1"]
     join([nodes.start("1")])

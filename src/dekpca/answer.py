@@ -19,11 +19,12 @@ from .core.chunks import by_nodes, row_bytes, summed
 from .core.consensus import Estimate
 from .core.landmarks import Landmarks, RandomFeatures
 from .core.spectrum import to_numpy, transposed
-from .judging import Judged, Whole, judge_values, most_frequencies
+from .judging import Judged, judge_values, most_frequencies
 from .kernels import Kernel
 from .landmark_solver import Correction, Found
 from .messages import Heard, Script
 from .options import Options
+from .separation import Whole
 from .space import Known, Space
 
 Array = Any

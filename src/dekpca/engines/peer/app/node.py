@@ -82,10 +82,8 @@ def earlier_model(config: Config, settings: Settings, features: Features) -> Nod
     if config.resume is None or not path.exists():
         return None
     model = NodeModel.load(path)
-    if (
-        path != kept and model.run == config.run
-    ):  # saved by an earlier start of this run, at a node that had no earlier model
-        return None
+    if path != kept and model.run == config.run:
+        return None  # an earlier start of this node saved it; the node has no model of the earlier run
     if model.run != config.resume:
         of = "no run between peers" if model.run is None else f"run {model.run!r}"
         raise ConfigError(

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from ....judging import EXTRA_COLUMNS, MORE_FREQUENCIES, SIGNS, Shapes
+from ....judging import EXTRA_COLUMNS, MORE_FREQUENCIES
 from ....options import Options
 from ....privacy.settings import MOST_RECORD
 from ....private_solver import planned_width, rest_width
+from ....separation import SIGNS, Shapes
 from ..errors import NEW_RUN, ProtocolError
 from . import wire_pb2 as wire
 from .events import HandshakeReceived, Heartbeat
