@@ -549,3 +549,18 @@ def test_what_the_root_tells_is_checked(kind, lie, says, monkeypatch):
     monkeypatch.setattr(CollectiveDelivery, "reduce", lying)
     with pytest.raises(ValueError, match=says):
         fit(PARTS, 3, True)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_landmarks_of_other_nodes_are_checked(value, monkeypatch):
+    gather = CollectiveDelivery.gather
+
+    def lying(post, requests):
+        found = [np.array(f) for f in gather(post, requests)]
+        for points in found:
+            points[0, 0] = value
+        return found
+
+    monkeypatch.setattr(CollectiveDelivery, "gather", lying)
+    with pytest.raises(ValueError, match="the landmarks: kernel rbf gives NaN or infinity"):
+        fit(PARTS, 3, True)
