@@ -133,6 +133,7 @@ def prepare(folder, name="oslo", model=None, **settings):
     [
         ({}, {"resume": "study-6"}, "the model of run 'study-7', and resume = 'study-6'"),
         ({}, {"resume": "study-8"}, "resume names an earlier run"),
+        ({}, {"resume": "study\n7"}, "a run id has 1 to 200 printable characters"),
         ({"n_landmarks": 50}, {"resume": "study-7"}, "with n_landmarks=50"),
         ({"landmarks": "random-features"}, {"resume": "study-7"}, "with landmarks='random-features'"),
         ({"solver": "projection", "share_rows": True}, {"resume": "study-7"}, "with solver='projection'"),

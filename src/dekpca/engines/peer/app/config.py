@@ -178,13 +178,14 @@ def _check(config: Config) -> None:
         raise ConfigError(f"{path}: node {config.name} lists itself as a neighbor; leave it out")
     if not config.neighbors:
         raise ConfigError(f"{path}: no neighbors; list one, or use dekpca fit")
-    if not 1 <= len(config.run) <= MOST_RUN or not config.run.isprintable():
+    for key, run in (("run", config.run), ("resume", config.resume)):
+        if run is not None and (not 1 <= len(run) <= MOST_RUN or not run.isprintable()):
+            raise ConfigError(
+                f"{path}: {key} = {run[:MOST_RUN]!r}; a run id has 1 to {MOST_RUN} printable characters, and no line breaks"
+            )
+    if config.resume == config.run:
         raise ConfigError(
-            f"{path}: run = {config.run[:MOST_RUN]!r}; a run id has 1 to {MOST_RUN} printable characters, and no line breaks"
-        )
-    if config.resume is not None and (config.resume == config.run or not 1 <= len(config.resume) <= MOST_RUN):
-        raise ConfigError(
-            f"{path}: resume = {config.resume[:MOST_RUN]!r} in run {config.run!r}; resume names an earlier run, and this one needs an id of its own"
+            f"{path}: resume = {config.resume!r} in run {config.run!r}; resume names an earlier run, and this one needs an id of its own"
         )
     for what, address in (("listen", config.listen), *config.neighbors.items(), *config.fallback.items()):
         split_address(f"{path}: {what}", address)
