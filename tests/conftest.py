@@ -24,11 +24,11 @@ def clusters(sizes, seed=0, columns=6, n_clusters=4):
     return [centers[j % n_clusters] + spread * rng.normal(size=(n, columns)) for j, n in enumerate(sizes)]
 
 
-def make_options(parts, network, n_landmarks="auto", n_oversamples="auto", **changes):
+def make_options(parts, network, landmarks="auto", n_oversamples="auto", **changes):
     """Settled options for the engine, as the estimator would make them."""
     given = {
         "n_components": 3, "n_oversamples": n_oversamples, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
-        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "n_landmarks": n_landmarks, "landmarks": "samples",
+        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "landmarks": landmarks,
         "standardize": False, "exchange_noise": 0.0,
         "max_iter": 10, "tol": 0.0, "seed": 0,
     } | changes  # fmt: skip

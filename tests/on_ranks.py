@@ -27,7 +27,7 @@ from dekpca.testing import VALUE_TOLERANCE, by_node, check_answers, check_engine
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
 SIZES = [25, 18, 40, 7, 31, 12, 22, 1, 28, 16]
-AUTO = {"solver": "auto", "landmarks": "auto", "n_landmarks": "auto"}
+AUTO = {"solver": "auto", "landmarks": "auto"}
 
 
 def mine(network):
@@ -50,7 +50,7 @@ def networks():
         ("star", SIZES, Network.star(10)),
     ):
         parts, nodes = clusters(sizes), mine(network)
-        for changes in ({"n_landmarks": 20}, AUTO, {**AUTO, "share_rows": False}):
+        for changes in ({"landmarks": 20}, AUTO, {**AUTO, "share_rows": False}):
             options = make_options(parts, network, **{"max_iter": 100, "tol": 1e-3, **changes})
             plan = Plan.of(parts, network, options)
             expected, got = local.run(plan), run(plan)
@@ -134,7 +134,7 @@ def estimator():
     """Without iterations and with them."""
     same_as_local()
     same_as_local(share_rows=False)
-    same_as_local(solver="projection", n_landmarks=40)
+    same_as_local(solver="projection", landmarks=40)
 
 
 def same_as_local(**more):
@@ -210,7 +210,7 @@ def disagreement():
     for given, changes, nodes, says in (
         (own, {"tol": 1e-4 if odd else 1e-3}, None, "rank 1 has tol=0.0001, but rank 0, 2 have 0.001; give all"),
         (own, {"gamma": 0.1 if odd else 0.05}, None, "rank 1 has kernel gamma=0.1, but rank 0, 2 have 0.05"),
-        (own, {"n_landmarks": 9 + RANK}, None, "rank 1 has n_landmarks=10, but rank 0 has 9; rank 2 has n_landmarks=11"),
+        (own, {"landmarks": 9 + RANK}, None, "rank 1 has n_landmarks=10, but rank 0 has 9; rank 2 has n_landmarks=11"),
         (own, {"rho": "paper-bound" if odd else "auto"}, None, "rank 1 has rho='paper-bound', but rank 0, 2 have 'auto'"),
         (own, {"rho": 2.0 if odd else "auto"}, None, "rank 1 has rho=((0, 2, 2)), but rank 0, 2 have 'auto'"),
         (own, {"random_state": RANK // 2}, None, "rank 2 has seed=1, but rank 0, 1 have 0"),

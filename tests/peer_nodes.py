@@ -37,7 +37,7 @@ def problem(network: Network, sizes=None, **changes):
     parts = [rng.normal(size=(n, 5)) + j % 3 for j, n in enumerate(sizes or [20] * len(network))]
     settings = {
         "n_components": 2, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
-        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "n_landmarks": 12, "landmarks": "samples",
+        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "landmarks": 12,
         "standardize": False, "exchange_noise": 0.0, "max_iter": 20, "tol": 0.0, "seed": 0,
     }  # fmt: skip
     return parts, settle(Settings.of(**settings | changes), network, np.array([len(p) for p in parts]))

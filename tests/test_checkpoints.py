@@ -18,9 +18,9 @@ from dekpca.engines import checkpoints
 
 X = np.random.default_rng(0).normal(size=(240, 6)) * np.geomspace(3, 0.3, 6)
 PROBLEMS = {
-    "projection": {"solver": "projection", "n_landmarks": 30},
+    "projection": {"solver": "projection", "landmarks": 30},
     "paper": dict(dekpca.PAPER) | {"gamma": 0.1},
-    "features": {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 120},
+    "features": {"solver": "landmarks", "landmarks": "random-features", "max_landmarks": 120},
 }
 # Of a fit that kills itself when it has written so many checkpoints.
 SCRIPT = """

@@ -28,10 +28,8 @@ PARTS = {
 }
 SETTINGS = [
     {"solver": solver, "standardize": standardize, "landmarks": landmarks}
-    for solver, landmarks in [
-        ("auto", "auto"),
-        *((s, m) for s in ("projection", "landmarks") for m in ("samples", "kmeans")),
-    ]
+    for solver in ("projection", "landmarks")
+    for landmarks in ("auto", 12)
     for standardize in (False, True)
 ]
 
@@ -245,7 +243,7 @@ def run(*arguments):
 @pytest.mark.parametrize("more", [[], ["--standardize"]], ids=["raw", "standardized"])
 def test_files_in_another_order_change_no_bit(tmp_path, ending, solver, more):
     values = []
-    landmarks = ["--n-landmarks", 60] if solver == "projection" else []
+    landmarks = ["--landmarks", 60] if solver == "projection" else []
     for kind, frames in (("ordered", PARTS), ("shuffled", shuffled(PARTS))):
         (tmp_path / kind).mkdir()
         paths = write(tmp_path / kind, frames, ending)

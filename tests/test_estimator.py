@@ -31,7 +31,7 @@ def iterated(parts, n_components=2, **settings):
     model = DecentralizedKernelPCA(n_components, solver="projection", random_state=0, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
-        warnings.filterwarnings("ignore", "the components are estimated to be less accurate", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "the components may be less accurate", ConvergenceWarning)
         model.fit_parts(parts)
     allowed = model.tol**0.5
     assert max(model.history_["residual"][-1], model.history_["since_check"][-1]) <= allowed
@@ -109,17 +109,19 @@ def check_eigenvalues(model, central, X, tolerance):
 def test_default_matches_central_on_digits_split_by_class(digits, share_rows):
     parts, X, central = digits
     model = DecentralizedKernelPCA(
-        3, gamma=1e-3, network=Network.ring(12, 4), share_rows=share_rows, random_state=0
+        3, gamma=1e-3, network=Network.ring(12, 4), share_rows=share_rows, random_state=1
     ).fit_parts(parts)
     assert model.converged_
     assert model.n_iter_ == 1
     agreement = metrics.agreement(model, central, X)
-    assert agreement.min() > 0.9995  # tol, as a cosine
+    values, truth = (np.linalg.qr(v - v.mean(axis=0))[0] for v in (model.transform(X), central.transform(X)))
+    assert np.linalg.svd(values.T @ truth, compute_uv=False).min() > 0.9995  # tol, as a cosine
+    assert agreement.min() > 0.999
     assert np.ptp(agreement, axis=0).max() < 1e-12  # all nodes have the same functions
     errors, estimates = 1 - agreement[0] ** 2, 1 - model.accuracy_**2
-    assert (errors < 3 * estimates).all()
-    assert (estimates < 1e-3).all()
-    assert any(held.samples for held in model.node_models_[0].contents) == share_rows
+    assert (errors < 4 * estimates).all()  # the turn is random, and its mean square is estimated
+    assert (estimates < 1e-2).all()
+    assert not any(held.samples for held in model.node_models_[0].contents)  # the means of clusters are enough
     check_eigenvalues(model, central, X, 0.002)
 
 
@@ -151,10 +153,10 @@ def test_the_tolerance_decides_how_many_landmarks_there_are(digits):
 def test_an_answer_that_is_not_good_enough_says_so(digits):
     parts, X, _ = digits
     for settings, says in (
-        ({"n_landmarks": 20}, "with 20 landmarks; use n_landmarks='auto', or more of them"),
+        ({"landmarks": 20}, "with 20 landmarks; use landmarks='auto', or more of them"),
         ({"max_landmarks": 100}, "with 100 landmarks, the limit that max_landmarks=100 sets; raise it, or tol"),
-        ({"landmarks": "kmeans"}, "where landmarks='kmeans' has no more that would help; raise tol, or use landmarks='auto'"),
-        ({"solver": "projection", "n_landmarks": 20, "max_iter": 5}, "with 20 landmarks; use solver='auto', or more landmarks"),
+        ({"share_rows": False}, "where the rest is, no clusters of enough rows are left; raise tol, or use share_rows=True"),
+        ({"solver": "projection", "landmarks": 20, "max_iter": 5}, r"with \d+ landmarks; use solver='auto', or more landmarks"),
     ):  # fmt: skip
         model = DecentralizedKernelPCA(3, gamma=1e-3, tol=1e-6, random_state=0, **settings)
         with pytest.warns(ConvergenceWarning, match=f"less accurate than tol=1e-06 asks for: .*{says}"):
@@ -166,7 +168,7 @@ def test_an_answer_that_is_not_good_enough_says_so(digits):
 
 def test_eigenvalue_is_the_sum_of_squared_values_over_the_nodes_own_samples():
     parts = clusters([40, 20, 35, 9])
-    iterate = iterated(parts, 3, gamma=0.05, n_landmarks=40)
+    iterate = iterated(parts, 3, gamma=0.05, landmarks=40)
     one_shot = DecentralizedKernelPCA(3, gamma=0.05, random_state=0).fit_parts(parts)
     for model, expansion in ((iterate, "node"), (one_shot, "landmarks")):
         values = np.concatenate(
@@ -180,9 +182,7 @@ def test_fit_deals_all_rows_and_is_seeded():
     np.testing.assert_array_equal(one.transform(X), two.transform(X))
     assert not np.allclose(one.transform(X), other.transform(X), atol=1e-12)
     assert sorted(one.node_sizes_) == [48] * 5
-    again = DecentralizedKernelPCA(2, gamma=0.05, network=5, random_state=0, solver="projection", n_landmarks=100).fit(
-        X
-    )
+    again = DecentralizedKernelPCA(2, gamma=0.05, network=5, random_state=0, solver="projection", landmarks=100).fit(X)
     held = np.concatenate([node.function("node").points[-1] for node in again.node_models_])
     np.testing.assert_array_equal(held[np.lexsort(held.T)], X[np.lexsort(X.T)])
     np.testing.assert_array_equal(again.nodes_, one.nodes_)
@@ -204,7 +204,7 @@ def test_default_network():
 
 def test_node_labels_name_the_nodes():
     owner = np.array(["oslo", "rome", "bonn"])[np.arange(len(X)) % 3]
-    for settings in ({}, {"solver": "projection", "n_landmarks": 60}):
+    for settings in ({}, {"solver": "projection", "landmarks": 60}):
         model = DecentralizedKernelPCA(2, gamma=0.05, random_state=0, **settings).fit(X, nodes=owner)
         assert model.network_.names == ("bonn", "oslo", "rome")
         np.testing.assert_array_equal(np.array(model.network_.names)[model.nodes_], owner)
@@ -300,7 +300,7 @@ def test_the_iteration_works_with_awkward_data(name, kernel):
     parts = AWKWARD[name]()
     together = np.concatenate(parts)
     n_landmarks = max(2, len(together) // (1 if name.startswith("the same sample") else 4))
-    model = iterated(parts, 1, kernel=kernel, gamma=0.05, n_landmarks=n_landmarks)
+    model = iterated(parts, 1, kernel=kernel, gamma=0.05, landmarks=n_landmarks)
     central = baselines.central(parts, 1, kernel=kernel, gamma=0.05)
     assert np.isfinite(model.transform(together)).all()
     assert metrics.agreement(model, central, together).min() > 0.99
@@ -308,8 +308,13 @@ def test_the_iteration_works_with_awkward_data(name, kernel):
 
 @pytest.mark.parametrize("solver", ["auto", "projection"])
 def test_constant_data_has_no_components(solver):
-    model = DecentralizedKernelPCA(2, gamma=0.1, network=3, random_state=0, solver=solver).fit(np.ones((30, 4)))
-    assert model.converged_
+    model = DecentralizedKernelPCA(2, gamma=0.1, network=3, random_state=0, solver=solver)
+    with pytest.warns(
+        ConvergenceWarning, match="all components are zero, so that transform gives zeros: all rows are alike"
+    ):
+        model.fit(np.ones((30, 4)))
+    assert not model.converged_
+    assert (model.accuracy_ == 0).all()
     np.testing.assert_allclose(model.eigenvalues_, 0, atol=1e-10)
     np.testing.assert_allclose(model.transform(np.ones((2, 4))), 0, atol=1e-6)
     assert (model.explained_variance_ratio_ <= 1).all()
@@ -320,7 +325,7 @@ def test_constant_data_has_no_components(solver):
 def test_solvers_and_centerings(solver, centering):
     parts = clusters([40] * 5, n_clusters=1)  # alike nodes: local means are good too
     together = np.concatenate(parts)
-    model = DecentralizedKernelPCA(2, gamma=0.05, solver=solver, centering=centering, n_landmarks=60, random_state=0)
+    model = DecentralizedKernelPCA(2, gamma=0.05, solver=solver, centering=centering, landmarks=60, random_state=0)
     if (solver, centering) == ("landmarks", "local"):
         with pytest.raises(ValueError, match="solver='landmarks' with centering='local', which is the paper's"):
             model.fit_parts(parts)
@@ -349,7 +354,7 @@ RHO = {
     "table": [(0, 300.0, 100.0), (3, 200.0, 200.0)],
     "function": lambda t, own: 250.0 if own else 200.0,
 }
-TO_THE_END = {"gamma": 0.05, "network": Network.ring(5), "tol": 1e-8, "max_iter": 2000, "n_landmarks": 30}
+TO_THE_END = {"gamma": 0.05, "network": Network.ring(5), "tol": 1e-8, "max_iter": 2000, "landmarks": 30}
 
 
 @pytest.fixture(scope="module")
@@ -404,16 +409,22 @@ def test_exchange_noise_touches_what_leaves_and_nothing_else(noise):
             assert 0.8 * wanted < (points - parts[q]).std() < 1.2 * wanted
             np.testing.assert_array_equal(sent.setdefault(q, points), points)  # everybody got the same
         assert not any(row.tobytes() in clean for row in marks)
-    rows = np.concatenate([sent[q] for q in range(3)])
-    default = DecentralizedKernelPCA(2, **settings).fit_parts(parts)
-    (drawn,) = default.node_models_[0].contents
-    points = default.node_models_[0].function().points[0]
-    assert (points.shape[0], drawn.samples) == (drawn.rows, True)
-    assert {row.tobytes() for row in points} <= {row.tobytes() for row in rows}  # the same noise
-    for fitted in (model, default):
-        assert fitted.converged_
-        assert metrics.agreement(fitted, central, np.concatenate(parts)).min() > 0.999
-        np.testing.assert_allclose(fitted.eigenvalues_, central.eigenvalues_, rtol=0.02)
+    assert model.converged_
+    assert metrics.agreement(model, central, np.concatenate(parts)).min() > 0.999
+    np.testing.assert_allclose(model.eigenvalues_, central.eigenvalues_, rtol=0.02)
+
+
+def test_no_row_without_noise_becomes_a_landmark():
+    """Where clusters are too small for as many landmarks as were asked for, rows are landmarks, but not with noise."""
+    parts = clusters([40, 30, 35])
+    clean = {row.tobytes() for p in parts for row in p}
+    settings = {"gamma": 0.05, "random_state": 0, "solver": "projection", "landmarks": 60, "init": "random"}
+    for noise in (0.0, 0.05):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = DecentralizedKernelPCA(2, exchange_noise=noise, **settings).fit_parts(parts)
+        marks = model.node_models_[0].function("landmarks").points[0]
+        assert any(row.tobytes() in clean for row in marks) == (not noise)
 
 
 def test_paper_mode_with_deflation():
@@ -441,7 +452,9 @@ def test_not_converged_says_what_to_try():
     with pytest.warns(
         ConvergenceWarning, match=r"after 3 iterations: relative residual .* \(node \d\).*raise max_iter or tol"
     ):
-        model = DecentralizedKernelPCA(2, gamma=0.05, solver="projection", network=6, max_iter=3, random_state=0).fit(X)
+        model = DecentralizedKernelPCA(
+            2, gamma=0.05, solver="projection", network=6, max_iter=3, tol=1e-8, random_state=0
+        ).fit(X)
     assert not model.converged_
     assert model.n_iter_ == 3
 
@@ -468,7 +481,7 @@ def test_a_narrow_kernel_is_named_in_the_warning():
     for more in (
         {},
         {"solver": "projection"},
-        {"solver": "landmarks", "landmarks": "kmeans"},
+        {"share_rows": False},
         {"network": 1},
         {"kernel": "laplacian"},
     ):  # converged or not; silent at c6f9cc8
@@ -515,16 +528,29 @@ def test_one_scaled_column(factor):
     assert metrics.agreement(model, baselines.central(parts, 1, kernel="linear"), np.concatenate(parts)).min() > 0.9999
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"share_rows": False}, {"solver": "projection", "n_landmarks": 20, "max_iter": 500}], ids=str
-)
-def test_as_many_components_as_the_data_has(settings):
+def test_more_components_than_landmarks_can_see():
     parts = [p * np.geomspace(2, 0.3, 6) for p in clusters([10, 10])]
-    model = DecentralizedKernelPCA(15, gamma=0.05, network=2, random_state=0, **settings).fit_parts(parts)
+    model = DecentralizedKernelPCA(15, gamma=0.05, network=2, share_rows=False, random_state=0)
+    says = r"components [345] to 15 are zero: there are [34] landmarks, which see [234] dimensions of the rows; .* share_rows=True"
+    with pytest.warns(ConvergenceWarning, match=says):
+        model.fit_parts(parts)
+    assert not model.converged_
+    assert (model.accuracy_[4:] == 0).all()
+    assert (model.transform(parts[0])[:, 4:] == 0).all()
+
+
+@pytest.mark.parametrize("solver", ["auto", "projection"])
+def test_as_many_components_as_the_data_has(solver):
+    parts = [p * np.geomspace(2, 0.3, 6) for p in clusters([10, 10])]
+    if solver == "auto":
+        model = DecentralizedKernelPCA(15, gamma=0.05, network=2, random_state=0).fit_parts(parts)
+        assert model.converged_
+    else:
+        model = iterated(parts, 15, gamma=0.05, network=2, landmarks=20, max_iter=500)
     central = baselines.central(parts, 15, gamma=0.05)
-    assert model.converged_
-    assert metrics.agreement(model, central, np.concatenate(parts))[:, :12].min() > 0.9999
-    np.testing.assert_allclose(model.eigenvalues_, central.eigenvalues_, rtol=0.002)
+    least = 0.9999 if solver == "auto" else 0.999
+    assert metrics.agreement(model, central, np.concatenate(parts))[:, :12].min() > least
+    np.testing.assert_allclose(model.eigenvalues_, central.eigenvalues_, rtol=0.002 if solver == "auto" else 0.02)
 
 
 def test_deflation_past_the_rank_gives_nothing_not_noise():
@@ -546,7 +572,7 @@ def test_parts_by_name_go_to_their_nodes():
     named = dict(zip(["paris", "rome", "oslo"], clusters([20, 30, 25]), strict=True))
     network = Network.from_edges([("paris", "rome"), ("rome", "oslo")])
     for n in (network, None, 3):
-        model = iterated(named, gamma=0.05, network=n, n_landmarks=30)
+        model = iterated(named, gamma=0.05, network=n, landmarks=30)
         default = DecentralizedKernelPCA(2, gamma=0.05, network=n, random_state=0).fit_parts(named)
         for name, part in named.items():
             assert default.node_models_[name].name == name

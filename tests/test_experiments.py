@@ -117,7 +117,7 @@ def test_every_experiment_measures_and_draws(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "settings", [PAPER, {"solver": "projection", "n_landmarks": 30, "n_oversamples": 0}], ids=["paper", "landmarks"]
+    "settings", [PAPER, {"solver": "projection", "landmarks": 30, "n_oversamples": 0}], ids=["paper", "landmarks"]
 )
 def test_similarity_by_iteration_is_that_of_a_fit_stopped_there(settings, monkeypatch):
     """Against metrics.similarity; without extra columns, so that the last separation has nothing to turn."""

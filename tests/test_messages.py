@@ -10,68 +10,59 @@ import pytest
 from conftest import clusters, make_options
 from dekpca import PAPER, Network
 from dekpca.block import make_blocks
-from dekpca.core import landmarks
-from dekpca.core.clusters import LEAST_CLUSTER
 from dekpca.engines import local
 from dekpca.engines.delivery import Delivery
 from dekpca.engines.tree import over_tree
-from dekpca.judging import EXTRA_COLUMNS, FREQUENCIES, MORE_FREQUENCIES
 from dekpca.kernels import Kernel
-from dekpca.landmark_solver import CORRECTING
 from dekpca.messages import Exchange, NeighborBroadcast
 from dekpca.program import program
-from dekpca.separation import SIGNS, Shapes
+from dekpca.solvers.sums.clusters import LEAST_CLUSTER
+from dekpca.solvers.sums.judge import largest_sum
+from dekpca.solvers.sums.moments import EXTRA
 
 COLUMNS = 13  # no other number below is 13, so that whatever has the shape of a row is noticed
 PARTS = clusters([40, 25, 1, 33, 2, 18], columns=COLUMNS)
 NETWORK = Network.from_edges([(0, 1), (1, 2), (2, 3), (3, 0), (3, 4), (4, 5)])
 PUBLIC = np.random.default_rng(5).normal(size=(19, COLUMNS))
-PAPERS = {key: PAPER[key] for key in ("update", "centering", "rho", "init")} | {"n_landmarks": 0, "n_components": 2}
+PAPERS = {key: PAPER[key] for key in ("update", "centering", "rho", "init")} | {"landmarks": 0, "n_components": 2}
 
-TREE = {
-    "landmarks",
-    "fingerprint",
-    "counts",
-    "columns",
-    "scale",
-    "mean",
-    "covariance",
-    "sketch",
-    "accuracy",
-    "power",
-    "check",
-    "spectrum",
-}
-ONE_SHOT = {"covariance", "sketch", "accuracy"}
-WITHOUT_START = {"data", "rho", "share", "view", "check", "values", "mean", "spectrum"}
-ITERATING = WITHOUT_START | {"covariance", "sketch", "accuracy"}
-AUTO = {"solver": "auto", "landmarks": "auto", "n_landmarks": "auto", "max_landmarks": 160, "tol": 1e-5}
+
+def wide(A, B):
+    """A kernel that nobody knows: it has no random features."""
+    return (0.02 * A @ B.T + 1) ** 2
+
+
+ROUNDS = {"columns", "axes", "clusters", "landmarks", "moments", "judge"}  # of the default solver
+CHOOSING = {"columns", "axes", "clusters", "landmarks"}  # landmarks
+TREE = ROUNDS | {"fingerprint", "mean", "covariance", "power", "check", "spectrum"}
+WITHOUT_START = {"data", "rho", "share", "view", "check", "values", "mean", "spectrum"} | CHOOSING
+ITERATING = WITHOUT_START | {"covariance", "moments", "judge"}
+AUTO = {"solver": "auto", "landmarks": "auto", "max_landmarks": 160, "tol": 1e-5}
+GIVEN = {"fingerprint", "landmarks", "moments", "judge"}
 
 MODES = {  # settings -> the kinds of messages that may be said, and have to be
-    "projection": ({}, ITERATING | {"landmarks"}),
-    "noise": ({"exchange_noise": 0.1}, ITERATING | {"landmarks"}),
-    "centres": ({"landmarks": "kmeans"}, ITERATING | {"landmarks", "counts"}),
-    "points": ({"landmarks": PUBLIC}, ITERATING | {"landmarks", "fingerprint"}),
-    "fixed penalty": ({"rho": 50.0}, (ITERATING | {"landmarks"}) - {"rho"}),
-    "no start": ({"init": "random"}, WITHOUT_START | {"landmarks"}),
-    "gamma scale": ({"gamma_by_variance": True}, ITERATING | {"landmarks", "scale"}),
-    "standardize": ({"standardize": True}, ITERATING | {"landmarks", "columns"}),
-    "missing values": ({"impute": True}, ITERATING | {"landmarks", "columns"}),
+    "projection": ({}, ITERATING),
+    "noise": ({"exchange_noise": 0.1}, ITERATING),
+    "points": ({"landmarks": PUBLIC}, (ITERATING | {"fingerprint"}) - {"columns", "axes", "clusters"}),
+    "fixed penalty": ({"rho": 50.0}, ITERATING - {"rho"}),
+    "no start": ({"init": "random"}, WITHOUT_START),
+    "gamma scale": ({"gamma_by_variance": True}, ITERATING),
+    "standardize": ({"standardize": True}, ITERATING),
+    "missing values": ({"impute": True}, ITERATING),
     "paper": (PAPERS, {"data", "share", "view", "check", "values", "spectrum", "deflate"}),
-    "auto": (AUTO, ONE_SHOT | {"landmarks"}),  # nodes too small for clusters
-    "auto, noise": ({**AUTO, "exchange_noise": 0.1}, ONE_SHOT | {"landmarks"}),
-    "auto, no rows": ({**AUTO, "share_rows": False}, ONE_SHOT | {"landmarks", "counts", "scale"}),
-    "one shot, samples": ({"solver": "landmarks"}, ONE_SHOT | {"landmarks"}),
-    "one shot, centres": ({"solver": "landmarks", "landmarks": "kmeans"}, ONE_SHOT | {"landmarks", "counts"}),
-    "one shot, nobody's": ({"solver": "landmarks", "landmarks": "gaussian"}, ONE_SHOT | {"landmarks", "scale"}),
-    "one shot, points": ({"solver": "landmarks", "landmarks": PUBLIC}, ONE_SHOT | {"landmarks", "fingerprint"}),
-    "one shot, no features": (
-        {"solver": "landmarks", "kernel": Kernel("poly", gamma=0.02, degree=2)},
-        {"landmarks", "covariance", "accuracy"},
+    "auto": (AUTO, ROUNDS),
+    "auto, scaled": ({**AUTO, "gamma_by_variance": True, "standardize": True, "impute": True}, ROUNDS),
+    "auto, no rows": ({**AUTO, "share_rows": False, "owners_apart": True}, ROUNDS),
+    "a number": ({"solver": "landmarks"}, ROUNDS),
+    "one shot, points": ({"solver": "landmarks", "landmarks": PUBLIC}, GIVEN),
+    "no features": ({**AUTO, "kernel": Kernel(wide)}, ROUNDS),
+    "no features, no rows": ({**AUTO, "kernel": Kernel(wide), "share_rows": False}, ROUNDS - {"judge"}),
+    "random features": (
+        {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 32},
+        {"mean", "power", "spectrum"},
     ),
-    "random features": ({"solver": "landmarks", "landmarks": "random-features"}, {"mean", "power", "spectrum"}),
 }
-WITHOUT_SAMPLES = ("auto, no rows", "one shot, centres", "one shot, nobody's", "one shot, points", "random features")
+WITHOUT_SAMPLES = ("auto, no rows", "one shot, points", "no features, no rows", "random features")
 
 
 @dataclass
@@ -108,59 +99,49 @@ def overheard(options):
     return outcome, [m for m in sent if m.sender != m.receiver]
 
 
-def sums_of_a_stage(m, old, p, k, frequencies=FREQUENCIES):
-    """Shapes of the sums along the tree that follow new landmarks, from `old` to m, for p functions of which k are components: up, down."""
-    q, new, F = min(m, k + EXTRA_COLUMNS), m - old, 2 * frequencies
-    moments = new + old * new + new * (new + 1) // 2 + 2
-    sides = p + SIGNS
-    # of features and psi with functions and random signs, of functions with each other (and weighted); all rows judge, so both sketches have them all
-    products = (2 * F + m) * sides + 2 * p * p
-    ones = 2 * F + m + sides + p
-    leaks = k * k + 2 * m * k + SIGNS + (F + m) * SIGNS + SIGNS + 1
-    correction = 2 * CORRECTING * (p + 1) + p
-    return {
-        "covariance": [(moments,), (1 + q + m + m * q,)],
-        "sketch": [(products + ones,), (Shapes(F, m, p, k).told,), (correction,)],
-        "accuracy": [
-            (leaks,),
-            (2 + 3 * k,),
-            (1,),
-            (2 + k,),
-            (1 + (m + p) * p + m + p,),
-            (1 + p * p,),
-        ],  # with features; without; over all rows, of functions with psi and with each other
-    }
+def term_of_a_cluster(columns):
+    """The numbers of a cluster in a sum: of rows, their weight, its squares, and the weighted sum."""
+    return 3 + columns
+
+
+def is_round(message, options, stages):
+    """Whether a message is a term of a round of sums, or its conclusion, for some number c of clusters or rows. `stages` are numbers of landmarks."""
+    (n,) = message.shape
+    up, M, axes = NETWORK.parents[message.sender] == message.receiver, COLUMNS, min(COLUMNS, 50)
+    k, nodes = options.n_components, len(PARTS)
+    if message.kind == "columns":  # sums and counts, or squares
+        return n in ((2 * M, M) if up else (M,))
+    if message.kind == "axes":
+        return n == (M * M if up else M * M + M)
+    if message.kind == "clusters":  # count and weight of each, and sums; how often each is cut, and centres
+        few = n % 2 == 0 and n <= 4 * stages[-1] if up else n <= 2 * stages[-1]
+        return few or n % (term_of_a_cluster(axes) if up else 2 + axes) == 0
+    if (
+        message.kind == "landmarks"
+    ):  # sums by cluster, or rows in their places; how many points, and these. Or the rows of each node
+        judged = n % (M + 2) == 0 and callable(options.kernel.name)  # rows that judge, with weight and group
+        return n == nodes or judged or (n % M == 0 or n % term_of_a_cluster(M) == 0 or n == 1 if up else n % M == 1)
+    if message.kind == "moments":
+        sizes = [
+            (1 + m + m * (m + 1) // 2 + 2, 3 + m + q + m * q)
+            for m in range(1, stages[-1] + 1)
+            for q in [min(m, k + EXTRA)]
+        ]
+        return n in {size[0 if up else 1] for size in sizes}
+    q = options.n_columns + EXTRA  # judge
+    return n <= max(largest_sum(q), (stages[-1] + q + 3) * (q + 1) + 1)
 
 
 def allowed(message, options, stages):
-    """The shapes that a message of this kind between these two nodes may have. `stages` are numbers of landmarks, one after the other."""
+    """The shapes that a message of this kind between these two nodes may have."""
     k, q, m = options.n_components, 1 if options.update == "paper" else options.n_columns, stages[-1]
     own, theirs = len(PARTS[message.sender]), len(PARTS[message.receiver])
     last = k if options.update == "paper" else q
-    iterating = options.solver == "projection"
-    up = NETWORK.parents[message.sender] == message.receiver
-    sums = {"covariance": [], "sketch": [], "accuracy": []}
-    for at, of in enumerate(stages):
-        for old in [0, *stages[:at]]:
-            p = min(of, (q if iterating else k) + EXTRA_COLUMNS)
-            for frequencies in (FREQUENCIES, MORE_FREQUENCIES):
-                for kind, shapes in sums_of_a_stage(of, old, p, k, frequencies).items():
-                    sums[kind] += shapes
-    if iterating:
-        kept = min(m, q + EXTRA_COLUMNS)
-        sums["covariance"] = [(m * (m + 1) // 2,), (kept * (1 + m),)]  # up, and what the root makes of it down
-        if options.init == "landmarks":
-            for frequencies in (FREQUENCIES, MORE_FREQUENCIES):
-                sums["sketch"] += sums_of_a_stage(m, 0, q, k, frequencies)["sketch"]
-    n = message.shape[0]
+    kept = min(m, q + EXTRA)
     return {
-        # how many rows is counted below; then the root says which of them add something
-        "landmarks": [(n, COLUMNS), (1,) if up else (n,)],
         "fingerprint": [(16,)],
-        "counts": [(len(PARTS),)],
-        "columns": [(2 * COLUMNS,) if options.impute else (COLUMNS,)],
-        "scale": [(1,)] if options.gamma_by_variance else [(COLUMNS,), (COLUMNS**2,)],
         "mean": [(m,)],
+        "covariance": [(m * (m + 1) // 2,), (kept * (1 + m),)],  # up, and what the root makes of it down
         "power": [(1 + m * q,), (2 + q + m * q,)],
         "check": [(2 + q * q,), (1 + q * q,)],
         "spectrum": [(1,)]
@@ -172,37 +153,23 @@ def allowed(message, options, stages):
         "view": [(m + theirs, q)],
         "values": [(m + own, last)],
         "deflate": [(own, 1)],
-        **sums,
     }[message.kind]
 
 
 def run_mode(mode):
-    """Options, outcome, messages, the kinds that are expected, and how many landmarks there were after each lot of them."""
+    """Options, outcome, messages, the kinds that are expected, and how many landmarks there were at each stage."""
     changes, kinds = MODES[mode]
-    n_landmarks = changes.get("n_landmarks", 32 if mode == "random features" else 20)
-    settings = {key: value for key, value in changes.items() if key != "n_landmarks"}
-    options = make_options(
-        PARTS, NETWORK, "auto" if mode.endswith("points") else n_landmarks, **{"max_iter": 7, **settings}
-    )
+    options = make_options(PARTS, NETWORK, **{"landmarks": 20, "max_iter": 7} | changes)
     outcome, sent = overheard(options)
     answer = outcome.answers[0]
-    stages = np.cumsum([count for _, count in answer.known.kinds]).tolist()
     m = 0 if answer.marks is None else answer.marks.size
+    stages = [count for count, *_ in answer.known.stages]
     assert not stages or stages[-1] == m
     return options, outcome, sent, kinds, stages or [m]
 
 
 def went_down(message):
     return NETWORK.parents[message.receiver] == message.sender
-
-
-def subtree_sums(own):
-    """Of a number for each node."""
-    below = np.array(own)
-    for j in np.argsort(-NETWORK.levels):
-        if NETWORK.parents[j] >= 0:
-            below[NETWORK.parents[j]] += below[j]
-    return below
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -213,13 +180,13 @@ def test_only_listed_messages_are_sent(mode):
     tree = {(j, int(p)) for j, p in enumerate(NETWORK.parents) if p >= 0}
     tree |= {(p, j) for j, p in tree}
     expected = {kind: np.zeros(len(PARTS)) for kind in kinds}
-    below = subtree_sums(landmarks.allot(np.array([len(p) for p in PARTS]), NETWORK.names, 20, options.seed + 1))
     for s in sent:
         assert (s.sender, s.receiver) in (tree if s.kind in TREE else neighbors)
-        assert s.shape in allowed(s, options, stages), f"{s.kind}: {s.shape}"
-        assert COLUMNS not in s.shape or s.kind in ("data", "columns", "landmarks", "scale")
-        if s.kind == "landmarks" and len(s.shape) == 2 and mode in ("projection", "noise", "one shot, samples"):
-            assert s.shape[0] == (20 if went_down(s) else below[s.sender])  # all, or those of the subtree on the way up
+        if s.kind in ROUNDS:
+            assert is_round(s, options, stages), f"{s.kind}: {s.shape}"
+        else:
+            assert s.shape in allowed(s, options, stages), f"{s.kind}: {s.shape}"
+            assert s.shape[-1] != COLUMNS or s.kind == "data"
         expected[s.kind][s.sender] += s.content.nbytes
     edges = outcome.traffic.edges.tolist()
     along = np.zeros(len(edges))
@@ -231,21 +198,24 @@ def test_only_listed_messages_are_sent(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_all_nodes_are_told_the_same_landmarks_and_which_of_them_to_keep(mode):
+def test_all_nodes_are_told_the_same(mode):
+    """To the bit: what the root concludes, it tells once."""
     _, outcome, sent, kinds, _ = run_mode(mode)
-    if "landmarks" not in kinds:
-        return
-    told = [[s.content for s in sent if s.kind == "landmarks" and s.receiver == j and went_down(s)] for j in range(6)]
-    told[NETWORK.root] = next(t for t in told if t)
-    for mine in told:
-        assert len(mine) == len(told[0])
-        assert all((a == b).all() for a, b in zip(mine, told[0], strict=True))
-    lots = [content.astype(int) for content in told[0] if content.ndim == 1]
-    assert [int((lot >= 0).sum()) for lot in lots] == [count for _, count in outcome.answers[0].known.kinds]
-    rows = [content for content in told[0] if content.ndim == 2]
-    kept = {row.tobytes() for row in outcome.answers[0].known.points}
-    if mode not in ("points", "one shot, points", "one shot, nobody's", "auto, no rows"):
-        assert kept <= {row.tobytes() for content in rows for row in content}
+    for kind in kinds & TREE:
+        told = {
+            j: [s.content for s in sent if s.kind == kind and s.receiver == j and went_down(s)]
+            for j in range(6)
+            if j != NETWORK.root
+        }
+        first = told[min(told)]
+        assert first
+        for mine in told.values():
+            assert [x.tobytes() for x in mine] == [x.tobytes() for x in first]
+    points = [answer.known.points for answer in outcome.answers]
+    if "landmarks" in kinds:
+        said = np.concatenate([s.content for s in sent if s.kind == "landmarks" and went_down(s)])
+        assert np.isin(points[0], said).all() or "standardize" in MODES[mode][0]
+        assert all((mine == points[0]).all() for mine in points)
 
 
 def test_how_often():
@@ -255,45 +225,50 @@ def test_how_often():
         assert sum(s.kind == kind for s in sent) == count * edges
     tree = 2 * (len(PARTS) - 1)  # up and down
     assert sum(s.kind == "check" for s in sent) == 2 * tree  # after 5 and 7 iterations
-    assert sum(s.kind == "sketch" for s in sent) == 2 * tree  # of the iterate and of the landmarks alone
-    assert sum(s.kind == "accuracy" for s in sent) == 3 * tree
+    assert sum(s.kind == "moments" for s in sent) == tree
+    assert (
+        sum(s.kind == "judge" for s in sent) == 7 * tree
+    )  # of the iterate and of the landmarks alone, and products of both
 
 
 def test_how_often_without_iterations():
-    _, outcome, sent, _, _ = run_mode("auto")
+    _, outcome, sent, _, stages = run_mode("auto")
     tree = 2 * (len(PARTS) - 1)
-    counts = {kind: sum(s.kind == kind for s in sent) // tree for kind in ("covariance", "sketch", "accuracy")}
-    stages = counts["covariance"]
-    assert stages >= 2
-    # Once with more frequencies, and once with a correction (of which the sketch is summed), if the landmarks end without reaching the tolerance.
-    again, extra = counts["accuracy"] - stages, counts["sketch"] - counts["accuracy"]
-    assert 0 <= again <= 2
-    assert 0 <= extra <= 1
+    counts = {kind: sum(s.kind == kind for s in sent) // tree for kind in ROUNDS}
+    assert counts["moments"] == len(stages) >= 2
+    assert counts["judge"] % 3 == 0
+    assert len(stages) <= counts["judge"] // 3 <= 2 * len(stages) + 1  # again, where more work may be enough
+    assert (counts["columns"], counts["axes"]) == (1, 1)
     assert outcome.answers[0].n_iter == 1
 
 
 @pytest.mark.parametrize("mode", WITHOUT_SAMPLES)
-def test_no_row_of_anybody_leaves_its_node(mode):
+def test_no_row_of_anybody_is_told(mode):
+    """A node sends sums over its rows to its parent; those of a node of one row are the row, which goes no further."""
     _, _, sent, _, _ = run_mode(mode)
     rows = np.concatenate(PARTS)
     for s in sent:
-        assert not np.isin(s.content, rows).any(), s.kind  # not even one entry of one row
-        if s.kind == "landmarks" and len(s.shape) == 2:
-            assert mode in ("auto, no rows", "one shot, centres")
-            assert np.abs(s.content[:, None] - rows).max(axis=2).min() > 0
-        elif COLUMNS in s.shape:
-            assert s.kind == "scale"
+        if went_down(s) or (len(PARTS[s.sender]) > 1 and s.kind != "fingerprint"):
+            assert not np.isin(s.content, rows).any(), s.kind  # not even one entry of one row
 
 
-@pytest.mark.parametrize("mode", ["auto, no rows", "one shot, nobody's"])
-def test_nodes_of_few_rows_add_nothing_to_sums_of_rows(mode):
+def test_rows_are_told_where_they_may_be():
+    """The test above can fail: small tables have rows as landmarks."""
+    _, _, sent, _, _ = run_mode("auto")
+    rows = np.concatenate(PARTS)
+    assert any(np.isin(s.content, rows).any() for s in sent if s.kind == "landmarks" and went_down(s))
+
+
+def test_nodes_of_few_rows_add_nothing_to_sums_of_clusters():
     """The sum of one row is the row, and that of a few says much about each."""
-    _, _, sent, _, _ = run_mode(mode)
-    up = {j: [s.content for s in sent if s.kind == "scale" and s.sender == j and not went_down(s)] for j in range(6)}
-    assert len({len(said) for j, said in up.items() if j != NETWORK.root}) == 1
-    for j, part in enumerate(PARTS):
-        if j == NETWORK.root:
-            continue
-        for i, said in enumerate(up[j]):
-            own = said - sum(up[int(child)][i] for child in NETWORK.children[j])
-            assert (np.abs(own).max() > 0) == (len(part) >= LEAST_CLUSTER)
+    _, _, sent, _, _ = run_mode("auto, no rows")
+    for kind in ("clusters", "landmarks", "judge"):
+        up = {j: [s.content for s in sent if s.kind == kind and s.sender == j and not went_down(s)] for j in range(6)}
+        assert len({len(said) for j, said in up.items() if j != NETWORK.root}) == 1
+        for j, part in enumerate(PARTS):
+            if j == NETWORK.root:
+                continue
+            own = [said - sum(up[int(child)][i] for child in NETWORK.children[j]) for i, said in enumerate(up[j])]
+            largest = max(np.abs(term).max() for term in own)
+            size = max(np.abs(said).max() for said in up[j])
+            assert (largest > 1e-9 * size) == (len(part) >= LEAST_CLUSTER), (kind, j)

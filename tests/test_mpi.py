@@ -73,9 +73,9 @@ def test_settings_that_differ_have_other_texts():
         ({"rho": lambda t, own: 1.0}, "rho"),
         ({"exchange_noise": 0.1}, "exchange_noise deviation"),
         ({"exchange_noise": "20dB"}, "exchange_noise decibel"),
-        ({"landmarks": "kmeans"}, "landmarks kind"),
+        ({"landmarks": "random-features"}, "landmarks kind"),
         ({"landmarks": np.eye(4)}, "landmarks points"),
-        ({"n_landmarks": 7}, "n_landmarks"),
+        ({"landmarks": 7}, "n_landmarks"),
         ({"n_oversamples": 3}, "n_oversamples"),
         ({"kernel": "laplacian"}, "kernel name"),
     ):

@@ -77,7 +77,7 @@ CASES = {
     "ragged": ({}, [12, 40, 25, 31, 9, 33], Network.ring(6)),
     "a star": ({"n_components": 3}, [20, 35, 18, 27, 22], Network.star(5)),
     "two nodes, one component": ({"n_components": 1}, [25, 30], Network.path(2)),
-    "no landmarks": ({"n_landmarks": 0, "init": "local", "centering": "local"}, [30] * 6, Network.ring(6, 4)),
+    "no landmarks": ({"landmarks": 0, "init": "local", "centering": "local"}, [30] * 6, Network.ring(6, 4)),
     "many columns": ({"n_components": 5, "n_oversamples": 6}, [40] * 6, Network.ring(6)),
     "penalties on a schedule": ({"rho": [(0, 60.0, 40.0), (6, 90.0, 60.0)]}, [30] * 6, Network.ring(6)),
     "more columns than tiles have": ({"n_components": 9, "n_oversamples": 26}, [60] * 4, Network.ring(4)),
@@ -234,7 +234,7 @@ def test_memory_is_used_again_but_not_that_of_a_checkpoint_that_is_kept(monkeypa
     model = DecentralizedKernelPCA(
         3,
         solver="projection",
-        n_landmarks=0,
+        landmarks=0,
         centering=None,
         init="random",
         network=network,
@@ -568,7 +568,7 @@ def test_borrowed_samples_in_either_order(order, solver):
 def test_roots(count):
     points = np.random.default_rng(0).standard_normal((count, 2))
     kernel = Kernel("rbf", gamma=0.1 if count == 60 else 30.0)
-    kept = Landmarks.none(points).offered(points, kernel).independent(landmarks.REDUNDANT)
+    kept = Landmarks.none(points).offered(points, kernel).independent(landmarks.REDUNDANT, count)
     assert (len(kept) == count) == (count == 20)
     marks = Landmarks.of(points[kept], kernel)
     assert not np.tril(marks.root, -1).any()

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 
 from conftest import clusters
-from dekpca import DecentralizedKernelPCA, Network, NodeModel, landmark_solver
+from dekpca import DecentralizedKernelPCA, Network, NodeModel
 from dekpca.core import chunks
 from dekpca.model_file import ModelFileError
 from dekpca.node_model import EXPANSIONS
@@ -24,14 +24,9 @@ NEW = clusters([17], seed=9)[0]
 def fitted(**params):
     """By the projection solver, unless they say otherwise: its models hold samples."""
     settings = {"solver": "projection", "gamma": 0.05, "network": Network.ring(5), "random_state": 0, **params}
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        if settings.pop("corrected", False):
-            patch.setattr(landmark_solver, "WORTHWHILE", np.inf)
         return DecentralizedKernelPCA(3, **settings).fit_parts(PARTS)
-
-
-CORRECTED = {"solver": "auto", "n_landmarks": 20, "tol": 0.0, "corrected": True}  # by random features, worth it or not
 
 
 @pytest.mark.parametrize("expansion", EXPANSIONS)
@@ -45,9 +40,8 @@ CORRECTED = {"solver": "auto", "n_landmarks": 20, "tol": 0.0, "corrected": True}
         {"solver": "auto"},
         {"solver": "auto", "share_rows": False},
         {"solver": "auto", "kernel": "poly", "degree": 2},
-        CORRECTED,
-        {**CORRECTED, "standardize": True},
-        {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 20},
+        {"solver": "auto", "landmarks": 20, "standardize": True},
+        {"solver": "landmarks", "landmarks": "random-features", "max_landmarks": 20},
         {"standardize": True},
     ],
     ids=str,
@@ -61,7 +55,8 @@ def test_round_trip(tmp_path, expansion, params):
         np.testing.assert_array_equal(again.eigenvalues_, node.eigenvalues_)
         assert again.accuracy == node.accuracy
         np.testing.assert_array_equal(again.accuracy_, model.accuracy_)
-        np.testing.assert_array_equal(again.span_accuracy_, model.span_accuracy_)
+        for attribute in ("span_accuracy_", "span_accuracy_bound_", "mixed_components_"):
+            np.testing.assert_array_equal(getattr(again, attribute), getattr(model, attribute))
         assert again.contents == node.contents
         for held in node.functions:
             np.testing.assert_allclose(again.transform(NEW, held), node.transform(NEW, held), rtol=1e-12, atol=1e-14)
@@ -91,18 +86,9 @@ def test_models_of_the_default_hold_landmarks_only():
         node.transform(NEW, "node")
 
 
-def test_random_features_beside_the_landmarks():
-    function = fitted(**CORRECTED).node_models_[0].function()
-    assert function.frequencies is not None
-    kernel, points = fitted(**CORRECTED).node_models_[0].kernel, np.concatenate(function.points)
-    values = kernel.gram(NEW, points) @ np.concatenate(function.coefficients) - function.offset
-    values = values + kernel.features(NEW, function.frequencies) @ function.feature_coefficients
-    np.testing.assert_allclose(fitted(**CORRECTED).transform(NEW), values, rtol=1e-10, atol=1e-12)
-
-
 def test_values_on_own_samples_are_those_of_the_algorithm():
     """Folding landmark coordinates and means into coefficients changes nothing: P_j u has u's values on X_j."""
-    for params in ({}, {"centering": "local"}, {"centering": None, "n_landmarks": 0, "init": "random"}):
+    for params in ({}, {"centering": "local"}, {"centering": None, "landmarks": 0, "init": "random"}):
         model = fitted(tol=1e-7, max_iter=3000, **params)
         assert model.n_iter_ < 3000
         for node, part in zip(model.node_models_, PARTS, strict=True):
@@ -110,7 +96,7 @@ def test_values_on_own_samples_are_those_of_the_algorithm():
             np.testing.assert_allclose(through_node, through_neighborhood, atol=1e-2 * np.sqrt(model.eigenvalues_[0]))
 
 
-@pytest.mark.parametrize("params", [{}, {"solver": "auto"}, CORRECTED], ids=str)
+@pytest.mark.parametrize("params", [{}, {"solver": "auto"}], ids=str)
 def test_transform_in_tiles_is_transform(monkeypatch, params):
     node = fitted(**params).node_models_[0]
     many = np.tile(NEW, (40, 1))
@@ -146,7 +132,7 @@ def test_files_hold_no_pickle_and_damage_is_noticed(tmp_path):
         NodeModel.load(path)
     text = str(content["header"])
     for change, says in (
-        ({"header": np.array(text.replace('"version": 5', '"version": 4'))}, "version 4, this dekpca reads version 5"),
+        ({"header": np.array(text.replace('"version": 6', '"version": 5'))}, "version 5, this dekpca reads version 6"),
         ({"header": np.array(text.replace('"contents"', '"content"'))}, "contents in the header is None"),
         ({"header": np.array(text.replace('"rbf"', '"gauss"'))}, "unknown kernel"),
         ({"header": np.array(re.sub(r'"gamma": [0-9.e-]+', '"gamma": NaN', text))}, "NaN in the header"),
@@ -164,9 +150,9 @@ def test_files_hold_no_pickle_and_damage_is_noticed(tmp_path):
         NodeModel.load(path)
 
 
-def test_damage_of_an_accuracy_and_of_a_correction_is_noticed(tmp_path):
+def test_damage_of_an_accuracy_is_noticed(tmp_path):
     path = tmp_path / "node.npz"
-    fitted(**CORRECTED).node_models_[0].save(path)
+    fitted(solver="auto").node_models_[0].save(path)
     with np.load(path, allow_pickle=False) as file:
         content = {key: file[key] for key in file.files}
     text = str(content["header"])
@@ -176,28 +162,18 @@ def test_damage_of_an_accuracy_and_of_a_correction_is_noticed(tmp_path):
         return {"header": np.array(json.dumps({**header, "accuracy": {**header["accuracy"], **changes}}))}
 
     for change, says in (
-        (with_accuracy(components=[1.0]), "an accuracy of 1 components, where there are 3"),
-        (with_accuracy(components=[1.0, 1.0, 1.5]), "an accuracy that is not between 0 and 1"),
-        (with_accuracy(components=[1.0, 1.0, "x"]), "accuracy='x'"),
-        (with_accuracy(alike=[1, 2, 9]), "an accuracy of 3 components"),
-        (with_accuracy(span=None), "span=None"),
-        (with_accuracy(span=-1), "an accuracy that is not between 0 and 1"),
+        (with_accuracy(errors=[0.0]), "an accuracy of 1 components, where there are 3"),
+        (with_accuracy(errors=[0.0, 0.0, 1.5]), "an accuracy that is not between 0 and 1"),
+        (with_accuracy(errors=[0.0, 0.0, "x"]), "accuracy='x'"),
+        (with_accuracy(mixed=[[1, 2, 9]]), "mixed components that are not among the 3"),
+        (with_accuracy(mixed=[1]), "mixed components that are not among the 3"),
+        (with_accuracy(error=None), "error=None"),
+        (with_accuracy(bound=-1), "an accuracy that is not between 0 and 1"),
         (with_accuracy(method="\x1b[31m"), "method in the header is no"),
-        ({"frequencies": content["frequencies"][:, 1:]}, "(its arrays need|frequencies (has|is))"),
-        ({"feature_coefficients": content["feature_coefficients"][1:]}, "(its arrays need|feature_coefficients (has|is))"),
-        ({"frequencies": content["frequencies"] * np.nan}, "frequencies has NaN or infinity"),
-    ):  # fmt: skip
+    ):
         np.savez(path, **(content | change))
         with pytest.raises(ModelFileError, match=f"not a node model: .*{says}"):
             NodeModel.load(path)
-    np.savez(path, **{k: v for k, v in content.items() if k != "feature_coefficients"})
-    with pytest.raises(ModelFileError, match="not a node model"):
-        NodeModel.load(path)
-    del header["arrays"]["feature_coefficients"]
-    rest = {k: v for k, v in content.items() if k != "feature_coefficients"}
-    np.savez(path, **(rest | {"header": np.array(json.dumps(header))}))
-    with pytest.raises(ModelFileError, match="feature_coefficients is missing"):
-        NodeModel.load(path)
 
 
 def test_a_pickle_in_disguise_is_refused(tmp_path):
@@ -212,12 +188,14 @@ def test_a_pickle_in_disguise_is_refused(tmp_path):
 def test_repr_and_lists():
     node = fitted().node_models_[1]
     assert repr(node) == (
-        "NodeModel('1', 3 components over 8 landmarks (samples drawn from all nodes), 12 samples of node 1, "
+        "NodeModel('1', 3 components over 8 landmarks (means of at least 5 rows of the network), 12 samples of node 1, "
         "30 samples of node 0, 25 samples of node 2)"
     )
     np.testing.assert_allclose(node.transform(NEW.tolist()), node.transform(NEW))
-    assert repr(fitted(solver="auto").node_models_[1]) == (
-        "NodeModel('1', 3 components over 88 landmarks (samples drawn from all nodes))"
+    means, rows = "landmarks (means of at least 5 rows of the network)", "landmarks (rows of the nodes)"
+    assert re.fullmatch(
+        rf"NodeModel\('1', 3 components over \d+ {re.escape(means)}, \d+ {re.escape(rows)}\)",
+        repr(fitted(solver="auto").node_models_[1]),
     )
 
 
@@ -242,8 +220,7 @@ def test_preimages_are_kernel_ridge_regression(alpha):
     for node in (
         fitted().node_models_[0],
         fitted(solver="auto").node_models_[2],
-        fitted(**CORRECTED).node_models_[2],
-        fitted(solver="landmarks", landmarks="kmeans", n_landmarks=15).node_models_[1],
+        fitted(solver="landmarks", landmarks=15).node_models_[1],
     ):
         points = np.concatenate(node.function().points)
         values = node.transform(points)
@@ -258,7 +235,7 @@ def test_preimages_are_kernel_ridge_regression(alpha):
 def test_preimages_of_a_linear_kernel_are_near_the_points():
     """As many components as columns carry everything; a small ridge gives it back."""
     model = DecentralizedKernelPCA(
-        6, kernel="linear", solver="projection", network=Network.ring(5), n_landmarks=30, random_state=0
+        6, kernel="linear", solver="projection", init="random", network=Network.ring(5), landmarks=30, random_state=0
     ).fit_parts(PARTS)
     back = model.inverse_transform(model.transform(PARTS[0]), alpha=1e-6)
     assert np.linalg.norm(back - PARTS[0]) < 0.02 * np.linalg.norm(PARTS[0])

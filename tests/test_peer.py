@@ -40,7 +40,7 @@ def test_conformance_with_processes_and_certificates():
     [
         pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"share_rows": False}, marks=pytest.mark.slow),
-        {"solver": "projection", "n_landmarks": 30},
+        {"solver": "projection", "landmarks": 30},
     ],
     ids=["auto", "no rows", "projection"],
 )
@@ -75,10 +75,10 @@ def test_functions_cannot_cross():
 # ---------------------------------------------------------------------- restarts
 CASES = {
     "projection": (Network.ring(5, 2), {}),
-    "tree phases": (Network.path(4), {"gamma_by_variance": True, "standardize": True, "landmarks": "kmeans", "n_landmarks": 5}),
+    "tree phases": (Network.path(4), {"gamma_by_variance": True, "standardize": True, "landmarks": 5}),
     "deflation": (
         Network.ring(4),
-        {"update": "paper", "centering": "local", "rho": ((0, 100.0, 10.0), (5, 100.0, 50.0)), "init": "local", "n_landmarks": 0, "max_iter": 8},
+        {"update": "paper", "centering": "local", "rho": ((0, 100.0, 10.0), (5, 100.0, 50.0)), "init": "local", "landmarks": 0, "max_iter": 8},
     ),
     "random features": (
         Network.star(4),
@@ -141,13 +141,13 @@ def test_nodes_that_stop_go_on_bit_for_bit(tmp_path, case):
 def test_nodes_without_iterations_go_on_bit_for_bit(tmp_path, settings, monkeypatch):
     """There are no checkpoints then: what was said and heard is in the journal."""
     network = Network.ring(5, 2)
-    auto = {"solver": "auto", "landmarks": "auto", "n_landmarks": "auto", "tol": 1e-4}
+    auto = {"solver": "auto", "landmarks": "auto", "tol": 1e-4}
     parts, options = problem(network, **auto, **settings)
     expected = Nodes(tmp_path / "whole", network, parts, options).run()
     check_answers("auto", _by_name(expected), _by_name_local(local.run(Plan.of(parts, network, options))))
     accuracy = {answer.accuracy for answer in expected.values()}
     assert len(accuracy) == 1
-    kinds, begin = {"1": "landmarks", "2": "sketch", "3": "accuracy"}, PeerDelivery._begin
+    kinds, begin = {"1": "landmarks", "2": "moments", "3": "judge"}, PeerDelivery._begin
 
     def stop_once(mail, kind, *given):
         if kinds.get(mail.endpoint.name) == kind:

@@ -21,6 +21,7 @@ from dekpca.columns import Features
 from dekpca.engines.peer.app import status
 from dekpca.engines.peer.app.config import Config, ConfigError, check_loopback, read
 from dekpca.engines.peer.app.disclosure import disclosure
+from dekpca.engines.peer.app.node import prepare
 from dekpca.node_model import NodeModel
 from dekpca.parameters import Parameters
 from faults.supervisor import until
@@ -59,6 +60,35 @@ def test_a_good_config(config):
     assert settings.parameters().share_rows is False  # the careful default
     assert settings.parameters().landmarks == settings.parameters().solver == "auto"
     assert read(config(GOOD + "share_rows = true\n")).parameters().share_rows is True
+
+
+CERTIFIED = 'certificate = "oslo.crt"\nkey = "oslo.key"\nca = "ca.crt"\n' + GOOD
+
+
+@pytest.mark.parametrize(
+    ("text", "secure"),
+    [
+        (CERTIFIED, True),
+        (CERTIFIED + "landmarks = 40\n", True),
+        (CERTIFIED + 'landmarks = "random-features"\nsolver = "landmarks"\n', True),
+        (CERTIFIED + "secure_sums = false\n", False),
+        (GOOD, False),  # --insecure-loopback: there are no keys to sign with
+        (GOOD + "secure_sums = true\n", True),
+        (CERTIFIED + 'solver = "projection"\nshare_rows = true\n', False),
+        (CERTIFIED + 'centering = "local"\nshare_rows = true\n', False),
+        (CERTIFIED + 'init = "random"\nshare_rows = true\n', False),
+        (CERTIFIED + "diagnostics = true\nshare_rows = true\n", False),
+        (CERTIFIED + 'landmarks = 0\nsolver = "auto"\nshare_rows = true\n', False),
+    ],
+)
+def test_between_owners_sums_are_secure_unless_they_cannot_be(config, text, secure):
+    found = read(config(text)).parameters()
+    assert found.secure_sums is secure
+    found.check()
+    prepared = prepare(read(config(text))) if "landmarks = 0" not in text else None
+    if prepared is not None:
+        assert prepared.settings.sealed is secure
+        assert prepared.settings.owners_apart is not secure
 
 
 def test_every_setting_is_in_the_docs():
@@ -117,7 +147,7 @@ def test_nothing_leaves_before_somebody_has_agreed(config):
     done = CliRunner().invoke(app, ["node", "run", str(config()), "--insecure-loopback"])
     assert done.exit_code == 2
     assert "means of clusters of at least 5 rows" in done.output
-    assert "of the rows, drawn as landmarks" not in done.output
+    assert "of the rows, as landmarks" not in done.output
     assert "rows of 4 columns" not in done.output
     assert "give --yes" in done.output
     iterating = config(GOOD + 'solver = "projection"\nshare_rows = true\n')
@@ -143,14 +173,14 @@ def test_rows_do_not_go_to_neighbors_unasked(config):
     [
         ({}, True),
         ({"share_rows": False}, False),
-        ({"landmarks": "kmeans"}, False),
-        ({"landmarks": "gaussian"}, False),
+        ({"secure_sums": True}, True),
+        ({"secure_sums": True, "share_rows": False}, False),
+        ({"landmarks": 20}, True),
+        ({"landmarks": 20, "share_rows": False}, False),
         ({"solver": "projection"}, True),
-        ({"solver": "projection", "landmarks": "kmeans"}, True),
+        ({"solver": "projection", "landmarks": np.eye(4)}, True),
         ({"centering": "local"}, True),
         ({"solver": "landmarks"}, True),
-        ({"solver": "landmarks", "landmarks": "samples"}, True),
-        ({"solver": "landmarks", "landmarks": "kmeans"}, False),
         ({"solver": "landmarks", "landmarks": np.eye(4)}, False),
         ({"solver": "landmarks", "landmarks": "random-features"}, False),
     ],
@@ -160,11 +190,14 @@ def test_what_is_said_to_leave(settings, rows):
     asked = Parameters.of(model).settings(Features(4), 0)
     said = disclosure(asked, 30, 4, ["rome"])
     text = " | ".join(what for what, _ in said)
-    assert ("rows of 4 columns" in text or "of the rows, drawn as landmarks" in text) == rows
-    kind = model.landmarks if isinstance(model.landmarks, str) else "points"
+    assert ("rows of 4 columns" in text or "of the rows, as landmarks" in text) == rows
+    clusters = isinstance(model.landmarks, int) or (isinstance(model.landmarks, str) and model.landmarks == "auto")
     iterating = model.solver == "projection" or model.centering == "local"
-    assert ("means of clusters" in text) == (kind == "kmeans" or (kind == "auto" and not iterating))
-    assert ("the sum of the rows" in text) == (kind == "gaussian" or (kind == "auto" and not model.share_rows))
+    assert ("means of clusters" in text) == clusters
+    assert ("the sum of the rows" in text) == clusters
+    left_out = "without clusters in which this node has fewer than 5 rows" in text
+    assert left_out == (clusters and not model.share_rows and not model.secure_sums)
+    assert any("only their totals over all nodes" in whom for _, whom in said) == model.secure_sums
     assert ("estimates of the components at your rows" in text) == iterating
     assert "sums of each column" in text
     assert all(whom.startswith(("to every node", "to your neighbors", "in sums")) for _, whom in said)

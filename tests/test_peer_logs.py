@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dekpca.cli import app
+from peer_nodes import PATIENCE
 
 COMMAND = [sys.executable, "-m", "dekpca.cli", "node", "run", "--yes"]
 
@@ -41,7 +42,7 @@ def test_a_log_that_nobody_reads_does_not_stop_the_run(two):
     os.close(writing)
     try:
         for process in (second, first):
-            said = process.communicate(timeout=60)[0]
+            said = process.communicate(timeout=PATIENCE)[0]
             assert process.returncode in (0, 3)
             assert b"iterations with 2 nodes" in said
         os.set_blocking(reading, False)

@@ -54,7 +54,7 @@ def certs(tmp_path_factory):
 
 def secure(network, **changes):
     parts = clusters([40] * len(network), 3)
-    return parts, make_options(parts, network, 30, solver="landmarks", **{"secure_sums": 64.0} | changes)
+    return parts, make_options(parts, network, solver="landmarks", **{"landmarks": 30, "secure_sums": True} | changes)
 
 
 class Wire(PeerDelivery):
@@ -90,7 +90,7 @@ def test_sums_are_those_of_the_fixed_point_values_bit_for_bit(name, certs, tmp_p
     values = np.random.default_rng(3).normal(size=(len(network), 50))
 
     def script(block, options, resume):
-        return (yield from network_sum(block, "scale", values[int(block.nodes[0])], bound=40.0))
+        return (yield from network_sum(block, "mean", values[int(block.nodes[0])], bound=40.0))
 
     monkeypatch.setattr(session, "program", script)
     code = FixedPoint(40.0)
@@ -112,10 +112,10 @@ def test_the_answer_is_that_of_the_simulation_and_within_1e_9_of_the_one_in_clea
         np.testing.assert_allclose(answer.w[0], clear.w[0], rtol=0, atol=1e-9 * np.abs(clear.w).max())
         np.testing.assert_allclose(answer.eigenvalues, clear.eigenvalues, rtol=1e-9)
     kinds = {kind for sent in wire.sent.values() for kind, _ in sent}
-    assert {"keys", "covariance", "sketch"} <= kinds
-    # what a leaf sends: key records, sums under masks, and the landmarks that it gives
+    assert {"keys", "sizes", "columns", "axes", "clusters", "landmarks", "moments", "judge"} == kinds
+    # what a leaf sends: key records, and sums under masks, those of the rows that it gives as landmarks too
     for j in leaves(network):
-        assert {kind for kind, dtype in wire.sent[network.names[j]] if dtype != "<u8"} <= {"landmarks"}
+        assert {dtype for _, dtype in wire.sent[network.names[j]]} == {"<u8"}
 
 
 def leaves(network):
@@ -156,12 +156,15 @@ def only_keys(wire):
 def test_a_value_beyond_its_bound_is_told_to_nobody(certs, tmp_path, wire):
     network = NETWORKS["path"]
     parts, options = secure(network, gamma_by_variance=True)
-    parts[2][3, 1] = 23_187.5
+    parts[2][3, 1] = 2.31875e39  # beyond the largest power of two
     errors = failed(Nodes(tmp_path, network, parts, options, certs=certs))
-    assert "the largest is 23187.5" in str(errors["2"])
+    assert "2.31875e+39" in str(errors["2"])
     for name in network.names:
-        assert "node 2: an entry of its rows is beyond 64" in str(errors[name])
-        assert "23187" not in str(errors[name]) or name == "2"
+        assert "a number is beyond 2^127; nothing was sent" in str(errors[name])
+        assert "node 2: " in str(errors[name]) or name == "2"
+        assert "2.31" not in str(errors[name]) or name == "2"
+    # others may have sent how large theirs are, under masks that nobody can take off
+    assert {sent for node in wire.sent.values() for sent in node} <= {("keys", "<u8"), ("sizes", "<u8")}
 
 
 def test_neighbors_hear_the_class_of_other_errors_and_nothing_more():
@@ -295,9 +298,9 @@ def test_a_node_that_omits_its_masks_stops_the_run(certs, tmp_path, wire, monkey
     network = NETWORKS["path"]
     assert network.names[network.root] != "2"
 
-    def without(name, own, public, run, largest):
-        made = sealer(name, own, public, run, largest)
-        return Sealer(name, {}, largest) if name == "2" else made
+    def without(name, own, public, run):
+        made = sealer(name, own, public, run)
+        return Sealer(name, {}) if name == "2" else made
 
     monkeypatch.setattr(keys, "sealer", without)
     parts, options = secure(network, landmarks=np.concatenate(clusters([10] * 3, 9)))
@@ -340,7 +343,7 @@ def recording(certs, folder, network, wire, monkeypatch, seed=0, scale=1.0, brok
     wire.spoil = staticmethod(keep)
     parts = [scale * part for part in clusters([30] * len(network), seed)]
     points = scale * np.concatenate(clusters([20] * 3, 77))
-    options = make_options(parts, network, solver="landmarks", landmarks=points, secure_sums=64.0)
+    options = make_options(parts, network, solver="landmarks", landmarks=points, secure_sums=True)
     nodes = Nodes(folder, network, parts, options, certs=certs)
     join([nodes.start(name) for name in network.names])
     numbers = {len(sums) for name, sums in sent.items()}
@@ -415,11 +418,11 @@ def test_a_missing_pair_fails_the_tests_and_stops_the_run(certs, tmp_path, wire,
 
 
 # ---------------------------------------------------------------------- restarts and losses
-def stop_at_sketch(at):
-    """Ends node 1 when it first sends a sketch; `at` has its name from then on."""
+def stop_at_judge(at):
+    """Ends node 1 when it is first judged; `at` has its name from then on."""
 
     def stop(node, send):
-        if node == "1" and send.kind == "sketch" and not at:
+        if node == "1" and send.kind == "judge" and not at:
             at.append(node)
             raise Stop
         return send
@@ -431,7 +434,7 @@ def test_a_node_that_was_killed_goes_on_with_the_same_masks(certs, tmp_path, wir
     network, at = NETWORKS["ring"], []
     parts, options = secure(network)
 
-    wire.spoil = staticmethod(stop_at_sketch(at))
+    wire.spoil = staticmethod(stop_at_judge(at))
     nodes = Nodes(tmp_path, network, parts, options, certs=certs)
     others = [nodes.start(name) for name in network.names if name != "1"]
     join([nodes.start("1")])
@@ -454,7 +457,7 @@ def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypat
 
     monkeypatch.setattr(keys, "checked_keys", only_before)
     monkeypatch.setattr(keys, "longest", lambda *given: size(*given) + (400 if at else 0))
-    wire.spoil = staticmethod(stop_at_sketch(at))
+    wire.spoil = staticmethod(stop_at_judge(at))
     nodes = Nodes(tmp_path, network, parts, options, certs=certs)
     others = [nodes.start(name) for name in network.names if name != "1"]
     join([nodes.start("1")])
@@ -496,13 +499,13 @@ def test_a_lost_node_means_new_keys_and_new_masks(certs, tmp_path, wire, monkeyp
     parts, options = secure(network)
     lost = next(name for name in network.names if name != network.names[network.root])
 
-    def noted(name, own, public, run, largest):
-        made = sealer(name, own, public, run, largest)
+    def noted(name, own, public, run):
+        made = sealer(name, own, public, run)
         used[name].append((run, own.public, dict(made.keys)))
         return made
 
     def die(node, send):
-        if node == lost and send.kind == "covariance":
+        if node == lost and send.kind == "moments":
             raise Stop
         return send
 

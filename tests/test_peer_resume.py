@@ -134,7 +134,7 @@ def prepare(folder, name="oslo", model=None, **settings):
         ({}, {"resume": "study-6"}, "the model of run 'study-7', and resume = 'study-6'"),
         ({}, {"resume": "study-8"}, "resume names an earlier run"),
         ({}, {"resume": "study\n7"}, "a run id has 1 to 200 printable characters"),
-        ({"n_landmarks": 50}, {"resume": "study-7"}, "with n_landmarks=50"),
+        ({"landmarks": 50}, {"resume": "study-7"}, "with landmarks=50"),
         ({"landmarks": "random-features"}, {"resume": "study-7"}, "with landmarks='random-features'"),
         ({"solver": "projection", "share_rows": True}, {"resume": "study-7"}, "with solver='projection'"),
     ],
@@ -194,3 +194,20 @@ def test_a_resumed_run_has_no_more_stages_than_a_fresh_one(finished, secure_sums
     assert resumed[0][0] <= len(points)
     assert len(resumed) <= len(fresh)
     assert resumed[-1][1] <= TOL
+
+
+@pytest.mark.parametrize("secure_sums", [False, True])
+def test_landmarks_of_an_earlier_run_may_be_far_from_the_rows_of_this_one(secure_sums):
+    """Their owner is gone: no bound on the rows of this run is one on them."""
+    parts = [rows_of(name) for name in OWNERS]
+    parameters = Parameters(n_components=2, tol=TOL, share_rows=False, random_state=0, secure_sums=secure_sums)
+    features, samples = check_parts(parameters, parts, OWNERS)
+    settings = replace(parameters.settings(features, 0), resume="study-7")
+    points = np.concatenate([parts[0][:20], 1e4 * parts[0][:20]])
+    plan = make_plan(parameters, settings, NETWORK, samples, features)
+    plan = replace(plan, options=replace(plan.options, earlier=points))
+    answer = run_local(plan).answers[0]
+    assert answer.known.kinds[0] == ("earlier", len(points))
+    np.testing.assert_allclose(
+        np.sort(answer.marks.points[: len(points)], axis=0), np.sort(points, axis=0), atol=1e-9, rtol=1e-12
+    )

@@ -25,7 +25,6 @@ from dekpca.kernels import Kernel
 from dekpca.plan import Plan
 from dekpca.privacy import noise
 from dekpca.privacy.accounting import composed, epsilon_of, multiplier_for
-from dekpca.privacy.fixed_point import OutOfBounds
 from dekpca.privacy.ledger import BudgetSpent, Entry, LedgerFile
 from dekpca.privacy.masks import Sealer
 from dekpca.privacy.releases import COUNT, SCALE, Release, releases
@@ -237,8 +236,8 @@ def test_an_attack_stays_below_epsilon_and_exceeds_it_with_half_of_the_noise():
 def private(parts, network, points, **privacy):
     given = {"epsilon": 1.0, "delta": 1e-6} | privacy
     return make_options(
-        parts, network, 40 if isinstance(points, str) else "auto", solver="landmarks", landmarks=points, privacy=Privacy.of(given), tol=1e-3,
-        n_components=2,
+        parts, network, points, solver="landmarks", privacy=Privacy.of(given), tol=1e-3, n_components=2,
+        **{"n_landmarks": 40} if isinstance(points, str) else {},
     )  # fmt: skip
 
 
@@ -356,14 +355,14 @@ def test_kernels_without_random_features_say_what_their_estimate_leaves_out(crow
 
 def test_synthetic_points_and_random_features(crowd):
     parts, network, _ = crowd
-    for kind, privacy in (("gaussian", {"norm": 5.0}), ("random-features", {})):
+    for kind, privacy in (("synthetic", {"norm": 5.0}), ("random-features", {})):
         options = private(parts, network, kind, epsilon=9.9, **privacy)
         answer = run(parts, network, options).answers[0]
         assert answer.eigenvalues[0] > answer.eigenvalues[1] > 0
-        if kind == "gaussian":
+        if kind == "synthetic":
             rows = np.concatenate(parts)
             assert not (answer.marks.points[:, None, :] == rows[None]).all(axis=2).any()
-            assert answer.known.kinds == [("gaussian", 40)]
+            assert answer.known.kinds == [("synthetic", 40)]
 
 
 def test_unbounded_kernels_clip_rows(crowd):
@@ -508,7 +507,7 @@ def test_the_lock_of_a_fit_that_was_killed_does_not_stay(tmp_path):
 
 def test_spending_gives_the_ledger_of_the_fit(tmp_path):
     privacy = Privacy.of({"epsilon": 1.0, "delta": 1e-6, "norm": 3.0, "ledger": str(tmp_path / "l.json")})
-    planned = privacy.releases("gaussian", 60, 784, 20)
+    planned = privacy.releases("synthetic", 60, 784, 20)
     ledger = privacy.spend(planned)
     assert [e.numbers for e in ledger.entries] == [784 + 784 * 785 // 2 + 1, 60 + 60 * 61 // 2 + 1]
     assert 0.999 < ledger.epsilon <= 1.0
@@ -533,10 +532,9 @@ GOOD = {
         ({"solver": "projection"}, "solver='projection'", "use solver='landmarks'"),
         ({"centering": "local"}, "centering='local'", "use centering='global'"),
         ({"exchange_noise": "20dB"}, "exchange_noise", "leave it at 0"),
-        ({"landmarks": "kmeans"}, "landmarks='kmeans'", "public points"),
-        ({"landmarks": "samples"}, "landmarks='samples'", "public points"),
         ({"landmarks": "auto"}, "landmarks='auto'", "public points"),
-        ({"landmarks": "gaussian"}, "landmarks='gaussian'", "'norm': B"),
+        ({"landmarks": "auto"}, "landmarks='auto'", "'norm': B"),
+        ({"landmarks": 50}, "landmarks=50", "'norm': B"),
         ({"kernel": Kernel("linear")}, "kernel='linear'", "'norm': B"),
         ({"kernel": Kernel("poly")}, "kernel='poly'", "normalize=True"),
         ({"kernel": Kernel("sigmoid")}, "kernel='sigmoid'", "use rbf"),
@@ -545,6 +543,7 @@ GOOD = {
 )
 def test_what_is_not_accounted_for_is_refused_with_its_remedy(change, seen, remedy):
     refuse_unaccounted(**GOOD)
+    refuse_unaccounted(**GOOD | {"landmarks": "auto", "norm": 3.0})
     with pytest.raises(ValueError) as error:
         refuse_unaccounted(**{**GOOD, **change})
     assert seen in str(error.value)
@@ -620,11 +619,26 @@ def test_secure_sums_in_the_estimator():
         DecentralizedKernelPCA(
             2, network=5, share_rows=False, solver="landmarks", secure_sums=secure, random_state=0
         ).fit(X)
-        for secure in (False, 16.0)
+        for secure in (False, True)
     )
     np.testing.assert_allclose(secure.transform(X), plain.transform(X), rtol=0, atol=1e-9)
-    with pytest.raises(OutOfBounds, match=r"beyond 0\.001, the public bound that secure_sums sets"):
-        DecentralizedKernelPCA(2, network=5, secure_sums=1e-3, random_state=0).fit(X)
+    with pytest.raises(ValueError, match="The 'secure_sums' parameter of DecentralizedKernelPCA must be"):
+        DecentralizedKernelPCA(2, network=5, secure_sums=16.0, random_state=0).fit(X)
+
+
+@pytest.mark.parametrize("landmarks", ["auto", 30])
+def test_without_public_points_landmarks_are_drawn_from_noisy_sums(landmarks):
+    X = np.concatenate(clusters([500] * 4, seed=4))
+    asked = {"epsilon": 9.0, "delta": 1e-6, "norm": 8.0}
+    model = DecentralizedKernelPCA(
+        2, gamma=0.05, network=4, landmarks=landmarks, privacy=asked, tol=0.9, random_state=0
+    )
+    model.fit(X)
+    (held,) = [c for c in model.node_models_[0].contents if "landmarks" in c.what]
+    assert "drawn from noisy sums" in held.what
+    assert not held.samples
+    assert held.rows == 30 or landmarks == "auto"
+    assert len(model.privacy_.entries) == 2  # the points, and the components
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Seen(HTMLParser):
 
 def fitted(network=None, sizes=(40, 30, 20, 35), k=3, **settings):
     """By the projection solver, unless they say otherwise: it has residuals to show."""
-    settings = {"solver": "projection", "n_landmarks": 40, **settings}
+    settings = {"solver": "projection", "landmarks": 40, **settings}
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(n, 5)) * np.geomspace(2, 0.5, 5) + rng.normal(size=5) for n in sizes]
     network = network or dekpca.Network.ring(len(sizes))
@@ -160,7 +160,7 @@ def test_figures_have_words_and_controls_have_labels(full):
 
 
 def test_a_fit_without_iterations(tmp_path):
-    model, parts = fitted(solver="auto", n_landmarks="auto")
+    model, parts = fitted(solver="auto", landmarks="auto")
     central = baselines.central(parts, 3, gamma=0.05)
     page = fit_report(tmp_path / "x.html", model, np.concatenate(parts), central=central)
     assert list(data_of(page)["figures"]) == ["network", "similarity", "embedding", "eigenvalues", "variance", "bytes", "edges", "time"]  # fmt: skip
@@ -170,7 +170,8 @@ def test_a_fit_without_iterations(tmp_path):
     assert len(model.history_["landmarks"]) > 0
     for m, error in zip(model.history_["landmarks"], model.history_["error"], strict=True):
         assert f"{m} landmarks {error:.2g}" in text
-    assert f"of the span of all components with central; {model.n_landmarks_} landmarks" in text
+    least = np.floor(model.span_accuracy_bound_ * 1e4) / 1e4
+    assert f"of the span of all components with central, at least {least:.4f}; {model.n_landmarks_} landmarks" in text
     assert "residual at the end" not in text
     for component in model.accuracy_:
         assert f"{np.floor(component * 1e4) / 1e4:.4f}" in text
@@ -249,7 +250,7 @@ def test_not_converged_says_why(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"solver": "auto", "n_landmarks": 6}, {"n_landmarks": 5}], ids=["one shot", "iterated"]
+    "settings", [{"solver": "auto", "landmarks": 6}, {"landmarks": 5}], ids=["one shot", "iterated"]
 )
 def test_an_answer_that_is_not_good_enough_says_so(tmp_path, settings):
     """Also where the iteration itself has ended as it should."""
@@ -264,13 +265,13 @@ def test_an_answer_that_is_not_good_enough_says_so(tmp_path, settings):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"solver": "auto", "n_landmarks": "auto"},
-        {"solver": "auto", "n_landmarks": "auto", "share_rows": False},
-        {"solver": "auto", "n_landmarks": 25},
-        {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 300},
+        {"solver": "auto", "landmarks": "auto"},
+        {"solver": "auto", "landmarks": "auto", "share_rows": False},
+        {"solver": "auto", "landmarks": 25},
+        {"solver": "landmarks", "landmarks": "random-features", "max_landmarks": 300},
         {"expansion": "landmarks"},
         {"exchange_noise": 0.01},
-        {"landmarks": "kmeans", "kernel": "linear"},
+        {"share_rows": False, "solver": "auto", "landmarks": "auto", "kernel": "linear"},
         {"solver": "auto", "kernel": "linear"},
         {"kernel": lambda A, B: A @ B.T},
     ],

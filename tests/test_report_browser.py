@@ -35,7 +35,7 @@ def report(tmp_path_factory):
     ring = dekpca.Network.ring(12, 4)
     names = [NASTY, *(f"node-{j}" for j in range(1, 12))]
     network = dekpca.Network({names[j]: [names[q] for q in ring.neighbors(j)] for j in range(12)})
-    settings = {"solver": "projection", "n_landmarks": 60, "gamma": 0.03, "network": network, "random_state": 0}
+    settings = {"solver": "projection", "landmarks": 60, "gamma": 0.03, "network": network, "random_state": 0}
     model = dekpca.DecentralizedKernelPCA(3, **settings).fit_parts(parts)
     edges = network.directed_edges
     model.history_ |= {

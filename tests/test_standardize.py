@@ -18,10 +18,10 @@ SETTINGS = {"gamma": 0.1, "network": Network.ring(5), "random_state": 0}
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"share_rows": False}, {"gamma": "scale"}, {"exchange_noise": 0.05},
-        {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 50},
-        {"solver": "projection", "n_landmarks": 40}, {"solver": "projection", "n_landmarks": 40, "gamma": "scale"},
-        {"solver": "projection", "n_landmarks": 40, "exchange_noise": 0.05},
+        {}, {"share_rows": False}, {"gamma": "scale"},
+        {"solver": "landmarks", "landmarks": "random-features", "max_landmarks": 50},
+        {"solver": "projection", "landmarks": 40}, {"solver": "projection", "landmarks": 40, "gamma": "scale"},
+        {"solver": "projection", "landmarks": 40, "exchange_noise": 0.05},
     ],
     ids=str,
 )  # fmt: skip
@@ -70,7 +70,7 @@ def test_many_rows_in_float32():
     rng = np.random.default_rng(0)
     X = (300 + 2 * rng.normal(size=(40_000, 2))).astype(np.float32)  # temperatures in Kelvin
     model = DecentralizedKernelPCA(
-        1, network=20, solver="landmarks", landmarks="kmeans", tol=0.1, standardize=True, random_state=0
+        1, network=20, solver="landmarks", share_rows=False, tol=0.1, standardize=True, random_state=0
     )
     np.testing.assert_allclose(model.fit(X).node_models_[0].columns.scale, X.astype(float).std(axis=0), rtol=1e-3)
 

@@ -11,21 +11,24 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
+from .accuracy import ROUNDING, Accuracy
 from .block import Block, FlatRows
 from .collectives import network_sum
 from .core import consensus, ritz, spectrum
-from .core.accuracy import Accuracy, span_error
 from .core.chunks import by_nodes, row_bytes, summed
 from .core.consensus import Estimate
 from .core.landmarks import Landmarks, RandomFeatures
 from .core.spectrum import to_numpy, transposed
-from .judging import Judged, judge_values, most_frequencies
 from .kernels import Kernel
-from .landmark_solver import Correction, Found
 from .messages import Heard, Script
 from .options import Options
-from .separation import Whole
+from .rounds import Arrays, Round, Shapes, Solver, Transcript, run_rounds
+from .solvers.sums import Found
+from .solvers.sums.judge import Judged, judge, judge_functions
+from .solvers.sums.moments import Moments, Seen
+from .solvers.sums.rows import Rows, on_host
 from .space import Known, Space
+from .sums_input import rows_of
 
 Array = Any
 
@@ -49,7 +52,7 @@ class Answer:
     runs: list[tuple[str, int]]  # verdict and number of iterations, of each run
     history: dict[str, Array]  # (iterations, B)
     accuracy: Accuracy | None = None
-    correction: Correction | None = None
+    transcript: Transcript | None = None  # of a solver that is rounds of sums
 
     @property
     def converged(self) -> bool:
@@ -93,7 +96,7 @@ def separated_answer(
         runs=runs,
         history={name: xp.stack(rows) for name, rows in history.items() if rows},
     )
-    if options.init == "landmarks" and options.centering != "local" and answer.kernel.has_features:
+    if options.init == "landmarks" and options.centering != "local" and answer.kernel.has_sketch:
         (values,) = by_nodes(lambda j: (space.own[j].values(w[j, ...]),), block.n_nodes, row_bytes(w), w)
         return (yield from better_of(block, options, known, answer, space.own.psi, values, turn))
     return answer
@@ -152,26 +155,72 @@ def pair_counts(block: Block) -> ritz.PairCounts:
     return ritz.PairCounts(within, between, float(sizes.sum() ** 2 - sizes.sum()) - within - between)
 
 
-def landmark_answer(block: Block, options: Options, known: Known, found: Found) -> Answer:
-    """One shot: components in the span of the landmarks, the same functions at every node."""
-    xp = aac.array_namespace(block.samples)
-    known.points, known.mean = found.marks.points, found.mean if options.centering else None
+def sums_answer(block: Block, options: Options, known: Known, found: Found, transcript: Transcript) -> Answer:
+    """The answer of the default solver: components in the span of the landmarks, the same functions at every node."""
+    xp, first = aac.array_namespace(block.samples), found.prepared
+    known.fill, known.columns, known.gamma = first.fill, first.columns, first.kernel.gamma
+    known.points, known.mean = found.marks.points, block.array(found.mean) if options.centering else None
+    known.kinds, known.stages = list(found.kinds), list(found.stages)
+    weights = block.array(found.weights)
     return Answer(
         block=block,
         known=known,
-        kernel=known.kernel(options),
+        kernel=first.kernel,
         marks=found.marks,
         sites=None,
-        w=xp.broadcast_to(found.weights[None, ...], (block.n_nodes, *found.weights.shape)),
+        w=xp.broadcast_to(weights[None, ...], (block.n_nodes, *weights.shape)),
         z=None,
-        eigenvalues=found.eigenvalues,
-        trace=found.trace,
+        eigenvalues=block.array(found.eigenvalues),
+        trace=block.array([found.trace])[0],
         n_iter=1,
         runs=[("converged", 0)],
         history={},
         accuracy=found.accuracy,
-        correction=found.correction,
+        transcript=transcript,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Products(Round):
+    """Over all rows: products of functions with values G, with each other and with psi; and the sum of `own` over the nodes.
+
+    The root whitens the functions. Told: `white` (p, p) such that G white is orthonormal (columns of zeros for directions that are rounding), `marks`
+    (m, p) = psi'G white, `squares` (p, p) = G'G, `own`.
+    """
+
+    psi: Array
+    values: Array
+    rows: float
+    centered: bool
+    own: float
+    kind = "judge"
+
+    def term(self) -> Arrays:
+        def products(rows: slice) -> tuple[Array, ...]:
+            xp, a, g = aac.array_namespace(self.psi), self.psi[rows, :], self.values[rows, :]
+            return transposed(a) @ g, transposed(g) @ g, xp.sum(a, axis=0), xp.sum(g, axis=0)
+
+        names = ("marks", "squares", "mark_sum", "value_sum")
+        sums = summed(products, self.psi.shape[0], self.psi)
+        return {"own": np.array([self.own])} | {name: on_host(x) for name, x in zip(names, sums, strict=True)}
+
+    def told(self) -> Shapes:
+        m, p = self.psi.shape[1], self.values.shape[1]
+        return {"own": (1,), "white": (p, p), "marks": (m, p), "squares": (p, p), "mean": (p,)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        weight = 1.0 / self.rows if self.centered else 0.0
+        squares = total["squares"] - weight * np.outer(total["value_sum"], total["value_sum"])
+        marks = total["marks"] - weight * np.outer(total["mark_sum"], total["value_sum"])
+        white = ritz.whitener(squares)
+        white = np.pad(white, ((0, 0), (0, len(squares) - white.shape[1])))
+        return {
+            "own": total["own"],
+            "white": white,
+            "marks": marks @ white,
+            "squares": squares,
+            "mean": weight * total["value_sum"],
+        }
 
 
 def better_of(
@@ -187,63 +236,65 @@ def better_of(
     assert known.directions is not None and known.landmark_values is not None  # noqa: PT018
     there = int((to_numpy(known.landmark_values) > 0).sum())
     if not there:  # all rows are equal
-        return replace(answer, accuracy=Accuracy.exact(k))
+        return replace(answer, accuracy=Accuracy.of(np.ones(k), 1.0, 1.0))
     directions, exact = known.directions[:, :there], known.landmark_values[:there]
     psi = FlatRows(block, psi).X
-    on_marks = (psi @ directions) / xp.sqrt(exact)
     # Eigenvalues of the leak are far below those of the iterate's columns; both are judged with the landmarks' other components.
-    together = xp.concat([FlatRows(block, values).X, on_marks[:, q:]], axis=1)
-    apart = answer.history["residual"][-1, :] ** (2 * NEARLY_MAXIMUM)
-    whole, disagreement = yield from sums_of_all(block, options, psi, together, xp.sum(apart))
+    together = xp.concat([FlatRows(block, values).X, ((psi @ directions) / xp.sqrt(exact))[:, q:]], axis=1)
+    apart = float(xp.sum(answer.history["residual"][-1, :] ** (2 * NEARLY_MAXIMUM)))
+    rounds = _judge_both(rows_of(block, options), options, answer.kernel, answer.marks, psi, together, apart)
+    start, principal, iterate, told = yield from run_rounds(block, rounds, Transcript())
 
-    most = most_frequencies(block.samples.shape[2])  # cheap compared with the iterations
-    judged = Judged.of(block, options, answer.kernel, FlatRows(block, block.samples), most)
-    judged.marks, judged.psi = answer.marks, judged.of_all(psi) + (0.0 if known.mean is None else known.mean)
-    start = yield from judge_values(block, options, judged, judged.of_all(on_marks), exact)
-    iterate = yield from judge_values(block, options, judged, judged.of_all(together), None, whole=whole)
     # The error is at least the distance from the components that the judge finds in the same functions (its estimate
     # includes their noise), and at least the disagreement between neighbors.
-    both = np.concatenate(
-        [to_numpy(iterate.turn), np.pad(to_numpy(turn), ((0, together.shape[1] - q), (0, 0)))], axis=1
+    turns = np.pad(to_numpy(turn).astype(np.float64), ((0, together.shape[1] - q), (0, 0)))
+    both = np.concatenate([told["white"][:, : len(iterate.basis)] @ iterate.basis, turns], axis=1)
+    products = both.T @ told["squares"] @ both
+    many = iterate.basis.shape[1]
+    theirs, ours, cross = products[:many, :many], products[many:, many:], products[:many, many:]
+    sizes = np.diagonal(theirs)[:k] * np.diagonal(ours)[:many]
+    overlap = np.divide(np.diagonal(cross) ** 2, sizes, out=np.zeros(min(many, k)), where=sizes > 0)
+    error = max(ritz.span_error(theirs, ours, cross), float(told["own"][0]) ** (1 / NEARLY_MAXIMUM))
+    about = iterate.accuracy
+    errors = np.maximum(about.errors, 1.0 - overlap)
+    about = Accuracy.of(
+        np.pad(errors, (0, k - len(errors)), constant_values=1.0),
+        max(about.error, error),
+        max(about.bound, error),
+        about.mixed,
     )
-    products = both.T @ whole.squares @ both
-    theirs, ours, cross = products[:k, :k], products[k:, k:], products[:k, k:]
-    sizes = np.diagonal(theirs) * np.diagonal(ours)
-    overlap = np.divide(np.diagonal(cross) ** 2, sizes, out=np.zeros(k), where=sizes > 0)
-    error = max(span_error(theirs, ours, cross), disagreement ** (1 / NEARLY_MAXIMUM))
-    about = iterate.accuracy.limited(1.0 - overlap, error)
-    if about.error <= start.accuracy.error:
+    if about.error <= max(start.accuracy.error, ROUNDING):
         return replace(answer, accuracy=about)
-    weights = (directions / xp.sqrt(exact)) @ start.turn
+    weights = block.array(principal.weights @ (start.basis * np.sqrt(start.values)))
     return replace(
-        answer, sites=None, w=xp.broadcast_to(weights[None, ...], (block.n_nodes, *weights.shape)), z=None, eigenvalues=start.eigenvalues,
-        accuracy=start.accuracy,
+        answer, sites=None, w=xp.broadcast_to(weights[None, ...], (block.n_nodes, *weights.shape)), z=None,
+        eigenvalues=block.array(start.values), accuracy=start.accuracy,
     )  # fmt: skip
 
 
-def sums_of_all(block: Block, options: Options, psi: Array, values: Array, own: Array) -> Script:
-    """Over all rows: G'G of functions with these values G and, at the root alone, psi'G; and the sum of `own` over the blocks."""
-    xp, (m, p) = aac.array_namespace(psi), (psi.shape[1], values.shape[1])
+def _judge_both(
+    rows: Rows, options: Options, kernel: Kernel, marks: Landmarks, psi: Array, values: Array, apart: float
+) -> Solver:  # fmt: skip
+    """Judge the landmarks' own components, and functions with these values on all rows."""
+    centered, k = options.centering is not None, options.n_components
+    seen = Seen(rows, marks, kernel)
+    moments = Moments(seen, centered, k, 1.0)
+    principal = moments.found((yield moments))
+    start = yield from judge(seen, principal, k, centered, options.tol, options.seed, "start")
+    told = yield Products(psi, values, float(rows.total), centered, apart)
+    there = int((np.abs(told["white"]).sum(axis=0) > 0).sum())
+    white, on_marks = told["white"][:, :there], told["marks"][:, :there]
+    within = on_marks.T @ on_marks
+    judged = Judged(seen, principal, options.seed, "iterate")
 
-    def products(rows: slice) -> tuple[Array, ...]:
-        a, g = psi[rows, :], values[rows, :]
-        return transposed(a) @ g, transposed(g) @ g, xp.sum(a, axis=0), xp.sum(g, axis=0)
+    def g() -> np.ndarray:
+        return (on_host(values)[judged.places] - told["mean"]) @ white
 
-    kept = np.zeros((m, p))  # only the root needs it
+    def outside() -> np.ndarray:
+        return on_host(psi)[judged.places] @ on_marks - g() @ within
 
-    def squares_of(total: Array) -> Array:
-        nonlocal kept
-        numbers = to_numpy(total).astype(np.float64)
-        marks, squares, mark_sum, value_sum = np.split(numbers[1:], np.cumsum([m * p, p * p, m]))
-        weight = 1.0 / float(block.sizes.sum()) if options.centering else 0.0
-        kept = marks.reshape(m, p) - weight * np.outer(mark_sum, value_sum)
-        squares = squares.reshape(p, p) - weight * np.outer(value_sum, value_sum)
-        return block.array(np.concatenate([numbers[:1], squares.ravel()]))
-
-    sums = summed(products, psi.shape[0], psi)
-    mine = xp.concat([xp.reshape(own, (1,)), *[xp.reshape(x, (-1,)) for x in sums]])
-    told = to_numpy((yield from network_sum(block, "accuracy", mine, squares_of, 1 + p * p))).astype(np.float64)
-    return Whole(told[1:].reshape(p, p), kept), float(told[0])
+    iterate = yield from judge_functions(judged, g, within, k, centered, outside)
+    return start, principal, iterate, told
 
 
 def whole_answer(block: Block, options: Options, known: Known, space: Space) -> Answer:

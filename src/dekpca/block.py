@@ -8,15 +8,14 @@ arithmetic is NumPy on the host; the samples may be on any device.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import array_api_compat as aac
 import numpy as np
 
-from .kernels import Kernel
 from .messages import Edges, Exchange
 from .network import Network
 
@@ -39,19 +38,11 @@ class Block:
     n_near: int  # most samples in a slot
     borrowed: bool = False  # the samples are a view of the user's array
     gram_bytes: float = math.inf  # limit for stored Gram blocks; the others are recomputed at each use
-    common: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # the same for all blocks of a process
     flat: bool = False  # samples are (1, rows, M), those of all nodes without padding (`flat_block`)
     order: np.ndarray | None = (
         None  # of a flat block: positions of the nodes' rows in the samples, node by node; None: in this order already
     )
     sealer: Any = None  # privacy.masks.Sealer of a block of one node: network sums leave it under masks
-
-    def once(self, what: str, version: Any, compute: Callable[[], Any]) -> Any:
-        """A value that all nodes compute alike from common knowledge: computed once for all blocks of a process. The last version is cached."""
-        kept = self.common.get(what)
-        if kept is None or kept[0] != version:
-            kept = self.common[what] = version, compute()
-        return kept[1]
 
     @cached_property
     def names(self) -> list[str]:
@@ -99,17 +90,6 @@ class Block:
             return x
         return x * self.mask[nodes, :, None]
 
-    def data_bound(self, power: int = 1) -> float:
-        """A public bound on sums over all rows of products of so many entries; needed for sealed sums. Raises OutOfBounds if a row exceeds it."""
-        if self.sealer is None:
-            return 1.0
-        self.sealer.check_entries(self.samples)
-        return float(self.sizes.sum()) * self.sealer.largest**power
-
-    def kernel_bound(self, kernel: Kernel, points: Array | None = None) -> float:
-        """A public bound on k(x, y), at least 1, for rows and these points; needed for sealed sums. Raises OutOfBounds if a row exceeds it."""
-        return 1.0 if self.sealer is None else self.sealer.kernel_bound(kernel, self.samples, points)
-
     def array(self, values: Any) -> Array:
         """Host numbers as an array on the device of the samples, in their dtype."""
         xp = aac.array_namespace(self.samples)
@@ -146,7 +126,6 @@ def make_blocks(
             members = np.flatnonzero(kind.ravel() == number)
             blocks.append((alike[members], slots[members], int(most[members].max())))
     blocks.sort(key=lambda block: block[0][0])
-    common: dict[str, tuple[Any, Any]] = {}
     return [
         Block(
             network=network,
@@ -156,7 +135,6 @@ def make_blocks(
             samples=_stack(parts, members),
             n_near=most,
             borrowed=isinstance(parts, Dealt) and parts.lends(members),
-            common=common,
         )
         for members, slots, most in blocks
     ]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from .network import listing
 
 RANDOM_FEATURES = "random-features"
-LandmarkKind = Literal["auto", "kmeans", "samples", "gaussian", "random-features", "points"]
+LandmarkKind = Literal["auto", "synthetic", "random-features", "points"]
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,19 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class LandmarkSource:
-    """Where landmarks come from: a kind, and the points themselves (m, columns) if they were given ("points")."""
+    """Where landmarks come from: a kind, and the points themselves (m, columns) if they were given ("points").
+
+    "auto": from the rows of all nodes; "synthetic": drawn from noisy sums, with differential privacy.
+    """
 
     kind: LandmarkKind
     points: Any = None
 
     @classmethod
-    def of(cls, landmarks: str | np.ndarray) -> LandmarkSource:
-        """From a kind, or from points."""
+    def of(cls, landmarks: str | int | np.ndarray) -> LandmarkSource:
+        """From a kind, a number of landmarks, or points."""
+        if isinstance(landmarks, Integral):
+            return cls("auto")
         return cls(cast(LandmarkKind, landmarks)) if isinstance(landmarks, str) else cls("points", landmarks)
 
 

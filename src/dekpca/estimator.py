@@ -22,10 +22,10 @@ from .node_model import NodeModel
 from .options import MAX_LANDMARKS
 from .parameters import CONSTRAINTS, Parameters
 from .plan import make_plan, plan_parts, with_checkpoint
-from .results import NarrowKernelWarning, Result, run_plan
+from .results import MixedComponentsWarning, NarrowKernelWarning, Result, run_plan
 from .samples import check_finite, foreign_samples, is_foreign, numeric, placed, refuse_sparse
 
-__all__ = ["DecentralizedKernelPCA", "NarrowKernelWarning"]
+__all__ = ["DecentralizedKernelPCA", "MixedComponentsWarning", "NarrowKernelWarning"]
 
 Array = Any
 
@@ -67,19 +67,16 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         itself) -> penalty is a schedule.
     n_oversamples : "auto" or int, default="auto"
         Extra columns; "auto" is max(4, n_components), or fewer if the nodes are small. Without extra columns the last component may converge slowly.
-    n_landmarks : "auto" or int, default="auto"
-        "auto" is as many as `tol` needs, at most `max_landmarks` (solver="projection": min(200, N // 10); random
-        features: 4000). Redundant points are left out. 0, as in the paper, needs centering "local" or None.
-    max_landmarks : int, default=2500
-        Limit of n_landmarks="auto". With the default, all rows of up to 4,096 may become landmarks, which makes the answer exact.
-    landmarks : {"auto", "kmeans", "samples", "gaussian", "random-features"} or array (m, columns), default="auto"
-        Points that all nodes share. "kmeans": means of disjoint clusters of at least 5 rows of a node (a node with
-        fewer rows gives none). "samples": rows, drawn from the nodes in proportion to their sizes. "gaussian":
-        synthetic points, drawn from a Gaussian with the mean and the leading linear components of all rows. "auto":
-        means first, then rows or, without `share_rows`, synthetic points. An array: points that all nodes have
-        already, public or synthetic (checked by a fingerprint). "random-features" (solver="landmarks"; rbf and
-        laplacian kernels) uses no points but `n_landmarks` random Fourier features from the seed, with block power
+    landmarks : "auto", int, array (m, columns) or "random-features", default="auto"
+        Points that all nodes share. "auto": centres of k-means of all rows, as many as `tol` needs, at most
+        `max_landmarks` (solver="projection": min(200, N // 10)). Each is the mean of at least 5 rows, whoever owns
+        them; rows become landmarks where clusters are too small, if `share_rows` allows it. A number: so many, or
+        fewer if others would add nothing. 0, as in the paper, needs centering "local" or None. An array: points that
+        all nodes have already, public or synthetic (checked by a fingerprint). "random-features" (rbf and laplacian
+        kernels) uses no points but `max_landmarks` random Fourier features from the seed, with block power
         iterations until the squared relative residual is below `tol`.
+    max_landmarks : int, default=2500
+        Limit of landmarks="auto". With the default, all rows of up to 4,096 may become landmarks, which makes the answer exact.
     share_rows : bool, default=True
         Whether rows may leave their node: as landmarks, to all nodes, and in the iteration to neighbors. If False,
         only means of rows and sums leave it.
@@ -95,15 +92,16 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         its neighborhood, its own, or the landmarks alone (which are part of the others too). With solver="landmarks"
         it is always the landmarks.
     exchange_noise : float or str, default=0
-        Gaussian noise on samples before they leave a node (to neighbors or as landmarks), drawn once: a standard
-        deviation, or a signal to noise ratio such as "20dB". Node models then hold noisy samples only. Component
-        values and sums are still those of the samples without noise, and the noise depends on `random_state`:
-        docs/privacy.md says what this hides.
+        Gaussian noise on samples before they leave a node (solver="projection"), drawn once: a standard deviation,
+        or a signal to noise ratio such as "20dB". Node models then hold noisy samples only. Component values and
+        sums are still those of the samples without noise, and the noise depends on `random_state`: docs/privacy.md
+        says what this hides.
     max_iter : int, default=100
         Largest number of iterations; with update="paper" for each component.
     tol : float, default=1e-3
-        The target error: estimated sin^2 of the largest angle between the span of the components and that of central
-        kernel PCA (docs/accuracy.md). An estimate above it causes a ConvergenceWarning. In the iteration, all nodes
+        The target error: sin^2 of the largest angle between the span of the components and that of central kernel
+        PCA (docs/accuracy.md). Landmarks grow until the bound on it is below `tol`; a bound above it causes a
+        ConvergenceWarning. In the iteration, all nodes
         stop together when each has converged: the squares of its disagreement with its neighbors and of its change
         in five iterations, both relative to the size of the components, are below `tol`. 0 runs all of max_iter.
     network : Network, int or None, default=None
@@ -126,14 +124,13 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     memory_limit : int, str or None, default=None
         Largest number of bytes (or "2GB") that `fit` allocates in addition to its input. Gram blocks that do not fit
         are recomputed in each iteration, which gives the same answer in more time. (engine="local")
-    secure_sums : bool or float, default=False
-        Every network sum is over integers modulo 2^64, with masks that cancel in the total (docs/privacy.md). A
-        number is a public bound on the entries of the data (True: 1024). solver="landmarks"; simulated by
-        engine="local".
+    secure_sums : bool, default=False
+        Every network sum is over integers modulo 2^64, with masks that cancel in the total (docs/privacy.md).
+        solver="landmarks"; simulated by engine="local". Between peers (`dekpca node run`) it is the default.
     privacy : dict or None, default=None
         Differential privacy for each row, with secure sums: {"epsilon": 1.0, "delta": 1e-6}, and optionally "colluding" (nodes), "rank",
-        "norm" (a public bound on rows), "points_share", "ledger" (a file) and "budget". Landmarks must be public points, "gaussian" or
-        "random-features".
+        "norm" (a public bound on rows), "points_share", "ledger" (a file) and "budget". Landmarks are public points (an array),
+        "random-features", or with "norm" points drawn from noisy sums ("auto" or a number).
     random_state : int, RandomState or None
         Seed for dealing the rows and drawing network, landmarks, noise and random starts; draws of a node depend on its name, not on its number.
     diagnostics : bool, default=False
@@ -149,25 +146,33 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Only if the samples had named columns (a DataFrame). Nodes may have them in different orders; this is the order of X, or of the first part.
     accuracy_ : (n_components,)
         For each component, the estimated |correlation| of its values on all rows with those of central kernel PCA.
+        0 for a component that the data does not have.
     span_accuracy_ : float
         The estimated smallest cosine between the span of the components and the central one. With `privacy`, both
         ignore what the landmarks miss if the kernel is not rbf or laplacian, or landmarks are random features.
+    span_accuracy_bound_ : float
+        A lower bound on that cosine, which fails in few fits. `tol` is compared with it.
+    mixed_components_ : list of tuples of int
+        Groups of components (counted from 0) whose eigenvalues are too close to tell them apart. Their span is right,
+        but each may be any mixture of the group.
     eigenvalues_ : (n_components,)
         Estimates of the eigenvalues of the centred kernel matrix of all data.
     explained_variance_ratio_ : (n_components,)
         Eigenvalues over the trace of the centred kernel matrix.
+    n_landmarks_ : int
+        How many landmarks the answer has.
     n_iter_ : int
         Total number of iterations; 1 if none were needed.
     converged_ : bool
     history_ : dict
-        By iteration: "residual" and "change" of the worst node, "since_check" (its change since the last
-        check), "objective" and, with diagnostics, "lagrangian"; "residual_by_node" (iterations, nodes). A run
-        stops where "residual" and "since_check" are below sqrt(tol). (Random features: "residual" alone.) "landmarks" and
-        "error": by stage, the number of landmarks and the estimated error of the span (sin^2). "messages" and "bytes": by
-        phase, what each node sent. Phases: landmarks (forwarded), fingerprint, counts, columns, scale, mean, covariance,
-        sketch, accuracy, power, check, spectrum (network sums along the tree), data (its samples), rho, share, view (each
-        iteration), values, deflate. "edges" (E, 2) and "edge_bytes" (E,): along each directed edge, in all. "seconds": by
-        part of the program.
+        "landmarks", "error" and "bound": by stage, the number of landmarks, the estimated error of the span (sin^2)
+        and its bound. "messages" and "bytes": by phase, what each node sent. Phases: sizes, columns, axes, clusters,
+        landmarks, moments, judge (rounds of the default solver), fingerprint, mean, covariance, power, check, spectrum
+        (other network sums along the tree), data (its samples), rho, share, view (each iteration), values, deflate.
+        "edges" (E, 2) and "edge_bytes" (E,): along each directed edge, in all. "seconds": by part of the program.
+        By iteration: "residual" and "change" of the worst node, "since_check" (its change since the last check),
+        "objective" and, with diagnostics, "lagrangian"; "residual_by_node" (iterations, nodes). A run stops where
+        "residual" and "since_check" are below sqrt(tol). (Random features: "residual" alone.)
     node_models_ : sequence of NodeModel
         With engine="mpi" only those of the nodes of this rank, by number; `history_` has only these nodes too.
     privacy_ : Ledger or None
@@ -211,7 +216,6 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         init="landmarks",
         rho="auto",
         n_oversamples="auto",
-        n_landmarks="auto",
         max_landmarks=MAX_LANDMARKS,
         landmarks="auto",
         share_rows=True,
@@ -246,7 +250,6 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.init = init
         self.rho = rho
         self.n_oversamples = n_oversamples
-        self.n_landmarks = n_landmarks
         self.max_landmarks = max_landmarks
         self.landmarks = landmarks
         self.share_rows = share_rows
@@ -359,6 +362,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.explained_variance_ratio_ = self._back(result.explained_variance_ratio)
         self.accuracy_ = result.accuracy
         self.span_accuracy_ = result.span_accuracy
+        self.span_accuracy_bound_ = result.span_accuracy_bound
+        self.mixed_components_ = result.mixed_components
         self.n_landmarks_ = result.n_landmarks
         self.n_iter_ = result.n_iter
         self.converged_ = result.converged

@@ -90,7 +90,7 @@ KERNELS: Mapping[str, Callable[[Kernel, Array, Array], Array]] = {
 
 
 @lru_cache(maxsize=8)
-def _normal(shape: tuple[int, int], seed: int) -> np.ndarray:
+def normal(shape: tuple[int, int], seed: int) -> np.ndarray:
     """Normal numbers from `uniform` ones; cached, since fits with the same seed draw the same."""
     found = ndtri(uniform(shape, seed))
     found.setflags(write=False)
@@ -105,7 +105,7 @@ def uniform(shape: tuple[int, int], seed: int) -> np.ndarray:
 
 # Kernels of the difference x - y are the characteristic functions of these distributions: quantiles from uniform numbers (Rahimi, Recht 2007).
 FREQUENCIES: Mapping[str, Callable[[tuple[int, int], int, float], np.ndarray]] = {
-    "rbf": lambda shape, seed, gamma: np.sqrt(2.0 * gamma) * _normal(shape, seed),
+    "rbf": lambda shape, seed, gamma: np.sqrt(2.0 * gamma) * normal(shape, seed),
     "laplacian": lambda shape, seed, gamma: gamma * np.tan(np.pi * (uniform(shape, seed) - 0.5)),
 }
 
@@ -212,6 +212,53 @@ class Kernel:
             )
         return self._raw_diagonal(A)
 
+    def largest(self, norm: float) -> float:
+        """A bound on k(x, x) for samples of at most this norm; infinity where none is known."""
+        if self.is_normal or self.normalize:
+            return 1.0
+        if self.name == "linear":
+            return norm**2
+        if self.name == "poly":
+            return max(abs(self.coef0), abs(self.gamma * norm**2 + self.coef0)) ** self.degree
+        return math.inf
+
+    @property
+    def has_sketch(self) -> bool:
+        """Whether there are random features whose inner products estimate the kernel without bias (`random_map`)."""
+        return (
+            self.has_features
+            or self.name in ("linear", "cosine")
+            or (self.name == "poly" and self.coef0 >= 0 and self.degree == int(self.degree))
+        )
+
+    def random_map(self, n_features: int, count: int, groups: int, seed: int) -> Callable[[Array], Array]:
+        """A function from samples (n, n_features) to random features (n, groups * 2 count), the same on every machine. The 2 count features of each
+        group have E z(x)'z(y) = k(x, y).
+
+        Fourier features of kernels of the difference; for the others products of projections on random signs (Kar and Karnick 2012).
+        """
+        if self.has_features:
+            drawn = self.frequencies(n_features, groups * count, seed)
+            return lambda X: self.features(X, _like(X, drawn), groups)
+        degree = int(self.degree) if self.name == "poly" else 1
+        words = np.random.PCG64(seed).random_raw(degree * (n_features + 1) * groups * 2 * count)
+        signs = np.where(words >> np.uint64(63), 1.0, -1.0).reshape(degree, n_features + 1, groups * 2 * count)
+
+        def features(X: Array) -> Array:
+            xp = aac.array_namespace(X)
+            rows = _unit_rows(X) if self.name == "cosine" else X * self.gamma**0.5 if self.name == "poly" else X
+            found = xp.full((X.shape[0], groups * 2 * count), (2 * count) ** -0.5, dtype=X.dtype, device=aac.device(X))
+            for some in signs:
+                offset = self.coef0**0.5 * _like(X, some[-1]) if self.name == "poly" else 0.0
+                found = found * (rows @ _like(X, some[:-1]) + offset)
+            return (
+                found * _inverse_root(self._raw_diagonal(X))[:, None]
+                if self.normalize and not self.is_normal
+                else found
+            )
+
+        return features
+
     @property
     def has_features(self) -> bool:
         """Whether the kernel has random Fourier features: it depends on the difference of two samples only."""
@@ -221,13 +268,20 @@ class Kernel:
         """(count, n_features) random frequencies, the same on every machine."""
         return FREQUENCIES[self.name]((count, n_features), seed, self.gamma)  # type: ignore[index]
 
-    def features(self, X: Array, frequencies: Array) -> Array:
-        """Random Fourier features (..., n, 2 count), whose inner products estimate k without bias; k(x, x) is exact."""
+    def features(self, X: Array, frequencies: Array, groups: int = 1) -> Array:
+        """Random Fourier features (n, 2 count), whose inner products estimate k without bias; k(x, x) is exact. Those of several groups of
+        frequencies follow each other."""
         xp = aac.array_namespace(X)
+        count = frequencies.shape[0] // groups
         half = xp.tan(X @ _transposed(0.5 * frequencies))
         # One tangent instead of a sine and a cosine, which take NumPy ten times as long: cos = 2 / (1 + t^2) - 1, sin = 2 t / (1 + t^2).
-        double = 2.0 / (1.0 + half * half)
-        return xp.concat([double - 1.0, half * double], axis=-1) * frequencies.shape[0] ** -0.5
+        scale = count**-0.5
+        double = (2.0 * scale) / (1.0 + half * half)
+        if groups == 1:
+            return xp.concat([double - scale, half * double], axis=-1)
+        shape = (*X.shape[:-1], groups, count)
+        both = xp.stack([xp.reshape(double - scale, shape), xp.reshape(half * double, shape)], axis=-2)
+        return xp.reshape(both, (*X.shape[:-1], 2 * groups * count))
 
     def _tile(self, A: Array, B: Array, squares: tuple[Array | None, Array | None] = (None, None)) -> Array:
         gram = self._raw(A, B) if squares[0] is None or squares[1] is None else _rbf(self, A, B, squares)
@@ -317,6 +371,10 @@ def make_kernel(
         raise ValueError(f"degree={degree} with kernel='poly': only whole degrees are positive semi-definite; use one")
     number = 1.0 / n_features if gamma is None or gamma == "scale" else float(gamma)
     return Kernel(kernel, number, int(degree), float(coef0), dict(kernel_params or {}), bool(normalize))
+
+
+def _like(x: Array, values: np.ndarray) -> Array:
+    return aac.array_namespace(x).asarray(values, dtype=x.dtype, device=aac.device(x))
 
 
 def row_tiles(rows: int, size: int = TILE_ROWS) -> Iterator[slice]:

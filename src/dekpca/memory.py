@@ -17,8 +17,10 @@ import array_api_compat as aac
 from .block import Block
 from .core import native
 from .core.chunks import row_bytes
-from .judging import EXTRA_COLUMNS, judged_shares, judging_numbers
 from .options import Options
+from .solvers.sums import LEAST_SAMPLE, SAMPLE
+from .solvers.sums.judge import judging_numbers
+from .solvers.sums.moments import EXTRA
 
 UNITS = {
     "": 1,
@@ -131,15 +133,12 @@ def _without_gram(block: Block, options: Options, compiled: bool = False) -> int
     m, k, d = options.n_landmarks, options.n_columns, block.n_slots
     judging = 0
     if options.init == "landmarks" and m and not options.random_features:
-        rows = int(judged_shares(block, options)[block.nodes].sum())
-        p = k + EXTRA_COLUMNS
-        judging = judging_numbers(
-            rows, int(block.sizes.sum()), block.samples.shape[2], m, p, block.network.root in block.nodes
-        )
+        judging = judging_numbers(int(block.own_sizes.sum()), block.samples.shape[2], m, k + EXTRA)
     if options.random_features:
         return int(B * n * (M + 2 * m) * _item(block))
     if options.solver != "projection":
-        return int((2 * B * n * M + judging + 4 * m * m) * _item(block))
+        sample = min(B * n, max(SAMPLE * m, LEAST_SAMPLE)) * block.samples.shape[2]
+        return int((B * n * M + 4 * B * n + sample + judging + 6 * m * m) * _item(block))
     matrices = 4 * n * n  # rest and its inverse, K_j, the response
     if options.init != "landmarks":
         matrices += 2 * n * n  # eigenvectors to begin with

@@ -124,6 +124,7 @@ class Reduce:
     value: Array
     finish: Callable[[Array], Array]
     size: int
+    dtype: Any = None  # of the result; None: that of the samples
 
 
 @dataclass(frozen=True, eq=False)

@@ -193,7 +193,7 @@ def _columns_of(nodes: Sequence[NodeModel], central: NodeModel) -> Function:
 
 
 def _expanded_in_points(nodes: Sequence[NodeModel]) -> Sequence[NodeModel]:
-    if nodes[0].own_function().fourier or nodes[0].own_function().frequencies is not None:
+    if nodes[0].own_function().fourier:
         raise ValueError(
             "random features are not in the kernel's feature space, so their angle to the central answer has no meaning; use agreement"
         )
@@ -211,8 +211,7 @@ def _same(one: Kernel, two: Kernel) -> bool:
 def _hosted(function: Function) -> Function:
     """The function with NumPy arrays (the same objects if they are NumPy already)."""
     points, coefficients = tuple(map(to_numpy, function.points)), tuple(map(to_numpy, function.coefficients))
-    more = [None if x is None else to_numpy(x) for x in (function.frequencies, function.feature_coefficients)]
-    return Function(points, coefficients, to_numpy(function.offset), function.fourier, *more)
+    return Function(points, coefficients, to_numpy(function.offset), function.fourier)
 
 
 def _pairs(w: Function, k: int) -> Any:
@@ -264,6 +263,4 @@ def _evaluate(kernel: Kernel, functions: Sequence[Function], X: np.ndarray) -> n
             wide = bases[key](X[rows]) @ np.concatenate([c for _, c in holders[key]], axis=1)
             for i, (j, _) in enumerate(holders[key]):
                 values[j, rows] += wide[:, i * k : (i + 1) * k]
-        if functions[0].frequencies is not None:  # a correction, the same at all nodes
-            values[:, rows] += functions[0].correction(kernel, X[rows])
     return values

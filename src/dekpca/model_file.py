@@ -21,8 +21,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from .accuracy import Accuracy
 from .columns import Features
-from .core.accuracy import Accuracy
 from .core.centering import Columns
 from .core.spectrum import to_numpy
 from .files import atomic_write
@@ -31,7 +31,7 @@ from .node_model import EXPANSIONS, Function, Held, NodeModel
 from .privacy.ledger import Entry, Ledger
 
 FORMAT = "dekpca-node-model"
-VERSION = 5
+VERSION = 6
 DTYPES = ("<f4", "<f8")
 MOST_HEADER = 64 * 2**20  # bytes; it names every column
 MOST_ARRAYS = 32
@@ -55,9 +55,6 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
     for name in names:
         arrays[f"{name}_coefficients"] = np.concatenate([to_numpy(c) for c in model.functions[name].coefficients])
         arrays[f"{name}_offset"] = to_numpy(model.functions[name].offset)
-    if largest.frequencies is not None:
-        arrays["frequencies"] = to_numpy(largest.frequencies)
-        arrays["feature_coefficients"] = to_numpy(largest.feature_coefficients)
     if model.columns is not None:
         arrays["column_mean"], arrays["column_scale"] = to_numpy(model.columns.mean), to_numpy(model.columns.scale)
     if model.fill is not None:
@@ -289,33 +286,23 @@ def _function(name: str, arrays: Mapping[str, np.ndarray], contents: Sequence[He
     if fourier:
         return Function((points,), (coefficients,), offset, fourier=True)
     slices = [slice(a, b) for a, b in pairwise(ends[: ends.index(rows) + 1])]
-    frequencies = feature_coefficients = None
-    if "frequencies" in arrays:
-        frequencies = _array(arrays, "frequencies", 2)
-        feature_coefficients = _array(arrays, "feature_coefficients", 2)
-        if frequencies.shape[1] != points.shape[1] or feature_coefficients.shape != (2 * len(frequencies), k):
-            raise ModelFileError(
-                f"{frequencies.shape} frequencies and {feature_coefficients.shape} coefficients do not fit"
-            )
-    sets = tuple(points[s] for s in slices), tuple(coefficients[s] for s in slices)
-    return Function(*sets, offset, frequencies=frequencies, feature_coefficients=feature_coefficients)
+    return Function(tuple(points[s] for s in slices), tuple(coefficients[s] for s in slices), offset)
 
 
 def _accuracy(header: Mapping[str, Any], k: int) -> Accuracy | None:
     if header.get("accuracy") is None:
         return None
     given = _typed(header, "accuracy", dict)
-    components, alike = _typed(given, "components", list), _typed(given, "alike", list)
-    found = (
-        tuple(_number({"accuracy": a}, "accuracy") for a in components),
-        _number(given, "span"),
-        _number(given, "error"),
-    )
-    if len(components) != k or len(alike) != k or not all(type(a) is int and 1 <= a <= k + 1 for a in alike):
-        raise ModelFileError(f"an accuracy of {len(components)} components, where there are {k}")
-    if not all(0 <= a <= 1 for a in (*found[0], found[1])):
+    errors, mixed = _typed(given, "errors", list), _typed(given, "mixed", list)
+    each = tuple(_number({"accuracy": a}, "accuracy") for a in errors)
+    whole = _number(given, "error"), _number(given, "bound")
+    if len(errors) != k:
+        raise ModelFileError(f"an accuracy of {len(errors)} components, where there are {k}")
+    if not all(0 <= a <= 1 for a in (*each, *whole)):
         raise ModelFileError("an accuracy that is not between 0 and 1")
-    return Accuracy(*found, tuple(alike), _text(given, "method"))
+    if not all(isinstance(group, list) and all(type(i) is int and 0 <= i < k for i in group) for group in mixed):
+        raise ModelFileError(f"mixed components that are not among the {k}")
+    return Accuracy(each, *whole, tuple(map(tuple, mixed)), _text(given, "method"))
 
 
 def _reading(header: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,19 +18,19 @@ from typing import Any, overload
 import array_api_compat as aac
 import numpy as np
 
+from .accuracy import Accuracy
 from .answer import Answer
 from .choices import RANDOM_FEATURES
 from .columns import Features, Samples, check_same_names
-from .core.accuracy import Accuracy
 from .core.centering import Columns, filled
 from .core.chunks import by_nodes, threads
-from .core.clusters import LEAST_CLUSTER
 from .core.landmarks import RandomFeatures, RowKernel
 from .core.spectrum import transposed
 from .kernels import Kernel
 from .options import Options
 from .privacy.ledger import Ledger
 from .samples import first_bad_row
+from .solvers.sums.clusters import LEAST_CLUSTER
 
 Array = Any
 
@@ -43,39 +43,28 @@ EXPANSIONS = ("neighborhood", "node", "landmarks")
 class Function:
     """k functions over several sets of points: coefficients (P_i, k) for each set, one offset (k,).
 
-    With `fourier` the only set holds the frequencies of random features, P / 2 of them. Functions over points may
-    have random features in addition: `frequencies` (F, M) and their coefficients (2 F, k).
+    With `fourier` the only set holds the frequencies of random features, P / 2 of them.
     """
 
     points: tuple[Array, ...]
     coefficients: tuple[Array, ...]
     offset: Array
     fourier: bool = False
-    frequencies: Array | None = None
-    feature_coefficients: Array | None = None
 
     def __call__(self, kernel: Kernel, X: Array) -> Array:
         """Values at the rows of X, (rows, k), computed in chunks, with NumPy in threads."""
         xp = aac.array_namespace(X, self.offset)
         if len(self.points) > 1 and any(kernel.far(kernel.squares(points)) for points in self.points):
             parts = zip(self.points, self.coefficients, strict=True)
-            whole = sum(Function((p,), (c,), 0.0 * self.offset)(kernel, X) for p, c in parts) - self.offset
-            return whole if self.frequencies is None else whole + self.correction(kernel, X)
+            return sum(Function((p,), (c,), 0.0 * self.offset)(kernel, X) for p, c in parts) - self.offset
         several = len(self.points) > 1
         points, coefficients = (xp.concat(x) if several else x[0] for x in (self.points, self.coefficients))
         basis = self.basis(kernel, points)
-        found = in_chunks(lambda rows: basis(rows) @ coefficients - self.offset, X, coefficients.shape[0])
-        return found if self.frequencies is None else found + self.correction(kernel, X)
+        return in_chunks(lambda rows: basis(rows) @ coefficients - self.offset, X, coefficients.shape[0])
 
     def basis(self, kernel: Kernel, points: Array) -> Callable[[Array], Array]:
         """The basis functions of one set of points, as a function of rows."""
         return partial(kernel.features, frequencies=points) if self.fourier else RowKernel(kernel, points)
-
-    def correction(self, kernel: Kernel, X: Array) -> Array:
-        """The contribution of the additional random features."""
-        assert self.frequencies is not None
-        features = partial(kernel.features, frequencies=self.frequencies)
-        return in_chunks(lambda rows: features(rows) @ self.feature_coefficients, X, 2 * self.frequencies.shape[0])
 
 
 def in_chunks(f: Callable[[Array], Array], X: Array, width: int) -> Array:
@@ -135,7 +124,7 @@ class NodeModel:
     >>> node.name, node.transform(X[:5]).shape
     ('1', (5, 2))
     >>> print(*node.contents, sep="; ")
-    90 landmarks (samples drawn from all nodes)
+    10 landmarks (means of at least 5 rows of the network); 76 landmarks (rows of the nodes)
     """
 
     def __init__(
@@ -193,6 +182,14 @@ class NodeModel:
     @property
     def span_accuracy_(self) -> float:
         return float("nan") if self.accuracy is None else self.accuracy.span
+
+    @property
+    def span_accuracy_bound_(self) -> float:
+        return float("nan") if self.accuracy is None else self.accuracy.span_bound
+
+    @property
+    def mixed_components_(self) -> list[tuple[int, ...]]:
+        return [] if self.accuracy is None else list(self.accuracy.mixed)
 
     def __repr__(self) -> str:
         return f"NodeModel({self.name!r}, {self.n_components} components over {', '.join(map(str, self.contents))})"
@@ -395,9 +392,9 @@ class NodeModels(Sequence[NodeModel]):
 
 
 LANDMARKS = {
-    "samples": "landmarks (samples drawn from all nodes)",
-    "kmeans": f"landmarks (means of at least {LEAST_CLUSTER} rows of one node)",
-    "gaussian": "landmarks (drawn from a Gaussian, nobody's rows)",
+    "means": f"landmarks (means of at least {LEAST_CLUSTER} rows of the network)",
+    "rows": "landmarks (rows of the nodes)",
+    "synthetic": "landmarks (drawn from noisy sums, nobody's rows)",
     "points": "landmarks (points given to all nodes)",
     "earlier": "landmarks (of the earlier run that was resumed)",
     RANDOM_FEATURES: "frequencies (drawn from a seed)",
@@ -416,11 +413,6 @@ def _make(answer: Answer, b: int, expansion: str, options: Options, features: Fe
     noise = " with noise" if options.exchange_noise and len(block.network) > 1 else ""
     if m:
         functions["landmarks"] = _fold(answer, centering, own, w[:m, :], [], [])
-        if answer.correction is not None:
-            plain, more = functions["landmarks"], answer.correction
-            functions["landmarks"] = replace(
-                plain, offset=plain.offset + more.offset, frequencies=more.frequencies, feature_coefficients=more.coefficients
-            )  # fmt: skip
     if answer.sites is not None and answer.z is not None and expansion != "landmarks":
         sites = answer.sites
         rows = block.near_sizes[b]
@@ -433,7 +425,7 @@ def _make(answer: Answer, b: int, expansion: str, options: Options, features: Fe
         sets += [(f"samples of node {name}{noise}", True) for name in names]
     held = expansion if expansion in functions else "landmarks"
     beside = functions[held].points[1 if m else 0 :]
-    contents = _held_landmarks(answer, noise, options.share_rows) if m else []
+    contents = _held_landmarks(answer, options.share_rows) if m else []
     # a node's own expansion stops after itself
     contents += [Held(int(p.shape[0]), what, samples) for p, (what, samples) in zip(beside, sets, strict=False)]
     return NodeModel(
@@ -442,17 +434,17 @@ def _make(answer: Answer, b: int, expansion: str, options: Options, features: Fe
     )  # fmt: skip
 
 
-def _held_landmarks(answer: Answer, noise: str, share_rows: bool) -> list[Held]:
+def _held_landmarks(answer: Answer, share_rows: bool) -> list[Held]:
     """The landmarks by kind; consecutive ones of a kind together. Those of an earlier run may be rows, if rows may leave their nodes."""
     if isinstance(answer.marks, RandomFeatures):
         return [Held(answer.marks.size // 2, LANDMARKS[RANDOM_FEATURES], False)]
     found: list[Held] = []
     for kind, count in answer.known.kinds:
-        what = LANDMARKS[kind] + (noise if kind == "samples" else "")
+        what = LANDMARKS[kind]
         if found and found[-1].what == what:
             found[-1] = replace(found[-1], rows=found[-1].rows + count)
         elif count:
-            found.append(Held(count, what, kind == "samples" or (kind == "earlier" and share_rows)))
+            found.append(Held(count, what, kind == "rows" or (kind == "earlier" and share_rows)))
     return found
 
 

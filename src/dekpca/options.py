@@ -6,23 +6,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 
 from .choices import RANDOM_FEATURES, LandmarkSource, Noise, PenaltyRule, penalty_rule
-from .core.clusters import LEAST_CLUSTER
 from .kernels import Kernel
 from .network import Network
-from .privacy.fixed_point import LARGEST_ENTRY
 
 CHECK_EVERY = 5  # iterations between two checks of the stop rule: a check goes up and down the tree
 PROJECTION_LANDMARKS = 200  # default of solver="projection"; at most a tenth of the rows
-FIRST_LANDMARKS = 100  # of the first stage of the landmark solver
+FIRST_LANDMARKS = 100  # of the first stage of the default solver
 MAX_LANDMARKS = 2500  # default limit of their growth
-SMALL_TABLE = 4096  # rows of the network up to which all are judging rows, and all may become landmarks, which makes the answer exact
+SMALL_TABLE = 4096  # rows of the network up to which all may become landmarks, which makes the answer exact
 EXACT_ROWS = 1000  # rows up to which a single node decomposes its kernel matrix
-AUTO_FEATURES = 4000  # random features do not adapt to the data, so many are needed
 
 # The paper's settings (He et al. 2025, and the authors' scripts): from iteration t on, the penalties on the own constraint and on a neighbor's.
 PAPER: dict[str, Any] = {
@@ -32,7 +30,7 @@ PAPER: dict[str, Any] = {
     "rho": ((0, 100.0, 10.0), (5, 100.0, 50.0), (10, 100.0, 100.0)),
     "init": "local",
     "normalize": True,
-    "n_landmarks": 0,
+    "landmarks": 0,
     "n_oversamples": 0,
 }
 
@@ -61,15 +59,18 @@ class Settings:
     tol: float = 1e-3
     seed: int
     diagnostics: bool = False
-    secure_sums: bool | float = False  # network sums under masks; a number is a public bound on the entries of the data
+    secure_sums: bool = False  # network sums under masks
     privacy: Any = None  # privacy.settings.Privacy: sums with noise
     resume: str | None = None  # the earlier run whose landmarks this one starts with; its nodes have them
+    owners_apart: bool = False  # a node's neighbors belong to others, who see its terms of sums in clear
 
     @classmethod
     def of(
         cls, *, rho: Any = "auto", landmarks: Any = "auto", exchange_noise: float | str = 0.0, max_iter: int = 100, **others: Any
     ) -> Settings:  # fmt: skip
         """From the parameters of users."""
+        if isinstance(landmarks, Integral):
+            others["n_landmarks"] = int(landmarks)
         return cls(
             rho=penalty_rule(rho, max_iter),
             landmarks=LandmarkSource.of(landmarks),
@@ -88,11 +89,6 @@ class Settings:
         return bool(self.secure_sums) or self.privacy is not None
 
     @property
-    def largest_entry(self) -> float:
-        """A public bound on the entries of the data, by which secure sums are scaled."""
-        return LARGEST_ENTRY if isinstance(self.secure_sums, bool) else float(self.secure_sums)
-
-    @property
     def anchored(self) -> bool:
         """Whether z is updated from its previous value (the proximal update) or computed from scratch (the paper's)."""
         return self.update == "proximal"
@@ -100,10 +96,15 @@ class Settings:
     @property
     def iterates(self) -> bool:
         """Whether the projection solver is requested, by name or by a setting that only it has."""
-        if self.solver != "auto":
-            return self.solver == "projection"
-        landmarks_only = self.n_landmarks != 0 and self.init == "landmarks" and self.centering != "local"
-        return not landmarks_only or not self.anchored or self.diagnostics
+        return asks_to_iterate(self, self.n_landmarks)
+
+
+def asks_to_iterate(given: Any, n_landmarks: Any) -> bool:
+    """Whether settings or parameters ask for the projection solver, by name or by a setting that only it has."""
+    if given.solver != "auto":
+        return given.solver == "projection"
+    landmarks_only = n_landmarks != 0 and given.init == "landmarks" and given.centering != "local"
+    return not landmarks_only or given.update != "proximal" or given.diagnostics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,9 +176,10 @@ def check_rows_stay(settings: Settings) -> None:
         raise ValueError(
             f"solver='projection' with share_rows=False: its nodes exchange rows; use solver='landmarks', {remedy}"
         )
-    if not settings.share_rows and settings.landmarks.kind == "samples":
+    if settings.exchange_noise and not settings.iterates:
         raise ValueError(
-            f"landmarks='samples' with share_rows=False: samples are rows; use landmarks='auto' or 'kmeans', {remedy}"
+            "exchange_noise is for rows that neighbors exchange, but the default solver tells sums only; use solver='projection', "
+            "or privacy= for sums with noise"
         )
 
 
@@ -197,7 +199,7 @@ def check_resume(settings: Settings) -> None:
     taken = {
         "solver='projection'": settings.iterates,
         f"landmarks={settings.landmarks.kind!r}": settings.landmarks.kind in ("points", RANDOM_FEATURES),
-        f"n_landmarks={settings.n_landmarks}": settings.n_landmarks != "auto",
+        f"landmarks={settings.n_landmarks}": settings.n_landmarks != "auto",
         "privacy": settings.privacy is not None,
     }
     for what, given in taken.items():
@@ -216,7 +218,7 @@ def _settle_landmarks(options: Options, settings: Settings, network: Network, si
     if source.points is not None:
         m = len(source.points)
     elif options.random_features:
-        m = AUTO_FEATURES if n_landmarks == "auto" else n_landmarks + n_landmarks % 2  # cos and sin
+        m = int(n_landmarks) + int(n_landmarks) % 2  # cos and sin
     elif n_landmarks != "auto":
         m = n_landmarks if options.privacy is not None else min(n_landmarks, total)  # the number of rows is secret
     elif options.solver == "projection":
@@ -224,18 +226,10 @@ def _settle_landmarks(options: Options, settings: Settings, network: Network, si
     else:
         grow = True
         if options.max_landmarks == MAX_LANDMARKS and total <= SMALL_TABLE and options.share_rows:
-            with_means = total + total // LEAST_CLUSTER  # all rows, in addition to the means of clusters
-            options = replace(options, max_landmarks=max(MAX_LANDMARKS, with_means))
+            options = replace(options, max_landmarks=2 * total)  # all rows, in addition to the means of clusters
         m = min(max(FIRST_LANDMARKS, 4 * options.n_components), options.max_landmarks)
-    if options.solver == "projection" and source.kind == "auto":
-        source = LandmarkSource("samples")
     if not alone:
         check_rows_stay(settings)
-    if source.kind == "kmeans" and not alone and m and not (sizes >= LEAST_CLUSTER).any():
-        raise ValueError(
-            f"landmarks='kmeans': no node has the {LEAST_CLUSTER} rows that a cluster needs, the largest has {sizes.max()}; "
-            "use larger nodes or another kind of landmarks"
-        )
     m = 0 if alone else m
     centering = options.centering
     if not alone:
@@ -244,14 +238,14 @@ def _settle_landmarks(options: Options, settings: Settings, network: Network, si
         centering = "local"  # a node with all rows has the exact mean
     if options.update == "paper" and m:
         raise ValueError(
-            f"update='paper' with {m} landmarks: the paper's iteration knows none; set n_landmarks=0 (dekpca.PAPER has all of its settings)"
+            f"update='paper' with {m} landmarks: the paper's iteration knows none; set landmarks=0 (dekpca.PAPER has all of its settings)"
         )
     return replace(options, n_landmarks=m, landmarks=source, grow=grow, centering=centering)
 
 
 def _remedy(options: Options, m: int) -> str:
     if options.solver == "landmarks" or m:
-        return " or raise n_landmarks"
+        return " or raise landmarks"
     return ", or give the nodes more samples" + (", or use landmarks" if options.update != "paper" else "")
 
 
@@ -263,14 +257,16 @@ def _check_landmarks(options: Options, m: int) -> None:
     if m:
         return
     if options.solver != "projection":
-        raise ValueError("solver='landmarks' with n_landmarks=0: it has nothing to work with; set n_landmarks above 0")
+        raise ValueError(
+            "landmarks=0: the default solver has nothing to work with; give landmarks='auto' or a number above 0"
+        )
     if options.centering == "global":
         raise ValueError(
-            "centering='global' with n_landmarks=0: the landmarks carry the network's mean; set n_landmarks above 0, or centering to 'local' or None"
+            "centering='global' with landmarks=0: the landmarks carry the network's mean; set landmarks above 0, or centering to 'local' or None"
         )
     if options.init == "landmarks":
         raise ValueError(
-            "init='landmarks' with n_landmarks=0: there is nothing to start from; set init to 'local' or 'random'"
+            "init='landmarks' with landmarks=0: there is nothing to start from; set init to 'local' or 'random'"
         )
 
 

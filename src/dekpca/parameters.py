@@ -42,9 +42,8 @@ CONSTRAINTS: dict[str, Any] = {
     "init": [StrOptions({"landmarks", "random", "local"})],
     "rho": "no_validation",  # choices.penalty_rule has better messages
     "n_oversamples": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
-    "n_landmarks": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
     "max_landmarks": [Interval(Integral, 1, None, closed="left")],
-    "landmarks": [StrOptions({"auto", "samples", "kmeans", "gaussian", RANDOM_FEATURES}), "array-like"],
+    "landmarks": [StrOptions({"auto", RANDOM_FEATURES}), Interval(Integral, 0, None, closed="left"), "array-like"],
     "share_rows": ["boolean"],
     "missing": [StrOptions({"error", "mean"})],
     "standardize": ["boolean"],
@@ -58,7 +57,7 @@ CONSTRAINTS: dict[str, Any] = {
     "copy_X": ["boolean"],
     "device": [str, None],
     "memory_limit": [Interval(Integral, 1, None, closed="left"), str, None],
-    "secure_sums": ["boolean", Interval(Real, 0, None, closed="neither")],
+    "secure_sums": ["boolean"],
     "privacy": [dict, None],
     "random_state": ["random_state"],
     "diagnostics": ["boolean"],
@@ -83,7 +82,6 @@ class Parameters:
     init: str = "landmarks"
     rho: Any = "auto"
     n_oversamples: int | str = "auto"
-    n_landmarks: int | str = "auto"
     max_landmarks: int = MAX_LANDMARKS
     landmarks: Any = "auto"
     share_rows: bool = True
@@ -99,7 +97,7 @@ class Parameters:
     copy_X: bool = True
     device: str | None = None
     memory_limit: int | str | None = None
-    secure_sums: bool | float = False
+    secure_sums: bool = False
     privacy: Mapping[str, Any] | None = None
     random_state: Any = None
     diagnostics: bool = False
@@ -168,7 +166,7 @@ class Parameters:
         if self.source.kind == RANDOM_FEATURES:
             self._check_random_features()
         _ = self.rule, self.noise
-        if self.privacy is not None or self.secure_sums is not False:
+        if self.privacy is not None or self.secure_sums:
             self._check_private()
 
     def _check_private(self) -> None:
@@ -207,9 +205,12 @@ class Parameters:
             self.kernel, self.gamma, self.degree, self.coef0, self.kernel_params, self.normalize, features.count
         )
         source = self.source if self.source.points is None else LandmarkSource.of(self._points(features))
-        sealed, n_landmarks = self.privacy is not None or bool(self.secure_sums), _count(self.n_landmarks)
-        if self.privacy is not None and n_landmarks == "auto":
-            n_landmarks = FEATURES if source.kind == RANDOM_FEATURES else POINTS
+        sealed, private = self.privacy is not None or bool(self.secure_sums), self.privacy is not None
+        n_landmarks = int(self.landmarks) if isinstance(self.landmarks, Integral) else "auto"
+        if private and source.kind == "auto":
+            source, n_landmarks = LandmarkSource("synthetic"), POINTS if n_landmarks == "auto" else n_landmarks
+        elif source.kind == RANDOM_FEATURES:
+            n_landmarks = min(FEATURES, int(self.max_landmarks)) if private else int(self.max_landmarks)
         return Settings(
             n_components=int(self.n_components),
             n_oversamples=_count(self.n_oversamples),
@@ -220,7 +221,7 @@ class Parameters:
             centering=self.centering,  # type: ignore[arg-type]
             init=self.init,  # type: ignore[arg-type]
             rho=self.rule,
-            n_landmarks=n_landmarks,
+            n_landmarks=n_landmarks,  # type: ignore[arg-type]
             landmarks=source,
             max_landmarks=int(self.max_landmarks),
             share_rows=bool(self.share_rows),
@@ -231,7 +232,7 @@ class Parameters:
             tol=float(self.tol),
             seed=seed,
             diagnostics=bool(self.diagnostics),
-            secure_sums=self.secure_sums,
+            secure_sums=bool(self.secure_sums),
             privacy=None if self.privacy is None else Privacy.of(self.privacy).with_columns(features),
         )
 
@@ -251,10 +252,6 @@ class Parameters:
         if (counts > 1).any():
             row = int(first[counts > 1][0])
             raise ValueError(f"landmarks: row {row} comes {counts[counts > 1][0]} times; give each point once")
-        if self.n_landmarks not in ("auto", len(points)):
-            raise ValueError(
-                f"n_landmarks={self.n_landmarks}, but landmarks are {len(points)} points; leave it at 'auto'"
-            )
         return points
 
 

@@ -116,7 +116,7 @@ def make_plan(
         nodes, sizes = range(len(parts)), part_sizes(parts)
     options = settle(settings, network, sizes)
     if parameters.expansion == "landmarks" and not options.n_landmarks:
-        why = "on a network of one node" if len(network) == 1 else "with n_landmarks=0"
+        why = "on a network of one node" if len(network) == 1 else "with landmarks=0"
         raise ValueError(
             f"expansion='landmarks' {why}: there are no landmarks to expand in; use solver='landmarks', or expansion='node'"
         )

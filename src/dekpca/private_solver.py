@@ -18,11 +18,11 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.special import ndtri
 
+from .accuracy import Accuracy, mixed_groups
 from .answer import Answer
 from .block import Block, FlatRows
 from .collectives import network_sum
 from .core import landmarks
-from .core.accuracy import UNKNOWN, Accuracy
 from .core.centering import Columns
 from .core.landmarks import Landmarks, RandomFeatures
 from .kernels import Kernel, row_tiles, uniform
@@ -40,6 +40,7 @@ LINEAR = 10  # linear components of the Gaussian, at most; noise drowns the othe
 ABOVE_NOISE = 1.2  # times the largest eigenvalue of noise alone: a linear component below is noise
 PUSHED = 6.0  # variances of noise: so much of the squared distance of two eigenvalues may be noise
 MIXED = 0.5  # sin^2 of two components of which nothing tells which is which
+UNKNOWN = 1.0  # the error of a span without an estimate
 REST = 128  # random features of what the landmarks miss; fewer make it look larger, more drown in noise
 LEAST_EIGENVALUE = 1e-7  # of the landmarks' kernel matrix, relative to the largest: below it a coordinate is mostly rounding, and left out
 
@@ -115,8 +116,9 @@ def solve(block: Block, options: Options, known: Known) -> Script:
     found = Components.unpack(np.asarray(told, dtype=np.float64), k, rank)
     known.mean = block.array(found.mean * np.sqrt(size)) if options.centering else None
     weights = block.array(found.directions)
-    about = Accuracy.of(found.errors, found.error, found.near, options.tol, "private" if embedding else UNSEEN)
-    known.stages.append((marks.size, about.error))
+    mixed = mixed_groups(found.near[:, :k])
+    about = Accuracy.of(found.errors, found.error, found.error, mixed, "private" if embedding else UNSEEN)
+    known.stages.append((marks.size, about.error, about.bound))
     return Answer(
         block=block, known=known, kernel=kernel, marks=marks, sites=None, w=np.broadcast_to(weights[None], (block.n_nodes, *weights.shape)), z=None,
         eigenvalues=block.array(found.values * size), trace=block.array([found.trace * size])[0], n_iter=1, runs=[("converged", 0)], history={},

@@ -12,26 +12,28 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from . import landmark_solver, private_solver
-from .answer import landmark_answer, separated_answer, whole_answer
+from . import private_solver
+from .answer import separated_answer, sums_answer, whole_answer
 from .backends import backend_for
-from .block import Block, FlatRows, pad_rows
+from .block import Block, pad_rows
 from .collectives import network_sum
 from .core import consensus, landmarks, ritz, stopping
-from .core.centering import BadColumn, Columns, filled
-from .core.chunks import by_nodes, chunks_of, row_bytes, summed
+from .core.centering import filled
+from .core.chunks import by_nodes, row_bytes, summed
 from .core.consensus import Estimate, Iterate, Penalties
 from .core.landmarks import node_random
-from .core.spectrum import sane, to_numpy, transposed
+from .core.spectrum import sane, transposed
 from .core.stopping import CONVERGED, DIVERGED, GO_ON, INTERRUPTED, VERDICTS
 from .features import feature_answer
-from .judging import EXTRA_COLUMNS
-from .kernels import Kernel
-from .landmark_supply import Supply, without_redundant
 from .messages import Broadcast, Checkpoint, Exchange, NeighborBroadcast, Script
 from .options import CHECK_EVERY, Options
 from .privacy.errors import PublicError
+from .rounds import Transcript, run_rounds
+from .solvers import sums
+from .solvers.sums.columns import prepared
+from .solvers.sums.moments import EXTRA
 from .space import Coordinates, Known, Space, build_space, by_slot, deflate, with_noise
+from .sums_input import landmark_options, rows_of, sums_options
 
 Array = Any
 
@@ -69,30 +71,22 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
     known: Known
     state: Any
     known, state = resume or (Known(options.kernel.gamma), None)
+    if options.landmarks.points is not None and not resume:
+        yield from compare_landmarks(block, options)
     if options.privacy is not None:
-        if options.landmarks.points is not None:
-            yield from compare_landmarks(block, options)
         return (yield from private_solver.solve(block, options, known))
-    if options.impute:
-        if known.fill is None:
-            known.fill = yield from column_means(block)
-        block = replace(block, samples=filled(block.samples, known.fill))
-    if options.standardize:
-        if known.columns is None:
-            known.columns = yield from column_scales(block)
-        block = replace(block, samples=known.columns.standardized(block.samples) * block.mask[..., None])
+    if options.solver != "projection" and not options.random_features:
+        transcript = Transcript()
+        found = yield from run_rounds(block, sums.solve(rows_of(block, options), sums_options(options)), transcript)
+        return sums_answer(block, options, known, found, transcript)
+    if not resume:
+        yield from prepare(block, options, known)
+    block = with_columns(block, known)
     if resume:
         coordinates = Coordinates.of(block, options, known)
         if state.verdict == INTERRUPTED:  # that stop has served the request
             state = replace(state, verdict=GO_ON)
     else:
-        if options.gamma_by_variance:
-            known.gamma = yield from variance_gamma(block, options.kernel)
-        if options.solver != "projection" and not options.random_features:
-            if options.landmarks.points is not None:
-                yield from compare_landmarks(block, options)
-            found = yield from landmark_solver.solve(block, options, known)
-            return landmark_answer(block, options, known, found)
         coordinates = yield from meet(block, options, known)
     if options.random_features:
         return (yield from feature_answer(block, options, known, coordinates, state))
@@ -130,39 +124,36 @@ def program(block: Block, options: Options, resume: tuple[Known, Any] | None = N
 
 
 # ---------------------------------------------------------------------- set-up: messages that are sent once
-def column_means(block: Block) -> Script:
-    """Mean of the present values of each column over all nodes; raises if there are none."""
-    xp = aac.array_namespace(block.samples)
-    there = ~xp.isnan(block.samples)
-    total = xp.sum(xp.where(there, block.samples, xp.zeros_like(block.samples)), axis=(0, 1))
-    count = xp.sum(xp.astype(there, block.samples.dtype) * block.mask[..., None], axis=(0, 1))
-    bound = max(block.data_bound(), block.data_bound(0))
-    found = yield from network_sum(block, "columns", xp.concat([total, count]), bound=bound)
-    total, count = found[: total.shape[0]], found[total.shape[0] :]
-    empty = np.flatnonzero(to_numpy(count) == 0)
-    if len(empty):
-        raise BadColumn(int(empty[0]), "has no value at any node, so missing='mean' has none to put; drop it")
-    return total / count
+def prepare(block: Block, options: Options, known: Known) -> Script:
+    """Missing values, scales of columns and gamma, for a program that iterates."""
+    if not (options.impute or options.standardize or options.gamma_by_variance):
+        return
+    rounds = prepared(
+        rows_of(block, options),
+        options.kernel,
+        options.impute,
+        options.standardize,
+        options.gamma_by_variance,
+        options.sealed,
+    )
+    first = yield from run_rounds(block, rounds, Transcript())
+    known.fill, known.columns, known.gamma = first.fill, first.columns, first.kernel.gamma
 
 
-def column_scales(block: Block) -> Script:
-    """Mean and standard deviation of each column over all nodes; two sums, for the accuracy of the second."""
-    count = int(block.sizes.sum())
-    mean = (yield from network_sum(block, "columns", column_sums(block), bound=block.data_bound())) / count
-    squares = yield from network_sum(block, "columns", column_sums(block, mean), bound=4 * block.data_bound(2))
-    variance = squares / count
-    bad = np.flatnonzero(~np.isfinite(to_numpy(variance)))
-    if len(bad):
-        text = f"is too large to standardize: its squares overflow {block.samples.dtype}; scale it down, or use dtype='float64'"
-        raise BadColumn(int(bad[0]), text)
-    return Columns.of(mean, variance)
+def with_columns(block: Block, known: Known) -> Block:
+    """The block with missing values filled and columns standardized, as `known` says."""
+    if known.fill is not None:
+        block = replace(block, samples=filled(block.samples, known.fill))
+    if known.columns is not None:
+        block = replace(block, samples=known.columns.standardized(block.samples) * block.mask[..., None])
+    return block
 
 
 def meet(block: Block, options: Options, known: Known) -> Script:
     """Agree on landmarks, mean and start, and send the samples to the neighbors. Returns the landmark coordinates of the own samples."""
     sent = with_noise(block, options)
     if options.n_landmarks and not options.random_features:
-        known.points = yield from agree_on_landmarks(block, options, known, sent)
+        known.points = yield from agree_on_landmarks(block, options, known)
     coordinates = Coordinates.of(block, options, known)
     if options.n_landmarks:
         yield from learn_directions(block, options, known, coordinates)
@@ -183,52 +174,13 @@ def compare_landmarks(block: Block, options: Options) -> Script:
         )
 
 
-def agree_on_landmarks(block: Block, options: Options, known: Known, sent: Array) -> Script:
-    """The landmarks (m, M), the same at every node, without redundant ones: given to all nodes, or samples or cluster means of the nodes."""
-    rows = FlatRows(block, block.samples)
-    sent_rows = rows if sent is block.samples else FlatRows(block, sent)
-    if options.landmarks.points is not None:
-        yield from compare_landmarks(block, options)
-    supply = Supply(block, options, rows, sent_rows)
-    ((kind, points),) = (yield from supply.more(options.n_landmarks)).items()
-    if known.columns is not None and kind == "points":
-        points = known.columns.standardized(points)
-    if points.shape[0]:
-        none = landmarks.Landmarks.none(rows.X)
-        points, _ = yield from without_redundant(block, known.kernel(options), none, points)
-    if not points.shape[0]:
-        raise ValueError("no landmarks came out; raise n_landmarks, or use another kind of landmarks")
-    known.kinds.append((kind, int(points.shape[0])))
-    return points
-
-
-def variance_gamma(block: Block, kernel: Kernel) -> Script:
-    """gamma="scale", by the variance of all entries; two sums, for the accuracy of the second."""
-    xp = aac.array_namespace(block.samples)
-    entries = int(block.sizes.sum()) * block.samples.shape[2]
-    width = block.samples.shape[2]
-    mine = xp.reshape(xp.sum(column_sums(block)), (1,))
-    total = yield from network_sum(block, "scale", mine, bound=width * block.data_bound())
-    mine = xp.reshape(xp.sum(column_sums(block, total[0] / entries)), (1,))
-    squares = yield from network_sum(block, "scale", mine, bound=4 * width * block.data_bound(2))
-    return kernel.scaled(block.samples.shape[2], float(squares[0]) / entries)
-
-
-def column_sums(block: Block, less: Array | None = None) -> Array:
-    """(M,) the sum of each column over the rows of the block, or of its squared difference from `less`."""
-    X = FlatRows(block, block.samples).X
-    xp = aac.array_namespace(X)
-
-    def part(rows: slice) -> tuple[Array]:
-        total = xp.zeros((X.shape[1],), dtype=X.dtype, device=aac.device(X))
-        for chunk in chunks_of(rows.stop - rows.start, 4 * row_bytes(X), X):
-            some = X[rows.start + chunk.start : rows.start + chunk.stop, :]
-            if less is not None:
-                some = (some - less) ** 2
-            total = total + xp.sum(some, axis=0)
-        return (total,)
-
-    return summed(part, X.shape[0], X)[0]
+def agree_on_landmarks(block: Block, options: Options, known: Known) -> Script:
+    """The landmarks (m, M), the same at every node, without redundant ones: given to all nodes, or centres of clusters of all rows."""
+    marks = yield from run_rounds(
+        block, sums.choose_landmarks(rows_of(block, options), landmark_options(options, known)), Transcript()
+    )
+    known.kinds.extend(marks.kinds)
+    return marks.points.points
 
 
 def learn_directions(block: Block, options: Options, known: Known, coordinates: Coordinates) -> Script:
@@ -243,7 +195,7 @@ def learn_directions(block: Block, options: Options, known: Known, coordinates: 
         known.mean = total / float(block.sizes.sum())
     if options.random_features or options.init != "landmarks":
         return
-    keep = min(m, options.n_columns + EXTRA_COLUMNS)  # the extra ones are for the estimate of accuracy (judging.py)
+    keep = min(m, options.n_columns + EXTRA)  # the extra ones are for the estimate of accuracy
 
     def directions(packed: Array) -> Array:
         scale = float(block.sizes.sum()) * xp.max(known.kernel(options).diagonal(known.points))

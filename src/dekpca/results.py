@@ -11,19 +11,24 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from . import progress
+from .accuracy import Accuracy
 from .answer import Answer
 from .choices import RANDOM_FEATURES
-from .core.accuracy import Accuracy
 from .core.centering import BadColumn
 from .core.spectrum import to_numpy
-from .network import Network
+from .network import Network, listing
 from .node_model import NodeModels
 from .parameters import Parameters
 from .plan import Engine, Outcome, Plan
 from .privacy.ledger import Entry, Ledger
 from .private_solver import planned
 
+SEEN = 1e-6  # of the variance: components that leave less of it are all that the rows have
 FLAT = 0.01  # a first component that explains less causes a warning
+
+
+class MixedComponentsWarning(UserWarning):
+    """Components with nearly equal eigenvalues cannot be told apart: `mixed_components_`."""
 
 
 class NarrowKernelWarning(UserWarning):
@@ -94,8 +99,21 @@ class Result:
         return np.nan if self.estimate is None else self.estimate.span
 
     @property
+    def span_accuracy_bound(self) -> float:
+        return np.nan if self.estimate is None else self.estimate.span_bound
+
+    @property
+    def mixed_components(self) -> list[tuple[int, ...]]:
+        return [] if self.estimate is None else list(self.estimate.mixed)
+
+    @property
+    def missing_components(self) -> list[int]:
+        """Components that the data does not have, counted from 0: their eigenvalue is zero."""
+        return np.flatnonzero(to_numpy(self.eigenvalues) <= 0).tolist()
+
+    @property
     def accurate(self) -> bool:
-        """Whether the estimated error is at most `tol`, or there is no estimate."""
+        """Whether the bound on the error is at most `tol`, or there is no estimate."""
         return self.estimate is None or self.estimate.meets(self.parameters.tol)
 
     @property
@@ -108,7 +126,7 @@ class Result:
 
     @property
     def converged(self) -> bool:
-        return self._first.converged and self.accurate
+        return self._first.converged and self.accurate and not self.missing_components
 
     @property
     def gamma(self) -> float:
@@ -134,8 +152,16 @@ class Result:
         found: list[Warning] = []
         if not self._first.converged:
             found.append(ConvergenceWarning(self._not_converged(self._first.runs)))
-        if self.estimate is not None and not self.accurate:
+        if self.missing_components:
+            found.append(ConvergenceWarning(self._zero()))
+        if (
+            self.estimate is not None
+            and not self.accurate
+            and len(self.missing_components) < self.parameters.n_components
+        ):
             found.append(ConvergenceWarning(self._inaccurate(self.estimate)))
+        if self.estimate is not None and self.estimate.mixed and self.accurate:
+            found.append(MixedComponentsWarning(self._mixed(self.estimate)))
         if self._narrow:
             found.append(NarrowKernelWarning(self._too_narrow()))
         return found
@@ -168,17 +194,17 @@ class Result:
     def _inaccurate(self, estimate: Accuracy) -> str:
         """The estimated accuracy, what limited it, and what to do."""
         given, options = self.parameters, self.plan.options
-        k, m = given.n_components, self.n_landmarks
+        m = self.n_landmarks
         message = (
-            f"the components are estimated to be less accurate than tol={given.tol:g} asks for: squared sine {estimate.error:.2g} of the largest "
-            f"angle between their span and that of central kernel PCA (span_accuracy_ {estimate.span:.4f})"
+            f"the components may be less accurate than tol={given.tol:g} asks for: squared sine of the largest angle between their span and that of "
+            f"central kernel PCA {estimate.error:.2g}, at most {estimate.bound:.2g} (span_accuracy_ {estimate.span:.4f})"
         )
         if options.privacy is not None:
             message += f", with epsilon={options.privacy.epsilon:g} and rank {options.privacy.rank}; `dekpca privacy` plans with more rows or others"
         elif options.solver == "projection":
             message += f", with {m} landmarks; use solver='auto', or more landmarks"
         elif not options.grow:
-            message += f", with {m} landmarks; use n_landmarks='auto', or more of them"
+            message += f", with {m} landmarks; use landmarks='auto', or more of them"
         elif m >= options.max_landmarks:
             message += (
                 f", with {m} landmarks, the limit that max_landmarks={options.max_landmarks} sets; raise it, or tol"
@@ -186,17 +212,40 @@ class Result:
         elif given.memory_limit is not None and options.share_rows:
             message += f", with {m} landmarks, as many as memory_limit={given.memory_limit!r} allows; raise it, or tol"
         else:
-            message += (
-                f", with {m} landmarks, where landmarks={given.landmarks!r} has no more that would help; raise tol"
-            )
-            message += "" if given.source.kind == "auto" else ", or use landmarks='auto'"
+            message += f", with {m} landmarks; where the rest is, no clusters of enough rows are left; raise tol"
         if options.grow and not options.share_rows and self.plan.sizes.sum() > m:
             message += ", or use share_rows=True, if rows may leave their nodes"
         if given.kernel in ("rbf", "laplacian"):
             message += ", or lower gamma: a wider kernel needs fewer landmarks"
-        if any(last > k for _, last in estimate.groups()):
-            message += f". Eigenvalues {k} and {k + 1} lie close: another n_components may be easier to find"
-        return message
+        return message + (f". {self._mixed(estimate)}" if estimate.mixed else "")
+
+    def _mixed(self, estimate: Accuracy) -> str:
+        """Which components cannot be told apart."""
+        values = to_numpy(self.eigenvalues)
+        texts = []
+        for group in estimate.mixed:
+            names, sizes = listing(str(i + 1) for i in group), listing(f"{values[i]:.6g}" for i in group)
+            texts.append(f"components {names} cannot be told apart (eigenvalues {sizes})")
+        return "; ".join(texts) + ": their span is right, but each may be any mixture of them"
+
+    def _zero(self) -> str:
+        """Which components the data does not have."""
+        k, there = self.parameters.n_components, self.parameters.n_components - len(self.missing_components)
+        if there and self.n_landmarks and float(self.explained_variance_ratio.sum()) < 1 - SEEN:
+            m, remedy = (
+                self.n_landmarks,
+                "" if self.plan.options.share_rows else ", or use share_rows=True, if rows may leave their nodes",
+            )
+            zero = f"components {there + 1} to {k} are zero"
+            return (
+                f"{zero}: there are {m} landmarks, which see {there} dimensions of the rows; lower n_components{remedy}"
+            )
+        if there:
+            return f"components {there + 1} to {k} are zero: in feature space the rows span {there} dimensions; lower n_components"
+        return (
+            "all components are zero, so that transform gives zeros: all rows are alike, or the kernel is so narrow that the landmarks see nothing "
+            f"of them (gamma={self.gamma:.3g}); use another gamma, or share_rows=True if rows may leave their nodes"
+        )
 
     @property
     def _narrow(self) -> bool:
@@ -245,6 +294,6 @@ def _history(outcome: Outcome) -> dict[str, Any]:
         if name == "residual":
             history["residual_by_node"] = by_node
     stages = answers[0].known.stages
-    history["landmarks"] = np.array([m for m, _ in stages], dtype=np.int64)
-    history["error"] = np.array([error for _, error in stages])
+    history["landmarks"] = np.array([m for m, *_ in stages], dtype=np.int64)
+    history["error"], history["bound"] = (np.array([stage[i] for stage in stages]) for i in (1, 2))
     return history

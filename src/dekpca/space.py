@@ -38,7 +38,9 @@ class Known:
     mean: Array | None = None  # of psi over the network (m,)
     directions: Array | None = None  # where to start: principal directions in landmark coordinates (m, <= k)
     landmark_values: Array | None = None  # and their eigenvalues
-    stages: list[tuple[int, float]] = field(default_factory=list)  # numbers of landmarks, each with its estimated error
+    stages: list[tuple[int, float, float]] = field(
+        default_factory=list
+    )  # numbers of landmarks, the estimated error of each, and its bound
     samples: Heard | None = None  # of each node and its neighbors, as sent
     rho: Array | None = None  # (B, d) penalties that the neighbors put on this node's z
     removed: list[Heard] = field(

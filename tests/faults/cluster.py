@@ -24,8 +24,8 @@ from .supervisor import Node, Nursery, until
 
 LONG = 120.0  # seconds for a run of a few seconds: machines are slow, hangs are for ever
 SETTINGS = {
-    "n_components": 2, "n_oversamples": 1, "solver": "projection", "share_rows": True, "landmarks": "kmeans", "gamma": "scale", "standardize": True,
-    "n_landmarks": 10, "max_iter": 15, "tol": 1e-2, "random_state": 0,
+    "n_components": 2, "n_oversamples": 1, "solver": "projection", "share_rows": True, "gamma": "scale", "standardize": True,
+    "landmarks": 10, "max_iter": 15, "tol": 1e-2, "random_state": 0,
 }  # fmt: skip
 
 

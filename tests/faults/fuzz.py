@@ -44,7 +44,7 @@ from dekpca.engines.peer.protocol.view_messages import pack_status
 from dekpca.engines.peer.protocol.views import Lost, Quorum, Status, View, Views, Vote
 from dekpca.engines.peer.storage.folder import RunFolder
 
-KINDS = ("landmarks", "data", "share", "view", "check", "spectrum", "values", "rho", "mean", "sketch", "accuracy")
+KINDS = ("landmarks", "data", "share", "view", "check", "spectrum", "values", "rho", "moments", "judge", "sizes")
 EDGES = (0, 1, 2, 7, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)  # fmt: skip
 TEXTS = (
     "", "a", "b", "run", "другой", "\x00", "\x1b[2J\x1b[31m", "\n{}", "%s%n", "../../etc/passwd", "x" * 300, "y" * 70_000, "9" * 5000,

@@ -38,12 +38,12 @@ def honest_files(folder: Path) -> list[bytes]:
     frame = pd.DataFrame(X, columns=[f"column {i}" for i in range(30)])
     kinds = [
         (X, {}),
-        (X, {"n_landmarks": 60}),  # with a correction by random features
+        (X, {"landmarks": 60}),
         (X, {"solver": "projection"}),
         (frame, {"standardize": True, "missing": "mean"}),
         (frame, {"solver": "projection", "standardize": True, "missing": "mean"}),
-        (X, {"solver": "landmarks", "landmarks": "kmeans"}),
-        (X, {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 60}),
+        (X, {"share_rows": False}),
+        (X, {"solver": "landmarks", "landmarks": "random-features", "max_landmarks": 60}),
         (X, {"solver": "projection", "dtype": "float32", "expansion": "node"}),
     ]
     found = []

@@ -45,7 +45,7 @@ CLOSE = 0.999  # agreement of an undisturbed run with central kernel PCA, at lea
 LANDMARKS = {"n_components": 2, "gamma": 0.1, "standardize": True, "random_state": 0, "tol": 1e-3}
 PROGRESS = 15.0  # seconds, progress_timeout
 SETTINGS = {"on_loss": "continue", "quorum": QUORUM, "progress_timeout": PROGRESS}
-PHASES = ("meeting", "columns", "landmarks", "covariance", "accuracy", "end")
+PHASES = ("meeting", "columns", "landmarks", "moments", "judge", "end")
 
 LOSSES: dict[str, Callable[..., str]] = {}
 

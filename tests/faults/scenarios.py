@@ -161,8 +161,8 @@ def kill_when_heard(kind: str, cluster: Cluster, rng: random.Random) -> str:
 
 
 KINDS = (
-    "columns", "scale", "counts", "landmarks", "mean", "covariance", "data", "rho", "share", "view", "check", "values", "spectrum", "sketch",
-    "accuracy",
+    "columns", "axes", "clusters", "landmarks", "mean", "covariance", "data", "rho", "share", "view", "check", "values", "spectrum", "moments",
+    "judge",
 )  # fmt: skip
 for _kind in KINDS:
     SCENARIOS[f"kill-{_kind}"] = partial(kill_when_heard, _kind)

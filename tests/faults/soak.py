@@ -37,7 +37,7 @@ from .supervisor import Nursery
 BETWEEN_KILLS = 20.0  # seconds, on average
 EDGES = (("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "f"), ("f", "a"), ("a", "d"))
 MODEL = {
-    "n_components": 2, "solver": "projection", "share_rows": True, "landmarks": "kmeans", "gamma": 0.05, "n_landmarks": 15, "max_iter": 150,
+    "n_components": 2, "solver": "projection", "share_rows": True, "gamma": 0.05, "landmarks": 15, "max_iter": 150,
     "tol": 0.0, "random_state": 0,
 }  # fmt: skip
 SAMPLE = 0.5  # seconds between looks at memory, threads and files

@@ -26,6 +26,7 @@ from ..estimator import DecentralizedKernelPCA, NarrowKernelWarning
 from ..files import PUBLIC, write_text
 from ..network import listing, natural_key
 from ..options import MAX_LANDMARKS
+from ..results import MixedComponentsWarning
 from . import on_ranks
 from .common import (
     NOT_CONVERGED,
@@ -75,10 +76,11 @@ def fit(
     coef0: Annotated[float, typer.Option(help="Of poly and sigmoid.")] = 1.0,
     solver: Annotated[str, typer.Option(help="auto, landmarks or projection.")] = "auto",
     landmarks: Annotated[
-        str, typer.Option(help="auto, kmeans, samples, gaussian, random-features, or a file of points.")
+        str, typer.Option(help="auto: as many as --tol needs; a number; random-features; or a file of points.")
     ] = "auto",
-    n_landmarks: Annotated[str, typer.Option(help="A number, or auto: as many as --tol needs.")] = "auto",
-    max_landmarks: Annotated[int, typer.Option(min=1, help="To which auto may grow.")] = MAX_LANDMARKS,
+    max_landmarks: Annotated[
+        int, typer.Option(min=1, help="To which auto may grow; how many random features.")
+    ] = MAX_LANDMARKS,
     share_rows: Annotated[
         bool,
         typer.Option(
@@ -152,7 +154,7 @@ def fit(
         raise ValueError("--compare is for the report; give --report FILE too")
     model = DecentralizedKernelPCA(
         n_components=components, kernel=kernel, gamma=_number_or_word(gamma, "--gamma"), degree=degree, coef0=coef0, solver=solver,
-        landmarks=_landmarks(landmarks), n_landmarks=_number_or_word(n_landmarks, "--n-landmarks", int), standardize=standardize,
+        landmarks=_landmarks(landmarks), standardize=standardize,
         max_landmarks=max_landmarks, share_rows=share_rows,
         expansion=expansion, exchange_noise=_number_or_word(exchange_noise, "--exchange-noise"), max_iter=max_iter, tol=tol, dtype=dtype,
         random_state=seed, verbose=not as_json, engine=engine,
@@ -164,6 +166,7 @@ def fit(
     with notes(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
         warnings.simplefilter("always", NarrowKernelWarning)
+        warnings.simplefilter("always", MixedComponentsWarning)
         if engine == "mpi":
             if report is not None:
                 raise ValueError("--report with --engine mpi: no rank holds all models; use --engine local")
@@ -203,6 +206,8 @@ def fit(
         "explained_variance_ratio": model.explained_variance_ratio_,
         "accuracy": [None if np.isnan(a) else a for a in model.accuracy_.tolist()],
         "span_accuracy": None if np.isnan(model.span_accuracy_) else model.span_accuracy_,
+        "span_accuracy_bound": None if np.isnan(model.span_accuracy_bound_) else model.span_accuracy_bound_,
+        "mixed_components": [[i + 1 for i in group] for group in model.mixed_components_],
         "landmarks": model.n_landmarks_,
         "privacy": None if model.privacy_ is None else model.privacy_.as_dict(),
         "answering_node": model.network_.names[model.answering_node_],
@@ -252,6 +257,8 @@ def _number_or_word(text: str | None, option: str, kind: type = float) -> Any:
 
 
 def _landmarks(text: str) -> Any:
+    if text.isdigit():
+        return int(text)
     return read(text).samples if Path(text).suffix else text
 
 
@@ -361,8 +368,8 @@ def _tell(result: dict[str, Any]) -> None:
     sent = sum(result["bytes_by_phase"].values()) / result["nodes"] / 1e6
     if result["span_accuracy"] is not None:
         out.print(
-            f"estimated agreement with central kernel PCA: {rounded_down(result['span_accuracy'])} for the span of all components "
-            f"({result['landmarks']} landmarks)",
+            f"estimated agreement with central kernel PCA: {rounded_down(result['span_accuracy'])} for the span of all components, "
+            f"at least {rounded_down(result['span_accuracy_bound'])} ({result['landmarks']} landmarks)",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
     out.print(

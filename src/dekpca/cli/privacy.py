@@ -62,7 +62,7 @@ def privacy(
     asked = asked.with_columns(Features(X.shape[1]))
     scaled = X if asked.ranges is None else (X - asked.ranges.mean(axis=1)) / (np.ptp(asked.ranges, axis=1) / 2)
     width = 1.0 / (X.shape[1] * float(scaled.var())) if gamma is None else gamma
-    kind = "gaussian" if synthetic else "points"
+    kind = "synthetic" if synthetic else "points"
     given = Kernel(kernel, gamma=width)
     kernel_size(given, norm)
     centering = None if uncentered else "global"

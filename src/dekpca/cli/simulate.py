@@ -59,7 +59,7 @@ def simulate(
     network: Annotated[str | None, typer.Option(help=f"Default: a ring. {TOPOLOGIES}")] = None,
     components: Annotated[int, typer.Option("--components", "-k", min=1, help="How many components.")] = 2,
     gamma: Annotated[str, typer.Option(help="A number, or scale.")] = "scale",
-    landmarks: Annotated[str, typer.Option(help="auto, kmeans, samples, gaussian or random-features.")] = "auto",
+    landmarks: Annotated[str, typer.Option(help="auto, a number, or random-features.")] = "auto",
     solver: Annotated[str, typer.Option(help="auto, landmarks or projection.")] = "auto",
     share_rows: Annotated[
         bool,
@@ -104,7 +104,8 @@ def simulate(
         issue(folder / "certs", name, 30)
     rows = np.array_split(np.random.default_rng(seed).permutation(len(X)), nodes)
     model = {
-        "n_components": components, "gamma": gamma if gamma == "scale" else float(gamma), "solver": solver, "landmarks": landmarks,
+        "n_components": components, "gamma": gamma if gamma == "scale" else float(gamma), "solver": solver,
+        "landmarks": int(landmarks) if landmarks.isdigit() else landmarks,
         "share_rows": share_rows, "max_iter": max_iter, "tol": tol, "random_state": seed,
     }  # fmt: skip
     more = {"peer_timeout": peer_timeout}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 
@@ -35,32 +35,6 @@ def node_random(seed: int, name: str, purpose: str) -> np.random.Generator:
 def shared_seed(seed: int, purpose: str) -> int:
     """A seed for numbers that all nodes draw alike."""
     return int.from_bytes(blake2b(f"{seed}\0{purpose}".encode(), digest_size=16).digest(), "little")
-
-
-def allot(sizes: np.ndarray, names: tuple[str, ...], count: int, seed: int) -> np.ndarray:
-    """How many landmarks each node gives: exactly `count` in all, each node its share of the samples rounded up or down.
-
-    The rounding is unbiased (systematic sampling in a random order of the names), so that it favours neither large nodes nor any numbers.
-    """
-    count = min(count, int(sizes.sum()))
-    if not count:
-        return np.zeros(len(names), dtype=np.int64)
-    order = _random_order(names, seed)
-    start = node_random(seed, "", "allot").random()
-    cumulative = np.concatenate([[0], np.cumsum(sizes[order])])
-    # one landmark at each tick (i + start) N / count that falls among a node's samples
-    ticks = np.floor(cumulative * (count / int(sizes.sum())) + (1 - start)).astype(np.int64)
-    ticks[-1] = ticks[0] + count  # exact in spite of rounding
-    given = np.empty(len(names), dtype=np.int64)
-    given[order] = np.diff(ticks)
-    return given
-
-
-@lru_cache(maxsize=16)
-def _random_order(names: tuple[str, ...], seed: int) -> np.ndarray:
-    """The nodes in an order that depends only on the seed and their names."""
-    codes = [blake2b(f"{seed}\0allot\0{name}".encode(), digest_size=16).digest() for name in names]
-    return np.array(sorted(range(len(names)), key=codes.__getitem__))
 
 
 def digest(points: np.ndarray) -> np.ndarray:
@@ -154,8 +128,8 @@ class Offered:
     left: Array
     factor: Array | None
 
-    def independent(self, least: float) -> np.ndarray:
-        """Indices of the points without redundant ones, by pivoted Cholesky: the largest pivot first."""
+    def independent(self, least: float, most: int) -> np.ndarray:
+        """Indices of the points without redundant ones, at most `most`, by pivoted Cholesky: the largest pivot first."""
         n = int(self.gram.shape[0])
         xp = aac.array_namespace(self.gram)
         size = max(float(xp.max(xp.linalg.diagonal(self.gram))), 0.0) if n else 0.0
@@ -170,10 +144,11 @@ class Offered:
         enough = max(least * size, 1e-300)
         if not n or float(xp.max(xp.linalg.diagonal(self.left))) <= enough:  # LAPACK does not test the first pivot
             return np.zeros(0, dtype=np.int64)
-        if self.factor is not None and float(xp.min(xp.linalg.diagonal(self.factor))) ** 2 > enough:
+        if n <= most and self.factor is not None and float(xp.min(xp.linalg.diagonal(self.factor))) ** 2 > enough:
             return np.arange(n)  # none is redundant: no pivoting is needed, which is far faster
-        _, order, rank, _ = dpstrf(spectrum.to_numpy(self.left), tol=enough, lower=1)
-        return order[:rank] - 1
+        later = 1.0 / (1.0 + 1e-6 * np.arange(n))  # of equal pivots the first, whatever the rounding
+        _, order, rank, _ = dpstrf(spectrum.to_numpy(self.left) * np.outer(later, later), tol=enough, lower=1)
+        return order[: min(rank, most)] - 1
 
 
 class RowKernel:

@@ -145,3 +145,18 @@ def _whitener(square: Array) -> Array:
     keep = values > square.shape[0] * 10 * eps(square)
     root = xp.where(keep, 1.0 / xp.sqrt(xp.where(keep, values, xp.ones_like(values))), xp.zeros_like(values))
     return unit[:, None] * basis * root[None, :]
+
+
+def whitener(squares: np.ndarray) -> np.ndarray:
+    """W (p, q) with W' squares W = 1; directions that are rounding are dropped."""
+    size = np.sqrt(np.maximum(np.diagonal(squares), 0.0))
+    unit = np.where(size > 0, 1.0 / np.where(size > 0, size, 1.0), 0.0)
+    values, basis = np.linalg.eigh(squares * unit[:, None] * unit[None, :])
+    keep = values > len(squares) * 100 * eps(squares) * max(values[-1], 0.0)
+    return unit[:, None] * basis[:, keep] / np.sqrt(values[keep])
+
+
+def span_error(a: np.ndarray, b: np.ndarray, cross: np.ndarray) -> float:
+    """sin^2 of the largest angle between the spans of A and B, from A'A, B'B and A'B."""
+    cosines = np.linalg.svd(whitener(a).T @ cross @ whitener(b), compute_uv=False)
+    return float(1.0 - min(cosines[-1], 1.0) ** 2) if len(cosines) == len(a) else 1.0

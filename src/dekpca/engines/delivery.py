@@ -226,7 +226,7 @@ class CollectiveDelivery(Delivery):
         for request in requests[1:]:
             total = total + request.value
         total = self._at_root(first.kind, total)
-        result = self._from_root(lambda: self._root_of(requests).finish(total), (first.size,))
+        result = self._from_root(lambda: self._root_of(requests).finish(total), (first.size,), first.dtype)
         self._count_up(first.kind, row_bytes(first.value, 0))
         self._count_down(first.kind, row_bytes(result, 0))
         return [result] * len(requests)
@@ -257,8 +257,8 @@ class CollectiveDelivery(Delivery):
         """The sum of the processes' values, in the process that hosts the root."""
         return value
 
-    def _from_root(self, make: Callable[[], Array], shape: tuple[int, ...]) -> Array:
-        """The array from the process that hosts the root."""
+    def _from_root(self, make: Callable[[], Array], shape: tuple[int, ...], dtype: Any = None) -> Array:
+        """The array from the process that hosts the root; of `dtype` on the host or, without one, of the dtype and device of the samples."""
         return make()
 
     def _from_all(self, kind: str, rows: Array, owners: np.ndarray, counts: np.ndarray) -> tuple[Array, np.ndarray]:

@@ -30,8 +30,13 @@ from .tree import over_tree
 
 # The part of the program that begins with a message of this kind, or with a checkpoint; "meeting" comes first.
 PARTS = {
-    "landmarks": "landmark coordinates",
-    "fingerprint": "landmark coordinates",
+    "columns": "columns",
+    "axes": "landmarks",
+    "clusters": "landmarks",
+    "landmarks": "landmarks",
+    "fingerprint": "landmarks",
+    "moments": "moments",
+    "judge": "judging",
     "mean": "meeting",
     "covariance": "meeting",
     "data": "kernel matrices",
@@ -52,17 +57,18 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
     script = program
     if plan.options.sealed:
         blocks = plan.blocks(apart=True)
-        simulate_sealers(blocks, plan.options)
+        simulate_sealers(blocks)
         script = over_tree(program)  # the same messages as between peers
     else:
-        blocks = [flat_block(plan.parts, plan.network)] if plan.options.sums_only else plan.blocks()
+        apart = plan.options.owners_apart  # as between peers: a node's terms leave it one by one
+        blocks = [flat_block(plan.parts, plan.network)] if plan.options.sums_only and not apart else plan.blocks(apart)
     blocks = within(blocks, plan.options, plan.memory_limit)
     options, delivery = fitting(blocks, plan.options, plan.memory_limit), CollectiveDelivery(blocks)
     with keeping(plan, observer) as begin:
         return drive(blocks, options, *begin(delivery), delivery, script)
 
 
-def simulate_sealers(blocks: Sequence[Block], options: Options) -> None:
+def simulate_sealers(blocks: Sequence[Block]) -> None:
     """Each node gets its own key for this run. All keys are in one process: this simulates the messages, and protects nothing."""
     from ..privacy.masks import sealers
     from ..privacy.records import new_run
@@ -71,7 +77,7 @@ def simulate_sealers(blocks: Sequence[Block], options: Options) -> None:
         raise ValueError(
             f"secure sums of {type(blocks[0].samples).__name__}: they are integers of NumPy; give NumPy arrays"
         )
-    made = sealers(blocks[0].network.names, new_run(), options.largest_entry)
+    made = sealers(blocks[0].network.names, new_run())
     for block in blocks:
         block.sealer = made[block.names[0]]
 

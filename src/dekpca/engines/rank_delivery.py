@@ -65,14 +65,14 @@ class RankDelivery(CollectiveDelivery):
         total = np.empty_like(mine)
         self._comm.Reduce(mine, total if self.here == self._root else None, root=self._root)
         self._count_wire(kind, 1, mine.nbytes)
-        return self._on_device(total)
+        return total if isinstance(value, np.ndarray) else self._on_device(total)
 
-    def _from_root(self, make: Callable[[], Array], shape: tuple[int, ...]) -> Array:
-        result = np.empty(shape, dtype=self._dtype)
+    def _from_root(self, make: Callable[[], Array], shape: tuple[int, ...], dtype: Any = None) -> Array:
+        result = np.empty(shape, dtype=self._dtype if dtype is None else dtype)
         if self.here == self._root:
             result = np.ascontiguousarray(to_numpy(make()))
         self._comm.Bcast(result, root=self._root)
-        return self._on_device(result)
+        return self._on_device(result) if dtype is None else result
 
     def _from_all(self, kind: str, rows: Array, owners: np.ndarray, counts: np.ndarray) -> tuple[Array, np.ndarray]:
         mine, width = np.ascontiguousarray(to_numpy(rows).astype(self._dtype, copy=False)), rows.shape[1]

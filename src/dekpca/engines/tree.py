@@ -67,7 +67,8 @@ class Tree:
 
         lengths = [request.value.shape[0]] * len(self.children)
         total = yield from self._up(request.kind, request.value, self.children, lengths, plus)
-        return (yield from self.broadcast(Broadcast(request.kind, lambda: request.finish(total), (request.size,))))
+        told = Broadcast(request.kind, lambda: request.finish(total), (request.size,), request.dtype)
+        return (yield from self.broadcast(told))
 
     def gather(self, request: Gather) -> Rounds:
         """A node whose subtree has no rows sends no message up."""

@@ -425,7 +425,7 @@ def work(network: Network, rows_a_node: int, X: Array, n_landmarks: int, iterati
     n_pairs = (network.watchers.nnz + J) // 2
     uses = float(((network.degrees + 1) ** 2).sum())  # blocks of all neighborhoods
     slots = float((network.degrees + 1).sum())
-    coordinates = Work("landmark coordinates", 2.0 * J * n * m * (multiplied + m / 2), item * J * n * (M + 2 * m))
+    coordinates = Work("landmarks", 2.0 * J * n * m * (multiplied + m / 2), item * J * n * (M + 2 * m))
     meeting = Work("meeting", 2.0 * J * n * m * m, item * J * n * 3 * m)
     products = 2.0 * (n_pairs - J / 2) * n * n * (in_blocks + m)
     gram = Work("Gram blocks", products, item * (J * n * (M + m) + n_pairs * n * n))

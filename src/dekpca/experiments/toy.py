@@ -45,7 +45,7 @@ def solutions(parts: Sequence[np.ndarray], seed: int = 0) -> dict[str, list[np.n
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         ours = DecentralizedKernelPCA(
-            1, kernel="linear", network=NETWORK, centering="local", n_landmarks=0, init="local", max_iter=2000, tol=1e-8, random_state=seed
+            1, kernel="linear", network=NETWORK, centering="local", landmarks=0, init="local", max_iter=2000, tol=1e-8, random_state=seed
         ).fit_parts(parts)  # fmt: skip
     return {
         "central": [direction(baselines.central(parts, 1, kernel="linear"))],

@@ -18,7 +18,6 @@ TOTAL_BITS = (
 
 
 SMALLEST, LARGEST = 1e-280, 1e280  # bounds, so that all powers of two are normal numbers
-LARGEST_ENTRY = 1024.0  # of the data, where nothing is said: a public bound for sums of rows
 
 
 class OutOfBounds(PublicError):

@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels import Kernel
 from .errors import PublicError
-from .fixed_point import LARGEST_ENTRY, FixedPoint, OutOfBounds
+from .fixed_point import FixedPoint
 from .noise import discrete_gaussian
-from .settings import kernel_size
 
 try:
     from cryptography.hazmat.primitives import hashes
@@ -93,12 +91,11 @@ def masks_of(keys: Iterable[bytes], number: int, length: int) -> Iterator[np.nda
 class Sealer:
     """Seals what one node adds to network sums, and opens totals at the root. All nodes seal the same sums in the same order.
 
-    `keys` are the pair keys with all other nodes of the network. `largest` is a public bound on the entries of the data.
+    `keys` are the pair keys with all other nodes of the network.
     """
 
     name: str
     keys: Mapping[str, bytes]
-    largest: float = LARGEST_ENTRY
     _sealed: int = field(default=0, init=False)  # a number is used for one sum, and then never again
 
     @property
@@ -127,28 +124,6 @@ class Sealer:
             )
         return total[:-1].view(np.int64) if integers else FixedPoint(bound).decode(total[:-1], f"network sum {kind!r}")
 
-    def check_entries(self, rows: np.ndarray) -> None:
-        """Refuse rows with an entry beyond `largest`, on which the bounds of sums of rows rest. Sums of few rows could stay below them, and the
-        total over all nodes come out modulo 2^64. Missing values do not count.
-        """
-        most = max(
-            float(np.fmax.reduce(rows, axis=None, initial=0.0)), -float(np.fmin.reduce(rows, axis=None, initial=0.0))
-        )
-        if not most <= self.largest:
-            remedy = "give all nodes secure_sums=B with a B that no entry exceeds (with standardize=True also after it), or scale the columns"
-            what = f"node {self.name}: an entry of its rows is beyond {self.largest:g}, the public bound that secure_sums sets"
-            raise OutOfBounds(f"{what} (the largest is {most:.6g}); {remedy}", told=f"{what}; {remedy}")
-
-    def kernel_bound(self, kernel: Kernel, rows: np.ndarray, points: np.ndarray | None = None) -> float:
-        """A public bound on k(x, y), at least 1, for rows with entries of at most `largest`, and for k(x, p) with points that all nodes know."""
-        if kernel.is_normal or kernel.normalize:
-            return 1.0
-        self.check_entries(rows)
-        norm = self.largest * rows.shape[-1] ** 0.5
-        if points is not None and len(points):
-            norm = max(norm, float(np.linalg.norm(points, axis=1).max()))
-        return max(1.0, kernel_size(kernel, norm, "secure sums"))
-
     @staticmethod
     def noise(sigma: int, length: int) -> np.ndarray:
         """This node's share of the noise, which no other node knows: int64."""
@@ -162,14 +137,14 @@ def _integers(values: np.ndarray, bound: Any, what: str) -> np.ndarray:
     return values.view(np.uint64)
 
 
-def sealers(names: Iterable[str], run: bytes, largest: float = LARGEST_ENTRY) -> dict[str, Sealer]:
+def sealers(names: Iterable[str], run: bytes) -> dict[str, Sealer]:
     """A sealer for each node of a network that one process simulates; every node has a key of its own."""
     made = {name: RunKey.made() for name in names}
     public = {name: key.public for name, key in made.items()}
-    return {name: sealer(name, key, public, run, largest) for name, key in made.items()}
+    return {name: sealer(name, key, public, run) for name, key in made.items()}
 
 
-def sealer(name: str, own: RunKey, public: Mapping[str, bytes], run: bytes, largest: float = LARGEST_ENTRY) -> Sealer:
+def sealer(name: str, own: RunKey, public: Mapping[str, bytes], run: bytes) -> Sealer:
     """The sealer of a node that knows all public keys for this run (records.py)."""
     keys = {other: pair_key(own, name, other, key, run) for other, key in public.items() if other != name}
-    return Sealer(name, keys, largest)
+    return Sealer(name, keys)

@@ -39,9 +39,9 @@ class Privacy:
     rank : int
         Coordinates that are kept, the leading ones of the landmarks' own kernel matrix.
     norm : float or None
-        A public bound on the norm of rows; longer ones are clipped to it. For landmarks="gaussian", and kernels that are not bounded.
+        A public bound on the norm of rows; longer ones are clipped to it. For synthetic landmarks, and kernels that are not bounded.
     points_share : float
-        Of the budget, for landmarks="gaussian".
+        Of the budget, for synthetic landmarks.
     ledger, budget : path, float
         A file to which this fit is added, and the epsilon (for the same delta) at which it stops. Default: this fit's epsilon.
     ranges : pair, list of pairs, mapping or None
@@ -148,7 +148,7 @@ class Privacy:
     def releases(self, kind: str, width: int, columns: int, n_nodes: int) -> tuple[Release, ...]:
         """What a fit releases, in order: moments of rows for synthetic points, if there are any, and of `width` coordinates."""
         widths, shares = {MOMENTS: width}, {MOMENTS: 1.0}
-        if kind == "gaussian":
+        if kind == "synthetic":
             widths = {POINT_MOMENTS: columns, MOMENTS: width}
             shares = {POINT_MOMENTS: self.points_share, MOMENTS: 1.0 - self.points_share}
         return releases(self.epsilon, self.delta, widths, shares, n_nodes, self.colluding_of(n_nodes))
@@ -185,23 +185,20 @@ class Privacy:
         return epsilon_of(composed(entry.multiplier for entry in entries), self.delta)
 
 
-def kernel_size(kernel: Kernel, norm: float | None, what: str = "privacy") -> float:
+def kernel_size(kernel: Kernel, norm: float | None) -> float:
     """A public bound on k(x, x) for rows of at most this norm; an error where there is none."""
-    if kernel.is_normal or kernel.normalize:
-        return 1.0
-    if norm is None or kernel.name not in ("linear", "poly"):
+    size = kernel.largest(np.inf if norm is None else float(norm))
+    if not np.isfinite(size):
         remedy = (
             "normalize=True"
             if kernel.name not in ("linear", "poly")
             else "privacy={..., 'norm': B} (rows are clipped to it), or normalize=True"
         )
         raise PublicError(
-            f"{what} with kernel={kernel.label!r}: k(x, x) has no public bound, so one row could change a sum by any amount; give {remedy}, or use "
+            f"privacy with kernel={kernel.label!r}: k(x, x) has no public bound, so one row could change a sum by any amount; give {remedy}, or use "
             "a bounded kernel such as rbf"
         )
-    if kernel.name == "linear":
-        return float(norm) ** 2
-    return max(abs(kernel.coef0), abs(kernel.gamma * norm**2 + kernel.coef0)) ** kernel.degree
+    return size
 
 
 def refuse_unaccounted(
@@ -235,15 +232,10 @@ def refuse_unaccounted(
         raise ValueError(
             "privacy with exchange_noise: no row is exchanged, and that noise guarantees nothing; leave it at 0"
         )
-    if isinstance(landmarks, str) and landmarks in ("auto", "kmeans", "samples"):
+    if (isinstance(landmarks, Integral) or (isinstance(landmarks, str) and landmarks == "auto")) and norm is None:
         raise ValueError(
-            f"privacy with landmarks={landmarks!r}: these are rows, or means of rows; use public points (an array), landmarks='gaussian' with "
-            "privacy={..., 'norm': B} (synthetic points from noisy sums), or 'random-features'"
-        )
-    if isinstance(landmarks, str) and landmarks == "gaussian" and norm is None:
-        raise ValueError(
-            "privacy with landmarks='gaussian': sums of rows need a public bound on the norm of a row; give privacy={..., 'norm': B}, to which "
-            "longer rows are clipped"
+            f"privacy with landmarks={landmarks!r}: points are drawn from noisy sums of rows, which need a public bound on the norm of a row; give "
+            "privacy={..., 'norm': B}, to which longer rows are clipped, or use public points (an array) or 'random-features'"
         )
     if not isinstance(kernel.name, str) and not kernel.normalize:
         raise ValueError(

@@ -13,8 +13,10 @@ EDGES_LISTED = 20
 CELLS = 100  # nodes up to which a table of sender and receiver is readable
 
 PHASES = {
-    "data": "samples, to neighbors", "landmarks": "landmarks, its own and passed on", "fingerprint": "that all have the same landmarks",
-    "counts": "sizes of clusters", "columns": "means and scales of columns", "scale": "variance, for gamma", "mean": "the network's mean",
+    "sizes": "sizes of terms, for secure sums", "columns": "means and variances of columns",
+    "axes": "linear components, for k-means", "clusters": "k-means of all rows",
+    "landmarks": "landmarks, as sums over all nodes", "moments": "moments in landmark coordinates", "judge": "the estimate of the error",
+    "data": "samples, to neighbors", "fingerprint": "that all have the same landmarks", "mean": "the network's mean",
     "covariance": "landmark moments", "power": "power iterations", "check": "whether to stop", "spectrum": "eigenvalues",
     "rho": "penalties", "share": "every iteration, to neighbors", "view": "every iteration, back", "values": "component values on samples",
     "deflate": "the paper's deflation",

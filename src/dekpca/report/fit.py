@@ -165,8 +165,15 @@ def _estimated(model: Any) -> tuple[str, str]:
         return "–", "this solver and kernel have no estimate"
     return (
         f"{np.floor(model.span_accuracy_ * 1e4) / 1e4:.4f}",
-        f"of the span of all components with central; {model.n_landmarks_:,} landmarks",
+        f"of the span of all components with central, at least {np.floor(model.span_accuracy_bound_ * 1e4) / 1e4:.4f}; "
+        f"{model.n_landmarks_:,} landmarks" + _mixed(model),
     )
+
+
+def _mixed(model: Any) -> str:
+    """Which components cannot be told apart, in words."""
+    groups = [" and ".join(str(i + 1) for i in group) for group in model.mixed_components_]
+    return "".join(f"; components {group} cannot be told apart" for group in groups)
 
 
 def _stages(model: Any) -> str:

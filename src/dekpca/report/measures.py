@@ -60,9 +60,7 @@ def measure(
             agreement = _filled(count, wanted, metrics.agreement(nodes, central, points))
         chosen = {name: _chosen(name, models, sample, count) for name, models in baselines.items()}
         own = nodes[0].own_function()
-        if (
-            own.fourier or own.frequencies is not None
-        ):  # not in the kernel's feature space: no angle to the central answer
+        if own.fourier:  # not in the kernel's feature space: no angle to the central answer
             kind = "agreement"
             if agreement is not None:
                 methods["dekpca"] = agreement[sample]

@@ -27,13 +27,14 @@ import difflib
 import ipaddress
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ....data import MISSING, Missing, Roles
 from ....data import read as read_data
 from ....network import listing
+from ....options import asks_to_iterate
 from ....parameters import Parameters
 from ..net.identity import Identity, check_name, load
 from ..protocol.checks import MOST_RUN
@@ -137,7 +138,15 @@ class Config:
         privacy = settings.get("privacy")
         if isinstance(privacy, Mapping) and isinstance(privacy.get("ledger"), str):
             settings["privacy"] = {**privacy, "ledger": str(self.path.parent / privacy["ledger"])}
-        return Parameters(engine="peer", **settings)
+        found = Parameters(engine="peer", **settings)
+        sums_only = not asks_to_iterate(found, 0 if _is_zero(found.landmarks) else "auto")
+        if "secure_sums" not in self.model and sums_only and self.certificate is not None:
+            return replace(found, secure_sums=True)  # between organisations only totals are told
+        return found
+
+
+def _is_zero(landmarks: Any) -> bool:
+    return isinstance(landmarks, int) and landmarks == 0
 
 
 def read(path: Path, resume: str | None = None) -> Config:

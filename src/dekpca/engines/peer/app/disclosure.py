@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....choices import RANDOM_FEATURES
-from ....core.clusters import LEAST_CLUSTER
 from ....network import listing
 from ....options import Settings
 from ....private_solver import expected, planned
+from ....solvers.sums.clusters import LEAST_CLUSTER
 
 EVERYBODY = "to every node"
 SUMS = "in sums along a tree of nodes, in which a neighbor may see yours alone"
@@ -37,16 +37,25 @@ def disclosure(
     if iterating:
         lines.append((f"all {rows} rows of {columns} columns{noise}", near))
         lines.append((f"the component values of each of the {rows} rows, without noise", near))
-    if n_landmarks != 0:
+    if n_landmarks != 0 and kind == "auto":
         if gives_rows(settings):
-            lines.append((f"{count} of the rows, drawn as landmarks{noise}", EVERYBODY))
-        if kind == "kmeans" or (kind == "auto" and not iterating):
-            lines.append((f"means of clusters of at least {LEAST_CLUSTER} rows, as landmarks", EVERYBODY))
-        if kind == "gaussian" or (kind == "auto" and not settings.share_rows):
-            products = (
-                "and of their products" if private else "and of their products with directions that all nodes know"
-            )
-            lines.append((f"the sum of the rows, {products}", sums))
+            lines.append((f"{count} of the rows, as landmarks where clusters of rows are too small", EVERYBODY))
+        lines.append(
+            (f"means of clusters of at least {LEAST_CLUSTER} rows of all nodes together, as landmarks", EVERYBODY)
+        )
+        seen = (
+            ""
+            if settings.sealed or settings.share_rows
+            else f" (without clusters in which this node has fewer than {LEAST_CLUSTER} rows)"
+        )
+        lines.append((f"for each of these clusters, the number and the sum of the rows of this node{seen}", sums))
+    if n_landmarks != 0 and kind in ("auto", "synthetic"):
+        products = "and of their products" if private else "and of their products with directions that all nodes know"
+        lines.append((f"the sum of the rows, {products}", sums))
+    if not iterating and settings.share_rows and not settings.kernel.has_sketch:
+        lines.append(("some of the rows, by which the error is estimated", EVERYBODY))
+    if settings.secure_sums and not private:
+        lines.append(("the size of the largest number of a sum, as a power of two", sums))
     if settings.resume is not None:
         lines.append((f"the landmarks of run {settings.resume}, if this node has its model", EVERYBODY))
     if kind == "points":
@@ -133,4 +142,4 @@ def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = Fals
 def gives_rows(settings: Settings) -> bool:
     """Whether rows may become landmarks, which all nodes see."""
     kind = settings.landmarks.kind
-    return settings.n_landmarks != 0 and (kind == "samples" or (kind == "auto" and settings.share_rows))
+    return settings.n_landmarks != 0 and kind == "auto" and settings.share_rows

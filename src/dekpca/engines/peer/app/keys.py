@@ -111,8 +111,8 @@ class KeyAgreement:
         if keys[name] != own.public:
             raise BadRecord(f"key record of node {name}: its own came back with another key. Nothing was sent")
         log.info("keys agreed on", extra={"nodes": len(network), "epoch": now.hex()[:16]})
-        made = sealer(name, own, keys, now, options.largest_entry)
-        return PeerSealer(name, made.keys, made.largest, secrets=self.secrets, releasing=self.releasing)
+        made = sealer(name, own, keys, now)
+        return PeerSealer(name, made.keys, secrets=self.secrets, releasing=self.releasing)
 
     def _checked(self, told: dict[str, bytes], now: bytes, network: Network) -> list[bytes]:
         """The public keys of all nodes, by number, from their records: checked once, by the CA and the date of the first start."""

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from ....judging import EXTRA_COLUMNS, MORE_FREQUENCIES
 from ....options import Options
 from ....privacy.settings import MOST_RECORD
 from ....private_solver import planned_width, rest_width
-from ....separation import SIGNS, Shapes
+from ....solvers.sums.judge import JUDGES, largest_sum
+from ....solvers.sums.moments import EXTRA
 from ..errors import NEW_RUN, ProtocolError
 from . import wire_pb2 as wire
 from .events import HandshakeReceived, Heartbeat
@@ -27,7 +27,7 @@ from .names import NAME
 from .text import is_showable
 from .view_messages import unpack_status
 
-PROTOCOL = 6  # raised by every incompatible change
+PROTOCOL = 7  # raised by every incompatible change
 CHUNK = 1 << 18  # bytes: a few dozen saturate a fast link, and one does not block a slow link for long
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; records of thousands of nodes fit
 MOST_AXES = 3
@@ -41,8 +41,20 @@ BROKEN_OFF = 100  # times the largest message: bytes of incomplete messages of a
 DTYPES = {"<f8": 8, "<f4": 4, "<u8": 8}
 SEALED = "<u8"  # of sums under masks, and of key records
 KINDS = frozenset(
-    {"landmarks", "counts", "fingerprint", "columns", "scale", "mean", "covariance", "power", "spectrum"}
-    | {"sketch", "accuracy", "check", "data", "rho", "share", "view", "values", "deflate", "keys", "moments"}
+    {
+        "sizes",
+        "columns",
+        "axes",
+        "clusters",
+        "landmarks",
+        "moments",
+        "judge",
+        "fingerprint",
+        "mean",
+        "covariance",
+        "power",
+    }
+    | {"spectrum", "check", "data", "rho", "share", "view", "values", "deflate", "keys"}
 )  # all that docs/privacy.md lists
 
 M = TypeVar("M", bound=Message)
@@ -76,23 +88,27 @@ class Limits:
     def of(cls, run: str, dtype: str, options: Options, sizes: np.ndarray, n_columns: int, depth: int) -> Limits:
         """From the settings and the sizes of all nodes."""
         m, q, n = (options.max_landmarks if options.grow else options.n_landmarks), options.n_columns, int(sizes.max())
-        p, k, features = q + EXTRA_COLUMNS, options.n_components, 2 * MORE_FREQUENCIES
+        p = q + EXTRA
         numbers = max(
             n * n_columns,  # data
-            m * n_columns,  # landmarks
-            0 if options.random_features else m * m + m + 2,  # covariance
-            1 + p + m + m * p,  # directions
-            (2 * features + m + p) * (p + SIGNS + 1) + p * p + SIGNS + 1,  # sketch
-            Shapes(features, m, p, k).told,
+            4
+            * (m + 64)
+            * (n_columns + 3),  # clusters, landmarks: pieces of clusters are up to four times the new landmarks
+            0 if options.random_features else m * m + m + 4,  # moments, covariance
+            3 + p + m + m * p,  # directions
+            largest_sum(p),  # judge
+            60 * n_columns + 60,  # axes
+            512,  # sizes: powers of two
+            0 if options.kernel.has_sketch or not options.share_rows else 4 * JUDGES * (n_columns + 2),  # judging rows
             (m + n) * q,  # share, view, values
             2 + q + m * q,  # power
-            (q + EXTRA_COLUMNS) * (1 + m),  # directions
+            p * (1 + m),  # directions
             1 + max(4 * q * q + 3 * q + m * q, 2 * q * q),  # spectrum, check
             len(sizes),  # counts
             2 * n_columns,
             64,  # fingerprint
         )
-        largest = numbers * DTYPES[dtype]
+        largest = numbers * DTYPES["<f8"]
         if options.sealed:
             moments = []
             if options.privacy is not None:
@@ -125,7 +141,7 @@ def check_head(head: wire.Head, sender: str, limits: Limits, expected: MessageHe
         raise ProtocolError(f"a message of another run, {head.run[:80]!r}; this is {limits.run!r}")
     if head.sender != sender:
         raise ProtocolError(f"a message of node {head.sender[:80]!r}, but the certificate is that of {sender!r}")
-    dtypes = (limits.dtype, SEALED) if limits.sealed else (limits.dtype,)
+    dtypes = (limits.dtype, "<f8", SEALED) if limits.sealed else (limits.dtype, "<f8")
     if head.kind not in KINDS or head.dtype not in dtypes or len(head.shape) > MOST_AXES:
         raise ProtocolError(f"{said}: no message of this protocol in {limits.dtype}")
     size = DTYPES[head.dtype] * math.prod(head.shape)

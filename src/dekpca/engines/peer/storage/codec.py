@@ -18,19 +18,19 @@ from typing import Any
 
 import numpy as np
 
+from ....accuracy import Accuracy
 from ....choices import AutoPenalty, LandmarkSource, Noise, PaperBound, PenaltyFunction, PenaltySteps
-from ....core.accuracy import Accuracy
 from ....core.centering import Columns
 from ....core.consensus import Estimate, Functions, Iterate, SharedDual
 from ....core.landmarks import Landmarks, RandomFeatures
 from ....features import PowerState
 from ....files import atomic_write
 from ....kernels import Kernel
-from ....landmark_solver import Correction
 from ....messages import Heard
 from ....options import Options
 from ....privacy.settings import Privacy
 from ....program import State
+from ....rounds import Transcript
 from ....space import Known
 from ..errors import Damaged
 
@@ -43,7 +43,6 @@ CLASSES = {
         Accuracy,
         AutoPenalty,
         Columns,
-        Correction,
         Estimate,
         Functions,
         Heard,
@@ -62,6 +61,7 @@ CLASSES = {
         RandomFeatures,
         SharedDual,
         State,
+        Transcript,
     )
 }
 MENDED = {

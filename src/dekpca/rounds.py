@@ -1,0 +1,180 @@
+"""Rounds of sums, and the transcript of what all nodes were told.
+
+A solver is a generator that yields rounds. In a round every node computes a term from its own rows, the network adds the terms, the root concludes,
+and all nodes are told the conclusion, which the solver gets back:
+
+    told = yield Moments(...)        told["mean"], told["values"], ...
+
+Terms and conclusions are named arrays of float64 on the host. A solver keeps no state but its arguments and what it was told. So the list of what it
+was told, the transcript, is all that is needed to bring another process to the same point: `replayed` does, without computing a term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from .block import Block
+from .messages import Reduce
+from .privacy.fixed_point import OutOfBounds
+
+Arrays = dict[str, np.ndarray]
+Shapes = Mapping[str, tuple[int, ...]]
+Solver = Generator["Round", Arrays, Any]
+
+
+class Round:
+    """One sum over all nodes, and what the root makes of the total.
+
+    `kind` is the phase under which the bytes of the round are counted.
+    """
+
+    kind = "sum"
+
+    def term(self) -> Arrays:
+        """What this process adds: named arrays of its own rows. Terms of disjoint sets of rows add up."""
+        raise NotImplementedError
+
+    def bounds(self) -> dict[str, Any] | None:
+        """For sums under masks: public bounds on the sums of the absolute values over all nodes, a number or an array for each name.
+
+        None, or infinity: there are none that are tight enough. Then all nodes are told first how large terms are (`Sizes`).
+        """
+        return None
+
+    def told(self) -> Shapes:
+        """The shapes of the conclusion, which all nodes know before they are told."""
+        raise NotImplementedError
+
+    def conclude(self, total: Arrays) -> Arrays:
+        """What all nodes are told, given the total. Only the root computes it: rounding may differ between machines."""
+        raise NotImplementedError
+
+    def check(self, told: Arrays) -> None:
+        """Refuse a conclusion that cannot be: the root may lie. By default every number must be finite."""
+        for name, value in told.items():
+            if not np.isfinite(value).all():
+                raise BadConclusion(f"round {self.kind!r}: the root told NaN or infinity as {name!r}")
+
+
+class BadConclusion(ValueError):
+    """The root told something that cannot follow from sums of rows."""
+
+
+@dataclass
+class Transcript:
+    """What a node was told, round by round."""
+
+    told: list[Arrays] = field(default_factory=list)
+
+    @property
+    def digest(self) -> str:
+        """A hash of everything told, in order: nodes with the same digest were told the same."""
+        state = blake2b(digest_size=16)
+        for round_ in self.told:
+            for name, value in round_.items():
+                state.update(f"{name}{value.shape}".encode())
+                state.update(np.ascontiguousarray(value, dtype="<f8").tobytes())
+        return state.hexdigest()
+
+
+def replayed(solver: Solver, transcript: Iterable[Arrays]) -> Any:
+    """What the solver returns after it was told all of this; no term is computed."""
+    try:
+        next(solver)
+        for told in transcript:
+            solver.send(told)
+    except StopIteration as end:
+        return end.value
+    raise ValueError("the transcript ends before the solver does")
+
+
+EXPONENTS = 256  # powers of two from 2^-128 on: sizes of terms that secure sums can scale
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes(Round):
+    """How many nodes have a largest entry below each power of two, for each array of a term. All are told the largest of these powers."""
+
+    arrays: Arrays
+    nodes: int
+    kind = "sizes"
+
+    def term(self) -> Arrays:
+        found = {}
+        for name, value in self.arrays.items():
+            _, exponent = np.frexp(np.nanmax(np.abs(value), initial=0.0))  # every entry is below 2^exponent
+            if exponent >= EXPONENTS // 2:  # else totals might wrap
+                told = (
+                    f"secure sums: a number is beyond 2^{EXPONENTS // 2 - 1}; nothing was sent; scale the columns down"
+                )
+                raise OutOfBounds(f"{told} (the largest is {np.nanmax(np.abs(value)):.6g})", told=told)
+            counts = np.zeros(EXPONENTS)
+            counts[np.clip(exponent + EXPONENTS // 2, 0, EXPONENTS - 1)] = 1
+            found[name] = counts
+        return found
+
+    def bounds(self) -> dict[str, Any]:
+        return dict.fromkeys(self.arrays, self.nodes)
+
+    def told(self) -> Shapes:
+        return dict.fromkeys(self.arrays, (1,))
+
+    def conclude(self, total: Arrays) -> Arrays:
+        largest = {name: np.flatnonzero(np.rint(counts)).max(initial=0) for name, counts in total.items()}
+        return {name: np.array([2.0 ** (place - EXPONENTS // 2)]) for name, place in largest.items()}
+
+
+def run_rounds(block: Block, solver: Solver, transcript: Transcript) -> Generator[Reduce, Any, Any]:
+    """Run a solver's rounds as network sums, sealed if the block has a sealer, and note what was told. To be used with `yield from`."""
+    reply: Any = None
+    while True:
+        try:
+            round_ = solver.send(reply)
+        except StopIteration as end:
+            return end.value
+        reply = yield from _run_round(block, round_)
+        transcript.told.append(reply)
+
+
+def _run_round(block: Block, round_: Round) -> Generator[Reduce, Any, Arrays]:
+    shapes, sealer, kind = dict(round_.told()), block.sealer, round_.kind
+    term = round_.term()
+    sizes = {name: value.shape for name, value in term.items()}
+    value = _flat(term)
+    bound = None
+    if sealer is not None:
+        found = round_.bounds()
+        if found is None or not all(np.isfinite(bound).all() for bound in found.values()):
+            sizes_told = yield from _run_round(block, Sizes(term, sealer.n_nodes))
+            found = {name: sealer.n_nodes * value for name, value in sizes_told.items()}
+        bound = _flat(
+            {name: np.broadcast_to(np.maximum(found[name], LEAST_BOUND), shape) for name, shape in sizes.items()}
+        )
+        value = sealer.seal(kind, value, bound)
+
+    def finish(total: Any) -> np.ndarray:
+        total = np.asarray(total) if sealer is None else sealer.open(kind, total, bound)
+        return _flat(round_.conclude(_named(total, sizes)))
+
+    size = sum(int(np.prod(shape)) for shape in shapes.values())
+    told = _named(np.asarray((yield Reduce(kind, value, finish, size, np.dtype(np.float64)))), shapes)
+    round_.check(told)
+    return told
+
+
+LEAST_BOUND = 1e-60  # of a sum that is zero
+
+
+def _flat(arrays: Arrays) -> np.ndarray:
+    return np.concatenate([np.asarray(value, dtype=np.float64).ravel() for value in arrays.values()])
+
+
+def _named(flat: np.ndarray, shapes: Shapes) -> Arrays:
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
+    parts = np.split(flat, ends[:-1])
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}

@@ -1,0 +1,350 @@
+"""k-means of the rows of the whole network, by sums: its centres are the landmarks.
+
+Clusters are cut by random hyperplanes through their centres, the heaviest into the most pieces; the means of the pieces are the new centres; steps of
+Lloyd's algorithm move them. Each step is a sum over the rows: for each cluster how many there are, their weight, and their weighted sum. A centre has
+at least LEAST_CLUSTER rows, whoever owns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from ...core import landmarks
+from ...core.chunks import by_nodes
+from ...core.landmarks import Landmarks, shared_seed
+from ...core.spectrum import transposed
+from ...kernels import Kernel, normal, uniform
+from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
+from .directions import Axes
+from .rows import Rows, like, on_host
+
+Array = Any
+Labels = Callable[[], np.ndarray]  # of the cluster of each row of this process; -1: of none
+Weights = Callable[[], np.ndarray]  # of each row
+
+LEAST_CLUSTER = 5  # rows of a cluster whose mean may be told
+ROWS_A_CENTRE = 16  # so many rows, drawn at random, are enough to find a centre
+STEPS = 2  # of Lloyd's algorithm after each split
+STAGES = (8, 2, 1)  # the first centres are split until there are an eighth, half, and all of them
+MOST_CUTS = 8
+ROUNDING = 1e-6  # of a number of rows
+
+
+@dataclass(frozen=True, eq=False)
+class Weigh(Round):
+    """The rows and the weight of each cluster; all are told into how many pieces each is cut: 2^cuts."""
+
+    rows: Rows
+    label: Labels
+    weights: Weights
+    clusters: int
+    wanted: int  # new centres
+    heaviest: float  # a row, at most
+    seed: int
+    kind = "clusters"
+
+    def term(self) -> Arrays:
+        label = self.label()
+        count = np.bincount(label, minlength=self.clusters).astype(np.float64)
+        weight = np.bincount(label, self.weights(), self.clusters)
+        few = count < self.rows.least
+        return {"count": np.where(few, 0, count), "weight": np.where(few, 0, weight)}
+
+    def bounds(self) -> dict[str, Any]:
+        return {"count": self.rows.total, "weight": self.rows.total * self.heaviest}
+
+    def told(self) -> Shapes:
+        return {"cuts": (self.clusters,)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        return {"cuts": cuts_of(np.rint(total["count"]), total["weight"], self.wanted, self.seed)}
+
+    def check(self, told: Arrays) -> None:
+        check_cuts(told["cuts"], self.wanted)
+
+
+@dataclass(frozen=True, eq=False)
+class Centres(Round):
+    """The weighted mean of the coordinates of each cluster; clusters of too few rows have none. `cuts` as in `Weigh`, for the next split."""
+
+    rows: Rows
+    coordinates: Array
+    label: Labels
+    weights: Weights
+    clusters: int
+    wanted: int
+    heaviest: float
+    even: bool  # no few rows may outweigh the others of their cluster: the mean would be like them
+    seed: int
+    kind = "clusters"
+
+    def term(self) -> Arrays:
+        return sums_by_label(self.label(), self.clusters, self.coordinates, self.weights(), self.rows.least)
+
+    def bounds(self) -> dict[str, Any]:
+        farthest = 2.0 * self.rows.columns**0.5 * self.rows.largest
+        weight = self.rows.total * self.heaviest
+        return {"count": self.rows.total, "weight": weight, "squares": weight * self.heaviest, "sum": weight * farthest}
+
+    def told(self) -> Shapes:
+        return {
+            "there": (self.clusters,),
+            "centre": (self.clusters, self.coordinates.shape[1]),
+            "cuts": (self.clusters,),
+        }
+
+    def conclude(self, total: Arrays) -> Arrays:
+        there, centre = means(total, self.even)
+        count = np.where(there, np.rint(total["count"]), 0)
+        return {"there": there, "centre": centre, "cuts": cuts_of(count, total["weight"], self.wanted, self.seed)}
+
+    def check(self, told: Arrays) -> None:
+        super().check(told)
+        check_cuts(told["cuts"], self.wanted)
+
+
+@dataclass(frozen=True, eq=False)
+class NewLandmarks(Round):
+    """Points that become landmarks, without those that add nothing to the others: the weighted means of clusters, in all columns."""
+
+    rows: Rows
+    label: Labels
+    weights: Weights
+    clusters: int
+    most: int  # landmarks
+    heaviest: float
+    even: bool
+    mean: np.ndarray  # of all rows
+    marks: Landmarks
+    kernel: Kernel
+    kind = "landmarks"
+
+    def term(self) -> Arrays:
+        rows = self.rows
+        return sums_by_label(self.label(), self.clusters, rows.X - like(rows.X, self.mean), self.weights(), rows.least)
+
+    def bounds(self) -> dict[str, Any]:
+        weight = self.rows.total * self.heaviest
+        sums = 2.0 * weight * self.rows.largest
+        return {"count": self.rows.total, "weight": weight, "squares": weight * self.heaviest, "sum": sums}
+
+    def told(self) -> Shapes:
+        return {"count": (1,), "points": (self.clusters, self.rows.columns)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        there, centre = means(total, self.even)
+        return independent(self.mean + centre[there], self.clusters, self.most, self.marks, self.kernel)
+
+    def check(self, told: Arrays) -> None:
+        super().check(told)
+        check_count(told["count"], self.clusters)
+
+
+@dataclass(frozen=True, eq=False)
+class GivenLandmarks(Round):
+    """Points that all nodes have; the root tells which of them add something to the others."""
+
+    points: np.ndarray
+    marks: Landmarks
+    kernel: Kernel
+    kind = "landmarks"
+
+    def term(self) -> Arrays:
+        return {"nothing": np.zeros(1)}
+
+    def bounds(self) -> dict[str, Any]:
+        return {"nothing": 1.0}
+
+    def told(self) -> Shapes:
+        return {"count": (1,), "points": self.points.shape}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        return independent(self.points, len(self.points), len(self.points), self.marks, self.kernel)
+
+    def check(self, told: Arrays) -> None:
+        super().check(told)
+        check_count(told["count"], len(self.points))
+
+
+def nearest(Y: Array, centres: np.ndarray) -> np.ndarray:
+    """The number of the nearest centre of each row; distances are compared in the dtype of Y."""
+    xp = aac.array_namespace(Y)
+    far, across = like(Y, (centres * centres).sum(axis=1)), transposed(like(Y, -2.0 * centres))
+
+    def some(rows: slice) -> tuple[Array]:
+        return (xp.argmin(Y[rows, :] @ across + far, axis=1),)
+
+    (found,) = by_nodes(some, Y.shape[0], 8 * len(centres), Y)
+    return np.asarray(on_host(found), dtype=np.int64)
+
+
+def sums_by_label(label: np.ndarray, clusters: int, Y: Array, weights: np.ndarray, least: int) -> Arrays:
+    """For each cluster the number of rows, their weight, and their weighted sum; nothing where there are fewer rows than `least`."""
+    count = np.bincount(label[label >= 0], minlength=clusters).astype(np.float64)
+    inside = label >= 0
+    inside[inside] = count[label[inside]] >= least
+    count[count < least] = 0
+    weights = np.where(inside, weights, 0.0)
+    place = np.where(inside, label, 0)
+    weight = np.bincount(place, weights, clusters)
+    if aac.is_numpy_array(Y):
+        member = csr_matrix((weights, (place, np.arange(len(label)))), shape=(clusters, len(label)))
+        total = member @ Y
+    else:
+        xp = aac.array_namespace(Y)
+        where = xp.asarray(place, device=aac.device(Y))[None, :] == xp.arange(clusters, device=aac.device(Y))[:, None]
+        total = xp.astype(where, Y.dtype) @ (Y * like(Y, weights)[:, None])
+    return {
+        "count": count,
+        "weight": weight,
+        "squares": np.bincount(place, weights**2, clusters),
+        "sum": on_host(total),
+    }
+
+
+def means(total: Arrays, even: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Which clusters have enough rows and, if `even`, weights like those of so many equal ones; and the means of all.
+
+    The means are rounded, so that sums in another order give the same bits.
+    """
+    alike = total["weight"] ** 2 >= (LEAST_CLUSTER - ROUNDING) * total["squares"]  # no few rows outweigh the others
+    there = (np.rint(total["count"]) >= LEAST_CLUSTER) & (total["weight"] > 0) & (alike | (not even))
+    mean = total["sum"] / np.where(there, total["weight"], 1.0)[:, None]
+    return there, np.where(there[:, None], mean, 0.0).astype(np.float32).astype(np.float64)
+
+
+def cuts_of(count: np.ndarray, weight: np.ndarray, wanted: int, seed: int) -> np.ndarray:
+    """Into 2^cuts pieces each cluster is cut, in proportion to its weight, so that there are about `wanted` new ones with enough rows each."""
+    if wanted <= 0 or not weight.sum() > 0:
+        return np.zeros(len(count))
+    drawn = uniform((len(count), 1), shared_seed(seed, "cuts"))[:, 0]
+    share = np.minimum(np.floor(weight / weight.sum() * wanted + drawn), count // LEAST_CLUSTER)
+    return np.minimum(np.ceil(np.log2(np.maximum(share, 0) + 1)), MOST_CUTS)
+
+
+def check_cuts(cuts: np.ndarray, wanted: int) -> None:
+    good = (cuts >= 0) & (cuts <= MOST_CUTS) & (cuts == np.rint(cuts))
+    if (
+        not good.all() or (2.0**cuts)[cuts > 0].sum() > 4 * wanted + 4
+    ):  # a share of s has at most 2 s pieces, and shares are rounded up
+        raise BadConclusion(
+            "the root wants to cut clusters into more pieces than there are new landmarks; start all nodes anew"
+        )
+
+
+def check_count(count: np.ndarray, most: int) -> None:
+    if not (0 <= count[0] <= most and count[0] == np.rint(count[0])):
+        raise BadConclusion(f"the root tells {count[0]:g} new landmarks, of at most {most}; start all nodes anew")
+
+
+def independent(points: np.ndarray, room: int, most: int, marks: Landmarks, kernel: Kernel) -> Arrays:
+    """Of these points those that add something to the landmarks and to each other, in an order with a stable factor, at most `most`; zeros up to
+    `room` points."""
+    points = on_host(like(marks.points, points))  # as the nodes will have them
+    kept = np.zeros(0, dtype=np.int64)
+    if len(points):
+        least = max(landmarks.REDUNDANT, 1000 * float(np.finfo(str(marks.points.dtype).split(".")[-1]).eps))
+        kept = marks.offered(like(marks.points, points), kernel).independent(least, most)
+    told = np.zeros((room, marks.points.shape[1]))
+    told[: len(kept)] = points[kept]
+    return {"count": np.array([float(len(kept))]), "points": told}
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The pieces of clusters after their cuts; a piece is a number from 0 to `many`."""
+
+    centres: np.ndarray
+    cuts: np.ndarray
+    planes: np.ndarray  # (most cuts, clusters, p)
+
+    @classmethod
+    def of(cls, centres: np.ndarray, cuts: np.ndarray, axes: Axes, seed: int) -> Pieces:
+        cuts = cuts.astype(np.int64)
+        most, p = int(cuts.max(initial=0)), len(axes.spread)
+        planes = (
+            normal((most * len(centres), p), shared_seed(seed, "planes")).reshape(most, len(centres), p) * axes.spread
+        )
+        return cls(centres, cuts, planes)
+
+    @property
+    def many(self) -> int:
+        return int((2**self.cuts)[self.cuts > 0].sum())
+
+    def label(self, Y: Array) -> np.ndarray:
+        """The piece of each row, -1 if its cluster is not cut."""
+        cluster = nearest(Y, self.centres)
+        sizes = np.where(self.cuts > 0, 2**self.cuts, 0)
+        found = np.where(self.cuts[cluster] > 0, (np.cumsum(sizes) - sizes)[cluster], -1)
+        there = np.flatnonzero(found >= 0)
+        cluster, away = cluster[there], on_host(Y)[there] - self.centres[cluster[there]]
+        for h in range(len(self.planes)):
+            side = np.einsum("ij,ij->i", away, self.planes[h][cluster]) > 0
+            found[there] += np.where(self.cuts[cluster] > h, 2**h * side, 0)
+        return found
+
+
+def first_landmarks(
+    rows: Rows, axes: Axes, wanted: int, most: int, marks: Landmarks, kernel: Kernel, seed: int
+) -> Solver:
+    """About `wanted` points, at most `most`, from the mean of all rows: all centres move. Returns the points (m, M)."""
+    some = rows.sampled(ROWS_A_CENTRE * wanted / rows.total, "first landmarks")
+    Y, ones = axes.along(some.X), lambda: np.ones(len(some))
+    centres = np.zeros((1, Y.shape[1]))
+    told = yield Weigh(
+        some, lambda: np.zeros(len(some), dtype=np.int64), ones, 1, max(wanted // STAGES[0], 2), 1.0, seed
+    )
+    cuts = told["cuts"]
+    for number, part in enumerate(STAGES):
+        pieces = Pieces.of(centres, cuts, axes, seed + number)
+        if pieces.many:
+            told = yield Centres(some, Y, partial(pieces.label, Y), ones, pieces.many, 0, 1.0, True, seed)
+            centres = np.concatenate([centres, told["centre"][told["there"] > 0]])
+        for step in range(STEPS):
+            last, nearby = step == STEPS - 1, partial(nearest, Y, centres)
+            if last and part == STAGES[-1]:
+                break
+            more = max(wanted // STAGES[number + 1] - len(centres), 0) if last else 0
+            told = yield Centres(some, Y, nearby, ones, len(centres), more, 1.0, True, seed + number)
+            there = told["there"] > 0
+            if there.any():
+                centres, cuts = told["centre"][there], told["cuts"][there]
+            else:  # fewer rows than a cluster needs
+                cuts = np.zeros(len(centres))
+    told = yield NewLandmarks(some, nearby, ones, len(centres), most, 1.0, True, axes.mean, marks, kernel)
+    return told["points"][: int(told["count"][0])]
+
+
+def more_landmarks(
+    rows: Rows, weights: Weights, axes: Axes, wanted: int, most: int, marks: Landmarks, kernel: Kernel, heaviest: float, even: bool, seed: int
+) -> Solver:  # fmt: skip
+    """About `wanted` new points, at most `most`, where the weight is: clusters around the landmarks are weighted by what the landmarks miss of their
+    rows. Old landmarks stay where they are. Returns the points (m, M)."""
+    Y, old = axes.along(rows.X), on_host(axes.along(marks.points))
+    told = yield Weigh(rows, partial(nearest, Y, old), weights, len(old), wanted, heaviest, seed)
+    pieces = Pieces.of(old, told["cuts"], axes, seed)
+    if not pieces.many:
+        return np.zeros((0, rows.columns))
+    told = yield Centres(rows, Y, partial(pieces.label, Y), weights, pieces.many, 0, heaviest, even, seed)
+    new = told["centre"][told["there"] > 0]
+
+    def among_new(new: np.ndarray) -> np.ndarray:
+        return np.maximum(nearest(Y, np.concatenate([old, new])) - len(old), -1)
+
+    for _ in range(STEPS - 1):
+        if len(new):
+            told = yield Centres(rows, Y, partial(among_new, new), weights, len(new), 0, heaviest, even, seed)
+            new = told["centre"][told["there"] > 0]
+    if not len(new):
+        return np.zeros((0, rows.columns))
+    told = yield NewLandmarks(
+        rows, partial(among_new, new), weights, len(new), most, heaviest, even, axes.mean, marks, kernel
+    )
+    return told["points"][: int(told["count"][0])]

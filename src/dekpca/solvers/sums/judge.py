@@ -1,0 +1,507 @@
+"""How far the components are from those of central kernel PCA: three rounds of sums over some rows.
+
+The landmarks miss the rest of the kernel, rest(x, y) = k(x, y) - psi(x)'psi(y). No node has all pairs of rows, but random features r of the rest,
+which all nodes draw alike, have E r(x)'r(y) = rest(x, y), so sums over the nodes give products with the rest. Judging rows A are drawn by what the
+landmarks miss of them, with weights w = 1 / chance. They and the features are in GROUPS groups: group b has its own features r_b and rows A_b. G are
+functions with values g(x), orthonormal over all rows, that diagonalize psi psi': G'psi psi'G = diag(lam).
+
+    Sketch      T_b = sum over A_b of GROUPS w r_b(x) g(x)'      -> Y_b(x) = r_b(x)'T_b, an estimate of (rest G)(x) at any row x
+    Separate    S = pairs of a row and a group that it is not in, plus the exact diagonal -> diag(lam) + S = B diag(values) B' (Rayleigh-Ritz)
+    Leak        O_b = (Y_b + rest(x, x) g - g S) B, what leaves the span; products of two different groups contain no squared noise
+
+First-order perturbation theory turns the leak into an angle. The noise of S turns the components: how far is seen by leaving out each group in turn
+(jackknife). docs/algorithm.md has the derivation, docs/accuracy.md measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from ...accuracy import Accuracy, mixed_groups
+from ...core.chunks import by_nodes, row_bytes, summed
+from ...core.landmarks import shared_seed
+from ...core.spectrum import flip_signs, transposed
+from ...rounds import Arrays, Round, Shapes, Solver
+from .moments import Principal, Seen
+from .rows import Rows, like, on_host
+
+Array = Any
+Values = Callable[[], np.ndarray]  # of functions on the judging rows of this process
+
+JUDGES = 2048  # judging rows, if there are more rows than four times that
+GROUPS = 8  # independent estimates, whose spread is the noise
+FREQUENCIES = 48  # in each group
+EFFORT = 4  # times as many rows, or frequencies where all rows judge, if that may be enough
+POWER = 4  # vectors of the power iteration for the largest eigenvalue of the rest
+LEAK = 1.25  # the leak is an estimate too, of which the truth may be a little more
+LUCK = 3.84  # the turn is a random angle whose mean square is estimated: the 95 % quantile of chi-square with one degree of freedom
+HIDDEN = 0.4  # of the k-th eigenvalue: a rest with a larger one may hide a component. Few power steps see about 0.7 of it, noise makes it larger
+TWICE = 2.0  # the missed trace of the judging rows may differ from that of all rows by this factor
+NEGLIGIBLE = 1e-6  # of the trace: what is missed cannot hide a component
+ROUGH = 1e-5  # of the trace missed by the landmarks: features in float32 are exact enough
+LONGEST = 64.0  # a row's features of one group, at most: on average they are not longer than 1, but the landmarks may extrapolate
+ROOM = 4.0  # times the number of rows: the weights of the judging rows add up to less
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The judging rows of this process, with all that the rounds need of them; computed when the first term is."""
+
+    all: Seen
+    principal: Principal
+    seed: int
+    stage: str
+    effort: int = 1
+    size: float = 1.0  # k(x, x), at most, if sums are under masks
+    by_rows: bool = False  # as points that all nodes know
+
+    @property
+    def everyone(self) -> bool:
+        """Whether all rows judge."""
+        return self.principal.count <= self._most_rows or self.principal.count <= 2 * JUDGES * self.effort
+
+    @property
+    def _most_rows(self) -> int:
+        """Up to so many rows all judge at once, with fewer frequencies the more there are."""
+        return (2 if self.by_rows else 4) * JUDGES
+
+    @property
+    def frequencies(self) -> int:
+        """Of each group."""
+        if self.principal.count > self._most_rows:
+            return FREQUENCIES
+        return int(FREQUENCIES * self.effort * min(1.0, 2 * JUDGES / max(self.principal.count, 1.0)))
+
+    @property
+    def gain(self) -> int:
+        """How many times smaller the noise of the next effort is: it has more rows or frequencies; and all rows in each group, if all rows judge."""
+        return EFFORT * (GROUPS if not self.everyone and self.principal.count <= 2 * JUDGES * EFFORT else 1)
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Which rows judge. Where others see a node's terms, none of a node that has so few that a term would tell of single rows."""
+        rows = self.all.rows
+        found = np.arange(len(rows))
+        if not self.everyone:
+            found = np.flatnonzero(rows.uniform(f"judges {self.stage}") < self._chance)
+        enough = rows.least == 1 or len(found) >= rows.least * self.shares
+        return found if enough else found[:0]
+
+    @property
+    def _chance(self) -> np.ndarray:
+        even, mass = 0.5 / self.principal.count, max(self.principal.missed, 1e-300)
+        return np.minimum(1.0, JUDGES * self.effort * (even + 0.5 * self.all.rest / mass))
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """(n,) how many rows each stands for."""
+        return np.ones(len(self.places)) if self.everyone else 1.0 / self._chance[self.places]
+
+    @cached_property
+    def rows(self) -> Rows:
+        return self.all.rows if len(self.places) == len(self.all.rows) else self.all.rows.at(self.places)
+
+    @cached_property
+    def group(self) -> np.ndarray:
+        """(n,) the group of each row: the rows of a node are dealt in a random order."""
+        rows = self.rows
+        order = np.lexsort((rows.uniform(f"groups {self.stage}"), rows.node))
+        node = rows.node[order]
+        starts = (
+            np.flatnonzero(np.concatenate([[True], node[1:] != node[:-1]]))
+            if len(node)
+            else np.zeros(0, dtype=np.int64)
+        )
+        rank = np.arange(len(node)) - np.repeat(starts, np.diff(np.append(starts, len(node))))
+        first = np.repeat(rows.keys[order][starts] % np.uint64(GROUPS), np.diff(np.append(starts, len(node)))).astype(
+            np.int64
+        )
+        found = np.empty(len(node), dtype=np.int64)
+        found[order] = (first + rank) % GROUPS
+        return found
+
+    def members(self, b: int) -> np.ndarray:
+        """(n,) which rows are summed with the features of group b: its own, or all if all rows judge."""
+        return np.ones(len(self.places), dtype=bool) if self.everyone else self.group == b
+
+    @property
+    def shares(self) -> int:
+        """A row is in one of so many groups."""
+        return 1 if self.everyone else GROUPS
+
+    @cached_property
+    def rest(self) -> np.ndarray:
+        return self.all.rest[self.places]
+
+    @cached_property
+    def psi(self) -> Array:
+        return self.all.marks.coordinates(self.all.kernel, self.rows.X)
+
+    @cached_property
+    def functions(self) -> np.ndarray:
+        """(n, q) values of the principal functions."""
+        psi = self.psi
+        return on_host((psi - like(psi, self.principal.mean)) @ like(psi, self.principal.weights))
+
+    @cached_property
+    def signs(self) -> np.ndarray:
+        """(n, POWER) random signs."""
+        bits = np.stack([self.rows.uniform(f"signs {self.stage} {i}") for i in range(POWER)], axis=1)
+        return np.where(bits < 0.5, -1.0, 1.0)
+
+    @cached_property
+    def features(self) -> Array:
+        """(n, GROUPS * features) random features of the rest, not centred, group by group."""
+        kernel, marks, X, psi = self.all.kernel, self.all.marks, self.rows.X, self.psi
+        xp = aac.array_namespace(X)
+        # the rounding of float32 is far below what is missed of a row, and below the noise of drawing rows
+        rough = (
+            not self.everyone
+            and self.principal.missed > ROUGH * self.principal.trace
+            and not kernel.far(xp.vecdot(X, X))
+        )
+        kind = xp.float32 if rough else X.dtype
+        X, points = (xp.astype(x, kind, copy=False) for x in (X, marks.points))
+        features = kernel.random_map(
+            X.shape[1], self.frequencies, GROUPS, shared_seed(self.seed, f"sketch {self.stage}")
+        )
+        on_points = features(points)
+        on_marks = xp.astype(
+            transposed(marks.root) @ xp.astype(on_points, marks.root.dtype, copy=False), kind, copy=False
+        )
+
+        def some(rows: slice) -> tuple[Array]:
+            return (features(X[rows, :]) - xp.astype(psi[rows, :], kind, copy=False) @ on_marks,)
+
+        (found,) = by_nodes(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
+        return found
+
+    def of_group(self, b: int) -> slice:
+        """The columns of the features of group b."""
+        return slice(2 * self.frequencies * b, 2 * self.frequencies * (b + 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch(Round):
+    """The products of features and functions, by group; and a start for the largest eigenvalue of the rest."""
+
+    judged: Judged
+    g: Values
+    q: int
+    centered: bool
+    kind = "judge"
+
+    def term(self) -> Arrays:
+        judged, g = self.judged, self.g()
+        w, features = judged.weights, judged.features
+        scaled = judged.shares * w[:, None] * g
+        beside = np.concatenate([w[:, None], np.sqrt(w)[:, None] * judged.signs], axis=1)
+        members = [judged.members(b) for b in range(GROUPS)]
+
+        def part(rows: slice) -> tuple[np.ndarray, ...]:
+            right, found, ones = like(features, np.concatenate([beside, scaled], axis=1)[rows]), [], []
+            for b in range(GROUPS):
+                own, mine = members[b][rows], features[rows, judged.of_group(b)]
+                mean = on_host(transposed(mine) @ right[:, : 1 + POWER])
+                inside = (
+                    slice(None)
+                    if own.all()
+                    else aac.array_namespace(features).asarray(np.flatnonzero(own), device=aac.device(features))
+                )
+                found.append(
+                    np.concatenate([mean, on_host(transposed(mine[inside, :]) @ right[inside, 1 + POWER :])], axis=1)
+                )
+                ones.append(scaled[rows][own].sum(axis=0))
+            return np.stack(found), np.stack(ones)
+
+        found, ones = summed(part, len(w), features)
+        mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
+        return {
+            "image": image,
+            "ones": ones,
+            "mean": mean,
+            "weight": np.array([w.sum(), w @ judged.rest]),
+            "power": power,
+        }
+
+    def bounds(self) -> dict[str, Any]:
+        total = ROOM * self.judged.principal.count
+        size = self.judged.size
+        return {
+            "image": LONGEST * GROUPS * size * total, "ones": GROUPS * total, "mean": LONGEST * size * total,
+            "weight": np.array([1.0, size]) * total, "power": LONGEST * size * total,
+        }  # fmt: skip
+
+    def told(self) -> Shapes:
+        features = 2 * self.judged.frequencies
+        return {
+            "image": (GROUPS, features, self.q),
+            "mean": (GROUPS, features),
+            "weight": (2,),
+            "power": (GROUPS * features, POWER),
+        }
+
+    def conclude(self, total: Arrays) -> Arrays:
+        mean = total["mean"] / max(total["weight"][0], 1e-300) if self.centered else np.zeros_like(total["mean"])
+        image = total["image"] - mean[:, :, None] * total["ones"][:, None, :]
+        power = np.linalg.qr(total["power"].reshape(-1, POWER))[0]
+        return {"image": image, "mean": mean, "weight": total["weight"], "power": power}
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """What follows from the sketch at the judging rows of this process."""
+
+    judged: Judged
+    told: Arrays
+    g: Values
+    squared = False  # the Gram matrix of `powered` has the eigenvalues of the rest, not their squares
+
+    @cached_property
+    def Y(self) -> np.ndarray:
+        """(n, GROUPS, q) the image of the functions under the rest, by each group, without the term of the row itself."""
+        judged, g, mean = self.judged, self.g(), self.told["mean"]
+        features, image = judged.features, self.told["image"]
+        right = [like(features, some) for some in image]
+        offset = np.einsum("bf,bfq->bq", mean, image)
+        middle, squares = like(features, mean), (mean * mean).sum(axis=1)
+        members = np.stack([judged.members(b) for b in range(GROUPS)], axis=1)
+
+        def some(rows: slice) -> tuple[np.ndarray]:
+            out = np.empty((rows.stop - rows.start, GROUPS, g.shape[1]))
+            for b in range(GROUPS):
+                mine = features[rows, judged.of_group(b)]
+                out[:, b] = on_host(mine @ right[b]) - offset[b]
+                square = (
+                    on_host(aac.array_namespace(mine).vecdot(mine, mine) - 2.0 * (mine @ middle[b, :])) + squares[b]
+                )
+                out[:, b] -= (members[rows, b] * judged.shares * judged.weights[rows] * square)[:, None] * g[rows]
+            return (out,)
+
+        return by_nodes(some, len(g), row_bytes(features) // 4, g)[0]
+
+    def powered(self, basis: np.ndarray) -> np.ndarray:
+        """(n, POWER) the weighted features of all groups times a basis; its Gram matrix over all rows has the eigenvalues of the rest."""
+        features = self.judged.features
+        found = on_host(features @ like(features, basis)) - self.told["mean"].ravel() @ basis
+        return np.sqrt(self.judged.weights / GROUPS)[:, None] * found
+
+    def back(self, values: np.ndarray) -> np.ndarray:
+        """The transpose of `powered`: (GROUPS * features, POWER)."""
+        features, scaled = self.judged.features, np.sqrt(self.judged.weights / GROUPS)[:, None] * values
+        return on_host(transposed(features) @ like(features, scaled)) - np.outer(
+            self.told["mean"].ravel(), scaled.sum(axis=0)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Separate(Round):
+    """Rayleigh-Ritz in the span of the functions, with all groups and without each in turn."""
+
+    images: Any  # Images, or ExactImages (judge_by_rows.py)
+    g: Values
+    within: np.ndarray  # (q, q)
+    k: int
+    kind = "judge"
+
+    def term(self) -> Arrays:
+        judged, Y, g = self.images.judged, self.images.Y, self.g()
+        weighted, upper = judged.weights[:, None] * g, np.triu_indices(g.shape[1])
+        everything = Y.sum(axis=1)
+        alone, by_chance = judged.rest[:, None] * g, np.sqrt(np.maximum(1.0 - 1.0 / judged.weights, 0.0))[:, None]
+        diagonal, pairs = [weighted.T @ alone], []
+        for b in range(GROUPS):
+            own = judged.group == b
+            diagonal.append((by_chance * weighted)[own].T @ alone[own])
+            across = weighted.T @ Y[:, b]
+            if not judged.everyone:
+                across = weighted[~own].T @ Y[~own, b] + weighted[own].T @ (everything[own] - Y[own, b])
+            pairs.append((across + across.T) / 2)
+        power = self.images.back(self.images.powered(self.images.told["power"]))
+        return {"diagonal": np.stack(diagonal)[:, *upper], "pairs": np.stack(pairs)[:, *upper], "power": power}
+
+    def bounds(self) -> dict[str, Any]:
+        total = ROOM * self.images.judged.principal.count
+        image, size = np.linalg.norm(self.images.told["image"], axis=1).sum(axis=0).max(), self.images.judged.size
+        image = max(image, 1.0)  # a row's own term is taken off, which is rounding where the landmarks miss nothing
+        return {"diagonal": size * total, "pairs": LONGEST * size * total * image, "power": LONGEST**2 * size * total}
+
+    def told(self) -> Shapes:
+        q, k = len(self.within), self.k
+        return {
+            "values": (q,), "basis": (q, k), "image": (q, k), "turned": (k, k), "alone": (k,), "towards": (k, k + 1),
+            "power": self.images.told["power"].shape,
+        }  # fmt: skip
+
+    def conclude(self, total: Arrays) -> Arrays:
+        q, k, G = len(self.within), self.k, GROUPS
+        diagonal, pairs = (_symmetric(total[name], q) for name in ("diagonal", "pairs"))
+        whole, drawn, everyone = diagonal[0], diagonal[1:], self.images.judged.everyone
+        drawn = drawn - drawn.mean(axis=0)  # a row that judges for certain adds no noise
+        both = pairs.sum(axis=0) / (1 if everyone else 2)  # a pair of groups is in the sums of both
+        S = whole + both / (G if everyone else G - 1)
+        values, B = _leading(self.within + S)
+        turned, alone, towards = np.zeros((k, k)), np.zeros(k), np.zeros((k, k + 1))
+        beyond = B[:, : k + 1] if q > k else np.pad(B, ((0, 0), (0, 1)))
+        for b in range(G):
+            others = (both - pairs[b]) * (1 if everyone else G / (G - 2)) / (G - 1)
+            less = whole - G / (G - 1) * drawn[b] + others
+            _, other = _leading(self.within + less)
+            out = B[:, k:].T @ other[:, :k]
+            turned += (G - 1) / G * out.T @ out
+            cosines = (beyond.T @ other[:, :k]) ** 2
+            alone += (G - 1) / G * np.maximum(0.0, 1.0 - np.diagonal(cosines))
+            towards += (G - 1) / G * cosines.T
+        power = np.linalg.qr(total["power"])[0]
+        return {
+            "values": values,
+            "basis": B[:, :k],
+            "image": S @ B[:, :k],
+            "turned": turned,
+            "alone": alone,
+            "towards": towards,
+            "power": power,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Leak(Round):
+    """What leaves the span of the functions; the root concludes how large the error is."""
+
+    images: Any  # Images, or ExactImages (judge_by_rows.py)
+    g: Values
+    outside: Values | None
+    separated: Arrays
+    whole: bool
+    kind = "judge"
+
+    def term(self) -> Arrays:
+        judged, told, g = self.images.judged, self.separated, self.g()
+        stays = judged.rest[:, None] * (g @ told["basis"]) - g @ told["image"]
+        if self.outside is not None:
+            stays = stays + self.outside() @ told["basis"]
+        out = self.images.Y @ told["basis"] + stays[:, None, :]
+        both, w = out.sum(axis=1), judged.weights[:, None]
+        each = out.reshape(-1, out.shape[2])
+        leak = (w * both).T @ both - (np.repeat(judged.weights, GROUPS)[:, None] * each).T @ each
+        powered = self.images.powered(told["power"])
+        return {"leak": leak / (GROUPS * (GROUPS - 1)), "power": powered.T @ powered}
+
+    def told(self) -> Shapes:
+        k = self.separated["basis"].shape[1]
+        return {"errors": (k,), "error": (3,), "group": (k,)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        told, principal = self.separated, self.images.judged.principal
+        values, k = told["values"], told["basis"].shape[1]
+        size = max(float(np.linalg.eigvalsh(total["power"])[-1]), 0.0)
+        size = size**0.5 if self.images.squared else size
+        following = min(values[-1], size) if self.whole or len(values) == k else values[-1]
+        hidden = size >= HIDDEN * values[k - 1]  # a component may hide in the rest
+        gap = np.maximum(values[:k] - (max(following, size) if hidden else following), 1e-12 * max(values[0], 1e-300))
+        leak = _positive((total["leak"] + total["leak"].T) / 2) / np.outer(gap, gap)
+        chances = ((1.0, 1.0), (LEAK, LUCK), (LEAK, LUCK / self.images.judged.gain))
+        parts = [low * leak + luck * told["turned"] for low, luck in chances]
+        error, bound, within_reach = (float(np.linalg.eigvalsh(part)[-1]) for part in parts)
+        turned, group = told["alone"].copy(), np.zeros(k)
+        for number, members in enumerate(mixed_groups(told["towards"][:, :k]), start=1):
+            # noise pushes near-equal eigenvalues apart, so that their turn is understated: any rotation within the group is possible
+            inside = told["towards"][np.ix_(members, members)].sum(axis=1)
+            turned[members] = np.maximum(1 - 1 / len(members), GROUPS - 1 - inside)
+            group[members] = number
+        errors = np.diagonal(leak) + turned
+        missed, judged = principal.missed, float(self.images.told["weight"][1])
+        stand_for_all = 1 / TWICE < judged / max(missed, 1e-300) < TWICE
+        if missed > NEGLIGIBLE * principal.trace and (hidden or not stand_for_all):
+            bound = within_reach = 1.0
+            if size >= values[k - 1] or not stand_for_all:  # nothing is known
+                errors, error = np.ones(k), 1.0
+        return {"errors": errors, "error": np.array([error, bound, within_reach]), "group": group}
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """Eigenvalues (k,), the map (q, k) from functions to components of unit length, and their accuracy.
+
+    `within_reach` is the bound on the error that may be expected after EFFORT times the work of judging.
+    """
+
+    values: np.ndarray
+    basis: np.ndarray
+    accuracy: Accuracy
+    within_reach: float
+
+
+def largest_sum(q: int) -> int:
+    """The most numbers of a term or conclusion of a judgement of q functions."""
+    features = GROUPS * 2 * FREQUENCIES * EFFORT
+    return features * (q + 2 + POWER) + 20 * q * q + 64 * q + 64
+
+
+def judging_numbers(rows: int, columns: int, m: int, q: int) -> int:
+    """The most numbers that judging takes at a process with so many rows (for memory.py)."""
+    judges = min(rows, 2 * JUDGES * EFFORT)
+    features = GROUPS * 2 * FREQUENCIES * (EFFORT if rows <= 4 * JUDGES else 1)
+    return judges * (columns + 2 * m + 2 * features + 3 * GROUPS * q) + 4 * largest_sum(q)
+
+
+def judge(
+    seen: Seen, principal: Principal, k: int, centered: bool, tol: float, seed: int, stage: str, effort: int = 1, size: float = 1.0
+) -> Solver:  # fmt: skip
+    """Components in the span of the principal functions, and their accuracy; returns `Verdict`. There are at most q components."""
+    within = np.diag(principal.values)
+    judged = Judged(seen, principal, seed, stage, effort, size)
+    verdict = yield from judge_functions(judged, lambda: judged.functions, within, k, centered)
+    if effort == 1 and verdict.accuracy.bound > tol >= verdict.within_reach:
+        again = Judged(seen, principal, seed, f"{stage} again", EFFORT, size)
+        verdict = yield from judge_functions(again, lambda: again.functions, within, k, centered)
+    return verdict
+
+
+def judge_functions(
+    judged: Judged, g: Values, within: np.ndarray, k: int, centered: bool, outside: Values | None = None
+) -> Solver:
+    """Judge functions that are orthonormal over all rows, by random features; returns `Verdict`.
+
+    `g` gives their values G (n, q) on the judging rows, `within` (q, q) is G'psi psi'G over all rows, and `outside` gives the values (n, q) of
+    psi psi'G - G within. Without it they are zero, as for principal functions.
+    """
+    told = yield Sketch(judged, g, len(within), centered)
+    return (yield from judge_by(Images(judged, told, g), g, within, k, outside))
+
+
+def judge_by(images: Any, g: Values, within: np.ndarray, k: int, outside: Values | None = None) -> Solver:
+    """The last two rounds of a judgement: components in the span of the functions, and what leaves it; returns `Verdict`."""
+    k = min(k, len(within))
+    separated = yield Separate(images, g, within, k)
+    told = yield Leak(images, g, outside, separated, images.judged.principal.whole)
+    groups = range(1, int(told["group"].max(initial=0)) + 1)
+    mixed = [np.flatnonzero(told["group"] == number).tolist() for number in groups]
+    error, bound, within_reach = map(float, told["error"])
+    about = Accuracy.of(told["errors"], error, bound, mixed)
+    return Verdict(np.maximum(separated["values"][:k], 0.0), separated["basis"], about, within_reach)
+
+
+def _leading(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    values, vectors = np.linalg.eigh(matrix)
+    return values[::-1], flip_signs(vectors[:, ::-1])
+
+
+def _positive(matrix: np.ndarray) -> np.ndarray:
+    """Without the negative eigenvalues, which are noise."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.maximum(values, 0.0)) @ vectors.T
+
+
+def _symmetric(triangles: np.ndarray, q: int) -> np.ndarray:
+    """Symmetric matrices (., q, q) from their upper triangles."""
+    found = np.zeros((len(triangles), q, q))
+    rows, columns = np.triu_indices(q)
+    found[:, rows, columns] = found[:, columns, rows] = triangles
+    return found

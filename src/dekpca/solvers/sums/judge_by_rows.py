@@ -1,0 +1,181 @@
+"""The judge for kernels without random features: the judging rows themselves are told to all, so that products with the rest of the kernel are exact.
+
+Only with share_rows=True. Where rows may not leave their nodes, only the trace of what the landmarks miss is known: a bound, far above the error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ...accuracy import Accuracy
+from ...core.chunks import by_nodes
+from ...core.landmarks import shared_seed
+from ...core.spectrum import transposed
+from ...kernels import normal
+from ...rounds import Arrays, Round, Shapes, Solver
+from .judge import GROUPS, JUDGES, POWER, Judged, Verdict, judge_by
+from .moments import Principal
+from .rows import Rows, like, on_host
+from .shared_rows import Counts, InPlaces
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """The judging rows of all nodes: points (R, M), their weights and groups (R,), and which of them are this process's, in its order."""
+
+    judged: Judged
+    points: np.ndarray
+    weights: np.ndarray
+    group: np.ndarray
+    mine: np.ndarray
+
+    @cached_property
+    def psi(self) -> np.ndarray:
+        seen = self.judged.all
+        return on_host(seen.marks.coordinates(seen.kernel, like(seen.rows.X, self.points)))
+
+    @cached_property
+    def rest(self) -> np.ndarray:
+        """(R,) what the landmarks miss of each."""
+        seen = self.judged.all
+        size = on_host(seen.kernel.diagonal(like(seen.rows.X, self.points)))
+        return np.maximum(size - np.einsum("ij,ij->i", self.psi, self.psi), 0.0)
+
+    @cached_property
+    def functions(self) -> np.ndarray:
+        """(R, q) values of the principal functions."""
+        principal = self.judged.principal
+        return (self.psi - principal.mean) @ principal.weights
+
+    @cached_property
+    def between(self) -> np.ndarray:
+        """(n, R) the rest of the kernel between the judging rows of this process and all."""
+        seen, X, psi = self.judged.all, self.judged.rows.X, self.judged.psi
+        points, across = like(X, self.points), transposed(like(X, self.psi))
+        return on_host(
+            by_nodes(
+                lambda r: (seen.kernel.gram(X[r, :], points) - psi[r, :] @ across,), X.shape[0], 8 * len(self.points), X
+            )[0]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Means(Round):
+    """The mean of the rest over all rows, at each judging row."""
+
+    shared: Shared
+    kind = "judge"
+
+    def term(self) -> Arrays:
+        return {"mean": self.shared.judged.weights @ self.shared.between}
+
+    def bounds(self) -> dict[str, Any]:
+        return {"mean": 4.0 * self.shared.judged.size * self.shared.weights.sum()}
+
+    def told(self) -> Shapes:
+        return {"mean": (len(self.shared.points),)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        return {"mean": total["mean"] / max(self.shared.weights.sum(), 1e-300)}
+
+
+@dataclass(frozen=True, eq=False)
+class ExactImages:
+    """As `judge.Images`, with the rest itself in the place of random features. Its operator is the rest, not a root of it (`squared`)."""
+
+    shared: Shared
+    mean: np.ndarray | None  # None: not centred
+    squared = True
+
+    @property
+    def judged(self) -> Judged:
+        return self.shared.judged
+
+    @cached_property
+    def told(self) -> Arrays:
+        """What the other rounds need to know, which here all nodes know without a sum."""
+        shared, count = self.shared, len(self.shared.points)
+        start = np.linalg.qr(normal((count, POWER), shared_seed(self.judged.seed, f"power {self.judged.stage}")))[0]
+        image = count**0.5 * self._scaled[None]
+        return {
+            "image": image,
+            "power": start,
+            "weight": np.array([shared.weights.sum(), shared.weights @ shared.rest]),
+        }
+
+    @property
+    def _scaled(self) -> np.ndarray:
+        return self.judged.shares * self.shared.weights[:, None] * self.shared.functions
+
+    @cached_property
+    def _centred(self) -> np.ndarray:
+        between, w = self.shared.between, self.shared.weights
+        if self.mean is None:
+            return between
+        own, whole = between @ w / w.sum(), self.mean @ w / w.sum()
+        return between - own[:, None] - self.mean + whole
+
+    @cached_property
+    def Y(self) -> np.ndarray:
+        """(n, GROUPS, q)."""
+        shared, judged, centred, scaled = self.shared, self.judged, self._centred, self._scaled
+        itself = centred[np.arange(len(centred)), shared.mine][:, None] * scaled[shared.mine]
+        if judged.everyone:
+            return np.repeat((centred @ scaled - itself)[:, None, :], GROUPS, axis=1)
+        found = np.stack([centred[:, shared.group == b] @ scaled[shared.group == b] for b in range(GROUPS)], axis=1)
+        found[np.arange(len(centred)), judged.group] -= itself
+        return found
+
+    def powered(self, basis: np.ndarray) -> np.ndarray:
+        root = np.sqrt(self.shared.weights)[:, None]
+        return root[self.shared.mine] * (self._centred @ (root * basis))
+
+    def back(self, values: np.ndarray) -> np.ndarray:
+        found = np.zeros((len(self.shared.points), values.shape[1]))
+        found[self.shared.mine] = values
+        return found
+
+
+def judge_by_rows(judged: Judged, k: int, centered: bool) -> Solver:
+    """Judge the principal functions by rows that are told to all; returns `Verdict`."""
+    rows = judged.all.rows
+    counts = (yield Counts(rows, lambda: judged.rows, 4 * JUDGES))["count"]
+
+    def given() -> Rows:
+        beside = np.stack([judged.weights, judged.group], axis=1)
+        return replace(judged.rows, X=np.concatenate([on_host(judged.rows.X), beside], axis=1))
+
+    bound = max(rows.largest, 2.0 * judged.principal.count, float(GROUPS))
+    told = (yield InPlaces(replace(rows, X=rows.X[:0, :], largest=bound), given, counts, rows.columns + 2))["rows"]
+    shared = Shared(judged, told[:, :-2], told[:, -2], np.rint(told[:, -1]).astype(np.int64), places(judged, counts))
+    mean = (yield Means(shared))["mean"] if centered else None
+    images = ExactImages(shared, mean)
+    return (yield from judge_by(images, lambda: judged.functions, np.diag(judged.principal.values), k))
+
+
+def places(judged: Judged, counts: np.ndarray) -> np.ndarray:
+    """Where the judging rows of this process are among all: node by node, in the order that they have here."""
+    node = judged.rows.node
+    order = np.argsort(node, kind="stable")
+    starts = np.cumsum(counts) - counts
+    found = np.empty(len(node), dtype=np.int64)
+    found[order] = (
+        starts[node[order]].astype(np.int64) + np.arange(len(node)) - np.searchsorted(node[order], node[order])
+    )
+    return found
+
+
+def judge_by_trace(principal: Principal, k: int) -> Verdict:
+    """The principal functions themselves, and what the missed trace alone says of their error (Davis and Kahan)."""
+    q = len(principal.values)
+    k = min(k, q)
+    values = np.append(principal.values, 0.0)
+    gap = np.maximum(values[:k] - values[1 : k + 1], 1e-12 * values[0])
+    above = np.append(np.inf, gap[:-1])
+    errors = np.minimum((principal.missed / np.minimum(gap, above)) ** 2, 1.0)
+    error = min(float((principal.missed / gap[-1]) ** 2), 1.0)
+    return Verdict(principal.values[:k], np.eye(q, k), Accuracy.of(errors, error, error, method="trace"), error)

@@ -1,0 +1,167 @@
+"""The moments of all rows in landmark coordinates, and the principal directions that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+from scipy.linalg import eigh
+
+from ...core.chunks import DEVICE_BYTES, row_bytes, summed
+from ...core.landmarks import Landmarks, RowKernel
+from ...core.spectrum import add_products, flip_signs, symmetric, times_triangle
+from ...kernels import Kernel, row_tiles
+from ...rounds import Arrays, Round, Shapes
+from .rows import Rows, on_host
+
+Array = Any
+
+EXTRA = 32  # functions besides the components: what leaves the span of so many has far smaller eigenvalues
+NOTHING = 1e-12  # relative to the first: an eigenvalue below it is rounding
+CHUNK_BYTES = 2**20  # of a chunk of landmark coordinates: half of a cache
+LEAST_CHUNK = 256  # rows
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Rows, and what the landmarks see of them. One pass over the rows, in chunks, when the first of its results is needed."""
+
+    rows: Rows
+    marks: Landmarks
+    kernel: Kernel
+
+    @cached_property
+    def _pass(self) -> tuple[Array, Array, float, np.ndarray]:
+        X, marks, kernel = self.rows.X, self.marks, self.kernel
+        xp, m = aac.array_namespace(X), self.marks.size
+        with_points = RowKernel(kernel, marks.points)
+        chunk = (CHUNK_BYTES if aac.is_numpy_array(X) else DEVICE_BYTES) // max(1, row_bytes(marks.root))
+        missed = xp.empty((X.shape[0],), dtype=X.dtype, device=aac.device(X))
+
+        def part(rows: slice) -> tuple[Array, ...]:
+            first, second, trace = xp.zeros((m,), dtype=xp.float64, device=aac.device(X)), None, 0.0
+            for tile in row_tiles(rows.stop - rows.start, max(LEAST_CHUNK, chunk)):
+                at = slice(rows.start + tile.start, rows.start + tile.stop)
+                psi, size = times_triangle(with_points(X[at, :]), marks.root), kernel.diagonal(X[at, :])
+                left = size - xp.vecdot(psi, psi)
+                missed[at] = xp.clip(left, min=0.0) if kernel.is_definite else xp.abs(left)
+                first = first + xp.sum(psi, axis=0, dtype=xp.float64)
+                second = add_products(second, psi)
+                trace = trace + xp.sum(size, dtype=xp.float64)
+            return first, second, trace
+
+        first, second, trace = summed(part, X.shape[0], X, 8 * m * m)
+        return on_host(first), symmetric(on_host(second)), float(trace), on_host(missed)
+
+    @property
+    def rest(self) -> np.ndarray:
+        """(n,) what the landmarks miss of each row: k(x, x) - |psi(x)|^2."""
+        return self._pass[3]
+
+    @property
+    def moments(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """The sums of psi, of psi psi' and of k(x, x)."""
+        return self._pass[:3]
+
+
+@dataclass(frozen=True, eq=False)
+class Principal:
+    """The principal directions of rows in landmark coordinates, as all nodes know them.
+
+    `directions` (m, q) with eigenvalues `values` (q,), the `mean` (m,) of psi, the `trace` of the centred kernel, the number of rows, and `missed`,
+    the part of the trace that the landmarks do not see. `whole`: there are no directions beyond these.
+    """
+
+    directions: np.ndarray
+    values: np.ndarray
+    mean: np.ndarray
+    trace: float
+    count: float
+    missed: float
+    whole: bool
+
+    @property
+    def weights(self) -> np.ndarray:
+        """(m, q): (psi - mean) @ weights are functions that are orthonormal over the rows."""
+        return self.directions / np.sqrt(self.values)
+
+
+def leading(matrix: np.ndarray, q: int) -> tuple[np.ndarray, np.ndarray]:
+    """The q leading eigenvalues and eigenvectors, largest first."""
+    m = len(matrix)
+    values, vectors = eigh(matrix, subset_by_index=[m - q, m - 1])
+    if len(values) < q:  # where many eigenvalues are equal, LAPACK may miss some of a subset
+        values, vectors = np.linalg.eigh(matrix)
+    return values[::-1][:q], vectors[:, ::-1][:, :q]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments(Round):
+    """The first and second moments of psi over all rows; the root finds the principal directions."""
+
+    seen: Seen
+    centered: bool
+    n_components: int
+    largest: float  # k(x, x), at most
+    kind = "moments"
+
+    def term(self) -> Arrays:
+        if not len(self.seen.rows):
+            m = self.seen.marks.size
+            return {
+                "count": np.zeros(1),
+                "first": np.zeros(m),
+                "second": np.zeros(m * (m + 1) // 2),
+                "trace": np.zeros(2),
+            }
+        first, second, trace = self.seen.moments
+        sizes = np.array([trace, self.seen.rest.sum()])
+        return {
+            "count": np.array([float(len(self.seen.rows))]),
+            "first": first,
+            "second": second[np.triu_indices(len(first))],
+            "trace": sizes,
+        }
+
+    def bounds(self) -> dict[str, Any]:
+        total = 1.1 * self.seen.rows.total
+        return {
+            "count": total,
+            "first": total * self.largest**0.5,
+            "second": total * self.largest,
+            "trace": total * self.largest,
+        }
+
+    @property
+    def _q(self) -> int:
+        return min(self.seen.marks.size, self.n_components + EXTRA)
+
+    def told(self) -> Shapes:
+        m, q = self.seen.marks.size, self._q
+        return {"count": (1,), "trace": (2,), "mean": (m,), "values": (q,), "directions": (m, q)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        m, q, count = self.seen.marks.size, self._q, max(float(np.rint(total["count"][0])), 1.0)
+        second = np.zeros((m, m))
+        second[np.triu_indices(m)] = total["second"]
+        second = symmetric(second)
+        mean = total["first"] / count if self.centered else np.zeros(m)
+        values, vectors = leading(second - count * np.outer(mean, mean), q)
+        vectors = flip_signs(vectors)
+        floor = max(NOTHING * values[0], 100 * np.finfo(np.float64).eps * float(total["trace"][0]))
+        trace = total["trace"] - np.array([count * float(mean @ mean), 0.0])
+        there = values > floor
+        values, vectors = np.where(there, values, 0.0), np.where(there, vectors, 0.0)
+        return {"count": np.array([count]), "trace": trace, "mean": mean, "values": values, "directions": vectors}
+
+    def found(self, told: Arrays) -> Principal:
+        """From what all nodes were told."""
+        there = int((told["values"] > 0).sum())
+        trace, missed = map(float, told["trace"])
+        whole = there < self.n_components + EXTRA
+        return Principal(
+            told["directions"][:, :there], told["values"][:there], told["mean"], trace, float(told["count"][0]), max(missed, 0.0), whole
+        )  # fmt: skip

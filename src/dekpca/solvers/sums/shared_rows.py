@@ -1,0 +1,148 @@
+"""Rows that leave their nodes, as a sum: each node puts its rows into places of their own, and zeros elsewhere. Only with share_rows=True."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...core.landmarks import Landmarks
+from ...kernels import Kernel
+from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
+from .clusters import Weights, check_count, independent
+from .rows import Rows, on_host
+
+ROUNDED = 1e-13  # relative: sums under masks are in fixed point
+Given = Callable[[], Rows]  # the rows that nodes of this process give
+
+
+@dataclass(frozen=True, eq=False)
+class Counts(Round):
+    """How many rows each node gives."""
+
+    rows: Rows
+    given: Given
+    most: int
+    kind = "landmarks"
+
+    def term(self) -> Arrays:
+        return {"count": np.bincount(self.given().node, minlength=self.rows.nodes).astype(np.float64)}
+
+    def bounds(self) -> dict[str, Any]:
+        return {"count": self.rows.total}
+
+    def told(self) -> Shapes:
+        return {"count": (self.rows.nodes,)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        return {"count": np.rint(total["count"])}
+
+    def check(self, told: Arrays) -> None:
+        count = told["count"]
+        if not ((count >= 0) & (count == np.rint(count))).all() or count.sum() > self.most:
+            raise BadConclusion(
+                f"nodes give {count.sum():g} rows, where at most {self.most} are asked for; start all nodes anew"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class InPlaces(Round):
+    """The rows that nodes give, one after the other by number of the node."""
+
+    rows: Rows
+    given: Given
+    counts: np.ndarray
+    width: int
+    kind = "landmarks"
+
+    def term(self) -> Arrays:
+        found = np.zeros((int(self.counts.sum()), self.width))
+        given = self.given()
+        order = np.argsort(given.node, kind="stable")
+        node = given.node[order]
+        starts = np.cumsum(self.counts) - self.counts
+        rank = np.arange(len(node)) - np.searchsorted(node, node)
+        found[starts[node].astype(np.int64) + rank] = on_host(given.X)[order]
+        return {"rows": found}
+
+    def bounds(self) -> dict[str, Any] | None:
+        return {"rows": self.rows.largest}
+
+    def told(self) -> Shapes:
+        return {"rows": (int(self.counts.sum()), self.width)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        return total
+
+
+class EarlierLandmarks(InPlaces):
+    """Landmarks of an earlier run, in its units: no bound on the rows of this run is one on them."""
+
+    def bounds(self) -> dict[str, Any] | None:
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class RowLandmarks(InPlaces):
+    """The rows that add something to the landmarks, at most `most`."""
+
+    most: int
+    marks: Landmarks
+    kernel: Kernel
+
+    def told(self) -> Shapes:
+        return {"count": (1,), "points": (int(self.counts.sum()), self.rows.columns)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        return independent(total["rows"], len(total["rows"]), self.most, self.marks, self.kernel)
+
+    def check(self, told: Arrays) -> None:
+        super().check(told)
+        check_count(told["count"], int(self.counts.sum()))
+
+
+def rows_as_landmarks(
+    rows: Rows, weights: Weights, mass: float, wanted: int, most: int, marks: Landmarks, kernel: Kernel, stage: str
+) -> Solver:  # fmt: skip
+    """About `wanted` rows, at most `most`, drawn with probabilities proportional to their weights, which add up to `mass` over all nodes; returns the
+    points (m, M)."""
+
+    def drawn() -> Rows:
+        return rows.at(np.flatnonzero(rows.uniform(f"rows {stage}") * mass < wanted * weights()))
+
+    counts = (yield Counts(rows, drawn, 4 * wanted + 64))["count"]
+    if not counts.sum():
+        return np.zeros((0, rows.columns))
+    told = yield RowLandmarks(rows, drawn, counts, rows.columns, most, marks, kernel)
+    return told["points"][: int(told["count"][0])]
+
+
+def earlier_landmarks(rows: Rows, mine: np.ndarray | None, most: int, run: str) -> Solver:
+    """The landmarks of an earlier run: the first node that has them tells them to all. `mine`: those of this node. Returns the points (m, M)."""
+    points = np.zeros((0, rows.columns)) if mine is None else np.asarray(mine, dtype=np.float64)
+    node = rows.node[:1] if len(rows.node) else np.zeros(1, dtype=np.int64)
+
+    def held(of: int | None = None) -> Rows:
+        kept = points if of is None or of == node[0] else points[:0]
+        return replace(rows, X=kept, keys=np.zeros(len(kept), dtype=np.uint64), node=np.repeat(node, len(kept)))
+
+    counts = (yield Counts(rows, held, most * rows.nodes))["count"]
+    sizes, resumed = np.unique(counts[counts > 0]), f"resume={run!r}"
+    if not len(sizes):
+        raise ValueError(f"{resumed}: no node has the model of that run; start a new run without resume")
+    if len(sizes) > 1 or sizes[0] > most:
+        raise ValueError(
+            f"{resumed}: nodes have {', '.join(f'{n:g}' for n in sizes)} landmarks of that run, where all must have the same, "
+            f"at most max_landmarks={most}; resume with models of one run, or start a new run without resume"
+        )
+    giver = int(np.flatnonzero(counts)[0])
+    given = np.where(np.arange(rows.nodes) == giver, counts, 0)
+    told = (yield EarlierLandmarks(rows, lambda: held(giver), given, rows.columns))["rows"]
+    if mine is not None and np.abs(told - points).max() > ROUNDED * np.abs(points).max():
+        raise ValueError(
+            f"{resumed}: node number {giver} has other landmarks of that run than this node; resume with models of one run, or start a new run "
+            "without resume"
+        )
+    return told

@@ -1,0 +1,238 @@
+"""The rounds of sums: what a node adds where others see it, what it is told by a root that lies, and what follows from what was told alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conftest import clusters, make_options
+from dekpca import Network
+from dekpca.answer import sums_answer
+from dekpca.core.landmarks import Landmarks
+from dekpca.engines import local
+from dekpca.engines.peer.app import session
+from dekpca.engines.peer.app.delivery import PeerDelivery
+from dekpca.engines.peer.net.identity import init_ca
+from dekpca.engines.tree import over_tree
+from dekpca.kernels import Kernel
+from dekpca.plan import Plan
+from dekpca.program import program
+from dekpca.rounds import BadConclusion, Round, Transcript, replayed
+from dekpca.solvers import sums
+from dekpca.solvers.sums import clusters as rounds_of_clusters
+from dekpca.solvers.sums.clusters import MOST_CUTS, Centres, NewLandmarks, Weigh
+from dekpca.solvers.sums.moments import Moments, Seen
+from dekpca.solvers.sums.shared_rows import Counts
+from dekpca.space import Known
+from dekpca.sums_input import rows_of, sums_options
+from peer_nodes import Nodes, join
+
+NETWORK = Network.path(4)
+SETTINGS = {"solver": "landmarks", "tol": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certs")
+    init_ca(folder)
+    return folder
+
+
+# ---------------------------------------------------------------------- in clear between owners
+def terms_of(parts, options, monkeypatch):
+    """All terms (count, sum) of clusters that the nodes of a run give."""
+    found, sums_by_label = [], rounds_of_clusters.sums_by_label
+
+    def noted(label, clusters, Y, weights, least):
+        term = sums_by_label(label, clusters, Y, weights, least)
+        found.append((np.bincount(label[label >= 0], minlength=clusters), term))
+        return term
+
+    monkeypatch.setattr(rounds_of_clusters, "sums_by_label", noted)
+    plan = Plan.of(parts, NETWORK, options)
+    local.drive(plan.blocks(apart=True), plan.options, script=over_tree(program))
+    return found
+
+
+def test_a_node_whose_terms_others_see_leaves_out_its_small_clusters(monkeypatch):
+    parts = clusters([40, 25, 33, 18])
+    options = make_options(parts, NETWORK, **SETTINGS, share_rows=False, owners_apart=True)
+    found = terms_of(parts, options, monkeypatch)
+    few = [(rows < 5) & (rows > 0) for rows, _ in found]
+    assert any(some.any() for some in few)  # there were some to leave out
+    for (rows, term), some in zip(found, few, strict=True):
+        assert (term["count"] == np.where(some, 0, rows)).all()
+        assert not any(value[some].any() for value in term.values())
+
+
+@pytest.mark.parametrize("changes", [{"owners_apart": False}, {"share_rows": True}, {"secure_sums": True}], ids=str)
+def test_where_nobody_sees_a_term_or_rows_may_leave_nothing_is_left_out(changes, monkeypatch):
+    parts = clusters([40, 25, 33, 18])
+    given = {"share_rows": False, "owners_apart": True} | changes
+    options = make_options(parts, NETWORK, **SETTINGS, **given)
+    if options.sealed:
+        plan = Plan.of(parts, NETWORK, options)
+        blocks = plan.blocks(apart=True)
+        local.simulate_sealers(blocks)
+        assert {rows_of(block, options).least for block in blocks} == {1}
+        return
+    found = terms_of(parts, options, monkeypatch)
+    assert all((term["count"] == rows).all() for rows, term in found)
+
+
+def test_the_rows_of_a_small_cluster_are_in_no_weight_either():
+    parts = clusters([40, 25, 33, 18])
+    options = make_options(parts, NETWORK, **SETTINGS, share_rows=False, owners_apart=True)
+    rows = rows_of(Plan.of(parts, NETWORK, options).blocks(apart=True)[0], options)
+    label = np.repeat([0, 1, 2], [4, 5, len(rows) - 9])
+    term = Weigh(rows, lambda: label, lambda: np.ones(len(rows)), 3, 2, 1.0, 0).term()
+    assert term["count"].tolist() == [0, 5, len(rows) - 9]
+    assert term["weight"].tolist() == [0, 5, len(rows) - 9]
+
+
+# ---------------------------------------------------------------------- the transcript
+CASES = {
+    "auto": {},
+    "no rows": {"share_rows": False},
+    "prepared": {"standardize": True, "gamma_by_variance": True},
+    "a number": {"landmarks": 20},
+    "by rows": {"kernel": Kernel("sigmoid", gamma=1e-4, coef0=0.0)},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_replayed_transcript_gives_every_node_the_same_bits(case, monkeypatch):
+    parts = clusters([40, 25, 33, 18])
+    plan = Plan.of(parts, NETWORK, make_options(parts, NETWORK, **SETTINGS | CASES[case]))
+    answer = local.run(plan).answers[0]
+    transcript = answer.transcript
+    assert isinstance(transcript, Transcript)
+
+    def nothing(self):
+        raise AssertionError("a term was computed")
+
+    for kind in _kinds(Round):
+        monkeypatch.setattr(kind, "term", nothing)
+    for block in plan.blocks(apart=True):
+        solver = sums.solve(rows_of(block, plan.options), sums_options(plan.options))
+        found = sums_answer(block, plan.options, Known(None), replayed(solver, transcript.told), transcript)
+        assert found.w[0].tobytes() == answer.w[0].tobytes()
+        assert found.eigenvalues.tobytes() == answer.eigenvalues.tobytes()
+        assert found.known.points.tobytes() == answer.known.points.tobytes()
+        assert found.accuracy == answer.accuracy
+    solver = sums.solve(rows_of(block, plan.options), sums_options(plan.options))
+    with pytest.raises(ValueError, match="the transcript ends before the solver does"):
+        replayed(solver, transcript.told[:-1])
+
+
+def _kinds(kind):
+    for below in kind.__subclasses__():
+        yield below
+        yield from _kinds(below)
+
+
+def test_nodes_that_were_told_the_same_have_one_digest():
+    parts = clusters([40, 25, 33, 18])
+    plan = Plan.of(parts, NETWORK, make_options(parts, NETWORK, **SETTINGS))
+    answers = local.drive(plan.blocks(apart=True), plan.options, script=over_tree(program)).answers
+    assert len({answer.transcript.digest for answer in answers}) == 1
+    told = [dict(some) for some in answers[0].transcript.told]
+    name = next(iter(told[-1]))
+    told[-1][name] = told[-1][name] + 1e-15
+    assert Transcript(told).digest != answers[0].transcript.digest
+
+
+# ---------------------------------------------------------------------- a root that lies
+def rows():
+    parts = clusters([40, 25, 33, 18])
+    options = make_options(parts, NETWORK, **SETTINGS)
+    return rows_of(Plan.of(parts, NETWORK, options).blocks(apart=True)[0], options)
+
+
+def told_by(round_):
+    return {name: np.zeros(shape) for name, shape in round_.told().items()}
+
+
+def rounds():
+    own, kernel = rows(), Kernel("rbf", gamma=0.05)
+    none, ones = Landmarks.none(own.X), lambda: np.ones(len(own))
+    label = lambda: np.zeros(len(own), dtype=np.int64)  # noqa: E731
+    marks = none.grown(own.X[::20], kernel)[0]
+    return {
+        "weigh": Weigh(own, label, ones, 6, 10, 1.0, 0),
+        "centres": Centres(own, own.X, label, ones, 6, 10, heaviest=1.0, even=True, seed=0),
+        "landmarks": NewLandmarks(
+            own, label, ones, 6, 10, heaviest=1.0, even=True, mean=own.X[0], marks=none, kernel=kernel
+        ),
+        "counts": Counts(own, lambda: own, 10),
+        "moments": Moments(Seen(own, marks, kernel), True, 2, 1.0),
+    }
+
+
+LIES = {
+    "NaN as a centre": ("centres", "centre", np.nan),
+    "infinity as a landmark": ("landmarks", "points", np.inf),
+    "NaN in directions": ("moments", "directions", np.nan),
+    "NaN cuts": ("weigh", "cuts", np.nan),
+    "half a cut": ("weigh", "cuts", 0.5),
+    "negative cuts": ("weigh", "cuts", -1.0),
+    "too deep a cut": ("weigh", "cuts", MOST_CUTS + 1.0),
+    "too many pieces": ("weigh", "cuts", 4.0),  # 6 clusters into 16 pieces each, where 10 are wanted
+    "too many pieces of the next": ("centres", "cuts", 4.0),
+    "more landmarks than clusters": ("landmarks", "count", 7.0),
+    "fewer than none": ("landmarks", "count", -1.0),
+    "half a landmark": ("landmarks", "count", 2.5),
+    "NaN landmarks": ("landmarks", "count", np.nan),
+    "more rows than asked for": ("counts", "count", 3.0),
+    "NaN rows": ("counts", "count", np.nan),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_cannot_be_is_refused(lie):
+    which, name, value = LIES[lie]
+    round_ = rounds()[which]
+    honest = told_by(round_)
+    round_.check(honest)
+    with pytest.raises(BadConclusion):
+        round_.check(honest | {name: np.full_like(honest[name], value)})
+
+
+def test_what_a_root_concludes_is_accepted():
+    """The limits are not so low that the truth is refused: cuts of clusters of very unequal weight, and as many landmarks as there may be."""
+    rng = np.random.default_rng(0)
+    for wanted in (1, 2, 7, 40, 300):
+        for _ in range(50):
+            count = np.rint(np.exp(rng.uniform(0, 9, size=30)))
+            weight = count * np.exp(rng.normal(scale=4, size=30))
+            cuts = rounds_of_clusters.cuts_of(count, weight, wanted, int(rng.integers(1000)))
+            rounds_of_clusters.check_cuts(cuts, wanted)
+    rounds_of_clusters.check_count(np.array([6.0]), 6)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_root_that_lies_stops_the_run_at_all_honest_nodes(secure, certs, tmp_path, monkeypatch):
+    """It tells NaN in the place of the moments; nobody makes a model of it."""
+    root = NETWORK.names[NETWORK.root]
+
+    class Lying(PeerDelivery):
+        def _cross(self, sends, route):
+            def spoiled(send):
+                lie = self.block.names[0] == root and send.kind == "moments" and send.payload.dtype != np.uint64
+                down = lie and len(send.to) and send.payload.shape[-1] > 1
+                return replace(send, payload=np.full_like(send.payload, np.nan)) if down else send
+
+            return super()._cross([spoiled(send) for send in sends], route)
+
+    monkeypatch.setattr(session, "PeerDelivery", Lying)
+    parts = clusters([40, 25, 33, 18])
+    nodes = Nodes(
+        tmp_path, NETWORK, parts, make_options(parts, NETWORK, 20, **SETTINGS, secure_sums=secure), certs=certs
+    )
+    join([nodes.start(name) for name in NETWORK.names])
+    assert not nodes.answers.keys() - {root}
+    near = {NETWORK.names[j] for j in NETWORK.children[NETWORK.root]}
+    assert any("the root told NaN or infinity as" in str(nodes.errors[name]) for name in near), nodes.errors
+    assert nodes.errors.keys() >= set(NETWORK.names) - {root}
