@@ -224,7 +224,7 @@ def methods(gamma: float, rows: int) -> dict[tuple[str, str], Callable]:
     for tol in (1e-2, 1e-3, 1e-4):
         found["dekpca, default", f"tol {tol:g}"] = ours(gamma, nodes, tol=tol)
     for m in (200, 400, 800):
-        found["dekpca, one shot", f"{m} landmarks"] = ours(gamma, nodes, solver="landmarks", n_landmarks=m)
+        found["dekpca, one shot", f"{m} landmarks"] = ours(gamma, nodes, solver="landmarks", landmarks=m)
     for m in (50, 100, 200, 400, 800, 1600):
         found["Nystroem + PCA", f"{m}"] = pipeline(Nystroem(gamma=gamma, n_components=m, random_state=0))
     for m in (100, 200, 400):
@@ -232,7 +232,7 @@ def methods(gamma: float, rows: int) -> dict[tuple[str, str], Callable]:
     for m in (400, 1600):
         found["RBFSampler + PCA", f"{m}"] = pipeline(RBFSampler(gamma=gamma, n_components=m, random_state=0))
     if rows <= 8000:
-        found["dekpca, projection", "200 landmarks"] = ours(gamma, rows // 100, solver="projection", n_landmarks=200)
+        found["dekpca, projection", "200 landmarks"] = ours(gamma, rows // 100, solver="projection", landmarks=200)
         for solver in ("arpack", "randomized"):
             found["KernelPCA", solver] = kernel_pca(gamma, solver)
     return found
@@ -367,7 +367,7 @@ def owners(given: Any, floors: Floors) -> None:
     shown = table(
         "60,000 rows as so many owners",
         "owners",
-        "400 rows as landmarks, s",
+        "400 landmarks, s",
         "default, s",
         "landmarks",
         "estimated error of the span",
@@ -377,7 +377,7 @@ def owners(given: Any, floors: Floors) -> None:
     for _ in range(3):
         for J in (6, 60, 600, 6000):
             for settings, into in (
-                ({"solver": "landmarks", "n_landmarks": 400, "landmarks": "samples"}, seconds),
+                ({"solver": "landmarks", "landmarks": 400}, seconds),
                 ({}, default),
             ):
                 start = time.perf_counter()
@@ -493,7 +493,7 @@ def gpu(given: Any, floors: Floors) -> None:
         for J in (16, 2000, 10_000):
             network = Network.ring(J, 4)
             for name, m in limits:
-                settings = {"solver": "landmarks", "n_landmarks": m, "landmarks": "samples"} if m else {}
+                settings = {"solver": "landmarks", "landmarks": m} if m else {}
 
                 def fit(settings: dict = settings, network: Network = network) -> Any:
                     return DecentralizedKernelPCA(

@@ -1,8 +1,7 @@
-"""Owners of all sizes, and landmarks that nobody owns.
+"""Owners of all sizes.
 
     python benchmarks/owners.py [--rows 300000]         # a csv of 300,000 flights of 16 airlines, made here, as the command line fits it
     python benchmarks/owners.py --sections sizes        # one owner of 1,000,000 rows among ten of 1,000; 10,000 owners of 20 rows
-    python benchmarks/owners.py --sections gaussian     # where landmarks drawn from a Gaussian are as good as rows, and where not
 
 Columns as a table of flights has them: month, day, times, delays, air time, distance, with the dependencies between them; owners from 29 rows
 to many. Prints seconds, peak memory against the data's size, and how far the answer agrees with a Nystroem approximation with three times as many
@@ -103,15 +102,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--components", type=int, default=4)
-    parser.add_argument("--sections", nargs="+", choices=["flights", "sizes", "gaussian"], default=["flights"])
+    parser.add_argument("--sections", nargs="+", choices=["flights", "sizes"], default=["flights"])
     given = parser.parse_args()
     if "flights" in given.sections:
         flights_section(given)
     if "sizes" in given.sections:
         for name, sizes in SIZES.items():
             sizes_section(name, sizes)
-    if "gaussian" in given.sections:
-        gaussian_section()
 
 
 def sizes_section(name: str, sizes: list[int]) -> None:
@@ -131,45 +128,6 @@ def sizes_section(name: str, sizes: list[int]) -> None:
     print(f"{name}: {len(X):,} rows, {found['seconds']:.2f} s, {found['landmarks']} landmarks, ", end="")
     print(f"peak memory {found['peak'] / 1e6:.0f} MB (three times the data and 500 MB are {limit:.0f}); ", end="")
     print(f"smallest cosine of the span: estimated {found['span']:.5f}, with Nystroem + PCA {span:.5f}")
-
-
-def gaussian_section() -> None:
-    """200 landmarks: the true error of the span (sin^2), worst of three seeds."""
-    import warnings
-
-    from sklearn.datasets import load_digits, load_wine, make_blobs, make_swiss_roll
-
-    from dekpca import DecentralizedKernelPCA, baselines
-
-    warnings.simplefilter("ignore")
-    wine = load_wine().data
-    sets = {
-        "digits (64 columns)": load_digits().data,
-        "swiss roll (3 columns)": make_swiss_roll(1500, noise=0.1, random_state=0)[0],
-        "8 clusters (5 columns)": make_blobs(1500, n_features=5, centers=8, random_state=0)[0],
-        "30 small clusters (20 columns)": make_blobs(1500, n_features=20, centers=30, cluster_std=0.5, random_state=0)[
-            0
-        ],
-        "wine (13 columns)": (wine - wine.mean(axis=0)) / wine.std(axis=0),
-    }
-    print(
-        "true error of the span of 4 components with 200 landmarks, worst of three seeds; gamma as a multiple of 1 / (columns x variance)"
-    )
-    for name, X in sets.items():
-        for width in (1.0, 3.0, 10.0):
-            gamma = width / (X.shape[1] * X.var())
-            truth = orthonormal(baselines.central(X, 4, gamma=gamma).transform(X))
-            errors = []
-            for kind in ("gaussian", "samples"):
-                models = (
-                    DecentralizedKernelPCA(
-                        4, gamma=gamma, network=10, solver="landmarks", landmarks=kind, n_landmarks=min(200, len(X) // 2), random_state=seed
-                    ).fit(X)
-                    for seed in range(3)
-                )  # fmt: skip
-                cosines = [np.linalg.svd(orthonormal(m.transform(X)).T @ truth, compute_uv=False)[-1] for m in models]
-                errors.append(1 - min(cosines) ** 2)
-            print(f"  {name}, {width:g}: gaussian {errors[0]:.1e}, samples {errors[1]:.1e}")
 
 
 def flights_section(given: argparse.Namespace) -> None:
@@ -216,6 +174,7 @@ def span_of_nystroem(path: str | Path, rows: Any, Z: np.ndarray, k: int, landmar
 
     from dekpca import NodeModel
 
+    landmarks = min(landmarks, len(Z[::10]))
     nystroem = Nystroem(gamma=gamma, n_components=landmarks, random_state=1).fit(Z[::10])
     first, second = np.zeros(landmarks), np.zeros((landmarks, landmarks))
     for start in range(0, len(Z), 20_000):

@@ -36,6 +36,7 @@ from dekpca.plan import Plan
 SLOWEST = 3.0  # times the same problem by MPI
 LARGEST = 3.0  # times data and Gram matrix of the neighborhood
 HEARTBEAT = 0.5  # seconds
+ITERATING = {"solver": "projection", "share_rows": True}  # the solver whose nodes exchange rows
 LATE = 2.0  # seconds; a beat every half second, and a machine that is busy with a hundred megabytes
 A_RUN = 1200.0  # seconds after which something hangs
 
@@ -159,7 +160,7 @@ def load_of_a_node(data: Path, floors: Floors) -> None:
     parts = [X[r] for r in splits.evenly(y, np.full(J, rows))]
     near = (1 + around) * rows
     neighborhood, gram, once = near * X.shape[1] * 8, near * near * 8, near * (near + rows) // 2 * 8
-    model = {"n_components": 4, "gamma": GAMMA, "max_iter": 20, "tol": 0.0}
+    model = {**ITERATING, "n_components": 4, "gamma": GAMMA, "max_iter": 20, "tol": 0.0}
     start = time.perf_counter()
     with Nodes(parts, network, model, start_timeout=600, peer_timeout=600) as nodes:
         nodes.watch()
@@ -177,17 +178,16 @@ def load_of_a_node(data: Path, floors: Floors) -> None:
     console.print(shown)
 
 
-def signs_of_life(floors: Floors) -> None:
+def signs_of_life(floors: Floors, rows: int = 1000, columns: int = 12_800) -> None:
     """Three nodes exchange 100 MB samples; for how long is anybody silent meanwhile?"""
-    rows, columns = 1000, 12_800
     network = Network.from_edges([("a", "b"), ("b", "c")])
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(rows, columns)) for _ in network.names]
     model = {
+        **ITERATING,
         "n_components": 2,
         "gamma": 1 / columns,
-        "landmarks": "samples",
-        "n_landmarks": 20,
+        "landmarks": 20,
         "max_iter": 5,
         "tol": 0.0,
     }

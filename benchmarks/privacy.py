@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from scipy.stats import beta
 
 from common import GAMMA, Floors, arguments, console, load, numbers, table
 from dekpca import Network, private_solver
+from dekpca.choices import LandmarkSource
 from dekpca.columns import Features
 from dekpca.engines import local
 from dekpca.engines.peer.app.local_cluster import LocalCluster
@@ -52,10 +53,11 @@ def plan(epsilon: float, rank: int) -> Release:
     return releases(epsilon, DELTA, {"all": rank + REST}, {"all": 1.0}, NODES, 1)[0]
 
 
-def options(landmarks, m: int, **changes) -> Options:
-    asked = Settings.of(
-        n_components=K, kernel=KERNEL, solver="landmarks", n_landmarks=m, landmarks=landmarks, seed=0, **changes
-    )
+def options(landmarks, **changes) -> Options:
+    """With these points as landmarks; a number: so many synthetic points (differential privacy)."""
+    asked = Settings.of(n_components=K, kernel=KERNEL, solver="landmarks", landmarks=landmarks, seed=0, **changes)
+    if isinstance(landmarks, int):
+        asked = replace(asked, landmarks=LandmarkSource("synthetic"))
     return settle(asked, Network.ring(NODES, 4), np.full(NODES, 100))
 
 
@@ -191,7 +193,7 @@ def agreements(X, public, kind: str, rows: int, epsilons, seeds: int, floors: Fl
                 found.append((agreement(Z, central), span, np.nan, np.nan))
                 continue
             privacy = Privacy.of({"epsilon": epsilon, "delta": DELTA, "rank": rank, "norm": NORM})
-            settings = options(public if kind == "public" else "gaussian", POINTS, privacy=privacy)
+            settings = options(public if kind == "public" else POINTS, privacy=privacy)
             model, outcome, seconds = fit(parts, settings)
             sent = sum(outcome.traffic.bytes.values()).mean() / 1e3
             found.append((agreement(model.transform(judged), central), model.span_accuracy_, seconds, sent))
@@ -228,14 +230,14 @@ def secure_cost(X: np.ndarray, public: np.ndarray, floors: Floors) -> None:
         f"secure sums: {NODES} nodes of 100 rows, 400 landmarks; medians of 5 runs in turn",
         "sums", "processor seconds of a node", "keys", "MB a node", "difference",
     )  # fmt: skip
-    choices = {"in clear": options(public[:400], 400), "secure": options(public[:400], 400, secure_sums=255.0)}
+    choices = {"in clear": options(public[:400]), "secure": options(public[:400], secure_sums=True)}
     runs: dict[str, list] = {name: [] for name in choices}
     for _ in range(5):
         for name, settings in choices.items():
             blocks = Plan.of(parts, network, settings).blocks(apart=True)
             begun = time.process_time()
             if settings.sealed:
-                local.simulate_sealers(blocks, settings)
+                local.simulate_sealers(blocks)
             agreed = time.process_time()
             outcome = local.drive(blocks, settings, script=over_tree(program))
             runs[name].append((outcome, time.process_time() - agreed, agreed - begun))
@@ -286,7 +288,7 @@ def peer_cost(X: np.ndarray, public: np.ndarray, floors: Floors) -> None:
                 sizes,
             ),
         )
-        for name, secure in (("in clear", False), ("secure", 255.0))
+        for name, secure in (("in clear", False), ("secure", True))
     }
     seconds: dict[str, list[float]] = {name: [] for name in plans}
     sent: dict[str, float] = {}
