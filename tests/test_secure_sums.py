@@ -314,6 +314,22 @@ def test_kernels_without_a_bound_are_scaled_by_the_sizes_of_terms():
     np.testing.assert_allclose(sealed.answers[0].eigenvalues, clear.answers[0].eigenvalues, rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "kernel", [Kernel("poly", gamma=0.1, degree=3), Kernel("linear")], ids=lambda kernel: kernel.name
+)
+def test_secure_sums_of_unbounded_kernels_lose_no_digits(kernel):
+    """What rows could reach is 1e12 times what they do: sums scaled by that would round what the landmarks miss to zero."""
+    rng = np.random.default_rng(0)
+    parts, network = [rng.normal(size=(600, 6)) * [3, 2, 1, 1, 1, 1] for _ in range(3)], Network.path(3)
+    settings = {"solver": "auto", "kernel": kernel, "standardize": True, "tol": 1e-3}
+    sealed, clear = (
+        run(parts, network, make_options(parts, network, "auto", secure_sums=secure, **settings)).answers[0]
+        for secure in (True, False)
+    )
+    np.testing.assert_allclose(sealed.eigenvalues, clear.eigenvalues, rtol=1e-9)
+    np.testing.assert_allclose(sealed.accuracy.errors, clear.accuracy.errors, rtol=1e-3, atol=1e-9)
+
+
 # ---------------------------------------------------------------------- a recorder at all nodes but two
 def recorded(seed, network, broken=None, scale=1.0):
     parts = [scale * part for part in clusters([30] * len(network), seed)]

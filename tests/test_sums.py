@@ -11,11 +11,21 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
 from dekpca import DecentralizedKernelPCA
+from dekpca.core.landmarks import Landmarks
 from dekpca.kernels import Kernel
 from dekpca.results import MixedComponentsWarning
 from dekpca.rounds import BadConclusion, Transcript, replayed
 from dekpca.solvers.sums import SumsOptions, solve
-from dekpca.solvers.sums.clusters import LEAST_CLUSTER, check_count, check_cuts, cuts_of, sums_by_label
+from dekpca.solvers.sums.clusters import (
+    LEAST_CLUSTER,
+    GivenLandmarks,
+    check_count,
+    check_cuts,
+    cuts_of,
+    means,
+    sums_by_label,
+)
+from dekpca.solvers.sums.moments import Moments, Seen
 from dekpca.solvers.sums.rows import Rows, row_keys, uniform
 
 RBF = Kernel("rbf", gamma=0.1)
@@ -349,6 +359,55 @@ def test_a_root_that_lies_about_landmarks_is_refused():
     for count in (-1.0, 3.5, 4.0, np.nan):
         with pytest.raises(BadConclusion):
             check_count(np.array([count]), 3)
+
+
+def test_honest_cuts_are_never_refused():
+    """Shares are rounded at random: with many clusters and few new landmarks they add up to far more than was wanted."""
+    count = np.full(400, 50.0)
+    for wanted in (1, 2, 5, 30):
+        for seed in range(500):
+            check_cuts(cuts_of(count, np.ones(400), wanted, seed), wanted)
+
+
+def test_a_cluster_that_few_rows_outweigh_has_no_centre_where_rows_may_not_leave():
+    label, Y = np.zeros(8, dtype=np.int64), np.arange(16.0).reshape(8, 2)
+    for weights, alike in ((np.ones(8), True), (np.array([1e3, *np.ones(7)]), False)):
+        total = sums_by_label(label, 1, Y, weights, least=1)
+        assert means(total, even=True)[0].tolist() == [alike]
+        assert means(total, even=False)[0].tolist() == [True]
+
+
+def test_a_root_that_tells_other_points_or_impossible_eigenvalues_is_refused():
+    points = np.random.default_rng(0).normal(size=(5, 3))
+    given = GivenLandmarks(points, Landmarks.none(points), RBF)
+    honest = given.conclude(given.term())
+    given.check(honest)
+    with pytest.raises(BadConclusion, match="other landmarks than those that all nodes were given"):
+        given.check(honest | {"points": honest["points"] + 1e-9})
+    rows = Rows(np.concatenate(PARTS), row_keys(0, ["a"], np.array([900])), np.zeros(900, dtype=np.int64), 900, 1)
+    moments = Moments(Seen(rows, Landmarks.of(PARTS[0][:20], RBF), RBF), True, 3, 1.0)
+    honest = moments.conclude(moments.term())
+    moments.check(honest)
+    for values in (honest["values"][::-1], -honest["values"], honest["values"] * np.nan):
+        with pytest.raises(BadConclusion):
+            moments.check(honest | {"values": values})
+
+
+def test_many_owners_whose_terms_others_see_still_find_landmarks():
+    """Samples are as large as the number of nodes needs them to be, so that most nodes have enough rows in them."""
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=(40, 4)) * [3, 2, 1, 0.5] for _ in range(250)]
+    names, sizes = [str(j) for j in range(250)], np.full(250, 40)
+    solvers = []
+    for j, part in enumerate(parts):
+        rows = Rows(part, row_keys(0, names[j : j + 1], sizes[:1]), np.full(40, j), 10_000, 250, least=LEAST_CLUSTER)
+        solvers.append(solve(rows, SumsOptions(n_components=2, kernel=RBF, seed=0, share_rows=False, tol=0.1)))
+    found, _ = run(solvers)
+    assert found[0].accuracy.error < 0.1
+    values = np.concatenate(
+        [(found[0].marks.coordinates(RBF, part) - found[0].mean) @ found[0].weights for part in parts]
+    )
+    assert span_error(values, central(np.concatenate(parts), RBF, 2)) < 0.1
 
 
 def test_fewer_rows_than_a_cluster_has():

@@ -263,7 +263,7 @@ def better_of(
         max(about.bound, error),
         about.mixed,
     )
-    if about.error <= max(start.accuracy.error, ROUNDING):
+    if about.error <= max(start.accuracy.error, ROUNDING) or len(start.values) < k:
         return replace(answer, accuracy=about)
     weights = block.array(principal.weights @ (start.basis * np.sqrt(start.values)))
     return replace(

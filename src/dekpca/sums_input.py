@@ -11,7 +11,7 @@ from .block import Block, FlatRows
 from .options import Options
 from .solvers.sums import SumsOptions
 from .solvers.sums.clusters import LEAST_CLUSTER
-from .solvers.sums.rows import Rows, row_keys
+from .solvers.sums.rows import Rows, like, on_host, row_keys
 from .space import Known
 
 Array = Any
@@ -54,7 +54,7 @@ def landmark_options(options: Options, known: Known) -> SumsOptions:
     """For the landmarks of a run that iterates, whose rows are prepared already."""
     points = options.landmarks.points
     if points is not None and known.columns is not None:
-        points = np.asarray(known.columns.standardized(points))
+        points = on_host(known.columns.standardized(like(known.columns.mean, points)))
     made = replace(sums_options(options), kernel=known.kernel(options), points=points)
     share = options.share_rows and not options.exchange_noise  # a landmark would be a row without noise
     return replace(made, share_rows=share, gamma_by_variance=False, impute=False, standardize=False)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from ...rounds import Solver
 from .clusters import LEAST_CLUSTER, GivenLandmarks, first_landmarks, more_landmarks
 from .columns import Prepared, prepared
 from .directions import Axes, find_axes
-from .judge import EFFORT, Judged, Verdict, judge
+from .judge import EFFORT, NEGLIGIBLE, Judged, Verdict, judge
 from .judge_by_rows import judge_by_rows, judge_by_trace
 from .moments import Moments, Principal, Seen
 from .rows import Rows, like, on_host
@@ -105,18 +106,18 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
     axes = (yield from find_axes(rows, first.mean, options.seed)) if options.points is None else None
     marks, whole = (yield from first_stage(first, options, axes)), False
     stages: list[tuple[int, float, float]] = []
-    while True:
+    for step in count(1):
         share = max(SAMPLE * marks.size, LEAST_SAMPLE) / rows.total
         whole = whole or share >= 0.5
-        seen = Seen(rows if whole else rows.sampled(share, f"stage {len(stages)}"), marks.points, options.kernel)
+        seen = Seen(rows if whole else rows.sampled(share, f"stage {step}"), marks.points, options.kernel)
         moments = Moments(seen, options.centered, options.n_components, first.size)
         principal = moments.found((yield moments))
         bound = 1.0
         if not options.fixed:
-            verdict = yield from judged(seen, principal, first, options, str(len(stages)))
+            verdict = yield from judged(seen, principal, first, options, str(step))
             bound = verdict.accuracy.bound
             stages.append((marks.size, verdict.accuracy.error, bound))
-        more = yield from next_stage(seen, principal, first, options, axes, marks, len(stages), bound)
+        more = yield from next_stage(seen, principal, first, options, axes, marks, step, bound)
         if more is not None:
             marks = more
         elif not whole:
@@ -124,8 +125,10 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
         else:
             if bound >= 1.0:  # not known; more work may tell
                 effort = 1 if options.fixed else EFFORT
-                verdict = yield from judged(seen, principal, first, options, f"{len(stages)} last", effort)
+                verdict = yield from judged(seen, principal, first, options, f"{step} last", effort)
+                stages.append((marks.size, verdict.accuracy.error, verdict.accuracy.bound))
             return found(first, options, marks, principal, verdict, stages)
+    return None
 
 
 # ---------------------------------------------------------------------- landmarks
@@ -262,12 +265,20 @@ def judged(
         none = np.zeros(0)
         return Verdict(none, np.zeros((0, 0)), Accuracy.of([], 1.0, 1.0), 1.0)
     k, centered = options.n_components, options.centered
+    if len(principal.values) < k and principal.missed > NEGLIGIBLE * principal.trace:
+        return missing_components(principal, k)
     if options.kernel.has_sketch:
         return (yield from judge(seen, principal, k, centered, options.tol, options.seed, stage, effort, first.size))
     if options.share_rows:
         rows = Judged(seen, principal, options.seed, stage, size=first.size, by_rows=True)
         return (yield from judge_by_rows(rows, k, centered))
     return judge_by_trace(principal, k)
+
+
+def missing_components(principal: Principal, k: int) -> Verdict:
+    """Fewer components than asked for, where the landmarks may miss the others: nothing is known."""
+    there = len(principal.values)
+    return Verdict(principal.values, np.eye(there), Accuracy.of(np.ones(there), 1.0, 1.0), 1.0)
 
 
 def found(
@@ -277,7 +288,6 @@ def found(
     k, there, about = options.n_components, len(verdict.values), verdict.accuracy
     weights = np.zeros((marks.size, k))
     weights[:, :there] = principal.weights @ (verdict.basis * np.sqrt(verdict.values))
-    stages = stages or [(marks.size, about.error, about.bound)]
     about = Accuracy.of([*about.errors, *[1.0] * (k - there)], about.error, about.bound, about.mixed, about.method)
     values = np.pad(verdict.values, (0, k - there))
     return Found(

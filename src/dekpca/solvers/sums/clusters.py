@@ -144,7 +144,7 @@ class NewLandmarks(Round):
 
     def check(self, told: Arrays) -> None:
         super().check(told)
-        check_count(told["count"], self.clusters)
+        check_count(told["count"], min(self.clusters, self.most))
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +171,11 @@ class GivenLandmarks(Round):
     def check(self, told: Arrays) -> None:
         super().check(told)
         check_count(told["count"], len(self.points))
+        given = {point.tobytes() for point in on_host(like(self.marks.points, self.points))}
+        if not all(point.tobytes() in given for point in told["points"][: int(told["count"][0])]):
+            raise BadConclusion(
+                "the root tells other landmarks than those that all nodes were given; start all nodes anew"
+            )
 
 
 def nearest(Y: Array, centres: np.ndarray) -> np.ndarray:
@@ -232,7 +237,7 @@ def cuts_of(count: np.ndarray, weight: np.ndarray, wanted: int, seed: int) -> np
 def check_cuts(cuts: np.ndarray, wanted: int) -> None:
     good = (cuts >= 0) & (cuts <= MOST_CUTS) & (cuts == np.rint(cuts))
     if (
-        not good.all() or (2.0**cuts)[cuts > 0].sum() > 4 * wanted + 4
+        not good.all() or (2.0**cuts)[cuts > 0].sum() > 4 * wanted + 64
     ):  # a share of s has at most 2 s pieces, and shares are rounded up
         raise BadConclusion(
             "the root wants to cut clusters into more pieces than there are new landmarks; start all nodes anew"

@@ -92,7 +92,7 @@ class Prepared:
     fill: Array | None
     columns: Columns | None
     kernel: Kernel
-    size: float = 1.0  # k(x, x), at most, if sums are under masks
+    size: float = 1.0  # k(x, x), at most, if sums are under masks; infinity where no useful bound is known
 
 
 def prepared(
@@ -119,7 +119,8 @@ def prepared(
             mean, variance = np.zeros_like(mean), variance / scale**2
         if gamma_by_variance:
             kernel = replace(kernel, gamma=kernel.scaled(rows.columns, float(variance.mean() + mean.var())))
-    size = kernel.largest(rows.largest * rows.columns**0.5) if sealed else 1.0
+    # what rows of a bounded size could reach is far above what they do: sums would lose their digits
+    size = 1.0 if not sealed or kernel.is_normal or kernel.normalize else np.inf
     return Prepared(rows, mean, fill, columns, kernel, size)
 
 

@@ -96,7 +96,8 @@ class Judged:
     @property
     def _chance(self) -> np.ndarray:
         even, mass = 0.5 / self.principal.count, max(self.principal.missed, 1e-300)
-        return np.minimum(1.0, JUDGES * self.effort * (even + 0.5 * self.all.rest / mass))
+        wanted = max(JUDGES * self.effort, GROUPS * self.all.rows.fewest)
+        return np.minimum(1.0, wanted * (even + 0.5 * self.all.rest / mass))
 
     @cached_property
     def weights(self) -> np.ndarray:
@@ -318,7 +319,9 @@ class Separate(Round):
         diagonal, pairs = [weighted.T @ alone], []
         for b in range(GROUPS):
             own = judged.group == b
-            diagonal.append((by_chance * weighted)[own].T @ alone[own])
+            drawn = own & (judged.weights > 1.0)
+            told = drawn if drawn.sum() >= judged.all.rows.least else drawn & False
+            diagonal.append((by_chance * weighted)[told].T @ alone[told])
             across = weighted.T @ Y[:, b]
             if not judged.everyone:
                 across = weighted[~own].T @ Y[~own, b] + weighted[own].T @ (everything[own] - Y[own, b])

@@ -14,7 +14,7 @@ from ...core.chunks import DEVICE_BYTES, row_bytes, summed
 from ...core.landmarks import Landmarks, RowKernel
 from ...core.spectrum import add_products, flip_signs, symmetric, times_triangle
 from ...kernels import Kernel, row_tiles
-from ...rounds import Arrays, Round, Shapes
+from ...rounds import Arrays, BadConclusion, Round, Shapes
 from .rows import Rows, on_host
 
 Array = Any
@@ -156,6 +156,19 @@ class Moments(Round):
         there = values > floor
         values, vectors = np.where(there, values, 0.0), np.where(there, vectors, 0.0)
         return {"count": np.array([count]), "trace": trace, "mean": mean, "values": values, "directions": vectors}
+
+    def check(self, told: Arrays) -> None:
+        super().check(told)
+        values = told["values"]
+        if (
+            (values < 0).any()
+            or (np.diff(values) > 0).any()
+            or told["count"][0] < 1
+            or told["trace"][0] < -1e-6 * abs(told["trace"][1])
+        ):
+            raise BadConclusion(
+                "the root tells eigenvalues or a trace that no sum of squares has; start all nodes anew"
+            )
 
     def found(self, told: Arrays) -> Principal:
         """From what all nodes were told."""

@@ -21,8 +21,9 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 class Rows:
     """Rows of one or more nodes: X (n, columns), a key (n,) and the number of the node (n,) of each.
 
-    `total` is the number of rows of the whole network, `nodes` that of its nodes. `least`: no term of fewer rows leaves this process (1: any may),
-    because others would see the term: clusters in which it has fewer are left out. `largest`: a public bound on the entries, for sums under masks.
+    `total` is the number of rows of the whole network, `nodes` that of its nodes. `least`: clusters, samples and judging groups in which this process
+    has fewer rows are left out of its terms (1: none), because others would see the term. `largest`: a public bound on the entries, for sums under
+    masks.
     """
 
     X: Array
@@ -37,6 +38,11 @@ class Rows:
         return int(self.X.shape[0])
 
     @property
+    def fewest(self) -> int:
+        """A sample of so many rows leaves a node about four times as many as it may tell of."""
+        return 4 * self.least * self.nodes if self.least > 1 else 0
+
+    @property
     def columns(self) -> int:
         return int(self.X.shape[1])
 
@@ -49,7 +55,8 @@ class Rows:
         return replace(self, X=take(self.X, places), keys=self.keys[places], node=self.node[places])
 
     def sampled(self, share: float, purpose: str) -> Rows:
-        """Each row with this probability; all of them from 1 on. None if they were fewer than `least`."""
+        """Each row with this probability, or a larger one if nodes would have too few; all of them from 1 on. None if below `least`."""
+        share = max(share, self.fewest / self.total)
         if share >= 1:
             return self
         drawn = np.flatnonzero(self.uniform(purpose) < share)
