@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import shutil
 import signal
 import socket
@@ -27,6 +26,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dekpca.cli import app
+from dekpca.engines.peer.app.local_cluster import free_addresses
 from dekpca.engines.peer.errors import ProtocolError
 from dekpca.engines.peer.net.identity import init_ca, issue
 from dekpca.engines.peer.net.server import SERVICE
@@ -137,23 +137,12 @@ class Nodes:
 @contextlib.contextmanager
 def nodes(folder: Path, certs: Path, nursery: Nursery):
     folder.mkdir()
-    addresses = dict(zip("abc", (f"127.0.0.1:{port}" for port in free_ports(3)), strict=True))
+    addresses = dict(zip("abc", free_addresses(3), strict=True))
     started = Nodes(folder, certs, addresses, nursery)
     try:
         yield started
     finally:
         started.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Below those that the system gives to outgoing connections: nobody else takes them before the nodes do."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.SystemRandom().randrange(10_000, 30_000)
-        with socket.socket() as one, contextlib.suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            found += [port] if port not in found else []
-    return found
 
 
 # ---------------------------------------------------------------------- attackers

@@ -6,8 +6,10 @@ files without pickle.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -155,15 +157,15 @@ class LocalCluster:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses on loopback that nobody listens on just now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
+    """Addresses on loopback that nobody listens on just now; below the ports that systems give to outgoing connections,
+    one of which could otherwise take a port before its node listens."""
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            found.add(port)
+    return [f"127.0.0.1:{port}" for port in found]
 
 
 def write_nodes(
