@@ -8,52 +8,39 @@ DATA ?= ../shared/data/mnist-0358.npz
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 AT_ONCE := $(MAKE) --no-print-directory -j2
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-BUILT_FROM := pyproject.toml setup.py constraints.txt $(wildcard src/dekpca/*/_s*.p[xy]* src/dekpca/*/*.h)
 
 .PHONY: demo test test-all tests all-tests coverage test-openmpi test-faults simulate attacks soak fuzz wire lint format quality clean
 
-# Build tools are installed once, not in an isolated environment for each build: with SciPy that takes longer than the build.
-$(BIN)/cython: constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dekpca needs Python 3.11 or later; set PYTHON=..."; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) --no-compile cython setuptools scipy
+	$(PYTHON) -m venv $(VENV)
+
+# What the demo needs. Bytecode is made of what is imported, at its first import.
+$(VENV)/demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --no-compile -e '.[plot,report]'
 	touch $@
 
-# What the demo needs; nothing is compiled to bytecode that it does not import, and only for this machine's processor.
-$(VENV)/demo: $(BUILT_FROM) $(BIN)/cython
-	DEKPCA_BUILD=native $(INSTALL) --no-compile --no-build-isolation -e '.[plot,report]'
-	touch $@
-
-# What the tests need, also compiled for this machine's processor alone.
-$(VENV)/packages: pyproject.toml constraints.txt $(BIN)/cython
-	DEKPCA_BUILD=none $(INSTALL) --no-compile --no-build-isolation -e '.[test]'
-	touch $@
-
-$(VENV)/steps: $(BUILT_FROM) $(BIN)/cython
-	DEKPCA_BUILD=native $(BIN)/python setup.py --quiet build_ext --inplace
-	touch $@
-
-$(VENV)/installed: $(BUILT_FROM) $(BIN)/cython
-	$(AT_ONCE) $(VENV)/packages $(VENV)/steps
+# What the tests need.
+$(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --no-compile -e '.[test]'
 	touch $@ $(VENV)/demo
 
-# Everything, for developers, and compiled for all processors.
+# Everything, for developers.
 $(VENV)/all: $(VENV)/installed
-	DEKPCA_BUILD=none $(INSTALL) --no-build-isolation -e '.[dev]'
-	$(BIN)/python setup.py --quiet build_ext --inplace
+	$(INSTALL) -e '.[dev]'
 	touch $@
 
 demo: $(VENV)/demo
 	$(BIN)/dekpca demo
 
-# Five minutes on two cores, from a fresh clone.
+# Linters and tests, from a fresh clone.
 test: $(VENV)/installed
 	$(AT_ONCE) lint tests
 
 tests: $(VENV)/installed
 	$(PYTEST) -m 'not slow'
 
-# Also what is marked as slow: browsers, every kind of processor, wide grids of settings, many real processes.
+# Also what is marked as slow: browsers, wide grids of settings, many real processes.
 test-all: $(VENV)/all
 	$(AT_ONCE) lint all-tests
 
@@ -101,7 +88,7 @@ fuzz: $(VENV)/installed
 wire:
 	test -x $(VENV)-wire/bin/python || $(PYTHON) -m venv $(VENV)-wire
 	$(VENV)-wire/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.74.0
-	cd src/dekpca/engines/peer/protocol && ../../../../../$(VENV)-wire/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. wire.proto
+	cd src/dekpca/peers/protocol && ../../../../$(VENV)-wire/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. wire.proto
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -2,7 +2,7 @@
 
     python benchmarks/frontier.py --data mnist-0358.npz --figure docs/frontier.png --out frontier.csv
     python benchmarks/frontier.py --data mnist-0358.npz --sections panels --truths truths --only-truths     # on a GPU, for the same with --truths
-    python benchmarks/frontier.py --data mnist-0358.npz --sections one-shot       # solver="landmarks" against Nystroem + PCA, m = 200, 400, 800
+    python benchmarks/frontier.py --data mnist-0358.npz --sections one-shot       # so many landmarks against Nystroem + PCA, m = 200, 400, 800
     python benchmarks/frontier.py --data mnist-0358.npz --sections owners         # 60,000 rows as 6 to 6,000 owners
     python benchmarks/frontier.py --data mnist-0358.npz --sections gpu            # on a CUDA device: plain PyTorch Nystroem, 1,000,000 rows
 
@@ -31,9 +31,9 @@ from sklearn.decomposition import PCA, KernelPCA
 from sklearn.kernel_approximation import Nystroem, RBFSampler
 from sklearn.pipeline import make_pipeline
 
+import measuring as scale
 from common import Floors, arguments, console, load, numbers, table
-from dekpca import DecentralizedKernelPCA
-from dekpca.experiments import scale
+from dekpca import DecentralizedKernelPCA, Projection
 from owners import flights
 
 K = 4
@@ -224,7 +224,7 @@ def methods(gamma: float, rows: int) -> dict[tuple[str, str], Callable]:
     for tol in (1e-2, 1e-3, 1e-4):
         found["dekpca, default", f"tol {tol:g}"] = ours(gamma, nodes, tol=tol)
     for m in (200, 400, 800):
-        found["dekpca, one shot", f"{m} landmarks"] = ours(gamma, nodes, solver="landmarks", landmarks=m)
+        found["dekpca, one shot", f"{m} landmarks"] = ours(gamma, nodes, landmarks=m)
     for m in (50, 100, 200, 400, 800, 1600):
         found["Nystroem + PCA", f"{m}"] = pipeline(Nystroem(gamma=gamma, n_components=m, random_state=0))
     for m in (100, 200, 400):
@@ -232,7 +232,7 @@ def methods(gamma: float, rows: int) -> dict[tuple[str, str], Callable]:
     for m in (400, 1600):
         found["RBFSampler + PCA", f"{m}"] = pipeline(RBFSampler(gamma=gamma, n_components=m, random_state=0))
     if rows <= 8000:
-        found["dekpca, projection", "200 landmarks"] = ours(gamma, rows // 100, solver="projection", landmarks=200)
+        found["dekpca, projection", "200 landmarks"] = ours(gamma, rows // 100, solver=Projection(n_landmarks=200))
         for solver in ("arpack", "randomized"):
             found["KernelPCA", solver] = kernel_pca(gamma, solver)
     return found
@@ -307,7 +307,7 @@ def panels(given: Any, floors: Floors) -> list[Point]:
 
 
 def one_shot(given: Any, floors: Floors) -> None:
-    """solver="landmarks" against Nystroem + PCA with as many landmarks: the same rows for both, so that the points do not decide."""
+    """Given landmarks against Nystroem + PCA with as many landmarks: the same rows for both, so that the points do not decide."""
     images, _ = load(given.data)
     shown = table(
         "one shot against Nystroem + PCA",
@@ -328,13 +328,11 @@ def one_shot(given: Any, floors: Floors) -> None:
             step = Nystroem(gamma=gamma, n_components=m, random_state=0)
             points = X[step.fit(X).component_indices_]
             pair = {
-                ("ours", ""): ours(gamma, rows // 100, solver="landmarks", landmarks=points),
+                ("ours", ""): ours(gamma, rows // 100, landmarks=points),
                 ("theirs", ""): pipeline(Nystroem(gamma=gamma, n_components=m, random_state=0)),
             }
             mine, theirs = measured("MNIST", X, gamma, pair, central, 9 if rows == 8000 else 4)
-            model = DecentralizedKernelPCA(
-                K, gamma=gamma, network=rows // 100, random_state=0, solver="landmarks", landmarks=points
-            ).fit(X)
+            model = DecentralizedKernelPCA(K, gamma=gamma, network=rows // 100, random_state=0, landmarks=points).fit(X)
             ratio = mine.seconds / theirs.seconds
             quotient = model.eigenvalues_ / central.eigenvalues
             shown.add_row(

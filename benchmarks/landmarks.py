@@ -17,7 +17,7 @@ import numpy as np
 from rich.progress import track
 
 from common import GAMMA, Floors, arguments, console, load, numbers, table
-from dekpca import DecentralizedKernelPCA, Network, baselines, metrics
+from dekpca import DecentralizedKernelPCA, Network, Projection, baselines, metrics
 from dekpca.experiments import splits
 
 K = 4
@@ -26,12 +26,12 @@ AT = 400
 FEATURES = 4000
 SEEDS = 3
 SPLITS = {"alike": splits.evenly, "one class a node": splits.one_class_a_node}
-KINDS = [("landmarks", kind) for kind in ("clusters", "points", "random-features")]
+KINDS = [("auto", kind) for kind in ("clusters", "points", "random-features")]
 KINDS += [("projection", kind) for kind in ("clusters", "points")]
 FLOORS = {  # at 400 landmarks: components 1 and 2, components 3 and 4
-    ("landmarks", "clusters"): (0.9995, 0.99),
+    ("auto", "clusters"): (0.9995, 0.99),
     ("projection", "clusters"): (0.9998, 0.999),
-    ("landmarks", "random-features"): (0.99, 0.0),  # 4000 of them; components 3 and 4 have nearly equal eigenvalues
+    ("auto", "random-features"): (0.99, 0.0),  # 4000 of them; components 3 and 4 have nearly equal eigenvalues
 }
 
 
@@ -53,10 +53,14 @@ class Problem:
             "points": {"landmarks": self.public[:count]},
             "random-features": {"landmarks": kind, "max_landmarks": count},
         }[kind]
+        if solver == "projection":
+            given = (
+                {"solver": Projection(n_landmarks=count)} if kind == "clusters" else given | {"solver": Projection()}
+            )
         start = time.perf_counter()
-        model = DecentralizedKernelPCA(
-            K, gamma=GAMMA, network=self.network, solver=solver, random_state=self.seed, **given
-        ).fit_parts(self.parts)
+        model = DecentralizedKernelPCA(K, gamma=GAMMA, network=self.network, random_state=self.seed, **given).fit_parts(
+            self.parts
+        )
         seconds = time.perf_counter() - start
         return {
             "agreement": metrics.agreement(model, self.central, self.together).min(axis=0),

@@ -15,97 +15,81 @@ import sys
 import time
 import warnings
 from collections import defaultdict
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from common import GAMMA, Floors, arguments, console, load, table
-from dekpca import DecentralizedKernelPCA, Network
-from dekpca.columns import Features
-from dekpca.engines.ranks import assign, crossing, find_mpiexec
+from dekpca import DecentralizedKernelPCA, Network, Projection
+from dekpca.engines.ranks import assign, find_mpiexec
 from dekpca.experiments import splits
-from dekpca.options import settle
-from dekpca.parameters import Parameters
+from dekpca.site import apart
 
 K = 4
 ROWS = 100
 ITERATIONS = 30
+SOLVER = Projection(max_iter=ITERATIONS, tol=0.0)
+TIMED = ITERATIONS - 1  # from the beginning of the first to that of the last
 NODES_A_RANK = 10
 MOST_EXPENSIVE = 1.15  # CPU time of a node at J = 80 over that at J = 10
 
 
 # ---------------------------------------------------------------------- on the ranks
 def measure(comm, parts, network, alone=False, split=False):
-    """One run with a fixed number of iterations; what this rank saw of it. `alone`: every node a block of its own."""
-    from dekpca.block import make_blocks
+    """One run with a fixed number of iterations; what this rank saw of it. `alone`: every node a site of its own; `split`: waiting apart."""
     from dekpca.engines import local, mpi
-    from dekpca.engines.rank_delivery import RankDelivery
     from dekpca.program import program
 
-    nodes = np.array(mpi.assign(network, comm.size)[comm.rank])
-    own = [parts(j) for j in nodes]
-    hosts, sizes = mpi.Ranks(comm).hosts(network, nodes, [len(x) for x in own])
+    nodes = mpi.assign(network, comm.size)[comm.rank]
+    model = DecentralizedKernelPCA(K, gamma=GAMMA, network=network, solver=SOLVER, random_state=0, engine="mpi")
+    plan = mpi.plan_parts(model, [parts(j) for j in nodes], nodes, comm)
+    hosts, _ = mpi.Ranks(comm).hosts(network, nodes, plan.sizes[nodes])
     clock: dict[str, float] = defaultdict(float)
-    cpu_of_block: dict[int, float] = defaultdict(float)
+    cpu_of_site: dict[int, float] = defaultdict(float)
     iterating = False
 
-    class Timed(RankDelivery):
-        def _cross(self, sends, route):
-            if split and self._graph is not None:  # who is not here yet?
+    class Timed(mpi.RankDelivery):
+        def exchange(self, requests):
+            if split:  # who is not here yet?
                 start = time.perf_counter()
-                out, into = (np.zeros(len(self.around), dtype=np.uint8) for _ in range(2))
-                self._graph.Ineighbor_alltoall(out, into).Wait()
+                comm.Barrier()
                 clock["waiting"] += iterating * (time.perf_counter() - start)
-            finish = self._timed(super()._cross)(sends, route)
-            return cache(self._timed(finish))
+            start, cpu = time.perf_counter(), time.thread_time()
+            arrived = super().exchange(requests)
+            clock["communication"] += iterating * (time.perf_counter() - start)
+            clock["communication cpu"] += iterating * (time.thread_time() - cpu)
+            return arrived
 
-        def _timed(self, function):
-            def call(*args):
-                start, cpu = time.perf_counter(), time.thread_time()
-                result = function(*args)
-                clock["communication"] += iterating * (time.perf_counter() - start)
-                clock["communication cpu"] += iterating * (time.thread_time() - cpu)
-                return result
-
-            return call
-
-    def timed_program(block, options, resume=None):
+    def timed_program(site, options):
         """The program, with the CPU time that it takes for itself during the iterations."""
-        script, reply = program(block, options, resume), None
+        script, reply = program(site, options), None
         while True:
             start = time.thread_time()
             try:
                 request = script.send(reply)
             except StopIteration as end:
                 return end.value
-            cpu_of_block[int(block.nodes[0])] += iterating * (time.thread_time() - start)
+            cpu_of_site[int(site.nodes[0])] += iterating * (time.thread_time() - start)
             reply = yield request
 
-    def observe(blocks, checkpoints):
+    def watch(about):
         nonlocal iterating
-        iteration = checkpoints[0].state.iteration
-        if iteration == 0:
+        if about.number == 0:
             iterating = True
             clock["start"], clock["cpu start"] = time.perf_counter(), time.thread_time()
-        elif iteration == ITERATIONS:
+        elif about.number == TIMED:
             iterating = False
             clock["wall"] = time.perf_counter() - clock["start"]
             clock["cpu"] = time.thread_time() - clock["cpu start"]
 
-    model = DecentralizedKernelPCA(
-        K, gamma=GAMMA, network=network, solver="projection", max_iter=ITERATIONS, tol=0, random_state=0, engine="mpi"
-    )
-    options = settle(Parameters.of(model).settings(Features(own[0].shape[1]), 0), network, sizes)
-    blocks = make_blocks(own, network, nodes, sizes, apart=alone)
-    delivery = Timed(blocks, comm, hosts)
+    sites = apart(plan.parts, network, nodes, plan.sizes) if alone else plan.sites()
+    delivery = Timed(sites, comm, hosts)
     comm.Barrier()  # all start the set-up together
     whole = time.perf_counter()
-    outcome = local.drive(blocks, options, observe, delivery=delivery, script=timed_program)
+    outcome = local.drive(sites, plan.options, delivery, watch, timed_program)
     whole = time.perf_counter() - whole
-    delivery.close()
     # delivery is the rank's: its nodes share it
-    shared = (clock["cpu"] - clock["communication cpu"] - sum(cpu_of_block.values())) / len(nodes)
+    shared = (clock["cpu"] - clock["communication cpu"] - sum(cpu_of_site.values())) / len(nodes)
     answer = outcome.answers[0]
     return {
         "nodes": len(nodes),
@@ -113,10 +97,10 @@ def measure(comm, parts, network, alone=False, split=False):
         "wall": clock["wall"],
         "waiting": clock["waiting"],
         "communication": clock["communication"],
-        "node_cpu": [(cpu_of_block[int(b.nodes[0])] / b.n_nodes + (0 if split else shared)) / ITERATIONS for b in blocks],
+        "node_cpu": [(cpu_of_site[int(s.nodes[0])] / len(s.nodes) + (0 if split else shared)) / TIMED for s in sites],
         "wire": {kind: counts.tolist() for kind, counts in delivery.wire.items()},
         "edges": {kind: int(sent.sum()) for kind, sent in outcome.traffic.bytes.items()},
-        "row_bytes": 8 * options.n_columns,
+        "row_bytes": 8 * plan.options.n_columns,
         "m": int(answer.marks.size),
         "eigenvalues": answer.eigenvalues.tolist(),
     }  # fmt: skip
@@ -154,7 +138,7 @@ def launch(data: Path, ranks: int, runs: list[dict]) -> list[list[dict]]:
 
 
 def mean_ms(ranks: list[dict], what: str) -> float:
-    return 1e3 * float(np.mean([rank[what] for rank in ranks])) / ITERATIONS
+    return 1e3 * float(np.mean([rank[what] for rank in ranks])) / TIMED
 
 
 def weak_scaling(data: Path, floors: Floors) -> None:
@@ -167,7 +151,7 @@ def weak_scaling(data: Path, floors: Floors) -> None:
         J = NODES_A_RANK * ranks
         seen = launch(data, ranks, [{"J": J, "split": True}])[0]
         wall, waiting, talking = (mean_ms(seen, what) for what in ("wall", "waiting", "communication"))
-        sent = sum(rank["wire"].get(kind, [0, 0, 0])[2] for rank in seen for kind in ("share", "view")) // ITERATIONS
+        sent = sum(rank["wire"][kind][1] for rank in seen for kind in ("share", "view")) // ITERATIONS
         predicted = predicted_bytes(J, ranks, seen[0])
         floors.require(sent == predicted, f"{ranks} ranks: {sent} bytes of shares and views, predicted {predicted}")
         label = f"{ranks}" + (" (more than cores)" if ranks > cores else "")
@@ -179,8 +163,11 @@ def weak_scaling(data: Path, floors: Floors) -> None:
 
 def predicted_bytes(J: int, ranks: int, seen: dict) -> int:
     """Two messages of (m + n) q numbers along each directed edge between ranks, every iteration."""
-    network = Network.ring(J, 4)
-    return 2 * 2 * crossing(network, assign(network, ranks)) * (seen["m"] + ROWS) * seen["row_bytes"]
+    network, host = Network.ring(J, 4), np.empty(J, dtype=int)
+    for rank, nodes in enumerate(assign(network, ranks)):
+        host[nodes] = rank
+    ends = host[network.directed_edges]
+    return 2 * int((ends[:, 0] != ends[:, 1]).sum()) * (seen["m"] + ROWS) * seen["row_bytes"]
 
 
 def everything(data: Path, floors: Floors) -> None:
@@ -193,22 +180,20 @@ def everything(data: Path, floors: Floors) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tol=0 does not converge
         start = time.perf_counter()
-        settings = {"solver": "projection", "max_iter": ITERATIONS, "tol": 0, "random_state": 0}
-        one = DecentralizedKernelPCA(K, gamma=GAMMA, network=network, **settings).fit_parts(parts)
+        one = DecentralizedKernelPCA(K, gamma=GAMMA, network=network, solver=SOLVER, random_state=0).fit_parts(parts)
         local_seconds = time.perf_counter() - start
     apart = np.abs(np.array(seen[0]["eigenvalues"]) / one.eigenvalues_ - 1).max()
     floors.require(bool(apart <= 1e-10), f"J = 80: eigenvalues {apart:.1e} from the local engine's")
     shown = table(
         f"J = {J} on {ranks} ranks, {ITERATIONS} iterations: {max(r['whole'] for r in seen):.1f} s, the local engine {local_seconds:.1f} s; "
         f"eigenvalues apart by {apart:.0e}; per phase of the whole run",
-        "phase", "bytes between nodes", "bytes between ranks", "messages between ranks", "rounds",
+        "phase", "bytes between nodes", "bytes between ranks", "messages between ranks",
     )  # fmt: skip
     for kind in seen[0]["edges"]:
         edges = sum(rank["edges"][kind] for rank in seen)
-        rounds = seen[0]["wire"][kind][0]
-        messages, sent = (sum(rank["wire"][kind][i] for rank in seen) for i in (1, 2))
+        messages, sent = (sum(rank["wire"][kind][i] for rank in seen) for i in (0, 1))
         floors.require(edges == int(one.history_["bytes"][kind].sum()), f"{kind}: {edges} bytes between nodes")
-        shown.add_row(kind, f"{edges:,}", f"{sent:,}", f"{messages:,}", f"{rounds:,}")
+        shown.add_row(kind, f"{edges:,}", f"{sent:,}", f"{messages:,}")
     console.print(shown)
 
 
@@ -221,8 +206,8 @@ def cost_of_a_node(data: Path, floors: Floors, repeats: int) -> None:
     )  # fmt: skip
     ranks = 4
     for label, way in (
-        ("as the engine runs: one block a rank", {}),
-        ("every node a block of its own", {"alone": True}),
+        ("as the engine runs: one site a rank", {}),
+        ("every node a site of its own", {"alone": True}),
     ):
         runs = [{"J": J} | way for _ in range(repeats) for J in (10, 80)]
         over_nodes = [np.median([t for rank in seen for t in rank["node_cpu"]]) for seen in launch(data, ranks, runs)]

@@ -159,7 +159,7 @@ def flights_section(given: argparse.Namespace) -> None:
 
 
 def compare(folder: Path, X: np.ndarray, k: int, landmarks: int, gamma: float) -> None:
-    from dekpca.columns import Samples
+    from dekpca.data.columns import Samples
 
     Z = (X - X.mean(axis=0)) / X.std(axis=0)
     path = next((folder / "models").glob("*.npz"))

@@ -10,24 +10,24 @@ on the same local kernels, and one class a node.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 from rich.progress import track
 
 from common import GAMMA, Floors, arguments, console, load, table
-from dekpca import PAPER, DecentralizedKernelPCA, Network, baselines, metrics
+from dekpca import PAPER, DecentralizedKernelPCA, Network, Projection, baselines, metrics
 from dekpca.experiments import splits
 
 CHECKPOINTS = (20, 50, 100, 200)
 
 
 def similarity(parts, network, central, iterations, seed, **settings):
-    model = DecentralizedKernelPCA(
-        1, gamma=GAMMA, network=network, max_iter=iterations, tol=0, random_state=seed
-    ).set_params(**PAPER)
+    solver = replace(PAPER, max_iter=iterations, tol=0.0, **settings)
+    model = DecentralizedKernelPCA(1, gamma=GAMMA, normalize=True, network=network, solver=solver, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tol=0 never converges
-        model.set_params(**settings).fit_parts(parts)
+        model.fit_parts(parts)
     return metrics.similarity(model, central).mean()
 
 
@@ -71,7 +71,7 @@ def main() -> None:
         if J in (20, 80):
             parts = [X[r] for r in splits.one_class_a_node(y, np.full(J, 100), 0)]
             central = baselines.central(parts, 1, gamma=GAMMA)
-            ours = DecentralizedKernelPCA(1, gamma=GAMMA, network=network, solver="projection", random_state=0)
+            ours = DecentralizedKernelPCA(1, gamma=GAMMA, network=network, solver=Projection(), random_state=0)
             ours.fit_parts(parts)
             alone = metrics.similarity(baselines.local(parts, 1, gamma=GAMMA), central).mean()
             theirs, mine = similarity(parts, network, central, 20, 0), metrics.similarity(ours, central).mean()

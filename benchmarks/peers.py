@@ -1,4 +1,4 @@
-"""The peer engine on one machine: time against MPI, memory of a node, and signs of life during a large exchange.
+"""Peers on one machine: time against MPI, memory of a node, and signs of life during a large exchange.
 
     python benchmarks/peers.py --data mnist-0358.npz
 
@@ -8,6 +8,7 @@ acknowledged. All nodes share the cores of this machine.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ import time
 import urllib.request
 import warnings
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,67 +26,53 @@ import numpy as np
 
 import mpi as by_mpi
 from common import GAMMA, Floors, arguments, console, load, table
-from dekpca import DecentralizedKernelPCA, Network
-from dekpca.columns import Features
-from dekpca.engines.peer.app.local_cluster import LocalCluster, free_addresses, write_nodes
-from dekpca.engines.peer.net.identity import init_ca, issue
+from dekpca import DecentralizedKernelPCA, Network, Projection
 from dekpca.experiments import splits
-from dekpca.options import settle
-from dekpca.parameters import Parameters
-from dekpca.plan import Plan
+from dekpca.peers.app.config import free_addresses, write_nodes
+from dekpca.peers.net.authority import init_ca, issue
 
 SLOWEST = 3.0  # times the same problem by MPI
 LARGEST = 3.0  # times data and Gram matrix of the neighborhood
 HEARTBEAT = 0.5  # seconds
-ITERATING = {"solver": "projection", "share_rows": True}  # the solver whose nodes exchange rows
 LATE = 2.0  # seconds; a beat every half second, and a machine that is busy with a hundred megabytes
 A_RUN = 1200.0  # seconds after which something hangs
 
 
+def iterating(n_components: int, gamma: float, **solver: Any) -> dict[str, Any]:
+    """The table [model] of a node.toml, for the solver whose nodes exchange rows."""
+    return {"n_components": n_components, "gamma": gamma, "share_rows": True, "solver": {"tol": 0.0, **solver}}
+
+
 def against_mpi(data: Path, floors: Floors, repeats: int) -> None:
-    """J = 8 by processes that are up already: what the engines take from the data to the answers."""
+    """J = 8 by `dekpca node run`: from the known network, which processes that are up have, to the last answer."""
     J, ranks = 8, 4
     X, y = load(data)
     network = Network.ring(J, 4)
     shown = table(
         f"J = {J}, {by_mpi.ITERATIONS} iterations, {J} peers (TLS, journal on disk) and {ranks} MPI ranks on {len(os.sched_getaffinity(0))} cores, "
-        f"load {os.getloadavg()[0]:.1f}: seconds from data to answers, best (median) of {repeats} in turn",
-        "rows of a node", "peers", "of which iterations", "MPI", "peers / MPI", "eigenvalues apart from local",
+        f"load {os.getloadavg()[0]:.1f}: seconds to the answers, best (median) of {repeats} in turn",
+        "rows of a node", "peers", "MPI", "peers / MPI", "eigenvalues apart from local",
     )  # fmt: skip
-    with LocalCluster(J) as cluster:
-        for rows in (100, 500, 1000):
-            parts = [X[r] for r in splits.evenly(y, np.full(J, rows))]
-            model = DecentralizedKernelPCA(
-                by_mpi.K,
-                gamma=GAMMA,
-                network=network,
-                solver="projection",
-                max_iter=by_mpi.ITERATIONS,
-                tol=0,
-                random_state=0,
-            )
-            options = settle(Parameters.of(model).settings(Features(X.shape[1]), 0), network, np.full(J, rows))
-            plan = Plan.of(parts, network, options)
-            if rows == 100:
-                cluster.run(plan)  # imports and the like
-            peers, mpi, iterating = [], [], []
-            for _ in range(repeats):
-                start = time.perf_counter()
-                outcome = cluster.run(plan)
-                peers.append(time.perf_counter() - start)
-                iterating.append(outcome.seconds["iterations"])
-                mpi.append(max(rank["whole"] for rank in by_mpi.launch(data, ranks, [{"J": J, "rows": rows}])[0]))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # tol=0 does not converge
-                model.fit_parts(parts)
-            apart = np.abs(outcome.answers[0].eigenvalues / model.eigenvalues_ - 1).max()
-            floors.require(bool(apart <= 1e-10), f"{rows} rows: eigenvalues {apart:.1e} from the local engine's")
-            ratio = min(peers) / min(mpi)
-            floors.require(
-                ratio <= SLOWEST, f"{rows} rows: peers take {ratio:.2f} times as long as MPI on {ranks} ranks"
-            )
-            cells = [f"{min(t):.2f} ({np.median(t):.2f})" for t in (peers, iterating, mpi)]
-            shown.add_row(str(rows), *cells, f"{ratio:.2f}", f"{apart:.0e}")
+    model = iterating(by_mpi.K, GAMMA, max_iter=by_mpi.ITERATIONS)
+    for rows in (100, 500, 1000):
+        parts = [X[r] for r in splits.evenly(y, np.full(J, rows))]
+        peers, mpi = [], []
+        for _ in range(repeats):
+            with Nodes(parts, network, model) as nodes:
+                nodes.watch()
+                peers.append(nodes.seconds())
+                eigenvalues = nodes.said()["0"]["eigenvalues"]
+            mpi.append(max(rank["whole"] for rank in by_mpi.launch(data, ranks, [{"J": J, "rows": rows}])[0]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tol=0 does not converge
+            asked = model | {"solver": Projection(**model["solver"])}
+            central = DecentralizedKernelPCA(network=network, random_state=0, **asked).fit_parts(parts)
+        apart = np.abs(eigenvalues / central.eigenvalues_ - 1).max()
+        floors.require(bool(apart <= 1e-10), f"{rows} rows: eigenvalues {apart:.1e} from the local engine's")
+        ratio = min(peers) / min(mpi)
+        floors.require(ratio <= SLOWEST, f"{rows} rows: peers take {ratio:.2f} times as long as MPI on {ranks} ranks")
+        cells = [f"{min(t):.2f} ({np.median(t):.2f})" for t in (peers, mpi)]
+        shown.add_row(str(rows), *cells, f"{ratio:.2f}", f"{apart:.0e}")
     console.print(shown)
 
 
@@ -107,19 +95,11 @@ class Nodes:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._pids: dict[int, str] = {}
         for name in self.names:
-            command = [
-                sys.executable,
-                "-m",
-                "dekpca.cli",
-                "node",
-                "run",
-                str(self.folder / f"{name}.toml"),
-                "--yes",
-                "--json",
-            ]
-            with open(self.folder / f"{name}.log", "wb") as log:
+            config = str(self.folder / f"{name}.toml")
+            command = [sys.executable, "-m", "dekpca.cli", "node", "run", config, "--yes", "--json"]
+            with open(self.folder / f"{name}.log", "wb") as log, open(self.folder / f"{name}.json", "wb") as said:
                 started = subprocess.Popen(
-                    [*command, "--metrics", self.metrics[name]], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                    [*command, "--metrics", self.metrics[name]], stdin=subprocess.DEVNULL, stdout=said, stderr=log, env=environment
                 )  # fmt: skip
             self._pids[started.pid] = name
             started.returncode = 0  # we wait for it ourselves, to learn its peak memory
@@ -145,6 +125,20 @@ class Nodes:
         if bad:
             sys.exit(f"exit codes {bad}")
 
+    def said(self) -> dict[str, dict[str, Any]]:
+        """What each node said at its end."""
+        return {name: json.loads((self.folder / f"{name}.json").read_text()) for name in self.names}
+
+    def seconds(self) -> float:
+        """From the first node that knew the network to the last that had its answer, as their logs have it."""
+        times: dict[str, list[datetime]] = {"network known": [], "answer found": []}
+        for name in self.names:
+            for line in (self.folder / f"{name}.log").read_text().splitlines():
+                about = json.loads(line) if line.startswith("{") else {}
+                if about.get("message") in times:
+                    times[about["message"]].append(datetime.fromisoformat(about["time"]))
+        return (max(times["answer found"]) - min(times["network known"])).total_seconds()
+
     def __exit__(self, *unused: object) -> None:
         for pid in self._pids:
             os.kill(pid, 9)
@@ -160,7 +154,7 @@ def load_of_a_node(data: Path, floors: Floors) -> None:
     parts = [X[r] for r in splits.evenly(y, np.full(J, rows))]
     near = (1 + around) * rows
     neighborhood, gram, once = near * X.shape[1] * 8, near * near * 8, near * (near + rows) // 2 * 8
-    model = {**ITERATING, "n_components": 4, "gamma": GAMMA, "max_iter": 20, "tol": 0.0}
+    model = iterating(4, GAMMA, max_iter=20)
     start = time.perf_counter()
     with Nodes(parts, network, model, start_timeout=600, peer_timeout=600) as nodes:
         nodes.watch()
@@ -183,14 +177,7 @@ def signs_of_life(floors: Floors, rows: int = 1000, columns: int = 12_800) -> No
     network = Network.from_edges([("a", "b"), ("b", "c")])
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(rows, columns)) for _ in network.names]
-    model = {
-        **ITERATING,
-        "n_components": 2,
-        "gamma": 1 / columns,
-        "landmarks": 20,
-        "max_iter": 5,
-        "tol": 0.0,
-    }
+    model = iterating(2, 1 / columns, n_landmarks=20, max_iter=5)
     seen: dict[str, list[tuple[float, float]]] = {name: [] for name in network.names}  # received so far, silence
 
     with Nodes(parts, network, model, heartbeat=HEARTBEAT) as nodes:

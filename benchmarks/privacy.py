@@ -12,29 +12,31 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy.stats import beta
 
 from common import GAMMA, Floors, arguments, console, load, numbers, table
-from dekpca import Network, private_solver
-from dekpca.choices import LandmarkSource
-from dekpca.columns import Features
+from dekpca import Network
+from dekpca.data.columns import Features
 from dekpca.engines import local
-from dekpca.engines.peer.app.local_cluster import LocalCluster
 from dekpca.engines.tree import over_tree
-from dekpca.kernels import Kernel
+from dekpca.kernels import make_kernel
 from dekpca.node_model import NodeModels
-from dekpca.options import Options, Settings, settle
 from dekpca.plan import Plan
 from dekpca.privacy.masks import Sealer, sealers
 from dekpca.privacy.releases import LARGEST_TOTAL, Release, releases
 from dekpca.privacy.settings import Privacy
-from dekpca.private_solver import REST, Embedding, components_of
 from dekpca.program import program
+from dekpca.settings import LandmarkSource, Options, Settings, settle
+from dekpca.site import apart
+from dekpca.solvers import private as private_solver
+from dekpca.solvers.private import REST, Embedding, components_of
+from peers import Nodes
 
 NODES, K, DELTA, POINTS, JUDGED = 20, 4, 1e-6, 1000, 20_000
 NORM = 3200.0  # of pixel vectors, chosen after a look at this data; 5 % of the images are longer, and clipped
@@ -42,7 +44,7 @@ MANY = 60  # fits by which the floor for 20,000 rows is put in numbers
 PIXEL_NOISE = 20.0  # deviation, of 255, that makes copies of images other rows
 
 
-KERNEL = Kernel("rbf", gamma=GAMMA)
+KERNEL = make_kernel("rbf", gamma=GAMMA)
 RANKS, TRUE_RANK = (60, 120), 400  # coordinates kept; and in the answer without noise
 ENGINE_ROWS = (
     20_000  # up to which every fit is one of the engine; beyond, fits with public points share the nodes' sums
@@ -55,9 +57,10 @@ def plan(epsilon: float, rank: int) -> Release:
 
 def options(landmarks, **changes) -> Options:
     """With these points as landmarks; a number: so many synthetic points (differential privacy)."""
-    asked = Settings.of(n_components=K, kernel=KERNEL, solver="landmarks", landmarks=landmarks, seed=0, **changes)
+    source, count = LandmarkSource("points", landmarks), "auto"
     if isinstance(landmarks, int):
-        asked = replace(asked, landmarks=LandmarkSource("synthetic"))
+        source, count = LandmarkSource("synthetic"), landmarks
+    asked = Settings(n_components=K, kernel=KERNEL, landmarks=source, n_landmarks=count, seed=0, **changes)
     return settle(asked, Network.ring(NODES, 4), np.full(NODES, 100))
 
 
@@ -65,7 +68,7 @@ def fit(parts, settings: Options):
     begun = time.perf_counter()
     outcome = local.run(Plan.of(parts, Network.ring(NODES, 4), settings))
     seconds = time.perf_counter() - begun
-    return NodeModels(outcome.answers, "landmarks", settings, Features(parts[0].shape[1]))[0], outcome, seconds
+    return NodeModels(outcome.answers, True, Features(parts[0].shape[1]))[0], outcome, seconds
 
 
 def more_rows(X: np.ndarray, rows: int) -> np.ndarray:
@@ -127,7 +130,7 @@ class Shared:
             for node, own in zip(made.values(), self.sums[rank], strict=True)
         ]
         total = made["0"].open("moments", np.sum(sealed, axis=0, dtype=np.uint64), bound, integers=True)
-        found = components_of(release, total, K, "global", rank)
+        found = components_of(release, total, K, rank)
         return (psi[:, :rank] - found.mean) @ found.directions, float(np.sqrt(1 - found.error))
 
 
@@ -234,72 +237,54 @@ def secure_cost(X: np.ndarray, public: np.ndarray, floors: Floors) -> None:
     runs: dict[str, list] = {name: [] for name in choices}
     for _ in range(5):
         for name, settings in choices.items():
-            blocks = Plan.of(parts, network, settings).blocks(apart=True)
+            sites = apart(parts, network)
             begun = time.process_time()
             if settings.sealed:
-                local.simulate_sealers(blocks)
+                local.simulate_sealers(sites)
             agreed = time.process_time()
-            outcome = local.drive(blocks, settings, script=over_tree(program))
+            outcome = local.drive(sites, settings, local.Delivery(sites), script=over_tree(program))
             runs[name].append((outcome, time.process_time() - agreed, agreed - begun))
     found = {}
-    for name, settings in choices.items():
+    for name in choices:
         outcome = runs[name][0][0]
         seconds, agreed = (float(np.median([run[i] for run in runs[name]])) / NODES for i in (1, 2))
         sent = sum(outcome.traffic.bytes.values()).mean() / 1e6
-        model = NodeModels(outcome.answers, "landmarks", settings, Features(X.shape[1]))[0]
+        model = NodeModels(outcome.answers, True, Features(X.shape[1]))[0]
         found[name] = seconds + agreed, sent, model.transform(X[:2000])
-        apart = np.abs(found[name][2] - found["in clear"][2]).max() / np.abs(found["in clear"][2]).max()
-        shown.add_row(name, f"{seconds:.3f}", f"{agreed:.3f}", f"{sent:.2f}", f"{apart:.1e}")
+        differ = np.abs(found[name][2] - found["in clear"][2]).max() / np.abs(found["in clear"][2]).max()
+        shown.add_row(name, f"{seconds:.3f}", f"{agreed:.3f}", f"{sent:.2f}", f"{differ:.1e}")
     clear, secure = found["in clear"], found["secure"]
     # what rounding alone does: the sums in clear, added up along another tree
     settings, other = choices["in clear"], Network.star(NODES)
-    outcome = local.drive(Plan.of(parts, other, settings).blocks(apart=True), settings, script=over_tree(program))
-    again = NodeModels(outcome.answers, "landmarks", settings, Features(X.shape[1]))[0].transform(X[:2000])
+    sites = apart(parts, other)
+    outcome = local.drive(sites, settings, local.Delivery(sites), script=over_tree(program))
+    again = NodeModels(outcome.answers, True, Features(X.shape[1]))[0].transform(X[:2000])
     shown.add_row(
         "in clear, another tree", "", "", "", f"{np.abs(again - clear[2]).max() / np.abs(clear[2]).max():.1e}"
     )
     console.print(shown)
     floors.require(secure[1] <= 1.2 * clear[1], f"bytes: {secure[1] / clear[1]:.2f} times")
     floors.require(secure[0] <= 1.5 * clear[0], f"time: {secure[0] / clear[0]:.2f} times")
-    floors.require(bool(apart <= 1e-9), f"component values differ by {apart:.1e}")
+    floors.require(bool(differ <= 1e-9), f"component values differ by {differ:.1e}")
 
 
 PEERS, PEER_ROWS, TURNS = 6, 300, 7
 
 
 def peer_cost(X: np.ndarray, public: np.ndarray, floors: Floors) -> None:
-    """The same between processes with TLS, all on this machine: what a node sends, and seconds from data to answers."""
+    """The same between processes with TLS, all on this machine: what a node sends, and seconds from the known network to the answers."""
     parts, network = np.array_split(X[: PEERS * PEER_ROWS], PEERS), Network.ring(PEERS, 4)
-    sizes = np.full(PEERS, PEER_ROWS)
-    plans = {
-        name: Plan.of(
-            parts,
-            network,
-            settle(
-                Settings.of(
-                    n_components=K,
-                    kernel=KERNEL,
-                    solver="landmarks",
-                    landmarks=public[:400],
-                    seed=0,
-                    secure_sums=secure,
-                ),
-                network,
-                sizes,
-            ),
-        )
-        for name, secure in (("in clear", False), ("secure", True))
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in plans}
+    seconds: dict[str, list[float]] = {"in clear": [], "secure": []}
     sent: dict[str, float] = {}
-    with LocalCluster(PEERS) as cluster:
-        for turn in range(TURNS + 1):
-            for name, one in plans.items():
-                begun = time.perf_counter()
-                outcome = cluster.run(one)
-                if turn:  # the first one imports
-                    seconds[name].append(time.perf_counter() - begun)
-                sent[name] = sum(outcome.traffic.bytes.values()).mean() / 1e6
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(f"{folder}/public.npy", public[:400])
+        asked = {"n_components": K, "gamma": GAMMA, "landmarks": f"{folder}/public.npy"}
+        for _ in range(TURNS):
+            for name, took in seconds.items():
+                with Nodes(parts, network, asked | {"privacy": "secure-sums" if name == "secure" else "none"}) as nodes:
+                    nodes.watch()
+                    took.append(nodes.seconds())
+                    sent[name] = np.mean([sum(said["bytes_sent"].values()) for said in nodes.said().values()]) / 1e6
     shown = table(
         f"secure sums between {PEERS} processes with TLS, {PEER_ROWS} rows each, 400 landmarks; {TURNS} runs in turn",
         "sums", "seconds, median", "best", "MB a node",
@@ -307,7 +292,7 @@ def peer_cost(X: np.ndarray, public: np.ndarray, floors: Floors) -> None:
     for name, took in seconds.items():
         shown.add_row(name, f"{np.median(took):.2f}", f"{min(took):.2f}", f"{sent[name]:.2f}")
     console.print(shown)
-    clear, secure = (float(np.median(seconds[name])) for name in plans)
+    clear, secure = (float(np.median(took)) for took in seconds.values())
     floors.require(
         sent["secure"] <= 1.2 * sent["in clear"], f"peers, bytes: {sent['secure'] / sent['in clear']:.2f} times"
     )
@@ -344,9 +329,9 @@ def audit(runs: int, floors: Floors) -> None:
     with_victim = [parts[0], np.concatenate([parts[1], [[3.0, -3.0, 3.0]]]), parts[2]]  # far from all others
     points = rng.normal(size=(8, 3))
     privacy = Privacy.of({"epsilon": AUDITED, "delta": AUDITED_DELTA, "rank": 4, "colluding": 0})
-    asked = Settings.of(
-        n_components=2, kernel=Kernel("rbf", gamma=0.3), solver="landmarks", landmarks=points, seed=0, privacy=privacy
-    )
+    asked = Settings(
+        n_components=2, kernel=make_kernel("rbf", gamma=0.3), landmarks=LandmarkSource("points", points), seed=0, privacy=privacy
+    )  # fmt: skip
     totals: list[np.ndarray] = []
     finish, draw = private_solver.components_of, Sealer.noise
 
@@ -370,7 +355,7 @@ def audit(runs: int, floors: Floors) -> None:
             released(data, 1, lambda sigma, length: np.zeros(length, dtype=np.int64))[0]
             for data in (parts, with_victim)
         ]
-        (release,) = private_solver.planned(settle(asked, Network.complete(3), np.full(3, 12)), 3, 3)
+        (release,) = asked.private_options().releases(3, 3)
         change, deviations = nothing[1] - nothing[0], release.deviations()
         weights = change / deviations**2
         moved = math.sqrt(float(weights @ change) / release.n_nodes)

@@ -16,7 +16,7 @@ import numpy as np
 from rich.progress import track
 
 from common import GAMMA, Floors, arguments, console, load, numbers, table
-from dekpca import DecentralizedKernelPCA, Network, baselines, metrics
+from dekpca import DecentralizedKernelPCA, Network, Projection, baselines, metrics
 from dekpca.experiments import splits
 
 K = 4
@@ -74,7 +74,8 @@ def main() -> None:
             parts = [X[r] for r in split(y, sizes(seed), seed)]
             together = np.concatenate(parts)
             central = baselines.central(parts, K, gamma=GAMMA)
-            model = DecentralizedKernelPCA(K, gamma=GAMMA, network=network(seed), solver=a.solver, random_state=seed)
+            solver = Projection() if a.solver == "projection" else "auto"
+            model = DecentralizedKernelPCA(K, gamma=GAMMA, network=network(seed), solver=solver, random_state=seed)
             model.fit_parts(parts)
             sent = sum(model.history_["bytes"].values()).mean() / 1e6
             rows.append((
@@ -121,7 +122,7 @@ def main() -> None:
         if a.long:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # tol=0 never converges
-                model.set_params(tol=0, max_iter=a.long).fit_parts(parts)
+                model.set_params(solver=Projection(tol=0.0, max_iter=a.long)).fit_parts(parts)
             agree = metrics.agreement(model, central, together).min(axis=0)
             norms = max(np.sqrt(_squared_z(model)).max(), 0)
             residual = model.history_["residual"]

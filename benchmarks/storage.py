@@ -1,4 +1,4 @@
-"""What SQLite costs a node, against a plain file with checksums: 100 MB of rows, 1,000 small messages, checkpoints.
+"""What SQLite costs a node, against a plain file with checksums: 100 MB of rows, 1,000 small messages.
 
     python benchmarks/storage.py
 
@@ -19,19 +19,14 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from common import console, table
-from dekpca.engines.peer.protocol.checks import CHUNK, MessageHead
-from dekpca.engines.peer.storage import codec
-from dekpca.engines.peer.storage.database import Database
-from dekpca.engines.peer.storage.folder import RunFolder, Saved
-from dekpca.engines.peer.storage.messages import Chunk, MessageLog
+from dekpca.peers.protocol.checks import CHUNK, MessageHead
+from dekpca.peers.storage.database import Database
+from dekpca.peers.storage.messages import Chunk, MessageLog
 
 ROWS = MessageHead(1, "data", "<f8", (12_500, 1000))  # 100 MB
 SMALL = MessageHead(1, "share", "<f8", (100, 4))
 COUNT, SYNCS = 1000, 10
-STATE = (1000, 500)  # 4 MB
 
 
 class PlainFile:
@@ -78,7 +73,8 @@ class Sqlite:
     def __init__(self, folder: Path):
         self.database = Database(folder)
         self.whole = threading.Event()
-        self.log = MessageLog(self.database, lambda sender, round: self.whole.set())
+        self.log = MessageLog(self.database)
+        self.log.whole = lambda sender, round: self.whole.set()
 
     def append(self, head: MessageHead, start: int, data: bytes) -> None:
         self.log.append(Chunk("b", head, 0, start, data))
@@ -154,28 +150,6 @@ def sqlite_messages(folder: Path) -> tuple[float, float]:
     return total - synced, synced
 
 
-def plain_checkpoint(folder: Path) -> tuple[float, float]:
-    value = codec.flatten({"w": np.random.default_rng(0).normal(size=STATE)})
-    begun = time.perf_counter()
-    codec.write(folder / "checkpoint.bin", value)
-    written = time.perf_counter() - begun
-    codec.read(folder / "checkpoint.bin")
-    return written, time.perf_counter() - begun - written
-
-
-def sqlite_checkpoint(folder: Path) -> tuple[float, float]:
-    state = {"w": np.random.default_rng(0).normal(size=STATE)}
-    store = RunFolder(folder / "run")
-    store.open({"run": "r"})
-    begun = time.perf_counter()
-    store.save(Saved(1, None, state))
-    written = time.perf_counter() - begun
-    store.load()
-    read = time.perf_counter() - begun - written
-    store.close()
-    return written, read
-
-
 def best(work: Any, parent: Path | None, repeats: int) -> tuple[float, float]:
     """The repeat that took least."""
     found = []
@@ -194,7 +168,6 @@ def main() -> None:
     cases = (
         ("100 MB of rows: write and sync, read", plain_rows, sqlite_rows),
         (f"{COUNT} messages of {SMALL.size} bytes: write and read each, {SYNCS} syncs", plain_messages, sqlite_messages),
-        ("checkpoint of 4 MB: write and sync, read", plain_checkpoint, sqlite_checkpoint),
     )  # fmt: skip
     shown = table(f"seconds, best of {a.repeats}, load {os.getloadavg()[0]:.1f}", "what", "plain file", "SQLite")
     for what, plain, sqlite in cases:

@@ -22,6 +22,7 @@ from dekpca.experiments import splits
 NODES, ROWS, COMPONENTS = 10, 140, 32
 GAMMA = 1e-3  # pixels are 0 to 16
 NOISE = 4.0
+ALPHA = 0.1  # of the regression to points: little, for the archives are clean
 SHOWN_NODE = 3  # whose images are drawn
 
 
@@ -43,7 +44,7 @@ def main(seed: int = 0, nodes: int = NODES, rows: int = ROWS, figure: Path | Non
     errors = {"noisy": float(((noisy - clean) ** 2).mean())}
     pictures = {}
     for name, models in ways.items():
-        denoised = [model.inverse_transform(model.transform(noisy)) for model in models]
+        denoised = [model.inverse_transform(model.transform(noisy), ALPHA) for model in models]
         by_node = [((images - clean) ** 2).mean() for images in denoised]
         errors[name] = float(np.mean(by_node))
         pictures[name] = denoised[min(SHOWN_NODE, len(denoised) - 1)]

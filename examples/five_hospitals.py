@@ -11,15 +11,13 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-from dekpca import DecentralizedKernelPCA, Network, baselines
+from dekpca import DecentralizedKernelPCA, Network, Privacy, baselines
 
 NAMES = ["aarhus", "bergen", "cork", "delft", "essen"]
 GAMMA = 1e-3
 
 
-def main(
-    folder: Path = Path("five-hospitals"), rows: int = 15_000, draw: bool = True, engine: str = "local"
-) -> dict[str, float]:
+def main(folder: Path = Path("five-hospitals"), rows: int = 15_000, draw: bool = True) -> dict[str, float]:
     X, y = load_digits(return_X_y=True)
     rng = np.random.default_rng(0)
     public, X, y = X[:300], X[300:], y[300:]  # images that everybody has
@@ -31,9 +29,9 @@ def main(
     # %% [markdown]
     # Before the fit, `dekpca privacy --rows 15000 --epsilon 1 --points public.npz --gamma 1e-3` estimates the
     # accuracy for epsilon = 1, from public images alone. In the fit each hospital adds its share of the noise and
-    # its masks; the ledger records the epsilon spent, and a second fit would be refused. `engine="peer"` runs five
-    # processes with certificates, connected by TLS; real hospitals use `dekpca node run`, with the same settings in
-    # node.toml (docs/privacy.md).
+    # its masks; the ledger records the epsilon spent, and a second fit would be refused. Here all
+    # hospitals are simulated in one process; real ones use `dekpca node run`, with the same settings in node.toml
+    # (docs/privacy.md), and `dekpca node simulate` runs such nodes on one machine.
 
     # %%
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,8 +39,8 @@ def main(
     ledger.unlink(missing_ok=True)
     network = Network.from_edges([(a, b) for a, b in zip(NAMES, NAMES[1:] + NAMES[:1], strict=True)])
     model = DecentralizedKernelPCA(
-        3, gamma=GAMMA, network=network, landmarks=public, tol=0.05, random_state=0, engine=engine,
-        privacy={"epsilon": 1.0, "delta": 1e-6, "colluding": 2, "rank": 30, "ledger": str(ledger)},
+        3, gamma=GAMMA, network=network, landmarks=public, tol=0.05, random_state=0,
+        privacy=Privacy(epsilon=1.0, delta=1e-6, colluding=2, rank=30, ledger=str(ledger)),
     ).fit_parts(parts)  # fmt: skip
     print(model.privacy_)
     print(f"estimated agreement of the span of three components: {model.span_accuracy_:.4f}")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dekpca import Network
-from dekpca.kernels import Kernel
-from dekpca.options import Settings, settle
+from dekpca.kernels import make_kernel
+from dekpca.settings import Settings, settle
 from faults.supervisor import Nursery
 
 
@@ -24,15 +24,10 @@ def clusters(sizes, seed=0, columns=6, n_clusters=4):
     return [centers[j % n_clusters] + spread * rng.normal(size=(n, columns)) for j, n in enumerate(sizes)]
 
 
-def make_options(parts, network, landmarks="auto", n_oversamples="auto", **changes):
-    """Settled options for the engine, as the estimator would make them."""
-    given = {
-        "n_components": 3, "n_oversamples": n_oversamples, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
-        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "landmarks": landmarks,
-        "standardize": False, "exchange_noise": 0.0,
-        "max_iter": 10, "tol": 0.0, "seed": 0,
-    } | changes  # fmt: skip
-    return settle(Settings.of(**given), network, np.array([len(p) for p in parts]))
+def make_options(parts, network, **changes):
+    """Settled options for the engine, as the estimator would make them; `changes` are fields of `Settings`."""
+    given = {"n_components": 3, "kernel": make_kernel("rbf", gamma=0.05), "seed": 0} | changes
+    return settle(Settings(**given), network, np.array([len(p) for p in parts]))
 
 
 @pytest.fixture

@@ -16,26 +16,24 @@ import pytest
 from mpi4py import MPI
 
 from conftest import clusters, make_options
-from dekpca import DecentralizedKernelPCA, Network
-from dekpca.block import make_blocks
-from dekpca.collectives import network_sum
-from dekpca.engines import checkpoints, local, mpi, rank_agreement, rank_delivery
-from dekpca.engines.delivery import CollectiveDelivery
+from dekpca import DecentralizedKernelPCA, Network, Projection
+from dekpca.engines import local, mpi, rank_agreement
+from dekpca.messages import Sum
 from dekpca.plan import Plan
+from dekpca.site import make_site
 from dekpca.testing import VALUE_TOLERANCE, by_node, check_answers, check_engine
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
 SIZES = [25, 18, 40, 7, 31, 12, 22, 1, 28, 16]
-AUTO = {"solver": "auto", "landmarks": "auto"}
 
 
 def mine(network):
     return mpi.assign(network, SIZE)[RANK]
 
 
-def run(plan, observer=None, comm=WORLD):
-    return mpi.run(plan.hosting(mine(plan.network)), observer, comm)
+def run(plan, watch=None, comm=WORLD):
+    return mpi.run(plan.hosting(mine(plan.network)), watch, comm)
 
 
 def conformance():
@@ -50,8 +48,8 @@ def networks():
         ("star", SIZES, Network.star(10)),
     ):
         parts, nodes = clusters(sizes), mine(network)
-        for changes in ({"landmarks": 20}, AUTO, {**AUTO, "share_rows": False}):
-            options = make_options(parts, network, **{"max_iter": 100, "tol": 1e-3, **changes})
+        for changes in ({"projection": Projection(n_landmarks=20)}, {}, {"share_rows": False}):
+            options = make_options(parts, network, **changes)
             plan = Plan.of(parts, network, options)
             expected, got = local.run(plan), run(plan)
             check_answers(name, by_node(got), by_node(expected))
@@ -66,25 +64,24 @@ def sums():
         network = Network.random(9, 0.4, seed=seed)
         parts = [rng.normal(size=(rng.integers(1, 30), 2)) for _ in range(9)]
         values = rng.normal(size=(9, 5)) * 10.0 ** rng.integers(-8, 8, size=(9, 1))
-        everything = make_blocks(parts, network)
-        expected = add_up(everything, values, CollectiveDelivery(everything))
+        everything = make_site(parts, network)
+        (expected,) = add_up(everything, values, local.Delivery([everything]))
         hosts = np.empty(9, dtype=np.int64)
         for rank, nodes in enumerate(mpi.assign(network, SIZE)):
             hosts[nodes] = rank
         nodes = mine(network)
-        blocks = make_blocks([parts[j] for j in nodes], network, nodes, [len(p) for p in parts])
-        delivery = rank_delivery.RankDelivery(blocks, WORLD, hosts)
-        got = add_up(blocks, values, delivery)
-        delivery.close()
-        np.testing.assert_allclose(got[0], expected[0], rtol=1e-9, atol=1e-14 * np.abs(values).max())
-        assert len({g.tobytes() for rank in WORLD.allgather(got) for g in rank}) == 1
+        site = make_site([parts[j] for j in nodes], network, nodes, [len(p) for p in parts])
+        (got,) = add_up(site, values, mpi.RankDelivery([site], WORLD, hosts))
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-14 * np.abs(values).max())
+        assert len(set(WORLD.allgather(got.tobytes()))) == 1
 
 
-def add_up(blocks, values, delivery):
-    def script(block, options, resume):
-        return (yield from network_sum(block, "test", values[block.nodes].sum(axis=0)))
+def add_up(site, values, delivery):
+    def script(site, options):
+        own = values[site.nodes].sum(axis=0)
+        return (yield Sum("test", own, lambda total: total, len(own)))
 
-    return local.drive(blocks, None, delivery=delivery, script=script).answers
+    return local.drive([site], None, delivery, script=script).answers
 
 
 class Watched:
@@ -110,31 +107,34 @@ def silence():
     """Between the first and the last iteration ranks speak to neighbors only, but for one sum at every check."""
     calls, at = [], []
     parts, network = clusters([20] * 8), Network.ring(8, 4)
-    options = make_options(parts, network, 20, max_iter=30, tol=1e-3)
-    comm = Watched(WORLD, calls)
-    kept = mpi.MPI, rank_agreement.MPI, rank_delivery.MPI
-    mpi.MPI = rank_agreement.MPI = None  # no way around `comm`
-    rank_delivery.MPI = SimpleNamespace(DOUBLE=MPI.DOUBLE, FLOAT=MPI.FLOAT)
+    options = make_options(parts, network, projection=Projection(n_landmarks=20, max_iter=12, tol=0.0))
+    kept = mpi.MPI, rank_agreement.MPI
+    mpi.MPI, rank_agreement.MPI = SimpleNamespace(Request=MPI.Request), None  # no way around the watched communicator
     try:
-        outcome = run(Plan.of(parts, network, options), lambda blocks, checkpoints: at.append(len(calls)), comm)
+        outcome = run(Plan.of(parts, network, options), lambda about: at.append(len(calls)), Watched(WORLD, calls))
     finally:
-        mpi.MPI, rank_agreement.MPI, rank_delivery.MPI = kept
+        mpi.MPI, rank_agreement.MPI = kept
     between, before = calls[at[0] : at[-1]], calls[: at[0]]
-    checks = -(-outcome.answers[0].n_iter // 5)
+    iterations = outcome.answers[0].n_iter - 1  # up to the beginning of the last one
     if SIZE > 1:
+        spoke = len({rank for rank, nodes in enumerate(mpi.assign(network, SIZE)) if touches(network, nodes)} - {RANK})
         counts = {name: between.count(name) for name in set(between)}
-        assert counts == {"Ineighbor_alltoallv": 2 * outcome.answers[0].n_iter, "Reduce": checks, "Bcast": checks}, (
-            counts
-        )
-        assert {"Allgather", "Create_dist_graph_adjacent"} <= set(before)
+        messages, checks = 2 * iterations * spoke, iterations // 5
+        assert counts == {"Isend": messages, "Irecv": messages, "Reduce": checks, "Bcast": checks}, counts
+        assert {"Allgather", "Reduce", "Bcast"} <= set(before)
     assert not any(name.islower() for name in calls), calls  # nothing pickled, ever: mpi4py's lower case methods are
+
+
+def touches(network, nodes):
+    """Whether one of the nodes has a neighbor on this rank."""
+    return bool({int(q) for j in nodes for q in network.neighbors(j)} & set(mine(network)))
 
 
 def estimator():
     """Without iterations and with them."""
     same_as_local()
     same_as_local(share_rows=False)
-    same_as_local(solver="projection", landmarks=40)
+    same_as_local(solver=Projection(n_landmarks=40))
 
 
 def same_as_local(**more):
@@ -162,7 +162,7 @@ def same_as_local(**more):
     assert (model.n_iter_, model.converged_, model.network_) == (truth.n_iter_, True, network)
     np.testing.assert_allclose(model.eigenvalues_, truth.eigenvalues_, rtol=1e-10)
     np.testing.assert_allclose(model.accuracy_, truth.accuracy_, rtol=1e-6)
-    assert ("residual_by_node" in truth.history_) == (more.get("solver") == "projection")
+    assert ("residual_by_node" in truth.history_) == ("solver" in more)
     if "residual_by_node" in truth.history_:
         np.testing.assert_allclose(
             model.history_["residual_by_node"], truth.history_["residual_by_node"][:, sorted(nodes)], rtol=1e-5
@@ -192,7 +192,8 @@ def same_as_local(**more):
     assert models[0].name == str(2 * half.Get_rank())
     half.Free()
     same = {0: {"tol": 1e-3, "degree": 3}, 1: {"tol": np.float64(1e-3), "degree": 3.0}}[RANK % 2]  # equal, if not alike
-    mpi.fit(own, n_components=2, gamma=0.05, random_state=0, rho=[(0, 9, 9)] if RANK % 2 else ((0, 9.0, 9.0),), **same)
+    schedule = Projection(rho=[(0, 9, 9)] if RANK % 2 else ((0, 9.0, 9.0),))
+    mpi.fit(own, n_components=2, gamma=0.05, random_state=0, solver=schedule, **same)
     with pytest.raises(ValueError, match="engine='mpi' with fit: no rank holds all the data"):
         DecentralizedKernelPCA(engine="mpi").fit(parts[0])
 
@@ -211,15 +212,17 @@ def disagreement():
         (own, {"tol": 1e-4 if odd else 1e-3}, None, "rank 1 has tol=0.0001, but rank 0, 2 have 0.001; give all"),
         (own, {"gamma": 0.1 if odd else 0.05}, None, "rank 1 has kernel gamma=0.1, but rank 0, 2 have 0.05"),
         (own, {"landmarks": 9 + RANK}, None, "rank 1 has n_landmarks=10, but rank 0 has 9; rank 2 has n_landmarks=11"),
-        (own, {"rho": "paper-bound" if odd else "auto"}, None, "rank 1 has rho='paper-bound', but rank 0, 2 have 'auto'"),
-        (own, {"rho": 2.0 if odd else "auto"}, None, "rank 1 has rho=((0, 2, 2)), but rank 0, 2 have 'auto'"),
+        (own, {"solver": Projection(rho="paper-bound" if odd else "auto")}, None,
+         "rank 1 has projection rho='paper-bound', but rank 0, 2 have 'auto'"),
+        (own, {"solver": Projection(rho=2.0 if odd else "auto")}, None, "rank 1 has projection rho=((0, 2, 2)), but rank 0, 2 have 'auto'"),
+        (own, {"solver": Projection() if odd else "auto"}, None, "rank 1 has projection='Projection', but rank 0, 2 have None"),
         (own, {"random_state": RANK // 2}, None, "rank 2 has seed=1, but rank 0, 1 have 0"),
         (own, {"landmarks": parts[0] + odd}, None, "rank 1 has landmarks points=array (12, 6) float64 with fingerprint"),
-        (own, {"kernel": linear_kernel if odd else "rbf"}, None, "rank 1 has kernel name=__main__.linear_kernel"),
+        (own, {"kernel": linear_kernel if odd else "rbf"}, None, "rank 1 has kernel='linear_kernel', but rank 0, 2 have 'rbf'"),
         (own, {"network": other if odd else network}, None, "rank 1 has another network: Network(6 nodes, 7 edges"),
         (narrow, {}, None, "rank 1 has number of columns=4, but rank 0, 2 have 6"),
         (single, {}, None, "rank 1 has dtype=float32, but rank 0, 2 have float64"),
-        (broken, {}, None, "node 3: NaN or infinity in row 0"),
+        (broken, {}, None, "node 3: column 0 has no value (NaN) in row 0"),
         (own[:0] if odd else own, {}, None, "rank 1 hosts no node (3 ranks, 4 nodes)"),
         (own, {}, [0, 1] if odd else [2 * RANK, 2 * RANK + 1], "node 0 is hosted by rank 0 and by rank 1"),
         (own[:1] if odd else own, {}, None, "5 parts on 3 ranks for a network of 6 nodes"),
@@ -228,7 +231,7 @@ def disagreement():
         (own, {"tolerance": 1} if odd else {}, None, "unexpected keyword argument 'tolerance'"),
         (own, {"n_components": 99}, None, "n_components=99, but"),
         (None if odd else own, {}, None, "'NoneType' object is not iterable"),
-        (parts[0] if odd else own, {}, None, "fit_parts takes one array for each node, but got one array"),
+        (parts[0] if odd else own, {}, None, "fit_parts takes one array for each node, but got one ndarray"),
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError, rank_agreement.RankError), match=re.escape(says)) as caught:
             mpi.fit(given, nodes=nodes, **(plain | changes))
@@ -242,64 +245,30 @@ def linear_kernel(a, b):
 
 def exception():
     """Rank 1 fails in the middle of the iterations; nobody catches it."""
-    parts, network = clusters([20] * 6), Network.ring(6, 2)
-    options = make_options(parts, network, 10, max_iter=50, tol=0.0)
 
-    def observe(blocks, checkpoints):
-        if RANK == 1 and checkpoints[0].state.iteration == 7:
+    def watch(about):
+        if RANK == 1 and about.number == 7:
             raise MemoryError("no room on rank one")
 
-    run(Plan.of(parts, network, options), observe)
+    run(fifty_iterations(), watch)
+
+
+def fifty_iterations():
+    parts, network = clusters([20] * 6), Network.ring(6, 2)
+    solver = Projection(n_landmarks=10, max_iter=50, tol=0.0)
+    return Plan.of(parts, network, make_options(parts, network, projection=solver))
 
 
 def killed():
     """Rank 1 is killed in the middle of the iterations, as when memory runs out."""
-    parts, network = clusters([20] * 6), Network.ring(6, 2)
-    options = make_options(parts, network, 10, max_iter=50, tol=0.0)
 
-    def observe(blocks, checkpoints):
-        if RANK == 1 and checkpoints[0].state.iteration == 7:
-            mine = sorted(int(node) for block in blocks for node in block.nodes)
-            print(f"rank 1 with {', '.join(map(str, mine))} is killed at {time.time()}", flush=True)
+    def watch(about):
+        if RANK == 1 and about.number == 7:
+            print(f"rank 1 is killed at {time.time()}", flush=True)
             time.sleep(0.5)  # until mpiexec has passed that on
             os.kill(os.getpid(), signal.SIGKILL)
 
-    run(Plan.of(parts, network, options), observe)
-
-
-def checkpoint_killed():
-    """Rank 1 is killed before it has written checkpoint 8, which other ranks may have."""
-    checkpointed(lambda step: RANK == 1 and step == 8 and os.kill(os.getpid(), signal.SIGKILL))
-
-
-def checkpoint_resumed():
-    """The next job goes on from checkpoint 7, to the bits of a fit that nothing happened to."""
-    with pytest.raises(ValueError, match="checkpoints of another fit: tol was 0 and is 1;"):
-        checkpointed(lambda step: None, tol=1.0)
-    steps = []
-    models = checkpointed(steps.append)
-    assert steps[0] == 8
-    for model, other in zip(models, checkpointed(None), strict=True):
-        assert model.transform(np.eye(6)).tobytes() == other.transform(np.eye(6)).tobytes()
-
-
-def checkpointed(before_saving, **changes):
-    """Models of a fit with checkpoints in DEKPCA_FOLDER, at every one of which something is done before; None: a fit without checkpoints."""
-    save = checkpoints.Checkpoints.save
-
-    def watched(self, step, *more):
-        before_saving(step)
-        save(self, step, *more)
-
-    settings = {"gamma": 0.1, "solver": "projection", "max_iter": 20, "tol": 0.0, "random_state": 0} | changes
-    folder = None if before_saving is None else os.environ["DEKPCA_FOLDER"]
-    parts = {str(j): part for j, part in enumerate(clusters([20] * 6)) if j % SIZE == RANK}
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
-        warnings.simplefilter("ignore")  # that it has not converged
-        patch.setattr(checkpoints, "APART", 0.0)
-        patch.setattr(checkpoints, "SHARE", 0.0)
-        patch.setattr(checkpoints.Checkpoints, "save", watched)
-        return mpi.fit(list(parts.values()), list(parts), Network.ring(6), checkpoint=folder, **settings)
+    run(fifty_iterations(), watch)
 
 
 def uncaught():
@@ -309,24 +278,15 @@ def uncaught():
 
 
 def asked():
-    """One rank is asked to stop; all do, at the next check, and keep what they have. From there a run goes on as if nothing had been."""
-    parts, network = clusters([20] * 6), Network.ring(6, 2)
-    options = make_options(parts, network, 10, max_iter=50, tol=0.0)
+    """One rank is asked to stop; all do, at the next check, and keep what they have."""
 
-    kept = []
-
-    def observe(blocks, checkpoints):
-        kept[:] = [(c.known, c.state) for c in checkpoints]
-        if RANK == 1 and checkpoints[0].state.iteration == 7:
+    def watch(about):
+        if RANK == 1 and about.number == 7:
             os.kill(os.getpid(), signal.SIGINT)
 
-    outcome = run(Plan.of(parts, network, options), observe)
+    outcome = run(fifty_iterations(), watch)
     assert {a.n_iter for a in outcome.answers} == {10}
-    assert outcome.answers[0].runs[0][0] == "interrupted"
-    whole, resumed = run(Plan.of(parts, network, options)), run(Plan.of(parts, network, options, resume=kept))
-    for one, two in zip(whole.answers, resumed.answers, strict=True):
-        np.testing.assert_array_equal(one.w, two.w)
-        assert one.n_iter == two.n_iter == 50
+    assert outcome.answers[0].runs[0] == ("interrupted", 10)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,35 @@
-"""Nodes of the peer engine as threads of one process: real sockets and files, without the time that processes take to start."""
+"""Peers as threads of one process: real sockets and files, without the time that processes take to start."""
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import threading
 import time
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from dekpca import Network
-from dekpca.engines.agreement import settings_of, texts
-from dekpca.engines.peer.app.local_cluster import free_addresses
-from dekpca.engines.peer.app.session import Place, Session
-from dekpca.engines.peer.net.endpoint import Endpoint
-from dekpca.engines.peer.net.identity import issue, load
-from dekpca.engines.peer.protocol.handshake import HandshakeSettings
-from dekpca.engines.peer.protocol.membership import Membership
-from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
-from dekpca.engines.peer.storage.database import FILE
-from dekpca.engines.peer.storage.folder import RunFolder
-from dekpca.kernels import Kernel
-from dekpca.options import Settings, settle
+from dekpca.engines.agreement import flattened, texts
+from dekpca.kernels import make_kernel
+from dekpca.peers.app.config import free_addresses
+from dekpca.peers.app.session import Place, Session
+from dekpca.peers.net.authority import issue
+from dekpca.peers.net.endpoint import Endpoint
+from dekpca.peers.net.identity import load
+from dekpca.peers.protocol.handshake import HandshakeSettings
+from dekpca.peers.protocol.membership import Membership
+from dekpca.peers.protocol.node import NodeProtocol, Timeouts
+from dekpca.peers.storage.database import FILE
+from dekpca.peers.storage.folder import RunFolder
+from dekpca.plan import Outcome, Plan, Traffic
+from dekpca.settings import Settings, settle
+from dekpca.solvers.projection import Projection
 
+ASKED = Projection(n_landmarks=12, tol=0.0)
 PATIENCE = 120  # seconds: a hang must end the test, a busy machine must not
 
 
@@ -31,16 +37,14 @@ class Stop(Exception):
     """A node is ended by its test."""
 
 
-def problem(network: Network, sizes=None, **changes):
-    """Parts and settled options."""
+def problem(network: Network, sizes=None, max_iter=20, **changes):
+    """Parts and settled options; `changes` are fields of `Settings`. The default iterates, so that a test may end a node meanwhile."""
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(n, 5)) + j % 3 for j, n in enumerate(sizes or [20] * len(network))]
-    settings = {
-        "n_components": 2, "kernel": Kernel("rbf", gamma=0.05), "gamma_by_variance": False, "solver": "projection",
-        "update": "proximal", "centering": "global", "init": "landmarks", "rho": "auto", "landmarks": 12,
-        "standardize": False, "exchange_noise": 0.0, "max_iter": 20, "tol": 0.0, "seed": 0,
-    }  # fmt: skip
-    return parts, settle(Settings.of(**settings | changes), network, np.array([len(p) for p in parts]))
+    settings = {"projection": replace(ASKED, max_iter=max_iter), "n_components": 2, "seed": 0} | changes
+    return parts, settle(
+        Settings(kernel=make_kernel("rbf", gamma=0.05), **settings), network, np.array([len(p) for p in parts])
+    )
 
 
 class Nodes:
@@ -55,7 +59,6 @@ class Nodes:
         run="test",
         timeouts=None,
         private=False,
-        checkpoint_every=1,
         certs=None,
     ):
         """`certs`: a folder with a CA, which gives each node a certificate; without, nodes talk without TLS."""
@@ -66,11 +69,12 @@ class Nodes:
         self.places = {
             name: Place(
                 name, run, addresses[name], {network.names[q]: addresses[network.names[q]] for q in network.neighbors(j)},
-                folder / name, identities[name], timeouts=timeouts, checkpoint_every=checkpoint_every, checkpoint_apart=0.0,
+                folder / name, identities[name], timeouts=timeouts,
             )
             for j, name in enumerate(network.names)
         }  # fmt: skip
         self.answers: dict = {}
+        self.outcomes: dict = {}
         self.errors: dict = {}
         self.sessions: dict = {}
 
@@ -85,15 +89,36 @@ class Nodes:
         self.answers.pop(name, None)
         self.errors.pop(name, None)
         try:
-            with Session(self.places[name], samples, texts(settings_of(self.options)) | facts) as session:
+            with Session(self.places[name], samples, texts(flattened(self.options)) | facts) as session:
                 self.sessions[name] = session
                 network, _ = session.meet()
                 options = session.options(self.options) if self.private else self.options
-                outcome = session.run([samples], network, options, observer)
-                self.answers[name] = outcome.answers[0]
+                outcome = session.run(samples, network, options, observer)
+                self.answers[name], self.outcomes[name] = outcome.answers[0], outcome
                 session.finish()
         except BaseException as error:
             self.errors[name] = error
+
+    @classmethod
+    def engine(cls, folder: Path, certs: Path | None = None):
+        """An engine, as the conformance suite wants it: every plan is run by nodes in a folder of its own."""
+        count = itertools.count()
+
+        def run(plan: Plan) -> Outcome:
+            nodes = cls(folder / str(next(count)), plan.network, plan.parts, plan.options, certs=certs)
+            answers = nodes.run()
+            traffic = Traffic(plan.network)
+            for outcome in nodes.outcomes.values():
+                traffic.edge_bytes += outcome.traffic.edge_bytes
+                for total, own in (
+                    (traffic.messages, outcome.traffic.messages),
+                    (traffic.bytes, outcome.traffic.bytes),
+                ):
+                    for kind, sent in own.items():
+                        total[kind] = total.get(kind, 0) + sent
+            return Outcome([answers[name] for name in plan.network.names], traffic, {})
+
+        return run
 
     def run(self, observers=None):
         """All nodes, to their ends; returns the answers by name."""
@@ -149,22 +174,6 @@ def stored(folder, query):
         return []
 
 
-def damage_value(folder, name, how="flipped"):
-    """Damage a checkpoint in the database."""
-    ((row, data),) = change(
-        folder, "SELECT rowid, data FROM value WHERE name = ? ORDER BY length(data) DESC LIMIT 1", name
-    )
-    middle = len(data) // 2
-    damaged = data[:middle] if how == "cut" else data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :]
-    change(folder, "UPDATE value SET data = ? WHERE rowid = ?", damaged, row)
-
-
-def checkpoints(folder):
-    """Names of the checkpoints in the database, oldest first."""
-    found = change(folder, "SELECT DISTINCT name FROM value WHERE name LIKE 'checkpoint-%'")
-    return sorted((name for (name,) in found), key=lambda name: int(name.split("-")[1]))
-
-
 def join(threads):
     for thread in threads:
         thread.join(PATIENCE)
@@ -174,6 +183,14 @@ def join(threads):
 def bits(answers):
     """What must be the same to the last bit."""
     return {
-        name: (a.w.tobytes(), a.eigenvalues.tobytes(), b"" if a.z is None else a.z.near.tobytes(), a.n_iter)
+        name: (
+            a.eigenvalues.tobytes(),
+            a.n_iter,
+            *(
+                x.tobytes()
+                for terms in a.expansions(int(a.site.nodes[0])).values()
+                for x in (terms.shared, *terms.coefficients)
+            ),
+        )
         for name, a in answers.items()
     }

@@ -13,14 +13,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
 from conftest import clusters, make_options
-from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, metrics
+from dekpca import DecentralizedKernelPCA, Network, NodeModel, Projection, baselines, metrics
 from dekpca.accuracy import MIXED, ROUNDING, Accuracy, mixed_groups
-from dekpca.core import ritz
-from dekpca.core.landmarks import Landmarks
-from dekpca.engines.delivery import CollectiveDelivery
+from dekpca.engines import local
 from dekpca.estimator import NarrowKernelWarning
-from dekpca.kernels import Kernel
+from dekpca.kernels import make_kernel
 from dekpca.model_file import ModelFileError
+from dekpca.solvers.projection.separation import span_error
 
 TOL = 1e-3
 JUDGE = importlib.import_module("dekpca.solvers.sums.judge")
@@ -58,7 +57,7 @@ def test_the_estimate_is_near_the_true_error(kernel, landmarks, share_rows):
         model = fit(
             PARTS, 3, True, kernel=kernel, gamma=0.05, landmarks=landmarks, share_rows=share_rows, random_state=seed
         )
-        _, truth = central(X, 3, Kernel(kernel, gamma=0.05))
+        _, truth = central(X, 3, make_kernel(kernel, gamma=0.05))
         error = true_error(model.transform(X), truth)
         assert 0.15 < (1 - model.span_accuracy_**2) / error < 8
         assert error <= 1 - model.span_accuracy_bound_**2
@@ -76,40 +75,31 @@ def test_a_part_of_the_rows_judges_as_all_do(monkeypatch):
     part = fit(parts, 4, True, landmarks=150)
     assert part.accuracy_.tolist() != whole.accuracy_.tolist()  # other rows judged
     np.testing.assert_allclose(part.eigenvalues_, whole.eigenvalues_, rtol=0.02)
-    assert 0.2 < (1 - part.span_accuracy_**2) / (1 - whole.span_accuracy_**2) < 20  # fewer rows, more noise
-    _, truth = central(np.concatenate(parts), 4, Kernel("rbf", gamma=whole.gamma_))
+    assert 0.2 < (1 - part.span_accuracy_**2) / (1 - whole.span_accuracy_**2) < 5  # fewer rows, more noise
+    _, truth = central(np.concatenate(parts), 4, make_kernel("rbf", gamma=whole.gamma_))
     for model in (part, whole):
-        assert true_error(model.transform(np.concatenate(parts)), truth) < 0.05
+        assert true_error(model.transform(np.concatenate(parts)), truth) < TOL
 
 
 def test_a_kernel_that_needs_every_row_of_a_table_gets_them():
     """More rows than the default of max_landmarks, each nearly alone: nothing less than all of them is exact."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2600, 6))
-    few, all_rows = (
-        make_options(np.array_split(X, 4), Network.ring(4), solver="auto", **s) for s in ({"max_landmarks": 2499}, {})
-    )
+    few, all_rows = (make_options(np.array_split(X, 4), Network.ring(4), **s) for s in ({"max_landmarks": 2499}, {}))
     assert few.max_landmarks == 2499 < len(X) < all_rows.max_landmarks
-    assert (
-        make_options(
-            np.array_split(X, 4), Network.ring(4), solver="auto", landmarks="auto", share_rows=False
-        ).max_landmarks
-        == 2500
-    )
-    assert (
-        make_options(np.array_split(rng.normal(size=(5000, 2)), 4), Network.ring(4), solver="auto").max_landmarks
-        == 2500
-    )
+    assert make_options(np.array_split(X, 4), Network.ring(4), share_rows=False).max_landmarks == 2500
+    many = np.array_split(rng.normal(size=(5000, 2)), 4)
+    assert make_options(many, Network.ring(4)).max_landmarks == 2500
 
 
-@pytest.mark.parametrize("solver", ["auto", "projection"])
-def test_nodes_too_small_to_judge_take_part(solver, monkeypatch):
+@pytest.mark.parametrize("settings", [{"landmarks": 80}, {"solver": Projection(n_landmarks=80)}], ids=str)
+def test_nodes_too_small_to_judge_take_part(settings, monkeypatch):
     """None of their rows may be among those that judge."""
     monkeypatch.setattr(JUDGE, "JUDGES", 60)
     X = np.concatenate(PARTS)
     parts = [X[:-2], X[-2:-1], X[-1:]]
-    model = fit(parts, 2, True, network=Network.path(3), gamma=0.05, solver=solver, landmarks=80)
-    _, truth = central(X, 2, Kernel("rbf", gamma=0.05))
+    model = fit(parts, 2, True, network=Network.path(3), gamma=0.05, **settings)
+    _, truth = central(X, 2, make_kernel("rbf", gamma=0.05))
     assert true_error(model.transform(X), truth) < 0.01
 
 
@@ -148,17 +138,17 @@ def test_the_angle_between_two_spans():
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(50, 3)), rng.normal(size=(50, 3))
     cosines = np.linalg.svd(np.linalg.qr(A)[0].T @ np.linalg.qr(B)[0], compute_uv=False)
-    assert ritz.span_error(A.T @ A, B.T @ B, A.T @ B) == pytest.approx(1.0 - cosines[-1] ** 2)
+    assert span_error(A.T @ A, B.T @ B, A.T @ B) == pytest.approx(1.0 - cosines[-1] ** 2)
     turned = A @ rng.normal(size=(3, 3))
-    assert ritz.span_error(A.T @ A, turned.T @ turned, A.T @ turned) == pytest.approx(0.0, abs=1e-12)
-    assert ritz.span_error(A.T @ A, np.zeros((3, 3)), np.zeros((3, 3))) == 1.0
+    assert span_error(A.T @ A, turned.T @ turned, A.T @ turned) == pytest.approx(0.0, abs=1e-12)
+    assert span_error(A.T @ A, np.zeros((3, 3)), np.zeros((3, 3))) == 1.0
 
 
 def test_rows_that_no_landmark_is_near_count():
     """Fifteen rows in fifty columns: three means say little about them."""
     wide = [part / 4 for part in clusters([4, 5, 6], columns=50)]
     model = fit(wide, 3, True, kernel="linear", share_rows=False, network=3)
-    _, truth = central(np.concatenate(wide), 3, Kernel("linear"))
+    _, truth = central(np.concatenate(wide), 3, make_kernel("linear"))
     assert true_error(model.transform(np.concatenate(wide)), truth) > TOL
     assert not model.converged_
 
@@ -184,50 +174,23 @@ def test_numbers_of_an_accuracy():
 
 
 # ---------------------------------------------------------------------- growth
-def test_more_landmarks_add_coordinates_and_change_none():
-    rng = np.random.default_rng(0)
-    X, kernel = rng.normal(size=(50, 4)), Kernel("rbf", gamma=0.1)
-    few, first = Landmarks.none(X).grown(X[:8], kernel)
-    more, growth = few.grown(X[8:20], kernel)
-    psi = first.coordinates(X, X[:, :0])
-    psi = np.concatenate([psi, growth.coordinates(X, psi)], axis=1)
-    np.testing.assert_allclose(more.coordinates(kernel, X), psi, atol=1e-9)
-    np.testing.assert_allclose(psi[:20] @ psi[:20].T, kernel.gram(X[:20], X[:20]), atol=1e-9)
-    np.testing.assert_allclose(few.coordinates(kernel, X), psi[:, :8], atol=1e-9)
-
-
-def test_redundant_points_are_left_out():
-    rng = np.random.default_rng(0)
-    points = rng.normal(size=(10, 3))
-    twice = np.concatenate([points, points[:4], points[2:3] + 1e-9])
-    kernel = Kernel("rbf", gamma=0.2)
-    kept = Landmarks.none(points).offered(twice, kernel).independent(1e-7, 100)
-    assert len(kept) == len(set(kept.tolist())) == 10
-    assert len(Landmarks.of(points[:5], kernel).offered(twice, kernel).independent(1e-7, 100)) == 5
-    low_rank = (
-        Landmarks.none(points).offered(np.concatenate([points, 2 * points]), Kernel("linear")).independent(1e-7, 100)
-    )
-    assert len(low_rank) == 3
-
-
 @pytest.mark.parametrize("share_rows", [True, False])
 @pytest.mark.parametrize("width", [0.3, 1, 3])
 def test_auto_is_as_good_as_tol_asks(share_rows, width):
     X, y = DIGITS.data[:900], DIGITS.target[:900]
-    parts = [X[np.argsort(y, kind="stable")][i::1][j * 90 : (j + 1) * 90] for i in (0,) for j in range(10)]
+    parts = np.split(X[np.argsort(y, kind="stable")], 10)
     gamma = width / (64 * X.var())
     model = fit(parts, 4, True, gamma=gamma, share_rows=share_rows)
-    _, truth = central(np.concatenate(parts), 4, Kernel("rbf", gamma=gamma))
+    _, truth = central(np.concatenate(parts), 4, make_kernel("rbf", gamma=gamma))
     error = true_error(model.transform(np.concatenate(parts)), truth)
-    assert model.converged_ == (1 - model.span_accuracy_bound_**2 <= TOL)
-    assert error < (2 * TOL if model.converged_ else 1)
-    assert model.converged_ or not share_rows
+    assert model.converged_
+    assert error <= 1 - model.span_accuracy_bound_**2 <= TOL
     stages = model.history_["landmarks"]
     assert (np.diff(stages) > 0).all()
     assert stages[-1] == model.n_landmarks_
     np.testing.assert_allclose(model.history_["bound"][-1], 1 - model.span_accuracy_bound_**2, atol=1e-9)
     assert not any(held.samples for held in model.node_models_[0].contents) or share_rows
-    assert model.n_iter_ == 1
+    assert model.n_iter_ == 0
 
 
 @pytest.mark.parametrize(
@@ -250,19 +213,25 @@ def test_small_tables_are_right(load, nodes, k, settings):
     np.testing.assert_allclose(model.eigenvalues_, values, rtol=0.01)
 
 
-def test_540_small_fits_are_right_or_warn():
-    """A part of them: at c6f9cc8 4 % were below 0.99 without a warning."""
-    for seed in range(30):
+def test_small_fits_are_right_or_warn():
+    """At c6f9cc8 4 % of 540 such fits were below 0.99 without a warning. Where rows may leave all are right."""
+    right = 0
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         columns = int(rng.integers(2, 9))
         parts = [
             rng.normal(size=(int(n), columns)) * np.geomspace(2, 0.4, columns) + rng.normal(size=columns)
             for n in rng.integers(3, 40, 5)
         ]
-        model = fit(parts, 2, True, gamma=float(rng.choice([0.02, 0.1, 0.5])), random_state=seed)
-        values, truth = central(np.concatenate(parts), 4, Kernel("rbf", gamma=model.gamma_))
-        if values[1] > 1.1 * values[2]:
-            assert not model.converged_ or true_error(model.transform(np.concatenate(parts)), truth[:, :2]) < 6 * TOL
+        gamma = float(rng.choice([0.02, 0.1, 0.5]))
+        _, truth = central(np.concatenate(parts), 2, make_kernel("rbf", gamma=gamma))
+        rows = fit(parts, 2, gamma=gamma, random_state=seed)  # a ConvergenceWarning would be an error
+        assert true_error(rows.transform(np.concatenate(parts)), truth) < TOL, seed
+        means = fit(parts, 2, True, gamma=gamma, random_state=seed, share_rows=False)
+        error = true_error(means.transform(np.concatenate(parts)), truth)
+        assert means.converged_ == (error < TOL), seed
+        right += means.converged_
+    assert 3 <= right <= 17  # both happen
 
 
 # ---------------------------------------------------------------------- where it cannot be good enough
@@ -276,8 +245,8 @@ def test_540_small_fits_are_right_or_warn():
             "where the rest is, no clusters of enough rows are left; raise tol, or use share_rows=True, if rows may leave",
         ),
         (
-            {"solver": "projection", "landmarks": 5, "gamma": 1.0},
-            "landmarks; use solver='auto', or more landmarks",
+            {"solver": Projection(n_landmarks=5), "gamma": 1.0},
+            "landmarks; use solver='auto', or more landmarks (Projection(n_landmarks=...))",
         ),
         ({"share_rows": False, "max_landmarks": 12}, "or use share_rows=True, if rows may leave their nodes"),
     ],
@@ -299,7 +268,7 @@ def test_bad_input():
     with pytest.warns(NarrowKernelWarning, match=r"with gamma=1e\+03 the kernel is too narrow"):
         DecentralizedKernelPCA(2, gamma=1e3, network=4, random_state=0).fit(X)  # every row is alone
     one_each = fit([row[None] for row in X[:30]], 2, gamma=0.1)
-    _, truth = central(X[:30], 2, Kernel("rbf", gamma=0.1))
+    _, truth = central(X[:30], 2, make_kernel("rbf", gamma=0.1))
     assert true_error(one_each.transform(X[:30]), truth) < TOL
     for equal in (np.ones((40, 3)), np.zeros((40, 3))):
         with pytest.warns(ConvergenceWarning, match="all components are zero"):
@@ -323,7 +292,7 @@ def test_bad_input():
     ):
         DecentralizedKernelPCA(3, network=4, max_landmarks=2).fit(X)
     with pytest.raises(ValueError, match=r"share_rows=False: .*share_rows=True if rows may leave their nodes"):
-        DecentralizedKernelPCA(2, network=4, share_rows=False, solver="projection").fit(X)
+        DecentralizedKernelPCA(2, network=4, share_rows=False, solver=Projection()).fit(X)
     alone = DecentralizedKernelPCA(2, network=30, share_rows=False, gamma=0.1, random_state=0)  # a row each
     with pytest.warns(ConvergenceWarning, match="no clusters of enough rows are left"):
         alone.fit(X[:30])
@@ -350,7 +319,7 @@ def test_the_iteration_keeps_a_start_that_is_the_answer():
     """iris, linear kernel, an owner for each species: at c6f9cc8 1.0 0.79 0.93 after five iterations."""
     X, y = load_iris(return_X_y=True)
     parts = [X[y == c] for c in range(3)]
-    model = fit(parts, 3, kernel="linear", network=3, solver="projection")
+    model = fit(parts, 3, kernel="linear", network=3, solver=Projection())
     assert metrics.agreement(model, baselines.central(parts, 3, kernel="linear"), X).min() > 0.9999
 
 
@@ -361,17 +330,16 @@ def test_the_projection_solver_ends_no_worse_than_it_began(width):
     parts = [X[y == c][:100] for c in range(10)]
     A = np.concatenate(parts)
     gamma = width / (64 * A.var())
-    _, truth = central(A, 4, Kernel("rbf", gamma=gamma))
+    _, truth = central(A, 4, make_kernel("rbf", gamma=gamma))
     for network in (Network.path(10), Network.ring(10, 4)):
-        settings = {"gamma": gamma, "network": network, "landmarks": 80}
+        settings = {"gamma": gamma, "network": network}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NarrowKernelWarning)
-            end = fit(parts, 4, True, solver="projection", **settings)
+            end = fit(parts, 4, True, solver=Projection(n_landmarks=80), **settings)
             points = end.node_models_[0].function("landmarks").points[0]
-            start = fit(parts, 4, True, **settings | {"landmarks": points})
+            start = fit(parts, 4, True, landmarks=points, **settings)
         own = np.concatenate([node.transform(part) for node, part in zip(end.node_models_, parts, strict=True)])
-        worse = 3.0 if width == 10 else 1.5  # of the narrow kernel, components 3 to 5 are alike
-        assert true_error(own, truth) < worse * true_error(start.transform(A), truth)
+        assert true_error(own, truth) < 1.5 * true_error(start.transform(A), truth)  # both are estimates of the judge
 
 
 def test_a_turn_within_the_columns_of_the_iteration_is_an_error_too():
@@ -379,9 +347,8 @@ def test_a_turn_within_the_columns_of_the_iteration_is_an_error_too():
     X, _ = make_swiss_roll(600, noise=0.1, random_state=1001)
     parts = np.array_split(X[np.argsort(X[:, 0])], 8)
     gamma = 3.0 / (3 * X.var())
-    _, truth = central(np.concatenate(parts), 4, Kernel("rbf", gamma=gamma))
-    settings = {"gamma": gamma, "network": Network.path(8), "landmarks": 60}
-    model = fit(parts, 4, True, solver="projection", **settings)
+    _, truth = central(np.concatenate(parts), 4, make_kernel("rbf", gamma=gamma))
+    model = fit(parts, 4, True, solver=Projection(n_landmarks=60), gamma=gamma, network=Network.path(8))
     own = np.concatenate([node.transform(part) for node, part in zip(model.node_models_, parts, strict=True)])
     assert true_error(own, truth) < 5 * (1.0 - model.span_accuracy_**2)
 
@@ -399,12 +366,12 @@ def test_a_turn_within_the_columns_of_the_iteration_is_an_error_too():
     ],
 )  # fmt: skip
 def test_what_the_root_tells_is_checked(kind, lie, says, monkeypatch):
-    reduce = CollectiveDelivery.reduce
+    add = local.Delivery.sum
 
-    def lying(post, requests):
-        found = reduce(post, requests)
-        return [lie(f) for f in found] if requests[0].kind == kind else found
+    def lying(delivery, requests):
+        told = add(delivery, requests)
+        return lie(told) if requests[0].kind == kind else told
 
-    monkeypatch.setattr(CollectiveDelivery, "reduce", lying)
+    monkeypatch.setattr(local.Delivery, "sum", lying)
     with pytest.raises(ValueError, match=says):
         fit(PARTS, 3, True, share_rows=False)

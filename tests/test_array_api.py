@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import array_api_strict as xps
 import numpy as np
 import pytest
 
 from conftest import clusters, make_options
-from dekpca import PAPER, DecentralizedKernelPCA, Network
-from dekpca.core.spectrum import to_numpy
+from dekpca import PAPER, DecentralizedKernelPCA, Network, Projection
+from dekpca.arrays import to_numpy
 from dekpca.engines import local
-from dekpca.kernels import Kernel
+from dekpca.kernels import make_kernel
 from dekpca.plan import Plan
+from dekpca.settings import LandmarkSource
 from dekpca.testing import by_node
 
-PAPERS = {k: PAPER[k] for k in ("update", "centering", "rho", "init")} | {"n_components": 2, "landmarks": 0}
+FEW = Projection(n_landmarks=20, max_iter=10, tol=0)
+PAPERS = replace(PAPER, max_iter=10, tol=0)
 
 
 @pytest.fixture(params=["array_api_strict", "torch"])
@@ -26,36 +30,39 @@ def asarray(request):
     "changes",
     [
         {},
-        {"solver": "auto", "landmarks": "auto", "tol": 1e-3},
-        {"solver": "auto", "landmarks": "auto", "tol": 1e-3, "share_rows": False},
-        pytest.param({"solver": "auto", "landmarks": 25}, marks=pytest.mark.slow),
-        {"solver": "landmarks", "kernel": Kernel("poly", gamma=0.1, degree=2)},
-        {"centering": "local", "init": "random", "diagnostics": True},
-        {"solver": "landmarks", "gamma_by_variance": True},
-        {"solver": "landmarks", "landmarks": "random-features", "n_landmarks": 40},
-        {"standardize": True},
-        pytest.param({"exchange_noise": "20dB"}, marks=pytest.mark.slow),
-        PAPERS,
-        pytest.param(PAPERS | {"exchange_noise": 0.01}, marks=pytest.mark.slow),
+        {"share_rows": False},
+        pytest.param({"n_landmarks": 25}, marks=pytest.mark.slow),
+        {"kernel": make_kernel("poly", gamma=0.1, degree=2), "n_landmarks": 20},
+        {"gamma_by_variance": True, "n_landmarks": 20},
+        {"landmarks": LandmarkSource("random-features"), "n_landmarks": 40},
+        {"projection": FEW},
+        {"projection": replace(FEW, centering="local", init="random", diagnostics=True)},
+        {"projection": FEW, "standardize": True},
+        pytest.param({"projection": replace(FEW, exchange_noise="20dB")}, marks=pytest.mark.slow),
+        {"projection": PAPERS},
+        pytest.param({"projection": replace(PAPERS, exchange_noise=0.01)}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
 def test_other_arrays_give_numpys_answer(changes, ragged, asarray):
     parts, network = ragged
-    options = make_options(parts, network, **{"landmarks": 20} | changes)
+    options = make_options(parts, network, **{"n_components": 2} | changes)
     usual = by_node(local.run(Plan.of(parts, network, options)))
     others = by_node(local.run(Plan.of([asarray(p) for p in parts], network, options)))
-    for name, (answer, w) in usual.items():
-        other, v = others[name]
-        assert type(v) is type(asarray(parts[0]))
-        np.testing.assert_allclose(to_numpy(v), w, atol=1e-9 * np.abs(w).max())
+    for name, (answer, functions) in usual.items():
+        other, theirs = others[name]
+        for expansion, terms in functions.items():
+            found = theirs[expansion]
+            for w, v in zip((terms.shared, *terms.coefficients), (found.shared, *found.coefficients), strict=True):
+                assert type(v) is type(asarray(parts[0]))
+                np.testing.assert_allclose(to_numpy(v), w, atol=1e-9 * np.abs(w).max(initial=0.0))
         np.testing.assert_allclose(to_numpy(other.eigenvalues), answer.eigenvalues, rtol=1e-9)
         assert (other.accuracy is None) == (answer.accuracy is None)
         if answer.accuracy is not None:
             np.testing.assert_allclose(other.accuracy.components, answer.accuracy.components, rtol=1e-3)
 
 
-@pytest.mark.parametrize("solver", ["auto", "projection"])
+@pytest.mark.parametrize("solver", ["auto", Projection()], ids=["auto", "projection"])
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "poly", "laplacian", "cosine"])
 def test_the_estimator_answers_in_kind(kernel, solver, asarray):
     X = np.concatenate(clusters([40] * 4))
@@ -92,7 +99,9 @@ def test_bad_arrays():
         DecentralizedKernelPCA(network=2).fit(xps.asarray(np.where(np.arange(len(X))[:, None] == 3, np.nan, X)))
     with pytest.raises(ValueError, match="not numeric"):
         DecentralizedKernelPCA(network=2).fit(xps.asarray(X + 1j))
-    with pytest.raises(ValueError, match="another array library"):
+    with pytest.raises(
+        ValueError, match=r"node 1: \w+ of .*, but node 0 has \w+ of .*; use one library, device and dtype"
+    ):
         DecentralizedKernelPCA().fit_parts([X, xps.asarray(X)])
     with pytest.raises(ValueError, match="use one library"):
         DecentralizedKernelPCA(gamma=0.05, network=2).fit(X).transform(xps.asarray(X))

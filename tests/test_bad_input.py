@@ -6,27 +6,34 @@ import numpy as np
 import pytest
 
 from conftest import clusters
-from dekpca import DecentralizedKernelPCA, Network
+from dekpca import DecentralizedKernelPCA, Network, Projection
+from dekpca.data.checks import first_bad
 from dekpca.plan import Traffic
-from dekpca.samples import first_bad_row
 
 
 @pytest.fixture(autouse=True)
 def no_iteration(monkeypatch):
     """Whatever computes an iteration, its messages are counted."""
-    add = Traffic.add
+    add = Traffic._add
 
     def refuse(traffic, kind, edges, sizes):
         assert kind not in ("share", "view", "power"), "an iteration was begun"
         add(traffic, kind, edges, sizes)
 
-    monkeypatch.setattr(Traffic, "add", refuse)
+    monkeypatch.setattr(Traffic, "_add", refuse)
 
 
-@pytest.mark.parametrize("iterating", [{"solver": "projection"}, {"landmarks": "random-features"}], ids=str)
+@pytest.mark.parametrize("iterating", [{"solver": Projection()}, {"landmarks": "random-features"}], ids=str)
 def test_an_iteration_would_be_noticed(iterating):
     with pytest.raises(AssertionError, match="an iteration was begun"):
         fit(PARTS, **iterating)
+
+
+BARE = {"n_landmarks": 0, "centering": "local", "init": "local"}
+
+
+def iterate(**asked):
+    return fit(PARTS, solver=Projection(**asked))
 
 
 def broken(j, row, value):
@@ -49,16 +56,25 @@ def indefinite(A, B):
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: fit(broken(1, 7, np.nan)), "node 1: NaN or infinity in row 7"),
-        (lambda: fit(broken(2, 3, np.inf)), "node 2: NaN or infinity in row 3"),
+        (
+            lambda: fit(broken(1, 7, np.nan)),
+            r"node 1: column 2 has no value \(NaN\) in row 7; rows with missing values: 1 of 20; .*missing=\'drop\'",
+        ),
+        (lambda: fit(broken(2, 3, np.inf)), "node 2: column 2 is infinite in row 3; correct or remove the row$"),
         (
             lambda: DecentralizedKernelPCA(network=3).fit(np.concatenate(broken(1, 7, np.nan))),
-            "NaN or infinity in row 27, which belongs to node",
+            r"X: column 2 has no value \(NaN\) in row 27, which belongs to node \d;",
         ),
-        (lambda: fit([*PARTS[:2], PARTS[2][:, :4]]), "node 2: 4 features, but node 0 has 6"),
-        (lambda: fit([*PARTS[:2], PARTS[2][:0]]), "node 2: no samples"),
+        (lambda: fit([*PARTS[:2], PARTS[2][:, :4]]), "node 2: 4 columns, but node 0 has 6"),
+        (
+            lambda: fit([*PARTS[:2], PARTS[2][:0]]),
+            r"node 2: no sample\(s\), but at least 1 needed; add rows, or leave the node out",
+        ),
         (lambda: fit([p[:, :0] for p in PARTS]), "node 0: no columns"),
-        (lambda: fit([*PARTS[:2], PARTS[2].astype(np.float32)]), "node 2: dtype float32"),
+        (
+            lambda: fit([*PARTS[:2], PARTS[2].astype(np.float32)]),
+            "node 2: ndarray of float32 on cpu, but node 0 has ndarray of float64",
+        ),
         (lambda: fit([*PARTS[:2], np.array([["a", "b"]])]), "node 2: .*(numeric|convert)"),
         (lambda: fit([*PARTS[:2], np.ones(5)]), "node 2: "),
         (lambda: fit([]), "at least one part"),
@@ -81,74 +97,75 @@ def indefinite(A, B):
             lambda: DecentralizedKernelPCA(67).fit_parts(PARTS),
             "n_components=67, but 60 samples in all allow at most 59",
         ),
-        (lambda: DecentralizedKernelPCA(2, n_oversamples=80).fit_parts(PARTS), "82 columns, but .* allow at most 59"),
-        (
-            lambda: DecentralizedKernelPCA(9, solver="landmarks", landmarks=8).fit_parts(PARTS),
-            "8 landmarks allow at most 8",
-        ),
+        (lambda: iterate(n_oversamples=80), "82 columns, but .* allow at most 59"),
+        (lambda: DecentralizedKernelPCA(9, landmarks=8).fit_parts(PARTS), "8 landmarks allow at most 8"),
         (lambda: fit(PARTS, kernel="gauss"), "'kernel' parameter .*'rbf'"),
-        (lambda: fit(PARTS, update="admm"), "'update' parameter .*'paper', 'proximal'|'proximal', 'paper'"),
-        (lambda: fit(PARTS, centering="mean"), "'centering' parameter .*'global'"),
-        (lambda: fit(PARTS, solver="magic"), "'solver' parameter .*'landmarks'"),
-        (lambda: fit(PARTS, init="zero"), "'init' parameter"),
-        (lambda: fit(PARTS, expansion="all"), "'expansion' parameter"),
+        (lambda: fit(PARTS, solver="magic"), "'solver' parameter .*'auto'.*Projection"),
+        (lambda: iterate(update="admm"), "Projection: update='admm'; known are 'proximal', 'paper'"),
+        (lambda: iterate(centering="mean"), "Projection: centering='mean'; known are 'global', 'local', None"),
+        (lambda: iterate(init="zero"), "Projection: init='zero'; known are"),
+        (lambda: iterate(expansion="all"), "Projection: expansion='all'; known are"),
+        (lambda: iterate(max_iter=0), "Projection: max_iter=0; it must be a whole number of at least 1"),
+        (lambda: iterate(max_iter="auto"), "Projection: max_iter='auto'; it must be a whole number"),
+        (lambda: iterate(n_landmarks=2.5), "Projection: n_landmarks=2.5; it must be a whole number of at least 0"),
+        (lambda: iterate(n_oversamples=True), "Projection: n_oversamples=True; it must be a whole number"),
+        (lambda: iterate(tol=-1), "Projection: tol=-1; it must be a number of at least 0"),
+        (lambda: iterate(tol=np.nan), "Projection: tol=nan; it must be a number of at least 0"),
+        (lambda: iterate(diagnostics="yes"), "Projection: diagnostics='yes'; known are True, False"),
         (lambda: fit(PARTS, engine="cloud"), "engine='cloud' is unknown; known are local"),
         (lambda: fit(PARTS, dtype="int8"), "dtype='int8'"),
         (lambda: fit(PARTS, gamma=-1.0), "'gamma' parameter"),
         (lambda: fit(PARTS, kernel="linear", kernel_params={"a": 1}), "kernel_params is for a callable"),
-        (lambda: fit(PARTS, landmarks=0), "centering='global' with landmarks=0"),
-        (lambda: fit(PARTS, landmarks=0, centering="local"), "init='landmarks' with landmarks=0"),
+        (lambda: fit(PARTS, landmarks=0), "'landmarks' parameter"),
+        (lambda: iterate(n_landmarks=0), "centering='global' with n_landmarks=0"),
+        (lambda: iterate(n_landmarks=0, centering="local"), "init='landmarks' with n_landmarks=0"),
+        (lambda: iterate(centering="local"), "init='landmarks' with centering='local'"),
+        (lambda: iterate(update="paper"), "the paper's iteration knows none; set n_landmarks=0"),
+        (lambda: iterate(**BARE, update="paper", n_oversamples=3), "n_oversamples=3 with update='paper'"),
+        (lambda: iterate(**BARE, expansion="landmarks"), "expansion='landmarks' with n_landmarks=0"),
+        (lambda: iterate(rho=0), "above 0"),
+        (lambda: iterate(rho=-3.0), "above 0"),
+        (lambda: iterate(rho="big"), "'auto', 'paper-bound'"),
+        (lambda: iterate(rho=[(0, 1.0)]), "a schedule is a list"),
+        (lambda: iterate(rho=[(5, 1.0, 1.0)]), "starts at iteration 0"),
+        (lambda: iterate(rho=[(0, 1.0, -1.0)]), "above 0"),
+        (lambda: iterate(rho=lambda t, own: -1.0), "-1.0 in iteration 0"),
+        (lambda: iterate(exchange_noise=-1.0), "exchange_noise=-1.0: a standard deviation is a number of at least 0"),
+        (lambda: iterate(exchange_noise="loud"), "such as '20dB'"),
         (
-            lambda: fit(PARTS, landmarks=0, solver="landmarks", centering=None),
-            "landmarks=0: the default solver has nothing to work with; give landmarks='auto' or a number above 0",
-        ),
-        (lambda: fit(PARTS, solver="landmarks", update="paper"), "has no z to update"),
-        (lambda: fit(PARTS, update="paper"), "the paper's iteration knows none; set landmarks=0"),
-        (
-            lambda: fit(PARTS, update="paper", landmarks=0, init="local", centering="local", n_oversamples=3),
-            "n_oversamples=3 with update='paper'",
+            lambda: fit(PARTS, solver=Projection(), landmarks=20),
+            r"landmarks=20 with solver=Projection\(...\): give Projection\(n_landmarks=20\)",
         ),
         (
-            lambda: fit(PARTS, landmarks=0, init="local", centering="local", expansion="landmarks"),
-            "expansion='landmarks' with landmarks=0",
+            lambda: fit(PARTS, solver=Projection(**BARE), landmarks=PARTS[0][:5]),
+            r"landmarks were given, but Projection\(n_landmarks=0\) takes none",
         ),
-        (lambda: fit(PARTS, rho=0), "above 0"),
-        (lambda: fit(PARTS, rho=-3.0), "above 0"),
-        (lambda: fit(PARTS, rho="big"), "'auto', 'paper-bound'"),
-        (lambda: fit(PARTS, rho=[(0, 1.0)]), "a schedule is a list"),
-        (lambda: fit(PARTS, rho=[(5, 1.0, 1.0)]), "starts at iteration 0"),
-        (lambda: fit(PARTS, rho=[(0, 1.0, -1.0)]), "above 0"),
-        (lambda: fit(PARTS, rho=lambda t, own: -1.0), "-1.0 in iteration 0"),
-        (lambda: fit(PARTS, exchange_noise=-1.0), "'exchange_noise' parameter"),
-        (lambda: fit(PARTS, exchange_noise="loud"), "such as '20dB'"),
+        (lambda: fit(PARTS, solver=Projection(), max_landmarks=40), "max_landmarks=40 .* which does not add landmarks"),
+        (lambda: fit(PARTS, solver=Projection(), privacy="secure-sums"), "its nodes exchange rows; use solver='auto'"),
         (
             lambda: fit(PARTS, kernel=indefinite),
             "kernel indefinite is not positive semi-definite: smallest eigenvalue -",
         ),
         (lambda: fit(PARTS, kernel="sigmoid", gamma=1.0, coef0=-1.0), "not positive semi-definite"),
         (
-            lambda: fit(PARTS, kernel=indefinite, landmarks=0, centering="local", init="local"),
+            lambda: fit(PARTS, kernel=indefinite, solver=Projection(**BARE)),
             "node 0: kernel indefinite",
         ),
         (lambda: fit(PARTS, kernel=lambda A, B: np.ones((2, 2))), "returned shape"),
-        (lambda: fit(PARTS, rho=lambda t, own: 10.0 if t < 3 else 0.0), "0.0 in iteration 3"),
-        (lambda: fit(PARTS, rho=[1, 2]), "a schedule is a list"),
+        (lambda: iterate(rho=lambda t, own: 10.0 if t < 3 else 0.0), "0.0 in iteration 3"),
+        (lambda: iterate(rho=[1, 2]), "a schedule is a list"),
         (lambda: fit(PARTS, landmarks="centres"), "'landmarks' parameter"),
         (
-            lambda: fit(PARTS, landmarks="random-features", solver="projection"),
-            "solver='projection': random features need solver='landmarks'",
+            lambda: fit(PARTS, landmarks="random-features", solver=Projection()),
+            r"landmarks='random-features' with solver=Projection\(...\): leave it at 'auto'",
         ),
         (
-            lambda: fit(PARTS, solver="projection", share_rows=False),
-            "share_rows=False: its nodes exchange rows; use solver='landmarks'",
+            lambda: fit(PARTS, solver=Projection(), share_rows=False),
+            "share_rows=False: its nodes exchange rows; use solver='auto'",
         ),
         (lambda: fit(PARTS, landmarks="kmeans"), "'landmarks' parameter .*'random-features'"),
-        (
-            lambda: fit(PARTS, exchange_noise=0.1),
-            "the default solver tells sums only; use solver='projection', or privacy=",
-        ),
-        (lambda: fit(PARTS, secure_sums=64.0), "'secure_sums' parameter"),
-        (lambda: fit(PARTS, centering="local", solver="landmarks"), "centering='local', which is the paper's"),
+        (lambda: fit(PARTS, privacy=64.0), "'privacy' parameter"),
+        (lambda: fit(PARTS, privacy="secret"), "'privacy' parameter .*'secure-sums'"),
         (
             lambda: fit([p[:2] for p in PARTS[:2]], share_rows=False),
             "no landmarks came out: .* fewer than 5 rows and share_rows=False; .* share_rows=True if rows may leave",
@@ -160,11 +177,11 @@ def indefinite(A, B):
             "max_landmarks=1 allows at most 1; lower n_components or raise max_landmarks",
         ),
         (
-            lambda: fit(PARTS, landmarks="random-features", solver="landmarks", kernel="poly"),
+            lambda: fit(PARTS, landmarks="random-features", kernel="poly"),
             "kernel='poly', which has none; kernels that have them: laplacian, rbf",
         ),
         (
-            lambda: fit(PARTS, landmarks="random-features", solver="landmarks", kernel=indefinite),
+            lambda: fit(PARTS, landmarks="random-features", kernel=indefinite),
             "which has none; kernels that have them: laplacian, rbf",
         ),
         (
@@ -174,8 +191,8 @@ def indefinite(A, B):
         (lambda: fit(PARTS, landmarks=np.eye(4)), "landmarks: 4 columns, but the samples have 6"),
         (lambda: fit(PARTS, landmarks=np.ones((3, 6))), "row 0 comes 3 times"),
         (lambda: fit(PARTS, landmarks=np.full((2, 6), np.nan)), "landmarks contains NaN"),
-        (lambda: fit(PARTS, rho=np.array([[0, 1.0, -1.0]])), "above 0"),
-        (lambda: fit(PARTS, rho=[(0, 1.0, 1.0), (np.nan, 1.0, 1.0)]), "iterations rise"),
+        (lambda: iterate(rho=np.array([[0, 1.0, -1.0]])), "above 0"),
+        (lambda: iterate(rho=[(0, 1.0, 1.0), (np.nan, 1.0, 1.0)]), "iterations rise"),
         (lambda: fit(PARTS, dtype="bogus"), "dtype='bogus'"),
         (lambda: fit(PARTS, kernel="poly", degree=2.5), "only whole degrees"),
         (lambda: fit(PARTS, kernel="poly", degree=300, gamma=1e3), "gives NaN or infinity; scale the data"),
@@ -183,7 +200,7 @@ def indefinite(A, B):
         (lambda: DecentralizedKernelPCA().fit(PARTS), "use fit_parts"),
         (lambda: DecentralizedKernelPCA().fit([["a", "b"]] * 9), "X: .*encode text columns"),
         (
-            lambda: DecentralizedKernelPCA(expansion="landmarks").fit(np.ones((9, 2))),
+            lambda: DecentralizedKernelPCA(solver=Projection(expansion="landmarks")).fit(np.ones((9, 2))),
             "on a network of one node: there are no landmarks",
         ),
         (lambda: DecentralizedKernelPCA().fit(np.ones((3, 2)), nodes=["a", None, "b"]), "no label in row 1"),
@@ -208,7 +225,7 @@ def test_transform_checks_its_input():
 
 def test_numbers_whose_sum_overflows_are_finite():
     X = np.full((3, 4), np.finfo(np.float64).max)
-    assert first_bad_row(X, False) is None
+    assert first_bad(X, False) is None
     for bad in (np.nan, np.inf, -np.inf):
         X[1, 2] = bad
-        assert first_bad_row(X, False) == 1
+        assert first_bad(X, False) == (1, 2)

@@ -22,10 +22,9 @@ from typer.testing import CliRunner
 
 from dekpca.cli import app
 from dekpca.cli.common import out
-from dekpca.engines.peer.net import identity
-from dekpca.engines.peer.net.authority import SKEW
-from dekpca.engines.peer.net.certificates import public
-from dekpca.engines.peer.net.identity import IdentityError, init_ca, issue, load, peer_name
+from dekpca.peers.net import identity
+from dekpca.peers.net.authority import SKEW, init_ca, issue
+from dekpca.peers.net.identity import IdentityError, load, peer_name, public
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=9)
 OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="compares with openssl")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
 from typer.testing import CliRunner
 
 import dekpca
 from dekpca.cli import app
-from dekpca.engines import checkpoints
 from faults.supervisor import until
 
 DIGITS = load_digits()
@@ -70,20 +72,50 @@ def test_owners_in_a_column_or_in_files_of_their_own(files):
 
 
 def test_config_file_and_command_line(files):
-    Path("fit.toml").write_text('nodes = 4\ncomponents = 3\ngamma = 0.001\nlandmarks = 30\nout = "c"\n')
-    told = json.loads(run("fit", "rows.npz", "--config", "fit.toml", "--components", "2", "--json").stdout)
+    Path("fit.toml").write_text('nodes = 4\nn_components = 3\ngamma = 0.001\nlandmarks = 30\nout = "c"\n')
+    told = json.loads(run("fit", "rows.npz", "--config", "fit.toml", "--n-components", "2", "--json").stdout)
     assert (told["nodes"], told["components"], told["folder"]) == (4, 2, "c")
-    Path("fit.toml").write_text("componets = 3\n")
+    Path("fit.toml").write_text("n_componets = 3\n")
     result = run("fit", "rows.npz", "--config", "fit.toml")
     assert result.exit_code == 2
-    assert "no option 'componets'; did you mean 'components'?" in result.stderr
+    assert "no option 'n_componets'; did you mean 'n-components'?" in result.stderr
+
+
+def test_solver_and_privacy_are_the_python_ones(files):
+    """Options of Projection and Privacy by their names; --seed is --random-state."""
+    X, common = np.load("rows.npz")["X"], {"gamma": 0.001, "network": dekpca.Network.ring(5), "random_state": 3}
+    usual = ["fit", "rows.npz", "--network", "ring:5", "--gamma", "0.001", "--json"]
+    paper = replace(dekpca.PAPER, max_iter=4)
+    model = dekpca.DecentralizedKernelPCA(2, solver=paper, normalize=True, **common)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X)
+    told = json.loads(run(*usual, "--solver", "paper,max_iter=4", "--normalize", "--random-state", "3").stdout)
+    np.testing.assert_allclose(told["eigenvalues"], model.eigenvalues_)
+    assert told["iterations"] == model.n_iter_ == 8
+    sealed = dekpca.DecentralizedKernelPCA(2, privacy="secure-sums", **common).fit(X)
+    told = json.loads(run(*usual, "--privacy", "secure-sums", "--seed", "3").stdout)
+    np.testing.assert_allclose(told["eigenvalues"], sealed.eigenvalues_)
+    noise = ["--landmarks", "new.npy", "--privacy", "epsilon=5,delta=1e-4,rank=9", "--tol", "0.9"]
+    told = json.loads(run(*usual, *noise).stdout)
+    assert 4.9 < told["privacy"]["epsilon"] <= 5
+
+
+def test_a_fit_ends_with_landmarks_error_and_time(files):
+    result = run("fit", "rows.npz", "--nodes", "5", "--gamma", "0.001")
+    assert re.search(
+        r"\d+ landmarks; estimated error of the span \S+, at most \S+\n[\d.]+ s; each node sent", result.stdout
+    )
+    assert "iterations" not in result.stdout
+    assert "note: stage 1: " in result.stderr
+    assert "\nexact\n" in run("fit", "rows.npz", "--nodes", "1", "--gamma", "0.001").stdout
 
 
 def test_not_converged_is_exit_code_3_and_saved(files):
     usual = ["fit", "rows.npz", "--nodes", "5", "--gamma", "0.001"]
-    result = run(*usual, "--solver", "projection", "--max-iter", "1", "--tol", "1e-9", "--out", "m")
+    result = run(*usual, "--solver", "projection,max_iter=1,tol=1e-9", "--tol", "1e-9", "--out", "m")
     assert result.exit_code == 3
     assert "warning: not converged after 1 iterations" in result.stderr
+    assert "; 1 iterations, not converged; estimated error of the span" in result.stdout
     assert len(list(Path("m").glob("*.npz"))) == 5
     result = run(*usual, "--landmarks", "10", "--out", "less", "--json")
     assert result.exit_code == 3
@@ -99,7 +131,7 @@ def test_not_converged_is_exit_code_3_and_saved(files):
         (["fit", "rows.npz", "--out", "rows.npz/models"], "cannot write into this folder"),
         (
             ["fit", "rows.npz", "--owner", "city"],
-            "no column or array 'city'; it has 'y', 'town' and columns without names, 0 to 63",
+            "no column or array 'city'; it has 'y', 'town', '0', '1', '2',",
         ),
         (["fit", "rows.npz", "--nodes", "3", "--owner", "town"], "give one of them"),
         (["fit", "oslo.csv", "rome.csv", "--nodes", "3"], "--nodes is for one file"),
@@ -109,7 +141,16 @@ def test_not_converged_is_exit_code_3_and_saved(files):
         (["fit", "rows.npz", "--kernel", "magic"], "'kernel' parameter"),
         (["fit", "rows.npz", "--landmarks", "2.5"], "2.5: no such file"),
         (["fit", "rows.npz", "--config", "none.toml"], "none.toml"),
-        (["fit", "rows.npz", "--engine", "mpj"], "--engine mpj: known are local, mpi, peer"),
+        (["fit", "rows.npz", "--engine", "mpj"], "--engine mpj: known are local, mpi"),
+        (["fit", "rows.npz", "--solver", "newton"], "--solver newton: known are auto, projection and paper"),
+        (["fit", "rows.npz", "--solver", "auto,max_iter=3"], "--solver auto,max_iter=3: known are"),
+        (["fit", "rows.npz", "--solver", "projection,maxiter=3"], "--solver: 'maxiter=3'; write name=value"),
+        (
+            ["fit", "rows.npz", "--solver", "projection,max_iter=0"],
+            "max_iter=0; it must be a whole number of at least 1",
+        ),
+        (["fit", "rows.npz", "--privacy", "epsilon"], "--privacy: 'epsilon'; write name=value"),
+        (["fit", "rows.npz", "--privacy", "epsilon=1"], "give a mapping with epsilon and delta"),
         (["fit", "rows.npz", "--report", "."], "--report .: is a folder"),
         (["fit", "rows.npz", "--compare"], "give --report FILE too"),
         (["fit", "rows.npz", "--gamma", "1.2.3"], "--gamma 1.2.3: expected a number or a word"),
@@ -154,28 +195,6 @@ def test_doctor():
     assert told["extras"]["matplotlib"]["works"]
     assert all(told["required"].values())
     assert "matplotlib" in run("doctor").stdout
-
-
-def test_a_fit_with_checkpoints_goes_on(files, monkeypatch):
-    np.save("few.npy", DIGITS.data[:200])
-    command = ["fit", "few.npy", "--nodes", "4", "--solver", "projection", "--tol", "0", "--max-iter", "12"]
-    run(*command, "--out", "whole")
-    monkeypatch.setattr(checkpoints, "APART", 0.0)
-    monkeypatch.setattr(checkpoints, "SHARE", 0.0)
-    save = checkpoints.Checkpoints.save
-
-    def save_and_fail(self, step, *more):
-        save(self, step, *more)
-        if step == 7:
-            raise OSError(5, "a broken disk")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoints.Checkpoints, "save", save_and_fail)
-        assert run(*command, "--checkpoint", "kept", "--out", "cut").exit_code not in (0, 3)
-    assert list(Path("kept").glob("*-7.state"))
-    assert run(*command, "--checkpoint", "kept", "--out", "cut").exit_code == 3  # not converged: tol is 0
-    assert not list(Path("kept").iterdir())
-    assert Path("cut/0.npz").read_bytes() == Path("whole/0.npz").read_bytes()
 
 
 def test_reproduce_goes_on_after_it_was_killed(files, nursery):

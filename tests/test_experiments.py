@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from dekpca import PAPER, DecentralizedKernelPCA, Network, answer, baselines, files, metrics
+from dekpca import PAPER, DecentralizedKernelPCA, Network, Projection, baselines, files, metrics
 from dekpca.experiments import paper, runner, splits, toy
-from dekpca.parameters import Parameters
 from dekpca.plan import plan_parts
 from dekpca.report import panels
 
@@ -73,14 +72,12 @@ def test_ctrl_c_within_a_fit_measures_nothing(tmp_path):
     """A fit by itself would keep its last iterate; an experiment must not take that for a result."""
 
     def measure(source, cell, seed):
-        options = {"gamma": 1e-3, "network": Network.ring(6), "tol": 0.0, "random_state": 0}
-        model = DecentralizedKernelPCA(1, solver="projection", **options)
-        parts = paper.Problem.of(source, splits.evenly(source.y, np.full(6, 20), seed)).parts
+        problem = paper.Problem.of(source, {"nodes": 6, "rows": 20}, seed)
 
-        def interrupt(blocks, checkpoints):
+        def interrupt(about):
             os.kill(os.getpid(), signal.SIGINT)
 
-        paper.local.run(plan_parts(Parameters.of(model), parts), interrupt)
+        paper.local.run(plan_parts(problem.estimator("dekpca", tol=0.0), problem.parts), interrupt)
         raise AssertionError("not interrupted")
 
     with pytest.raises(KeyboardInterrupt):
@@ -100,6 +97,34 @@ def test_other_data_is_not_mixed_in(tmp_path):
         runner.run(small(), replace(SOURCE, gamma=2e-3), 1, tmp_path)
 
 
+def check_measurements(name, rows):
+    """What each experiment is there to show, on 6 nodes of 10 or 20 digits."""
+    by = {
+        method: [row for row in rows if row["method"] == method] for method in dict.fromkeys(r["method"] for r in rows)
+    }
+    similar = {method: [row["similarity"] for row in found] for method, found in by.items()}
+    assert all(row["worst"] <= row["similarity"] <= 1 + 1e-6 for row in rows)
+    if name == "convergence":  # the paper's update gets worse in the end, the proximal one never
+        assert [row["iteration"] for row in by["dekpca"]] == [1, 2, 3, 4, *range(5, 31, 5)]
+        assert similar["paper"][-1] < similar["paper"][0] < max(similar["paper"])
+        assert similar["proximal, no landmarks"] == sorted(similar["proximal, no landmarks"])
+        assert similar["dekpca"][0] > max(similar["proximal, no landmarks"])
+        return
+    assert set(by) == set(paper.NAMES)
+    for local, ours in zip(by["local"], by["dekpca"], strict=False):
+        assert local["agreement"] < 0.5
+        assert ours["agreement"] > 0.99
+        assert ours["worst"] > local["similarity"] + 0.3
+    if name == "samples":
+        assert all(found == sorted(found) for found in similar.values())
+    if name == "neighbors":
+        assert [row["iteration"] for row in by["paper"]] == list(range(9))
+        assert similar["paper"][1] < similar["paper"][8]
+    if name == "heterogeneity":  # from alike to one class a node
+        assert similar["paper"] == sorted(similar["paper"], reverse=True)
+        assert similar["paper"][-1] < 0.2 < 0.95 < min(similar["dekpca"])
+
+
 @pytest.mark.parametrize("name", paper.EXPERIMENTS)
 def test_every_experiment_measures_and_draws(name, tmp_path, monkeypatch):
     monkeypatch.setattr(paper, "LONG", 30)
@@ -108,8 +133,7 @@ def test_every_experiment_measures_and_draws(name, tmp_path, monkeypatch):
     with (tmp_path / f"{name}.csv").open() as file:
         written = list(csv.DictReader(file))
     assert len(written) == len(rows)
-    for row in rows:
-        assert 0 <= row["similarity"] <= 1 + 1e-6
+    check_measurements(name, rows)
     found = panels.save(experiment.draw(rows, times), experiment.title, tmp_path / name)
     assert all(path.stat().st_size > 5_000 for path in found)
     for panel in experiment.draw(rows, times):
@@ -117,33 +141,39 @@ def test_every_experiment_measures_and_draws(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "settings", [PAPER, {"solver": "projection", "landmarks": 30, "n_oversamples": 0}], ids=["paper", "landmarks"]
+    "settings",
+    [{"solver": PAPER, "normalize": True}, {"solver": Projection(n_landmarks=30, n_oversamples=0)}],
+    ids=["paper", "landmarks"],
 )
 def test_similarity_by_iteration_is_that_of_a_fit_stopped_there(settings, monkeypatch):
     """Against metrics.similarity; without extra columns, so that the last separation has nothing to turn."""
 
-    def iterate_of(block, options, known, found, psi, values, turn):
+    def iterate_of(run, first, principal, answer, *more):
         """Not the landmarks' answer, which is better than the first iterate."""
         yield from ()
-        return found
+        return answer
 
-    monkeypatch.setattr(answer, "better_of", iterate_of)
-    problem = paper.Problem.of(SOURCE, splits.evenly(DIGITS.target, np.full(6, 30), 0))
-    network = Network.ring(6)
-    model = DecentralizedKernelPCA(1, gamma=1e-3, network=network, max_iter=20, tol=0.0, random_state=0).set_params(
-        **settings
-    )
-    steps = paper.by_iteration(model, problem, range(1, 21))
-    assert [t for t, _ in steps] == list(range(1, 21))
+    monkeypatch.setattr("dekpca.solvers.projection.solve.better_of", iterate_of)
+    problem = paper.Problem.of(SOURCE, {"nodes": 6, "rows": 30, "neighbors": 2}, 0)
+
+    def stopped(t):
+        solver = replace(settings["solver"], max_iter=t, tol=0.0)
+        return DecentralizedKernelPCA(
+            1, gamma=1e-3, network=problem.network, random_state=0, **settings | {"solver": solver}
+        )
+
+    steps = paper.by_iteration(stopped(20), problem, range(1, 21))
+    assert [step["iteration"] for step in steps] == list(range(1, 21))
     for t in (1, 7, 20):
         with pytest.warns(match="not converged"):
-            model.set_params(max_iter=t).fit_parts(problem.parts)
-        np.testing.assert_allclose(steps[t - 1][1], metrics.similarity(model, problem.central)[:, 0], rtol=1e-6)
+            similar = metrics.similarity(stopped(t).fit_parts(problem.parts), problem.central)
+        np.testing.assert_allclose(steps[t - 1]["similarity"], similar.mean(), rtol=1e-6)
+        np.testing.assert_allclose(steps[t - 1]["worst"], similar.min(), rtol=1e-6)
 
 
 def test_node_seconds_are_those_of_each_node():
     parts = [DIGITS.data[:1000], DIGITS.data[1000:1010], DIGITS.data[1010:1020]]
-    model = DecentralizedKernelPCA(1, solver="projection", gamma=1e-3, network=Network.path(3), max_iter=5)
+    model = DecentralizedKernelPCA(1, solver=Projection(max_iter=5), gamma=1e-3, network=Network.path(3))
     # the best of three: a machine with other work to do may hold up any node, but not each time
     seconds = np.min([paper.node_seconds(parts, model) for _ in range(3)], axis=0)
     assert (seconds > 0).all()

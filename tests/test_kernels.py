@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
+from sklearn.gaussian_process.kernels import Matern as TheirMatern
 from sklearn.metrics import pairwise
 
-from dekpca import kernels
-from dekpca.kernels import KERNELS, Kernel, make_kernel, row_tiles
+from dekpca import DecentralizedKernelPCA, NodeModel, baselines, kernels, metrics
+from dekpca.kernels import KERNELS, Kernel, Stationary, make_kernel, normal, row_tiles
 
 RNG = np.random.default_rng(0)
 A, B = RNG.normal(size=(7, 5)), RNG.normal(size=(4, 5))
@@ -26,7 +28,7 @@ def theirs(name, A, B):
 
 @pytest.mark.parametrize("name", sorted(KERNELS))
 def test_equal_scikit_learn(name):
-    kernel = Kernel(name, **SETTINGS)
+    kernel = make_kernel(name, **SETTINGS)
     np.testing.assert_allclose(kernel.gram(A, B), theirs(name, A, B), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(kernel.diagonal(A), np.diag(theirs(name, A, A)), rtol=1e-10, atol=1e-12)
 
@@ -34,7 +36,7 @@ def test_equal_scikit_learn(name):
 @pytest.mark.parametrize("name", sorted(KERNELS))
 @pytest.mark.parametrize("normalize", [False, True])
 def test_stacks_equal_single_blocks(name, normalize):
-    kernel = Kernel(name, **SETTINGS, normalize=normalize)
+    kernel = make_kernel(name, **SETTINGS, normalize=normalize)
     As, Bs = RNG.normal(size=(3, 7, 5)), RNG.normal(size=(3, 4, 5))
     stacked = kernel.gram(As, Bs)
     for i in range(3):
@@ -43,25 +45,25 @@ def test_stacks_equal_single_blocks(name, normalize):
 
 @pytest.mark.parametrize("name", sorted(KERNELS))
 def test_normalized_has_unit_diagonal(name):
-    kernel = Kernel(name, **{**SETTINGS, "coef0": 2.0}, normalize=True)
+    kernel = make_kernel(name, **{**SETTINGS, "coef0": 2.0}, normalize=True)
     np.testing.assert_allclose(np.diag(kernel.gram(A, A)), 1, rtol=1e-10)
     np.testing.assert_allclose(kernel.diagonal(A), 1)
 
 
 def test_normalizing_the_origin_gives_zero():
     zero = np.zeros((1, 5))
-    assert Kernel("linear", normalize=True).gram(zero, A).tolist() == [[0.0] * 7]
-    assert Kernel("cosine").gram(zero, zero).tolist() == [[0.0]]
+    assert make_kernel("linear", normalize=True).gram(zero, A).tolist() == [[0.0] * 7]
+    assert make_kernel("cosine").gram(zero, zero).tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize("name", ["rbf", "laplacian", "linear"])
 def test_tiles_change_nothing(name, monkeypatch):
-    kernel = Kernel(name, **SETTINGS)
+    kernel = make_kernel(name, **SETTINGS)
     X, Y = RNG.normal(size=(50, 3)), RNG.normal(size=(31, 3))
     stack = RNG.normal(size=(5, 9, 3))
     whole, whole_stack = kernel.gram(X, Y), kernel.gram(stack, stack)
-    monkeypatch.setattr(kernels, "TILE_ROWS", 8)
-    monkeypatch.setattr(kernels, "TILE_BYTES", 8 * 9 * 9)
+    monkeypatch.setattr(kernels.base, "TILE_ROWS", 8)
+    monkeypatch.setattr(kernels.base, "TILE_BYTES", 8 * 9 * 9)
     np.testing.assert_allclose(kernel.gram(X, Y), whole, rtol=1e-12)
     np.testing.assert_allclose(kernel.gram(stack, stack), whole_stack, rtol=1e-12)
 
@@ -82,7 +84,7 @@ def test_callable_with_parameters_and_in_stacks():
     stack = RNG.normal(size=(2, 3, 5))
     np.testing.assert_allclose(kernel.gram(stack, stack)[1], (stack[1] @ stack[1].T) ** 2)
     np.testing.assert_allclose(kernel.diagonal(A), (A * A).sum(1) ** 2)
-    np.testing.assert_allclose(Kernel(power, params={"p": 2}, normalize=True).diagonal(A), 1)
+    np.testing.assert_allclose(make_kernel(power, kernel_params={"p": 2}, normalize=True).diagonal(A), 1)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +97,84 @@ def test_callable_with_parameters_and_in_stacks():
 )
 def test_bad_callables(function, says):
     with pytest.raises(ValueError, match=says):
-        Kernel(function).gram(A, B)
+        make_kernel(function).gram(A, B)
 
 
 def test_float32_stays():
     for name in KERNELS:
-        assert Kernel(name, **SETTINGS).gram(A.astype(np.float32), B.astype(np.float32)).dtype == np.float32
+        assert make_kernel(name, **SETTINGS).gram(A.astype(np.float32), B.astype(np.float32)).dtype == np.float32
 
 
 def test_unknown_kernel_lists_the_known():
     with pytest.raises(ValueError, match="cosine, laplacian, linear, poly, rbf, sigmoid"):
         make_kernel("gauss", None, 3, 1.0, None, False, 5)
+
+
+@pytest.fixture
+def matern():
+    """A new kernel: one class, known by its name from then on."""
+
+    class Matern(Stationary):
+        """(1 + d) exp(-d) with d = gamma |x - y|: Matern's kernel with nu = 3 / 2."""
+
+        name = "matern"
+
+        def matrix(self, A, B, squares=None):
+            d = self.gamma * cdist(A, B)
+            return (1 + d) * np.exp(-d)
+
+        def scaled(self, n_features, variance):
+            return (3 / (n_features * variance)) ** 0.5
+
+        def frequencies(
+            self, n_features, count, seed
+        ):  # Student's t with 3 degrees of freedom, in n_features dimensions
+            chi_square = (normal((count, 3), seed + 1) ** 2).sum(axis=1, keepdims=True)
+            return self.gamma * normal((count, n_features), seed) / chi_square**0.5
+
+    yield Matern
+    del KERNELS["matern"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"landmarks": "random-features", "gamma": 0.3, "max_landmarks": 800}], ids=str
+)
+def test_a_new_kernel_is_one_class(matern, settings, tmp_path):
+    """Fit, judge, save, load, and compare, as with any other kernel."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(600, 4)) * [3, 2, 1, 1]
+    np.testing.assert_allclose(make_kernel("matern", gamma=3**0.5).gram(X, X), TheirMatern(nu=1.5)(X), atol=1e-12)
+    model = DecentralizedKernelPCA(2, kernel="matern", network=5, random_state=0, **settings).fit(X)
+    central = baselines.central(X, 2, kernel="matern", gamma=model.gamma_)
+    assert metrics.agreement(model, central, X).min() > (0.99 if settings else 0.9995)
+    if not settings:
+        assert model.span_accuracy_ > 0.9995
+    node = model.node_models_[0]
+    node.save(tmp_path / "node.npz")
+    loaded = NodeModel.load(tmp_path / "node.npz")
+    assert loaded.kernel == node.kernel
+    np.testing.assert_array_equal(loaded.transform(X[:9]), node.transform(X[:9]))
+
+
+def test_a_kernel_needs_only_its_matrix():
+    """The diagonal follows; landmarks and rows are judged by rows that are shared."""
+
+    class Quadratic(Kernel):
+        name = "rational quadratic"
+
+        def matrix(self, A, B, squares=None):
+            return 1 / (1 + self.gamma * cdist(A, B, "sqeuclidean"))
+
+    try:
+        np.testing.assert_array_equal(make_kernel("rational quadratic").diagonal(np.tile(A, (20, 1))), np.ones(140))
+        X = np.random.default_rng(2).normal(size=(300, 4))
+        model = DecentralizedKernelPCA(2, kernel="rational quadratic", gamma=0.1, network=3, random_state=0).fit(X)
+        central = baselines.central(X, 2, kernel="rational quadratic", gamma=0.1)
+        assert metrics.agreement(model, central, X).min() > 0.999
+    finally:
+        del KERNELS["rational quadratic"]
+
+
+def test_two_kernels_of_one_name():
+    with pytest.raises(ValueError, match="Other: Rbf is named 'rbf' already"):
+        type("Other", (Kernel,), {"name": "rbf", "__qualname__": "Other"})

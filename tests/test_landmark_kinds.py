@@ -11,13 +11,14 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 
 from conftest import clusters, make_options
-from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, metrics
-from dekpca.block import make_blocks
-from dekpca.choices import LandmarkSource
-from dekpca.core.landmarks import digest
+from dekpca import DecentralizedKernelPCA, Network, NodeModel, Projection, baselines, metrics
 from dekpca.engines import local
-from dekpca.kernels import Kernel
+from dekpca.kernels import make_kernel
+from dekpca.landmarks import digest
 from dekpca.program import program
+from dekpca.settings import LandmarkSource
+from dekpca.site import apart
+from dekpca.solvers import features
 
 PARTS = clusters([60, 45, 3, 50, 30])
 NETWORK = Network.ring(5)
@@ -25,27 +26,32 @@ PUBLIC = np.concatenate([p[:12] for p in PARTS]) + np.random.default_rng(1).norm
 MEANS = "landmarks (means of at least 5 rows of the network)"
 
 
-@pytest.mark.parametrize("solver", ["projection", "landmarks"])
-@pytest.mark.parametrize("landmarks", [PUBLIC, 30], ids=["points", "a number"])
-def test_good_answers(solver, landmarks):
-    model = DecentralizedKernelPCA(
-        2, gamma=0.05, network=NETWORK, solver=solver, random_state=0, tol=5e-3, landmarks=landmarks
-    ).fit_parts(PARTS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"landmarks": PUBLIC}, {"landmarks": 30}, {"landmarks": PUBLIC, "solver": Projection(tol=5e-3)},
+        {"solver": Projection(n_landmarks=30, tol=5e-3)},
+    ],
+    ids=["points", "a number", "projection, points", "projection, a number"],
+)  # fmt: skip
+def test_good_answers(settings):
+    model = DecentralizedKernelPCA(2, gamma=0.05, network=NETWORK, random_state=0, tol=5e-3, **settings)
+    model.fit_parts(PARTS)
     central = baselines.central(PARTS, 2, gamma=0.05)
     assert model.converged_
     assert metrics.agreement(model, central, np.concatenate(PARTS)).min() > 0.995
 
 
 def test_points_that_differ_are_noticed():
-    options = make_options(PARTS, NETWORK, PUBLIC)
-    blocks = make_blocks(PARTS, NETWORK, apart=True)
-    other = replace(options, landmarks=LandmarkSource.of(PUBLIC + 1e-12))
+    options = make_options(PARTS, NETWORK, landmarks=LandmarkSource("points", PUBLIC))
+    sites = apart(PARTS, NETWORK)
+    other = replace(options, landmarks=LandmarkSource("points", PUBLIC + 1e-12))
 
-    def one_differs(block, options, resume=None):
-        return program(block, other if 3 in block.nodes else options, resume)
+    def one_differs(site, options):
+        return program(site, other if 3 in site.nodes else options)
 
     with pytest.raises(ValueError, match="node 3: its landmarks differ from those of node 0"):
-        local.drive(blocks, options, script=one_differs)
+        local.drive(sites, options, local.Delivery(sites), script=one_differs)
 
 
 def test_digest_tells_arrays_apart_and_fits_float32():
@@ -58,7 +64,7 @@ def test_digest_tells_arrays_apart_and_fits_float32():
 @pytest.mark.parametrize("name", ["rbf", "laplacian"])
 def test_random_features_estimate_the_kernel(name):
     X = np.concatenate(clusters([20, 20]))
-    kernel = Kernel(name, gamma=0.1)
+    kernel = make_kernel(name, gamma=0.1)
     exact = kernel.gram(X, X)
     errors = []
     for count in (500, 50_000):
@@ -73,36 +79,27 @@ def test_frequencies_are_the_same_everywhere():
     """From raw bits of PCG64, whose stream NumPy promises to keep, through quantiles: nothing that versions or machines do differently."""
     raw = np.random.PCG64(5).random_raw(2) >> np.uint64(11)
     drawn = (raw.astype(np.float64) + 0.5) * 2.0**-53
-    np.testing.assert_allclose(Kernel("rbf", gamma=0.5).frequencies(2, 1, seed=5), [norm.ppf(drawn)], rtol=1e-12)
+    np.testing.assert_allclose(make_kernel("rbf", gamma=0.5).frequencies(2, 1, seed=5), [norm.ppf(drawn)], rtol=1e-12)
     np.testing.assert_allclose(
-        Kernel("laplacian", gamma=2.0).frequencies(2, 1, seed=5), [2 * cauchy.ppf(drawn)], rtol=1e-12
+        make_kernel("laplacian", gamma=2.0).frequencies(2, 1, seed=5), [2 * cauchy.ppf(drawn)], rtol=1e-12
     )
 
 
-@pytest.mark.parametrize("centering", ["global", "local", None])
 @pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
-def test_power_iterations_find_the_components_of_the_features(kernel, centering):
+def test_power_iterations_find_the_components_of_the_features(kernel, monkeypatch):
+    monkeypatch.setattr(features, "MAX_ITER", 400)
     model = DecentralizedKernelPCA(
-        3, kernel=kernel, gamma=0.05, network=NETWORK, solver="landmarks", landmarks="random-features", max_landmarks=120,
-        centering=centering, tol=1e-12, max_iter=400, random_state=0,
+        3, kernel=kernel, gamma=0.05, network=NETWORK, landmarks="random-features", max_landmarks=120, tol=1e-12, random_state=0
     ).fit_parts(PARTS)  # fmt: skip
     frequencies = model.node_models_[0].function().points[0]
     assert frequencies.shape == (60, 6)
-    psi = [Kernel(kernel, gamma=0.05).features(p, frequencies) for p in PARTS]
-    if centering == "local":
-        psi = [p - p.mean(axis=0) for p in psi]
-    Z = np.concatenate(psi)
-    if centering == "global":
-        Z = Z - Z.mean(axis=0)
-    _, sigma, directions = np.linalg.svd(Z, full_matrices=False)
+    psi = [make_kernel(kernel, gamma=0.05).features(p, frequencies) for p in PARTS]
+    mean = np.concatenate(psi).mean(axis=0)
+    _, sigma, directions = np.linalg.svd(np.concatenate(psi) - mean, full_matrices=False)
     np.testing.assert_allclose(model.eigenvalues_, sigma[:3] ** 2, rtol=1e-9)
     np.testing.assert_allclose(model.explained_variance_ratio_, sigma[:3] ** 2 / (sigma**2).sum(), rtol=1e-9)
     for j, node in enumerate(model.node_models_):
-        values = (
-            psi[j] @ directions[:3].T
-            if centering != "global"
-            else (psi[j] - np.concatenate(psi).mean(axis=0)) @ directions[:3].T
-        )
+        values = (psi[j] - mean) @ directions[:3].T
         found = node.transform(PARTS[j])
         np.testing.assert_allclose(found, values * np.sign((found * values).sum(axis=0)), atol=1e-5)
     residual = model.history_["residual"]
@@ -111,20 +108,16 @@ def test_power_iterations_find_the_components_of_the_features(kernel, centering)
     assert residual[-1] <= 1e-6 < residual[-2]
 
 
-def test_random_features_may_be_odd_many_and_stop_early():
-    settings = {
-        "gamma": 0.05,
-        "network": NETWORK,
-        "solver": "landmarks",
-        "landmarks": "random-features",
-        "random_state": 0,
-    }
+def test_random_features_may_be_odd_many_and_stop_early(monkeypatch):
+    settings = {"gamma": 0.05, "network": NETWORK, "landmarks": "random-features", "random_state": 0}
     model = DecentralizedKernelPCA(2, max_landmarks=31, **settings).fit_parts(PARTS)
     assert model.node_models_[0].function().coefficients[0].shape == (32, 2)
-    with pytest.warns(
-        ConvergenceWarning, match="not converged after 1 iterations: relative residual [0-9.e-]+, where tol"
-    ):
-        DecentralizedKernelPCA(2, max_landmarks=500, max_iter=1, **settings).fit_parts(PARTS)
+    with monkeypatch.context() as patch:
+        patch.setattr(features, "MAX_ITER", 2)
+        says = "not converged after 2 iterations: relative residual [0-9.e-]+, where tol"
+        with pytest.warns(ConvergenceWarning, match=says):
+            stopped = DecentralizedKernelPCA(2, max_landmarks=500, **settings).fit_parts(PARTS)
+    assert (stopped.n_iter_, stopped.converged_) == (2, False)
     constant = DecentralizedKernelPCA(2, max_landmarks=30, **settings)
     with pytest.warns(
         ConvergenceWarning, match="all components are zero, so that transform gives zeros: all rows are alike"
@@ -169,20 +162,11 @@ def test_components_that_the_data_does_not_have_are_zero(settings):
 def test_random_features_in_float32():
     """Small components are kept, and data of a lower rank than asked for is named."""
     X = load_digits().data[:400]
-    settings = {
-        "n_components": 20,
-        "gamma": 1e-4,
-        "network": 4,
-        "solver": "landmarks",
-        "landmarks": "random-features",
-        "random_state": 0,
-    }
+    settings = {"n_components": 20, "gamma": 1e-4, "network": 4, "landmarks": "random-features", "random_state": 0}
     single, double = (DecentralizedKernelPCA(**settings, dtype=dtype).fit(X) for dtype in ("float32", "float64"))
     np.testing.assert_allclose(single.eigenvalues_, double.eigenvalues_, rtol=1e-2)
     few = np.repeat(clusters([3])[0], 20, axis=0).astype(np.float32)
-    poor = DecentralizedKernelPCA(
-        5, gamma=0.05, network=3, solver="landmarks", landmarks="random-features", random_state=0
-    )
+    poor = DecentralizedKernelPCA(5, gamma=0.05, network=3, landmarks="random-features", random_state=0)
     with pytest.warns(ConvergenceWarning, match="to 5 are zero: .*; lower n_components"):
         poor.fit(few)
     assert (poor.eigenvalues_[2:] < 1e-4 * poor.eigenvalues_[0]).all()
@@ -191,8 +175,8 @@ def test_random_features_in_float32():
 @pytest.mark.parametrize(
     "kernel",
     [
-        Kernel("rbf", gamma=0.1), Kernel("laplacian", gamma=0.1), Kernel("linear"), Kernel("cosine"), Kernel("poly", gamma=0.1, degree=3),
-        Kernel("poly", gamma=0.1, degree=2, normalize=True),
+        make_kernel("rbf", gamma=0.1), make_kernel("laplacian", gamma=0.1), make_kernel("linear"), make_kernel("cosine"),
+        make_kernel("poly", gamma=0.1, degree=3), make_kernel("poly", gamma=0.1, degree=2, normalize=True),
     ],
     ids=str,
 )  # fmt: skip
@@ -213,11 +197,11 @@ def test_the_features_of_the_judge_estimate_the_kernel_without_bias(kernel):
 @pytest.mark.parametrize(
     ("settings", "holds"),
     [
-        ({"landmarks": PUBLIC, "expansion": "landmarks", "solver": "projection"}, ["51 landmarks (points given to all nodes)"]),
-        ({"landmarks": 30, "expansion": "landmarks", "solver": "projection"}, [MEANS]),
+        ({"landmarks": PUBLIC, "solver": Projection(expansion="landmarks", tol=0.02)}, ["51 landmarks (points given to all nodes)"]),
+        ({"solver": Projection(n_landmarks=30, expansion="landmarks", tol=0.02)}, [MEANS]),
         ({"share_rows": False}, [MEANS]),
         ({"share_rows": False, "landmarks": 5}, [MEANS]),
-        ({"landmarks": "random-features", "max_landmarks": 40, "solver": "landmarks"}, ["20 frequencies (drawn from a seed)"]),
+        ({"landmarks": "random-features", "max_landmarks": 40}, ["20 frequencies (drawn from a seed)"]),
     ],
     ids=["points", "means", "auto", "few", "random features"],
 )  # fmt: skip
@@ -240,7 +224,7 @@ def test_models_without_samples_can_be_handed_out(settings, holds, tmp_path):
 
 def test_models_say_whose_samples_they_hold():
     settings = {"gamma": 0.05, "network": NETWORK, "random_state": 0}
-    noisy = DecentralizedKernelPCA(2, solver="projection", landmarks=20, exchange_noise=0.1, **settings)
+    noisy = DecentralizedKernelPCA(2, solver=Projection(n_landmarks=20, exchange_noise=0.1), **settings)
     means, *samples = noisy.fit_parts(PARTS).node_models_[0].contents
     assert str(means) == f"{means.rows} {MEANS}"
     assert not means.samples

@@ -4,17 +4,18 @@ import numpy as np
 import pytest
 
 from conftest import clusters, make_options
-from dekpca import Network
-from dekpca.block import make_blocks
-from dekpca.core.landmarks import REDUNDANT, Landmarks, node_random, pack_triangle, unpack_triangle
+from dekpca import Network, Projection
 from dekpca.engines import local
-from dekpca.kernels import Kernel
+from dekpca.kernels import make_kernel
+from dekpca.landmarks import REDUNDANT, Landmarks, node_random
+from dekpca.site import apart as sites_apart
+from dekpca.site import make_site
 from dekpca.solvers.sums.clusters import LEAST_CLUSTER
 
 NAMES = ["n10", "n9", "n1", "n2", "n3"]
 PATH = Network({a: [b for b in NAMES if abs(NAMES.index(a) - NAMES.index(b)) == 1] for a in NAMES})
 PARTS = clusters([20, 1, 33, 7, 12])
-RBF = Kernel("rbf", gamma=0.05)
+RBF = make_kernel("rbf", gamma=0.05)
 
 
 def test_random_numbers_depend_on_the_name_alone():
@@ -25,22 +26,16 @@ def test_random_numbers_depend_on_the_name_alone():
     assert rome != node_random(3, "rome", "clusters").permutation(40).tolist()
 
 
-def test_triangles():
-    A = np.random.default_rng(0).normal(size=(2, 5, 5))
-    A = A + A.swapaxes(1, 2)
-    np.testing.assert_array_equal(unpack_triangle(pack_triangle(A)[1], 5), A[1])
-
-
 # ---------------------------------------------------------------------- where they come from
 def chosen(parts, network, apart=False, **changes):
-    """The landmarks of a run and their kinds, at every block; each node alone in its block, if `apart`."""
-    options = make_options(parts, network, **{"solver": "landmarks", "tol": 1e-3} | changes)
-    blocks = make_blocks(parts, network, apart=apart)
-    return [(a.known.points, a.known.kinds) for a in local.drive(blocks, options).answers]
+    """The landmarks of a run and their kinds, at every site; each node is a site of its own, if `apart`."""
+    options = make_options(parts, network, **changes)
+    sites = sites_apart(parts, network) if apart else [make_site(parts, network)]
+    return [(a.marks.points, a.kinds) for a in local.drive(sites, options, local.Delivery(sites)).answers]
 
 
-def test_every_block_is_told_the_same():
-    for changes in ({}, {"landmarks": 20}, {"share_rows": False}, {"solver": "projection", "landmarks": 12}):
+def test_every_site_is_told_the_same():
+    for changes in ({}, {"n_landmarks": 20}, {"share_rows": False}, {"projection": Projection(n_landmarks=12)}):
         together, apart = (chosen(PARTS, PATH, apart, **changes) for apart in (False, True))
         first = together[0]
         for points, kinds in together + apart:
@@ -56,7 +51,7 @@ def test_draws_do_not_depend_on_the_numbers_of_the_nodes():
     names = [NAMES[j] for j in order]
     numbered_otherwise = Network({a: [b for b in NAMES if abs(NAMES.index(a) - NAMES.index(b)) == 1] for a in names})
     usual, other = (
-        chosen(parts, network, landmarks=40)[0][0]
+        chosen(parts, network, n_landmarks=40)[0][0]
         for parts, network in ((PARTS, PATH), ([PARTS[j] for j in order], numbered_otherwise))
     )
     assert usual.shape == other.shape
@@ -66,7 +61,7 @@ def test_draws_do_not_depend_on_the_numbers_of_the_nodes():
 @pytest.mark.parametrize("wanted", [1, 5, 14, 40, 1000])
 @pytest.mark.parametrize("share_rows", [True, False])
 def test_a_number_of_landmarks_is_a_limit(wanted, share_rows):
-    ((points, kinds), *_) = chosen(PARTS, PATH, landmarks=wanted, share_rows=share_rows, n_components=1)
+    ((points, kinds), *_) = chosen(PARTS, PATH, n_landmarks=wanted, share_rows=share_rows, n_components=1)
     rows = {row.tobytes() for part in PARTS for row in part}
     assert 1 <= len(points) <= min(wanted, 73)
     assert len(points) == sum(count for _, count in kinds)
@@ -101,7 +96,7 @@ def test_points_that_add_nothing_are_left_out():
     twice = np.concatenate([X, X[::-1] + 1e-9])
     kept = none.offered(twice, RBF).independent(REDUNDANT, 100)
     assert sorted(np.where(kept < 50, kept, 99 - kept)) == list(range(50))
-    linear = Kernel("linear")
+    linear = make_kernel("linear")
     kept = none.offered(X, linear).independent(REDUNDANT, 100)
     assert len(kept) == 6  # as many as columns
     marks = Landmarks.of(X[kept], linear)
@@ -114,14 +109,14 @@ def test_points_that_add_nothing_are_left_out():
 def test_where_some_are_redundant_they_come_in_pivot_order():
     """The one of which the others leave the most comes first, so that the Cholesky factor's diagonal falls; where none is they stay as they are."""
     X = np.concatenate(clusters([30, 20]))
-    for kernel in (RBF, Kernel("poly", gamma=0.1, degree=2)):
+    for kernel in (RBF, make_kernel("poly", gamma=0.1, degree=2)):
         kept = Landmarks.none(X).offered(np.concatenate([X, X[:3]]), kernel).independent(REDUNDANT, 100)
         assert len(kept) <= len(X)
         points = np.concatenate([X, X[:3]])[kept]
         left = np.diagonal(np.linalg.cholesky(kernel.gram(points, points) + 1e-13 * np.eye(len(kept))))
         assert (np.diff(left) <= 1e-6 * left[0]).all()
     np.testing.assert_array_equal(
-        Landmarks.none(X).offered(X, Kernel("rbf", gamma=5.0)).independent(REDUNDANT, 100), np.arange(len(X))
+        Landmarks.none(X).offered(X, make_kernel("rbf", gamma=5.0)).independent(REDUNDANT, 100), np.arange(len(X))
     )
 
 
@@ -131,7 +126,7 @@ def test_at_most_so_many_are_kept_and_the_first_of_equal_ones():
     kept = offered.independent(REDUNDANT, 12)
     assert len(set(kept.tolist())) == 12
     np.testing.assert_array_equal(kept, offered.independent(REDUNDANT, 20)[:12])
-    cosine = Kernel("cosine")  # k(x, x) is 1 but for rounding
+    cosine = make_kernel("cosine")  # k(x, x) is 1 but for rounding
     scaled = X * np.random.default_rng(0).uniform(0.5, 2.0, len(X))[:, None]
     ones, others = (Landmarks.none(X).offered(Y, cosine).independent(REDUNDANT, 50) for Y in (X, scaled))
     np.testing.assert_array_equal(ones, others)
@@ -143,10 +138,9 @@ def test_more_landmarks_change_no_coordinate():
     marks = Landmarks.of(some, RBF)
     before = marks.coordinates(RBF, X)
     more = more[marks.offered(more, RBF).independent(REDUNDANT, 100)]
-    grown, growth = marks.grown(more, RBF)
+    grown = marks.grown(more, RBF)
     after = grown.coordinates(RBF, X)
     np.testing.assert_allclose(after[:, :15], before, atol=1e-9)
-    np.testing.assert_allclose(after[:, 15:], growth.coordinates(X, before), atol=1e-8)
     np.testing.assert_array_equal(grown.root, np.triu(grown.root))
     points = np.concatenate([some, more])
     exact = RBF.gram(X, points) @ np.linalg.solve(RBF.gram(points, points), RBF.gram(points, X))
@@ -155,7 +149,7 @@ def test_more_landmarks_change_no_coordinate():
 
 def test_a_bad_kernel_is_noticed_by_the_landmarks():
     X = np.concatenate(clusters([30]))
-    kernel = Kernel("sigmoid", gamma=0.5, coef0=-1.0)
+    kernel = make_kernel("sigmoid", gamma=0.5, coef0=-1.0)
     with pytest.raises(
         ValueError, match=r"not positive semi-definite: smallest eigenvalue .* of the landmarks' kernel"
     ):

@@ -84,6 +84,17 @@ def test_a_layer_imports_only_downwards(layer):
     assert not upwards, "\n".join(upwards)
 
 
+def test_only_the_command_line_imports_peers():
+    known = modules()
+    found = {
+        module[0]
+        for module, path in known.items()
+        for _, other in imports(module, path, known)
+        if other[:1] == ("peers",)
+    }
+    assert found == {"peers", "cli"}
+
+
 def test_the_check_sees_imports_inside_functions(tmp_path):
     path = tmp_path / "mpi.py"
     path.write_text("def f():\n    from ..estimator import DecentralizedKernelPCA\n    import dekpca.cli\n")

@@ -36,3 +36,9 @@ def test_import_is_lean():
         ratios.append(ratio)
         assert not HEAVY & set(modules)
     assert min(ratios) <= MOST
+
+
+def test_completion_shows_public_names_only():
+    code = "import json, dekpca, dekpca.report, dekpca.cli; print(json.dumps([dir(dekpca), dekpca.__all__]))"
+    shown, public = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    assert shown == sorted(public)

@@ -9,7 +9,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from conftest import clusters
-from dekpca import DecentralizedKernelPCA, Network, baselines, metrics
+from dekpca import DecentralizedKernelPCA, Network, Projection, baselines, metrics
 
 PARTS = clusters([30, 22, 25, 18])
 NETWORK = Network.ring(4)
@@ -19,17 +19,10 @@ CENTRAL = baselines.central(PARTS, 3, gamma=0.05)
 
 @pytest.fixture(scope="module")
 def model():
-    settings = {
-        "solver": "projection",
-        "init": "random",
-        "gamma": 0.05,
-        "network": NETWORK,
-        "random_state": 0,
-        "landmarks": 10,
-    }
+    solver = Projection(init="random", n_landmarks=10)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = DecentralizedKernelPCA(3, **settings).fit_parts(PARTS)
+        model = DecentralizedKernelPCA(3, solver=solver, gamma=0.05, network=NETWORK, random_state=0).fit_parts(PARTS)
     assert set(model.node_models_[0].functions) == {"neighborhood", "node", "landmarks"}
     return model
 

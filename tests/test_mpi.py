@@ -7,17 +7,16 @@ import re
 import subprocess
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dekpca import Network, engines
-from dekpca.columns import Features
-from dekpca.engines.agreement import settings_of, texts
-from dekpca.engines.ranks import assign, crossing, find_mpiexec
-from dekpca.parameters import Parameters
+from dekpca import Network, Projection, engines
+from dekpca.data.columns import Features
+from dekpca.engines.agreement import flattened, texts
+from dekpca.engines.ranks import assign, find_mpiexec
+from dekpca.parameters import Parameters, settings_of
 
 TIMEOUT = 100  # seconds; a run takes a few, a hang must not take the whole test run with it
 
@@ -64,21 +63,21 @@ def test_settings_that_differ_have_other_texts():
     """Two penalty rules without fields were taken for the same."""
 
     def said(**changes):
-        return texts(settings_of(Parameters(gamma=0.1, **changes).settings(Features(4), 0)))
+        return texts(flattened(settings_of(Parameters(gamma=0.1, **changes), Features(4), 0)))
 
-    usual = said()
     for changes, name in (
-        ({"rho": "paper-bound"}, "rho"),
-        ({"rho": 2.0}, "rho"),
-        ({"rho": lambda t, own: 1.0}, "rho"),
-        ({"exchange_noise": 0.1}, "exchange_noise deviation"),
-        ({"exchange_noise": "20dB"}, "exchange_noise decibel"),
+        ({"solver": Projection(rho="paper-bound")}, "projection rho"),
+        ({"solver": Projection(rho=2.0)}, "projection rho"),
+        ({"solver": Projection(rho=lambda t, own: 1.0)}, "projection rho"),
+        ({"solver": Projection(exchange_noise=0.1)}, "projection exchange_noise"),
+        ({"solver": Projection(exchange_noise="20dB")}, "projection exchange_noise"),
+        ({"solver": Projection(n_oversamples=3)}, "projection n_oversamples"),
         ({"landmarks": "random-features"}, "landmarks kind"),
         ({"landmarks": np.eye(4)}, "landmarks points"),
         ({"landmarks": 7}, "n_landmarks"),
-        ({"n_oversamples": 3}, "n_oversamples"),
         ({"kernel": "laplacian"}, "kernel name"),
     ):
+        usual = said(solver=Projection()) if "solver" in changes else said()
         changed = said(**changes)
         assert changed.keys() == usual.keys()
         assert changed[name] != usual[name], name
@@ -89,31 +88,19 @@ def test_an_exception_on_one_rank_ends_the_job():
     assert done.returncode != 0
     assert "dekpca: rank 1, hosting node" in done.stderr, done.stderr
     assert "MemoryError: no room on rank one; ending the job on all ranks" in done.stderr
-    assert "is lost" not in done.stderr  # nobody else has a reason of its own
+    assert done.stderr.count("ending the job on all ranks") == 1  # nobody else has a reason of its own
     assert "holds" not in done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_killed_rank_ends_the_job_and_is_named_with_its_nodes(ranks):
+def test_a_killed_rank_ends_the_job(ranks):
+    """mpiexec notices; the other ranks, which wait for its messages, do not go on for long."""
     done, ended = mpiexec(ranks, "killed"), time.time()
     assert done.returncode != 0
     assert "holds" not in done.stdout
-    hosted, killed_at = re.search(r"rank 1 with (.*) is killed at (\S+)", done.stdout).groups()
-    assert f"dekpca: rank 1, hosting node {hosted}, is lost: killed, or its host is down; ending the job" in done.stderr
-    assert done.stderr.count("is lost") == 1, done.stderr
+    (killed_at,) = re.search(r"rank 1 is killed at (\S+)", done.stdout).groups()
     assert ended - float(killed_at) < 10  # seconds
-
-
-@pytest.mark.slow
-def test_a_job_that_was_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setenv("DEKPCA_FOLDER", str(tmp_path / "kept"))
-    done = mpiexec(3, "checkpoint_killed")
-    assert done.returncode != 0
-    assert "dekpca: rank 1, hosting node 1, 4, is lost" in done.stderr, done.stderr
-    assert (tmp_path / "kept" / "rank-1-7.state").exists()
-    assert_holds(3, "checkpoint_resumed")
-    assert not list((tmp_path / "kept").iterdir())
 
 
 def test_a_disagreement_that_nobody_catches_ends_the_job():
@@ -123,26 +110,14 @@ def test_a_disagreement_that_nobody_catches_ends_the_job():
     assert "holds" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    "network",
-    [Network.ring(20, 4), Network.grid(5, 6), Network.random(40, degree=4, seed=0), Network.star(9)],
-    ids=repr,
-)
+@pytest.mark.parametrize("nodes", [9, 20, 31])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
-def test_assignments_are_balanced_and_no_worse_than_consecutive_numbers(network, ranks):
-    found = assign(network, ranks)
-    assert sorted(j for nodes in found for j in nodes) == list(range(len(network)))
-    sizes = [len(nodes) for nodes in found]
+def test_assignments_are_consecutive_and_balanced(nodes, ranks):
+    found = assign(Network.ring(nodes), ranks)
+    assert [j for own in found for j in own] == list(range(nodes))
+    sizes = [len(own) for own in found]
     assert len(sizes) == ranks
     assert max(sizes) - min(sizes) <= 1
-    bounds = [round(i * len(network) / ranks) for i in range(ranks + 1)]
-    consecutive = [range(a, b) for a, b in pairwise(bounds)]
-    assert crossing(network, found) <= crossing(network, consecutive)
-
-
-def test_an_assignment_finds_what_numbers_hide():
-    shuffled = Network.from_edges([((7 * j) % 20, (7 * j + 7) % 20) for j in range(20)])  # a ring
-    assert crossing(shuffled, assign(shuffled, 4)) == 4
 
 
 def test_too_many_ranks():

@@ -12,10 +12,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 
 from conftest import clusters
-from dekpca import DecentralizedKernelPCA, Network, NodeModel
-from dekpca.core import chunks
+from dekpca import DecentralizedKernelPCA, Network, NodeModel, Projection, chunks
 from dekpca.model_file import ModelFileError
-from dekpca.node_model import EXPANSIONS
+from dekpca.solvers.projection import EXPANSIONS
 
 PARTS = clusters([30, 12, 25, 1, 20])
 NEW = clusters([17], seed=9)[0]
@@ -23,31 +22,30 @@ NEW = clusters([17], seed=9)[0]
 
 def fitted(**params):
     """By the projection solver, unless they say otherwise: its models hold samples."""
-    settings = {"solver": "projection", "gamma": 0.05, "network": Network.ring(5), "random_state": 0, **params}
+    settings = {"solver": Projection(), "gamma": 0.05, "network": Network.ring(5), "random_state": 0, **params}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return DecentralizedKernelPCA(3, **settings).fit_parts(PARTS)
 
 
-@pytest.mark.parametrize("expansion", EXPANSIONS)
 @pytest.mark.parametrize(
     "params",
     [
-        {},
-        {"centering": "local"},
-        {"centering": None},
+        *({"solver": Projection(expansion=expansion)} for expansion in EXPANSIONS),
+        *({"solver": Projection(expansion=expansion), "standardize": True} for expansion in EXPANSIONS),
+        *({"solver": Projection(expansion=expansion, centering="local", init="random")} for expansion in EXPANSIONS),
+        *({"solver": Projection(expansion=expansion, centering=None)} for expansion in EXPANSIONS),
         {"kernel": "poly", "degree": 2, "normalize": True},
         {"solver": "auto"},
         {"solver": "auto", "share_rows": False},
         {"solver": "auto", "kernel": "poly", "degree": 2},
         {"solver": "auto", "landmarks": 20, "standardize": True},
-        {"solver": "landmarks", "landmarks": "random-features", "max_landmarks": 20},
-        {"standardize": True},
+        {"solver": "auto", "landmarks": "random-features", "max_landmarks": 20},
     ],
     ids=str,
 )
-def test_round_trip(tmp_path, expansion, params):
-    model = fitted(expansion=expansion, **params)
+def test_round_trip(tmp_path, params):
+    model = fitted(**params)
     for node in (model.node_models_[0], model.node_models_[3]):
         node.save(tmp_path / "node.npz")
         again = NodeModel.load(tmp_path / "node.npz")
@@ -65,35 +63,39 @@ def test_round_trip(tmp_path, expansion, params):
 def test_expansions_hold_only_what_they_need():
     sizes = {"landmarks": 8, "node": 8 + 25, "neighborhood": 8 + 25 + 12 + 1}
     for expansion, points in sizes.items():
-        node = fitted(expansion=expansion).node_models_[2]
+        node = fitted(solver=Projection(expansion=expansion)).node_models_[2]
         assert sum(len(p) for p in node.functions[expansion].points) == points
         assert set(node.functions) == {e for e in sizes if sizes[e] <= points}
-        with pytest.raises(ValueError, match="is not in this model"):
-            fitted(expansion="landmarks").node_models_[2].transform(NEW, "node")
+        if expansion == "landmarks":
+            with pytest.raises(ValueError, match="is not in this model"):
+                node.transform(NEW, "node")
 
 
 def test_models_of_the_default_hold_landmarks_only():
-    """The same at every node, whatever expansion is asked for."""
-    for expansion in EXPANSIONS:
-        model = fitted(solver="auto", expansion=expansion)
-        values = model.node_models_[0].transform(NEW)
-        for node in model.node_models_:
-            assert (set(node.functions), node.expansion) == ({"landmarks"}, "landmarks")
-            assert sum(len(p) for p in node.function().points) == sum(held.rows for held in node.contents)
-            assert sum(held.rows for held in node.contents) == model.n_landmarks_
-            np.testing.assert_array_equal(node.transform(NEW), values)
+    """The same at every node."""
+    model = fitted(solver="auto")
+    values = model.node_models_[0].transform(NEW)
+    for node in model.node_models_:
+        assert (set(node.functions), node.expansion) == ({"landmarks"}, "landmarks")
+        assert sum(len(p) for p in node.function().points) == sum(held.rows for held in node.contents)
+        assert sum(held.rows for held in node.contents) == model.n_landmarks_
+        np.testing.assert_array_equal(node.transform(NEW), values)
     with pytest.raises(ValueError, match="expansion='node' is not in this model, which holds landmarks"):
         node.transform(NEW, "node")
 
 
 def test_values_on_own_samples_are_those_of_the_algorithm():
     """Folding landmark coordinates and means into coefficients changes nothing: P_j u has u's values on X_j."""
-    for params in ({}, {"centering": "local"}, {"centering": None, "landmarks": 0, "init": "random"}):
-        model = fitted(tol=1e-7, max_iter=3000, **params)
+    for asked in (
+        {},
+        {"centering": "local", "init": "random"},
+        {"centering": None, "n_landmarks": 0, "init": "random"},
+    ):
+        model = fitted(solver=Projection(tol=1e-6, max_iter=3000, **asked))
         assert model.n_iter_ < 3000
         for node, part in zip(model.node_models_, PARTS, strict=True):
             through_node, through_neighborhood = (node.transform(part, e) for e in ("node", "neighborhood"))
-            np.testing.assert_allclose(through_node, through_neighborhood, atol=1e-2 * np.sqrt(model.eigenvalues_[0]))
+            np.testing.assert_allclose(through_node, through_neighborhood, atol=1e-3 * np.sqrt(model.eigenvalues_[0]))
 
 
 @pytest.mark.parametrize("params", [{}, {"solver": "auto"}], ids=str)
@@ -210,7 +212,9 @@ def test_transform_takes_frames_and_refuses_nan():
 
     node = fitted().node_models_[0]
     np.testing.assert_allclose(node.transform(pd.DataFrame(NEW)), node.transform(NEW))
-    with pytest.raises(ValueError, match="node 0: X has NaN or infinity in row 1"):
+    with pytest.raises(
+        ValueError, match=r"node 0, X: column 0 has no value \(NaN\) in row 1; .*: 1 of 17; correct or remove them$"
+    ):
         node.transform(np.where(np.arange(len(NEW))[:, None] == 1, np.nan, NEW))
 
 
@@ -220,7 +224,7 @@ def test_preimages_are_kernel_ridge_regression(alpha):
     for node in (
         fitted().node_models_[0],
         fitted(solver="auto").node_models_[2],
-        fitted(solver="landmarks", landmarks=15).node_models_[1],
+        fitted(solver="auto", landmarks=15).node_models_[1],
     ):
         points = np.concatenate(node.function().points)
         values = node.transform(points)
@@ -232,10 +236,17 @@ def test_preimages_are_kernel_ridge_regression(alpha):
         )
 
 
+def test_preimages_by_default_have_a_ridge_of_a_thousandth_of_the_points():
+    node = fitted().node_models_[0]
+    Z, points = node.transform(NEW), sum(held.rows for held in node.contents)
+    np.testing.assert_array_equal(node.inverse_transform(Z), node.inverse_transform(Z, 1e-3 * points))
+
+
 def test_preimages_of_a_linear_kernel_are_near_the_points():
     """As many components as columns carry everything; a small ridge gives it back."""
+    solver = Projection(init="random", n_landmarks=30)
     model = DecentralizedKernelPCA(
-        6, kernel="linear", solver="projection", init="random", network=Network.ring(5), landmarks=30, random_state=0
+        6, kernel="linear", solver=solver, network=Network.ring(5), random_state=0
     ).fit_parts(PARTS)
     back = model.inverse_transform(model.transform(PARTS[0]), alpha=1e-6)
     assert np.linalg.norm(back - PARTS[0]) < 0.02 * np.linalg.norm(PARTS[0])
@@ -245,12 +256,15 @@ def test_preimages_refuse_what_cannot_be():
     node = fitted().node_models_[0]
     for call, says in (
         (lambda: node.inverse_transform(np.ones((2, 4))), "node 0: Z has shape .* rows of 3 columns"),
-        (lambda: node.inverse_transform(np.full((2, 3), np.nan)), "Z has NaN or infinity in row 0"),
+        (
+            lambda: node.inverse_transform(np.full((2, 3), np.nan)),
+            "node 0, Z: column 0 has no value \\(NaN\\) in row 0",
+        ),
         (lambda: node.inverse_transform(np.ones((2, 3)), alpha=0), "alpha=0; a ridge"),
         (lambda: node.inverse_transform(np.ones((2, 3)), alpha="a"), "alpha='a'; a ridge"),
         (lambda: node.transform(np.ones((0, 6))), "X has no rows"),
         (
-            lambda: fitted(solver="landmarks", landmarks="random-features").inverse_transform(np.ones((2, 3))),
+            lambda: fitted(solver="auto", landmarks="random-features").inverse_transform(np.ones((2, 3))),
             "random features hold no points",
         ),
     ):

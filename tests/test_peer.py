@@ -14,25 +14,31 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dekpca import DecentralizedKernelPCA, Network, engines
+from dekpca import DecentralizedKernelPCA, Network, Projection
 from dekpca.engines import local
-from dekpca.engines.peer.app.delivery import PeerDelivery
-from dekpca.engines.peer.app.local_cluster import LocalCluster, free_addresses
-from dekpca.engines.peer.errors import Changed, Damaged, Disagreement, PeerLost, ProtocolError, RunFailed
-from dekpca.engines.peer.net import endpoint as endpoints
-from dekpca.engines.peer.net.client import Client
-from dekpca.engines.peer.net.transport import Transport
-from dekpca.engines.peer.protocol.node import Timeouts
-from dekpca.engines.peer.storage.database import FILE
-from dekpca.engines.peer.storage.messages import MessageLog
+from dekpca.peers.app.config import free_addresses
+from dekpca.peers.app.delivery import PeerDelivery
+from dekpca.peers.errors import Changed, Damaged, Disagreement, PeerLost, ProtocolError, RunFailed
+from dekpca.peers.net import endpoint as endpoints
+from dekpca.peers.net.authority import init_ca
+from dekpca.peers.net.client import Client
+from dekpca.peers.net.transport import Transport
+from dekpca.peers.protocol.node import Timeouts
+from dekpca.peers.storage.database import FILE
 from dekpca.plan import Plan
-from dekpca.testing import check_answers, check_engine
-from peer_nodes import PATIENCE, Nodes, Stop, bits, change, checkpoints, damage_value, endpoint, join, problem
+from dekpca.settings import LandmarkSource
+from dekpca.solvers.projection import PAPER
+from dekpca.testing import by_node, check_answers, check_engine
+from peer_nodes import ASKED, PATIENCE, Nodes, Stop, bits, change, endpoint, join, problem
 
 
-def test_conformance_with_processes_and_certificates():
-    with LocalCluster(6) as cluster:
-        check_engine(cluster.run)
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    return init_ca(tmp_path_factory.mktemp("certs")).parent
+
+
+def test_conformance_with_certificates(certs, tmp_path):
+    check_engine(Nodes.engine(tmp_path, certs))
 
 
 @pytest.mark.parametrize(
@@ -40,17 +46,18 @@ def test_conformance_with_processes_and_certificates():
     [
         pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"share_rows": False}, marks=pytest.mark.slow),
-        {"solver": "projection", "landmarks": 30},
+        {"solver": Projection(n_landmarks=30)},
     ],
     ids=["auto", "no rows", "projection"],
 )
-def test_the_estimator_and_its_traffic(settings):
+def test_models_and_traffic_are_those_of_the_local_engine(settings, certs, tmp_path, monkeypatch):
     rng = np.random.default_rng(1)
     parts = {"oslo": rng.normal(size=(30, 4)), "rome": rng.normal(size=(50, 4)), "bonn": rng.normal(size=(20, 4))}
-    models = {
-        e: DecentralizedKernelPCA(2, gamma=0.1, random_state=0, engine=e, **settings).fit_parts(parts)
-        for e in ("local", "peer")
-    }
+    run_as_peers = Nodes.engine(tmp_path, certs)
+    models = {}
+    for name, run in (("local", local.run), ("peer", lambda plan, watch=None: run_as_peers(plan))):
+        monkeypatch.setattr(local, "run", run)
+        models[name] = DecentralizedKernelPCA(2, gamma=0.1, random_state=0, **settings).fit_parts(parts)
     np.testing.assert_allclose(models["peer"].eigenvalues_, models["local"].eigenvalues_, rtol=1e-10)
     np.testing.assert_allclose(models["peer"].accuracy_, models["local"].accuracy_, rtol=1e-6)
     for name, part in parts.items():
@@ -63,177 +70,83 @@ def test_the_estimator_and_its_traffic(settings):
     assert (models["peer"].history_["edge_bytes"] == models["local"].history_["edge_bytes"]).all()
 
 
-def test_functions_cannot_cross():
-    network = Network.path(2)
-    parts, options = problem(network)
-    with pytest.raises(ValueError, match=r"engine='peer': the function <lambda> cannot be .* sent to another process"):
-        engines.get("peer")(
-            Plan.of(parts, network, replace(options, kernel=replace(options.kernel, name=lambda a, b: a @ b.T)))
-        )
-
-
 # ---------------------------------------------------------------------- restarts
+SUMS = {"projection": None, "tol": 1e-4}
 CASES = {
+    "auto": (Network.ring(5, 2), SUMS),
+    "no rows": (Network.ring(5, 2), {**SUMS, "share_rows": False}),
     "projection": (Network.ring(5, 2), {}),
-    "tree phases": (Network.path(4), {"gamma_by_variance": True, "standardize": True, "landmarks": 5}),
-    "deflation": (
-        Network.ring(4),
-        {"update": "paper", "centering": "local", "rho": ((0, 100.0, 10.0), (5, 100.0, 50.0)), "init": "local", "landmarks": 0, "max_iter": 8},
+    "sums before an iteration": (
+        Network.path(4),
+        {"gamma_by_variance": True, "standardize": True, "projection": replace(ASKED, n_landmarks=5, max_iter=20)},
     ),
+    "deflation": (Network.ring(4), {"projection": replace(PAPER, max_iter=8)}),
     "random features": (
         Network.star(4),
-        {"landmarks": "random-features", "solver": "landmarks", "n_landmarks": 40, "max_iter": 12},
+        {"landmarks": LandmarkSource("random-features"), "n_landmarks": 40, "projection": None},
     ),
-}  # fmt: skip
+}
+FEW = ("no rows", "sums before an iteration")
 
 
 def stop_at(iteration):
-    """An observer that ends its node there, the first time."""
+    """A watch that ends its node there, the first time."""
     left = [iteration]
 
-    def observe(blocks, requests):
-        if left and requests[0].state.iteration >= left[0]:
+    def observe(about):
+        if left and about.number >= left[0]:
             left.clear()
             raise Stop
 
     return observe
 
 
-def stop_with_two_checkpoints(nodes, name):
-    """An observer that ends its node when it cannot begin from the start any more."""
+def stop_in_rounds(monkeypatch, rounds):
+    """Ends nodes when they reach these rounds, each once; `rounds`: name -> list."""
+    exchange = PeerDelivery.exchange
 
-    def observe(blocks, requests):
-        time.sleep(0.03)  # longer than an acknowledgement takes
-        if nodes.sessions[name].store.through:
+    def stopping(delivery, requests):
+        left = rounds.get(delivery.endpoint.name)
+        if left and delivery.round + 1 >= left[0]:
+            del left[0]
             raise Stop
+        return exchange(delivery, requests)
 
-    return observe
-
-
-def run_with_restarts(nodes, stopping):
-    """All nodes to their ends, those that stop started again; `stopping`: name -> observer that stops the node, or None."""
-    threads = {name: nodes.start(name, stopping.get(name)) for name in nodes.network.names}
-    for name in stopping:
-        join([threads[name]])
-        assert isinstance(nodes.errors[name], Stop)
-        threads[name] = nodes.start(name)
-    join(threads.values())
-    assert not nodes.errors
+    monkeypatch.setattr(PeerDelivery, "exchange", stopping)
 
 
 @pytest.mark.parametrize(
-    "case",
-    [case if case in ("projection", "tree phases") else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
+    "case", [case if case in FEW else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
 )
-def test_nodes_that_stop_go_on_bit_for_bit(tmp_path, case):
+def test_nodes_that_stop_go_on_bit_for_bit(tmp_path, case, monkeypatch):
+    """Three nodes end, one of them four times, and are started again while the others run."""
     network, changes = CASES[case]
     parts, options = problem(network, **changes)
-    expected = Nodes(tmp_path / "whole", network, parts, options).run()
-    check_answers(case, _by_name(expected), _by_name_local(local.run(Plan.of(parts, network, options))))
+    whole = Nodes(tmp_path / "whole", network, parts, options)
+    expected = whole.run()
+    check_answers(case, _by_name(expected), by_node(local.run(Plan.of(parts, network, options))))
+    total = whole.sessions["1"].protocol.rounds.round
+    assert total > 6
+    rounds = {"1": [total * i // 5 + 1 for i in range(1, 5)], "2": [total // 2], "3": [total]}
+    starts = {name: len(at) for name, at in rounds.items()}
+    stop_in_rounds(monkeypatch, rounds)
     nodes = Nodes(tmp_path / "broken", network, parts, options)
-    run_with_restarts(nodes, {name: stop_at(2 + j) for j, name in enumerate(network.names[:3])})
-    assert bits(nodes.answers) == bits(expected)
-
-
-@pytest.mark.parametrize(
-    "settings", [pytest.param({}, marks=pytest.mark.slow), {"share_rows": False}], ids=["auto", "no rows"]
-)
-def test_nodes_without_iterations_go_on_bit_for_bit(tmp_path, settings, monkeypatch):
-    """There are no checkpoints then: what was said and heard is in the journal."""
-    network = Network.ring(5, 2)
-    auto = {"solver": "auto", "landmarks": "auto", "tol": 1e-4}
-    parts, options = problem(network, **auto, **settings)
-    expected = Nodes(tmp_path / "whole", network, parts, options).run()
-    check_answers("auto", _by_name(expected), _by_name_local(local.run(Plan.of(parts, network, options))))
-    accuracy = {answer.accuracy for answer in expected.values()}
-    assert len(accuracy) == 1
-    kinds, begin = {"1": "landmarks", "2": "moments", "3": "judge"}, PeerDelivery._begin
-
-    def stop_once(mail, kind, *given):
-        if kinds.get(mail.endpoint.name) == kind:
-            del kinds[mail.endpoint.name]
-            raise Stop
-        begin(mail, kind, *given)
-
-    monkeypatch.setattr(PeerDelivery, "_begin", stop_once)
-    nodes = Nodes(tmp_path / "broken", network, parts, options)
-    run_with_restarts(nodes, dict.fromkeys(kinds))
-    assert bits(nodes.answers) == bits(expected)
-    assert {answer.accuracy for answer in nodes.answers.values()} == accuracy
-
-
-def test_neighbors_learn_what_is_not_needed_before_it_is_deleted(tmp_path, monkeypatch):
-    """Else a neighbor that calls at that moment takes it for lost, and all stop."""
-    forget, told = MessageLog.forget, []
-
-    def slow(messages, through):
-        sessions = [s for s in list(nodes.sessions.values()) if s.store.messages is messages]
-        told.extend((through, s.protocol.through) for s in sessions)
-        forget(messages, through)
-        time.sleep(0.2)  # for the neighbor that starts again to call
-
-    network = Network.ring(3)
-    parts, options = problem(network, max_iter=10)
-    nodes = Nodes(tmp_path, network, parts, options)
-    monkeypatch.setattr(MessageLog, "forget", slow)
-    threads = {name: nodes.start(name, stop_at(4) if name == "1" else None) for name in network.names}
-    join([threads["1"]])
-    assert isinstance(nodes.errors["1"], Stop)
-    threads["1"] = nodes.start("1")
+    threads = {name: nodes.start(name) for name in network.names}
+    while sum(starts.values()):
+        wait_for(lambda: any(left and not threads[name].is_alive() for name, left in starts.items()))
+        for name in [name for name, left in starts.items() if left and not threads[name].is_alive()]:
+            assert isinstance(nodes.errors[name], Stop), nodes.errors
+            starts[name] -= 1
+            threads[name] = nodes.start(name)
     join(threads.values())
     assert not nodes.errors
-    assert told
-    assert all(through <= said for through, said in told), told
+    assert not any(rounds.values())  # all of them were stopped
+    assert bits(nodes.answers) == bits(expected)
+    assert {answer.accuracy for answer in nodes.answers.values()} == {answer.accuracy for answer in expected.values()}
 
 
 def _by_name(answers):
-    return {
-        name: (a, a.w[0, : (a.marks.size if a.marks else 0) + (0 if a.z is None else a.block.own_sizes[0])])
-        for name, a in answers.items()
-    }
-
-
-def _by_name_local(outcome):
-    from dekpca.testing import by_node
-
-    return by_node(outcome)
-
-
-@pytest.mark.parametrize("how", ["cut", "flipped"])
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(tmp_path, how, caplog, monkeypatch):
-    network = Network.ring(3)
-    parts, options = problem(network)
-    expected = Nodes(tmp_path / "whole", network, parts, options).run()
-    nodes = Nodes(tmp_path / "broken", network, parts, options)
-    stop = stop_with_two_checkpoints(nodes, "1")
-    threads = [nodes.start(name, stop if name == "1" else None) for name in network.names]
-    join([threads[1]])
-    folder = tmp_path / "broken" / "1"
-    newest = checkpoints(folder)[-1]
-    damage_value(folder, newest, how)
-    ((copy,),) = change(folder, "SELECT name FROM value WHERE name LIKE 'known-%.a' LIMIT 1")  # there are two of these
-    damage_value(folder, copy, how)
-    with caplog.at_level(logging.WARNING, "dekpca.peer"):
-        monkeypatch.setattr(logging.getLogger("dekpca.peer"), "propagate", True)
-        join([nodes.start("1"), threads[0], threads[2]])
-    assert any("checkpoint refused" in r.message and getattr(r, "file", "") == newest for r in caplog.records)
-    assert not nodes.errors
-    assert bits(nodes.answers) == bits(expected)
-
-
-def test_no_good_checkpoint_is_an_error_not_an_answer(tmp_path):
-    network = Network.path(2)
-    parts, options = problem(network)
-    nodes = Nodes(tmp_path, network, parts, options)
-    threads = [nodes.start("0"), nodes.start("1", stop_with_two_checkpoints(nodes, "1"))]
-    join([threads[1]])
-    for name in checkpoints(tmp_path / "1"):
-        damage_value(tmp_path / "1", name)
-    join([nodes.start("1")])
-    assert isinstance(nodes.errors["1"], Damaged)
-    assert "all 2 checkpoints damaged" in str(nodes.errors["1"])
-    nodes.sessions["0"].endpoint.fail(Stop())
-    join([threads[0]])
+    return {name: (a, a.expansions(int(a.site.nodes[0]))) for name, a in answers.items()}
 
 
 def test_a_neighbor_that_lost_its_folder_stops_the_run(tmp_path):
@@ -280,13 +193,13 @@ def test_what_differs_is_said_by_both(tmp_path):
     network = Network.path(2)
     parts, options = problem(network)
     nodes = Nodes(tmp_path, network, parts, options)
-    join([nodes.start("0"), nodes.start("1", facts={"tol": "0.5", "max_iter": "7"})])
+    join([nodes.start("0"), nodes.start("1", facts={"tol": "0.5", "projection max_iter": "7"})])
     for name in "01":
         assert isinstance(nodes.errors[name], Disagreement), nodes.errors  # also if only the other's farewell was heard
         text = str(nodes.errors[name])
         assert "tol: node" in text
         assert "0.5" in text
-        assert "max_iter: node" in text
+        assert "projection max_iter: node" in text
         assert "gamma" not in text  # only what differs
 
 
@@ -514,7 +427,7 @@ def test_a_message_that_nobody_expected_ends_the_run_for_all(tmp_path, monkeypat
 def test_a_problem_without_a_solution_ends_the_run_for_all(tmp_path):
     nodes, threads = stopped_in_the_middle(tmp_path)
 
-    def hopeless(blocks, requests):
+    def hopeless(about):
         raise ValueError("no such components")
 
     join([nodes.start("2", hopeless), *threads.values()])
@@ -539,15 +452,14 @@ def test_two_processes_cannot_share_a_folder(tmp_path):
 # ---------------------------------------------------------------------- privacy
 def test_noise_is_drawn_from_a_seed_that_nobody_else_knows(tmp_path):
     network = Network.path(2)
-    parts, options = problem(network, exchange_noise=0.1)
+    parts, options = problem(network, projection=replace(ASKED, exchange_noise=0.1, max_iter=20))
     seen = []
     for run in ("a", "b"):
         nodes = Nodes(tmp_path / run, network, parts, options, private=True)
         answers = nodes.run()
-        near = answers["0"].known.samples
-        sent = near.pools[near.pool[0, 1]][near.row[0, 1]]
-        seen.append(sent - parts[1])
-    from dekpca.core.landmarks import node_random
+        near = answers["0"].expansions(0)["neighborhood"]
+        seen.append(near.points[near.owners.index("samples of node 1 with noise")] - parts[1])
+    from dekpca.landmarks import node_random
 
     public = 0.1 * node_random(options.seed, "1", "noise").standard_normal(parts[1].shape)
     for noise in seen:
@@ -614,7 +526,7 @@ def test_no_thread_and_no_file_is_left(tmp_path):
     parts, options = problem(network, max_iter=3)
     nodes = Nodes(tmp_path, network, parts, options)
     during = []
-    nodes.run({"0": lambda blocks, requests: during.append(left())})
+    nodes.run({"0": lambda about: during.append(left())})
     assert any("storage" in threads and files for threads, files in during)  # this is what is looked for
     wait_for(lambda: sorted(left()[0]) == sorted(before))
     assert left()[1] == []
@@ -636,7 +548,7 @@ def test_a_client_delivers_when_another_node_has_told_the_news(tmp_path, monkeyp
 
         monkeypatch.setattr(Client, "_handshake", lambda self, channel: note(self, channel, "handshake"))
         monkeypatch.setattr(Client, "_deliver", lambda self, channel: note(self, channel, "deliver"))
-        here.protocol.limits = object()  # the program has begun, and has woken the client
+        here.protocol.rounds.limits = object()  # the program has begun, and has woken the client
         with monkeypatch.context() as patched:
             patched.setattr(asyncio, "sleep", pause)
             await asyncio.wait_for(client._talk(None), 5)

@@ -1,17 +1,16 @@
-"""Acknowledgements of the peer engine: several messages together, none before it is on disk, and at once for a sender that waits."""
+"""Acknowledgements of the peer engine: several messages together, none before it is on disk, and at once when the program has ended."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 from dekpca import Network
-from dekpca.engines.peer.net import server as serving
-from dekpca.engines.peer.protocol import wire_pb2 as wire
-from dekpca.engines.peer.protocol.checks import Limits
-from peer_nodes import Nodes, Stop, bits, checkpoints, endpoint, join, problem
+from dekpca.peers.net import server as serving
+from dekpca.peers.protocol import wire_pb2 as wire
+from dekpca.peers.protocol.checks import Limits
+from peer_nodes import Nodes, Stop, bits, endpoint, join, problem
 
 LONG = 1000.0  # seconds: until then a test has failed otherwise
 DATA = bytes(range(16))
@@ -22,7 +21,7 @@ class Receiver:
 
     def __init__(self, here):
         self.messages = here.messages
-        here.begin(Limits(run="r", dtype="<f8", largest=1000, ahead=32), 0, 0, {})
+        here.begin(Limits(run="r", dtype="<f8", largest=1000, ahead=32))
         self.server = serving.Server(here, None, None)
         self.syncs = []  # what waits for the disk; nothing is synced until `sync`
         self.messages.sync = self.syncs.append
@@ -33,9 +32,9 @@ class Receiver:
         while (data := await self.said.get()) is not None:
             yield data
 
-    def say(self, *rounds, urgent=False):
+    def say(self, *rounds):
         for round in rounds:
-            head = wire.Head(run="r", sender="b", round=round, kind="share", dtype="<f8", shape=[2], urgent=urgent)
+            head = wire.Head(run="r", sender="b", round=round, kind="share", dtype="<f8", shape=[2])
             self.said.put_nowait(wire.Chunk(head=head, data=DATA).SerializeToString())
 
     def sync(self):
@@ -83,26 +82,26 @@ def test_what_comes_together_is_synced_once_and_acknowledged_together(tmp_path, 
         assert await receipt == [1, 2, 3]
 
 
-def test_a_neighbor_that_waits_gets_its_receipts_at_once_and_so_do_all_when_the_program_has_ended(
-    tmp_path, monkeypatch
-):
+def test_acknowledgements_are_sent_at_once_when_the_program_has_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "TOGETHER", LONG)
 
     @on_receiver(tmp_path)
     async def _(receiver):
-        for what in ("asked", "ended"):
-            receipt = asyncio.ensure_future(anext(receiver.receipts))
-            first = 1 if what == "asked" else 4
-            receiver.say(first, first + 1)
-            await receiver.settle()
-            assert not receiver.syncs, "nobody waits for these"
-            if what == "asked":
-                receiver.say(first + 2, urgent=True)
-            else:
-                receiver.server.acknowledge_at_once()
-            await receiver.settle()
-            receiver.sync()
-            assert await receipt == list(range(first, first + (3 if what == "asked" else 2)))
+        receipt = asyncio.ensure_future(anext(receiver.receipts))
+        receiver.say(1, 2)
+        await receiver.settle()
+        assert not receiver.syncs, "nobody waits for these"
+        receiver.server.acknowledge_at_once()
+        await receiver.settle()
+        receiver.sync()
+        assert await receipt == [1, 2]
+        receiver.server.acknowledge_at_once(False)  # the program begins anew
+        receipt = asyncio.ensure_future(anext(receiver.receipts))
+        receiver.say(3)
+        await receiver.settle()
+        assert not receiver.syncs
+        receipt.cancel()
+        await asyncio.gather(receipt, return_exceptions=True)
 
 
 def test_what_came_before_something_wrong_is_acknowledged(tmp_path, monkeypatch):
@@ -139,32 +138,21 @@ def test_a_neighbor_that_reads_no_receipts_is_not_read_either(tmp_path, monkeypa
 
 # ---------------------------------------------------------------------- what it means for a run
 @pytest.mark.parametrize("acknowledged", [False, True])
-def test_a_checkpoint_waits_for_receipts_and_the_program_does_not(tmp_path, monkeypatch, acknowledged):
+def test_a_program_does_not_wait_for_acknowledgements_and_a_restart_needs_none(tmp_path, monkeypatch, acknowledged):
     network = Network.ring(3)
-    parts, options = problem(network)
+    parts, options = problem(network, max_iter=6)
     expected = Nodes(tmp_path / "whole", network, parts, options).run()
-    monkeypatch.setattr(serving, "TOGETHER", LONG)
     if not acknowledged:  # until the program ends, nobody says what it has
-        pause = serving.Server._pause
-
-        async def stubborn(self, urgent):
-            while not self._at_once:
-                await pause(self, urgent)
-
-        monkeypatch.setattr(serving.Server, "_pause", stubborn)
+        monkeypatch.setattr(serving, "TOGETHER", LONG)
     nodes = Nodes(tmp_path / "broken", network, parts, options)
 
-    def observe(blocks, requests):
-        time.sleep(0.03)  # longer than a receipt takes
-        if requests[0].state.iteration == 9:
-            found = checkpoints(tmp_path / "broken" / "1")
-            assert bool(found) == acknowledged
+    def observe(about):
+        if about.number == 3:
             raise Stop
 
     threads = [nodes.start(name, observe if name == "1" else None) for name in network.names]
     join([threads[1]])
     assert isinstance(nodes.errors["1"], Stop)
     join([nodes.start("1"), threads[0], threads[2]])
-    assert nodes.sessions["1"].resumed == acknowledged
     assert not nodes.errors
     assert bits(nodes.answers) == bits(expected)

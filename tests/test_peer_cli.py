@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dekpca import DecentralizedKernelPCA, Network
+from dekpca import PAPER, DecentralizedKernelPCA, Network, Projection
 from dekpca.cli import app
-from dekpca.columns import Features
-from dekpca.engines.peer.app import status
-from dekpca.engines.peer.app.config import Config, ConfigError, check_loopback, read
-from dekpca.engines.peer.app.disclosure import disclosure
-from dekpca.engines.peer.app.node import prepare
+from dekpca.data.columns import Features
 from dekpca.node_model import NodeModel
-from dekpca.parameters import Parameters
+from dekpca.parameters import Parameters, check, settings_of
+from dekpca.peers.app import status
+from dekpca.peers.app.config import Config, ConfigError, check_loopback, read
+from dekpca.peers.app.disclosure import disclosure
+from dekpca.peers.app.node import prepare
 from faults.supervisor import until
 from peer_nodes import PATIENCE, Nodes, change, join, problem
 from test_file_modes import open_to_others
@@ -70,25 +70,22 @@ CERTIFIED = 'certificate = "oslo.crt"\nkey = "oslo.key"\nca = "ca.crt"\n' + GOOD
     [
         (CERTIFIED, True),
         (CERTIFIED + "landmarks = 40\n", True),
-        (CERTIFIED + 'landmarks = "random-features"\nsolver = "landmarks"\n', True),
-        (CERTIFIED + "secure_sums = false\n", False),
+        (CERTIFIED + 'landmarks = "random-features"\n', True),
+        (CERTIFIED + 'privacy = "none"\n', False),
         (GOOD, False),  # --insecure-loopback: there are no keys to sign with
-        (GOOD + "secure_sums = true\n", True),
+        (GOOD + 'privacy = "secure-sums"\n', True),
         (CERTIFIED + 'solver = "projection"\nshare_rows = true\n', False),
-        (CERTIFIED + 'centering = "local"\nshare_rows = true\n', False),
-        (CERTIFIED + 'init = "random"\nshare_rows = true\n', False),
-        (CERTIFIED + "diagnostics = true\nshare_rows = true\n", False),
-        (CERTIFIED + 'landmarks = 0\nsolver = "auto"\nshare_rows = true\n', False),
+        (CERTIFIED + 'solver = "paper"\nshare_rows = true\n', False),
+        (CERTIFIED + "solver.diagnostics = true\nshare_rows = true\n", False),
     ],
 )
 def test_between_owners_sums_are_secure_unless_they_cannot_be(config, text, secure):
     found = read(config(text)).parameters()
-    assert found.secure_sums is secure
-    found.check()
-    prepared = prepare(read(config(text))) if "landmarks = 0" not in text else None
-    if prepared is not None:
-        assert prepared.settings.sealed is secure
-        assert prepared.settings.owners_apart is not secure
+    assert (found.privacy == "secure-sums") is secure
+    check(found)
+    prepared = prepare(read(config(text)))
+    assert prepared.settings.sealed is secure
+    assert prepared.settings.owners_apart is not secure
 
 
 def test_every_setting_is_in_the_docs():
@@ -116,7 +113,7 @@ def test_every_setting_is_in_the_docs():
         (("n_components = 2", 'device = "cuda"'), "[model] device cannot be set here: it is for engine='local'"),
         (("n_components = 2", 'random_state = "x"'), "random_state='x'; it must be a whole number"),
         (("[neighbors]", "peer_timeout = -1\n[neighbors]"), "peer_timeout=-1; it must be above 0"),
-        (("[neighbors]", "checkpoint_apart = -1\n[neighbors]"), "checkpoint_apart=-1; it must not be below 0"),
+        (("[neighbors]", "checkpoint_every = 5\n[neighbors]"), "no setting 'checkpoint_every'"),
         (("[neighbors]", "[neighbors"), "not TOML"),
         (("[neighbors]", "progress_timeout = 0\n[neighbors]"), "progress_timeout=0; it must be above 0"),
         (("[neighbors]", "secret_columns = 1\n[neighbors]"), "secret_columns = 1; it must be true or false"),
@@ -173,31 +170,30 @@ def test_rows_do_not_go_to_neighbors_unasked(config):
     [
         ({}, True),
         ({"share_rows": False}, False),
-        ({"secure_sums": True}, True),
-        ({"secure_sums": True, "share_rows": False}, False),
+        ({"privacy": "secure-sums"}, True),
+        ({"privacy": "secure-sums", "share_rows": False}, False),
         ({"landmarks": 20}, True),
         ({"landmarks": 20, "share_rows": False}, False),
-        ({"solver": "projection"}, True),
-        ({"solver": "projection", "landmarks": np.eye(4)}, True),
-        ({"centering": "local"}, True),
-        ({"solver": "landmarks"}, True),
-        ({"solver": "landmarks", "landmarks": np.eye(4)}, False),
-        ({"solver": "landmarks", "landmarks": "random-features"}, False),
+        ({"solver": Projection()}, True),
+        ({"solver": Projection(), "landmarks": np.eye(4)}, True),
+        ({"solver": PAPER}, True),
+        ({"landmarks": np.eye(4)}, False),
+        ({"landmarks": "random-features"}, False),
     ],
 )
 def test_what_is_said_to_leave(settings, rows):
     model = DecentralizedKernelPCA(2, gamma=0.1, standardize=True, **settings)
-    asked = Parameters.of(model).settings(Features(4), 0)
+    asked = settings_of(model, Features(4), 0)
     said = disclosure(asked, 30, 4, ["rome"])
     text = " | ".join(what for what, _ in said)
     assert ("rows of 4 columns" in text or "of the rows, as landmarks" in text) == rows
     clusters = isinstance(model.landmarks, int) or (isinstance(model.landmarks, str) and model.landmarks == "auto")
-    iterating = model.solver == "projection" or model.centering == "local"
+    clusters, iterating, secure = clusters and model.solver != PAPER, model.solver != "auto", model.privacy is not None
     assert ("means of clusters" in text) == clusters
     assert ("the sum of the rows" in text) == clusters
     left_out = "without clusters in which this node has fewer than 5 rows" in text
-    assert left_out == (clusters and not model.share_rows and not model.secure_sums)
-    assert any("only their totals over all nodes" in whom for _, whom in said) == model.secure_sums
+    assert left_out == (clusters and not model.share_rows and not secure)
+    assert any("only their totals over all nodes" in whom for _, whom in said) == secure
     assert ("estimates of the components at your rows" in text) == iterating
     assert "sums of each column" in text
     assert all(whom.startswith(("to every node", "to your neighbors", "in sums")) for _, whom in said)
@@ -208,7 +204,7 @@ def test_what_is_said_to_leave(settings, rows):
 )
 def test_what_is_said_of_columns_and_missing_values(named, says):
     """At c6f9cc8 neighbors were told of columns only how many there are."""
-    asked = Parameters(2, gamma=0.1, missing="mean").settings(Features(4), 0)
+    asked = settings_of(Parameters(2, gamma=0.1, missing="mean"), Features(4), 0)
     said = dict(disclosure(asked, 30, 4, ["rome"], named))
     assert said[says] == "to your neighbors: rome"
     assert said["sums of each column, and how many values it has"].startswith("in sums")
@@ -218,9 +214,18 @@ def test_what_is_said_of_columns_and_missing_values(named, says):
     assert "`secret_columns`" in text
 
 
+def rows():
+    """Along a curve, so that a few landmarks suffice."""
+    rng = np.random.default_rng(0)
+    t = rng.uniform(high=3, size=300)
+    return np.column_stack([np.cos(t), np.sin(t), t / 3]) + 0.05 * rng.normal(size=(300, 3))
+
+
 def test_simulated_nodes_are_real_ones(tmp_path):
     out = tmp_path / "peers"
-    done = CliRunner().invoke(app, ["node", "simulate", "--nodes", "3", "--out", str(out), "--json", "-k", "3"])
+    np.save(tmp_path / "rows.npy", rows())
+    options = ["--data", str(tmp_path / "rows.npy"), "--json", "-k", "3"]
+    done = CliRunner().invoke(app, ["node", "simulate", "--nodes", "3", "--out", str(out), *options])
     assert done.exit_code == 0, done.output
     result = json.loads(done.output)
     assert result["failed"] == {}
@@ -294,7 +299,7 @@ def test_metrics_and_the_page(tmp_path):
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "")  # nothing from elsewhere
     values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
-    assert float(values["dekpca_iteration"]) == options.max_iter
+    assert float(values["dekpca_iteration"]) == options.projection.max_iter - 1
     assert float(values['dekpca_peer_sent_bytes_total{peer="1"}']) > 20 * 5 * 8
     assert status.line(node).startswith("done | 1 ")
 
@@ -312,7 +317,19 @@ def run_node(nursery, path):
 def finished(tmp_path_factory):
     """Two nodes that have finished without convergence; alone they wait for nobody longer than 1 s."""
     out = tmp_path_factory.mktemp("finished") / "peers"
-    options = ["--nodes", "2", "--solver", "projection", "--share-rows", "--max-iter", "3", "--tol", "0", "--json"]
+    np.save(out.parent / "rows.npy", rows())
+    options = [
+        "--data",
+        str(out.parent / "rows.npy"),
+        "--nodes",
+        "2",
+        "--solver",
+        "projection,max_iter=3,tol=0",
+        "--share-rows",
+        "--tol",
+        "0",
+        "--json",
+    ]
     done = CliRunner().invoke(app, ["node", "simulate", "--out", str(out), *options])
     assert done.exit_code == 0, done.output
     assert not any(said["converged"] for said in json.loads(done.output)["nodes"].values())
@@ -337,7 +354,7 @@ def test_a_finished_node_ends_again_as_it_did(nursery, finished):
     code, said = run_node(nursery, finished / "node-0.toml")
     assert code == 3, said
     assert "was finished before" in said
-    assert "not converged after 3 iterations" in said
+    assert "3 iterations, not converged; estimated error" in said
 
 
 @pytest.mark.parametrize("what", ["data", "options"])

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dekpca import NodeModel
-from dekpca.engines.peer.app.local_cluster import free_addresses, write_toml
-from dekpca.engines.peer.errors import Disagreement
-from dekpca.engines.peer.protocol.handshake import HandshakeSettings
+from dekpca.peers.app.config import free_addresses, write_toml
+from dekpca.peers.errors import Disagreement
+from dekpca.peers.protocol.handshake import HandshakeSettings
 from faults.supervisor import until
 from peer_nodes import PATIENCE
 from test_columns import KINDS, NAMES, PARTS, broken, shuffled, write
@@ -76,7 +76,7 @@ def test_another_order_at_each_node_changes_no_bit(nursery, tmp_path, settings, 
 def test_other_names_stop_all_before_any_row_leaves(nursery, tmp_path, kind):
     frame, says = broken(kind)
     if kind == "duplicated":  # seen in its own file, before anybody is called
-        codes, said = run_peers(nursery, tmp_path, {"rome": frame, "oslo": PARTS["oslo"]}, {}, start_timeout=5)
+        codes, said = run_peers(nursery, tmp_path, {"rome": frame, "oslo": PARTS["oslo"]}, {}, start_timeout=1)
         assert codes["rome"] == 2
         assert says in said["rome"]
         return

@@ -19,7 +19,6 @@ FEW = {
     "reset-mid-message": scenarios.SAME,
     "never-comes-back": scenarios.NAMED,
     "file-limit": scenarios.SAME,
-    "damaged-checkpoint": scenarios.SAME,
 }
 SHORT = {"kill-view", "reset-mid-message", "never-comes-back"}  # a killed node, a broken wire, a lost node
 SMALL = Problem(edges=(("a", "b"), ("b", "c")))  # three nodes, for the sake of time

@@ -1,4 +1,4 @@
-"""Files of the peer engine: values come back bit for bit or not at all, and what was acknowledged is there after a crash."""
+"""Files of the peer engine: messages come back bit for bit or not at all, and what was acknowledged is there after a crash."""
 
 from __future__ import annotations
 
@@ -13,84 +13,18 @@ import numpy as np
 import pytest
 
 from dekpca import files
-from dekpca.core.consensus import Estimate
-from dekpca.engines.peer.errors import Damaged, Disagreement, ProtocolError
-from dekpca.engines.peer.protocol import wire_pb2 as wire
-from dekpca.engines.peer.protocol.checks import MOST_RECEIVED, MessageHead, check_handshake
-from dekpca.engines.peer.protocol.events import Heartbeat
-from dekpca.engines.peer.protocol.membership import MOST_NODES, MOST_RECORDS, Membership
-from dekpca.engines.peer.storage import codec
-from dekpca.engines.peer.storage.codec import raw_bytes
-from dekpca.engines.peer.storage.database import FILE, Database
-from dekpca.engines.peer.storage.folder import RunFolder, Saved
-from dekpca.engines.peer.storage.messages import Chunk, MessageLog
-from dekpca.kernels import Kernel
+from dekpca.peers.errors import Damaged, Disagreement, ProtocolError
+from dekpca.peers.protocol import wire_pb2 as wire
+from dekpca.peers.protocol.checks import MOST_RECEIVED, MessageHead, check_handshake
+from dekpca.peers.protocol.events import Heartbeat
+from dekpca.peers.protocol.membership import MOST_NODES, MOST_RECORDS, Membership
+from dekpca.peers.storage.database import FILE, Database
+from dekpca.peers.storage.folder import RunFolder
+from dekpca.peers.storage.messages import Chunk, MessageLog, raw_bytes
 from peer_nodes import PATIENCE, change, endpoint
 
 rng = np.random.default_rng(0)
 A = rng.normal(size=(6, 4, 3))
-
-
-# ---------------------------------------------------------------------- values
-@pytest.mark.parametrize(
-    "array",
-    [A, A[0].T, A[:, 1:3], A[::2], A[::-1, :, 1], np.broadcast_to(A[0, 0], (5, 3)), np.asfortranarray(A[0]), A[:0], A.astype("f4"),
-     np.arange(5), np.array(2.5), np.moveaxis(A, 0, 2)],
-    ids=lambda a: f"{a.shape} {a.strides} {a.dtype}",
-)  # fmt: skip
-def test_arrays_keep_bits_and_layout(tmp_path, array):
-    codec.write(tmp_path / "a", codec.flatten(array))
-    back = codec.read(tmp_path / "a")
-    assert back.dtype == array.dtype
-    assert back.shape == array.shape
-    assert back.tobytes() == array.tobytes()
-    if array.size > 1:
-        assert back.strides == array.strides
-
-
-def test_products_round_as_they_did(tmp_path):
-    """What the layout is kept for."""
-    w = rng.normal(size=(40, 60)).T[:, ::2]
-    b = np.broadcast_to(rng.normal(size=(1, 60)), (30, 60))
-    codec.write(tmp_path / "a", codec.flatten((w, b)))
-    w2, b2 = codec.read(tmp_path / "a")
-    assert (w @ w.T).tobytes() == (w2 @ w2.T).tobytes()
-    assert (b @ w).tobytes() == (b2 @ w2).tobytes()
-
-
-def test_values_of_all_kinds(tmp_path):
-    shared = np.eye(2)
-    value = {
-        "z": Estimate(shared, A), "again": shared, "kernel": Kernel("rbf", gamma=0.1), "runs": [("converged", 3), ("", 0)],
-        "numbers": [1, -2.5e-300, float("inf"), True, None, "text", np.float64(0.1)],
-    }  # fmt: skip
-    codec.write(tmp_path / "v", codec.flatten(value))
-    back = codec.read(tmp_path / "v")
-    assert back["z"].shared is back["again"]
-    assert back["kernel"] == value["kernel"]
-    assert back["runs"] == value["runs"]
-    assert back["numbers"] == value["numbers"]
-
-
-@pytest.mark.parametrize("value", [object(), lambda x: x, {1: 2}, np.array(["text"]), np.array([object()])])
-def test_what_has_no_place_in_a_file(value):
-    with pytest.raises(TypeError, match="cannot be stored"):
-        codec.flatten(value)
-
-
-def test_every_flipped_bit_and_every_cut_is_noticed(tmp_path):
-    path = tmp_path / "v"
-    codec.write(path, codec.flatten({"w": A[0], "round": 7}))
-    good = path.read_bytes()
-    for at in range(len(good)):
-        path.write_bytes(good[:at] + bytes([good[at] ^ (1 << at % 8)]) + good[at + 1 :])
-        with pytest.raises(Damaged):
-            codec.read(path)
-        path.write_bytes(good[:at])
-        with pytest.raises(Damaged):
-            codec.read(path)
-    with pytest.raises(Damaged, match="cannot be read"):
-        codec.read(tmp_path / "nothing")
 
 
 # ---------------------------------------------------------------------- messages
@@ -214,26 +148,22 @@ def test_every_flipped_byte_of_the_database_is_noticed_or_harmless(tmp_path):
     assert refused
 
 
-def test_rows_go_when_nothing_in_them_is_needed(tmp_path):
+def test_rows_of_incomplete_and_repeated_messages_go(tmp_path):
     def rounds():
         synced(messages)
         return [r for (r,) in change(tmp_path, "SELECT DISTINCT round FROM chunk ORDER BY round")]
 
     with log_in(tmp_path) as messages:
         put(messages, "b", 1, A)
-        put(messages, "b", 5, A + 1)  # early: for after the next checkpoint
+        put(messages, "b", 5, A + 1)
         put(messages, "c", 3, A + 2, last=False)
         put(messages, "b", 5, A + 9, attempt=1)  # again: the first counts
         assert rounds() == [1, 3, 5]
-        messages.forget(2)
-        assert rounds() == [3, 5]
         messages.drop_partial("c", 3, 0)
         synced(messages)
-        assert rounds() == [5]
+        assert rounds() == [1, 5]
         assert (get(messages, "b", 5) == A + 1).all()
-        assert len(change(tmp_path, "SELECT id FROM chunk")) == 3
-        messages.forget(5)
-        assert rounds() == []
+        assert len(change(tmp_path, "SELECT id FROM chunk")) == 6
 
 
 def test_a_full_disk_is_an_error_and_nothing_is_acknowledged(tmp_path):
@@ -341,12 +271,13 @@ def modes(folder):
 
 
 def test_whatever_the_umask_files_are_for_the_owner(tmp_path):
-    """At c6f9cc8 checkpoints had mode 0644 (issue 17, point 11)."""
+    """At c6f9cc8 files had mode 0644 (issue 17, point 11)."""
     before = os.umask(0)
     try:
         store = RunFolder(tmp_path / "run")
         store.open({"run": "r"})
-        store.save(Saved(1, {"samples": A}, {"w": A}))
+        put(store.messages, "b", 1, A)
+        assert synced(store.messages) is None
         store.private_seed()
         while_open = modes(tmp_path / "run")
         store.close()
@@ -355,25 +286,6 @@ def test_whatever_the_umask_files_are_for_the_owner(tmp_path):
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
     assert set(while_open.values()) == {0o600}
     assert {"run.db", "run.db-wal", "run.db-shm", "lock"} <= while_open.keys()
-
-
-def test_a_checkpoint_comes_back_bit_for_bit_and_old_ones_go(tmp_path):
-    known = {"samples": rng.normal(size=(300, 500))}  # more than one row of the database
-    store = RunFolder(tmp_path / "run")
-    assert store.open({"run": "r"}) == Saved()
-    for round in (3, 6, 9):
-        store.save(Saved(round, known, {"w": A + round}, {"b": round - 1}, {}))
-        store.trim()
-    assert store.through == 6
-    names = {name for (name,) in store.database.read("SELECT DISTINCT name FROM value")}
-    assert names == {"checkpoint-2", "checkpoint-3", "known-1.a", "known-1.b"}
-    store.close()
-    store = RunFolder(tmp_path / "run")
-    back = store.open({"run": "r"})
-    assert (back.round, back.last_sent, store.through) == (9, {"b": 8}, 6)
-    assert back.known["samples"].tobytes() == known["samples"].tobytes()
-    assert back.state["w"].tobytes() == (A + 9).tobytes()
-    store.close()
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o750, 0o711, 0o701, 0o740, 0o777])
@@ -390,17 +302,16 @@ def test_a_folder_that_others_can_read_or_enter_is_refused(tmp_path, mode):
 
 
 def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
-    """At c6f9cc8 a checkpoint did not (issue 17, point 12)."""
+    """At c6f9cc8 an error did not (issue 17, point 12)."""
 
     def full(handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    for write in (lambda path: codec.write(path, codec.flatten(A)), lambda path: files.write_text(path, "text")):
-        with pytest.raises(OSError, match=r"cannot be written \(No space left on device\): .*/what.bin") as caught:
-            write(tmp_path / "what.bin")
-        assert caught.value.errno == errno.ENOSPC
-        assert not list(tmp_path.iterdir())  # nothing half
+    with pytest.raises(OSError, match=r"cannot be written \(No space left on device\): .*/what.bin") as caught:
+        files.write_text(tmp_path / "what.bin", "text")
+    assert caught.value.errno == errno.ENOSPC
+    assert not list(tmp_path.iterdir())  # nothing half
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"SQLite format 3\0" + bytes(1000), b"x" * 50_000])
@@ -414,11 +325,12 @@ def test_files_that_hold_something_else(tmp_path, content):
         ):
             store.open({"run": "r"})
     else:  # SQLite takes these for new: neighbors that had sent to it notice
-        assert store.open({"run": "r"}) == Saved()
+        store.open({"run": "r"})
+        assert store.messages.held("b") == []
     store.close()
 
 
-@pytest.mark.parametrize("name", ["run", "seed", "network", "finished", "checkpoints"])
+@pytest.mark.parametrize("name", ["run", "seed", "network", "finished"])
 def test_changed_facts_are_refused(tmp_path, name):
     def everything():
         store.open({"run": "r"})
@@ -429,7 +341,6 @@ def test_changed_facts_are_refused(tmp_path, name):
     store = RunFolder(tmp_path)
     everything()
     store.keep_finished("b")
-    store.save(Saved(1, None, {"w": A}))
     store.close()
     change(tmp_path, "UPDATE fact SET value = '[1]' WHERE name = ?", name)
     store = RunFolder(tmp_path)

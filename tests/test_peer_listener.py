@@ -9,15 +9,16 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dekpca import Network
-from dekpca.engines.peer.app import logs
-from dekpca.engines.peer.net import listener as listening
-from dekpca.engines.peer.net.listener import Listener
-from peer_nodes import PATIENCE, Nodes, problem
+from dekpca.peers.app import logs
+from dekpca.peers.net import listener as listening
+from dekpca.peers.net.listener import Listener
+from peer_nodes import ASKED, PATIENCE, Nodes, problem
 
 RECORD = b"\x16\x03\x01\x00\x04abcd"  # a whole TLS record; of what is in it the listener knows nothing
 
@@ -190,7 +191,7 @@ def test_addresses_of_one_owner_are_counted_together():
 @pytest.mark.parametrize("folder", ["odd name % é", "a" * 120])
 def test_any_folder_will_do(tmp_path, folder):
     network = Network.path(2)
-    parts, options = problem(network, max_iter=2)
+    parts, options = problem(network, projection=replace(ASKED, max_iter=2))
     Nodes(tmp_path / folder, network, parts, options).run()
 
 
@@ -202,7 +203,7 @@ def run_limited(limit, code):
 
 def test_the_soft_limit_is_raised_and_too_few_descriptors_are_refused():
     code = """
-from dekpca.engines.peer.net.listener import descriptors
+from dekpca.peers.net.listener import descriptors
 print(descriptors(3), resource.getrlimit(resource.RLIMIT_NOFILE))
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 try:

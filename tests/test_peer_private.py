@@ -17,18 +17,17 @@ from typer.testing import CliRunner
 from conftest import clusters, make_options
 from dekpca import Network, baselines, metrics
 from dekpca.cli import app
-from dekpca.collectives import network_sum
-from dekpca.core.centering import BadColumn
 from dekpca.engines import local
-from dekpca.engines.peer.app import config, disclosure, keys, node, session
-from dekpca.engines.peer.app.delivery import PeerDelivery
-from dekpca.engines.peer.app.local_cluster import write_nodes
-from dekpca.engines.peer.errors import Changed, Damaged, Excluded, RunFailed
-from dekpca.engines.peer.net.identity import init_ca
-from dekpca.engines.peer.protocol.node import Timeouts
-from dekpca.engines.peer.protocol.views import Quorum, ViewChanged, Views
-from dekpca.engines.peer.storage.folder import RunFolder
+from dekpca.messages import Sum
 from dekpca.node_model import NodeModel
+from dekpca.peers.app import config, disclosure, keys, node, session
+from dekpca.peers.app.config import write_nodes
+from dekpca.peers.app.delivery import PeerDelivery
+from dekpca.peers.errors import Changed, Damaged, Excluded, RunFailed
+from dekpca.peers.net.authority import init_ca
+from dekpca.peers.protocol.node import Timeouts
+from dekpca.peers.protocol.views import Quorum, ViewChanged, Views
+from dekpca.peers.storage.folder import RunFolder
 from dekpca.plan import Plan
 from dekpca.privacy.errors import PublicError
 from dekpca.privacy.fixed_point import FixedPoint
@@ -36,6 +35,8 @@ from dekpca.privacy.ledger import BudgetSpent, Entry
 from dekpca.privacy.masks import BadMasks, Sealer, sealer
 from dekpca.privacy.records import sign_record
 from dekpca.privacy.releases import Release
+from dekpca.scaling import BadColumn
+from dekpca.settings import LandmarkSource
 from peer_nodes import Nodes, Stop, certified, join, protocol, stored
 from uniformity import LEVEL, least_effect, same_p, stripped_sums, two_apart, uniform_p
 
@@ -54,22 +55,22 @@ def certs(tmp_path_factory):
 
 def secure(network, **changes):
     parts = clusters([40] * len(network), 3)
-    return parts, make_options(parts, network, solver="landmarks", **{"landmarks": 30, "secure_sums": True} | changes)
+    return parts, make_options(parts, network, **{"n_landmarks": 30, "secure_sums": True} | changes)
 
 
 class Wire(PeerDelivery):
-    """Keeps (kind, dtype) of all that nodes send; `spoil(node, send)` may change what one of them does."""
+    """Keeps (kind, dtype) of all that nodes send; `spoil(node, request)` may change what one of them does."""
 
     sent: defaultdict
-    spoil = staticmethod(lambda node, send: send)
+    spoil = staticmethod(lambda node, request: request)
 
-    def _cross(self, sends, route):
-        (name,) = self.block.names
-        sends = [self.spoil(name, send) for send in sends]
-        for send in sends:
-            if len(send.to):
-                self.sent[name].append((send.kind, send.payload.dtype.str))
-        return super()._cross(sends, route)
+    def exchange(self, requests):
+        name = self.endpoint.name
+        requests = [self.spoil(name, request) for request in requests]
+        for request in requests:
+            if request.messages:
+                self.sent[name].append((request.kind, request.dtype.str))
+        return super().exchange(requests)
 
 
 @pytest.fixture
@@ -89,8 +90,9 @@ def test_sums_are_those_of_the_fixed_point_values_bit_for_bit(name, certs, tmp_p
     network = NETWORKS[name]
     values = np.random.default_rng(3).normal(size=(len(network), 50))
 
-    def script(block, options, resume):
-        return (yield from network_sum(block, "mean", values[int(block.nodes[0])], bound=40.0))
+    def script(site, options):
+        sealed = site.sealer.seal("mean", values[int(site.nodes[0])], 40.0)
+        return (yield Sum("mean", sealed, lambda total: site.sealer.open("mean", total, 40.0), 50))
 
     monkeypatch.setattr(session, "program", script)
     code = FixedPoint(40.0)
@@ -108,8 +110,9 @@ def test_the_answer_is_that_of_the_simulation_and_within_1e_9_of_the_one_in_clea
     simulated = local.run(Plan.of(parts, network, options)).answers[0]
     clear = local.run(Plan.of(parts, network, replace(options, secure_sums=False))).answers[0]
     for answer in answers.values():
-        assert answer.w.tobytes() == simulated.w.tobytes()
-        np.testing.assert_allclose(answer.w[0], clear.w[0], rtol=0, atol=1e-9 * np.abs(clear.w).max())
+        assert answer.terms.shared.tobytes() == simulated.terms.shared.tobytes()
+        truth = clear.terms.shared
+        np.testing.assert_allclose(answer.terms.shared, truth, rtol=0, atol=1e-9 * np.abs(truth).max())
         np.testing.assert_allclose(answer.eigenvalues, clear.eigenvalues, rtol=1e-9)
     kinds = {kind for sent in wire.sent.values() for kind, _ in sent}
     assert {"keys", "sizes", "columns", "axes", "clusters", "landmarks", "moments", "judge"} == kinds
@@ -120,18 +123,6 @@ def test_the_answer_is_that_of_the_simulation_and_within_1e_9_of_the_one_in_clea
 
 def leaves(network):
     return [j for j in range(len(network)) if not len(network.children[j])]
-
-
-@pytest.mark.slow
-def test_processes_have_the_same_answer():
-    from dekpca.engines.peer.app import local_cluster
-
-    network = Network.path(3)
-    parts, options = secure(network)
-    plan = Plan.of(parts, network, options)
-    simulated = local.run(plan).answers[0]
-    for answer in local_cluster.run(plan).answers:
-        assert answer.w.tobytes() == simulated.w.tobytes()
 
 
 def test_there_are_no_secure_sums_without_certificates(tmp_path, wire):
@@ -219,10 +210,10 @@ def test_swapped_keys_stop_the_run(certs, tmp_path, wire):
     one, other = (name for name in network.names if name != root and name in ("1", "2"))
 
     def swap(node, send):
-        if node != root or send.kind != "keys" or not len(send.to) or send.payload.shape[1] < 50:
+        if node != root or send.kind != "keys" or any(len(x) < 50 for x in send.messages.values()):
             return send
-        payload = send.payload.copy()
-        for row in payload:
+        changed = {edge: message.copy() for edge, message in send.messages.items()}
+        for row in changed.values():
             octets = row.view(np.uint8)
             at = {
                 name: octets.tobytes().index(struct.pack(">I", 1) + name.encode() + struct.pack(">I", 32)) + 9
@@ -231,7 +222,7 @@ def test_swapped_keys_stop_the_run(certs, tmp_path, wire):
             first, second = (octets[at[name] : at[name] + 32].copy() for name in (one, other))
             assert (first != second).any()
             octets[at[one] : at[one] + 32], octets[at[other] : at[other] + 32] = second, first
-        return replace(send, payload=payload)
+        return replace(send, messages=changed)
 
     wire.spoil = staticmethod(swap)
     errors = failed(Nodes(tmp_path, network, *secure(network), certs=certs))
@@ -284,9 +275,9 @@ def test_a_changed_challenge_stops_the_run(certs, tmp_path, wire):
     root = network.names[network.root]
 
     def change(node, send):
-        if node != root or send.kind != "keys" or send.payload.shape[1] != 4 * len(network):
+        if node != root or send.kind != "keys" or any(len(x) != 4 * len(network) for x in send.messages.values()):
             return send
-        return replace(send, payload=np.zeros_like(send.payload))
+        return replace(send, messages={edge: np.zeros_like(message) for edge, message in send.messages.items()})
 
     wire.spoil = staticmethod(change)
     errors = failed(Nodes(tmp_path, network, *secure(network), certs=certs))
@@ -303,7 +294,7 @@ def test_a_node_that_omits_its_masks_stops_the_run(certs, tmp_path, wire, monkey
         return Sealer(name, {}) if name == "2" else made
 
     monkeypatch.setattr(keys, "sealer", without)
-    parts, options = secure(network, landmarks=np.concatenate(clusters([10] * 3, 9)))
+    parts, options = secure(network, landmarks=LandmarkSource("points", np.concatenate(clusters([10] * 3, 9))))
     errors = failed(Nodes(tmp_path, network, parts, options, certs=certs))
     assert all("masks of 5 nodes do not cancel" in str(error) for error in errors.values())
     # the root made nothing of the first total: only records, a hash of the points, and integers under masks have left
@@ -311,7 +302,7 @@ def test_a_node_that_omits_its_masks_stops_the_run(certs, tmp_path, wire, monkey
     assert clear <= {"fingerprint"}
     # the run cannot go on: no key is left, and a start after it ends as the first did
     for name in network.names:
-        assert stored(tmp_path / name, "SELECT name FROM value WHERE name LIKE 'secret-%'") == []
+        assert stored(tmp_path / name, "SELECT name FROM secret") == []
     nodes = Nodes(tmp_path, network, parts, options, certs=certs, timeouts=Timeouts(peer=60, start=1, beat=0.2))
     join([nodes.start("3")])
     assert isinstance(nodes.errors["3"], RunFailed)
@@ -324,10 +315,11 @@ def recording(certs, folder, network, wire, monkeypatch, seed=0, scale=1.0, brok
     """A run in which all nodes but two may keep what they receive: what each node sent to its parent, by sum; and the keys of all."""
     sent, known = defaultdict(list), {}
 
-    def keep(node, send):
-        if send.payload.dtype == np.uint64 and send.kind != "keys" and len(send.to):
-            sent[node].append(send.payload[0].copy())
-        return send
+    def keep(node, request):
+        if request.dtype == np.uint64 and request.kind != "keys" and request.messages:
+            (message,) = request.messages.values()  # to the parent
+            sent[node].append(message.copy())
+        return request
 
     class Noted(keys.PeerSealer):
         def __init__(self, *args, **more):
@@ -343,7 +335,7 @@ def recording(certs, folder, network, wire, monkeypatch, seed=0, scale=1.0, brok
     wire.spoil = staticmethod(keep)
     parts = [scale * part for part in clusters([30] * len(network), seed)]
     points = scale * np.concatenate(clusters([20] * 3, 77))
-    options = make_options(parts, network, solver="landmarks", landmarks=points, secure_sums=True)
+    options = make_options(parts, network, landmarks=LandmarkSource("points", points), secure_sums=True)
     nodes = Nodes(folder, network, parts, options, certs=certs)
     join([nodes.start(name) for name in network.names])
     numbers = {len(sums) for name, sums in sent.items()}
@@ -442,7 +434,7 @@ def test_a_node_that_was_killed_goes_on_with_the_same_masks(certs, tmp_path, wir
     join([nodes.start("1"), *others])
     assert not nodes.errors
     simulated = local.run(Plan.of(parts, network, options)).answers[0]
-    assert {answer.w.tobytes() for answer in nodes.answers.values()} == {simulated.w.tobytes()}
+    assert {answer.terms.shared.tobytes() for answer in nodes.answers.values()} == {simulated.terms.shared.tobytes()}
 
 
 def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypatch):
@@ -465,7 +457,7 @@ def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypat
     assert at
     assert not nodes.errors
     simulated = local.run(Plan.of(parts, network, options)).answers[0]
-    assert {answer.w.tobytes() for answer in nodes.answers.values()} == {simulated.w.tobytes()}
+    assert {answer.terms.shared.tobytes() for answer in nodes.answers.values()} == {simulated.terms.shared.tobytes()}
 
 
 class Surviving(Nodes):
@@ -482,7 +474,7 @@ class Surviving(Nodes):
                 network, _ = mine.meet()
                 while True:
                     try:
-                        outcome = mine.run([samples], network, self.options)
+                        outcome = mine.run(samples, network, self.options)
                         mine.agree()
                         break
                     except ViewChanged:
@@ -522,7 +514,7 @@ def test_a_lost_node_means_new_keys_and_new_masks(certs, tmp_path, wire, monkeyp
         assert second.keys() == first.keys() - {lost}
         assert not set(first.values()) & set(second.values())
         # nothing is left on its disk by which somebody could open what was under masks
-        assert stored(nodes.places[name].folder, "SELECT name FROM value WHERE name LIKE 'secret-%'") == []
+        assert stored(nodes.places[name].folder, "SELECT name FROM secret") == []
     rest = Network({name: [other for other in left if other != name] for name in left})
     alone = local.run(Plan.of([parts[network.number[name]] for name in left], rest, options)).answers[0]
     for name in left:
@@ -558,7 +550,7 @@ def test_keys_are_deleted_after_an_end_that_cannot_be_resumed(error, tmp_path):
     assert store.secret("key", lambda: b"other") == b"k"
     store.secret("public keys", lambda: b"p")
     store.end(error)
-    assert store.database.read("SELECT name FROM value") == []
+    assert store.database.read("SELECT name FROM secret") == []
     store.close()
     store = RunFolder(tmp_path / "node")
     with pytest.raises(type(error), match=f"{error}.*keys are deleted") as again:
@@ -632,7 +624,7 @@ def test_owners_fit_with_differential_privacy(certs, tmp_path, wire):
         # nobody was told how many rows the others have
         records = json.loads(dict(stored(tmp_path / name, "SELECT name, value FROM fact"))["network"])
         assert {rows for _, rows in records.values()} == {1}
-        assert stored(tmp_path / name, "SELECT name FROM value WHERE name LIKE 'secret-%'") == []
+        assert stored(tmp_path / name, "SELECT name FROM secret") == []
     sent = {(kind, dtype) for sent in wire.sent.values() for kind, dtype in sent}
     assert {kind for kind, dtype in sent if dtype == "<u8"} == {"keys", "moments"}
 
@@ -671,8 +663,8 @@ def test_a_private_node_that_was_killed_spends_once_and_sends_the_same_noise(cer
     sums = []
 
     def stop(name, send):
-        if name == "bonn" and send.kind == "moments" and len(send.to):
-            sums.append(send.payload.tobytes())
+        if name == "bonn" and send.kind == "moments" and send.messages:
+            sums.append(b"".join(x.tobytes() for x in send.messages.values()))
             if len(sums) == 1:
                 raise Stop
         return send
@@ -698,7 +690,7 @@ def dying(wire, kind):
     """bonn dies whenever it sends this kind of message to its parent."""
 
     def die(name, send):
-        if name == "bonn" and send.kind == kind and len(send.to):
+        if name == "bonn" and send.kind == kind and send.messages:
             raise Stop
         return send
 

@@ -8,25 +8,25 @@ import time
 import pytest
 
 from dekpca import Network
-from dekpca.engines.peer.errors import PeerLost, ProtocolError
-from dekpca.engines.peer.net.endpoint import ThreadTime
-from dekpca.engines.peer.protocol import wire_pb2 as wire
-from dekpca.engines.peer.protocol.checks import Limits, MessageHead, check_heartbeat
-from dekpca.engines.peer.protocol.events import Answered, ChunkSent, HandshakeReceived, Heartbeat, Unreachable
-from dekpca.engines.peer.protocol.handshake import HandshakeSettings
-from dekpca.engines.peer.protocol.node import Timeouts
-from dekpca.engines.peer.protocol.progress import CLAIMS, Told, stuck
+from dekpca.peers.errors import PeerLost, ProtocolError
+from dekpca.peers.net.endpoint import ThreadTime
+from dekpca.peers.protocol import wire_pb2 as wire
+from dekpca.peers.protocol.checks import Limits, MessageHead, check_heartbeat
+from dekpca.peers.protocol.events import Answered, ChunkSent, HandshakeReceived, Heartbeat, Unreachable
+from dekpca.peers.protocol.handshake import HandshakeSettings
+from dekpca.peers.protocol.liveness import CLAIMS, stuck
+from dekpca.peers.protocol.node import Timeouts
 from peer_nodes import PATIENCE, Nodes, Stop, bits, join, problem, protocol
 
 LIMIT = 2.0
 
 
 def once_at(iteration, do):
-    """An observer that does something in one iteration."""
+    """A watch that does something in one iteration."""
     left = [iteration]
 
-    def observe(blocks, requests):
-        if left and requests[0].state.iteration >= left[0]:
+    def observe(about):
+        if left and about.number >= left[0]:
             left.clear()
             do()
 
@@ -103,7 +103,7 @@ def node():
     for name in "ac":
         made.receive(name, Answered(), BEGIN)
         made.receive(name, JOIN, BEGIN)
-    made.begin(Limits("r", "<f8", 1000, 32), 0, 0, {}, BEGIN)
+    made.begin(Limits("r", "<f8", 1000, 32), BEGIN)
     made.start_round(1, [], {name: MessageHead(1, "share", "<f8", (1,)) for name in "ac"}, BEGIN)
     return made
 
@@ -146,7 +146,7 @@ def test_no_node_is_blamed_for_the_time_before_it_was_waited_for(node):
 def test_a_node_that_claims_to_wait_for_us_must_have_something_to_wait_for(node):
     say(node, 150, a=(0,), c=(150, "b"))
     assert blamed(node, 150) == "c"  # it has acknowledged all that we have sent
-    node.start_round(1, [("c", "message")], node.expected, BEGIN)
+    node.start_round(1, [("c", "message")], node.rounds.expected, BEGIN)
     node.receive("c", ChunkSent(8), BEGIN + 149)
     assert blamed(node, 150) is None
     say(node, 150, c=(150, "nobody", "d"))
@@ -162,8 +162,8 @@ def test_all_nodes_claim_to_wait(node):
 
 def test_no_node_computes_for_ever():
     for others, times in (((), CLAIMS), (("c",), 2 * CLAIMS)):
-        assert stuck(Told(), others, times * 100 - 1, 100, 0, 0) is None
-        assert "it says that something moves" in stuck(Told(), others, times * 100 + 1, 100, 0, 0)
+        assert stuck(0, others, times * 100 - 1, 100, 0) is None
+        assert "it says that something moves" in stuck(0, others, times * 100 + 1, 100, 0)
 
 
 def test_what_a_node_says_of_its_progress(node):

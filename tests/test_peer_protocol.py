@@ -12,11 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dekpca.engines.peer.errors import BelowQuorum, Damaged, Disagreement, Excluded, PeerError, PeerLost, ProtocolError
-from dekpca.engines.peer.protocol import events
-from dekpca.engines.peer.protocol import wire_pb2 as wire
-from dekpca.engines.peer.protocol.checks import PROTOCOL, UNSYNCED, WAITING, Limits, MessageHead
-from dekpca.engines.peer.protocol.events import (
+from dekpca.peers.errors import (
+    BelowQuorum,
+    Damaged,
+    Disagreement,
+    Excluded,
+    PeerError,
+    PeerLost,
+    ProtocolError,
+    RunFailed,
+)
+from dekpca.peers.protocol import events
+from dekpca.peers.protocol import wire_pb2 as wire
+from dekpca.peers.protocol.checks import PROTOCOL, UNSYNCED, WAITING, Limits, MessageHead
+from dekpca.peers.protocol.events import (
     Acknowledged,
     Answered,
     ChunkSent,
@@ -36,11 +45,11 @@ from dekpca.engines.peer.protocol.events import (
     Unreachable,
     WeRefused,
 )
-from dekpca.engines.peer.protocol.handshake import HandshakeSettings
-from dekpca.engines.peer.protocol.membership import Membership
-from dekpca.engines.peer.protocol.neighbor import TRANSITIONS, Link, Neighbor, Notice, Stage
-from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
-from dekpca.engines.peer.protocol.views import Kept, Lost, Quorum, Status, View, ViewChanged, Views, Vote
+from dekpca.peers.protocol.handshake import HandshakeSettings
+from dekpca.peers.protocol.membership import Membership
+from dekpca.peers.protocol.neighbor import TRANSITIONS, Link, Neighbor, Notice, Stage
+from dekpca.peers.protocol.node import NodeProtocol, Timeouts
+from dekpca.peers.protocol.views import Kept, Lost, Quorum, Status, View, ViewChanged, Views, Vote
 from peer_nodes import protocol
 
 LIMITS = Limits("r", "<f8", 1000, 32)
@@ -160,11 +169,24 @@ def test_an_answer_to_an_older_heartbeat_does_not_deliver_a_notice():
 
 def test_a_node_that_has_begun_is_not_stopped_by_one_that_has_not():
     here = protocol("a", "b")
-    here.begin(LIMITS, 0, 0, {}, 1.0)
+    here.begin(LIMITS, 1.0)
     here.receive("b", STOP, 2.0)
     assert here.error is None
     here.receive("b", replace(STOP, phase=Phase.REFUSING, kind="Damaged"), 3.0)  # it has begun before
     assert isinstance(here.error, Damaged)
+
+
+def test_a_node_that_fails_when_all_have_met_stops_those_that_have_begun():
+    """Its ledger may have no room: the others cannot do without it, and would wait until peer_timeout."""
+    a, b = protocol("a", "b"), protocol("b", "a")
+    for here, there in ((a, b), (b, a)):
+        here.receive(there.name, Answered(), 1.0)
+        here.receive(there.name, HandshakeReceived(HandshakeSettings({}), there.membership.records), 1.0)
+        assert here.check_meeting(1.0) is not None
+    b.begin(LIMITS, 2.0)
+    a.fail(RunFailed("no room in its ledger"))
+    b.receive("a", a.heartbeat("b", 3.0), 3.0)
+    assert isinstance(b.error, RunFailed)
 
 
 def test_a_neighbor_that_only_reports_an_error_has_not_joined():
@@ -206,7 +228,7 @@ def test_what_a_refusal_means():
     ]:
         here = protocol("a", "b")
         if begun:
-            here.begin(LIMITS, 0, 0, {}, 1.0)
+            here.begin(LIMITS, 1.0)
         here.receive("b", TheyRefused(why, "no"), 2.0)
         assert type(here.error) is becomes, why
     here = protocol("a", "b")
@@ -231,42 +253,42 @@ def test_callers_are_known_by_their_certificate():
 
 def test_a_neighbor_that_lost_what_it_acknowledged_stops_the_run():
     here = protocol("a", "b")
-    here.begin(LIMITS, 0, 0, {}, 1.0)
+    here.begin(LIMITS, 1.0)
     for round in (1, 2):
         here.start_round(round, [("b", "message")], {}, 1.0)
     here.receive("b", Acknowledged((1,), (0, "")), 2.0)
-    here.receive("b", Opening(0, frozenset({1}), (0, "")), 3.0)
+    here.receive("b", Opening(frozenset({1}), (0, "")), 3.0)
     assert here.error is None
-    here.receive("b", Opening(0, frozenset(), (0, "")), 4.0)
+    here.receive("b", Opening(frozenset(), (0, "")), 4.0)
     assert isinstance(here.error, Damaged)
     assert "node b has lost what it had acknowledged (round 1 of node a)" in str(here.error)
 
 
 def test_messages_are_judged_before_memory_is_taken():
     here = protocol("a", "b")
-    here.begin(LIMITS, 0, 0, {}, 1.0)
+    here.begin(LIMITS, 1.0)
     here.start_round(1, [], {"b": MessageHead(1, "share", "<f8", (2,))}, 1.0)
     good = {"run": "r", "sender": "b", "round": 1, "kind": "share", "dtype": "<f8", "shape": [2]}
-    assert here.accept("b", wire.Head(**good)) == (MessageHead(1, "share", "<f8", (2,)), True)
+    assert here.rounds.accept("b", wire.Head(**good)) == (MessageHead(1, "share", "<f8", (2,)), True)
     for wrong in (
         {"run": "other"}, {"sender": "c"}, {"kind": "view"}, {"dtype": "<f4"}, {"dtype": "|O"}, {"shape": [3]}, {"shape": [2, 1]},
         {"round": 2, "shape": [2**62]}, {"round": 2, "shape": [1, 1, 1, 1]}, {"round": 0}, {"round": 34},
     ):  # fmt: skip
         with pytest.raises(ProtocolError):
-            here.accept("b", wire.Head(**good | wrong))
+            here.rounds.accept("b", wire.Head(**good | wrong))
     here.receive("b", MessageStored(1), 1.0)
-    assert here.accept("b", wire.Head(**good))[1] is False  # a copy is acknowledged, and dropped
+    assert here.rounds.accept("b", wire.Head(**good))[1] is False  # a copy is acknowledged, and dropped
 
 
 def test_a_finish_is_believed_when_it_is_on_disk():
     here = protocol("a", "b")
-    here.begin(LIMITS, 0, 0, {}, 1.0)
+    here.begin(LIMITS, 1.0)
     here.start_round(1, [("b", "message")], {}, 1.0)
     assert SaveFinished("b") in here.receive("b", Heartbeat(finished=True), 2.0)
     assert not here.neighbors["b"].finished
     here.receive("b", FinishSaved(), 2.0)
     assert here.neighbors["b"].finished
-    assert here.all_acknowledged(1)  # it needs nothing any more
+    assert here.rounds.all_acknowledged()  # it needs nothing any more
 
 
 # ---------------------------------------------------------------------- views
@@ -280,7 +302,7 @@ def begun(name: str, edges: dict[str, str], kept: Kept | None = None, fallback: 
     views = Views(name, Quorum(), kept, settle=3.0)
     here = NodeProtocol(name, "r", SAME, membership, edges[name], TIMEOUTS, 0.0, views=views, fallback=fallback)
     here.check_meeting(0.0)
-    save(here, here.begin(LIMITS, 0, 0, {}, 0.0))
+    save(here, here.begin(LIMITS, 0.0))
     for other in edges[name]:
         here.receive(other, HandshakeReceived(SAME, {}), 0.0)
         here.receive(other, Answered(), 0.0)
@@ -315,7 +337,7 @@ def test_a_leaf_does_not_wait_for_start_timeout_for_a_neighbor_that_called(calle
     membership.add({other: (tuple(around), 10) for other, around in edges.items()}, "a")
     here = NodeProtocol("a", "r", SAME, membership, "b", TIMEOUTS, 0.0, views=Views("a", Quorum(), None, settle=3.0))
     here.check_meeting(0.0)
-    save(here, here.begin(LIMITS, 0, 0, {}, 0.0))
+    save(here, here.begin(LIMITS, 0.0))
     lost_at = None
     for now in range(1, 90):
         if now == called_at:
@@ -335,10 +357,10 @@ def test_late_acknowledgements_of_an_earlier_view_do_not_count():
     assert here.enter_view().number == 1
     here.start_round(1, [("a", "new")], {}, 1.0)
     here.receive("a", Acknowledged((1,), (0, "")), 2.0)
-    here.receive("a", Opening(0, frozenset({1}), (0, "")), 2.0)
+    here.receive("a", Opening(frozenset({1}), (0, "")), 2.0)
     assert here.neighbors["a"].window.pending(0) == [(1, "new")]
     here.receive("a", Acknowledged((1,), (1, "a")), 3.0)
-    assert here.all_acknowledged(1)
+    assert here.rounds.all_acknowledged()
 
 
 def test_a_node_does_not_answer_for_a_view_that_it_has_not_computed():
@@ -449,7 +471,7 @@ def test_a_lost_node_stops_nobody():
     stop = Heartbeat(phase=Phase.ITERATING, stop_reason="its folder is lost", stops_all=True, kind="Damaged")
     for kept in (Kept(voted), Kept(Status(5, view, view), view)):
         here = begun("c", FIVE, kept)
-        here.view, here.near = View(), set("abde")  # as long as the program has not heard of the view
+        here.rounds.view, here.near = View(), set("abde")  # as long as the program has not heard of the view
         here.receive("d", stop, 1.0)
         assert here.error is None
         here.receive("b", stop, 1.0)
@@ -496,7 +518,7 @@ def test_a_node_that_was_stopped_itself_does_not_count_that_time_against_its_nei
     live(here, 5, "ab")
     save(here, here.check_losses(33.0))  # 28 s of sleep; the message was under way for 5 s before
     assert here.views.own.down == ()
-    assert here.idle(33.0) == 5.0
+    assert here.live.idle(33.0) == 5.0
     live(here, 64, "ab", since=33)
     assert here.views.own.down == ("b",)  # it has taken nothing for more than 30 s that this node was awake
 
@@ -512,7 +534,7 @@ class Simulated:
 
     def __init__(self, name: str):
         self.name = name
-        self.disk: dict = {"messages": {}, "finished": set(), "checkpoint": (0, 1), "records": {}}
+        self.disk: dict = {"messages": {}, "finished": set(), "records": {}}
         self.runs = False
 
     def start(self, now: float) -> None:
@@ -522,7 +544,7 @@ class Simulated:
         self.core = NodeProtocol(
             self.name, "r", SAME, membership, EDGES[self.name], TIMEOUTS, now, held, self.disk["finished"]
         )
-        self.round, self.value = self.disk["checkpoint"]
+        self.round, self.value = 0, 1
         self.begun = self.waiting = self.left = False
         self.runs = True
 
@@ -539,7 +561,7 @@ class Simulated:
             if records is None:
                 return
             self.disk["records"] = records
-            self.core.begin(LIMITS, self.round, 0, {}, now)
+            self.core.begin(LIMITS, now)
             self.begun = True
         while self.round < ROUNDS:
             if not self.waiting:
@@ -553,8 +575,6 @@ class Simulated:
             self.round, self.waiting = self.round + 1, False
             heard = [self.disk["messages"][other, self.round] for other in EDGES[self.name]]
             self.value = (3 * self.value + sum(heard) + ord(self.name)) % 1_000_003
-            if self.core.all_acknowledged(self.round) and self.round % 3 == 0:
-                self.disk["checkpoint"] = self.round, self.value
             if self.round == ROUNDS:
                 self.core.start_finishing(now)
         _, gone = self.core.try_finish(now)
@@ -598,7 +618,7 @@ class Wire:
         here.receive(there.name, Answered(), now)
         if not self.connected and there.begun:
             held = frozenset(r for o, r in there.disk["messages"] if o == here.name)
-            here.receive(there.name, Opening(0, held, (0, "")), now)
+            here.receive(there.name, Opening(held, (0, "")), now)
         self.connected, self.sent = there.begun, 0
 
     def deliver(self, now: float) -> None:
@@ -611,7 +631,7 @@ class Wire:
                 self.connected = False
                 return
             head = wire.Head(run="r", sender=here.name, round=round, kind="share", dtype="<f8", shape=[1])
-            _, new = there.core.accept(here.name, head)
+            _, new = there.core.rounds.accept(here.name, head)
             assert number == round
             here.receive(there.name, ChunkSent(8), now)
             if new:
@@ -702,12 +722,12 @@ def test_a_node_does_not_run_away_from_a_neighbor_that_acknowledges_nothing():
     here = protocol("a", "b", timeouts=Timeouts(peer=30))
     here.receive("b", Answered(), 0.0)
     here.receive("b", HandshakeReceived(HandshakeSettings({}), {}), 0.0)
-    here.begin(LIMITS, 0, 0, {}, 0.0)
+    here.begin(LIMITS, 0.0)
     for round in range(1, UNSYNCED + 1):
         assert here.check_window(round, 0.0)
         here.start_round(round, [("b", "message")], {}, 0.0)
     assert not here.check_window(UNSYNCED + 1, 1.0)
-    assert here.waits_for == {"b"}
+    assert here.live.waits_for == {"b"}
     with pytest.raises(PeerLost, match="node b was not heard from for 31 s"):
         here.check_window(UNSYNCED + 1, 31.0)
     here.receive("b", Acknowledged((1,), (0, "")), 31.0)
@@ -716,12 +736,12 @@ def test_a_node_does_not_run_away_from_a_neighbor_that_acknowledges_nothing():
 
 def test_a_neighbor_that_is_far_ahead_waits_for_the_program():
     here = protocol("a", "b")
-    here.begin(LIMITS, 0, 0, {}, 1.0)
+    here.begin(LIMITS, 1.0)
     here.start_round(1, [], {"b": MessageHead(1, "share", "<f8", (2,))}, 1.0)
     for round in range(2, 2 + WAITING):
-        assert here.has_room("b", round)
+        assert here.rounds.has_room("b", round)
         here.receive("b", MessageStored(round), 1.0)
-    assert not here.has_room("b", 2 + WAITING)
-    assert here.has_room("b", 1)  # the program waits for this one
+    assert not here.rounds.has_room("b", 2 + WAITING)
+    assert here.rounds.has_room("b", 1)  # the program waits for this one
     here.start_round(2, [], {}, 2.0)
-    assert here.has_room("b", 2 + WAITING)
+    assert here.rounds.has_room("b", 2 + WAITING)

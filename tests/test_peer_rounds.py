@@ -9,28 +9,26 @@ import pytest
 
 from conftest import clusters, make_options
 from dekpca import Network
-from dekpca.answer import sums_answer
-from dekpca.core.landmarks import Landmarks
 from dekpca.engines import local
-from dekpca.engines.peer.app import session
-from dekpca.engines.peer.app.delivery import PeerDelivery
-from dekpca.engines.peer.net.identity import init_ca
 from dekpca.engines.tree import over_tree
-from dekpca.kernels import Kernel
+from dekpca.kernels import make_kernel
+from dekpca.landmarks import Landmarks
+from dekpca.peers.app import session
+from dekpca.peers.app.delivery import PeerDelivery
+from dekpca.peers.net.authority import init_ca
 from dekpca.plan import Plan
 from dekpca.program import program
 from dekpca.rounds import BadConclusion, Round, Transcript, replayed
+from dekpca.site import apart
 from dekpca.solvers import sums
 from dekpca.solvers.sums import clusters as rounds_of_clusters
 from dekpca.solvers.sums.clusters import MOST_CUTS, Centres, NewLandmarks, Weigh
 from dekpca.solvers.sums.moments import Moments, Seen
 from dekpca.solvers.sums.shared_rows import Counts
-from dekpca.space import Known
-from dekpca.sums_input import rows_of, sums_options
 from peer_nodes import Nodes, join
 
 NETWORK = Network.path(4)
-SETTINGS = {"solver": "landmarks", "tol": 1e-3}
+SETTINGS = {"tol": 1e-3}
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +49,8 @@ def terms_of(parts, options, monkeypatch):
         return term
 
     monkeypatch.setattr(rounds_of_clusters, "sums_by_label", noted)
-    plan = Plan.of(parts, NETWORK, options)
-    local.drive(plan.blocks(apart=True), plan.options, script=over_tree(program))
+    sites = apart(parts, NETWORK)
+    local.drive(sites, options, local.Delivery(sites), script=over_tree(program))
     return found
 
 
@@ -73,10 +71,9 @@ def test_where_nobody_sees_a_term_or_rows_may_leave_nothing_is_left_out(changes,
     given = {"share_rows": False, "owners_apart": True} | changes
     options = make_options(parts, NETWORK, **SETTINGS, **given)
     if options.sealed:
-        plan = Plan.of(parts, NETWORK, options)
-        blocks = plan.blocks(apart=True)
-        local.simulate_sealers(blocks)
-        assert {rows_of(block, options).least for block in blocks} == {1}
+        sites = apart(parts, NETWORK)
+        local.simulate_sealers(sites)
+        assert {sums.rows_of(site, options.solver_options).least for site in sites} == {1}
         return
     found = terms_of(parts, options, monkeypatch)
     assert all((term["count"] == rows).all() for rows, term in found)
@@ -85,7 +82,7 @@ def test_where_nobody_sees_a_term_or_rows_may_leave_nothing_is_left_out(changes,
 def test_the_rows_of_a_small_cluster_are_in_no_weight_either():
     parts = clusters([40, 25, 33, 18])
     options = make_options(parts, NETWORK, **SETTINGS, share_rows=False, owners_apart=True)
-    rows = rows_of(Plan.of(parts, NETWORK, options).blocks(apart=True)[0], options)
+    rows = sums.rows_of(apart(parts, NETWORK)[0], options.solver_options)
     label = np.repeat([0, 1, 2], [4, 5, len(rows) - 9])
     term = Weigh(rows, lambda: label, lambda: np.ones(len(rows)), 3, 2, 1.0, 0).term()
     assert term["count"].tolist() == [0, 5, len(rows) - 9]
@@ -97,8 +94,8 @@ CASES = {
     "auto": {},
     "no rows": {"share_rows": False},
     "prepared": {"standardize": True, "gamma_by_variance": True},
-    "a number": {"landmarks": 20},
-    "by rows": {"kernel": Kernel("sigmoid", gamma=1e-4, coef0=0.0)},
+    "a number": {"n_landmarks": 20},
+    "by rows": {"kernel": make_kernel("sigmoid", gamma=1e-4, coef0=0.0)},
 }
 
 
@@ -115,14 +112,14 @@ def test_a_replayed_transcript_gives_every_node_the_same_bits(case, monkeypatch)
 
     for kind in _kinds(Round):
         monkeypatch.setattr(kind, "term", nothing)
-    for block in plan.blocks(apart=True):
-        solver = sums.solve(rows_of(block, plan.options), sums_options(plan.options))
-        found = sums_answer(block, plan.options, Known(None), replayed(solver, transcript.told), transcript)
-        assert found.w[0].tobytes() == answer.w[0].tobytes()
+    given = plan.options.solver_options
+    for site in apart(parts, NETWORK):
+        found = replayed(sums.solve(sums.rows_of(site, given), given), transcript.told)
+        assert found.weights.tobytes() == answer.terms.shared.tobytes()
         assert found.eigenvalues.tobytes() == answer.eigenvalues.tobytes()
-        assert found.known.points.tobytes() == answer.known.points.tobytes()
+        assert found.marks.points.tobytes() == answer.marks.points.tobytes()
         assert found.accuracy == answer.accuracy
-    solver = sums.solve(rows_of(block, plan.options), sums_options(plan.options))
+    solver = sums.solve(sums.rows_of(site, given), given)
     with pytest.raises(ValueError, match="the transcript ends before the solver does"):
         replayed(solver, transcript.told[:-1])
 
@@ -135,8 +132,9 @@ def _kinds(kind):
 
 def test_nodes_that_were_told_the_same_have_one_digest():
     parts = clusters([40, 25, 33, 18])
-    plan = Plan.of(parts, NETWORK, make_options(parts, NETWORK, **SETTINGS))
-    answers = local.drive(plan.blocks(apart=True), plan.options, script=over_tree(program)).answers
+    sites = apart(parts, NETWORK)
+    options = make_options(parts, NETWORK, **SETTINGS)
+    answers = local.drive(sites, options, local.Delivery(sites), script=over_tree(program)).answers
     assert len({answer.transcript.digest for answer in answers}) == 1
     told = [dict(some) for some in answers[0].transcript.told]
     name = next(iter(told[-1]))
@@ -148,7 +146,7 @@ def test_nodes_that_were_told_the_same_have_one_digest():
 def rows():
     parts = clusters([40, 25, 33, 18])
     options = make_options(parts, NETWORK, **SETTINGS)
-    return rows_of(Plan.of(parts, NETWORK, options).blocks(apart=True)[0], options)
+    return sums.rows_of(apart(parts, NETWORK)[0], options.solver_options)
 
 
 def told_by(round_):
@@ -157,10 +155,10 @@ def told_by(round_):
 
 
 def rounds():
-    own, kernel = rows(), Kernel("rbf", gamma=0.05)
+    own, kernel = rows(), make_kernel("rbf", gamma=0.05)
     none, ones = Landmarks.none(own.X), lambda: np.ones(len(own))
     label = lambda: np.zeros(len(own), dtype=np.int64)  # noqa: E731
-    marks = none.grown(own.X[::20], kernel)[0]
+    marks = none.grown(own.X[::20], kernel)
     return {
         "weigh": Weigh(own, label, ones, 6, 10, 1.0, 0),
         "centres": Centres(own, own.X, label, ones, 6, 10, heaviest=1.0, even=True, seed=0),
@@ -219,18 +217,21 @@ def test_a_root_that_lies_stops_the_run_at_all_honest_nodes(secure, certs, tmp_p
     root = NETWORK.names[NETWORK.root]
 
     class Lying(PeerDelivery):
-        def _cross(self, sends, route):
-            def spoiled(send):
-                lie = self.block.names[0] == root and send.kind == "moments" and send.payload.dtype != np.uint64
-                down = lie and len(send.to) and send.payload.shape[-1] > 1
-                return replace(send, payload=np.full_like(send.payload, np.nan)) if down else send
-
-            return super()._cross([spoiled(send) for send in sends], route)
+        def exchange(self, requests):
+            (request,) = requests
+            if self.endpoint.name == root and request.kind == "moments" and request.dtype != np.uint64:
+                lies = {edge: np.full_like(message, np.nan) for edge, message in request.messages.items()}
+                requests = [replace(request, messages=lies)]
+            return super().exchange(requests)
 
     monkeypatch.setattr(session, "PeerDelivery", Lying)
     parts = clusters([40, 25, 33, 18])
     nodes = Nodes(
-        tmp_path, NETWORK, parts, make_options(parts, NETWORK, 20, **SETTINGS, secure_sums=secure), certs=certs
+        tmp_path,
+        NETWORK,
+        parts,
+        make_options(parts, NETWORK, n_landmarks=20, **SETTINGS, secure_sums=secure),
+        certs=certs,
     )
     join([nodes.start(name) for name in NETWORK.names])
     assert not nodes.answers.keys() - {root}

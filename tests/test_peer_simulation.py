@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from dekpca.peers.errors import PeerLost
 from simulator import cases
+from simulator.world import World
 
 BLOCK = 50
 
 
-@pytest.mark.parametrize("first", range(0, 300, BLOCK))
+@pytest.mark.parametrize("first", range(0, 200, BLOCK))
 def test_every_seed_ends_as_it_must(first):
     for seed in range(first, first + BLOCK):
         cases.play(seed)
@@ -34,3 +38,14 @@ def test_a_run_that_ends_wrongly_says_its_seed_and_its_story(monkeypatch):
     monkeypatch.setattr(cases, "undisturbed", lambda edges, rows, rounds: dict.fromkeys(edges, -1))
     with pytest.raises(cases.Failure, match=r"seed 7: node \w has a WRONG ANSWER(.|\n)*network"):
         cases.play(7)
+
+
+def test_an_error_that_names_an_innocent_node_is_a_failure():
+    world = World(1, {"a": ["b"], "b": ["a", "c"], "c": ["b"]})
+    case = cases.Case(world, random.Random(0), named={"c"}, lasting=True)
+    node = world.nodes["a"]
+    node.starts, node.error = 1, PeerLost("node c was not heard from for 9 s")
+    cases.check_error(node, case)
+    node.error = PeerLost("node b was not heard from for 9 s")
+    with pytest.raises(cases.Failure, match="node a names none of"):
+        cases.check_error(node, case)

@@ -7,6 +7,7 @@ import math
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -17,11 +18,10 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from conftest import clusters, make_options
-from dekpca import DecentralizedKernelPCA, Network, baselines
-from dekpca.cli import app
-from dekpca.columns import Features
+from dekpca import DecentralizedKernelPCA, Network, Projection, baselines
+from dekpca.data.columns import Features
 from dekpca.engines import local
-from dekpca.kernels import Kernel
+from dekpca.kernels import make_kernel
 from dekpca.plan import Plan
 from dekpca.privacy import noise
 from dekpca.privacy.accounting import composed, epsilon_of, multiplier_for
@@ -29,7 +29,8 @@ from dekpca.privacy.ledger import BudgetSpent, Entry, LedgerFile
 from dekpca.privacy.masks import Sealer
 from dekpca.privacy.releases import COUNT, SCALE, Release, releases
 from dekpca.privacy.settings import Privacy, kernel_size, refuse_unaccounted
-from dekpca.private_solver import REST, Embedding, expected
+from dekpca.settings import LandmarkSource
+from dekpca.solvers.private import REST, Embedding, expected
 
 
 def run(parts, network, options):
@@ -234,11 +235,13 @@ def test_an_attack_stays_below_epsilon_and_exceeds_it_with_half_of_the_noise():
 
 # ---------------------------------------------------------------------- the solver
 def private(parts, network, points, **privacy):
-    given = {"epsilon": 1.0, "delta": 1e-6} | privacy
-    return make_options(
-        parts, network, points, solver="landmarks", privacy=Privacy.of(given), tol=1e-3, n_components=2,
-        **{"n_landmarks": 40} if isinstance(points, str) else {},
-    )  # fmt: skip
+    """Options; `points` are landmarks, or their kind."""
+    given = Privacy.of({"epsilon": 1.0, "delta": 1e-6} | privacy)
+    if isinstance(points, str):
+        return make_options(
+            parts, network, landmarks=LandmarkSource(points), n_landmarks=40, privacy=given, n_components=2
+        )
+    return make_options(parts, network, landmarks=LandmarkSource("points", points), privacy=given, n_components=2)
 
 
 @pytest.fixture
@@ -251,7 +254,7 @@ def crowd():
 def test_with_a_large_epsilon_the_answer_is_that_without_noise(crowd):
     parts, network, points = crowd
     plain = run(
-        parts, network, make_options(parts, network, solver="landmarks", landmarks=points, n_components=2)
+        parts, network, make_options(parts, network, landmarks=LandmarkSource("points", points), n_components=2)
     ).answers[0]
     secret = run(parts, network, private(parts, network, points, epsilon=9.9)).answers[0]
     np.testing.assert_allclose(
@@ -264,15 +267,15 @@ def test_with_a_large_epsilon_the_answer_is_that_without_noise(crowd):
 
 def values(answer, X):
     psi = answer.kernel.gram(X, answer.marks.points) @ answer.marks.root
-    return (psi - answer.known.mean) @ answer.w[0]
+    return (psi - answer.mean) @ answer.terms.shared
 
 
 def test_all_nodes_have_one_answer_and_each_fit_another(crowd):
     parts, network, points = crowd
     options = private(parts, network, points)
     first, second = (run(parts, network, options).answers for _ in range(2))
-    assert len({answer.w.tobytes() for answer in first}) == 1
-    assert first[0].w.tobytes() != second[0].w.tobytes()  # whatever the seed
+    assert len({answer.terms.shared.tobytes() for answer in first}) == 1
+    assert first[0].terms.shared.tobytes() != second[0].terms.shared.tobytes()  # whatever the seed
     assert first[0].accuracy.method == "private"
 
 
@@ -280,7 +283,7 @@ def test_the_estimate_of_what_noise_does_is_about_right(crowd):
     parts, network, points = crowd
     X = np.concatenate(parts)
     plain = run(
-        parts, network, make_options(parts, network, solver="landmarks", landmarks=points, n_components=2)
+        parts, network, make_options(parts, network, landmarks=LandmarkSource("points", points), n_components=2)
     ).answers[0]
     truth = values(plain, X)
     for epsilon in (1.0, 4.0):
@@ -319,7 +322,7 @@ def test_the_estimate_includes_what_the_landmarks_miss(kind, least):
     }[kind]  # fmt: skip
     parts, network = np.array_split(rows, 4), Network.ring(4, 2)
     options = make_options(
-        parts, network, solver="landmarks", landmarks=points, n_components=3, tol=0.1, kernel=Kernel("rbf", gamma=1e-3),
+        parts, network, landmarks=LandmarkSource("points", points), n_components=3, tol=0.1, kernel=make_kernel("rbf", gamma=1e-3),
         privacy=Privacy.of({"epsilon": 9.0, "delta": 1e-2, "rank": min(120, len(points))}),
     )  # fmt: skip
     answer = run(parts, network, options).answers[0]
@@ -331,7 +334,7 @@ def test_the_estimate_includes_what_the_landmarks_miss(kind, least):
 
 def test_features_of_the_rest_have_no_more_length_than_is_left():
     rng = np.random.default_rng(0)
-    rows, points, kernel = rng.normal(size=(200, 5)), rng.normal(size=(30, 5)), Kernel("rbf", gamma=0.3)
+    rows, points, kernel = rng.normal(size=(200, 5)), rng.normal(size=(30, 5)), make_kernel("rbf", gamma=0.3)
     sizes, vectors = np.linalg.eigh(kernel.gram(points, points))
     root = vectors[:, -8:] / np.sqrt(sizes[-8:])
     psi = kernel.gram(rows, points) @ root
@@ -349,7 +352,7 @@ def test_kernels_without_random_features_say_what_their_estimate_leaves_out(crow
     parts, network, points = crowd
     given = private(parts, network, points, epsilon=9.9, norm=8.0)
     assert run(parts, network, given).answers[0].accuracy.method == "private"
-    linear = type(given)(**{**vars(given), "kernel": Kernel("linear")})
+    linear = replace(given, kernel=make_kernel("linear"))
     assert run(parts, network, linear).answers[0].accuracy.method == "private, without what landmarks miss"
 
 
@@ -362,24 +365,26 @@ def test_synthetic_points_and_random_features(crowd):
         if kind == "synthetic":
             rows = np.concatenate(parts)
             assert not (answer.marks.points[:, None, :] == rows[None]).all(axis=2).any()
-            assert answer.known.kinds == [("synthetic", 40)]
+            assert answer.kinds == (("synthetic", 40),)
 
 
 def test_unbounded_kernels_clip_rows(crowd):
     parts, network, points = crowd
-    for kernel in (Kernel("linear"), Kernel("poly", gamma=0.1, degree=2)):
+    for kernel in (make_kernel("linear"), make_kernel("poly", gamma=0.1, degree=2)):
         given = private(parts, network, points, epsilon=9.9, norm=8.0)
-        options = type(given)(**{**vars(given), "kernel": kernel})
+        options = replace(given, kernel=kernel)
         answer = run(parts, network, options).answers[0]
         assert 0 < float(answer.trace) <= sum(map(len, parts)) * kernel_size(kernel, 8.0) * 1.2
 
 
-@pytest.mark.parametrize("kernel", [Kernel("linear"), Kernel("poly", gamma=0.1, degree=2)], ids=lambda k: k.name)
+@pytest.mark.parametrize(
+    "kernel", [make_kernel("linear"), make_kernel("poly", gamma=0.1, degree=2)], ids=lambda k: k.name
+)
 def test_the_explained_share_of_kernels_that_are_not_normalized(kernel, crowd):
     """By the trace of the noisy moments: k(x, x) is far below its bound for most rows."""
     parts, network, points = crowd
     given = private(parts, network, points, epsilon=9.9, delta=1e-2, norm=8.0)
-    answer = run(parts, network, type(given)(**{**vars(given), "kernel": kernel})).answers[0]
+    answer = run(parts, network, replace(given, kernel=kernel)).answers[0]
     X = np.concatenate(parts)
     X = X * np.minimum(1.0, 8.0 / np.linalg.norm(X, axis=1))[:, None]
     gram = kernel.gram(X, X)
@@ -392,7 +397,7 @@ def test_more_components_than_the_rank_are_refused_before_anything_is_spent(tmp_
     X = np.concatenate(clusters([100] * 4, seed=4))
     asked = {"epsilon": 2.0, "delta": 1e-6, "rank": 3, "ledger": str(tmp_path / "ledger.json")}
     points = np.concatenate(clusters([10] * 4, seed=4))
-    with pytest.raises(ValueError, match=r"n_components=4, but privacy keeps rank=3.*'rank': 4"):
+    with pytest.raises(ValueError, match=r"n_components=4, but privacy keeps rank=3.*rank=4\)"):
         DecentralizedKernelPCA(4, gamma=0.05, network=4, landmarks=points, privacy=asked, random_state=0).fit(X)
     assert not (tmp_path / "ledger.json").exists()
     fitted = DecentralizedKernelPCA(3, gamma=0.05, network=4, landmarks=points, privacy=asked, tol=0.9, random_state=0)
@@ -402,37 +407,33 @@ def test_more_components_than_the_rank_are_refused_before_anything_is_spent(tmp_
 SCALES = np.array([1.0, 100.0, 1e-3, 1.0, 1.0, 1.0])
 
 
-@pytest.mark.parametrize("case", ["ranges", "linear", "uncentered"])
+@pytest.mark.parametrize("case", ["ranges", "linear"])
 def test_the_expectation_is_that_of_a_fit_with_the_same_settings(case):
     """Expected agreement against that of fits, on rows like the points."""
     parts, network = clusters([500] * 4, seed=4), Network.ring(4, 2)
     X, points = np.concatenate(parts), np.concatenate(clusters([100] * 4, seed=4))
-    asked, kernel, centering = {"epsilon": 1.0, "delta": 1e-6, "rank": 40}, Kernel("rbf", gamma=0.05), "global"
+    asked = {"epsilon": 1.0, "delta": 1e-6, "rank": 40}
     if case == "ranges":
         asked["ranges"] = [(-8 * s, 8 * s) for s in SCALES]
         parts, points = [part * SCALES for part in parts], points * SCALES
-        X, kernel = X / 8.0, Kernel("rbf", gamma=3.0)
-    elif case == "linear":
-        asked["norm"], asked["rank"], kernel = 8.0, 6, Kernel("linear")
-        X = X * np.minimum(1.0, 8.0 / np.linalg.norm(X, axis=1))[:, None]
+        X, kernel = X / 8.0, make_kernel("rbf", gamma=3.0)
     else:
-        centering = None
+        asked["norm"], asked["rank"], kernel = 8.0, 6, make_kernel("linear")
+        X = X * np.minimum(1.0, 8.0 / np.linalg.norm(X, axis=1))[:, None]
     privacy = Privacy.of(asked).with_columns(Features(6))
-    plan = expected(points, kernel, len(X), privacy, 4, 2, centering=centering)
+    plan = expected(points, kernel, len(X), privacy, 4, 2)
     options = make_options(
-        parts, network, solver="landmarks", landmarks=points, privacy=privacy, n_components=2, kernel=kernel, centering=centering,
-        standardize=case == "ranges",
+        parts, network, landmarks=LandmarkSource("points", points), privacy=privacy, n_components=2, kernel=kernel, standardize=case == "ranges",
     )  # fmt: skip
     gram = kernel.gram(X, X)
-    if centering:
-        gram = gram - gram.mean(axis=0) - gram.mean(axis=1)[:, None] + gram.mean()
+    gram = gram - gram.mean(axis=0) - gram.mean(axis=1)[:, None] + gram.mean()
     truth = np.linalg.eigh(gram)[1][:, ::-1][:, :2]
     errors = []
     for _ in range(8):
         answer = run(parts, network, options).answers[0]
         marks = answer.marks
         psi = answer.kernel.gram(X, marks.points) @ marks.root
-        Z = (psi - (0 if answer.known.mean is None else answer.known.mean)) @ answer.w[0]
+        Z = (psi - answer.mean) @ answer.terms.shared
         errors.append(1 - np.linalg.svd(np.linalg.qr(Z)[0].T @ truth)[1][-1] ** 2)
     told = 1 - plan.span**2
     assert np.mean(errors) / 6 < told < 6 * np.mean(errors) + 1e-4, (errors, told)
@@ -441,8 +442,8 @@ def test_the_expectation_is_that_of_a_fit_with_the_same_settings(case):
 def test_one_node_is_central_differential_privacy():
     parts, network = clusters([800], seed=4), Network.complete(1)
     options = make_options(
-        parts, network, solver="landmarks", landmarks=np.concatenate(clusters([10] * 4, seed=4)), n_components=2, tol=1e-3,
-        privacy=Privacy.of({"epsilon": 2.0, "delta": 1e-6}),
+        parts, network, landmarks=LandmarkSource("points", np.concatenate(clusters([10] * 4, seed=4))), n_components=2,
+        privacy=Privacy(epsilon=2.0, delta=1e-6),
     )  # fmt: skip
     assert run(parts, network, options).answers[0].eigenvalues[0] > 0
 
@@ -516,10 +517,9 @@ def test_spending_gives_the_ledger_of_the_fit(tmp_path):
         privacy.spend(planned)
 
 
-RBF = Kernel("rbf", gamma=0.1)
+RBF = make_kernel("rbf", gamma=0.1)
 GOOD = {
-    "gamma": 0.1, "kernel": RBF, "landmarks": np.zeros((3, 2)), "solver": "auto", "standardize": False, "missing": "error", "centering": "global",
-    "norm": None,
+    "gamma": 0.1, "kernel": RBF, "landmarks": np.zeros((3, 2)), "standardize": False, "missing": "error", "norm": None,
 }  # fmt: skip
 
 
@@ -529,16 +529,13 @@ GOOD = {
         ({"gamma": "scale"}, "gamma='scale'", "give gamma a number"),
         ({"standardize": True}, "standardize=True", "public ranges"),
         ({"missing": "mean"}, "missing='mean'", "public values"),
-        ({"solver": "projection"}, "solver='projection'", "use solver='landmarks'"),
-        ({"centering": "local"}, "centering='local'", "use centering='global'"),
-        ({"exchange_noise": "20dB"}, "exchange_noise", "leave it at 0"),
         ({"landmarks": "auto"}, "landmarks='auto'", "public points"),
         ({"landmarks": "auto"}, "landmarks='auto'", "'norm': B"),
         ({"landmarks": 50}, "landmarks=50", "'norm': B"),
-        ({"kernel": Kernel("linear")}, "kernel='linear'", "'norm': B"),
-        ({"kernel": Kernel("poly")}, "kernel='poly'", "normalize=True"),
-        ({"kernel": Kernel("sigmoid")}, "kernel='sigmoid'", "use rbf"),
-        ({"kernel": Kernel(lambda A, B: A @ B.T)}, "callable kernel", "normalize=True"),
+        ({"kernel": make_kernel("linear")}, "kernel='linear'", "'norm': B"),
+        ({"kernel": make_kernel("poly")}, "kernel='poly'", "normalize=True"),
+        ({"kernel": make_kernel("sigmoid")}, "kernel='sigmoid'", "use rbf"),
+        ({"kernel": make_kernel(lambda A, B: A @ B.T)}, "kernel='<lambda>'", "give normalize=True"),
     ],
 )
 def test_what_is_not_accounted_for_is_refused_with_its_remedy(change, seen, remedy):
@@ -616,14 +613,12 @@ def test_columns_are_scaled_by_public_ranges():
 def test_secure_sums_in_the_estimator():
     X = np.concatenate(clusters([60] * 5, seed=4))
     plain, secure = (
-        DecentralizedKernelPCA(
-            2, network=5, share_rows=False, solver="landmarks", secure_sums=secure, random_state=0
-        ).fit(X)
-        for secure in (False, True)
+        DecentralizedKernelPCA(2, network=5, share_rows=False, privacy=privacy, random_state=0).fit(X)
+        for privacy in (None, "secure-sums")
     )
     np.testing.assert_allclose(secure.transform(X), plain.transform(X), rtol=0, atol=1e-9)
-    with pytest.raises(ValueError, match="The 'secure_sums' parameter of DecentralizedKernelPCA must be"):
-        DecentralizedKernelPCA(2, network=5, secure_sums=16.0, random_state=0).fit(X)
+    with pytest.raises(ValueError, match="The 'privacy' parameter of DecentralizedKernelPCA must be"):
+        DecentralizedKernelPCA(2, network=5, privacy=16.0, random_state=0).fit(X)
 
 
 @pytest.mark.parametrize("landmarks", ["auto", 30])
@@ -644,7 +639,7 @@ def test_without_public_points_landmarks_are_drawn_from_noisy_sums(landmarks):
 @pytest.mark.parametrize(
     ("change", "seen"),
     [
-        ({"engine": "mpi"}, "engine='local'"), ({"solver": "projection"}, "use solver='landmarks'"),
+        ({"engine": "mpi"}, "engine='local'"), ({"solver": Projection()}, "use solver='auto'"),
         ({"landmarks": "auto"}, "public points"), ({"gamma": "scale"}, "give gamma a number"), ({"privacy": {"epsilon": 1.0}}, "epsilon and delta"),
     ],
 )  # fmt: skip
@@ -655,19 +650,26 @@ def test_the_estimator_refuses_before_any_work(change, seen):
         DecentralizedKernelPCA(1, **given).fit_parts([X, X])
 
 
-def test_the_planner_says_what_to_expect():
-    found = CliRunner().invoke(app, ["privacy", "--rows", "20000", "--epsilon", "1", "--json"])
+@pytest.fixture
+def command_line():
+    from dekpca.cli import app
+
+    return lambda *words: CliRunner().invoke(app, words)
+
+
+def test_the_planner_says_what_to_expect(command_line):
+    found = command_line("privacy", "--rows", "20000", "--epsilon", "1", "--json")
     assert found.exit_code == 0, found.output
     plan = json.loads(found.stdout)
     assert plan["rank"] in [tried["rank"] for tried in plan["tried"]]
     assert plan["releases"][0]["multiplier"] == pytest.approx(multiplier_for(1.0, 1e-6), rel=1e-6)
-    told = CliRunner().invoke(app, ["privacy", "--rows", "20000"]).stdout
+    told = command_line("privacy", "--rows", "20000").stdout
     assert "rank to use" in told
 
 
-def test_a_plan_knows_the_kernel_and_how_columns_are_scaled():
+def test_a_plan_knows_the_kernel_and_how_columns_are_scaled(command_line):
     def planned(*more):
-        done = CliRunner().invoke(app, ["privacy", "--rows", "20000", "--json", *more])
+        done = command_line("privacy", "--rows", "20000", "--json", *more)
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)["agreement"]
 
@@ -676,10 +678,9 @@ def test_a_plan_knows_the_kernel_and_how_columns_are_scaled():
         planned("--ranges", "0", "16"), usual, rtol=1e-9
     )  # one scale for all columns, and gamma follows it
     assert planned("--ranges", "0", "160", "--gamma", "0.001") != pytest.approx(planned("--gamma", "0.001"), rel=1e-3)
-    assert planned("--uncentered") != pytest.approx(usual, rel=1e-3)
     assert planned("--kernel", "linear", "--norm", "100") > planned(
         "--kernel", "linear", "--norm", "1000"
     )  # more noise than signal
-    refused = CliRunner().invoke(app, ["privacy", "--rows", "20000", "--kernel", "linear"])
+    refused = command_line("privacy", "--rows", "20000", "--kernel", "linear")
     assert refused.exit_code == 2
     assert "norm" in refused.output

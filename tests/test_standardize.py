@@ -7,7 +7,7 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from conftest import clusters
-from dekpca import DecentralizedKernelPCA, Network, NodeModel, baselines, metrics
+from dekpca import DecentralizedKernelPCA, Network, NodeModel, Projection, baselines, metrics
 
 UNITS = np.array([1.0, 1e6, 1e-4, 10.0, 1.0, 3.0])
 PARTS = [p * UNITS + 5 * UNITS for p in clusters([40, 25, 1, 30, 20])]
@@ -19,9 +19,9 @@ SETTINGS = {"gamma": 0.1, "network": Network.ring(5), "random_state": 0}
     "changes",
     [
         {}, {"share_rows": False}, {"gamma": "scale"},
-        {"solver": "landmarks", "landmarks": "random-features", "max_landmarks": 50},
-        {"solver": "projection", "landmarks": 40}, {"solver": "projection", "landmarks": 40, "gamma": "scale"},
-        {"solver": "projection", "landmarks": 40, "exchange_noise": 0.05},
+        {"landmarks": "random-features", "max_landmarks": 50},
+        {"solver": Projection(n_landmarks=40)}, {"solver": Projection(n_landmarks=40), "gamma": "scale"},
+        {"solver": Projection(n_landmarks=40, exchange_noise=0.05)},
     ],
     ids=str,
 )  # fmt: skip
@@ -34,7 +34,7 @@ def test_it_is_scikit_learns_scaler_before_the_fit(changes):
         np.testing.assert_allclose(a.transform(new), b.transform(SCALER.transform(new)), atol=1e-7)
 
 
-@pytest.mark.parametrize("solver", ["auto", "projection"])
+@pytest.mark.parametrize("solver", ["auto", Projection()], ids=["auto", "projection"])
 def test_landmarks_that_are_given_are_scaled_and_pre_images_are_not(tmp_path, solver):
     public = np.concatenate([p[:10] for p in PARTS]) + UNITS / 10
     settings = {**SETTINGS, "solver": solver}
@@ -69,9 +69,7 @@ def test_constant_columns_and_far_ones(dtype):
 def test_many_rows_in_float32():
     rng = np.random.default_rng(0)
     X = (300 + 2 * rng.normal(size=(40_000, 2))).astype(np.float32)  # temperatures in Kelvin
-    model = DecentralizedKernelPCA(
-        1, network=20, solver="landmarks", share_rows=False, tol=0.1, standardize=True, random_state=0
-    )
+    model = DecentralizedKernelPCA(1, network=20, share_rows=False, tol=0.1, standardize=True, random_state=0)
     np.testing.assert_allclose(model.fit(X).node_models_[0].columns.scale, X.astype(float).std(axis=0), rtol=1e-3)
 
 
@@ -84,9 +82,7 @@ def test_metrics_compare_like_with_like():
     assert (metrics.agreement(baselines.local(PARTS, 2, gamma=0.1, standardize=True), central, X) <= 1 + 1e-9).all()
     with pytest.raises(ValueError, match="the nodes standardize columns, the central answer not"):
         metrics.agreement(ours, baselines.central(PARTS, 2, gamma=0.1), X)
-    features = DecentralizedKernelPCA(
-        2, **SETTINGS, standardize=True, solver="landmarks", landmarks="random-features"
-    ).fit_parts(PARTS)
+    features = DecentralizedKernelPCA(2, **SETTINGS, standardize=True, landmarks="random-features").fit_parts(PARTS)
     assert metrics.agreement(features, central, X)[:, 0].min() > 0.9
     with pytest.raises(ValueError, match="use agreement"):
         metrics.similarity(features, central)

@@ -4,36 +4,135 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from dekpca.answer import Terms
 from dekpca.engines import local
 from dekpca.plan import Outcome
+from dekpca.site import apart
 from dekpca.testing import check_engine
 
 
-def one_node_a_block(plan):
-    return local.drive([block for j in plan.nodes for block in plan.hosting([j]).blocks()], plan.options)
+def nodes_apart(plan, delivery=local.Delivery):
+    sites = apart(plan.parts, plan.network)
+    return local.drive(sites, plan.options, delivery(sites))
 
 
-def test_accepts_other_blocks():
-    check_engine(one_node_a_block)
+def test_accepts_nodes_apart():
+    check_engine(nodes_apart)
+
+
+def altered(alter):
+    """An engine whose answers are altered after a good run of nodes apart: those of the last node alone."""
+
+    def run(plan):
+        outcome = nodes_apart(plan)
+        return Outcome([*outcome.answers[:-1], alter(outcome.answers[-1])], outcome.traffic)
+
+    return run
+
+
+def with_other_terms(answer, expansion):
+    """The functions of the node changed by 1e-7 of their size, in one of its expansions."""
+    (node,) = answer.site.nodes.tolist()
+    if expansion == "landmarks":
+        return replace(answer, terms=Terms(answer.terms.shared * (1 + 1e-7)))
+    if isinstance(answer.terms, Terms):  # not of the projection solver
+        return answer
+    terms = answer.terms[node][expansion]
+    wrong = replace(terms, coefficients=tuple(c * (1 + 1e-7) for c in terms.coefficients))
+    return replace(answer, terms={node: answer.terms[node] | {expansion: wrong}})
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("alter", "says"),
     [
-        (lambda o: replace(o, max_iter=4), "iterations"),
-        (lambda o: replace(o, seed=o.seed + 1), "bit-equal|eigenvalues|iterations|mean"),
+        (lambda a: replace(a, eigenvalues=a.eigenvalues * (1 + 1e-9)), "landmarks that grow, node 3: eigenvalues"),
+        (lambda a: replace(a, n_iter=1), "landmarks that grow, node 3: 1 iterations, expected 0"),
+        (lambda a: replace(a, mean=np.nextafter(a.mean, 1)), "landmarks that grow: a network sum differs between nodes"),
+        (lambda a: replace(a, accuracy=None), "landmarks that grow: nodes differ in how good the answer is"),
+        (lambda a: replace(a, terms={3: {"node": a.terms}}), r"landmarks that grow, node 3: expansions \['node'\]"),
+        (lambda a: with_other_terms(a, "landmarks"), "landmarks that grow, node 3: function over landmarks"),
+        (lambda a: with_other_terms(a, "neighborhood"), "projection, equal nodes on a ring, node 5: function over neighborhood"),
     ],
-)
-def test_refuses_other_answers(wrong, says):
+    ids=["eigenvalues", "iterations", "mean", "accuracy", "expansions", "functions", "neighborhood"],
+)  # fmt: skip
+def test_refuses_an_answer_that_is_a_little_wrong_at_one_node(alter, says):
     with pytest.raises(AssertionError, match=says):
-        check_engine(lambda plan: local.run(replace(plan, options=wrong(plan.options))))
+        check_engine(altered(alter))
+
+
+def all_wrong(alter):
+    """An engine whose answers are altered at all nodes alike."""
+
+    def run(plan):
+        outcome = local.run(plan)
+        return Outcome([alter(answer) for answer in outcome.answers], outcome.traffic)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("alter", "says"),
+    [
+        (lambda a: replace(a, mean=a.mean * (1 + 1e-11)), "landmarks that grow, node 0: the network's mean"),
+        (lambda a: replace(a, accuracy=replace(a.accuracy, error=2 * a.accuracy.error)), "no row leaves, node 0: accuracy"),
+    ],
+    ids=["mean", "accuracy"],
+)  # fmt: skip
+def test_refuses_an_answer_that_is_wrong_at_all_nodes(alter, says):
+    with pytest.raises(AssertionError, match=says):
+        check_engine(all_wrong(alter))
+
+
+def test_refuses_another_seed():
+    with pytest.raises(AssertionError, match=r"landmarks that grow, node 0: (accuracy|the network's mean)"):
+        check_engine(lambda plan: local.run(replace(plan, options=replace(plan.options, seed=1))))
+
+
+def test_refuses_fewer_iterations():
+    def run(plan):
+        asked = plan.options.projection
+        fewer = asked if asked is None else replace(asked, max_iter=4)
+        return local.run(replace(plan, options=replace(plan.options, projection=fewer)))
+
+    with pytest.raises(AssertionError, match="equal nodes on a ring, node 0: 4 iterations, expected"):
+        check_engine(run)
+
+
+class Forgetful(local.Delivery):
+    """Leaves the term of one site out of every sum of moments."""
+
+    def total(self, requests):
+        return super().total(requests[1:] if requests[0].kind == "moments" else requests)
+
+
+class Deaf(local.Delivery):
+    """The first message of the first iteration arrives as zeros."""
+
+    heard = False
+
+    def exchange(self, requests):
+        arrived = super().exchange(requests)
+        if requests[0].kind == "share" and not self.heard:
+            self.heard, edge = True, min(arrived)
+            arrived[edge] = np.zeros_like(arrived[edge])
+        return arrived
+
+
+@pytest.mark.parametrize(
+    ("delivery", "says"),
+    [(Forgetful, "landmarks that grow, node 0"), (Deaf, "projection, equal nodes on a ring, node 0")],
+)
+def test_refuses_messages_that_are_lost(delivery, says):
+    with pytest.raises(AssertionError, match=says):
+        check_engine(lambda plan: nodes_apart(plan, delivery))
 
 
 def test_refuses_missing_nodes():
     def partial(plan):
-        outcome = one_node_a_block(plan)
+        outcome = nodes_apart(plan)
         return Outcome(outcome.answers[1:], outcome.traffic)
 
     with pytest.raises(AssertionError, match="answers for nodes"):

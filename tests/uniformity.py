@@ -5,57 +5,55 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import chi2, chi2_contingency, ncx2
 
-from dekpca.block import make_blocks
 from dekpca.engines import local
-from dekpca.engines.delivery import Delivery
 from dekpca.engines.tree import over_tree
 from dekpca.privacy.masks import mask_words
 from dekpca.program import program
+from dekpca.site import apart
 
 LEVEL = 1e-6  # of a test: one false alarm in a million runs
 POWER = 0.99
 
 
-class Recorder(Delivery):
+class Recorder(local.Delivery):
     """Keeps every sealed message: which node sent it to which, and when."""
 
-    def __init__(self, blocks):
-        super().__init__(blocks)
+    def __init__(self, sites):
+        super().__init__(sites)
         self.sums: list[dict[int, np.ndarray]] = []  # for each sum, what each node sent to its parent
         self.kinds: list[str] = []
 
-    def send(self, sends):
+    def exchange(self, requests):
         children = self.network.children
-        for block, send in zip(self.blocks, sends, strict=True):
-            (node,) = block.nodes.tolist()
-            for edge, slot in enumerate(send.to.slots):
-                if send.payload.dtype != np.uint64:  # what the root has made of a sum
-                    assert block.slots[0, slot] in children[node], f"{send.kind}: something in clear left a node"
+        for request in requests:
+            for (node, other), words in request.messages.items():
+                if words.dtype != np.uint64:  # what the root has made of a sum
+                    assert other in children[node], f"{request.kind}: something in clear left a node"
                     continue
                 if not self.sums or node in self.sums[-1]:
                     self.sums.append({})
-                    self.kinds.append(send.kind)
-                self.sums[-1][node] = send.payload[edge].copy()
-        return super().send(sends)
+                    self.kinds.append(request.kind)
+                self.sums[-1][node] = words.copy()
+        return super().exchange(requests)
 
 
 def record(parts, network, options, broken=None):
-    """A run of the local engine with a recorder; `broken` may spoil the sealers. Returns recorder, blocks and the outcome (None if it stopped)."""
-    blocks = make_blocks(parts, network, apart=True)
-    local.simulate_sealers(blocks)
+    """A run of the local engine with a recorder; `broken` may spoil the sealers. Returns recorder, sites and the outcome, or the error."""
+    sites = apart(parts, network)
+    local.simulate_sealers(sites)
     if broken is not None:
-        broken({block.names[0]: block.sealer for block in blocks})
-    recorder = Recorder(blocks)
+        broken({site.names[0]: site.sealer for site in sites})
+    recorder = Recorder(sites)
     try:
-        return recorder, blocks, local.drive(blocks, options, delivery=recorder, script=over_tree(program))
+        return recorder, sites, local.drive(sites, options, recorder, script=over_tree(program))
     except RuntimeError as error:
-        return recorder, blocks, error
+        return recorder, sites, error
 
 
-def stripped(recorder, blocks, honest, other):
+def stripped(recorder, sites, honest, other):
     """What is left of node `honest`'s messages, sum by sum, if all nodes but it and `other` put together what they sent and know."""
-    keys = {block.names[0]: block.sealer.keys for block in blocks}
-    return stripped_sums(blocks[0].network, recorder.sums, keys, honest, other)
+    keys = {site.names[0]: site.sealer.keys for site in sites}
+    return stripped_sums(sites[0].network, recorder.sums, keys, honest, other)
 
 
 def stripped_sums(network, sums, keys, honest, other):

@@ -5,7 +5,8 @@ from ._version import __version__
 from .estimator import DecentralizedKernelPCA
 from .network import Network, NetworkError
 from .node_model import NodeModel
-from .options import PAPER
+from .privacy.settings import Privacy
+from .solvers.projection import PAPER, Projection
 
 __all__ = [
     "PAPER",
@@ -13,7 +14,14 @@ __all__ = [
     "Network",
     "NetworkError",
     "NodeModel",
+    "Privacy",
+    "Projection",
     "__version__",
     "baselines",
     "metrics",
 ]
+
+
+def __dir__() -> list[str]:
+    """Completion shows the public names, not each module that was imported."""
+    return __all__

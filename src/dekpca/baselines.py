@@ -15,12 +15,14 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse.linalg import eigsh
 
-from .columns import Features, Samples, check_all_named, is_frame
-from .core.centering import Columns, center_blocks, center_rows
-from .core.spectrum import CUTOFF, flip_signs
+from .arrays import CUTOFF, double_centered, to_numpy
+from .data.checks import check_parts
+from .data.columns import Features, is_frame
 from .kernels import Kernel, make_kernel
 from .network import Network
 from .node_model import Function, Held, NodeModel
+from .scaling import Columns
+from .signs import reference, signed
 
 Array = Any
 
@@ -204,16 +206,8 @@ def plain_consensus(
 
 def _samples(parts: Sequence[Array]) -> tuple[list[np.ndarray], Features]:
     """Matrices of numbers, on NumPy, with named columns in the internal order of the estimator."""
-    owners = [f"part {j}" for j in range(len(parts))]
-    given = [Samples.of(part, owner) for part, owner in zip(parts, owners, strict=True)]
-    check_all_named(given, owners)
-    features = Features(int(np.shape(given[0].X)[1]), given[0].names)
-    found = []
-    for samples, owner in zip(given, owners, strict=True):
-        X = np.asarray(samples.X)
-        X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
-        found.append(features.arrange(Samples(X, samples.names), owner, owners[0]))
-    return found, features
+    features, found = check_parts(list(parts), list(map(str, range(len(parts)))), None, "error")
+    return [to_numpy(part) for part in found], features
 
 
 def _standardized(parts: Sequence[np.ndarray], wanted: bool) -> tuple[Sequence[np.ndarray], Columns | None]:
@@ -236,7 +230,7 @@ def _settled(
 
 
 def _centered(kernel: Kernel, A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    return center_blocks(kernel.gram(A, B), np.ones(len(A)), np.ones(len(B)))
+    return double_centered(kernel.gram(A, B))
 
 
 def _one(
@@ -251,7 +245,7 @@ def _one(
         values, vectors = scipy.linalg.eigh(gram, subset_by_index=[n - found, n - 1])
         if len(values) < found:  # LAPACK's subset driver may lose some where many are equal
             values, vectors = (x[..., n - found :] for x in scipy.linalg.eigh(gram))
-    values, vectors = values[::-1], flip_signs(vectors[:, ::-1])
+    values, vectors = values[::-1], signed(vectors[:, ::-1], reference(kernel, X.shape[1])(X) @ vectors[:, ::-1])
     positive = values > CUTOFF * max(values[0], 0)
     scale = np.where(positive, 1.0 / np.sqrt(np.where(positive, values, 1.0)), 0.0)
     return _model(name, X, kernel, vectors * scale, np.maximum(values, 0.0), n_components, columns, features, what)
@@ -270,7 +264,7 @@ def _model(
 ) -> NodeModel:
     """Functions over X, centred by its mean; columns of zeros for components that the data does not have."""
     missing = n_components - coefficients.shape[1]
-    coefficients = np.pad(center_rows(coefficients, np.ones(len(X))), [(0, 0), (0, missing)])
+    coefficients = np.pad(coefficients - coefficients.mean(axis=0), [(0, 0), (0, missing)])
     values = np.pad(values, (0, missing))
     raw = Function((X,), (coefficients,), np.zeros(n_components, dtype=X.dtype))
     function = Function((X,), (coefficients,), raw(kernel, X).mean(axis=0))

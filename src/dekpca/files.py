@@ -18,36 +18,23 @@ PARTIAL = ".{}-*.part"  # temporary file that a killed process leaves of the fil
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: int = PRIVATE) -> Iterator[IO[bytes]]:
-    """A binary file that appears under `path` when the block ends without an error: a temporary file, synced and renamed.
-
-    An old file under `path` stays until then. `mode` is that of the file, minus the umask.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "notes.txt"
-    >>> with atomic_write(path) as file:
-    ...     _ = file.write(b"all or nothing")
-    >>> path.read_bytes(), oct(path.stat().st_mode & 0o777)
-    (b'all or nothing', '0o600')
-    """
+    """A binary file that replaces the one under `path` when the block ends without an error; `mode` is minus the umask."""
     target = Path(path)
     with _naming(target):
         # mkstemp makes a file that only its owner can read, whatever the umask
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-", suffix=".part")
-    try:
-        with _naming(target), os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(aside, mode & ~_umask())
-        with _naming(target):
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(aside, mode & ~_umask())
             os.replace(aside, target)
-            sync_folder(target.parent)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(aside)
-        raise
+            _sync(target.parent)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(aside)
+            raise
 
 
 def write_text(path: str | os.PathLike[str], text: str, mode: int = PRIVATE) -> None:
@@ -76,10 +63,8 @@ def make_private(folder: Path, what: str) -> None:
         )
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync the folder, so that a renamed file survives a power cut."""
-    if os.name != "posix":
-        return
+def _sync(folder: Path) -> None:
+    """A renamed file survives a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -12,14 +12,14 @@ of all the data. All return arrays (nodes, components), on the host.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import array_api_compat as aac
 import numpy as np
 
-from .columns import Samples, check_same_names
-from .core.centering import center_blocks, center_rows
-from .core.spectrum import CUTOFF, to_numpy
+from .arrays import CUTOFF, double_centered, to_numpy
+from .data.columns import Samples, check_same_names
 from .kernels import TILE_ROWS, Kernel, row_tiles
 from .node_model import Function, NodeModel
 
@@ -76,10 +76,9 @@ def oracle(model: Any, central: NodeModel) -> np.ndarray:
             node.centering == "local" and "node" in node.functions
         ):  # functions over own samples have only differences from the own mean
             start = sum(len(p) for p in sets[:-1])
-            mask = np.ones(len(values) - start)
-            values[start:] = center_rows(values[start:], mask)
-            gram[start:, start:] = center_blocks(gram[start:, start:], mask, mask)
-            gram[:start, start:] = center_rows(gram[:start, start:].T, mask).T
+            values[start:] -= values[start:].mean(axis=0)
+            gram[start:, start:] = double_centered(gram[start:, start:])
+            gram[:start, start:] -= gram[:start, start:].mean(axis=1, keepdims=True)
             gram[start:, :start] = gram[:start, start:].T
         lam, basis = np.linalg.eigh(gram)
         keep = lam > CUTOFF * max(lam[-1], 0)
@@ -202,10 +201,9 @@ def _expanded_in_points(nodes: Sequence[NodeModel]) -> Sequence[NodeModel]:
 
 def _same(one: Kernel, two: Kernel) -> bool:
     """Whether two kernels are the same function; normalization does not change a kernel with k(x, x) = 1."""
-    same = one.name == two.name and one.params == two.params and (one.normalize == two.normalize or one.is_normal)
-    return same and np.allclose(
-        (one.gamma, one.degree, one.coef0), (two.gamma, two.degree, two.coef0), rtol=1e-6, atol=0
-    )
+    numbers = {name: getattr(one, name) for name in ("gamma", "degree", "coef0")}
+    same = one == replace(two, **numbers, normalize=one.normalize if one.is_normal else two.normalize)
+    return same and all(np.isclose(number, getattr(two, name), rtol=1e-6, atol=0) for name, number in numbers.items())
 
 
 def _hosted(function: Function) -> Function:

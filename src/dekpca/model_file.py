@@ -22,13 +22,14 @@ from typing import IO, Any
 import numpy as np
 
 from .accuracy import Accuracy
-from .columns import Features
-from .core.centering import Columns
-from .core.spectrum import to_numpy
+from .arrays import to_numpy
+from .data.columns import Features
 from .files import atomic_write
-from .kernels import KERNELS, Kernel
-from .node_model import EXPANSIONS, Function, Held, NodeModel
+from .kernels import KERNELS, FunctionKernel, Kernel, make_kernel
+from .node_model import Function, Held, NodeModel
 from .privacy.ledger import Entry, Ledger
+from .scaling import Columns
+from .solvers.projection import EXPANSIONS
 
 FORMAT = "dekpca-node-model"
 VERSION = 6
@@ -71,7 +72,7 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
         "centering": model.centering,
         "kernel": {
             "name": kernel.label,
-            "callable": not isinstance(kernel.name, str),
+            "callable": isinstance(kernel, FunctionKernel),
             "gamma": kernel.gamma,
             "degree": kernel.degree,
             "coef0": kernel.coef0,
@@ -252,20 +253,18 @@ def _model(
 
 def _kernel(header: Mapping[str, Any], given: Any, params: Mapping[str, Any] | None) -> Kernel:
     settings = _typed(header, "kernel", dict)
-    name: Any = _text(settings, "name")
-    if _typed(settings, "callable", bool):
-        if not callable(given):
-            raise ModelFileError(f"its kernel is the Python function {name}, which a file cannot hold; pass kernel=")
-        name = given
-    elif name not in KERNELS:
+    name, function = _text(settings, "name"), _typed(settings, "callable", bool)
+    if function and not callable(given):
+        raise ModelFileError(f"its kernel is the Python function {name}, which a file cannot hold; pass kernel=")
+    if not function and name not in KERNELS:
         raise ModelFileError(f"unknown kernel {name!r}; known are {', '.join(sorted(KERNELS))}")
-    numbers = {key: _number(settings, key) for key in ("gamma", "degree", "coef0")}
+    numbers: dict[str, Any] = {key: _number(settings, key) for key in ("gamma", "degree", "coef0")}
     if numbers["gamma"] <= 0 or numbers["degree"] < 0:
         raise ModelFileError(f"gamma={numbers['gamma']} and degree={numbers['degree']}")
-    degree = settings["degree"]  # an integer stays one
-    return Kernel(
-        name, numbers["gamma"], degree, numbers["coef0"], dict(params or {}), _typed(settings, "normalize", bool)
-    )
+    normalize = _typed(settings, "normalize", bool)
+    if function:
+        return make_kernel(given, **numbers, kernel_params=params, normalize=normalize)
+    return make_kernel(name, **numbers, normalize=normalize)
 
 
 def _function(name: str, arrays: Mapping[str, np.ndarray], contents: Sequence[Held], fourier: bool) -> Function:

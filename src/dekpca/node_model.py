@@ -19,24 +19,24 @@ import array_api_compat as aac
 import numpy as np
 
 from .accuracy import Accuracy
-from .answer import Answer
-from .choices import RANDOM_FEATURES
-from .columns import Features, Samples, check_same_names
-from .core.centering import Columns, filled
-from .core.chunks import by_nodes, threads
-from .core.landmarks import RandomFeatures, RowKernel
-from .core.spectrum import transposed
-from .kernels import Kernel
-from .options import Options
+from .answer import Answer, Terms
+from .arrays import transposed
+from .chunks import by_nodes, threads
+from .data.checks import check_finite
+from .data.columns import Features, Samples, check_same_names
+from .kernels import Kernel, Rbf
+from .landmarks import RandomFeatures, row_kernel
 from .privacy.ledger import Ledger
-from .samples import first_bad_row
+from .scaling import Columns, filled
 from .solvers.sums.clusters import LEAST_CLUSTER
 
 Array = Any
 
 log = logging.getLogger("dekpca")
 
-EXPANSIONS = ("neighborhood", "node", "landmarks")
+RIDGE = (
+    1e-3  # of pre-images, relative to the number of points: the largest eigenvalue that their kernel matrix may have
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Function:
 
     def basis(self, kernel: Kernel, points: Array) -> Callable[[Array], Array]:
         """The basis functions of one set of points, as a function of rows."""
-        return partial(kernel.features, frequencies=points) if self.fourier else RowKernel(kernel, points)
+        return partial(kernel.features, frequencies=points) if self.fourier else row_kernel(kernel, points)
 
 
 def in_chunks(f: Callable[[Array], Array], X: Array, width: int) -> Array:
@@ -215,12 +215,12 @@ class NodeModel:
             if samples.names != names and not self._told_order:
                 self._told_order = True
                 log.info(f"{who}: X has the columns in another order than the fit; they are taken by name")
-        X = self._checked(samples.X, "X", self.n_features_in_, like, allow_nan=self.fill is not None)
+        X = self._checked(samples.X, "X", self.n_features_in_, like, samples.names, self.fill is not None)
         X = self.features.arrange(Samples(X, samples.names), who, "the fit")
         X = X if self.fill is None else filled(X, self.fill)
         return X if self.columns is None else self.columns.standardized(X)
 
-    def inverse_transform(self, Z: Array, alpha: float = 0.1, expansion: str | None = None) -> Array:
+    def inverse_transform(self, Z: Array, alpha: float | None = None, expansion: str | None = None) -> Array:
         """Points (rows, n_features) that have about these component values: pre-images, learned from the points the model holds.
 
         Kernel ridge regression from component values to points, as scikit-learn's KernelPCA does, with an rbf kernel whose width is set by
@@ -231,8 +231,8 @@ class NodeModel:
         ----------
         Z : array (rows, n_components)
             Component values, as from `transform`.
-        alpha : float, default=0.1
-            Ridge: larger is smoother; raise it for noisy points.
+        alpha : float, default=None
+            Ridge: larger is smoother. None: a thousandth of the number of points, which suits rows with noise; a tenth of that is better without.
 
         Examples
         --------
@@ -248,7 +248,9 @@ class NodeModel:
             raise ValueError(
                 f"node {self.name}: random features hold no points to learn pre-images from; fit with another kind of landmarks"
             )
-        if not isinstance(alpha, Real) or not 0 < alpha < np.inf:
+        if alpha is None:
+            alpha = RIDGE * sum(p.shape[0] for p in function.points)
+        if not isinstance(alpha, Real) or not 0 < float(alpha) < np.inf:
             raise ValueError(f"node {self.name}: alpha={alpha!r}; a ridge is a number above 0")
         Z = self._checked(Z, "Z", self.n_components, function.offset)
         key = (self.expansion if expansion is None else expansion, float(alpha))
@@ -263,7 +265,15 @@ class NodeModel:
         X = self._preimages[key](Z)
         return self.features.from_sorted(X if self.columns is None else self.columns.restored(X))
 
-    def _checked(self, X: Array, what: str, width: int, like: Array, allow_nan: bool = False) -> Array:
+    def _checked(
+        self,
+        X: Array,
+        what: str,
+        width: int,
+        like: Array,
+        names: tuple[str, ...] | None = None,
+        allow_nan: bool = False,
+    ) -> Array:
         """Rows of numbers in the library and dtype of the model."""
         if not aac.is_array_api_obj(X):  # lists, data frames
             X = np.asarray(X, dtype=np.float64)
@@ -276,9 +286,7 @@ class NodeModel:
             raise ValueError(
                 f"node {self.name}: {what} is of {type(X).__module__}, the model of {type(like).__module__}; use one library"
             )
-        row = first_bad_row(X, allow_nan)
-        if row is not None:
-            raise ValueError(f"node {self.name}: {what} has NaN or infinity in row {row}; remove or impute such rows")
+        check_finite(Samples(X, names), f"node {self.name}, {what}", "mean" if allow_nan else None)
         return xp.astype(X, like.dtype, copy=False)
 
     def function(self, expansion: str | None = None) -> Function:
@@ -331,7 +339,7 @@ class Preimages:
     def learn(cls, values: Array, points: Array, alpha: float) -> Preimages:
         xp = aac.array_namespace(values)
         spread = float(xp.sum(xp.var(values, axis=0)))
-        kernel = Kernel("rbf", gamma=1.0 / spread if spread > 0 else 1.0)
+        kernel = Rbf(gamma=1.0 / spread if spread > 0 else 1.0)
         ridge = alpha * xp.eye(values.shape[0], dtype=values.dtype, device=aac.device(values))
         mean = xp.mean(points, axis=0)
         return cls(values, kernel, xp.linalg.solve(kernel.gram(values, values) + ridge, points - mean), mean)
@@ -346,18 +354,16 @@ class NodeModels(Sequence[NodeModel]):
     def __init__(
         self,
         answers: Sequence[Answer],
-        expansion: str,
-        options: Options,
+        share_rows: bool,
         features: Features,
         ledger: Ledger | None = None,
     ):
         self._ledger = ledger
-        self._answers = list(answers)
+        self._network = answers[0].site.network
         self._features = features
-        self._expansion = expansion
-        self._options = options
-        self._home = {int(j): (i, b) for i, answer in enumerate(answers) for b, j in enumerate(answer.block.nodes)}
-        self._numbers = sorted(self._home)
+        self._share_rows = share_rows
+        self._answers = {int(j): answer for answer in answers for j in answer.site.nodes}
+        self._numbers = sorted(self._answers)
         self._made: dict[int, NodeModel] = {}
 
     def __len__(self) -> int:
@@ -366,7 +372,7 @@ class NodeModels(Sequence[NodeModel]):
     @property
     def names(self) -> list[str]:
         """Of the nodes, in the order of the models."""
-        return [self._answers[0].block.network.names[j] for j in self._numbers]
+        return [self._network.names[j] for j in self._numbers]
 
     @overload
     def __getitem__(self, index: int | str) -> NodeModel: ...
@@ -376,11 +382,10 @@ class NodeModels(Sequence[NodeModel]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if isinstance(index, str):
-            index = self._numbers.index(self._answers[0].block.network.number[index])
+            index = self._numbers.index(self._network.number[index])
         node = self._numbers[index]
         if node not in self._made:
-            i, b = self._home[node]
-            self._made[node] = _make(self._answers[i], b, self._expansion, self._options, self._features)
+            self._made[node] = _make(self._answers[node], node, self._share_rows, self._features)
             self._made[node].privacy_ = self._ledger
         return self._made[node]
 
@@ -397,49 +402,29 @@ LANDMARKS = {
     "synthetic": "landmarks (drawn from noisy sums, nobody's rows)",
     "points": "landmarks (points given to all nodes)",
     "earlier": "landmarks (of the earlier run that was resumed)",
-    RANDOM_FEATURES: "frequencies (drawn from a seed)",
 }
 
 
-def _make(answer: Answer, b: int, expansion: str, options: Options, features: Features) -> NodeModel:
+def _make(answer: Answer, node: int, share_rows: bool, features: Features) -> NodeModel:
     """Fold landmark coordinates and means of one node's functions into coefficients and offsets."""
-    block, centering = answer.block, options.centering
-    size = int(block.own_sizes[b])
-    own = block.samples[0, :0, :] if block.flat else block.samples[b, :size, :]  # needed for centering="local" only
-    m = 0 if answer.marks is None else answer.marks.size
-    w = answer.w[b, ...]
-    functions: dict[str, Function] = {}
-    sets: list[tuple[str, bool]] = []
-    noise = " with noise" if options.exchange_noise and len(block.network) > 1 else ""
-    if m:
-        functions["landmarks"] = _fold(answer, centering, own, w[:m, :], [], [])
-    if answer.sites is not None and answer.z is not None and expansion != "landmarks":
-        sites = answer.sites
-        rows = block.near_sizes[b]
-        points = [sites.pools[sites.pool[b, s]][int(sites.row[b, s]), : int(rows[s]), :] for s in range(block.n_slots)]
-        functions["node"] = _fold(answer, centering, own, w[:m, :], points[:1], [w[m : m + size, :]])
-        if expansion == "neighborhood":
-            coefficients = [answer.z.near[b, s, : int(rows[s]), :] for s in range(block.n_slots)]
-            functions["neighborhood"] = _fold(answer, centering, own, answer.z.shared[b, ...], points, coefficients)
-        names = [block.network.names[j] for j in block.slots[b]]
-        sets += [(f"samples of node {name}{noise}", True) for name in names]
-    held = expansion if expansion in functions else "landmarks"
-    beside = functions[held].points[1 if m else 0 :]
-    contents = _held_landmarks(answer, options.share_rows) if m else []
-    # a node's own expansion stops after itself
-    contents += [Held(int(p.shape[0]), what, samples) for p, (what, samples) in zip(beside, sets, strict=False)]
+    expansions = answer.expansions(node)
+    functions = {name: _fold(answer, terms) for name, terms in expansions.items()}
+    *_, (expansion, largest) = expansions.items()
+    contents = [] if answer.marks is None else _held_landmarks(answer, share_rows)
+    contents += [Held(int(p.shape[0]), owner, True) for p, owner in zip(largest.points, largest.owners, strict=True)]
+    centering = "local" if largest.centre is not None else "global" if answer.mean is not None else None
     return NodeModel(
-        block.names[b], answer.kernel, functions, held, answer.eigenvalues, centering, contents, answer.known.columns, features,
-        answer.known.fill, accuracy=answer.accuracy,
+        answer.site.network.names[node], answer.kernel, functions, expansion, answer.eigenvalues, centering, contents, answer.columns, features,
+        answer.fill, accuracy=answer.accuracy,
     )  # fmt: skip
 
 
 def _held_landmarks(answer: Answer, share_rows: bool) -> list[Held]:
     """The landmarks by kind; consecutive ones of a kind together. Those of an earlier run may be rows, if rows may leave their nodes."""
     if isinstance(answer.marks, RandomFeatures):
-        return [Held(answer.marks.size // 2, LANDMARKS[RANDOM_FEATURES], False)]
+        return [Held(answer.marks.size // 2, "frequencies (drawn from a seed)", False)]
     found: list[Held] = []
-    for kind, count in answer.known.kinds:
+    for kind, count in answer.kinds:
         what = LANDMARKS[kind]
         if found and found[-1].what == what:
             found[-1] = replace(found[-1], rows=found[-1].rows + count)
@@ -448,26 +433,21 @@ def _held_landmarks(answer: Answer, share_rows: bool) -> list[Held]:
     return found
 
 
-def _fold(
-    answer: Answer, centering: str | None, own: Array, shared: Array, points: list[Array], coefficients: list[Array]
-) -> Function:
-    xp = aac.array_namespace(own)
-    if centering == "local":  # every set of samples is centred by its own mean
+def _fold(answer: Answer, terms: Terms) -> Function:
+    marks, shared, points, coefficients = answer.marks, terms.shared, list(terms.points), list(terms.coefficients)
+    xp = aac.array_namespace(shared)
+    if terms.centre is not None:  # every set of samples is centred by its own mean
         coefficients = [c - xp.mean(c, axis=0, keepdims=True) for c in coefficients]
-    offset = xp.zeros((answer.eigenvalues.shape[0],), dtype=own.dtype, device=aac.device(own))
-    marks = answer.marks
-    if marks is not None and answer.known.mean is not None:
-        offset = (
-            answer.known.mean @ shared
-        )  # the mean is in the span of the landmarks, so only the shared part of a function contributes
+    offset = xp.zeros(answer.eigenvalues.shape, dtype=shared.dtype, device=aac.device(shared))
+    if answer.mean is not None and terms.centre is None:
+        offset = answer.mean @ shared  # the mean is in the span of the landmarks: the other terms do not contribute
     if isinstance(marks, RandomFeatures):
-        function = Function((marks.frequencies,), (shared,), offset, fourier=True)
-    else:
-        if marks is not None:
-            for p, c in zip(points, coefficients, strict=True):
-                shared = shared - transposed(marks.coordinates(answer.kernel, p)) @ c
-            points, coefficients = [marks.points, *points], [marks.root @ shared, *coefficients]
-        function = Function(tuple(points), tuple(coefficients), offset)
-    if centering == "local":  # a new point is centred by the mean of this node
-        return replace(function, offset=xp.mean(function(answer.kernel, own), axis=0))
+        return Function((marks.frequencies,), (shared,), offset, fourier=True)
+    if marks is not None:
+        for p, c in zip(points, coefficients, strict=True):
+            shared = shared - transposed(marks.coordinates(answer.kernel, p)) @ c
+        points, coefficients = [marks.points, *points], [marks.root @ shared, *coefficients]
+    function = Function(tuple(points), tuple(coefficients), offset)
+    if terms.centre is not None:  # a new point is centred by the mean of this node
+        return replace(function, offset=xp.mean(function(answer.kernel, terms.centre), axis=0))
     return function

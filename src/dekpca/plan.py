@@ -1,36 +1,33 @@
 """Plan and Outcome: the interface between the caller of a fit and the engine that runs it.
 
-    plan = plan_parts(parameters, parts)      validate, deal, settle
-    outcome = engine.run(plan, observer)      run
+    plan = plan_parts(parameters, parts)      check, deal, settle
+    outcome = engine.run(plan, watch)         run
 
-An engine is a function `run(plan, observer=None) -> Outcome`.
+An engine is a function `run(plan, watch=None) -> Outcome`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
-import array_api_compat as aac
 import numpy as np
 
 from .answer import Answer
-from .block import Block, make_blocks, part_sizes
-from .columns import Features, Samples, check_all_named
-from .deal import make_network, named_network
-from .memory import parse_size
-from .messages import Checkpoint
+from .data.checks import check_parts, placed
+from .data.columns import Features
+from .data.owners import list_parts, make_network, named_network
+from .memory import fitting, parse_size
+from .messages import Iteration
 from .network import Network
-from .options import Options, Settings, settle
-from .parameters import Parameters
-from .samples import check_alike, check_part, placed
+from .parameters import Parameters, check, seed_of, settings_of
+from .settings import Options, Settings, settle
+from .site import Site, apart, make_site, part_sizes
 
 Array = Any
-Observer = Callable[[list[Block], list[Checkpoint]], None]  # called with every checkpoint
+Watch = Callable[[Iteration], None]  # told of every iteration
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +40,6 @@ class Plan:
     options: Options
     nodes: np.ndarray  # their numbers
     features: Features  # the columns, in the user's order
-    memory_limit: int | None = None  # bytes in addition to the data
-    resume: Any = None  # (known, state) of each block, from a checkpoint; None: from the start
-    checkpoint: Path | None = (
-        None  # folder for checkpoints; the run resumes from one if it exists (engines/checkpoints.py)
-    )
 
     @classmethod
     def of(cls, parts: Sequence[Array], network: Network, options: Options, **more: Any) -> Plan:
@@ -60,45 +52,73 @@ class Plan:
         at = {int(j): i for i, j in enumerate(self.nodes)}
         return replace(self, parts=[self.parts[at[j]] for j in nodes], nodes=np.asarray(nodes))
 
-    def blocks(self, apart: bool = False) -> list[Block]:
-        """`apart`: a block for each node."""
-        return make_blocks(self.parts, self.network, self.nodes.tolist(), self.sizes, apart)
+    def site(self) -> Site:
+        """All nodes of this process together."""
+        return make_site(self.parts, self.network, self.nodes.tolist(), self.sizes)
+
+    def sites(self) -> list[Site]:
+        """A site for each node, where terms of sums leave the nodes one by one, as between owners; else one."""
+        if self.options.sealed or self.options.owners_apart:
+            return apart(self.parts, self.network, self.nodes.tolist(), self.sizes)
+        return [self.site()]
 
 
 @dataclass
 class Traffic:
     """Traffic of each node to its neighbors, in any process, by phase: (J,) messages and bytes; and bytes along each edge."""
 
-    edges: np.ndarray  # (E, 2) the network's directed edges
-    n_nodes: int
+    network: Network
     messages: dict[str, np.ndarray] = field(default_factory=dict)
     bytes: dict[str, np.ndarray] = field(default_factory=dict)
-    edge_bytes: np.ndarray = field(init=False)  # (E,) of all phases
+    edge_bytes: np.ndarray = field(init=False)  # (E,) of all phases, along the network's directed edges
 
     def __post_init__(self) -> None:
-        self.edge_bytes = np.zeros(len(self.edges), dtype=np.int64)
+        self.edge_bytes = np.zeros(len(self.network.directed_edges), dtype=np.int64)
 
-    def add(self, kind: str, edges: np.ndarray, sizes: np.ndarray) -> None:
-        """Count one message along each of these edges (distinct numbers); `sizes` are bytes."""
-        if kind not in self.messages:
-            self.messages[kind] = np.zeros(self.n_nodes, dtype=np.int64)
-            self.bytes[kind] = np.zeros(self.n_nodes, dtype=np.int64)
-        senders = self.edges[edges, 0]
-        self.messages[kind] += np.bincount(senders, minlength=self.n_nodes)
-        self.bytes[kind] += np.bincount(senders, sizes, self.n_nodes).astype(np.int64)  # exact below 2^53 bytes
-        self.edge_bytes[edges] += sizes
+    @cached_property
+    def _number(self) -> dict[tuple[int, int], int]:
+        return {edge: i for i, edge in enumerate(map(tuple, self.network.directed_edges.tolist()))}
+
+    @cached_property
+    def _tree(self) -> tuple[np.ndarray, np.ndarray]:
+        """The edges from each node but the root to its parent, and back."""
+        parents = self.network.parents.tolist()
+        up = [(j, parent) for j, parent in enumerate(parents) if parent >= 0]
+        return np.array([self._number[e] for e in up], dtype=int), np.array(
+            [self._number[b, a] for a, b in up], dtype=int
+        )
+
+    def add_messages(self, kind: str, messages: Mapping[tuple[int, int], np.ndarray]) -> None:
+        """Count one message along each of these edges."""
+        self._add(
+            kind, np.array([self._number[edge] for edge in messages], dtype=int), [x.nbytes for x in messages.values()]
+        )
+
+    def add_sum(self, kind: str, up: int, down: int, nodes: np.ndarray) -> None:
+        """Count what these nodes send in a sum along the tree: `up` bytes to the parent, `down` bytes back to each child."""
+        senders = self.network.directed_edges[:, 0]
+        for edges, size in zip(self._tree, (up, down), strict=True):
+            mine = edges[np.isin(senders[edges], nodes)] if size else edges[:0]
+            self._add(kind, mine, np.full(len(mine), size))
+
+    def _add(self, kind: str, edges: np.ndarray, sizes: Any) -> None:
+        count, senders = len(self.network), self.network.directed_edges[edges, 0]
+        for totals, more in ((self.messages, None), (self.bytes, sizes)):
+            found = np.bincount(senders, more, count).astype(np.int64)  # exact below 2^53 bytes
+            totals[kind] = totals[kind] + found if kind in totals else found
+        self.edge_bytes[edges] += np.asarray(sizes, dtype=np.int64)
 
 
 @dataclass
 class Outcome:
-    """The answers of the blocks, the traffic, and the times."""
+    """The answers of the sites, the traffic, and the times."""
 
     answers: list[Answer]
     traffic: Traffic
     seconds: dict[str, float] = field(default_factory=dict)  # by part of the program
 
 
-Engine = Callable[[Plan, Observer | None], Outcome]
+Engine = Callable[[Plan, Watch | None], Outcome]
 
 
 # ---------------------------------------------------------------------- from parameters and data
@@ -114,23 +134,20 @@ def make_plan(
     """A plan for checked samples. `parts` are those of `nodes`, `sizes` the rows of every node (default: all nodes are here)."""
     if nodes is None or sizes is None:
         nodes, sizes = range(len(parts)), part_sizes(parts)
-    options = settle(settings, network, sizes)
-    if parameters.expansion == "landmarks" and not options.n_landmarks:
-        why = "on a network of one node" if len(network) == 1 else "with landmarks=0"
-        raise ValueError(
-            f"expansion='landmarks' {why}: there are no landmarks to expand in; use solver='landmarks', or expansion='node'"
-        )
+    plan = Plan(network, np.asarray(sizes), parts, settle(settings, network, sizes), np.asarray(nodes), features)
     limit = parse_size(parameters.memory_limit)
-    return Plan(network, np.asarray(sizes), parts, options, np.asarray(nodes), features, limit)
+    return (
+        plan if limit is None else replace(plan, options=fitting(plan.site(), plan.options, limit, parameters.copy_X))
+    )
 
 
 def plan_parts(parameters: Parameters, parts: Sequence[Array] | Mapping[Any, Array]) -> Plan:
     """A plan for data that is already split, all of it in this process."""
-    parameters.check()
-    refuse_one_array(parts)
+    check(parameters)
+    parts = list_parts(parts)
     if len(parts) == 0:
         raise ValueError("fit_parts needs at least one part")
-    seed = parameters.seed()
+    seed = seed_of(parameters)
     if isinstance(parts, Mapping):
         named = {str(name): part for name, part in parts.items()}
         network = named_network(parameters.network, list(named), seed)
@@ -139,37 +156,6 @@ def plan_parts(parameters: Parameters, parts: Sequence[Array] | Mapping[Any, Arr
         network = make_network(parameters.network, len(parts), seed)
     if len(network) != len(parts):
         raise ValueError(f"{len(parts)} parts for a network of {len(network)} nodes; give one part for each node")
-    features, checked = check_parts(parameters, parts, network.names)
+    features, checked = check_parts(parts, network.names, parameters.dtype, parameters.missing)
     checked = [placed(part, parameters.device) for part in checked]
-    return make_plan(parameters, parameters.settings(features, seed), network, checked, features)
-
-
-def with_checkpoint(plan: Plan, parameters: Parameters, folder: str | os.PathLike[str] | None) -> Plan:
-    """The same plan with a folder for checkpoints, if one is given."""
-    if folder is None:
-        return plan
-    if not isinstance(parameters.random_state, Integral):
-        raise ValueError(
-            f"checkpoint= with random_state={parameters.random_state!r}: the next start would draw other numbers; give an integer"
-        )
-    return replace(plan, checkpoint=Path(folder).absolute())
-
-
-def check_parts(parameters: Parameters, parts: Sequence[Array], names: Sequence[str]) -> tuple[Features, list[Array]]:
-    """The columns of the samples of nodes with these names; and the samples as matrices of numbers, columns in internal order."""
-    owners = [f"node {name}" for name in names]
-    given = [Samples.of(part, owner) for part, owner in zip(parts, owners, strict=True)]
-    given = [
-        Samples(check_part(samples.X, owner, parameters.float_types, parameters.dtype), samples.names)
-        for samples, owner in zip(given, owners, strict=True)
-    ]
-    check_all_named(given, owners)
-    check_alike([samples.X for samples in given], names, parameters.allow_nan)
-    features = Features(int(given[0].X.shape[1]), given[0].names)
-    return features, [features.arrange(samples, owner, owners[0]) for samples, owner in zip(given, owners, strict=True)]
-
-
-def refuse_one_array(parts: Any) -> None:
-    """Refuse one array: parts are a sequence or a mapping of arrays."""
-    if aac.is_array_api_obj(parts):
-        raise ValueError("fit_parts takes one array for each node, but got one array; use fit(X)")
+    return make_plan(parameters, settings_of(parameters, features, seed), network, checked, features)

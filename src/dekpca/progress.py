@@ -1,45 +1,38 @@
-"""Progress of a fit for people: a bar on a terminal, silence elsewhere."""
+"""Progress of a fit for people: lines of the logger "dekpca", which `verbose` shows on standard error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import numpy as np
+from .messages import Iteration
 
-from .core.spectrum import to_numpy
-from .options import Options
+log = logging.getLogger("dekpca")
+
+EVERY = 5  # iterations
+
+
+def say(about: Iteration) -> None:
+    """Report an iteration now and then."""
+    if about.number and about.number % EVERY == 0:
+        which = "" if about.component is None else f"component {about.component}, "
+        log.info("%siteration %d of at most %d, residual %.1e", which, about.number, about.most, about.residual)
 
 
 @contextmanager
-def watch(shown: bool, n_nodes: int, options: Options) -> Iterator[Callable[..., None] | None]:
-    """An observer for an engine that draws the progress of the iterations on standard error."""
-    iterates = options.random_features or (options.solver == "projection" and n_nodes > 1)
-    if not shown or not iterates:
-        yield None
+def shown(verbose: bool) -> Iterator[None]:
+    """Show the lines of the logger on standard error, if asked."""
+    if not verbose:
+        yield
         return
-    from rich.console import Console  # only where something is shown: it is slow to import
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True, emoji=False)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(f"{n_nodes} nodes, iteration", total=options.max_iter, note="setting up")
-        sequential = options.update == "paper" and options.n_components > 1
-
-        def observe(blocks: list[Any], checkpoints: list[Any]) -> None:
-            state = checkpoints[0].state
-            recorded = [c.state.history["residual"] for c in checkpoints]
-            if sequential:
-                bar.update(task, description=f"{n_nodes} nodes, component {len(state.finished) + 1}, iteration")
-            note = f"residual {max(float(np.max(to_numpy(r[-1]))) for r in recorded):.1e}" if recorded[0] else ""
-            bar.update(task, completed=state.iteration, note=note)
-
-        yield observe
+    handler, before = logging.StreamHandler(sys.stderr), log.level
+    handler.setFormatter(logging.Formatter("dekpca: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(min(logging.INFO, before) if before else logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)

@@ -13,15 +13,13 @@ from sklearn.exceptions import ConvergenceWarning
 from . import progress
 from .accuracy import Accuracy
 from .answer import Answer
-from .choices import RANDOM_FEATURES
-from .core.centering import BadColumn
-from .core.spectrum import to_numpy
+from .arrays import to_numpy
 from .network import Network, listing
 from .node_model import NodeModels
 from .parameters import Parameters
 from .plan import Engine, Outcome, Plan
 from .privacy.ledger import Entry, Ledger
-from .private_solver import planned
+from .scaling import BadColumn
 
 SEEN = 1e-6  # of the variance: components that leave less of it are all that the rows have
 FLAT = 0.01  # a first component that explains less causes a warning
@@ -42,19 +40,18 @@ def run_plan(
     fit: str = "",
     before: Mapping[str, tuple[Entry, ...]] | None = None,
 ) -> Result:
-    """Run a plan on an engine. The process that hosts the first node shows progress, if requested.
+    """Run a plan on an engine. The process that hosts the root shows progress, if requested.
 
     `fit`: the id of a private fit that may have been interrupted; the ledger counts it once. `before`: the releases of the same fit before nodes
     were lost, by id.
     """
-    shown = bool(parameters.verbose) and 0 in plan.nodes
-    ledger = None
-    if plan.options.privacy is not None:  # counted as spent before any computation or message
-        releases = planned(plan.options, plan.features.count, len(plan.network))
-        ledger = plan.options.privacy.spend(releases, fit, before or {})
+    speaks, privacy, ledger = plan.network.root in plan.nodes, plan.options.privacy, None
+    if privacy is not None:  # counted as spent before any computation or message
+        releases = plan.options.private_options().releases(plan.features.count, len(plan.network))
+        ledger = privacy.spend(releases, fit, before or {})
     try:
-        with progress.watch(shown, len(plan.network), plan.options) as observer:
-            outcome = engine(plan, observer)
+        with progress.shown(bool(parameters.verbose) and speaks):
+            outcome = engine(plan, progress.say if speaks else None)
     except BadColumn as error:
         raise ValueError(f"{plan.features.describe(error.column)} {error.text}") from error
     return Result(plan, outcome, parameters, ledger)
@@ -80,7 +77,7 @@ class Result:
 
     @property
     def explained_variance_ratio(self) -> Any:
-        trace = float(self._first.trace)
+        trace = self._first.trace
         return self.eigenvalues / trace if trace > 0 else self.eigenvalues * 0
 
     @property
@@ -134,8 +131,7 @@ class Result:
 
     @cached_property
     def node_models(self) -> NodeModels:
-        expansion, plan = self.parameters.expansion, self.plan
-        return NodeModels(self.outcome.answers, expansion, plan.options, plan.features, self.ledger)
+        return NodeModels(self.outcome.answers, self.plan.options.share_rows, self.plan.features, self.ledger)
 
     @cached_property
     def history(self) -> dict[str, Any]:
@@ -151,7 +147,7 @@ class Result:
         """Warnings for the caller: convergence, accuracy of the answer, width of the kernel."""
         found: list[Warning] = []
         if not self._first.converged:
-            found.append(ConvergenceWarning(self._not_converged(self._first.runs)))
+            found.append(ConvergenceWarning(self._not_converged()))
         if self.missing_components:
             found.append(ConvergenceWarning(self._zero()))
         if (
@@ -166,28 +162,31 @@ class Result:
             found.append(NarrowKernelWarning(self._too_narrow()))
         return found
 
-    def _not_converged(self, runs: list[tuple[str, int]]) -> str:
+    def _not_converged(self) -> str:
         """What did not converge, by how much, and what to try."""
-        given, history = self.parameters, self.history
+        runs, history, asked = self._first.runs, self.history, self.plan.options.projection
         failed = next(i for i, (verdict, _) in enumerate(runs) if verdict != "converged")
         verdict, iterations = runs[failed]
         last = sum(n for _, n in runs[: failed + 1]) - 1
         which = f"component {failed + 1}: " if len(runs) > 1 else ""
+        tol = self.parameters.tol if asked is None else asked.tol
         state = f"relative residual {history['residual'][last]:.2g}"
-        if len(history["since_check"]):
+        if asked is not None:
             node = self.node_models.names[int(np.argmax(history["residual_by_node"][last]))]
             state += f" (node {node}), change {history['since_check'][last]:.2g} since the check before"
-        state += f", where tol={given.tol:g} allows {given.tol**0.5:.2g}"
+        state += f", where tol={tol:g} allows {tol**0.5:.2g}"
         if verdict == "interrupted":
             return f"{which}interrupted after {iterations} iterations; the last iterate is kept: {state}"
         if verdict == "diverged":
             message = f"{which}diverged before iteration {iterations}; the iterate of the last good check is kept; use rho='auto'"
-            return message + (" and update='proximal'" if given.update == "paper" else "")
+            return message + (" and update='proximal'" if asked is not None and asked.update == "paper" else "")
         message = f"{which}not converged after {iterations} iterations: {state}; the last iterate is kept; "
-        if given.update == "paper":
+        if asked is None:
+            return message + "raise tol, or use landmarks='auto'"
+        if asked.update == "paper":
             return message + "use update='proximal': the paper's can diverge"
-        message += "raise max_iter or tol" + ("" if given.rho == "auto" else ", or use rho='auto'")
-        if given.n_oversamples != "auto":
+        message += "raise max_iter or tol of Projection" + ("" if asked.rho == "auto" else ", or use rho='auto'")
+        if asked.n_oversamples != "auto":
             message += ", or raise n_oversamples, in case eigenvalues lie close"
         return message
 
@@ -201,8 +200,8 @@ class Result:
         )
         if options.privacy is not None:
             message += f", with epsilon={options.privacy.epsilon:g} and rank {options.privacy.rank}; `dekpca privacy` plans with more rows or others"
-        elif options.solver == "projection":
-            message += f", with {m} landmarks; use solver='auto', or more landmarks"
+        elif options.projection is not None:
+            message += f", with {m} landmarks; use solver='auto', or more landmarks (Projection(n_landmarks=...))"
         elif not options.grow:
             message += f", with {m} landmarks; use landmarks='auto', or more of them"
         elif m >= options.max_landmarks:
@@ -215,7 +214,7 @@ class Result:
             message += f", with {m} landmarks; where the rest is, no clusters of enough rows are left; raise tol"
         if options.grow and not options.share_rows and self.plan.sizes.sum() > m:
             message += ", or use share_rows=True, if rows may leave their nodes"
-        if given.kernel in ("rbf", "laplacian"):
+        if self._first.kernel.is_stationary:
             message += ", or lower gamma: a wider kernel needs fewer landmarks"
         return message + (f". {self._mixed(estimate)}" if estimate.mixed else "")
 
@@ -250,9 +249,11 @@ class Result:
     @property
     def _narrow(self) -> bool:
         """Whether each row is similar only to itself, so that components explain almost no variance."""
-        given = self.parameters
-        unsure = given.update == "paper" or (given.source.kind == RANDOM_FEATURES and not self.converged)
-        return 0 < self._share < FLAT and given.kernel in ("rbf", "laplacian") and not unsure
+        asked = self.plan.options.projection
+        unsure = (asked is not None and asked.update == "paper") or (
+            self.plan.options.random_features and not self.converged
+        )
+        return 0 < self._share < FLAT and self._first.kernel.is_stationary and not unsure
 
     @property
     def _share(self) -> float:
@@ -279,21 +280,21 @@ def _best_informed(network: Network, sizes: np.ndarray, nodes: np.ndarray) -> in
 def _history(outcome: Outcome) -> dict[str, Any]:
     """The records of all nodes together, which no single node has."""
     answers: Sequence[Answer] = outcome.answers
-    nodes = np.concatenate([answer.block.nodes for answer in answers])
+    nodes = np.concatenate([answer.site.nodes for answer in answers])
     traffic = outcome.traffic
     history: dict[str, Any] = {"messages": traffic.messages, "bytes": traffic.bytes, "seconds": outcome.seconds}
-    history |= {"edges": traffic.edges, "edge_bytes": traffic.edge_bytes}
+    history |= {"edges": traffic.network.directed_edges, "edge_bytes": traffic.edge_bytes}
     for name in ("residual", "change", "since_check", "objective", "lagrangian"):
         if name not in answers[0].history:
             if name != "lagrangian":  # no iterations were needed
                 history[name] = np.empty(0)
             continue
-        rows = np.concatenate([to_numpy(answer.history[name]) for answer in answers], axis=1)
+        rows = np.concatenate([answer.history[name] for answer in answers], axis=1)
         by_node = rows[:, np.argsort(nodes)]
         history[name] = by_node.sum(axis=1) if name in ("objective", "lagrangian") else by_node.max(axis=1)
         if name == "residual":
             history["residual_by_node"] = by_node
-    stages = answers[0].known.stages
+    stages = answers[0].stages
     history["landmarks"] = np.array([m for m, *_ in stages], dtype=np.int64)
     history["error"], history["bound"] = (np.array([stage[i] for stage in stages]) for i in (1, 2))
     return history

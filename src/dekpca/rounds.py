@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from .block import Block
-from .messages import Reduce
+from .messages import Sum
 from .privacy.fixed_point import OutOfBounds
+from .site import Site
 
 Arrays = dict[str, np.ndarray]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -129,40 +129,40 @@ class Sizes(Round):
         return {name: np.array([2.0 ** (place - EXPONENTS // 2)]) for name, place in largest.items()}
 
 
-def run_rounds(block: Block, solver: Solver, transcript: Transcript) -> Generator[Reduce, Any, Any]:
-    """Run a solver's rounds as network sums, sealed if the block has a sealer, and note what was told. To be used with `yield from`."""
+def run_rounds(site: Site, solver: Solver, transcript: Transcript) -> Generator[Sum, Any, Any]:
+    """Run a solver's rounds as network sums, sealed if the site has a sealer, and note what was told. To be used with `yield from`."""
     reply: Any = None
     while True:
         try:
             round_ = solver.send(reply)
         except StopIteration as end:
             return end.value
-        reply = yield from _run_round(block, round_)
+        reply = yield from _run_round(site, round_)
         transcript.told.append(reply)
 
 
-def _run_round(block: Block, round_: Round) -> Generator[Reduce, Any, Arrays]:
-    shapes, sealer, kind = dict(round_.told()), block.sealer, round_.kind
-    term = round_.term()
+def _run_round(site: Site, round_: Round) -> Generator[Sum, Any, Arrays]:
+    shapes, kind, term = dict(round_.told()), round_.kind, round_.term()
+    sealer = site.sealer if term else None  # a round without terms tells what the root has
     sizes = {name: value.shape for name, value in term.items()}
     value = _flat(term)
     bound = None
     if sealer is not None:
         found = round_.bounds()
         if found is None or not all(np.isfinite(bound).all() for bound in found.values()):
-            sizes_told = yield from _run_round(block, Sizes(term, sealer.n_nodes))
+            sizes_told = yield from _run_round(site, Sizes(term, sealer.n_nodes))
             found = {name: sealer.n_nodes * value for name, value in sizes_told.items()}
         bound = _flat(
             {name: np.broadcast_to(np.maximum(found[name], LEAST_BOUND), shape) for name, shape in sizes.items()}
         )
         value = sealer.seal(kind, value, bound)
 
-    def finish(total: Any) -> np.ndarray:
-        total = np.asarray(total) if sealer is None else sealer.open(kind, total, bound)
+    def conclude(total: np.ndarray) -> np.ndarray:
+        total = total if sealer is None else sealer.open(kind, total, bound)
         return _flat(round_.conclude(_named(total, sizes)))
 
     size = sum(int(np.prod(shape)) for shape in shapes.values())
-    told = _named(np.asarray((yield Reduce(kind, value, finish, size, np.dtype(np.float64)))), shapes)
+    told = _named((yield Sum(kind, value, conclude, size)), shapes)
     round_.check(told)
     return told
 
@@ -171,10 +171,10 @@ LEAST_BOUND = 1e-60  # of a sum that is zero
 
 
 def _flat(arrays: Arrays) -> np.ndarray:
-    return np.concatenate([np.asarray(value, dtype=np.float64).ravel() for value in arrays.values()])
+    return np.concatenate([np.zeros(0), *(np.asarray(value, dtype=np.float64).ravel() for value in arrays.values())])
 
 
 def _named(flat: np.ndarray, shapes: Shapes) -> Arrays:
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
-    parts = np.split(flat, ends[:-1])
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()], dtype=int)
+    parts = np.split(flat, ends)[:-1]
     return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}

@@ -39,10 +39,10 @@ import grpc
 from rich.console import Console
 from rich.table import Table
 
-from dekpca.engines.peer.net import authority
-from dekpca.engines.peer.net.server import SERVICE
-from dekpca.engines.peer.protocol import wire_pb2 as wire
-from dekpca.engines.peer.protocol.checks import metadata
+from dekpca.peers.net import authority
+from dekpca.peers.net.server import SERVICE
+from dekpca.peers.protocol import wire_pb2 as wire
+from dekpca.peers.protocol.checks import metadata
 
 from . import scenarios
 from .cluster import Cluster, Problem

@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from dekpca.engines.peer.net import authority
-from dekpca.engines.peer.storage.database import FILE
+from dekpca.peers.net import authority
+from dekpca.peers.storage.database import FILE
 
 from .proxy import Wire, Wires
 from .supervisor import Node, Nursery, until
 
 LONG = 120.0  # seconds for a run of a few seconds: machines are slow, hangs are for ever
 SETTINGS = {
-    "n_components": 2, "n_oversamples": 1, "solver": "projection", "share_rows": True, "gamma": "scale", "standardize": True,
-    "landmarks": 10, "max_iter": 15, "tol": 1e-2, "random_state": 0,
+    "n_components": 2, "share_rows": True, "gamma": "scale", "standardize": True, "random_state": 0,
+    "solver": {"n_oversamples": 1, "n_landmarks": 10, "max_iter": 15, "tol": 1e-2},
 }  # fmt: skip
 
 
@@ -84,7 +84,6 @@ class Cluster:
             "name": name, "run": self.folder.name, "listen": "127.0.0.1:0", "data": f"{name}.npy", "folder": f"{name}-run",
             "out": f"{name}-model.npz", "certificate": f"certs/{name}.crt", "key": f"certs/{name}.key", "ca": "certs/ca.crt",
             "peer_timeout": self.peer_timeout, "heartbeat": min(1.0, self.peer_timeout / 5),
-            "checkpoint_every": 2, "checkpoint_apart": 0.0,  # often enough to have some, seldom enough to need the journal
             "start_timeout": LONG - 20,  # so that nobody waits longer than we do
         } | self.more  # fmt: skip
         addresses = {other: f"127.0.0.1:{self.wire[name, other].port}" for other in self.problem.around(name)}
@@ -192,7 +191,13 @@ class Cluster:
 
 
 def toml(settings: Mapping[str, Any]) -> str:
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())  # of plain values, JSON is TOML
+    return "".join(f"{key} = {_inline(value)}\n" for key, value in settings.items())
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_inline(inner)}" for key, inner in value.items()) + "}"
+    return json.dumps(value)  # of plain values, JSON is TOML
 
 
 def _address(node: Node) -> str | None:

@@ -30,19 +30,20 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from dekpca.engines.peer.errors import Disagreement, ProtocolError
-from dekpca.engines.peer.net.endpoint import Endpoint
-from dekpca.engines.peer.net.identity import Identity, init_ca, issue, load
-from dekpca.engines.peer.net.server import SERVICE, Server
-from dekpca.engines.peer.protocol import events
-from dekpca.engines.peer.protocol import wire_pb2 as wire
-from dekpca.engines.peer.protocol.checks import Limits, check_heartbeat, metadata, parse
-from dekpca.engines.peer.protocol.handshake import HandshakeSettings
-from dekpca.engines.peer.protocol.membership import Membership
-from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
-from dekpca.engines.peer.protocol.view_messages import pack_status
-from dekpca.engines.peer.protocol.views import Lost, Quorum, Status, View, Views, Vote
-from dekpca.engines.peer.storage.folder import RunFolder
+from dekpca.peers.errors import Disagreement, ProtocolError
+from dekpca.peers.net.authority import init_ca, issue
+from dekpca.peers.net.endpoint import Endpoint
+from dekpca.peers.net.identity import Identity, load
+from dekpca.peers.net.server import SERVICE, Server
+from dekpca.peers.protocol import events
+from dekpca.peers.protocol import wire_pb2 as wire
+from dekpca.peers.protocol.checks import Limits, check_heartbeat, metadata, parse
+from dekpca.peers.protocol.handshake import HandshakeSettings
+from dekpca.peers.protocol.membership import Membership
+from dekpca.peers.protocol.node import NodeProtocol, Timeouts
+from dekpca.peers.protocol.view_messages import pack_status
+from dekpca.peers.protocol.views import Lost, Quorum, Status, View, Views, Vote
+from dekpca.peers.storage.folder import RunFolder
 
 KINDS = ("landmarks", "data", "share", "view", "check", "spectrum", "values", "rho", "moments", "judge", "sizes")
 EDGES = (0, 1, 2, 7, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)  # fmt: skip
@@ -80,9 +81,7 @@ class Mutator:
             ]
             return wire.Handshake(settings=[wire.Setting(name=w, value=v) for w, v in FACTS.items()], records=records)
         if which == 5:
-            return wire.Acknowledgement(
-                opening=r.random() < 0.5, through=round, held=[round, round + 1], rounds=[round]
-            )
+            return wire.Acknowledgement(opening=r.random() < 0.5, held=[round, round + 1], rounds=[round])
         return wire.Heartbeat(
             silence=r.random(),
             phase="iterating",
@@ -210,7 +209,7 @@ class Mutator:
 # ---------------------------------------------------------------------- what is attacked
 RUN, FACTS = "fuzz", {"dtype": "float64", "number of columns": "5"}
 LIMITS = Limits(run=RUN, dtype="<f8", largest=8 * 5**3, ahead=32)
-TURN = 250  # calls between two checkpoints of the node under attack
+TURN = 250  # calls between two steps of the program under attack
 LONGEST = 20_000  # characters of an error or of a line in the log
 ALLOWED_GROWTH = 8e6  # bytes of memory; an interpreter's heap breathes by a few
 ALLOWED_PEAK = 200e6  # bytes for a moment: a message of gRPC has 1 MiB, and lists of numbers take some times that
@@ -239,16 +238,15 @@ class Node:
         )
         self.protocol.check_meeting(time.monotonic())
         self.endpoint = Endpoint(self.protocol, self.store, dict.fromkeys("bc", "127.0.0.1:1"))
-        self.endpoint.begin(LIMITS, self.reached, self.reached, {})
+        self.endpoint.begin(LIMITS)
+        self.protocol.rounds.round = self.reached
         self.server = Server(self.endpoint, self.folder, self.identity)
         self.server.acknowledge_at_once()
 
     def go_on(self) -> None:
-        """The program is ten rounds further, with a checkpoint."""
+        """The program is ten rounds further."""
         self.reached += 10
-        self.protocol.round = self.reached
-        self.endpoint.forget(self.reached)
-        self.store.messages.forget(self.reached)
+        self.protocol.rounds.round = self.reached
 
     async def each(self, messages: Iterable[Said]) -> AsyncIterator[bytes]:
         for data, damaged in messages:
@@ -275,16 +273,16 @@ class Node:
     async def acknowledgement(self, messages: Iterable[Said]) -> None:
         async for data in self.each(messages):
             found = parse(wire.Acknowledgement, data)
-            self.endpoint.receive("b", events.Opening(found.through, frozenset(found.held), self.protocol.view.key))
+            self.endpoint.receive("b", events.Opening(frozenset(found.held), self.protocol.view.key))
             self.endpoint.receive("b", events.Acknowledged(tuple(found.rounds), self.protocol.view.key))
 
     async def attack(self, mutator: Mutator) -> None:
         """One call full of damage. Anything but an error of the protocol goes through to the caller."""
-        message = mutator.message(RUN, "b", self.protocol.round)
+        message = mutator.message(RUN, "b", self.protocol.rounds.round)
         take = {
             wire.Chunk: self.deliver, wire.Handshake: self.handshake, wire.Heartbeat: self.beat, wire.Acknowledgement: self.acknowledgement
         }  # fmt: skip
-        work = take[type(message)](mutator.call(message, RUN, "b", self.protocol.round))
+        work = take[type(message)](mutator.call(message, RUN, "b", self.protocol.rounds.round))
         try:
             await work
         except (ProtocolError, Disagreement) as error:
@@ -306,10 +304,12 @@ class Node:
     async def still_works(self) -> None:
         """A good message is taken, whatever came before."""
         data = bytes(range(16))
-        head = wire.Head(run=RUN, sender="b", round=self.protocol.round + 1, kind="share", dtype="<f8", shape=[2, 1])
+        head = wire.Head(
+            run=RUN, sender="b", round=self.protocol.rounds.round + 1, kind="share", dtype="<f8", shape=[2, 1]
+        )
         await self.deliver([Said(wire.Chunk(head=head, offset=0, data=data).SerializeToString(), False)])
         into = bytearray(16)
-        self.store.messages.read("b", self.protocol.round + 1, memoryview(into))
+        self.store.messages.read("b", self.protocol.rounds.round + 1, memoryview(into))
         assert bytes(into) == data
 
 
@@ -395,8 +395,8 @@ def fuzz_over_tls(folder: Path, messages: int, seed: int) -> Counter[str]:
             for turn in range(messages):
                 if outcomes["damaged"] >= messages:
                     break
-                message = mutator.message(RUN, "b", node.protocol.round)
-                said = list(mutator.call(message, RUN, "b", node.protocol.round))
+                message = mutator.message(RUN, "b", node.protocol.rounds.round)
+                said = list(mutator.call(message, RUN, "b", node.protocol.rounds.round))
                 method = (
                     METHODS[type(message)]
                     if mutator.random.random() < 0.9

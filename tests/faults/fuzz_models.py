@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from dekpca import DecentralizedKernelPCA, NodeModel
+from dekpca import DecentralizedKernelPCA, NodeModel, Projection
 from dekpca.model_file import ModelFileError
 
 SLOWEST = 2.0  # seconds
@@ -39,12 +39,12 @@ def honest_files(folder: Path) -> list[bytes]:
     kinds = [
         (X, {}),
         (X, {"landmarks": 60}),
-        (X, {"solver": "projection"}),
+        (X, {"solver": Projection()}),
         (frame, {"standardize": True, "missing": "mean"}),
-        (frame, {"solver": "projection", "standardize": True, "missing": "mean"}),
+        (frame, {"solver": Projection(), "standardize": True, "missing": "mean"}),
         (X, {"share_rows": False}),
-        (X, {"solver": "landmarks", "landmarks": "random-features", "max_landmarks": 60}),
-        (X, {"solver": "projection", "dtype": "float32", "expansion": "node"}),
+        (X, {"landmarks": "random-features", "max_landmarks": 60}),
+        (X, {"solver": Projection(expansion="node"), "dtype": "float32"}),
     ]
     found = []
     for data, settings in kinds:

@@ -11,17 +11,16 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
 import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dekpca.engines.peer.storage.database import FILE
+from dekpca.peers.storage.database import FILE
 
 from .cluster import LONG, Cluster, Problem
 from .proxy import Wire, Wires
@@ -161,8 +160,7 @@ def kill_when_heard(kind: str, cluster: Cluster, rng: random.Random) -> str:
 
 
 KINDS = (
-    "columns", "axes", "clusters", "landmarks", "mean", "covariance", "data", "rho", "share", "view", "check", "values", "spectrum", "moments",
-    "judge",
+    "columns", "axes", "clusters", "landmarks", "moments", "data", "rho", "share", "view", "check", "values", "spectrum", "judge",
 )  # fmt: skip
 for _kind in KINDS:
     SCENARIOS[f"kill-{_kind}"] = partial(kill_when_heard, _kind)
@@ -323,7 +321,7 @@ def partition_not_healed(cluster: Cluster, rng: random.Random) -> str:
     """Every node stops in time and says which peer it misses; later the run goes on."""
     slowly(cluster, 0.05)
     cluster.start()
-    cluster.until_heard(rng.choice(list(cluster.nodes)), rng.choice(KINDS[:-4]))
+    cluster.until_heard(rng.choice(list(cluster.nodes)), rng.choice(KINDS[:-3]))
     harm, broken = rng.choice([Wire.drop, Wire.refuse]), partition(cluster, rng)
     for a, b in broken:
         for wire in cluster.between(a, b):
@@ -352,7 +350,7 @@ def never_comes_back(cluster: Cluster, rng: random.Random) -> str:
     slowly(cluster, 0.05)
     victim = rng.choice(list(cluster.nodes))
     cluster.start()
-    cluster.until_heard(victim, rng.choice(KINDS[:-4]))
+    cluster.until_heard(victim, rng.choice(KINDS[:-3]))
     cluster.kill(victim)
     stop_in_time(cluster, SHORT, {victim})
     normal(cluster)
@@ -427,39 +425,6 @@ def damage(path: Path, rng: random.Random) -> str:
     return f"bit flipped in byte {at}"
 
 
-NEWEST = "SELECT name FROM value WHERE name LIKE 'checkpoint-%' ORDER BY CAST(substr(name, 12) AS INTEGER) DESC LIMIT 1"
-
-
-def damage_value(path: Path, name: str, rng: random.Random) -> None:
-    """The same to a checkpoint within a database."""
-    with closing(sqlite3.connect(path)) as database, database:
-        parts = database.execute("SELECT rowid, data FROM value WHERE name = ?", [name]).fetchall()
-        row, data = rng.choice(parts)
-        at = rng.randrange(len(data))
-        flipped = data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
-        changed = data[:at] if rng.random() < 0.5 else flipped
-        database.execute("UPDATE value SET data = ? WHERE rowid = ?", [changed, row])
-
-
-@scenario("damaged-checkpoint")
-def damaged_checkpoint(cluster: Cluster, rng: random.Random) -> str:
-    """The newest checkpoint of a killed node is damaged: it says so and uses the one before, or begins from its messages."""
-    slowly(cluster)
-    victim = rng.choice(list(cluster.nodes))
-    cluster.start()
-    wanted = rng.randrange(1, 4)
-    enough = "SELECT 1 FROM value WHERE name LIKE 'checkpoint-%' AND CAST(substr(name, 12) AS INTEGER) >= ?"
-    cluster.until(lambda: cluster.stored(victim, enough, wanted), f"node {victim} writes checkpoint {wanted}")
-    cluster.kill(victim)
-    ((newest,),) = cluster.stored(victim, NEWEST)
-    damage_value(cluster.run_folder(victim) / FILE, newest, rng)
-    normal(cluster)
-    cluster.start(victim)
-    refused = "checkpoint refused, trying the one before"
-    cluster.until(lambda: cluster.has_said(victim, refused), f"node {victim} refuses {newest}")
-    return SAME
-
-
 @scenario("damaged-database", 30.0)
 def damaged_database(cluster: Cluster, rng: random.Random) -> str:
     """The database of a killed node is damaged, or its write-ahead log. What is lost was acknowledged: nobody may go on as if nothing had happened.
@@ -469,7 +434,7 @@ def damaged_database(cluster: Cluster, rng: random.Random) -> str:
     slowly(cluster, 0.03)
     victim = rng.choice(list(cluster.nodes))
     cluster.start()
-    cluster.until_heard(victim, rng.choice(KINDS[:-4]))
+    cluster.until_heard(victim, rng.choice(KINDS[:-3]))
     cluster.kill(victim)
     folder = cluster.run_folder(victim)
     before = {name: (folder / name).read_bytes() for name in (FILE, f"{FILE}-wal") if (folder / name).exists()}

@@ -37,8 +37,8 @@ from .supervisor import Nursery
 BETWEEN_KILLS = 20.0  # seconds, on average
 EDGES = (("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "f"), ("f", "a"), ("a", "d"))
 MODEL = {
-    "n_components": 2, "solver": "projection", "share_rows": True, "gamma": 0.05, "landmarks": 15, "max_iter": 150,
-    "tol": 0.0, "random_state": 0,
+    "n_components": 2, "share_rows": True, "gamma": 0.05, "random_state": 0,
+    "solver": {"n_landmarks": 15, "max_iter": 150, "tol": 0.0},
 }  # fmt: skip
 SAMPLE = 0.5  # seconds between looks at memory, threads and files
 A_FIT = 240.0  # seconds after which a fit hangs; it takes about ten

@@ -19,7 +19,7 @@ def hang(claim: str) -> None:
     """For the process that is about to run the node."""
     from dataclasses import replace
 
-    from dekpca.engines.peer.net.endpoint import Endpoint
+    from dekpca.peers.net.endpoint import Endpoint
 
     exchange, heartbeat = Endpoint.exchange, Endpoint.heartbeat
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dekpca.engines.peer.errors import BelowQuorum, Excluded, PeerLost
-from dekpca.engines.peer.protocol import events
-from dekpca.engines.peer.protocol.views import Quorum
+from dekpca.peers.errors import BelowQuorum, Excluded, PeerLost
+from dekpca.peers.protocol import events
+from dekpca.peers.protocol.views import Quorum
 
 from .world import TIMEOUTS, DiskFull, Node, World, is_finished, undisturbed
 
@@ -193,7 +193,7 @@ class Case:
 
         def harm() -> None:
             if node.running:
-                node.hangs, node.core.waits_for = True, set()
+                node.hangs, node.core.live.waits_for = True, set()
                 self.killed.add(node.name)
                 self.named.add(node.name)
                 self.lasting = True
@@ -287,7 +287,7 @@ def judge_survivors(case: Case) -> str:
     for node in alive:
         if not is_finished(node):
             check_stop(node, case)
-    if not case.split and all(node.disk.records for node in alive):
+    if not case.split and all(node.knows_network for node in alive):
         check_survivors(case, [node.name for node in alive])
     finished = [node for node in alive if is_finished(node)]
     if not finished:
@@ -302,7 +302,7 @@ def check_stop(node: Node, case: Case) -> None:
         if not case.lasting:
             raise Failure(f"node {node.name} was left out, though nothing lasted: {node.error}")
         return
-    check_error(node, case, within=case.world.nodes.keys())
+    check_error(node, case)
 
 
 def check_survivors(case: Case, alive: list[str]) -> None:
@@ -336,17 +336,21 @@ def parts(near: dict[str, set[str]]) -> list[set[str]]:
     return found
 
 
-def check_error(node: Node, case: Case, within: Iterable[str] = ()) -> None:
+def check_error(node: Node, case: Case) -> None:
     if not isinstance(node.error, PeerLost):
         raise Failure(f"node {node.name} ended with {node.error!r}")
     if not case.lasting:
         raise Failure(f"node {node.name} gave up, though nothing lasted: {node.error}")
-    if node.starts > 1:  # back when others have stopped: it names these
-        within = case.world.nodes
-    if "nobody has described" in str(node.error):  # a node beyond those that are lost, which nobody has heard of
-        within = case.world.nodes
-    if not any(re.search(rf"node {name}\b", str(node.error)) for name in within or case.named):
-        raise Failure(f"node {node.name} names none of {sorted(case.named)}: {node.error}")
+    blamed, nodes = set(case.named), case.world.nodes
+    if node.starts > 1:  # back when others have stopped, it names these
+        blamed |= {
+            name for name, other in nodes.items() if other.error is not None and other.stopped_at < node.stopped_at
+        }
+    if "nobody has described" in str(node.error):  # nodes beyond those that are lost
+        left = {name: set(case.world.edges[name]) - case.named for name in nodes.keys() - case.named | {node.name}}
+        blamed |= nodes.keys() - next(part for part in parts(left) if node.name in part)
+    if not any(re.search(rf"node {name}\b", str(node.error)) for name in blamed):
+        raise Failure(f"node {node.name} names none of {sorted(blamed)}: {node.error}")
 
 
 def until_over(world: World) -> None:
@@ -397,7 +401,7 @@ def resume(case: Case) -> None:
     for name, node in world.nodes.items():
         # A node that has finished does not come back, and one that it had given up may miss it.
         # One that the others went on without is told, or finds nobody; also one that was cut off before it knew the network (seed 2380).
-        alone = BelowQuorum if node.disk.records else PeerLost
+        alone = BelowQuorum if node.knows_network else PeerLost
         left_out = isinstance(node.error, (Excluded, alone)) and any(map(is_finished, world.nodes.values()))
         if not is_finished(node) and not before and not left_out:
             raise Failure(f"node {name} did not go on: {node.error!r}")

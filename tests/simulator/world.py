@@ -1,9 +1,10 @@
-"""Nodes, the links between them and the clock, all in one thread. `NodeProtocol` is the real one; what net/, storage/ and app/ do is done here.
+"""Nodes, the links between them and the clock, all in one thread. `NodeProtocol` and the storage (in memory) are the real ones; what net/ and
+app/ do is done here.
 
 A link carries the calls of one node to another, as net/client.py makes them: a connection for handshakes and messages, another for heartbeats. On a
 connection everything comes once and in order, late by a random time; a connection may break at any moment, and then what was under way is lost and
 sent again. The program of a node is a toy: in each round it sends a number to its neighbors and mixes what it hears, so that the last number
-depends on every message of every node. A disk holds what was synced before a node was killed.
+depends on every message of every node. A disk holds what was committed before a node was killed.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dekpca.engines.peer.errors import PeerError
-from dekpca.engines.peer.protocol import events
-from dekpca.engines.peer.protocol import wire_pb2 as wire
-from dekpca.engines.peer.protocol.checks import Limits, MessageHead
-from dekpca.engines.peer.protocol.events import Refusal, Refused
-from dekpca.engines.peer.protocol.handshake import HandshakeSettings
-from dekpca.engines.peer.protocol.membership import Membership
-from dekpca.engines.peer.protocol.node import NodeProtocol, Timeouts
-from dekpca.engines.peer.protocol.views import Kept, Key, Quorum, View, ViewChanged, Views
+from dekpca.peers.errors import PeerError
+from dekpca.peers.protocol import events
+from dekpca.peers.protocol import wire_pb2 as wire
+from dekpca.peers.protocol.checks import Limits, MessageHead
+from dekpca.peers.protocol.events import Refusal, Refused
+from dekpca.peers.protocol.handshake import HandshakeSettings
+from dekpca.peers.protocol.membership import Membership
+from dekpca.peers.protocol.node import NodeProtocol, Timeouts
+from dekpca.peers.protocol.views import Key, Quorum, View, ViewChanged, Views
+from dekpca.peers.storage.database import Database
+from dekpca.peers.storage.folder import RunFolder
+from dekpca.peers.storage.messages import Chunk
 
 TIMEOUTS = Timeouts(peer=8.0, start=40.0, beat=1.0, progress=20.0)
 LIMITS = Limits("r", "<f8", 1000, 40)
@@ -33,39 +36,28 @@ ANSWER = 2.0  # seconds until a call that is not answered has failed
 SYNC = 0.02  # seconds until a message is on disk
 FAREWELL = 3.0  # seconds, as in net/endpoint.py
 PRIME = 1_000_003
-CHECKPOINT_EVERY = 2  # rounds
 
 
 class DiskFull(OSError):
     pass
 
 
-@dataclass
-class Disk:
-    """What outlives a process."""
+class Disk(Database):
+    """What outlives a process: a database in memory, which may be full."""
 
-    messages: dict[tuple[str, int], int] = field(default_factory=dict)
-    checkpoints: list[tuple[int, int, dict[str, int]]] = field(default_factory=list)  # round, value, last sent
-    trimmed: bool = False
-    finished: set[str] = field(default_factory=set)
-    records: dict[str, Any] = field(default_factory=dict)
-    views: Kept = field(default_factory=Kept)
-    view: Key = (0, "")  # that the messages and checkpoints are of
-    full: bool = False
+    full = False
 
-    @property
-    def through(self) -> int:
-        return self.checkpoints[0][0] if self.trimmed else 0
+    def __init__(self) -> None:
+        super().__init__(None)
 
-    def write(self) -> None:
+    def write(self, statement: str, values: Sequence[Any] = ()) -> None:
         if self.full:
             raise DiskFull(28, "No space left on device", "run.db")
+        super().write(statement, values)
 
-    def wipe(self, view: Key) -> None:
-        """Messages and checkpoints of another view are of no use."""
-        if view != self.view:
-            self.write()
-            self.messages, self.checkpoints, self.trimmed, self.view = {}, [], False, view
+    def lose_power(self) -> None:
+        """What was not committed is gone."""
+        self._connection.rollback()
 
 
 class Node:
@@ -83,8 +75,13 @@ class Node:
         self.error: BaseException | None = None
         self.view = View()  # of the result
         self.starts = 0
+        self.stopped_at = 0.0  # when it gave up
         self.links: dict[str, Link] = {}
         self.triggers: list[Callable[[Any], None]] = []  # see all events, before the protocol does
+
+    @property
+    def knows_network(self) -> bool:
+        return self.disk.fact("network") is not None
 
     # ------------------------------------------------------------------ start and end
     def start(self) -> None:
@@ -93,30 +90,27 @@ class Node:
         self.starts += 1
         self.running, self.error, self.result = True, None, None
         now = self.world.now
-        membership = Membership(self.name, self.around, self.rows)
-        membership.add(self.disk.records, self.name)
-        views = None
-        if self.world.quorum is not None:
-            views = Views(self.name, self.world.quorum, self.disk.views, 3 * TIMEOUTS.beat)
-        self.unsynced: dict[tuple[str, int], int] = {}
         self.farewell = False
+        self.disk.lose_power()
+        self.store = RunFolder(None, self.disk)
         try:
-            self.disk.wipe(self.disk.views.program.key)
-        except DiskFull as error:
+            self.store.open({"run": "r"})
+        except OSError as error:
             self.end(error)
             return
-        held = {other: [r for o, r in self.disk.messages if o == other] for other in (*self.around, *self.fallback)}
+        self.hear_messages()
+        membership = Membership(self.name, self.around, self.rows)
+        membership.add(self.store.records, self.name)
+        views = None
+        if self.world.quorum is not None:
+            views = Views(self.name, self.world.quorum, self.store.views, 3 * TIMEOUTS.beat)
+        held = {other: self.store.messages.held(other) for other in (*self.around, *self.fallback)}
         self.core = NodeProtocol(
-            self.name, "r", SETTINGS, membership, self.around, TIMEOUTS, now, held, self.disk.finished, views, self.fallback,
+            self.name, "r", SETTINGS, membership, self.around, TIMEOUTS, now, held, self.store.finished, views, self.fallback,
             self.process, 1e9,
         )  # fmt: skip
         self.begun = self.waiting = False
-        self.pending: tuple[int, int, dict[str, int]] | None = None  # a checkpoint that waits for acknowledgements
-        self.round, self.value, self.last_sent = 0, self.first_value(), {}
-        if self.disk.checkpoints:
-            self.round, self.value, sent = self.disk.checkpoints[-1]
-            self.last_sent = dict(sent)
-        self.checkpoint_round = self.round
+        self.round, self.value = 0, self.first_value()
         for neighbor in self.core.neighbors.values():
             if neighbor.called:
                 self.links[neighbor.name].start()
@@ -145,7 +139,7 @@ class Node:
         """Say farewell, then end."""
         if self.farewell or not self.running:
             return
-        self.farewell = True
+        self.farewell, self.stopped_at = True, self.world.now
         self.world.trace(self.name, f"stops: {error}")
         self.do(self.core.fail(error))
         error = self.core.error or error
@@ -174,12 +168,10 @@ class Node:
     def do(self, actions: Iterable[events.Action]) -> None:
         for action in actions:
             if isinstance(action, events.SaveFinished):
-                self.disk.write()
-                self.disk.finished.add(action.name)
+                self.store.keep_finished(action.name)
                 self.receive(action.name, events.FinishSaved())
             elif isinstance(action, events.SaveViews):
-                self.disk.write()
-                self.disk.views = action.kept
+                self.store.keep_views(self.name, action.kept)
                 self.do(self.core.views_saved(action.kept))
             elif isinstance(action, events.Call):
                 for name in action.names:
@@ -218,8 +210,7 @@ class Node:
             records = self.core.check_meeting(now)
             if records is None:
                 return
-            self.disk.write()
-            self.disk.records = dict(records)
+            self.store.keep_records(records)
             self.begin()
         near = self.neighbors()
         while self.round < self.world.rounds:
@@ -228,7 +219,6 @@ class Node:
                     return
                 sent = [(other, self.value) for other in near]
                 expected = {other: MessageHead(self.round + 1, "share", "<f8", (1,)) for other in near}
-                self.last_sent = dict.fromkeys(near, self.round + 1)
                 self.do(self.core.start_round(self.round + 1, sent, expected, now))
                 self.waiting = True
             if not all(self.core.check_waiting(other, now) for other in near):
@@ -236,15 +226,13 @@ class Node:
             self.round, self.waiting = self.round + 1, False
             heard = {other: self.held(other, self.round) for other in near}
             self.value = mix(self.name, self.round, self.value, heard)
-            self.checkpoint()
             if self.round == self.world.rounds:
                 self.core.start_finishing(now)
-        self.checkpoint()
         self.leave()
 
     def begin(self) -> None:
         self.begun = True
-        self.do(self.core.begin(LIMITS, self.round, self.disk.through, self.last_sent, self.world.now))
+        self.do(self.core.begin(LIMITS, self.world.now))
 
     def begin_anew(self) -> None:
         """In another view, as app/session.py does it."""
@@ -253,13 +241,12 @@ class Node:
             self.name, f"begins anew in view {view.number} of {view.proposer} without {sorted(view.without)}"
         )
         try:
-            self.disk.wipe(view.key)
-        except DiskFull as error:
+            self.store.wipe(view)
+        except OSError as error:
             self.fail(error)
             return
-        self.unsynced.clear()
-        self.waiting, self.pending, self.checkpoint_round = False, None, 0
-        self.round, self.value, self.last_sent = 0, self.first_value(), {}
+        self.hear_messages()
+        self.waiting, self.round, self.value = False, 0, self.first_value()
         for link in self.links.values():
             link.another_view()
         self.begin()
@@ -269,23 +256,12 @@ class Node:
         return sorted(self.core.near)
 
     def held(self, other: str, round: int) -> int:
-        key = other, round
-        return self.unsynced[key] if key in self.unsynced else self.disk.messages[key]
+        into = bytearray(8)
+        self.store.messages.read(other, round, memoryview(into))
+        return int.from_bytes(into, "little")
 
-    def checkpoint(self) -> None:
-        """As app/session.py does it: written when all that was sent before it is acknowledged."""
-        if self.pending is None and self.round % CHECKPOINT_EVERY == 0 and self.round > self.checkpoint_round:
-            self.pending = self.round, self.value, dict(self.last_sent)
-        if self.pending is not None and self.core.all_acknowledged(self.pending[0]):
-            self.disk.write()
-            self.disk.checkpoints = [*self.disk.checkpoints, self.pending][-2:]
-            self.disk.trimmed |= len(self.disk.checkpoints) == 2
-            self.checkpoint_round, self.pending = self.pending[0], None
-            through = self.disk.through
-            self.core.forget(through)
-            for store in (self.disk.messages, self.unsynced):
-                for key in [key for key in store if key[1] <= through]:
-                    del store[key]
+    def hear_messages(self) -> None:
+        self.store.messages.whole = lambda sender, round: self.receive(sender, events.MessageStored(round))
 
     def leave(self) -> None:
         """It has its answer: stay until the neighbors have theirs."""
@@ -301,11 +277,12 @@ class Node:
         if gone is not None:
             self.end()
 
-    # ------------------------------------------------------------------ the disk
     def sync(self) -> None:
-        self.disk.write()
-        self.disk.messages |= self.unsynced
-        self.unsynced.clear()
+        """Returns when all that came is on disk."""
+        failed: list[Exception | None] = []
+        self.store.messages.sync(failed.append)
+        if failed[0] is not None:
+            raise failed[0]
 
 
 def mix(name: str, round: int, value: int, heard: Mapping[str, int]) -> int:
@@ -381,7 +358,7 @@ class Link:
     def broken(self, why: str) -> None:
         self.connection = self.world.fresh()
         self.state = "closed"
-        if not self.a.farewell or self.a.core.limits is not None:
+        if not self.a.farewell or self.a.core.rounds.limits is not None:
             self.a.guarded(self.a.receive, self.b.name, events.Unreachable(why))
         self.later(self.world.rng.uniform(0.05, 0.5), self.connect)
 
@@ -425,7 +402,7 @@ class Link:
         if self.a.core.has_news(self.b.name):
             self.state = "talking"
             self.handshake()
-        elif self.a.core.limits is None:
+        elif self.a.core.rounds.limits is None:
             self.state = "waiting"
         else:
             self.state = "opening"
@@ -477,7 +454,7 @@ class Link:
             self.later(ANSWER, self.broken, "no answer to a delivery")
         elif not self.b.core.neighbors[self.a.name].joined:
             self.later(self.latency(), self.refused, Refusal.LATER, "a handshake comes first")
-        elif self.b.core.limits is None or self.b.core.view.key < view:
+        elif self.b.core.rounds.limits is None or self.b.core.view.key < view:
             self.later(
                 0.1, self.open_delivery, view, at=self.b
             )  # until the network is known there, and the view entered
@@ -488,15 +465,15 @@ class Link:
 
     def opening(self) -> None:
         self.b.sync()
-        held = frozenset(round for other, round in self.b.disk.messages if other == self.a.name)
-        self.later(self.latency(), self.opening_arrives, self.b.core.through, held)
+        held = frozenset(self.b.store.messages.held(self.a.name))
+        self.later(self.latency(), self.opening_arrives, held)
 
-    def opening_arrives(self, through: int, held: frozenset[int]) -> None:
+    def opening_arrives(self, held: frozenset[int]) -> None:
         if not self.open:
             self.later(ANSWER, self.broken, "no answer to a delivery")
             return
         self.a.receive(self.b.name, events.Answered())
-        self.a.receive(self.b.name, events.Opening(through, held, self.view))
+        self.a.receive(self.b.name, events.Opening(held, self.view))
         self.state, self.sent = "delivering", 0
         self.send()
 
@@ -519,15 +496,14 @@ class Link:
             return
         head = wire.Head(run="r", sender=self.a.name, round=round, kind="share", dtype="<f8", shape=[1])
         try:
-            _, new = b.core.accept(self.a.name, head)
+            accepted, new = b.core.rounds.accept(self.a.name, head)
         except PeerError as error:
             self.later(self.latency(), self.refused, Refusal.MESSAGE, str(error))
             return
         b.receive(self.a.name, events.ChunkReceived(8, new))
         if new:
-            b.unsynced[self.a.name, round] = value
-            b.receive(self.a.name, events.MessageStored(round))
-        elif round > b.core.through:  # the same again, to the last bit
+            b.guarded(b.store.messages.append, Chunk(self.a.name, accepted, 0, 0, value.to_bytes(8, "little")))
+        else:  # the same again, to the last bit
             assert b.held(self.a.name, round) == value, (
                 f"round {round} of node {self.a.name} was sent with two contents"
             )

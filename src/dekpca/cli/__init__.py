@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from .bench import bench
 from .certs import certs
 from .demo import demo
 from .doctor import doctor
@@ -42,7 +41,7 @@ def _options(
     pass
 
 
-for verb in (demo, fit, transform, network, doctor, reproduce, bench, privacy):
+for verb in (demo, fit, transform, network, doctor, reproduce, privacy):
     app.command()(verb)
 app.command(context_settings={"allow_interspersed_args": False})(launch)  # options after the command belong to it
 app.add_typer(certs)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .common import FAILED, Config, Debug, Json, emit, err, make_folder, out, verb
+from .common import FAILED, Config, Debug, Json, emit, make_folder, peer_modules, print_plain, say, verb
 
 certs = typer.Typer(
     name="certs", help="Make and show the certificates by which nodes know each other.", no_args_is_help=True
@@ -36,12 +36,11 @@ def init(
 
     Example: dekpca certs init --folder certs --name "our three hospitals"
     """
-    authority, _ = _peer()
+    (authority,) = peer_modules("net.authority")
     made = authority.init_ca(make_folder(folder), name, days)
     key = folder / authority.CA_KEY
-    emit(
-        {"certificate": made, "key": key, "days": days}, as_json, lambda: _made(made, key, "keep this one to yourself")
-    )
+    result = {"certificate": made, "key": key, "days": days}
+    emit(result, as_json, lambda: _made(made, key, "keep this one to yourself"))
 
 
 @certs.command()
@@ -64,7 +63,7 @@ def issue(
 
       dekpca certs issue hospital-a --days 30 --replace
     """
-    authority, _ = _peer()
+    (authority,) = peer_modules("net.authority")
     made, key = authority.issue(folder, node, days, host or (), replace)
     result = {"node": node, "certificate": made, "key": key, "days": days}
     emit(result, as_json, lambda: _made(made, key, "for the node's owner alone"))
@@ -85,30 +84,18 @@ def show(
 
     Example: dekpca certs show certs --warn 14
     """
-    _, certificates = _peer()
+    (identity,) = peer_modules("net.identity")
     found = [
-        {"file": path, **_describe(certificates, certificate, warn)}
+        {"file": path, **_describe(identity, certificate, warn)}
         for path in _files(paths)
-        for certificate in certificates.read_certificates(path)
+        for certificate in identity.read_certificates(path)
     ]
     emit({"certificates": found}, as_json, lambda: _tell(found))
     for one in found:
         if one["state"] != "valid":
-            err.print(
-                f"warning: {one['file']}: {_called(one)} {_state(one)}", markup=False, highlight=False, soft_wrap=True
-            )
+            say("warning", f"{one['file']}: {_called(one)} {_state(one)}")
     if any(one["state"] in ("expired", "not yet valid") for one in found):
         raise typer.Exit(FAILED)
-
-
-def _peer() -> tuple[ModuleType, ModuleType]:
-    try:
-        from ..engines.peer.net import authority, certificates
-    except ImportError as error:
-        raise ImportError(
-            f"certs needs a package that is not installed ({error}); pip install 'dekpca[peer]'"
-        ) from error
-    return authority, certificates
 
 
 def _files(paths: list[Path]) -> list[Path]:
@@ -121,26 +108,26 @@ def _files(paths: list[Path]) -> list[Path]:
     return found
 
 
-def _describe(certificates: ModuleType, certificate: Any, warn: float) -> dict[str, Any]:
+def _describe(identity: ModuleType, certificate: Any, warn: float) -> dict[str, Any]:
     now, begin, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     left = (end - now).total_seconds() / 86400
     state = "expired" if left < 0 else "not yet valid" if now < begin else "expires soon" if left < warn else "valid"
     return {
-        "kind": "CA" if certificates.is_ca(certificate) else "node",
-        "node": certificates.name_of(certificate),
-        "names": certificates.dns_names(certificate) + certificates.addresses(certificate),
-        "subject": certificates.called(certificate.subject),
-        "issuer": certificates.called(certificate.issuer),
-        "valid_from": certificates.moment(begin),
-        "valid_until": certificates.moment(end),
+        "kind": "CA" if identity.is_ca(certificate) else "node",
+        "node": identity.name_of(certificate),
+        "names": identity.alternative_names(certificate) + identity.addresses(certificate),
+        "subject": identity.called(certificate.subject),
+        "issuer": identity.called(certificate.issuer),
+        "valid_from": identity.moment(begin),
+        "valid_until": identity.moment(end),
         "days_left": round(left, 1),
         "state": state,
-        "fingerprint": certificates.fingerprint(certificate),
+        "fingerprint": identity.fingerprint(certificate),
     }
 
 
 def _made(certificate: Path, key: Path, whose: str) -> None:
-    out.print(f"wrote {certificate}\nwrote {key}: {whose}", markup=False, highlight=False, soft_wrap=True)
+    print_plain(f"wrote {certificate}\nwrote {key}: {whose}")
 
 
 def _called(one: dict[str, Any]) -> str:
@@ -157,12 +144,9 @@ def _state(one: dict[str, Any]) -> str:
 
 def _tell(found: list[dict[str, Any]]) -> None:
     for one in found:
-        lines = [f"{one['file']}: {_called(one)} {_state(one)}"]
-        lines += [f"  names        {', '.join(one['names'])}"] if one["names"] else []
-        lines += [
-            f"  subject      {one['subject']}",
-            f"  issuer       {one['issuer']}",
-            f"  valid from   {one['valid_from']}",
-        ]
-        lines += [f"  fingerprint  {one['fingerprint']}"]
-        out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        print_plain(f"{one['file']}: {_called(one)} {_state(one)}")
+        about = {"names": ", ".join(one["names"]), "subject": one["subject"], "issuer": one["issuer"]}
+        about |= {"valid from": one["valid_from"], "fingerprint": one["fingerprint"]}
+        for what, value in about.items():
+            if value:
+                print_plain(f"  {what:<12} {value}")

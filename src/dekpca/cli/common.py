@@ -5,23 +5,21 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-import re
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..network import Network
+from ..solvers.private import UNSEEN
 
-DONE, FAILED, USAGE, NOT_CONVERGED = range(4)  # exit codes
+FAILED, USAGE, NOT_CONVERGED = 1, 2, 3  # exit codes
 INTERRUPTED = 130  # as in shells
 
 out = Console(emoji=False)
@@ -60,7 +58,12 @@ def say_error(text: str) -> None:
 def say(what: str, text: str) -> None:
     """A line on standard error. It may quote untrusted files, so control characters become question marks."""
     shown = "".join(c if c.isprintable() else "?" for c in text)
-    err.print(f"{what}: {shown}", markup=False, highlight=False, soft_wrap=True)
+    print_plain(f"{what}: {shown}", err)
+
+
+def print_plain(text: str, console: Console = out) -> None:
+    """Text as it is: no markup, no colours, no line breaks."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _read_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -78,12 +81,9 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
 def _defaults(context: typer.Context, path: Path) -> dict[str, Any]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"--config {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"--config {path}: not TOML: {error}") from error
-    except RecursionError as error:
-        raise ValueError(f"--config {path}: values within values, too deep to be read") from error
+    except (OSError, tomllib.TOMLDecodeError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"not TOML: {error}"
+        raise ValueError(f"--config {path}: {why}") from error
     known = {p.name: p for p in context.command.params if p.name}
     flags = {flag.lstrip("-"): name for name, p in known.items() for flag in p.opts}
     defaults: dict[str, Any] = {}
@@ -113,32 +113,34 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 
 
-def rounded_down(agreement: float) -> str:
-    """An agreement with four digits, rounded down so as not to overstate it.
+def print_accuracy(result: Mapping[str, Any]) -> None:
+    """Landmarks, iterations, error and bound of a fit, and what it spent with differential privacy; from its summary."""
+    parts = [f"{result['landmarks']} landmarks"] if result["landmarks"] else []
+    if result["iterations"]:
+        parts += [f"{result['iterations']} iterations" + ("" if result["converged"] else ", not converged")]
+    if result["span_accuracy"] is None:
+        parts += ["error unknown"]
+    else:
+        error, bound = (1 - result[key] ** 2 for key in ("span_accuracy", "span_accuracy_bound"))
+        text = f"estimated error of the span {error:.1e}, at most {bound:.1e}" if bound else "exact"
+        unseen = ", beside what the landmarks miss, which is not known with this kernel"
+        parts += [text + (unseen if result.get("accuracy_method") == UNSEEN else "")]
+    print_plain("; ".join(parts))
+    if result.get("privacy") is not None:
+        spent = result["privacy"]
+        print_plain(f"spent: epsilon {spent['epsilon']:.4g}, delta {spent['delta']:.3g}, for each row")
 
-    >>> rounded_down(0.99998), rounded_down(1.0)
-    ('0.9999', '1.0000')
-    """
-    return f"{np.floor(agreement * 1e4) / 1e4:.4f}"
 
-
-def plain(value: Any) -> Any:
-    """Convert to a type that JSON supports."""
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    return str(value) if isinstance(value, Path) else value
+def as_text(result: dict[str, Any], indent: int | None = None) -> str:
+    """JSON, of NumPy's arrays and numbers and of paths too."""
+    other = lambda x: x.tolist() if hasattr(x, "tolist") else str(x)  # noqa: E731
+    return json.dumps(result, allow_nan=False, default=other, indent=indent)
 
 
 def emit(result: dict[str, Any], as_json: bool, text: Callable[[], None]) -> None:
     """The result, for a program or for a person."""
     if as_json:
-        sys.stdout.write(json.dumps(plain(result), allow_nan=False, default=str) + "\n")
+        sys.stdout.write(as_text(result) + "\n")
     else:
         text()
 
@@ -155,49 +157,9 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-@contextmanager
-def bar(what: str, total: int) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar with rate and remaining time on standard error, if that is a terminal."""
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as shown:
-        task = shown.add_task(what, total=total, note="")
-        yield lambda done, all_, note: shown.update(task, completed=done, total=all_, note=note)
-
-
-TOPOLOGIES = (
-    "ring:20 ring:20:4 path:10 star:8 grid:4x5 complete:6 random:20:0.3, or a file with an edge a line (oslo rome)"
-)
-
-
-def parse_network(text: str, seed: int = 0) -> Network:
-    """A topology such as ring:20:4, or a file that Network.read takes."""
-    kind, *numbers = text.split(":")
-    makers: dict[str, tuple[Callable[..., Network], int, int]] = {  # with the minimum and maximum count of numbers
-        "ring": (Network.ring, 1, 2),
-        "path": (Network.path, 1, 1),
-        "star": (Network.star, 1, 1),
-        "grid": (Network.grid, 2, 2),
-        "complete": (Network.complete, 1, 1),
-        "random": (lambda n, p=0.3: Network.random(n, p, seed=seed), 1, 2),
-    }
-    if kind in makers and numbers:
-        make, least, most = makers[kind]
-        if kind == "grid":
-            numbers = re.split("[x,*]", ":".join(numbers))
-        try:
-            given = [float(x) if kind == "random" and i else int(x) for i, x in enumerate(numbers)]
-        except ValueError:
-            given = []
-        if not least <= len(given) <= most:
-            example = next(word for word in reversed(TOPOLOGIES.split()) if word.startswith(kind))
-            raise ValueError(f"network {text!r}: write it as {example.rstrip(',')}")
-        try:
-            return make(*given)
-        except ValueError as error:
-            raise ValueError(f"network {text!r}: {error}") from error
-    if not Path(text).is_file():
-        raise ValueError(f"network {text!r}: no such topology or file; write one of {TOPOLOGIES}")
-    return Network.read(text)
+def peer_modules(*names: str) -> list[ModuleType]:
+    """Modules of dekpca.peers, which need packages that most users do not."""
+    try:
+        return [import_module(f"dekpca.peers.{name}") for name in names]
+    except ImportError as error:
+        raise ImportError(f"a package for peers is not installed ({error}); pip install 'dekpca[peer]'") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,15 +16,20 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 
 from .. import baselines, metrics
+from ..data.columns import Samples
 from ..estimator import DecentralizedKernelPCA
 from ..experiments import splits
 from ..files import PUBLIC, atomic_write
 from ..network import Network
-from ..options import PAPER
+from ..report import figures, measures
+from ..report.panels import COLORS, Panel, Series, draw
+from ..solvers.projection import PAPER
 from .common import Debug, err, make_folder, out, verb
 
 NODES, NEIGHBORS, ROWS, COMPONENTS = 20, 4, 80, 4
 GAMMA = 1e-3  # 64 pixels from 0 to 16: k is about 0.1 to 0.5 between digits
+TOL = 1e-4  # a tenth of the default, for which the first landmarks are enough: here they have to grow
+STAGES = ("landmarks", "error", "bound")
 SHOWN = 3  # the node whose embedding is drawn
 
 
@@ -43,143 +49,102 @@ def demo(
     parts = [digits.data[r] for r in rows]
     X, y = digits.data[np.concatenate(rows)], digits.target[np.concatenate(rows)]
     network = Network.ring(NODES, NEIGHBORS)
-    settings = {"gamma": GAMMA, "network": network, "random_state": seed, "verbose": True}
+    given = {"gamma": GAMMA, "network": network, "random_state": seed}
+    paper = DecentralizedKernelPCA(COMPONENTS, solver=replace(PAPER, max_iter=20), normalize=True, **given)
+    ours = DecentralizedKernelPCA(COMPONENTS, tol=TOL, **given)
 
-    err.print(
-        f"{len(X)} images of digits on {NODES} nodes, a ring with {NEIGHBORS} neighbors; 80 % of a node's images are of one digit"
-    )
-    central = _step(
-        "central kernel PCA, which sees everything", lambda: baselines.central(parts, COMPONENTS, gamma=GAMMA)
-    )
-    local = _step("local kernel PCA: no node talks", lambda: baselines.local(parts, COMPONENTS, gamma=GAMMA))
-    around = _step(
-        "neighborhood kernel PCA: neighbors pool their data",
-        lambda: baselines.neighborhood(parts, network, COMPONENTS, gamma=GAMMA),
-    )
-    paper = DecentralizedKernelPCA(COMPONENTS, max_iter=20, **settings).set_params(**PAPER)
-    _step("the paper's settings, 20 iterations a component", lambda: paper.fit_parts(parts))
-    ours = DecentralizedKernelPCA(COMPONENTS, **settings)
-    _step("dekpca's default, until it stops by itself", lambda: ours.fit_parts(parts))
+    err.print(f"{len(X)} images on {NODES} nodes, a ring with {NEIGHBORS} neighbors; most of a node show one digit")
+    alone: dict[str, Any] = {"gamma": GAMMA, "n_components": COMPONENTS}
+    central = _step("central kernel PCA, which sees everything", lambda: baselines.central(parts, **alone))
+    local = _step("local kernel PCA: no node talks", lambda: baselines.local(parts, **alone))
+    around = _step("neighbors pool their data", lambda: baselines.neighborhood(parts, network, **alone))
+    _step("the paper's algorithm, 20 iterations a component", lambda: paper.fit_parts(parts))
+    _step(f"dekpca, until the error that it states is below {TOL:g}", lambda: ours.fit_parts(parts))
 
-    methods = [("local", local), ("neighborhood", around), ("paper's settings", paper), ("dekpca", ours)]
-    oracles = {"paper's settings": "oracle, own samples", "dekpca": "oracle, landmarks"}
-    similar = _table("Similarity of the nodes' own functions to the central ones (mean, worst)")
-    agree = _table("Agreement of the nodes' values with the central ones (mean, worst)")
-    for name, model in methods:
-        similar.add_row(name, *_cells(metrics.similarity(model, central)))
-        agree.add_row(name, *_cells(metrics.agreement(model, central, X)))
-        if name in oracles:
-            similar.add_row(f"[dim]{oracles[name]}", *(f"[dim]{c}" for c in _cells(metrics.oracle(model, central))))
-    cost = Table(title="What it took", title_justify="left")
-    for column in ("", "iterations", "kB sent by a node", "of that, samples"):
-        cost.add_column(column, justify="left" if not column else "right")
-    for name, model in (("paper's settings", paper), ("dekpca", ours)):
-        sent = model.history_["bytes"]
-        data = sum(sent[kind].mean() for kind in ("data", "landmarks") if kind in sent)
-        cost.add_row(name, str(model.n_iter_), f"{sum(sent.values()).mean() / 1e3:.0f}", f"{data / 1e3:.0f}")
-    for table in (similar, agree, cost):
-        out.print(table)
-    ratio = ours.eigenvalues_ / central.eigenvalues_
-    out.print(f"eigenvalues over the central ones: {' '.join(f'{r:.3f}' for r in ratio)}")
-    path = out_dir / "demo.png"
-    if _draw(path, network, ours, paper, local, central, X, y, rows, digits.target):
-        out.print(f"figure: {path}")
-    report = out_dir / "report.html"
-    owner = np.repeat(np.arange(NODES), [len(r) for r in rows])
-    if _report(report, ours, X, y, central, {"local": local, "neighborhood": around}, owner, seed):
-        out.print(f"report: {report} (open it in a browser)")
+    models = {"local": local, "neighborhood": around, "the paper's": paper, "dekpca": ours}
+    agreement = {name: metrics.agreement(model, central, X) for name, model in models.items()}
+    true = measures.true_errors(ours, Samples(X), ours.nodes_, central)
+    _tell(agreement, paper, ours, true)
+    if _draw(path := out_dir / "demo.png", ours, central, local, agreement, true, X, y):
+        out.print(f"figure: {path}", soft_wrap=True)
+    if _report(report := out_dir / "report.html", ours, X, y, central, {"local": local, "neighborhood": around}, seed):
+        out.print(f"report: {report} (open it in a browser)", soft_wrap=True)
 
 
 def _step(what: str, run: Callable[[], Any]) -> Any:
     start = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the paper's settings are stopped early on purpose
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the paper's algorithm is stopped early on purpose
         result = run()
     err.print(f"  {what}: {time.perf_counter() - start:.1f} s", highlight=False)
     return result
 
 
-def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left")
+def _tell(agreement: dict[str, np.ndarray], paper: Any, ours: Any, true: np.ndarray) -> None:
+    table = Table(title="Agreement with central kernel PCA (mean over the nodes, worst node)", title_justify="left")
     table.add_column("")
-    for i in range(COMPONENTS):
-        table.add_column(f"component {i + 1}", justify="right")
-    return table
+    for name in _names(ours):
+        table.add_column(f"component {name}", justify="right")
+    for name, values in agreement.items():
+        table.add_row(name, *(f"{v.mean():.3f} {v.min():.3f}" for v in values.T))
+    table.add_row("stated by dekpca", *(f"{a:.3f}" for a in ours.accuracy_))
+    before, after = (" ".join(f"{a:.3f}" for a in agreement[name][SHOWN]) for name in ("local", "dekpca"))
+    sent = [sum(model.history_["bytes"].values()).mean() / 1e3 for model in (paper, ours)]
+    out.print(table)
+    for m, error, bound, known in zip(*(ours.history_[key] for key in STAGES), true, strict=True):
+        out.print(f"{m} landmarks: stated error {error:.1e}, at most {bound:.1e}; true error {known:.1e}")
+    out.print(f"the paper's: {paper.n_iter_} iterations, {sent[0]:.0f} kB sent by a node; error unknown")
+    out.print(f"dekpca: {sum(measures.rounds(ours).values())} rounds, {sent[1]:.0f} kB sent by a node")
+    out.print(f"what node {SHOWN} learned from the others: its agreement is {before} alone, and {after} after the fit")
 
 
-def _cells(values: np.ndarray) -> list[str]:
-    return [f"{column.mean():.3f} {column.min():.3f}" for column in values.T]
+def _names(model: Any) -> list[str]:
+    """The components, those marked that cannot be told apart from others."""
+    mixed = {c for group in model.mixed_components_ for c in group}
+    return [f"{c + 1}{' (mixed)' if c in mixed else ''}" for c in range(COMPONENTS)]
 
 
-def _report(
-    path: Path, model: Any, X: Any, y: Any, central: Any, others: dict[str, Any], owner: np.ndarray, seed: int
-) -> bool:
+def _report(path: Path, model: Any, X: Any, y: Any, central: Any, others: dict[str, Any], seed: int) -> bool:
     try:
         from ..report.fit import fit_report
     except ImportError as error:
         err.print(f"no report: {error}", markup=False)
         return False
-    fit_report(
-        path,
-        model,
-        X,
-        y,
-        central,
-        others,
-        owner,
-        settings={"data": "scikit-learn's digits, mostly one digit a node", "command": f"dekpca demo --seed {seed}"},
-        title=f"dekpca demo: {len(X):,} handwritten digits on {NODES} nodes",
-    )
+    settings = {"data": "scikit-learn's digits, mostly one digit a node", "command": f"dekpca demo --seed {seed}"}
+    title = f"dekpca demo: {len(X):,} handwritten digits on {NODES} nodes"
+    fit_report(path, model, X, y, central, others, model.nodes_, settings, title)
     return True
 
 
-def _draw(
-    path: Path,
-    network: Network,
-    ours: Any,
-    paper: Any,
-    local: Any,
-    central: Any,
-    X: Any,
-    y: Any,
-    rows: Any,
-    target: Any,
-) -> bool:
+def _draw(path: Path, model: Any, central: Any, local: Any, agreement: Any, true: Any, X: Any, y: Any) -> bool:
     try:
         import matplotlib
 
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
-
-        from ..report import figures
     except ImportError:
         err.print("no figure: matplotlib is not installed; pip install 'dekpca[plot]'", markup=False)
         return False
-    figure, axes = plt.subplot_mosaic(
-        [["net", "net", "run", "run", "run", "run"], ["a", "a", "b", "b", "c", "c"]],
-        figsize=(13, 9),
-        layout="constrained",
-    )
-    main = [int(np.bincount(target[r]).argmax()) for r in rows]
-    figures.draw_network(axes["net"], network, main, "20 nodes, coloured by their main digit", SHOWN)
-    curves = {
-        "dekpca, all 4 components": ours.history_["residual"],
-        "paper's settings, component after component": paper.history_["residual"],
-    }
-    figures.draw_convergence(
-        axes["run"], curves, "Disagreement with the neighbors, worst node", "relative residual", ours.tol**0.5
-    )
-    truth = central.transform(X)
-    own = np.repeat(np.arange(NODES), [len(r) for r in rows]) == SHOWN
-    views = {
-        "a": (truth, "central: sees all images"),
-        "b": (local[SHOWN].transform(X), f"node {SHOWN} before: knows its own images (ringed)"),
-    }
-    views["c"] = (ours.node_models_[SHOWN].transform(X), f"node {SHOWN} after talking to its neighbors")
-    for place, (values, title) in views.items():
-        scatter = figures.draw_embedding(
-            axes[place], figures.aligned(values, truth), y, title, own if place != "a" else None
-        )
+    mosaic = [["net"] * 3 + ["error"] * 3 + ["agree"] * 3 + ["sent"] * 3, [*"aaaabbbbcccc"]]
+    figure, axes = plt.subplot_mosaic(mosaic, figsize=(16, 9.5), layout="constrained")
+    main = [int(np.bincount(y[model.nodes_ == j]).argmax()) for j in range(NODES)]
+    figures.draw_network(axes["net"], model.network_, main, "20 nodes, coloured by their main digit", SHOWN)
+    m, error, bound = (model.history_[key] for key in STAGES)
+    lines = [Series("stated by the nodes", m, error, color=COLORS[0]), Series("true", m, true, color=COLORS[2])]
+    lines.append(Series("stated: at most", m, bound, color=COLORS[0], dashed=True))
+    lines.append(Series(f"asked for: {TOL:g}", m, [TOL] * len(m), color="#999999", dashed=True))
+    draw(axes["error"], Panel("Error, stage by stage", "landmarks", "sin² of the angle to central", lines, log_y=True))
+    bars = [Series(name, range(COMPONENTS), v.mean(axis=0), v.std(axis=0), "bars") for name, v in agreement.items()]
+    draw(axes["agree"], Panel("Agreement, mean and deviation", "component", "", bars, x_ticks=_names(model)))
+    title = f"kB sent by a node, in {sum(measures.rounds(model).values())} rounds"
+    figures.draw_bars(axes["sent"], {name: v.mean() / 1e3 for name, v in model.history_["bytes"].items()}, title)
+    truth, own = central.transform(X), model.nodes_ == SHOWN
+    for place, title, node, ringed in (
+        ("a", "central: sees all images", central, None),
+        ("b", f"node {SHOWN} before: knows its own images (ringed)", local[SHOWN], own),
+        ("c", f"node {SHOWN} after talking to its neighbors", model.node_models_[SHOWN], own),
+    ):
+        scatter = figures.draw_embedding(axes[place], figures.aligned(node.transform(X), truth), y, title, ringed)
     figure.legend(*scatter.legend_elements(), title="digit", loc="outside right lower", fontsize=8)
     with atomic_write(path, PUBLIC) as file:
         figure.savefig(file, dpi=110, format="png")

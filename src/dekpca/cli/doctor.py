@@ -5,18 +5,18 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from rich.table import Table
 
-from .. import __version__
-from ..core import native
-from ..engines import ENGINES
+from .. import __version__, engines
 from ..engines.ranks import find_mpiexec
-from .common import Debug, Json, emit, out, verb
+from .common import Debug, Json, emit, out, print_plain, verb
 
-REQUIRED = ("numpy", "scipy", "scikit-learn", "array-api-compat", "networkx", "rich", "typer")
+REQUIRED = ("numpy", "scipy", "scikit-learn", "array-api-compat", "networkx", "rich", "threadpoolctl", "typer")
 EXTRAS = {  # module -> package, extra, purpose
     "matplotlib": ("matplotlib", "plot", "figures"),
     "plotly": ("plotly", "report", "the HTML report"),
@@ -24,7 +24,8 @@ EXTRAS = {  # module -> package, extra, purpose
     "mpi4py": ("mpi4py", "mpi", "clusters"),
     "grpc": ("grpcio", "peer", "nodes of different owners"),
     "cryptography": ("cryptography", "peer", "certificates"),
-    "torch": ("torch", None, "PyTorch arrays, GPUs"),
+    "dp_accounting": ("dp-accounting", "privacy", "differential privacy"),
+    "torch": ("torch", "gpu", "PyTorch arrays, GPUs"),
     "cupy": ("cupy", None, "CuPy arrays, GPUs"),
 }
 
@@ -40,64 +41,43 @@ def doctor(as_json: Json = False, debug: Debug = False) -> None:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_gb": _memory(),
-        "required": {name: _version(name) for name in REQUIRED},
+        "memory_gb": _or_none(lambda: round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)),
+        "required": {name: _or_none(partial(version, name)) for name in REQUIRED},
         "extras": {module: _extra(module) for module in EXTRAS},
-        "compiled": native.level(),
-        "engines": {name: _engine(name) for name in ENGINES},
+        "engines": {name: _works(partial(engines.get, name)) for name in engines.ENGINES},
         "devices": _devices(),
-        "mpiexec": _mpiexec(),
+        "mpiexec": _or_none(lambda: str(find_mpiexec())),
     }
     emit(result, as_json, lambda: _tell(result))
 
 
-def _mpiexec() -> str | None:
+def _or_none(find: Callable[[], Any]) -> Any:
     try:
-        return str(find_mpiexec())
-    except FileNotFoundError:
+        return find()
+    except (PackageNotFoundError, OSError, ValueError, AttributeError):
         return None
 
 
-def _memory() -> float | None:
+def _works(use: Callable[[], Any]) -> dict[str, Any]:
     try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
-    except (ValueError, OSError, AttributeError):
-        return None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _extra(module: str) -> dict[str, Any]:
-    """Whether it can be imported: an installed package may lack a library."""
-    package, extra, purpose = EXTRAS[module]
-    remedy = f"pip install 'dekpca[{extra}]'" if extra else f"pip install {package}"
-    if _version(package) is None:
-        return {"works": False, "for": purpose, "remedy": remedy}
-    try:
-        importlib.import_module(module)
-    except Exception as error:  # any error is the finding
-        return {"works": False, "for": purpose, "version": _version(package), "problem": str(error), "remedy": remedy}
-    return {"works": True, "for": purpose, "version": _version(package)}
-
-
-def _engine(name: str) -> dict[str, Any]:
-    from .. import engines
-
-    try:
-        engines.get(name)
-    except Exception as error:
+        use()
+    except Exception as error:  # any error is the finding: an installed package may lack a library
         return {"works": False, "problem": str(error)}
     return {"works": True}
 
 
+def _extra(module: str) -> dict[str, Any]:
+    package, extra, purpose = EXTRAS[module]
+    about = {"for": purpose, "remedy": f"pip install 'dekpca[{extra}]'" if extra else f"pip install {package}"}
+    found = _or_none(partial(version, package))
+    if found is None:
+        return about | {"works": False}
+    return about | {"version": found} | _works(partial(importlib.import_module, module))
+
+
 def _devices() -> list[str]:
     found = ["CPU"]
-    if _version("torch") is not None:
+    if _or_none(partial(version, "torch")) is not None:
         try:
             import torch
 
@@ -108,23 +88,15 @@ def _devices() -> list[str]:
 
 
 def _tell(result: dict[str, Any]) -> None:
-    out.print(f"dekpca {result['dekpca']}, Python {result['python']}, {result['platform']}", highlight=False)
-    out.print(
-        f"{result['cores']} cores, {result['memory_gb']} GB; devices: {'; '.join(result['devices'])}", highlight=False
-    )
-    table = Table()
-    for column in ("", "works", "for", "how to get it"):
-        table.add_column(column)
+    print_plain(f"dekpca {result['dekpca']}, Python {result['python']}, {result['platform']}")
+    print_plain(f"{result['cores']} cores, {result['memory_gb']} GB; devices: {'; '.join(result['devices'])}")
+    table = Table("", "works", "for", "how to get it")
     for name, state in result["engines"].items():
         table.add_row(f"engine {name}", "yes" if state["works"] else "no", "", state.get("problem", ""))
-    works = result["compiled"] != "none"
-    best = works and list(native.LEVELS).index(result["compiled"]) == native.steps.instructions()
-    remedy = "" if best else f"install dekpca again where there is a C compiler ({native.problem})"
-    table.add_row("compiled iterations", f"yes, {result['compiled']}" if works else "no", "speed", remedy)
     for name, state in result["extras"].items():
         works = f"yes, {state['version']}" if state["works"] else "no"
-        table.add_row(name, works, state["for"], state.get("problem", "") or state.get("remedy", ""))
-    table.add_row(
-        "mpiexec", "yes" if result["mpiexec"] else "no", "clusters", result["mpiexec"] or "pip install 'dekpca[mpi]'"
-    )
+        remedy = "" if state["works"] else state.get("problem", "") or state["remedy"]
+        table.add_row(name, works, state["for"], remedy)
+    mpiexec = result["mpiexec"]
+    table.add_row("mpiexec", "yes" if mpiexec else "no", "clusters", mpiexec or "pip install 'dekpca[mpi]'")
     out.print(table, markup=False)

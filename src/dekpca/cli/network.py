@@ -9,7 +9,8 @@ import numpy as np
 import typer
 
 from ..files import PUBLIC, atomic_write
-from .common import TOPOLOGIES, Config, Debug, Json, emit, make_folder, out, parse_network, verb
+from .common import Config, Debug, Json, emit, make_folder, print_plain, verb
+from .parameters import TOPOLOGIES, parse_network
 
 MANY = 400  # nodes; more cannot be distinguished in a picture
 
@@ -76,12 +77,10 @@ def _draw(path: Path, net: object) -> None:
 
 def _tell(result: dict) -> None:
     near = result["neighbors"]
-    out.print(f"{result['nodes']} nodes, {result['edges']} edges, connected", highlight=False)
-    out.print(f"neighbors a node: {near['least']} to {near['most']}, {near['mean']:.2f} on average", highlight=False)
-    out.print(
-        f"diameter {result['diameter']}; network sums take {2 * result['depth']} rounds, from node {result['root']}",
-        highlight=False,
-    )
+    print_plain(f"{result['nodes']} nodes, {result['edges']} edges, connected")
+    print_plain(f"neighbors of a node: {near['least']} to {near['most']}, {near['mean']:.2f} on average")
+    rounds = f"network sums take {2 * result['depth']} rounds, from node {result['root']}"
+    print_plain(f"diameter {result['diameter']}; {rounds}")
     for what in ("file", "figure"):
         if result[what] is not None:
-            out.print(f"wrote {result[what]}", highlight=False, soft_wrap=True)
+            print_plain(f"wrote {result[what]}")

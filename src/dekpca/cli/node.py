@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,20 @@ from typing import Annotated, Any
 import typer
 
 from ..estimator import DecentralizedKernelPCA
-from ..private_solver import UNSEEN
-from .common import FAILED, NOT_CONVERGED, USAGE, Debug, Json, emit, err, out, rounded_down, say_error, verb
+from .common import (
+    FAILED,
+    NOT_CONVERGED,
+    USAGE,
+    Debug,
+    Json,
+    emit,
+    err,
+    peer_modules,
+    print_accuracy,
+    print_plain,
+    say_error,
+    verb,
+)
 from .simulate import private_files, simulate
 
 STOPPED = 4  # exit code: a neighbor was lost, or this node could not go on; the same command resumes
@@ -34,14 +47,9 @@ node.command()(simulate)
 def run(
     config: Annotated[Path, typer.Argument(help="The node's node.toml.")],
     yes: Annotated[bool, typer.Option("--yes", help="Agree to what will leave this machine; do not ask.")] = False,
-    metrics: Annotated[
-        str | None, typer.Option(help="Serve Prometheus metrics and a status page there, such as 127.0.0.1:9100.")
-    ] = None,
+    metrics: Annotated[str | None, typer.Option(help="Serve a status page and metrics at this host:port.")] = None,
     resume: Annotated[
-        str | None,
-        typer.Option(
-            help="Id of an earlier run, whose landmarks this one begins with; its model is in `out` at nodes that were there."
-        ),
+        str | None, typer.Option(help="Id of an earlier run, whose landmarks this one begins with.")
     ] = None,
     insecure_loopback: Annotated[
         bool, typer.Option("--insecure-loopback", help="Without certificates, within 127.0.0.0/8 only: for trying.")
@@ -58,23 +66,18 @@ def run(
 
     Example: dekpca node run node.toml --metrics 127.0.0.1:9100
     """
-    peer = _peer()
+    modules = ("errors", "app.config", "app.disclosure", "app.logs", "app.node", "app.status", "protocol.text")
+    peer = SimpleNamespace(**{m.__name__.rpartition(".")[2]: m for m in peer_modules(*modules)})
     settings = peer.config.read(config, resume)
+    identity = None if insecure_loopback else settings.identity()
     if insecure_loopback:
         peer.config.check_loopback(settings)
-        identity = None
-    else:
-        identity = settings.identity()
     before = peer.node.finished(settings)
     if before is not None:
-        err.print(
-            f"run {settings.run} was finished before; another run needs another run id", highlight=False, markup=False
-        )
+        print_plain(f"run {settings.run} was finished before; another run needs another run id", err)
         if not settings.model_file.exists():
-            err.print(
-                f"{settings.model_file}: the model is not there any more; bring it back, or ask another node's owner",
-                highlight=False, markup=False, soft_wrap=True,
-            )  # fmt: skip
+            gone = "the model is not there any more; bring it back, or ask another node's owner"
+            print_plain(f"{settings.model_file}: {gone}", err)
         _end(before, as_json)
         return
     if settings.report is not None:
@@ -89,18 +92,16 @@ def run(
         with ExitStack() as open_:
             if metrics is not None:
                 address = open_.enter_context(peer.status.served(station, metrics))
-                err.print(f"status and metrics: http://{address}/", highlight=False, soft_wrap=True, markup=False)
+                print_plain(f"status and metrics: http://{address}/", err)
             open_.enter_context(peer.status.shown(station, err))
             yield
 
-    def report(result: Any, missing: list[dict[str, Any]]) -> None:
-        _write_report(prepared, result, missing)
-
+    report = None if settings.report is None else partial(_write_report, prepared)
     try:
         with private_files(), peer.logs.library_lines():
             peer.logs.log_to(sys.stderr, settings.name, not err.is_terminal)
             try:
-                result = peer.node.run(prepared, identity, watch, None if settings.report is None else report)
+                result = peer.node.run(prepared, identity, watch, report)
             finally:
                 for handler in peer.logs.log.handlers:
                     handler.flush()
@@ -143,20 +144,6 @@ def _interrupt(signum: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _peer() -> SimpleNamespace:
-    try:
-        from ..engines.peer import errors
-        from ..engines.peer.app import config, disclosure, logs, node, status
-        from ..engines.peer.protocol import text
-    except ImportError as error:
-        raise ImportError(
-            f"dekpca node needs a package that is not installed ({error}); pip install 'dekpca[peer]'"
-        ) from error
-    return SimpleNamespace(
-        errors=errors, config=config, disclosure=disclosure, logs=logs, node=node, status=status, text=text
-    )
-
-
 def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     """Print what will leave this machine, and to whom, and ask for consent."""
     settings = prepared.config
@@ -164,13 +151,13 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     named = "" if prepared.features.names is None else "fingerprint" if settings.secret_columns else "names"
     whom = [*settings.neighbors, *(f"{name} (if nodes are lost)" for name in settings.fallback)]
     lines = peer.disclosure.disclosure(prepared.settings, rows, columns, whom, named)
-    err.print(f"Node {settings.name}, run {settings.run}. What will leave this machine:", highlight=False, markup=False)
+    print_plain(f"Node {settings.name}, run {settings.run}. What will leave this machine:", err)
     for what, to in lines:
-        err.print(f"  - {what}\n      {to}", highlight=False, soft_wrap=True, markup=False)
+        print_plain(f"  - {what}\n      {to}", err)
     begun, known = settings.folder.exists(), len(settings.neighbors) + 1
     for line in peer.disclosure.guarantee(prepared.settings, columns, known, begun, settings.on_loss == "continue"):
-        err.print(line, highlight=False, soft_wrap=True, markup=False)
-    err.print("docs/privacy.md says what can be learned from each.", highlight=False)
+        print_plain(line, err)
+    print_plain("docs/privacy.md says what can be learned from each.", err)
     if yes:
         return
     if not (sys.stdin.isatty() and err.is_terminal):
@@ -207,24 +194,12 @@ def _absent(missing: list[dict[str, Any]]) -> str:
 
 
 def _tell(result: dict[str, Any]) -> None:
-    state = "converged" if result["converged"] else "not converged"
-    missing = result.get("missing")
-    if missing:
-        rows = result["rows"]
-        of = "" if rows is None else f" with {rows} of {rows + sum(m['rows'] for m in missing)} rows"
-        text = f"the answer of {result['nodes']} nodes{of}, without {_absent(missing)}"
-        out.print(text, highlight=False, soft_wrap=True, markup=False)
-    out.print(f"{state} after {result['iterations']} iterations with {result['nodes']} nodes", highlight=False)
-    values = " ".join(f"{v:.6g}" for v in result["eigenvalues"])
-    out.print(f"eigenvalues {values}", highlight=False, soft_wrap=True)
-    if result.get("span_accuracy") is not None:
-        text = f"estimated agreement with central kernel PCA: {rounded_down(result['span_accuracy'])}"
-        if result.get("accuracy_method") == UNSEEN:
-            text += ", beside what the landmarks miss, which is not known with this kernel"
-        out.print(text, highlight=False)
-    if result.get("privacy") is not None:
-        spent = result["privacy"]
-        out.print(f"spent: epsilon {spent['epsilon']:.4g}, delta {spent['delta']:.3g}, for each row", highlight=False)
-    out.print(f"model: {result['model']}", highlight=False, soft_wrap=True, markup=False)
+    missing, rows = result["missing"], result["rows"]
+    of = "" if rows is None else f" with {rows} of {rows + sum(m['rows'] for m in missing)} rows"
+    without = f"{of}, without {_absent(missing)}" if missing else ""
+    print_plain(f"the answer of {result['nodes']} nodes{without}")
+    print_plain(f"eigenvalues {' '.join(f'{v:.6g}' for v in result['eigenvalues'])}")
+    print_accuracy(result)
+    print_plain(f"model: {result['model']}")
     if result["report"] is not None:
-        out.print(f"report: {result['report']}", highlight=False, soft_wrap=True, markup=False)
+        print_plain(f"report: {result['report']}")

@@ -11,11 +11,11 @@ import typer
 
 from .. import engines
 from ..data import Data, Roles, read, remembered
-from ..deal import deal_rows, named_network, renamed
+from ..data.owners import deal_rows, named_network, renamed
 from ..engines.ranks import assign
 from ..estimator import DecentralizedKernelPCA
 from ..network import Network
-from .common import USAGE, parse_network
+from .common import USAGE
 
 
 def by_node(paths: list[Path]) -> dict[str, Path]:
@@ -27,76 +27,65 @@ def by_node(paths: list[Path]) -> dict[str, Path]:
     return dict(zip(names, paths, strict=True))
 
 
-def over_names(network: Network, names: list[str]) -> Network:
+def over_names(network: Network | None, names: list[str]) -> Network | None:
     """A numbered topology, such as ring:20, with these names; a topology with names keeps its own."""
-    if len(network) != len(names) or network.names != tuple(map(str, range(len(names)))):
+    if network is None or len(network) != len(names) or network.names != tuple(map(str, range(len(names)))):
         return network
     return renamed(network, names)
 
 
 def fit(
-    model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, roles: Roles, missing: Any, network: str | None, seed: int,
-    checkpoint: Path | None,
+    model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, roles: Roles, network: Network | None
 ) -> tuple[dict[str, Any], bool, dict[str, Any]]:  # fmt: skip
     """Fit the nodes of this rank; returns data of all ranks for the summary, whether this rank prints it, and the columns that models store."""
     ranks = engines.module("mpi").Ranks()
     start = time.perf_counter()
     try:
         with ranks.checking():
-            net, parts = _own(paths, nodes, roles, missing, network, seed, ranks)
+            net, parts = _own(model, paths, nodes, roles, network, ranks)
         reading = time.perf_counter() - start
-        samples = {name: part.samples for name, part in parts.items()}
-        model.set_params(network=net, engine="mpi").fit_parts(samples, checkpoint=checkpoint)
+        model.set_params(network=net).fit_parts({name: part.samples for name, part in parts.items()})
     except Exception as error:  # raised on all ranks: one prints it
         if ranks.rank:
             raise typer.Exit(USAGE) from error
         raise ValueError(str(error)) from error
-    phases = sorted(model.history_["bytes"])
-    counts = [len(model.nodes_), sum(part.dropped for part in parts.values())]
-    mine = np.array([*counts, *(model.history_["bytes"][phase].sum() for phase in phases)], dtype=np.int64)
+    sent = model.history_["bytes"]
+    dropped = sum(part.dropped for part in parts.values())
+    mine = np.array([len(model.nodes_), dropped, *(sent[phase].sum() for phase in sorted(sent))], dtype=np.int64)
     total = np.empty_like(mine)
     ranks.comm.Allreduce(mine, total)
-    seconds = {"reading": reading, "fitting": time.perf_counter() - start - reading}
-    found: dict[str, Any] = {"rows": int(total[0]), "rows_dropped": int(total[1])}
-    found |= {
-        "bytes_by_phase": dict(zip(phases, total[2:].tolist(), strict=True)),
-        "seconds": seconds,
+    numbers = {
+        "rows": int(total[0]),
+        "rows_dropped": int(total[1]),
+        "bytes_by_phase": dict(zip(sorted(sent), total[2:].tolist(), strict=True)),
+        "seconds": {"reading": reading, "fitting": time.perf_counter() - start - reading},
         "ranks": ranks.size,
     }
-    return found, ranks.rank == 0, remembered(roles, list(parts.values()))
+    return numbers, ranks.rank == 0, remembered(roles, list(parts.values()))
 
 
 def _own(
-    paths: list[Path], nodes: int | None, roles: Roles, missing: Any, network: str | None, seed: int, ranks: Any
+    model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, roles: Roles, network: Network | None, ranks: Any
 ) -> tuple[Network, dict[str, Data]]:  # fmt: skip
     """The network, and the samples of the nodes of this rank."""
     if roles.owner is not None:
         raise ValueError("--owner with --engine mpi: every rank would have to read all rows; give one file a node")
-    open_ = [name for name, given in roles.one_hot.items() if given is None]
-    if open_:
+    unlisted = next((name for name, given in roles.one_hot.items() if given is None), None)
+    if unlisted is not None:
         raise ValueError(
-            f"--one-hot {open_[0]} with --engine mpi: no rank sees all categories; list them: --one-hot {open_[0]}=red,green"
+            f"--one-hot {unlisted} with --engine mpi: no rank sees all categories; list them: --one-hot {unlisted}=red,green"
         )
-    made = None if network is None else parse_network(network, seed)
     if len(paths) == 1:
         if paths[0].suffix != ".npy":
             raise ValueError(
                 f"{paths[0]}: with --engine mpi give one file a node, or one .npy file, of which each rank reads its rows"
             )
-        X = read(paths[0], roles, missing).X  # memory-mapped
-        net, rows = deal_rows(made or nodes, len(X), seed)
-        return net, {net.names[j]: Data(np.asarray(X[rows[j]])) for j in _hosted(net, ranks)}
+        X = read(paths[0], roles, model.missing).X  # memory-mapped
+        net, rows = deal_rows(network or nodes, len(X), model.random_state)
+        return net, {net.names[j]: Data(np.asarray(X[rows[j]])) for j in assign(net, ranks.size)[ranks.rank]}
     if nodes is not None:
         raise ValueError("--nodes is for one file; each of several files is a node: leave it out")
     files = by_node(paths)
-    net = over_names(made, list(files)) if made else named_network(None, list(files), seed)
-    unknown = [name for name in files if name not in net.number]
-    if unknown or len(net) != len(files):
-        raise ValueError(
-            f"{len(files)} files for a network of {len(net)} nodes; give one file for each node, named after it"
-        )
-    return net, {net.names[j]: read(files[net.names[j]], roles, missing) for j in _hosted(net, ranks)}
-
-
-def _hosted(network: Network, ranks: Any) -> list[int]:
-    return assign(network, ranks.size)[ranks.rank]
+    net = named_network(over_names(network, list(files)), list(files), model.random_state)
+    hosted = [net.names[j] for j in assign(net, ranks.size)[ranks.rank]]
+    return net, {name: read(files[name], roles, model.missing) for name in hosted}

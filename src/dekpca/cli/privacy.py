@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from .common import Config, Debug, Json, emit, out, verb
+from ..data import read
+from .common import Config, Debug, Json, emit, print_plain, verb
+from .parameters import NComponents
 
 MOST_POINTS = 600  # their kernel matrix is decomposed for every rank
 RANKS = (20, 30, 60, 120, 200)  # candidates
@@ -22,21 +24,16 @@ def privacy(
     delta: Annotated[float, typer.Option(help="And the probability with which that may fail.")] = 1e-6,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the network.")] = 20,
     colluding: Annotated[int | None, typer.Option(help="So many may put together what they know; default 1.")] = None,
-    components: Annotated[int, typer.Option(min=1, help="Number of components.")] = 4,
+    n_components: NComponents = 4,
     points: Annotated[
         Path | None, typer.Option(help="Public points that resemble the rows: npz, csv, ...; default: digits.")
     ] = None,
     kernel: Annotated[str, typer.Option(help="rbf, laplacian, cosine, linear or poly.")] = "rbf",
-    gamma: Annotated[
-        float | None, typer.Option(help="Of the kernel; default: 1 / (columns * variance) of the points.")
-    ] = None,
-    norm: Annotated[
-        float | None, typer.Option(help="Public bound to which rows are clipped, for linear and poly.")
-    ] = None,
+    gamma: Annotated[float | None, typer.Option(help="Default: 1 / (columns * variance) of the points.")] = None,
+    norm: Annotated[float | None, typer.Option(help="Public bound to which rows are clipped (linear, poly).")] = None,
     ranges: Annotated[
         tuple[float, float] | None, typer.Option(help="Lowest and highest value, by which all columns are scaled.")
     ] = None,
-    uncentered: Annotated[bool, typer.Option("--uncentered", help="Without centering in feature space.")] = False,
     synthetic: Annotated[bool, typer.Option("--synthetic", help="Half of the budget makes synthetic points.")] = False,
     as_json: Json = False,
     config: Config = None,
@@ -52,27 +49,23 @@ def privacy(
 
       dekpca privacy --rows 100000 --epsilon 0.5 --points public.npz --gamma 2e-7
     """
-    from ..columns import Features
-    from ..kernels import Kernel
+    from ..data.columns import Features
+    from ..kernels import make_kernel
     from ..privacy.settings import Privacy, kernel_size
-    from ..private_solver import expected
+    from ..solvers.private import expected
 
-    asked = Privacy.of({"epsilon": epsilon, "delta": delta, "colluding": colluding, "norm": norm, "ranges": ranges})
+    asked = Privacy(epsilon, delta, colluding=colluding, norm=norm, ranges=ranges)
     X, where = _points(points)
     asked = asked.with_columns(Features(X.shape[1]))
     scaled = X if asked.ranges is None else (X - asked.ranges.mean(axis=1)) / (np.ptp(asked.ranges, axis=1) / 2)
     width = 1.0 / (X.shape[1] * float(scaled.var())) if gamma is None else gamma
     kind = "synthetic" if synthetic else "points"
-    given = Kernel(kernel, gamma=width)
+    given = make_kernel(kernel, gamma=width)
     kernel_size(given, norm)
-    centering = None if uncentered else "global"
-    tried = [
-        expected(X, given, rows, replace(asked, rank=rank), nodes, components, kind, centering)
-        for rank in RANKS
-        if components < rank <= len(X)
-    ]
-    if not tried:
-        raise ValueError(f"{where}: {len(X)} points are too few for {components} components; give more of them")
+    ranks = [rank for rank in RANKS if n_components < rank <= len(X)]
+    if not ranks:
+        raise ValueError(f"{where}: {len(X)} points are too few for {n_components} components; give more of them")
+    tried = [expected(X, given, rows, replace(asked, rank=rank), nodes, n_components, kind) for rank in ranks]
     best = max(tried, key=lambda plan: round(plan.span, 4))  # ties: the smallest, with fewer numbers to send
     entries = [release.entry() for release in best.releases]
     result: dict[str, Any] = {
@@ -85,56 +78,24 @@ def privacy(
     emit(result, as_json, lambda: _tell(result))
 
 
-def parse_privacy(text: str) -> dict[str, Any]:
-    """Parse `--privacy`.
-
-    Examples
-    --------
-    >>> parse_privacy("epsilon=1, delta=1e-6, rank=30, ledger=spent.json")
-    {'epsilon': 1.0, 'delta': 1e-06, 'rank': 30, 'ledger': 'spent.json'}
-    """
-    found: dict[str, Any] = {}
-    for piece in text.split(","):
-        name, equals, value = (part.strip() for part in piece.partition("="))
-        if not equals or not name or not value:
-            raise ValueError(
-                f"--privacy {text!r}: expected name=value, separated by commas, such as epsilon=1,delta=1e-6"
-            )
-        if name == "ledger":
-            found[name] = value
-            continue
-        try:
-            found[name] = int(value) if name in ("colluding", "rank") else float(value)
-        except ValueError:
-            raise ValueError(f"--privacy {text!r}: {name} must be a number") from None
-    return found
-
-
 def _points(path: Path | None) -> tuple[np.ndarray, str]:
     if path is None:
         from sklearn.datasets import load_digits
 
         return load_digits().data[:MOST_POINTS], "scikit-learn's digits (--points takes yours)"
-    from ..data import read
-
     X = np.asarray(read(path).X, dtype=np.float64)
-    step = max(1, -(-len(X) // MOST_POINTS))
-    return X[::step], str(path)
+    return X[:: -(-len(X) // MOST_POINTS)], str(path)
 
 
 def _tell(result: dict[str, Any]) -> None:
-    def line(text: str) -> None:
-        out.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    line(f"epsilon {result['epsilon']:g}, delta {result['delta']:g}, for adding or removing one row")
-    line(f"{result['rows']:,} rows on {result['nodes']} nodes, {result['colluding']} of them colluding")
+    print_plain(f"epsilon {result['epsilon']:g}, delta {result['delta']:g}, for adding or removing one row")
+    print_plain(f"{result['rows']:,} rows on {result['nodes']} nodes, {result['colluding']} of them colluding")
     for release in result["releases"]:
-        line(
-            f"noise of {release['multiplier']:.3g} times the sensitivity on {release['numbers']:,} numbers: {release['covers']}"
-        )
-    line(f"spectrum of {result['points']}, {result['kernel']} kernel, gamma {result['gamma']:.3g}")
+        noise = f"noise of {release['multiplier']:.3g} times the sensitivity"
+        print_plain(f"{noise} on {release['numbers']:,} numbers: {release['covers']}")
+    print_plain(f"spectrum of {result['points']}, {result['kernel']} kernel, gamma {result['gamma']:.3g}")
     for plan in result["tried"]:
         mark = "  <- rank to use" if plan["rank"] == result["rank"] else ""
         agreement = " ".join(f"{a:.4f}" for a in plan["agreement"])
-        line(f"  rank {plan['rank']:>3}: expected agreement {agreement}, span {plan['span']:.4f}{mark}")
-    line(f"privacy={{'epsilon': {result['epsilon']:g}, 'delta': {result['delta']:g}, 'rank': {result['rank']}}}")
+        print_plain(f"  rank {plan['rank']:>3}: expected agreement {agreement}, span {plan['span']:.4f}{mark}")
+    print_plain(f"--privacy epsilon={result['epsilon']:g},delta={result['delta']:g},rank={result['rank']}")

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..data import Roles, categories
+from ..data import Roles
+from ..data.reading import categories
 from .common import say
 
 IdColumn = Annotated[

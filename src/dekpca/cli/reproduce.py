@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.progress import Progress
 from rich.table import Table
 from sklearn.datasets import fetch_openml, load_digits
 
@@ -17,43 +18,32 @@ from ..data import Roles, read
 from ..experiments import paper, runner, toy
 from ..experiments.runner import Source
 from ..report import panels
-from .common import INTERRUPTED, Config, Debug, Json, bar, emit, err, make_folder, out, say_error, verb
+from .common import INTERRUPTED, Config, Debug, Json, emit, err, make_folder, out, print_plain, say_error, verb
 
-DIGITS = (0, 3, 5, 8)  # the paper's classes
+DIGITS = ("0", "3", "5", "8")  # the paper's classes
 PAPER_GAMMA = 2e-7  # the authors' bandwidth on raw pixels from 0 to 255
 DIGITS_GAMMA = 1e-3  # scikit-learn's digits: 64 pixels from 0 to 16
+TOY_TITLE = "Why projection consensus (the paper's Fig. 1 and 2)"
+TOY_TEXT = (
+    "Three nodes in the plane, linear kernel, dashed: the central answer. Plain consensus (w_j = w_q for all neighbors) works while every "
+    "node can express the answer; where one node's data lies on a line it drags all others onto that line. Projection consensus does not. "
+    "Below: what is known of the kernel matrix of all data in a network of six nodes."
+)
 
 
-class Which(StrEnum):
-    nodes = "nodes"
-    samples = "samples"
-    neighbors = "neighbors"
-    heterogeneity = "heterogeneity"
-    convergence = "convergence"
-    toy = "toy"
+Which = StrEnum("Which", [*paper.EXPERIMENTS, "toy"])  # type: ignore[misc]
 
 
 @verb
 def reproduce(
     which: Annotated[Which, typer.Argument(help="Which experiment.")],
-    data: Annotated[
-        Path | None, typer.Option(help="Samples and labels: npz, npy, csv, parquet, mat or MNIST's idx files.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Samples and labels: npz, csv, tsv or parquet.")] = None,
     openml: Annotated[bool, typer.Option("--openml", help="Download MNIST from OpenML.")] = False,
-    label: Annotated[
-        str | None, typer.Option(help="Column or array with the classes, where it is not called y.")
-    ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(help="Classes to use, such as 0,3,5,8 (the default where they exist), or all."),
-    ] = None,
-    gamma: Annotated[
-        float | None, typer.Option(help="Width of the rbf kernel; by default the paper's for MNIST.")
-    ] = None,
+    label: Annotated[str | None, typer.Option(help="Column or array of the classes, where it is not called y.")] = None,
+    classes: Annotated[str | None, typer.Option(help="Such as 0,3,5,8 (the default if they exist), or all.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Of the rbf kernel; by default the paper's for MNIST.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 10,
-    out_dir: Annotated[Path, typer.Option("--out", help="Folder for CSV files, figures and the report.")] = Path(
-        "dekpca-reproduce"
-    ),
+    out_dir: Annotated[Path, typer.Option("--out", help="Folder for all files.")] = Path("dekpca-reproduce"),
     as_json: Json = False,
     config: Config = None,
     debug: Debug = False,
@@ -72,42 +62,32 @@ def reproduce(
       dekpca reproduce toy
     """  # fmt: skip
     folder = make_folder(out_dir)
-    if which is Which.toy:
-        drawn, rows, times, title, text, source = _toy()
+    source: Source | None = None
+    rows: list[Any] = []
+    if which.value == "toy":
+        drawn, title, text = toy.panels(), TOY_TITLE, TOY_TEXT
     else:
         experiment = paper.EXPERIMENTS[which.value]
         source = _source(data, openml, label, classes, gamma)
         if not as_json:
-            err.print(
-                f"{source.name}: {len(source.X)} rows, {source.X.shape[1]} columns, gamma {source.gamma:g}",
-                highlight=False,
-            )
+            n, columns = source.X.shape
+            print_plain(f"{source.name}: {n} rows, {columns} columns, gamma {source.gamma:g}", err)
         try:
-            with bar(which.value, repeats) as progress:
+            with Progress(console=err, disable=not err.is_terminal, transient=True) as bar:
+                task = bar.add_task(which.value)
+
+                def progress(done: int, total: int, what: str) -> None:
+                    bar.update(task, completed=done, total=total, description=f"{which.value}: {what}")
+
                 rows, times = runner.run(experiment, source, repeats, folder, progress)
         except KeyboardInterrupt:
             say_error(f"interrupted; what is finished is in {folder}, and the same command goes on from there")
             raise typer.Exit(INTERRUPTED) from None
         drawn, title, text = experiment.draw(rows, times), experiment.title, experiment.text
-    result: dict[str, Any] = {
-        "experiment": which.value,
-        "rows": len(rows),
-        "folder": folder,
-        "figures": [],
-        "report": None,
-    }
-    result["figures"] = _figures(drawn, title, folder / which.value)
-    result["report"] = _report(folder / f"{which.value}.html", title, text, drawn, rows, which.value, source, repeats)
-    emit(result, as_json, lambda: _tell(which.value, rows, result))
-
-
-def _toy() -> tuple[list[panels.Panel], list[Any], list[Any], str, str, None]:
-    text = (
-        "Three nodes in the plane, linear kernel, dashed: the central answer. Plain consensus (w_j = w_q for all neighbors) works while every "
-        "node can express the answer; where one node's data lies on a line it drags all others onto that line. Projection consensus does not. "
-        "Below: what is known of the kernel matrix of all data in a network of six nodes."
-    )
-    return toy.panels(), [], [], "Why projection consensus (the paper's Fig. 1 and 2)", text, None
+    figures = _figures(drawn, title, folder / which.value)
+    report = _report(folder / f"{which.value}.html", title, text, drawn, rows, which.value, source, repeats)
+    about = {"experiment": which.value, "rows": len(rows), "folder": folder, "figures": figures, "report": report}
+    emit(about, as_json, lambda: _tell(rows, about))
 
 
 def _source(data: Path | None, openml: bool, label: str | None, classes: str | None, gamma: float | None) -> Source:
@@ -127,28 +107,21 @@ def _source(data: Path | None, openml: bool, label: str | None, classes: str | N
     else:
         X, y = load_digits(return_X_y=True)
         name, classes = "scikit-learn's digits", classes or "all"
-    found = np.unique(y)
-    if classes is None:
-        wanted = [c for c in found if str(c) in map(str, DIGITS)]
-        wanted = wanted if len(wanted) == len(DIGITS) else list(found)
-    elif classes == "all":
-        wanted = list(found)
-    else:
-        names = {str(c): c for c in found}
-        missing = [c for c in classes.split(",") if c not in names]
-        if missing:
-            raise ValueError(f"--classes: {', '.join(missing)} not among the labels {', '.join(names)}")
-        wanted = [names[c] for c in classes.split(",")]
-    kept = np.isin(y, wanted)
+    names = [str(c) for c in np.unique(y)]
+    usual = DIGITS if set(DIGITS) <= set(names) else names
+    wanted = usual if classes is None else names if classes == "all" else classes.split(",")
+    missing = [c for c in wanted if c not in names]
+    if missing:
+        raise ValueError(f"--classes: {', '.join(missing)} not among the labels {', '.join(names)}")
+    kept = np.isin(y.astype(str), wanted)
     X, y = X[kept], y[kept]
-    if gamma is None:
-        if X.shape[1] == 784 and X.max() > 100:
-            gamma = PAPER_GAMMA
-        elif X.shape[1] == 64 and X.max() <= 16:
-            gamma = DIGITS_GAMMA
-        else:
-            gamma = float(1.0 / (X.shape[1] * X.astype(np.float64).var()))
-    return Source(X, y, gamma, name)
+    if X.shape[1] == 784 and X.max() > 100:
+        usual_gamma = PAPER_GAMMA
+    elif X.shape[1] == 64 and X.max() <= 16:
+        usual_gamma = DIGITS_GAMMA
+    else:
+        usual_gamma = float(1.0 / (X.shape[1] * X.astype(np.float64).var()))
+    return Source(X, y, usual_gamma if gamma is None else gamma, name)
 
 
 def _figures(drawn: list[panels.Panel], title: str, stem: Path) -> list[Path]:
@@ -169,36 +142,30 @@ def _report(
     except ImportError:
         err.print("no report: plotly is not installed; pip install 'dekpca[report]'", markup=False)
         return None
-    settings: dict[str, Any] = {
-        "command": shlex.join(["dekpca", *sys.argv[1:]]) if "reproduce" in sys.argv else f"dekpca reproduce {name}"
-    }
-    settings["repeats"] = repeats
+    command = shlex.join(["dekpca", *sys.argv[1:]]) if "reproduce" in sys.argv else f"dekpca reproduce {name}"
+    settings: dict[str, Any] = {"command": command, "repeats": repeats}
     if source is not None:
         settings |= {"data": source.name, "rows": len(source.X), "columns": source.X.shape[1], "gamma": source.gamma}
     return experiment_report(path, title, figures, rows, settings=settings, text=text)
 
 
-def _tell(name: str, rows: list[Any], result: dict[str, Any]) -> None:
+def _tell(rows: list[Any], about: dict[str, Any]) -> None:
+    name = about["experiment"]
     if rows:
-        cells, methods = list(dict.fromkeys(r["cell"] for r in rows)), list(dict.fromkeys(r["method"] for r in rows))
-        last = max((r.get("iteration", 0) for r in rows), default=0) if name == "convergence" else 0
-        table = Table(
-            title=f"{name}: similarity of the first component, mean over nodes and repeats", title_justify="left"
-        )
-        table.add_column("")
+        cells, methods = (list(dict.fromkeys(row[key] for row in rows)) for key in ("cell", "method"))
+        last = max(row["iteration"] for row in rows) if name == "convergence" else 0
+        found: dict[tuple[Any, Any], list[float]] = {(cell, method): [] for cell in cells for method in methods}
+        for row in rows:
+            if row.get("iteration", 0) == last:
+                found[row["cell"], row["method"]].append(row["similarity"])
+        title = f"{name}: similarity of the first component, mean over nodes and repeats"
+        table = Table("", title=title, title_justify="left")
         for method in methods:
             table.add_column(method, justify="right")
         for cell in cells:
-            values = []
-            for method in methods:
-                found = [
-                    r["similarity"]
-                    for r in rows
-                    if r["cell"] == cell and r["method"] == method and r.get("iteration", 0) == last
-                ]
-                values.append(f"{np.mean(found):.4f}" if found else "")
-            table.add_row(str(cell), *values)
+            values = (found[cell, method] for method in methods)
+            table.add_row(str(cell), *(f"{np.mean(some):.4f}" if some else "" for some in values))
         out.print(table)
-    for path in [result["folder"] / f"{name}.csv", *result["figures"], result["report"]]:
+    for path in [about["folder"] / f"{name}.csv", *about["figures"], about["report"]]:
         if path is not None and Path(path).exists():
-            out.print(f"wrote {path}", highlight=False, soft_wrap=True)
+            print_plain(f"wrote {path}")

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,22 +21,22 @@ from rich.text import Text
 
 from ..data import read
 from ..network import Network
+from . import parameters
 from .common import (
     FAILED,
     NOT_CONVERGED,
-    TOPOLOGIES,
     Debug,
     Json,
     emit,
     err,
     make_folder,
-    out,
-    parse_network,
-    rounded_down,
+    peer_modules,
+    print_accuracy,
+    print_plain,
     verb,
 )
 
-ENDED = {0: "done", NOT_CONVERGED: "done, not converged"}
+ENDED = {0: "done", NOT_CONVERGED: "done, less accurate than tol asks for"}
 
 
 @contextmanager
@@ -52,28 +53,18 @@ def private_files() -> Iterator[None]:
 @private_files()
 def simulate(
     nodes: Annotated[int, typer.Option(min=2, help="How many.")] = 8,
-    out_dir: Annotated[
-        Path, typer.Option("--out", help="A new folder for configs, certificates, logs and models.")
-    ] = Path("dekpca-peers"),
+    out_dir: Annotated[Path, typer.Option("--out", help="A new folder for all files.")] = Path("dekpca-peers"),
     data: Annotated[Path | None, typer.Option(help="Rows to deal to the nodes; default: handwritten digits.")] = None,
-    network: Annotated[str | None, typer.Option(help=f"Default: a ring. {TOPOLOGIES}")] = None,
-    components: Annotated[int, typer.Option("--components", "-k", min=1, help="How many components.")] = 2,
-    gamma: Annotated[str, typer.Option(help="A number, or scale.")] = "scale",
-    landmarks: Annotated[str, typer.Option(help="auto, a number, or random-features.")] = "auto",
-    solver: Annotated[str, typer.Option(help="auto, landmarks or projection.")] = "auto",
-    share_rows: Annotated[
-        bool,
-        typer.Option(
-            "--share-rows/--keep-rows", help="Whether rows may leave their node: as landmarks, or to neighbors."
-        ),
-    ] = False,
-    max_iter: Annotated[int, typer.Option(min=1, help="Largest number of iterations.")] = 100,
-    tol: Annotated[
-        float, typer.Option(min=0, help="The error that is asked for: sin^2 of the angle to central kernel PCA.")
-    ] = 1e-3,
+    network: Annotated[str | None, typer.Option(help=f"Default: a ring of --nodes. {parameters.TOPOLOGIES}")] = None,
+    n_components: parameters.NComponents = 2,
+    gamma: parameters.Gamma = "scale",
+    tol: parameters.Tol = 1e-3,
+    landmarks: parameters.Landmarks = "auto",
+    share_rows: parameters.ShareRows = False,
+    solver: parameters.Solver = "auto",
+    random_state: parameters.RandomState = 0,
     peer_timeout: Annotated[float, typer.Option(help="Seconds to wait for a silent neighbor.")] = 300,
     write_only: Annotated[bool, typer.Option("--write-only", help="Write the files, start nothing.")] = False,
-    seed: Annotated[int, typer.Option(help="Deals the rows.")] = 0,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -87,48 +78,50 @@ def simulate(
 
       dekpca node simulate --nodes 3 --write-only --out three && dekpca node run three/node-0.toml
     """
-    from ..engines.peer.app.local_cluster import write_nodes
-    from ..engines.peer.net.identity import init_ca, issue
-
-    net = _named(parse_network(network, seed) if network else Network.path(2) if nodes == 2 else Network.ring(nodes))
-    if network and len(net) != nodes:
-        nodes = len(net)
+    config, authority = peer_modules("app.config", "net.authority")
+    usual = Network.path(2) if nodes == 2 else Network.ring(nodes)
+    net = usual if network is None else parameters.parse_network(network, random_state)
+    net = Network.from_edges([(f"node-{a}", f"node-{b}") for a, b in net.edges])
+    model = {
+        "n_components": n_components, "gamma": parameters.parse_gamma(gamma), "tol": tol, "share_rows": share_rows, "solver": _solver(solver),
+        "landmarks": int(landmarks) if landmarks.isdigit() else str(Path(landmarks).resolve()) if Path(landmarks).suffix else landmarks,
+        "random_state": random_state,
+    }  # fmt: skip
     folder = make_folder(out_dir)
     if any(folder.iterdir()):
         raise ValueError(f"--out {folder}: not empty; choose a new folder")
     X = _digits() if data is None else np.asarray(read(data).X, dtype=np.float64)
-    if len(X) < nodes:
-        raise ValueError(f"{len(X)} rows for {nodes} nodes; each needs at least one")
-    init_ca(folder / "certs", "a simulation")
+    if len(X) < len(net):
+        raise ValueError(f"{len(X)} rows for {len(net)} nodes; each needs at least one")
+    authority.init_ca(folder / "certs", "a simulation")
     for name in net.names:
-        issue(folder / "certs", name, 30)
-    rows = np.array_split(np.random.default_rng(seed).permutation(len(X)), nodes)
-    model = {
-        "n_components": components, "gamma": gamma if gamma == "scale" else float(gamma), "solver": solver,
-        "landmarks": int(landmarks) if landmarks.isdigit() else landmarks,
-        "share_rows": share_rows, "max_iter": max_iter, "tol": tol, "random_state": seed,
-    }  # fmt: skip
+        authority.issue(folder / "certs", name, 30)
+    rows = np.array_split(np.random.default_rng(random_state).permutation(len(X)), len(net))
     more = {"peer_timeout": peer_timeout}
-    write_nodes(folder, [X[r] for r in rows], net, f"simulation-{seed}", "certs", model, more)
+    config.write_nodes(folder, [X[r] for r in rows], net, f"simulation-{random_state}", "certs", model, more)
     if write_only:
-        err.print(
-            f"{nodes} nodes in {folder}; start each with dekpca node run {folder}/NAME.toml",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
+        print_plain(f"{len(net)} nodes in {folder}; start each with dekpca node run {folder}/NAME.toml", err)
         return
     start = time.perf_counter()
     codes = _watch(folder, net.names)
-    seconds = time.perf_counter() - start
-    result = _collect(folder, net.names, codes) | {"seconds": seconds, "folder": folder}
+    result = _collect(folder, codes) | {"seconds": time.perf_counter() - start, "folder": folder}
     emit(result, as_json, lambda: _tell(result))
     if result["failed"]:
         raise typer.Exit(FAILED)
 
 
-def _named(network: Network) -> Network:
-    return Network.from_edges([(f"node-{a}", f"node-{b}") for a, b in network.edges])
+def _solver(text: str) -> Any:
+    """As node.toml has it: a word, or a table of the options that are not the usual ones."""
+    asked = parameters.parse_solver(text)
+    if asked == "auto" or "=" not in text:
+        return text
+    table = {
+        field.name: getattr(asked, field.name) for field in fields(asked) if getattr(asked, field.name) != field.default
+    }
+    absent = next((name for name, value in table.items() if value is None), None)
+    if absent is not None:
+        raise ValueError(f"--solver {text}: node.toml cannot hold {absent}=none; leave it out")
+    return table
 
 
 def _digits() -> np.ndarray:
@@ -140,20 +133,12 @@ def _digits() -> np.ndarray:
 def _watch(folder: Path, names: tuple[str, ...]) -> dict[str, int]:
     """Run the nodes, and show their progress; returns their exit codes."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    node_run = [sys.executable, "-m", "dekpca.cli", "node", "run", "--yes", "--json"]
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name in names:
+            command = [*node_run, str(folder / f"{name}.toml")]
             with open(folder / f"{name}.log", "wb") as log, open(folder / f"{name}.json", "wb") as said:
-                command = [
-                    sys.executable,
-                    "-m",
-                    "dekpca.cli",
-                    "node",
-                    "run",
-                    str(folder / f"{name}.toml"),
-                    "--yes",
-                    "--json",
-                ]
                 processes[name] = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=said, stderr=log, env=environment
                 )
@@ -176,18 +161,13 @@ def _watch(folder: Path, names: tuple[str, ...]) -> dict[str, int]:
 
 
 def _table(folder: Path, processes: dict[str, Any]) -> Table:
-    from ..engines.peer.protocol.text import showable
+    from ..peers.protocol.text import showable
 
-    table = Table(box=None)
-    for column in ("node", "state"):
-        table.add_column(column)
+    table = Table("node", "state", box=None)
     for name, process in processes.items():
-        code = process.poll()
-        said = _last(folder / f"{name}.log")
+        code, said = process.poll(), _last(folder / f"{name}.log")
         words = [
-            str(said.get(key, ""))
-            for key in ("message", "phase", "iteration", "peer", "why")
-            if said.get(key) not in (None, "")
+            str(said[key]) for key in ("message", "phase", "iteration", "peer", "why") if said.get(key) is not None
         ]
         state = " ".join(words) if code is None else ENDED.get(code, f"failed ({code})")
         table.add_row(name, Text(showable(state)))
@@ -208,35 +188,27 @@ def _last(log: Path) -> dict[str, Any]:
     return {}
 
 
-def _collect(folder: Path, names: tuple[str, ...], codes: dict[str, int]) -> dict[str, Any]:
+def _collect(folder: Path, codes: dict[str, int]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     failed: dict[str, str] = {}
-    for name in names:
-        if codes[name] in ENDED:
+    for name, code in codes.items():
+        if code in ENDED:
             found[name] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        else:
-            words = [
-                t for t in (folder / f"{name}.log").read_text(errors="replace").splitlines() if t.startswith("error:")
-            ]
-            failed[name] = words[-1] if words else f"exit code {codes[name]}, see {folder / name}.log"
+            continue
+        log = folder / f"{name}.log"
+        errors = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("error:")]
+        failed[name] = errors[-1] if errors else f"exit code {code}, see {log}"
     return {"nodes": found, "failed": failed}
 
 
 def _tell(result: dict[str, Any]) -> None:
     for name, why in result["failed"].items():
-        out.print(f"{name}: {why}", markup=False, highlight=False, soft_wrap=True)
-    if not result["nodes"]:
+        print_plain(f"{name}: {why}")
+    nodes = list(result["nodes"].values())
+    if not nodes:
         return
-    first = next(iter(result["nodes"].values()))
-    sent = [sum(n["bytes_sent"].values()) for n in result["nodes"].values()]
-    out.print(
-        f"{len(result['nodes'])} nodes, {first['iterations']} iterations, {'' if first['converged'] else 'not '}converged; "
-        f"{np.mean(sent) / 1e6:.2f} MB sent a node; {result['seconds']:.1f} s",
-        highlight=False,
-    )
-    out.print(f"eigenvalues {' '.join(f'{v:.6g}' for v in first['eigenvalues'])}", highlight=False, soft_wrap=True)
-    if first["span_accuracy"] is not None:
-        out.print(
-            f"estimated agreement with central kernel PCA: {rounded_down(first['span_accuracy'])}", highlight=False
-        )
-    out.print(f"models, logs and configs in {result['folder']}", highlight=False, soft_wrap=True, markup=False)
+    print_plain(f"eigenvalues {' '.join(f'{v:.6g}' for v in nodes[0]['eigenvalues'])}")
+    print_accuracy(nodes[0])
+    sent = np.mean([sum(node["bytes_sent"].values()) for node in nodes]) / 1e6
+    print_plain(f"{len(nodes)} nodes; {result['seconds']:.1f} s; each node sent {sent:.2f} MB on average")
+    print_plain(f"models, logs and configs in {result['folder']}")

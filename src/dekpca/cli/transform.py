@@ -10,12 +10,12 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from ..columns import Samples
 from ..data import column_names, read
-from ..file_formats import check_output, write_values
+from ..data.columns import Samples
+from ..data.formats import check_output, write_values
 from ..network import listing
 from ..node_model import NodeModel
-from .common import Config, Debug, Json, emit, err, make_folder, out, verb
+from .common import Config, Debug, Json, emit, make_folder, print_plain, say, verb
 from .fit import SUMMARY
 from .reading import Columns, Drop, IdColumn, make_roles, notes, recalled
 
@@ -24,17 +24,13 @@ from .reading import Columns, Drop, IdColumn, make_roles, notes, recalled
 def transform(
     model: Annotated[Path, typer.Argument(help="A model file, or a folder that dekpca fit wrote.")],
     data: Annotated[Path, typer.Argument(help="Samples.")],
-    node: Annotated[
-        str | None, typer.Option(help="Which node of the folder answers; default: the best informed.")
-    ] = None,
+    node: Annotated[str | None, typer.Option(help="Which node answers; default: the best informed.")] = None,
     owner: Annotated[str | None, typer.Option(help="Column to leave out.")] = None,
     label: Annotated[str | None, typer.Option(help="Column to leave out.")] = None,
     id_column: IdColumn = None,
     columns: Columns = None,
     drop: Drop = None,
-    missing: Annotated[
-        str, typer.Option(help="Rows with missing values: error, drop, or mean (the fit's, if the model has it).")
-    ] = "error",
+    missing: Annotated[str, typer.Option(help="Missing values: error, drop the rows, or the fit's mean.")] = "error",
     out_file: Annotated[Path, typer.Option("--out", help="Where component values go: .npy, .csv or .parquet.")] = Path(
         "components.npy"
     ),
@@ -73,8 +69,8 @@ def transform(
         source = read(data, roles, missing)  # type: ignore[arg-type]
         if (source.names is None) != (loaded.features.names is None):
             has, fitted = ("has no", "with") if source.names is None else ("has", "without")
-            text = f"{data} {has} column names, but the model was fitted {fitted} them; columns are taken in the order of the fit"
-            err.print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
+            order = f"the model was fitted {fitted} them; columns are taken in the order of the fit"
+            say("warning", f"{data} {has} column names, but {order}")
         values = loaded.transform(Samples(source.X.astype(np.float64), source.names))
     write_values(out_file, values, None if out_file.suffix.lower() == ".npy" else source.ids, roles.id or "id")
     result = {
@@ -83,7 +79,7 @@ def transform(
     }  # fmt: skip
     left_out = f"; {source.dropped} rows with missing values left out" if source.dropped else ""
     text = f"{len(values)} rows through node {loaded.name}: {out_file}{left_out}"
-    emit(result, as_json, lambda: out.print(text, highlight=False, soft_wrap=True, markup=False))
+    emit(result, as_json, lambda: print_plain(text))
 
 
 def _model_file(model: Path, node: str | None) -> Path:

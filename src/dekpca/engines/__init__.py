@@ -1,6 +1,6 @@
 """Engines: they host nodes and carry messages between them. Chosen by name; each imports its own dependencies.
 
-An engine is a module with a function `run(plan, observer=None) -> Outcome` (plan.py) that drives
+An engine is a module with a function `run(plan, watch=None) -> Outcome` (plan.py) that drives
 `dekpca.program.program`. If processes must first agree on the plan, the module also has `plan_parts(parameters,
 parts) -> Plan`.
 """
@@ -15,7 +15,6 @@ from ..plan import Engine
 ENGINES = {
     "local": ("dekpca.engines.local", None),
     "mpi": ("dekpca.engines.mpi", "mpi"),
-    "peer": ("dekpca.engines.peer.app.local_cluster", "peer"),
 }  # name -> module, extra to install
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from .._version import __version__
-from ..choices import PenaltyRule
 from ..network import Network
 
 PRIVATE = {"private_seed", "earlier", "ledger", "budget"}  # settings that a node keeps to itself
@@ -29,17 +28,16 @@ def texts(settings: Mapping[str, Any]) -> dict[str, str]:
     return {name: describe(value) for name, value in settings.items()}
 
 
-def settings_of(options: Any) -> dict[str, Any]:
+def flattened(options: Any) -> dict[str, Any]:
     """The fields of options, with nested options flattened."""
     found: dict[str, Any] = {}
     for field in fields(options):
         if field.name in PRIVATE:
             continue
         value = getattr(options, field.name)
-        if isinstance(value, PenaltyRule):  # rules differ by type, not only by fields
-            found[field.name] = value.rho
-        elif is_dataclass(value):
-            found |= {f"{field.name} {name}": inner for name, inner in settings_of(value).items()}
+        if is_dataclass(value):
+            found[field.name] = getattr(value, "label", type(value).__name__)  # values of two kinds have other fields
+            found |= {f"{field.name} {name}": inner for name, inner in flattened(value).items()}
         else:
             found[field.name] = value
     return found

@@ -1,7 +1,4 @@
-"""The local engine: all nodes in one process, in a few blocks; a round of messages is one gather on the device.
-
-delivery.py delivers the messages of the programs. `drive` is the loop of every engine with many nodes in a process.
-"""
+"""The local engine: all nodes in one process. `drive` is the loop of every engine."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,120 +14,149 @@ import array_api_compat as aac
 import numpy as np
 
 from ..answer import Answer
-from ..block import Block, flat_block
-from ..core.chunks import threads
-from ..memory import fitting, give_back, within
-from ..messages import Checkpoint
-from ..options import Options
-from ..plan import Observer, Outcome, Plan
+from ..chunks import threads
+from ..messages import Exchange, Iteration, Sum
+from ..plan import Outcome, Plan, Traffic, Watch
 from ..program import program
-from .checkpoints import keeping
-from .delivery import CollectiveDelivery, Delivery
-from .tree import over_tree
+from ..settings import Options
+from ..site import Site
 
-# The part of the program that begins with a message of this kind, or with a checkpoint; "meeting" comes first.
+# The part of a fit that begins with a message of this kind, for `history_["seconds"]`
 PARTS = {
     "columns": "columns",
     "axes": "landmarks",
     "clusters": "landmarks",
     "landmarks": "landmarks",
-    "fingerprint": "landmarks",
     "moments": "moments",
     "judge": "judging",
-    "mean": "meeting",
-    "covariance": "meeting",
     "data": "kernel matrices",
-    "values": "separation",
-    "spectrum": "separation",
+    "share": "iterations",
     "power": "iterations",
+    "values": "separation",
 }
-ITERATIONS = "iterations"
 
 
-def run(plan: Plan, observer: Observer | None = None) -> Outcome:
+def run(plan: Plan, watch: Watch | None = None) -> Outcome:
     """Run the program for all nodes.
 
-    A memory limit bounds the number of landmarks; Gram blocks that do not fit are recomputed in each iteration.
-    Ctrl-C during the iterations stops the nodes at their next check, with the last iterate as the result; a second
+    Ctrl-C during the iterations of the projection solver stops the nodes at their next check, with the last iterate as the result; a second
     one ends at once.
     """
-    script = program
+    sites = plan.sites()
     if plan.options.sealed:
-        blocks = plan.blocks(apart=True)
-        simulate_sealers(blocks)
-        script = over_tree(program)  # the same messages as between peers
-    else:
-        apart = plan.options.owners_apart  # as between peers: a node's terms leave it one by one
-        blocks = [flat_block(plan.parts, plan.network)] if plan.options.sums_only and not apart else plan.blocks(apart)
-    blocks = within(blocks, plan.options, plan.memory_limit)
-    options, delivery = fitting(blocks, plan.options, plan.memory_limit), CollectiveDelivery(blocks)
-    with keeping(plan, observer) as begin:
-        return drive(blocks, options, *begin(delivery), delivery, script)
+        simulate_sealers(sites)
+    return drive(sites, plan.options, Delivery(sites), watch)
 
 
-def simulate_sealers(blocks: Sequence[Block]) -> None:
+def simulate_sealers(sites: Sequence[Site]) -> None:
     """Each node gets its own key for this run. All keys are in one process: this simulates the messages, and protects nothing."""
     from ..privacy.masks import sealers
     from ..privacy.records import new_run
 
-    if not aac.is_numpy_array(blocks[0].samples):
-        raise ValueError(
-            f"secure sums of {type(blocks[0].samples).__name__}: they are integers of NumPy; give NumPy arrays"
-        )
-    made = sealers(blocks[0].network.names, new_run())
-    for block in blocks:
-        block.sealer = made[block.names[0]]
+    if not aac.is_numpy_array(sites[0].X):
+        raise ValueError(f"secure sums of {type(sites[0].X).__name__}: they are integers of NumPy; give NumPy arrays")
+    made = sealers(sites[0].network.names, new_run())
+    for site in sites:
+        site.sealer = made[site.names[0]]
+
+
+class Delivery:
+    """Carries what the programs of the sites of this process send; here these are all sites of the network."""
+
+    def __init__(self, sites: Sequence[Site]):
+        self.sites, self.network = sites, sites[0].network
+        self.traffic = Traffic(self.network)
+
+    def sum(self, requests: Sequence[Sum]) -> np.ndarray:
+        """The root's conclusion from the terms of all sites."""
+        total = self.total(requests)
+        told = self.conclude(requests, total)
+        self.count_sum(requests[0].kind, total, told)
+        return told
+
+    def total(self, requests: Sequence[Sum]) -> np.ndarray:
+        """The sum of the terms of these sites."""
+        total = requests[0].value
+        for request in requests[1:]:
+            total = total + request.value
+        return total
+
+    def count_sum(self, kind: str, total: np.ndarray, told: np.ndarray) -> None:
+        """Count what the nodes of these sites send in a sum."""
+        nodes = np.concatenate([site.nodes for site in self.sites])
+        self.traffic.add_sum(kind, total.nbytes, told.nbytes, nodes)
+
+    def conclude(self, requests: Sequence[Sum], total: np.ndarray) -> np.ndarray:
+        """What the site of the root makes of the total."""
+        (request,) = [request for site, request in zip(self.sites, requests, strict=True) if site.has_root]
+        return request.conclude(total).astype(request.dtype, copy=False)
+
+    def exchange(self, requests: Sequence[Exchange]) -> dict[tuple[int, int], np.ndarray]:
+        """All messages that arrive at the sites, by edge."""
+        sent = self.sent(requests)
+        for request in requests:
+            for (sender, receiver), shape in request.expected.items():
+                if (sender, receiver) not in sent or sent[sender, receiver].shape != shape:
+                    names = self.network.names
+                    raise RuntimeError(
+                        f"{request.kind}: node {names[receiver]} expects an array {shape} of node {names[sender]}, which says nothing like it"
+                    )
+        return sent
+
+    def sent(self, requests: Sequence[Exchange]) -> dict[tuple[int, int], np.ndarray]:
+        """All messages of the sites, by edge; they are counted."""
+        sent = {edge: message for request in requests for edge, message in request.messages.items()}
+        self.traffic.add_messages(requests[0].kind, sent)
+        return sent
 
 
 def drive(
-    blocks: list[Block],
+    sites: Sequence[Site],
     options: Options,
-    observer: Observer | None = None,
-    resume: Any = None,
-    delivery: Delivery | None = None,
+    delivery: Any,
+    watch: Watch | None = None,
     script: Callable[..., Any] = program,
 ) -> Outcome:
-    """As `run`, for blocks already made, with a (known, state) for each of them in `resume`.
-
-    `delivery` carries their messages; `script` is the program, or wraps it (over_tree, where the delivery has no reductions).
-    """
-    delivery = CollectiveDelivery(blocks) if delivery is None else delivery
-    scripts = [script(block, options, None if resume is None else resume[i]) for i, block in enumerate(blocks)]
+    """Run the programs of some sites, whose requests `delivery` answers. `script` is the program, or wraps it."""
+    scripts = [script(site, options) for site in sites]
+    on_host = aac.is_numpy_array(sites[0].X)  # other libraries have threads of their own
+    rows = sum(site.X.shape[0] for site in sites) if on_host else 0
     # the program itself detects overflow; no warnings of NumPy
-    on_host = aac.is_numpy_array(blocks[0].samples)  # other libraries have threads of their own
-    n_items = sum(block.samples.shape[1] if block.flat else block.n_nodes for block in blocks) if on_host else 0
-    with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore", divide="ignore"), threads(n_items):
+    with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore", divide="ignore"), threads(rows):
         seconds: dict[str, float] = defaultdict(float)
         part, since = "meeting", time.perf_counter()
-        requests, answers = _step(scripts, [None] * len(scripts))
+        requests, answers = _step(scripts, None)
         while requests:
-            give_back(blocks)
             now = time.perf_counter()
             seconds[part] += now - since
-            since, part = now, PARTS.get(requests[0].kind, part) if hasattr(requests[0], "kind") else ITERATIONS
-            replies: Iterable[Any]
-            if not isinstance(requests[0], Checkpoint):
-                replies = delivery.answer(requests)
-            else:
-                interrupt["armed"] = True
-                if observer is not None:
-                    observer(blocks, requests)
-                replies = [interrupt["asked"]] * len(blocks)
-            requests, answers = _step(scripts, replies)
+            since, reply = now, None
+            match requests[0]:
+                case Sum(kind=kind):
+                    part, reply = PARTS.get(kind, part), delivery.sum(requests)
+                case Exchange(kind=kind):
+                    part, reply = PARTS.get(kind, part), delivery.exchange(requests)
+                case Iteration() as about:
+                    interrupt["armed"], reply = True, interrupt["asked"]
+                    if watch is not None:
+                        watch(about)
+            requests.clear()  # they keep what their rounds made of the rows
+            requests, answers = _step(scripts, reply)
         seconds[part] += time.perf_counter() - since
     return Outcome(answers, delivery.traffic, dict(seconds))
 
 
-def _step(scripts: Sequence[Any], replies: Iterable[Any]) -> tuple[list[Any], list[Answer]]:
-    """Send each script its reply as soon as it arrives; returns their next requests, or their answers. All end in the same round."""
+def _step(scripts: Sequence[Any], reply: Any) -> tuple[list[Any], list[Answer]]:
+    """Send each script the reply; returns their next requests, or their answers. All end in the same round."""
     requests, answers = [], []
-    for script, reply in zip(scripts, replies, strict=True):
+    for script in scripts:
         try:
             requests.append(script.send(reply))
         except StopIteration as end:
             answers.append(end.value)
     if requests and answers:
         raise RuntimeError("the nodes of one network do not end together")
+    if len({(type(request), getattr(request, "kind", "")) for request in requests}) > 1:
+        raise RuntimeError("the nodes of one network say different things")
     return requests, answers
 
 
@@ -138,7 +164,9 @@ def _step(scripts: Sequence[Any], replies: Iterable[Any]) -> tuple[list[Any], li
 def _interrupts() -> Iterator[dict[str, bool]]:
     """Ctrl-C requests a stop if there is an iterate to keep; before that, and the second time, it interrupts."""
     flags: dict[str, bool] = defaultdict(bool)
-    if threading.current_thread() is not threading.main_thread():
+    before = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or before is not signal.default_int_handler:  # another handler is installed
         yield flags
         return
 
@@ -147,10 +175,6 @@ def _interrupts() -> Iterator[dict[str, bool]]:
             raise KeyboardInterrupt
         flags["asked"] = True
 
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # another handler is installed
-        yield flags
-        return
     signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield flags

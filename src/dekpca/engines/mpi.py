@@ -1,10 +1,11 @@
-"""The MPI engine: every rank hosts some of the nodes; messages between ranks are neighborhood collectives (rank_delivery.py).
+"""The MPI engine: every rank hosts some of the nodes. Sums are reductions over all ranks; other messages go from rank to rank.
 
 rank_agreement.py has the checks before the first message. An exception on one rank ends the job on all: MPI has no recovery on graph communicators.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -18,19 +19,19 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from ..core.spectrum import to_numpy
-from ..deal import make_network, node_numbers
+from ..arrays import to_numpy
+from ..data.checks import check_parts
+from ..data.owners import list_parts, make_network, node_numbers
+from ..messages import Exchange, Sum
 from ..network import Network, listing
 from ..node_model import NodeModel
-from ..parameters import Parameters
-from ..plan import Observer, Outcome, Plan, check_parts, make_plan, refuse_one_array, with_checkpoint
+from ..parameters import Parameters, check, seed_of, settings_of
+from ..plan import Outcome, Plan, Watch, make_plan
 from ..results import run_plan
-from .agreement import facts, settings_of
-from .checkpoints import Together, keeping
-from .local import drive
+from ..site import Site
+from .agreement import facts, flattened
+from .local import Delivery, drive
 from .rank_agreement import Ranks
-from .rank_delivery import RankDelivery
-from .rank_watch import watching
 from .ranks import assign, find_mpiexec
 
 __all__ = ["Ranks", "assign", "find_mpiexec", "fit", "guard", "plan_parts", "run"]
@@ -45,7 +46,6 @@ def fit(
     nodes: Sequence[Any] | None = None,
     network: Network | int | None = None,
     comm: Any = MPI.COMM_WORLD,
-    checkpoint: str | os.PathLike[str] | None = None,
     **params: Any,
 ) -> list[NodeModel]:
     """Find the components of data on the ranks of `comm`; every rank must call this.
@@ -61,8 +61,6 @@ def fit(
     network : Network, int or None
         The same on all ranks. None: a random network, as in `DecentralizedKernelPCA`.
     comm : mpi4py communicator
-    checkpoint : path, optional
-        As in `DecentralizedKernelPCA.fit`, the same on all ranks.
     **params
         Of `DecentralizedKernelPCA`, the same on all ranks.
 
@@ -87,9 +85,7 @@ def fit(
     with Ranks(comm).checking():
         parameters = Parameters(network=network, engine="mpi", **params)
     plan = plan_parts(parameters, parts, nodes, comm)
-    with Ranks(comm).checking():
-        plan = with_checkpoint(plan, parameters, checkpoint)
-    result = run_plan(plan, lambda plan, observer: run(plan, observer, comm), parameters)
+    result = run_plan(plan, lambda plan, watch: run(plan, watch, comm), parameters)
     for warning in result.warnings():
         warnings.warn(warning, stacklevel=2)
     return [result.node_models[plan.network.names[j]] for j in plan.nodes]
@@ -106,9 +102,8 @@ def plan_parts(
     if isinstance(parts, Mapping):
         nodes, parts = list(parts), list(parts.values())
     with ranks.checking():
-        parameters.check()
-        refuse_one_array(parts)
-        parts, seed = list(parts), parameters.seed()
+        check(parameters)
+        parts, seed = list(list_parts(parts)), seed_of(parameters)
     counts, common_seed = ranks.counts(len(parts)), ranks.from_first(seed)
     if not isinstance(parameters.random_state, Integral):
         seed = common_seed
@@ -124,40 +119,85 @@ def plan_parts(
         numbers = list(range(first, first + len(parts))) if nodes is None else node_numbers(nodes, network)
         if len(numbers) != len(parts):
             raise ValueError(f"{len(parts)} parts, but {len(numbers)} nodes named for them; give each part its node")
-        features, checked = check_parts(parameters, parts, [network.names[j] for j in numbers])
-        settings = parameters.settings(features, seed)
+        names = [network.names[j] for j in numbers]
+        features, checked = check_parts(parts, names, parameters.dtype, parameters.missing)
+        settings = settings_of(parameters, features, seed)
     ranks.agree_on_columns(features.sorted_names)
-    common = settings_of(settings) | {"expansion": parameters.expansion}
-    ranks.agree(facts(network, features.count, checked[0].dtype, common))
+    ranks.agree(facts(network, features.count, checked[0].dtype, flattened(settings)))
     _, sizes = ranks.hosts(network, numbers, [part.shape[0] for part in checked])
     return make_plan(parameters, settings, network, checked, features, numbers, sizes)
 
 
-def run(plan: Plan, observer: Observer | None = None, comm: Any = MPI.COMM_WORLD) -> Outcome:
+def run(plan: Plan, watch: Watch | None = None, comm: Any = MPI.COMM_WORLD) -> Outcome:
     """Run the program for the nodes that this rank hosts; every rank of `comm` must call this.
 
     The outcome holds the answers of this rank's nodes and what they sent.
     """
     ranks, network, numbers = Ranks(comm), plan.network, plan.nodes
-    ranks.agree(facts(network, plan.features.count, to_numpy(plan.parts[0][:0, ...]).dtype, settings_of(plan.options)))
+    ranks.agree(facts(network, plan.features.count, to_numpy(plan.parts[0][:0, ...]).dtype, flattened(plan.options)))
     with ranks.checking():
         if not ((numbers >= 0) & (numbers < len(network))).all():
             raise ValueError(
                 f"nodes {listing(numbers)} for a network of {len(network)}, numbered from 0; give one part for each node"
             )
     hosts, _ = ranks.hosts(network, numbers.tolist(), plan.sizes[numbers])
-    nodes = [f"node {listing(network.names[j] for j in np.flatnonzero(hosts == rank))}" for rank in range(ranks.size)]
-    together = Together(ranks.rank, ranks.size, ranks.checking, ranks.texts, ranks.from_first)
-    with (
-        keeping(plan, observer, together) as begin,
-        guard(comm, f"hosting {nodes[ranks.rank]}"),
-        watching(ranks, nodes, lambda: end(comm)),
-    ):
-        blocks = plan.blocks()
-        delivery = RankDelivery(blocks, comm, hosts)
-        outcome = drive(blocks, plan.options, *begin(delivery), delivery)
-        delivery.close()
-    return outcome
+    with guard(comm, f"hosting node {listing(network.names[j] for j in numbers)}"):
+        sites = plan.sites()
+        return drive(sites, plan.options, RankDelivery(sites, comm, hosts), watch)
+
+
+class RankDelivery(Delivery):
+    """Delivers between the nodes of a rank and those of other ranks; `hosts` is the rank of each node.
+
+    `traffic` counts along the edges of the network, as on every engine; `wire` counts what left this rank, by phase: messages and bytes.
+    """
+
+    def __init__(self, sites: Sequence[Site], comm: Any, hosts: np.ndarray):
+        super().__init__(sites)
+        self.comm, self.hosts, self.here = comm, hosts.tolist(), comm.Get_rank()
+        self.root = int(hosts[self.network.root])
+        self.rounds = 0
+        self.wire: dict[str, np.ndarray] = {}
+
+    def sum(self, requests: Sequence[Sum]) -> np.ndarray:
+        request, mine = requests[0], np.ascontiguousarray(self.total(requests))
+        total = np.empty_like(mine)
+        if len(mine):
+            self.comm.Reduce(mine, total if self.here == self.root else None, root=self.root)
+        told = np.empty(request.size, dtype=request.dtype)
+        if self.here == self.root:
+            told = np.ascontiguousarray(self.conclude(requests, total))
+        self.comm.Bcast(told, root=self.root)
+        self.count_sum(request.kind, mine, told)
+        self._count(request.kind, 1, mine.nbytes)
+        return told
+
+    def exchange(self, requests: Sequence[Exchange]) -> dict[tuple[int, int], np.ndarray]:
+        """One message between two ranks, with what their nodes send each other in the order of the edges."""
+        kind, dtype, sent = requests[0].kind, requests[0].dtype, self.sent(requests)
+        expected = {edge: shape for request in requests for edge, shape in request.expected.items()}
+        self.rounds += 1
+        arrived = {edge: message for edge, message in sent.items() if self.hosts[edge[1]] == self.here}
+        leaving: dict[int, list[np.ndarray]] = {}
+        coming: dict[int, list[tuple[int, int]]] = {}
+        for edge in sorted(sent.keys() - arrived.keys()):
+            leaving.setdefault(self.hosts[edge[1]], []).append(sent[edge].ravel())
+        for edge in sorted(expected.keys() - arrived.keys()):
+            coming.setdefault(self.hosts[edge[0]], []).append(edge)
+        tag, size = self.rounds % 2**14, {edge: math.prod(shape) for edge, shape in expected.items()}
+        out = {rank: np.concatenate(messages).astype(dtype, copy=False) for rank, messages in leaving.items()}
+        into = {rank: np.empty(sum(size[edge] for edge in edges), dtype) for rank, edges in coming.items()}
+        waiting = [self.comm.Irecv(buffer, rank, tag) for rank, buffer in into.items()]
+        waiting += [self.comm.Isend(buffer, rank, tag) for rank, buffer in out.items()]
+        MPI.Request.Waitall(waiting)
+        for rank, edges in coming.items():
+            pieces = np.split(into[rank], np.cumsum([size[edge] for edge in edges])[:-1])
+            arrived |= {edge: piece.reshape(expected[edge]) for edge, piece in zip(edges, pieces, strict=True)}
+        self._count(kind, len(out), sum(buffer.nbytes for buffer in out.values()))
+        return arrived
+
+    def _count(self, kind: str, messages: int, size: int) -> None:
+        self.wire.setdefault(kind, np.zeros(2, dtype=np.int64))[:] += messages, size
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..columns import ColumnError, check_same_names
+from ..data.columns import ColumnError, check_same_names
 from ..network import Network, listing
 
 

@@ -9,9 +9,8 @@ import csv
 import io
 import json
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -43,9 +42,7 @@ class Experiment:
     title: str
     columns: tuple[str, ...]  # of a measurement, after repeat
     cells: Callable[[Source], list[dict[str, Any]]]  # the settings that are varied
-    measure: Callable[
-        [Source, dict[str, Any], int], tuple[list[Row], list[Row]]
-    ]  # of one cell and seed: measurements, times
+    measure: Callable[[Source, dict[str, Any], int], tuple[list[Row], list[Row]]]  # of a cell and seed; and times
     draw: Callable[[list[Row], list[Row]], list[Panel]]
     text: str  # explanation for the report
 
@@ -64,8 +61,7 @@ def run(
     cells = experiment.cells(source)
     path, times_path = folder / f"{experiment.name}.csv", folder / f"{experiment.name}-times.csv"
     columns = ("repeat", "cell", *experiment.columns)
-    stamp = _stamp(experiment, source, cells)
-    rows, times = _kept(folder, path, times_path, columns, stamp)
+    rows, times = _kept(path, times_path, columns, _stamp(experiment, source, cells))
     done = {(int(row["repeat"]), row["cell"]) for row in rows}
     wanted = [(repeat, cell) for repeat in range(repeats) for cell in cells]
     for number, (repeat, cell) in enumerate(wanted):
@@ -86,9 +82,6 @@ def run(
 @contextmanager
 def _uninterrupted_or_not_at_all() -> Iterator[None]:
     """Ctrl-C ends the run. A fit would keep its last iterate, which would be measured as a result."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def stop(signum: int, frame: Any) -> None:
         raise KeyboardInterrupt
@@ -107,14 +100,11 @@ def _label(cell: dict[str, Any]) -> str:
 def _stamp(experiment: Experiment, source: Source, cells: list[dict[str, Any]]) -> str:
     """The inputs of earlier results; they are used only if these are equal."""
     digest = blake2b(np.ascontiguousarray(source.X).tobytes() + np.ascontiguousarray(source.y).tobytes(), digest_size=8)
-    return json.dumps(
-        {"experiment": experiment.name, "data": digest.hexdigest(), "gamma": source.gamma, "cells": cells}
-    )
+    about = {"experiment": experiment.name, "data": digest.hexdigest(), "gamma": source.gamma, "cells": cells}
+    return json.dumps(about)
 
 
-def _kept(
-    folder: Path, path: Path, times_path: Path, columns: Sequence[str], stamp: str
-) -> tuple[list[Row], list[Row]]:
+def _kept(path: Path, times_path: Path, columns: Sequence[str], stamp: str) -> tuple[list[Row], list[Row]]:
     """Rows finished by earlier runs."""
     stamp_path = path.with_suffix(".json")
     if path.exists() and (not stamp_path.exists() or stamp_path.read_text(encoding="utf-8") != stamp):
@@ -147,16 +137,11 @@ def _text(value: Any) -> Any:
 
 def _as_read(row: Row, columns: Sequence[str]) -> Row:
     """Values as read from the file: numbers or texts."""
+    return {key: _value(str(_text(row[key]))) for key in columns}
 
-    def value(text: Any) -> Any:
-        text = str(_text(text))
-        try:
-            return int(text)
-        except ValueError:
-            pass
-        try:
-            return float(text)
-        except ValueError:
-            return text
 
-    return {key: value(row[key]) for key in columns}
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text

@@ -42,12 +42,8 @@ def mostly_one_class(y: Any, sizes: Any, share: float = 0.8, seed: int = 0) -> l
     wanted = []
     for j, size in enumerate(sizes):
         others = rng.choice(classes, round(size * (1 - share)))
-        wanted.append(
-            {
-                c: int((others == c).sum()) + (int(size) - len(others)) * (c == classes[j % len(classes)])
-                for c in classes
-            }
-        )
+        main, many = classes[j % len(classes)], int(size) - len(others)
+        wanted.append({c: int((others == c).sum()) + many * (c == main) for c in classes})
     return _from_pools(y, wanted, seed)
 
 

@@ -13,6 +13,7 @@ from ..estimator import DecentralizedKernelPCA
 from ..network import Network
 from ..node_model import NodeModel
 from ..report.panels import COLORS, Panel, Series
+from ..solvers.projection import Projection
 
 NETWORK = Network.path(3)
 ROWS = 120
@@ -44,9 +45,9 @@ def solutions(parts: Sequence[np.ndarray], seed: int = 0) -> dict[str, list[np.n
     """Directions of each node by method."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        ours = DecentralizedKernelPCA(
-            1, kernel="linear", network=NETWORK, centering="local", landmarks=0, init="local", max_iter=2000, tol=1e-8, random_state=seed
-        ).fit_parts(parts)  # fmt: skip
+        solver = Projection(centering="local", init="local", n_landmarks=0, max_iter=2000, tol=1e-8)
+        ours = DecentralizedKernelPCA(1, kernel="linear", network=NETWORK, solver=solver, random_state=seed)
+        ours.fit_parts(parts)
     return {
         "central": [direction(baselines.central(parts, 1, kernel="linear"))],
         "local": [direction(m) for m in baselines.local(parts, 1, kernel="linear")],
@@ -91,12 +92,9 @@ def knowledge() -> list[Panel]:
         Series(f"node {j}", [x[j]], [y[j]], mode="points", color=COLORS[1 if j == 1 else 0], size=500, texts=[str(j)])
         for j in range(6)
     ]
-    watched = network.watchers.toarray() > 0
     mine = np.isin(np.arange(6), [1, *network.neighbors(1)])
-    whole = np.where(watched, 1, 0)
-    own = np.where(np.outer(mine, mine), 2, whole)
-    size = 6
-    grid = np.kron(own, np.ones((size, size), dtype=int))
+    known = np.where(np.outer(mine, mine), 2, network.watchers.toarray() > 0)
+    grid = np.kron(known, np.ones((6, 6), dtype=int))
     legend = ("nobody sees both samples", "somebody sees both", "node 1 does")
     return [
         Panel("Six nodes", "", "", [*edges, *nodes], square=True, bare=True),

@@ -106,7 +106,7 @@ class Sealer:
         """Integers (length + 1,) modulo 2^64 that can leave the node. `values` are float, or int64 that go as they are."""
         what = f"node {self.name}: network sum {kind!r}"
         if bound is None:
-            raise PublicError(f"{what} has no public bound, so it cannot be a secure sum; use solver='landmarks'")
+            raise PublicError(f"{what} has no public bound, so it cannot be a secure sum; use solver='auto'")
         code = _integers(values, bound, what) if values.dtype == np.int64 else FixedPoint(bound).encode(values, what)
         sealed = np.concatenate([code, np.ones(1, dtype=np.uint64)])
         for other, words in zip(self.keys, masks_of(self.keys.values(), self._sealed, len(sealed)), strict=True):

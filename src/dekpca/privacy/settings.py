@@ -1,4 +1,4 @@
-"""What a user asks for with `privacy=` and `secure_sums=`, checked; and what cannot be had with it, each with its remedy."""
+"""What a user asks for with `privacy=`, checked; and what cannot be had with it, each with its remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import Features
+from ..data.columns import Features
 from ..kernels import Kernel
 from .accounting import composed, epsilon_of
 from .errors import PublicError
@@ -83,11 +83,9 @@ class Privacy:
         unknown = sorted(set(map(str, given)) - set(known))
         if unknown:
             raise ValueError(f"privacy: {', '.join(unknown)} unknown; known are {', '.join(known)}")
-        found = cls(**given)
-        found._check()
-        return found
+        return cls(**given)
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
         for name, low, high in (
             ("epsilon", 0, 10),
             ("delta", 0, 0.1),
@@ -191,7 +189,7 @@ def kernel_size(kernel: Kernel, norm: float | None) -> float:
     if not np.isfinite(size):
         remedy = (
             "normalize=True"
-            if kernel.name not in ("linear", "poly")
+            if np.isinf(kernel.largest(1.0))
             else "privacy={..., 'norm': B} (rows are clipped to it), or normalize=True"
         )
         raise PublicError(
@@ -202,9 +200,15 @@ def kernel_size(kernel: Kernel, norm: float | None) -> float:
 
 
 def refuse_unaccounted(
-    *, gamma: Any, kernel: Kernel, landmarks: Any, solver: str, standardize: bool, missing: str, centering: str | None, norm: float | None,
-    exchange_noise: Any = 0, ranges: Any = None,
-) -> None:  # fmt: skip
+    *,
+    gamma: Any,
+    kernel: Kernel,
+    landmarks: Any,
+    standardize: bool,
+    missing: str,
+    norm: float | None,
+    ranges: Any = None,
+) -> None:
     """Refuse what depends on the data and is not accounted for."""
     if isinstance(gamma, str) and kernel.has_gamma:
         raise ValueError(
@@ -218,31 +222,17 @@ def refuse_unaccounted(
         )
     if ranges is not None and not standardize:
         raise ValueError("privacy with ranges, but standardize=False: set standardize=True to scale columns by them")
-    if missing != "error":
+    if missing == "mean":
         raise ValueError(
             f"privacy with missing={missing!r}: column means are not accounted for; put public values in the place of missing ones before fit"
-        )
-    if solver == "projection":
-        raise ValueError("privacy with solver='projection': its nodes exchange rows; use solver='landmarks' or 'auto'")
-    if centering == "local":
-        raise ValueError(
-            "privacy with centering='local', which is the projection solver's; use centering='global' or None"
-        )
-    if exchange_noise not in (0, 0.0):
-        raise ValueError(
-            "privacy with exchange_noise: no row is exchanged, and that noise guarantees nothing; leave it at 0"
         )
     if (isinstance(landmarks, Integral) or (isinstance(landmarks, str) and landmarks == "auto")) and norm is None:
         raise ValueError(
             f"privacy with landmarks={landmarks!r}: points are drawn from noisy sums of rows, which need a public bound on the norm of a row; give "
             "privacy={..., 'norm': B}, to which longer rows are clipped, or use public points (an array) or 'random-features'"
         )
-    if not isinstance(kernel.name, str) and not kernel.normalize:
+    if kernel.is_definite is False:
         raise ValueError(
-            "privacy with a callable kernel: k(x, x) has no public bound; use normalize=True, or a bounded kernel such as rbf"
-        )
-    if kernel.name == "sigmoid":
-        raise ValueError(
-            "privacy with kernel='sigmoid', which is not positive semi-definite; use rbf, laplacian, cosine, linear or poly"
+            f"privacy with kernel={kernel.label!r}, which is not positive semi-definite with its parameters; use rbf or another that is"
         )
     kernel_size(kernel, norm)

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["experiment_report", "fit_report"]
 
-_HOMES = {"experiment_report": ".experiment", "fit_report": ".fit"}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name], __name__), name)
+    if name in __all__:
+        return getattr(import_module(f".{name.removesuffix('_report')}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The embedding for the report's script: component values of a few nodes and the central answer, compressed."""
+"""The embedding: component values of the rows by a few nodes, by the same nodes alone, and by the central answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import Samples
+from ..data.columns import Samples
 from ..node_model import NodeModel
 from . import charts
 from .figures import aligned
@@ -18,144 +18,72 @@ from .page import Chart, select_html
 POINTS = 3000
 NODES = 12
 COMPONENTS = 8  # more cannot be compared by eye
-CLASSES = 20  # colours that can be distinguished
-BUDGET = 220_000  # numbers in all, two bytes each: the file stays well below its limit
+CLASSES = 20  # ten colours, with two symbols
+BUDGET = 150_000  # numbers in all, four bytes each: the file stays well below its limit
 
 
 def embedding_chart(
-    model: Any,
-    X: Samples,
-    labels: np.ndarray | None,
-    central: NodeModel | None,
-    node_of: np.ndarray | None,
-    agreement: np.ndarray | None,
+    model: Any, X: Samples, labels: Any, central: NodeModel | None, node_of: Any, alone: Sequence[NodeModel] | None
 ) -> Chart:
-    """Component values of the rows of X at several nodes; signs are those of the first view."""
-    names = model.network_.names
-    here = set(model.node_models_.names)  # models of other nodes are in other processes
-    nodes = [j for j in shown_nodes(len(names), int(model.answering_node_)) if names[j] in here]
-    k = min(int(model.n_components), COMPONENTS)
-    views = len(nodes) + (central is not None)
-    rows = spread(len(X), min(POINTS, BUDGET // (views * k)))
-    points = X[rows]
-    values = [] if central is None else [hosted(central.transform(points))[:, :k]]
+    """Component values of the rows of X; signs are those of the first view."""
+    names, here = model.network_.names, model.node_models_.names  # other processes host other nodes
+    even = {here[i] for i in np.linspace(0, len(here) - 1, min(len(here), NODES)).round().astype(int)}
+    nodes = sorted(model.network_.number[name] for name in even | {names[model.answering_node_]})
+    views: list[tuple[str, NodeModel, int | None]] = []
+    if central is not None:
+        views.append(("central: sees all rows", central, None))
     for j in nodes:
-        mine = hosted(model.node_models_[names[j]].transform(points))[:, :k]
-        values.append(aligned(mine, values[0]) if values else mine)
-    ranges, packed = _packed(np.array(values))
-    entries: list[dict[str, Any]] = (
-        [] if central is None else [{"node": None, "says": "Central kernel PCA, which sees all rows."}]
-    )
-    options = [] if central is None else ["central answer"]
-    for j in nodes:
-        entries.append({"node": j, "says": _says(names[j], j, agreement, node_of)})
-        options.append(f"node {names[j]}" + (" (answers transform)" if j == model.answering_node_ else ""))
-    colorings = _colorings(labels, node_of, rows, names)
-    empty = charts.figure(hovermode="closest", xaxis=charts.axis(), yaxis=charts.axis())
-    extra = {
-        "kind": "embedding", "values": packed, "ranges": ranges, "points": len(rows), "rows": rows.tolist(), "views": entries,
-        "owner": None if node_of is None else node_of[rows].tolist(), "names": [charts.plain(n) for n in names] if node_of is not None else [],
-        "colorings": colorings, "ink": charts.INK,
-    }  # fmt: skip
-    components = [str(c + 1) for c in range(k)]
-    start = list(nodes).index(model.answering_node_) + (central is not None)
-    controls = select_html("embedding-view", "Values from", options, "view", chosen=start)
-    if len(colorings) > 1:
-        controls += select_html("embedding-color", "Colour by", [c["label"] for c in colorings], "color")
-    controls += select_html("embedding-x", "x", components, "x")
-    controls += select_html("embedding-y", "y", components, "y", chosen=min(1, k - 1))
-    controls += '<output class="details" aria-live="polite"></output>'
-    return Chart(
-        "embedding",
-        empty,
-        f"Scatter plot of {len(rows)} rows by two components, as the chosen node values them.",
-        _caption(len(X), rows, len(names), nodes, k, int(model.n_components), node_of is not None),
-        height=520,
-        extra=extra,
-        controls=controls,
-    )
+        views.append((f"node {names[j]}", model.node_models_[names[j]], j))
+        if alone is not None:
+            views.append((f"node {names[j]} alone, before it heard from others", alone[j], j))
+    start = next(i for i, (*_, node) in enumerate(views) if node == model.answering_node_)
+    k = min(len(model.eigenvalues_), COMPONENTS)
+    rows = spread(len(X), min(POINTS, BUDGET // (len(views) * k)))
+    values = [hosted(view.transform(X[rows]))[:, :k] for _, view, _ in views]
+    packed = [[base64.b64encode(c.astype("<f4").tobytes()).decode() for c in aligned(v, values[0]).T] for v in values]
+    owner = None if node_of is None else node_of[rows]
+    own = [[] if owner is None or j is None else np.flatnonzero(owner == j).tolist() for *_, j in views]
+    controls = select_html("embedding-view", "Values from", [name for name, *_ in views], start)
+    for axis, chosen in (("x", 0), ("y", min(1, k - 1))):
+        controls += select_html(f"embedding-{axis}", axis, [str(c + 1) for c in range(k)], chosen)
+    caption = "Signs, which kernel PCA leaves open, are those of the first view."
+    if owner is not None:
+        caption += " The chosen node's own rows are ringed."
+    if len(rows) < len(X):
+        caption += f" This is a seeded sample of {len(rows):,} of {len(X):,} rows."
+    if len(nodes) < len(here):
+        caption += f" There are {len(nodes)} of {len(names):,} nodes to choose from, evenly picked."
+    if k < len(model.eigenvalues_):
+        caption += f" The first {k} of {len(model.eigenvalues_)} components can be chosen."
+    label = f"Scatter plot of {len(rows)} rows by two components, as the chosen node values them."
+    drawn, extra = _points(labels, owner, rows, names), {"values": packed, "own": own}
+    return Chart("embedding", drawn, label, caption, height=520, controls=controls, extra=extra)
 
 
-def shown_nodes(count: int, answering: int) -> list[int]:
-    """A dozen evenly spaced nodes, and the answering node.
+def _points(labels: np.ndarray | None, owner: np.ndarray | None, rows: np.ndarray, names: Sequence[str]) -> Any:
+    """A trace without places for each class of rows, and a last one for rings; `customdata` are places among the rows drawn."""
+    drawn = charts.figure(" ", " ", hovermode="closest")
+    nodes = None if owner is None else np.array([f"node {names[j]}" for j in owner])
+    of = labels[rows] if labels is not None else nodes if nodes is not None else np.full(len(rows), "rows")
+    found, which, counts = np.unique(of, return_inverse=True, return_counts=True)
+    size = 5 if len(rows) > 1500 else 6
+    says = np.array([charts.plain(f"{of[i]}, row {r}" + ("" if nodes is None else f", {nodes[i]}")) for i, r in enumerate(rows)])  # fmt: skip
 
-    Examples
-    --------
-    >>> from dekpca.report.embedding import shown_nodes
-    >>> shown_nodes(5, 2), len(shown_nodes(100, 37))
-    ([0, 1, 2, 3, 4], 13)
-    """
-    chosen = np.linspace(0, count - 1, min(count, NODES)).round().astype(int)
-    return sorted({*chosen.tolist(), answering})
+    def add(name: Any, at: np.ndarray, **marker: Any) -> None:
+        marker = {"size": size, "opacity": 0.8, "line": {"width": 0}} | marker
+        drawn.add_scatter(customdata=at.tolist(), mode="markers", name=charts.plain(name), marker=marker)
+        drawn.data[-1].update(hovertext=says[at], hoverinfo="text", showlegend=len(found) > 1)
 
-
-def _packed(values: np.ndarray) -> tuple[list[list[float]], str]:
-    """(views, points, components) as 16-bit numbers: views, then components, then points; scales are common to all views."""
-    low, high = values.min(axis=(0, 1)), values.max(axis=(0, 1))
-    width = np.where(high > low, high - low, 1.0)
-    whole = np.rint((values - low) / width * 65534 - 32767).astype("<i2")
-    return [[float(a), float(b)] for a, b in zip(low, high, strict=True)], base64.b64encode(
-        np.ascontiguousarray(whole.transpose(0, 2, 1)).tobytes()
-    ).decode()
-
-
-def _says(name: str, node: int, agreement: np.ndarray | None, node_of: np.ndarray | None) -> str:
-    says = f"Node {name}."
-    if agreement is not None and np.isfinite(agreement[node]).all():
-        says += f" Agreement with the central answer: {', '.join(f'{a:.4f}' for a in agreement[node])}."
-    if node_of is not None:
-        says += f" It owns {int((node_of == node).sum()):,} rows, which are ringed."
-    return says
-
-
-def _colorings(
-    labels: np.ndarray | None, node_of: np.ndarray | None, rows: np.ndarray, names: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Ways to colour the points: by label, by node, or one colour."""
-    ways = []
-    if labels is not None:
-        ways.append(_by_label(labels, rows))
-    if node_of is not None:
-        if len(names) <= len(charts.SERIES) // 2:
-            ways.append(_classes("node", [f"node {n}" for n in names], node_of[rows]))
-        else:
-            ways.append(
-                {"label": "node", "of": node_of[rows].tolist(), "scale": "Portland", "bar": False}
-            )  # many hues; the hover text names the node
-    return ways or [_classes("nothing", ["rows"], np.zeros(len(rows), dtype=int))]
-
-
-def _by_label(labels: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
-    found, of, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    if len(found) <= CLASSES:
-        return _classes("label", [str(c) for c in found], of[rows])
-    if np.issubdtype(labels.dtype, np.number):
-        color = charts.numbers(labels[rows])
-        return {"label": "label", "of": color, "scale": charts.scale(), "bar": True}
-    common = np.argsort(-counts, kind="stable")[: CLASSES - 1]
-    place = np.full(len(found), CLASSES - 1)
-    place[common] = np.arange(CLASSES - 1)
-    return _classes("label", [*(str(found[c]) for c in common), "others"], place[of[rows]])
-
-
-def _classes(label: str, names: Sequence[str], of: np.ndarray) -> dict[str, Any]:
-    shown = [charts.plain(n) for n in names]
-    colors = [charts.SERIES[i % len(charts.SERIES)] for i in range(len(names))]
-    return {"label": label, "classes": shown, "says": shown, "colors": colors, "of": of.tolist()}
-
-
-def _caption(
-    total: int, rows: np.ndarray, count: int, nodes: Sequence[int], k: int, components: int, owned: bool
-) -> str:
-    text = "Signs, which kernel PCA leaves open, and the scales of the axes are the same in all views."
-    if owned:
-        text += " The chosen node's own rows are ringed."
-    if len(rows) < total:
-        text += f" Drawn is a seeded sample of {len(rows):,} of {total:,} rows."
-    if len(nodes) < count:
-        text += (
-            f" To choose from are {len(nodes)} of {count:,} nodes, evenly picked, with the one that answers transform."
-        )
-    if k < components:
-        text += f" The first {k} of {components} components are held."
-    return text
+    if len(found) > CLASSES and np.issubdtype(of.dtype, np.number):
+        add("rows", np.arange(len(rows)), color=of, coloraxis="coloraxis")
+        drawn.update_layout(showlegend=False)  # there is a colour bar
+    else:
+        common = np.sort(np.argsort(-counts, kind="stable")[: CLASSES - (len(found) > CLASSES)])
+        for i, c in enumerate(common):
+            symbol = "circle" if i < len(charts.SERIES) else "diamond"
+            add(found[c], np.flatnonzero(which == c), color=charts.SERIES[i % len(charts.SERIES)], symbol=symbol)
+        if len(common) < len(found):
+            add("others", np.flatnonzero(~np.isin(which, common)), color=charts.GREY)
+    ring = {"size": size + 3, "color": charts.CLEAR, "line": {"color": charts.GREY, "width": 1.2}}
+    style = {"marker": ring, "hoverinfo": "skip", "showlegend": owner is not None}
+    return drawn.add_scatter(customdata=[], mode="markers", name="its own rows", **style)

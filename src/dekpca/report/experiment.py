@@ -7,8 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from .page import Chart, Section, Table, write_page
-from .reproduce import settings_section
+from .page import Chart, Section, table_html, write_page
+from .settings import settings_section
 
 ROWS = 500  # shown; more make a page slow on a phone
 
@@ -29,17 +29,13 @@ def experiment_report(
         Where to write; an existing file is replaced.
     title : str
     figures : sequence of (heading, explanation, plotly figure)
-        The explanation is also the text for screen readers. Colours of `dekpca.report.charts` follow the reader's scheme, light or dark.
+        The explanation is also the text for screen readers.
     rows : sequence of mappings
-        One for each measurement, as in the CSV file: shown as a table to sort and to search (the first 500 of them).
+        One for each measurement, as in the CSV file: shown as a table (the first 500 of them).
     settings : mapping, optional
-        Settings that reproduce the experiment; "command" is shown with a button to copy it.
+        Settings that reproduce the experiment; "command" is shown as code to copy.
     text : str, optional
         A sentence or two below the title.
-
-    Returns
-    -------
-    Path
 
     Examples
     --------
@@ -53,19 +49,12 @@ def experiment_report(
     """
     sections = []
     for i, (heading, explanation, figure) in enumerate(figures):
-        caption = "Its measurements are in the table of all measurements below." if rows else ""
-        chart = Chart(f"figure-{i + 1}", figure, f"{heading}. {explanation}", caption, height=440)
+        chart = Chart(f"figure-{i + 1}", figure, f"{heading}. {explanation}", "", height=440)
         sections.append(Section(f"section-{i + 1}", heading, explanation, [chart]))
-    sections.append(_measurements(rows))
-    sections.append(settings_section(None, settings, None, "What makes the same figures again."))
+    if rows:
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        says = f"All {len(rows):,} rows" if len(rows) <= ROWS else f"The first {ROWS:,} of {len(rows):,} rows; the CSV file has all"  # fmt: skip
+        table = table_html({str(name): [row.get(name) for row in rows[:ROWS]] for name in names}, says)
+        sections.append(Section("measurements", "Measurements", f"{says}.", below=table))
+    sections.append(settings_section(None, settings, False))
     return write_page(path, title, text or "An experiment with decentralized kernel PCA.", sections)
-
-
-def _measurements(rows: Sequence[Mapping[str, Any]]) -> Section:
-    if not rows:
-        return Section("measurements", "Measurements", "There are none: the experiment gave no rows.")
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    shown = [[row.get(name) for name in columns] for row in rows[:ROWS]]
-    says = f"All {len(rows):,} rows." if len(rows) <= ROWS else f"The first {ROWS:,} of {len(rows):,} rows; the CSV file has all."  # fmt: skip
-    table = Table([str(c) for c in columns], shown, says, sortable=True)
-    return Section("measurements", "Measurements", f"{says} A column's head sorts by it.", [table])

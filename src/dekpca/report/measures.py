@@ -1,114 +1,115 @@
-"""The numbers of a report on a fitted model: computed once, for a sample of the nodes if there are many."""
+"""The numbers of a report that are not attributes of the model: computed once, for a sample of the nodes if there are many."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .. import metrics
-from ..columns import Samples
-from ..core.spectrum import to_numpy
-from ..network import Network
+from ..arrays import to_numpy
+from ..data.columns import Samples
+from ..estimator import DecentralizedKernelPCA
 from ..node_model import NodeModel
 
 WHOLE = 2000  # nodes; larger networks are drawn in part
 PART = 400  # nodes drawn of a larger network
-MEASURED = 200  # nodes in a distribution: enough for its shape, and the oracle solves an eigenproblem for each
+MEASURED = 200  # nodes whose agreement is measured
 POINTS = 2000  # rows on which agreement is measured
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Numbers by node; nan for nodes that were not measured, None if no node could be."""
+    """What is not among the attributes of the model."""
 
     drawn: np.ndarray  # numbers of the nodes in the picture of the network
-    centre: int | None  # the node at the centre, if not all are drawn
-    rows: np.ndarray
-    residual: np.ndarray | None
-    sent: np.ndarray | None
-    similarity: np.ndarray | None  # (nodes, components)
-    agreement: np.ndarray | None  # (nodes, components)
-    methods: dict[str, np.ndarray]  # similarities (nodes measured, components)
-    measure: str  # the measure in `methods`: similarity, or agreement if similarity is undefined
-    n_measured: int
+    sent: np.ndarray  # bytes of each node hosted here
+    rounds: dict[str, int]  # by phase; empty if a fit is not made of rounds, or there is one node
+    by_node: dict[str, np.ndarray]  # numbers of each node of the network; nan if not known here
+    methods: dict[str, np.ndarray]  # agreement with central (nodes, components), of the model and the baselines
+    error: np.ndarray  # the true error of each stage; nan if unknown
 
 
-def measure(
-    model: Any,
-    X: Samples | None,
-    central: NodeModel | None,
-    baselines: Mapping[str, Sequence[NodeModel]],
-) -> Findings:
-    """All numbers of the report that are not attributes of the model."""
-    network: Network = model.network_
-    count = len(network)
-    residual = last_residual(model)
-    sent = np.sum([np.asarray(v, dtype=float) for v in model.history_.get("bytes", {}).values()], axis=0)
-    drawn, centre = part_to_draw(network, residual)
-    sample = np.unique(np.linspace(0, count - 1, min(count, MEASURED)).round().astype(int))
-    similarity = agreement = None
-    methods: dict[str, np.ndarray] = {}
-    kind = "similarity"
-    if central is not None:
-        wanted = np.union1d(drawn, sample)
-        nodes = [model.node_models_[int(j)] for j in wanted]
-        if X is not None:
-            points = X[spread(len(X), POINTS)]
-            agreement = _filled(count, wanted, metrics.agreement(nodes, central, points))
-        chosen = {name: _chosen(name, models, sample, count) for name, models in baselines.items()}
-        own = nodes[0].own_function()
-        if own.fourier:  # not in the kernel's feature space: no angle to the central answer
-            kind = "agreement"
-            if agreement is not None:
-                methods["dekpca"] = agreement[sample]
-                methods |= {name: metrics.agreement(models, central, points) for name, models in chosen.items()}
-        else:
-            similarity = _filled(count, wanted, metrics.similarity(nodes, central))
-            methods["dekpca"] = similarity[sample]
-            methods |= {name: metrics.similarity(models, central) for name, models in chosen.items()}
-            methods["oracle"] = metrics.oracle([model.node_models_[int(j)] for j in sample], central)
-    return Findings(
-        drawn, centre, model.node_sizes_, residual, sent if sent.shape == (count,) else None,
-        similarity, agreement, methods, kind, len(sample),
-    )  # fmt: skip
+def measure(model: Any, X: Samples | None, central: Any, baselines: Mapping[str, Any], node_of: Any) -> Findings:
+    """Everything that the report computes; agreement for a sample of the nodes, if there are many."""
+    history, count = model.history_, len(model.network_)
+    for name, models in baselines.items():
+        if len(models) != count:
+            raise ValueError(f"baselines[{name!r}]: {len(models)} models for {count} nodes; give one for each node")
+    here = [model.network_.number[name] for name in model.node_models_.names]
+    sent = sum((np.asarray(v, dtype=float) for v in history["bytes"].values()), np.zeros(count))[here]
+    by_node, methods = {"kB sent": _filled(count, here, sent / 1e3)}, {}
+    if len(history.get("residual_by_node", ())):
+        by_node["residual at the end"] = _filled(count, here, history["residual_by_node"][-1])
+    if central is not None and X is not None:
+        points = X[spread(len(X), POINTS)]
+        sample = spread(count, MEASURED)
+        for name, models in {"dekpca": model.node_models_, **baselines}.items():
+            methods[name] = metrics.agreement([models[int(j)] for j in sample], central, points)
+        by_node["agreement, worst component"] = _filled(count, sample, methods["dekpca"].min(axis=1))
+    near = np.argsort(model.network_.levels, kind="stable")  # to the root of the tree
+    drawn = np.sort(near[: PART if count > WHOLE else count])
+    return Findings(drawn, sent, rounds(model), by_node, methods, true_errors(model, X, node_of, central))
 
 
-def last_residual(model: Any) -> np.ndarray | None:
-    """Each node's residual at the end; NaN for nodes of other processes."""
-    by_node = model.history_.get("residual_by_node")
-    if by_node is None or len(by_node) == 0:
-        return None
-    residual = np.full(len(model.network_), np.nan)
-    residual[[model.network_.number[name] for name in model.node_models_.names]] = by_node[-1]
-    return residual
+def _filled(count: int, at: Any, values: np.ndarray) -> np.ndarray:
+    out = np.full(count, np.nan)
+    out[at] = values
+    return out
 
 
-def part_to_draw(network: Network, residual: np.ndarray | None) -> tuple[np.ndarray, int | None]:
-    """All nodes, or in a large network those nearest to the node with the largest residual, and that node."""
-    if len(network) <= WHOLE:
-        return np.arange(len(network)), None
-    centre = int(np.nanargmax(residual)) if residual is not None else network.root
-    found, seen = [centre], {centre}
-    for node in found:  # grows during the loop: breadth first
-        for other in network.neighbors(node):
-            if int(other) not in seen and len(found) < PART:
-                seen.add(int(other))
-                found.append(int(other))
-    return np.sort(np.array(found)), centre
+def rounds(model: Any) -> dict[str, int]:
+    """How many sums over the network each phase took: in each a node sends one message to each of its neighbors in the tree."""
+    network, here = model.network_, model.network_.number[model.node_models_.names[0]]
+    along = len(network.children[here]) + (here != network.root)
+    if not along or len(model.history_["residual"]):
+        return {}
+    return {phase: int(sent[here]) // along for phase, sent in model.history_["messages"].items()}
+
+
+def span_error(values: Any, truth: Any) -> float:
+    """sin² of the largest angle between the spans of two sets of component values over the same rows."""
+    bases = [np.linalg.qr(v - v.mean(axis=0))[0] for v in (hosted(values), hosted(truth))]
+    return float(1 - min(1, np.linalg.svd(bases[0].T @ bases[1], compute_uv=False)[-1]) ** 2)
+
+
+def true_errors(model: Any, X: Samples | None, node_of: Any, central: NodeModel | None) -> np.ndarray:
+    """The error of each stage, for somebody with the rows of all nodes and the central answer; nan if that is not so.
+
+    The last stage is the model. Those before it are fitted again, with the landmarks that they had.
+    """
+    stages = model.history_["landmarks"]
+    found = np.full(len(stages), np.nan)
+    if central is None or X is None or not len(stages) or len(X) != model.node_sizes_.sum():
+        return found
+    k, node = len(model.eigenvalues_), model.node_models_[model.network_.names[model.answering_node_]]
+    truth = hosted(central.transform(X))[:, :k]
+    found[-1] = span_error(node.transform(X), truth)
+    if node_of is None or model.privacy_ is not None:
+        return found
+    points = np.concatenate([hosted(p) for p in node.functions["landmarks"].points])
+    points = node.features.from_sorted(points if node.columns is None else hosted(node.columns.restored(points)))
+    rows, names = (
+        node.features.from_sorted(node.features.arrange(X, "X", "the model")),
+        np.asarray(model.network_.names)[node_of],
+    )
+    same = ("kernel", "degree", "coef0", "kernel_params", "normalize", "standardize", "missing")
+    given = {name: value for name, value in model.get_params(deep=False).items() if name in same} | {
+        "gamma": model.gamma_
+    }
+    for i, m in enumerate(stages[:-1]):
+        earlier = DecentralizedKernelPCA(k, landmarks=points[:m], network=model.network_, random_state=0, **given)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it is not accurate enough yet is why there was a next stage
+            found[i] = span_error(earlier.fit(rows, nodes=names).transform(rows), truth)
+    return found
 
 
 def spread(count: int, most: int) -> np.ndarray:
-    """Row numbers, rising: all, or a seeded sample.
-
-    Examples
-    --------
-    >>> from dekpca.report.measures import spread
-    >>> spread(4, 10).tolist(), len(spread(100, 10))
-    ([0, 1, 2, 3], 10)
-    """
+    """Row numbers, rising: all, or a seeded sample."""
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(0).choice(count, most, replace=False))
@@ -117,15 +118,3 @@ def spread(count: int, most: int) -> np.ndarray:
 def hosted(x: Any) -> np.ndarray:
     """Any array library's array, as float64 on the host."""
     return np.asarray(to_numpy(x), dtype=float)
-
-
-def _chosen(name: str, models: Sequence[NodeModel], sample: np.ndarray, count: int) -> list[NodeModel]:
-    if len(models) != count:
-        raise ValueError(f"baselines[{name!r}]: {len(models)} models for {count} nodes; give one for each node")
-    return [models[int(j)] for j in sample]
-
-
-def _filled(count: int, at: np.ndarray, values: np.ndarray) -> np.ndarray:
-    out = np.full((count, values.shape[1]), np.nan)
-    out[at] = values
-    return out

@@ -1,6 +1,6 @@
 """The page: sections, figures with their switches and tables, in one self-contained HTML file.
 
-fit.py and experiment.py have the content; assets/ has styles and scripts. All text goes through `escape`. Scripts
+fit.py and experiment.py have the content; assets/ has styles and script. All text goes through `escape`. Scripts
 run only if their hash is in the page's content security policy, and nothing may be loaded.
 """
 
@@ -11,7 +11,7 @@ import hashlib
 import html
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from os import PathLike
@@ -22,28 +22,10 @@ from typing import Any
 import numpy as np
 
 from ..files import atomic_write
-from . import charts
 
 ASSETS = Path(__file__).parent / "assets"
 LIMIT = 6_000_000  # bytes; small enough for an e-mail
-
-
-@dataclass(frozen=True)
-class Table:
-    """Column heads and rows of cells; numbers are right-aligned."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    caption: str
-    sortable: bool = False
-
-
-@dataclass(frozen=True)
-class Switch:
-    """A choice that changes a figure: each option patches it (`data`: trace number to attributes; `layout`)."""
-
-    label: str
-    options: Sequence[tuple[str, dict[str, Any]]]
+NUMBERS = (int, float, np.integer, np.floating, type(None))
 
 
 @dataclass(frozen=True)
@@ -54,44 +36,56 @@ class Chart:
     figure: Any
     label: str  # for screen readers
     caption: str
-    switches: Sequence[Switch] = ()
-    table: Table | None = None
+    table: str = ""  # HTML
     height: int = 400
-    extra: dict[str, Any] = field(default_factory=dict)  # for a figure with its own script
-    controls: str = ""  # and its controls, as HTML
     heading: str = ""  # if a section has several charts
-    most: int | None = None  # width in pixels
+    choice: str = ""  # label of a choice
+    options: Mapping[str, Any] = field(default_factory=dict)  # the arguments of Plotly.update for each of its options
+    controls: str = ""  # HTML, for a figure with its own script
+    extra: Mapping[str, Any] = field(default_factory=dict)  # and its data
 
+    def html(self) -> str:
+        """A figure element: switches, the place for the drawing, the caption, the numbers."""
+        name, controls = escape(self.name), self.controls
+        if len(self.options) > 1:
+            controls += select_html(f"{name}-choice", self.choice, self.options)
+        heading = f"<h3>{escape(self.heading)}</h3>" if self.heading else ""
+        style = f'style="height:min({self.height}px,120vw)"'
+        save = f'aria-label="Save as SVG: {escape(self.heading or self.name)}">Save as SVG</button>'
+        return (
+            f'<figure class="chart" data-chart="{name}">{heading}<div class="controls">{controls}</div>'
+            f'<div class="plot" id="plot-{name}" role="img" aria-label="{escape(self.label)}" {style}></div>'
+            f'<figcaption>{escape(self.caption)}</figcaption><button type="button" class="save" {save}'
+            f"{folded_html('The numbers as a table', self.table) if self.table else ''}</figure>"
+        )
 
-@dataclass(frozen=True)
-class Pair:
-    """Two charts, side by side if there is room."""
-
-    charts: tuple[Chart, Chart]
-
-
-Part = Chart | Pair | Table | str  # text is HTML made here
+    def data(self) -> dict[str, Any]:
+        """For the page's script, which has a template of its own."""
+        drawn = json.loads(self.figure.to_json())
+        drawn["layout"].pop("template", None)
+        return drawn | {"options": list(self.options.values())} | dict(self.extra)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and its content."""
+    """A heading and its content: charts, side by side if there is room, and HTML."""
 
     name: str
     title: str
     text: str
-    parts: Sequence[Part] = ()
+    charts: Sequence[Chart] = ()
+    below: str = ""
+
+    def html(self) -> str:
+        name, charts = escape(self.name), "".join(chart.html() for chart in self.charts)
+        return (
+            f'<section id="{name}" aria-labelledby="{name}-title">\n<h2 id="{name}-title">{escape(self.title)}</h2>\n'
+            f'<p>{escape(self.text)}</p>\n<div class="charts">{charts}</div>\n{self.below}\n</section>'
+        )
 
 
 def escape(text: object) -> str:
-    """Text for HTML.
-
-    Examples
-    --------
-    >>> from dekpca.report.page import escape
-    >>> escape('<b>"x"')
-    '&lt;b&gt;&quot;x&quot;'
-    """
+    """Text for HTML."""
     return html.escape(str(text), quote=True)
 
 
@@ -99,51 +93,30 @@ def write_page(
     path: str | PathLike[str], title: str, lead: str, sections: Sequence[Section], summary: str = ""
 ) -> Path:
     """Write the file, readable by its owner only, and return its path. `lead` is text, `summary` HTML."""
-    path = Path(path)
-    content = _page(title, lead, summary, sections).encode("utf-8")
-    if len(content) > LIMIT:
-        warnings.warn(
-            f"{path}: {len(content) / 1e6:.1f} MB, more than {LIMIT / 1e6:g}; draw fewer points, or round them",
-            stacklevel=3,
-        )
-    with atomic_write(path) as file:
-        file.write(content)
-    return path
-
-
-def _page(title: str, lead: str, summary: str, sections: Sequence[Section]) -> str:
-    drawn = [chart for section in sections for part in section.parts for chart in _charts(part)]
-    data = {"figures": {c.name: _spec(c) for c in drawn}, "dark": charts.DARK}
-    library, script = _library(), _asset("page.js")
-    allowed = " ".join(f"'sha256-{_hash(text)}'" for text in (library, script))
-    return Template(_asset("page.html")).substitute(
+    library, template, style, script = _library(), *(_asset(f"page.{kind}") for kind in ("html", "css", "js"))
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (library, script)]
+    data = {chart.name: chart.data() for section in sections for chart in section.charts}
+    content = Template(template).substitute(
         title=escape(title),
         lead=escape(lead),
         summary=summary,
-        policy=f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'",
-        style=_asset("page.css"),
+        scripts=" ".join(f"'sha256-{digest}'" for digest in hashes),
+        style=style,
         contents="".join(f'<li><a href="#{escape(s.name)}">{escape(s.title)}</a></li>' for s in sections),
-        sections="\n".join(map(_section, sections)),
-        data=script_json(data),
+        sections="\n".join(section.html() for section in sections),
+        data=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),  # no content can end the element
         library=library,
         script=script,
     )
+    path, encoded = Path(path), content.encode("utf-8")
+    if len(encoded) > LIMIT:
+        says = f"{len(encoded) / 1e6:.1f} MB, more than {LIMIT / 1e6:g}; draw fewer points, or round them"
+        warnings.warn(f"{path}: {says}", stacklevel=3)
+    with atomic_write(path) as file:
+        file.write(encoded)
+    return path
 
 
-def script_json(value: Any) -> str:
-    """JSON for a script element: no content can end the element.
-
-    Examples
-    --------
-    >>> from dekpca.report.page import script_json
-    >>> script_json({"name": "</script>"})
-    '{"name":"\\\\u003c/script>"}'
-    """
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-@cache
 def _asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
 
@@ -155,143 +128,58 @@ def _library() -> str:
     return get_plotlyjs().replace("\r\n", "\n")  # a browser normalizes line ends before it compares the hash
 
 
-@cache
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()
-
-
-def _spec(chart: Chart) -> dict[str, Any]:
-    """The data of a chart for the page's script."""
-    figure = json.loads(chart.figure.to_json())
-    figure["layout"].pop("template", None)  # its colours would not follow the reader's scheme
-    figure["layout"].setdefault("margin", {"l": 8, "r": 8, "t": 16, "b": 8})
-    figure["layout"].setdefault("colorway", list(charts.SERIES))
-    switches = [[patch for _, patch in switch.options] for switch in chart.switches]
-    return {"data": figure["data"], "layout": figure["layout"], "switches": switches} | chart.extra
-
-
 # ---------------------------------------------------------------------- pieces of HTML
-def _section(section: Section) -> str:
-    parts = "\n".join(_part(part) for part in section.parts)
-    name = escape(section.name)
-    return (
-        f'<section id="{name}" aria-labelledby="{name}-title">\n<h2 id="{name}-title">{escape(section.title)}</h2>\n'
-        f"<p>{escape(section.text)}</p>\n{parts}\n</section>"
-    )
-
-
-def _charts(part: Part) -> Sequence[Chart]:
-    if isinstance(part, Pair):
-        return part.charts
-    return [part] if isinstance(part, Chart) else []
-
-
-def _part(part: Part) -> str:
-    if isinstance(part, Chart):
-        return chart_html(part)
-    if isinstance(part, Pair):
-        return f'<div class="pair">{"".join(map(chart_html, part.charts))}</div>'
-    return table_html(part) if isinstance(part, Table) else part
-
-
-def chart_html(chart: Chart) -> str:
-    """A figure element: switches, the place for the drawing, the caption, the numbers."""
-    name = escape(chart.name)
-    switches = "".join(
-        select_html(f"{name}-switch-{i}", switch.label, [label for label, _ in switch.options], "switch", i)
-        for i, switch in enumerate(chart.switches)
-    )
-    controls = f'<div class="controls">{switches}{chart.controls}</div>' if switches or chart.controls else ""
-    below = f'<button type="button" class="save" aria-label="Save as SVG: {escape(chart.heading or chart.name)}">Save as SVG</button>'
-    if chart.table:
-        below += f"<details><summary>The numbers as a table</summary>{table_html(chart.table)}</details>"
-    heading = f"<h3>{escape(chart.heading)}</h3>" if chart.heading else ""
-    width = f";max-width:{chart.most}px" if chart.most else ""
-    return (
-        f'<figure class="chart" data-chart="{name}">{heading}{controls}'
-        f'<div class="plot" id="plot-{name}" role="img" aria-label="{escape(chart.label)}" style="height:{chart.height}px{width}"></div>'
-        f'<figcaption>{escape(chart.caption)}</figcaption><div class="below">{below}</div></figure>'
-    )
-
-
-def select_html(name: str, label: str, options: Iterable[str], kind: str, number: int = 0, chosen: int = 0) -> str:
+def select_html(name: str, label: str, options: Iterable[str], chosen: int = 0) -> str:
     """A labelled native choice."""
-    items = "".join(
-        f'<option value="{i}"{" selected" if i == chosen else ""}>{escape(text)}</option>'
-        for i, text in enumerate(options)
-    )
+    items = [
+        f'<option value="{i}"{" selected" if i == chosen else ""}>{escape(option)}</option>'
+        for i, option in enumerate(options)
+    ]
     return (
-        f'<label for="{name}">{escape(label)} '
-        f'<select id="{name}" data-kind="{kind}" data-number="{number}" autocomplete="off">{items}</select></label>'
+        f'<label for="{name}">{escape(label)} <select id="{name}" autocomplete="off">{"".join(items)}</select></label>'
     )
 
 
-def table_html(table: Table) -> str:
-    """A table that scrolls if it is too wide."""
-    right = [bool(table.rows) and all(_is_number(row[i]) for row in table.rows) for i in range(len(table.head))]
-    kind = [' class="number"' if r else "" for r in right]
+def folded_html(summary: str, content: str) -> str:
+    """HTML that is shown on demand."""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
-    def head(text: str, i: int) -> str:
-        inner = f'<button type="button">{escape(text)}</button>' if table.sortable else escape(text)
-        return f'<th scope="col"{kind[i]}>{inner}</th>'
 
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind[i]}>{escape(cell_text(cell))}</td>" for i, cell in enumerate(row)) + "</tr>"
-        for row in table.rows
-    )
-    search = ""
-    if table.sortable:
-        search = (
-            '<p class="controls"><label>Show rows that contain <input type="search" class="filter" autocomplete="off"></label> '
-            f'<output class="count" aria-live="polite">{len(table.rows)} rows</output></p>'
-        )
-    css = ' class="sortable"' if table.sortable else ""
+def table_html(columns: Mapping[str, Any], caption: str) -> str:
+    """A table that scrolls if it is too wide; numbers are right-aligned."""
+    kinds = [
+        ' class="number"' if all(isinstance(cell, NUMBERS) for cell in cells) else "" for cells in columns.values()
+    ]
+
+    def row(cells: Iterable[Any], tag: str) -> str:
+        made = (f"<{tag}{kind}>{escape(cell_text(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+        return f"<tr>{''.join(made)}</tr>"
+
+    body = "".join(row(cells, "td") for cells in zip(*columns.values(), strict=True))
     return (
-        f'{search}<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.caption)}"><table{css}>'
-        f"<caption>{escape(table.caption)}</caption>"
-        f"<thead><tr>{''.join(head(text, i) for i, text in enumerate(table.head))}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}"><table>'
+        f"<caption>{escape(caption)}</caption><thead>{row(columns, 'th')}</thead><tbody>{body}</tbody></table></div>"
     )
-
-
-def _is_number(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, (int, float, np.number)) and not isinstance(cell, bool))
 
 
 def cell_text(cell: Any) -> str:
-    """A cell: numbers with significant digits.
-
-    Examples
-    --------
-    >>> from dekpca.report.page import cell_text
-    >>> [cell_text(c) for c in (12345, 0.999512345, 1.5e-9, None, "a")]
-    ['12,345', '0.9995', '1.5e-09', '–', 'a']
-    """
-    if cell is None or (isinstance(cell, (float, np.floating)) and not np.isfinite(cell)):
-        return "–"
-    if isinstance(cell, bool | np.bool_):
-        return "yes" if cell else "no"
+    """A cell: numbers with significant digits."""
     if isinstance(cell, (int, np.integer)):
         return f"{int(cell):,}"
     if isinstance(cell, (float, np.floating)):
-        value = float(cell)
-        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    return str(cell)
+        return "–" if not np.isfinite(cell) else f"{cell:,.4g}" if abs(float(cell)) < 1e4 else f"{cell:,.0f}"
+    return "–" if cell is None else str(cell)
 
 
 def cards_html(cards: Iterable[tuple[str, str, str]]) -> str:
     """Key figures: name, value, and a remark."""
-    items = "".join(
-        f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd>"
-        + (f'<dd class="remark">{escape(remark)}</dd>' if remark else "")
-        + "</div>"
+    items = [
+        f'<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd><dd class="remark">{escape(remark)}</dd></div>'
         for what, value, remark in cards
-    )
-    return f'<dl class="cards">{items}</dl>'
+    ]
+    return f'<dl class="cards">{"".join(items)}</dl>'
 
 
 def code_html(code: str, label: str) -> str:
-    """Text to copy."""
-    return (
-        f'<div class="code"><button type="button" class="copy">Copy</button>'
-        f'<pre tabindex="0" aria-label="{escape(label)}"><code>{escape(code)}</code></pre></div>'
-    )
+    """Text to copy: a click selects all of it."""
+    return f'<pre tabindex="0" aria-label="{escape(label)}"><code>{escape(code)}</code></pre>'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,15 +11,10 @@ import numpy as np
 
 from ..files import PUBLIC, atomic_write
 
-COLORS = (
-    "#4477aa",
-    "#ee6677",
-    "#228833",
-    "#ccbb44",
-    "#66ccee",
-    "#aa3377",
-    "#bbbbbb",
-)  # Paul Tol's, safe for color-blind readers
+# Paul Tol's, safe for color-blind readers
+COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+LEVELS = ("#f2f2f2", *COLORS)  # of a matrix
+MARKED = 20  # points of a line up to which each has a mark
 
 
 @dataclass(frozen=True)
@@ -50,11 +45,22 @@ class Panel:
     bare: bool = False  # no axes and no legend
     x_ticks: Sequence[str] = ()  # names of x = 0, 1, 2, ...
     matrix: np.ndarray | None = None  # small integers, drawn as a grid, instead of series
-    matrix_legend: Sequence[str] = field(default=())
+    matrix_legend: Sequence[str] = ()
 
+    @property
+    def bars(self) -> list[Series]:
+        return [s for s in self.series if s.mode == "bars"]
 
-def color(series: Series, place: int) -> str:
-    return series.color or COLORS[place % len(COLORS)]
+    @property
+    def bar_range(self) -> tuple[float, float]:
+        """Of y: from 0, except for similarities, which are all high: there only differences matter."""
+        heights = [y for s in self.series for y in s.y]
+        low, high = min(heights), max(heights)
+        bottom = max(0.0, low - 0.15 * (high - low) - 0.02) if low > 0.3 else 0.0
+        return bottom, high + 0.25 * (high - bottom)
+
+    def colored(self) -> list[tuple[Series, str]]:
+        return [(s, s.color or COLORS[i % len(COLORS)]) for i, s in enumerate(self.series)]
 
 
 def save(panels: Sequence[Panel], title: str, stem: Path, columns: int = 3) -> list[Path]:
@@ -68,7 +74,7 @@ def save(panels: Sequence[Panel], title: str, stem: Path, columns: int = 3) -> l
     rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(5.2 * columns, 4.2 * rows), squeeze=False, layout="constrained")
     for ax, panel in zip(axes.ravel(), panels, strict=False):
-        _draw(ax, panel)
+        draw(ax, panel)
     for ax in axes.ravel()[len(panels) :]:
         ax.set_axis_off()
     figure.suptitle(title)
@@ -80,37 +86,36 @@ def save(panels: Sequence[Panel], title: str, stem: Path, columns: int = 3) -> l
     return paths
 
 
-def _draw(ax: Any, panel: Panel) -> None:
+def draw(ax: Any, panel: Panel) -> None:
+    """Draw a panel into a matplotlib axes."""
     if panel.matrix is not None:
         from matplotlib.colors import ListedColormap
         from matplotlib.patches import Patch
 
-        levels = len(panel.matrix_legend)
-        shades = ["#f2f2f2", *COLORS][:levels]
-        ax.imshow(panel.matrix, cmap=ListedColormap(shades), vmin=-0.5, vmax=levels - 0.5, interpolation="nearest")
-        ax.set_xticks([])
-        ax.set_yticks([])
+        shades = LEVELS[: len(panel.matrix_legend)]
+        ax.imshow(panel.matrix, ListedColormap(shades), vmin=-0.5, vmax=len(shades) - 0.5, interpolation="nearest")
+        ax.set(xticks=[], yticks=[])
         handles = [Patch(color=c, label=text) for c, text in zip(shades, panel.matrix_legend, strict=True)]
         ax.legend(handles=handles, fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.01), ncols=2)
-    bars = [s for s in panel.series if s.mode == "bars"]
-    ticks = sorted({x for s in bars for x in s.x})
-    for place, s in enumerate(panel.series):
-        style = {"color": color(s, place), "label": s.name or None}
+    bars, ticks = panel.bars, sorted({x for s in panel.bars for x in s.x})
+    for s, color in panel.colored():
         if s.mode == "bars":
             width = 0.8 / len(bars)
             at = [ticks.index(x) + (bars.index(s) - (len(bars) - 1) / 2) * width for x in s.x]
-            ax.bar(at, s.y, width, yerr=s.spread, **style)
+            ax.bar(at, s.y, width, yerr=s.spread, color=color, label=s.name)
         elif s.mode == "points":
-            ax.scatter(s.x, s.y, s=s.size, alpha=0.5 if s.texts is None else 1.0, linewidths=0, zorder=3, **style)
+            alpha = 0.5 if s.texts is None else 1.0
+            ax.scatter(s.x, s.y, s=s.size, alpha=alpha, linewidths=0, zorder=3, color=color, label=s.name)
             for x, y, text in zip(s.x, s.y, s.texts or (), strict=False):
                 ax.text(x, y, text, ha="center", va="center", color="white", zorder=4)
         else:
             at = [ticks.index(x) for x in s.x] if ticks and set(s.x) <= set(ticks) else list(s.x)
-            ax.errorbar(at, s.y, yerr=s.spread, linestyle="--" if s.dashed else "-", marker="o" if len(s.x) < 20 and not panel.square else None,
-                        markersize=3.5, capsize=2, **style)  # fmt: skip
+            style, marked = "--" if s.dashed else "-", len(s.x) < MARKED and not panel.square
+            line = {"color": color, "linestyle": style, "marker": "o" if marked else None, "markersize": 3.5}
+            ax.errorbar(at, s.y, yerr=s.spread, capsize=2, label=s.name or None, **line)
     if ticks:
         ax.set_xticks(range(len(ticks)), [f"{x:g}" for x in ticks])
-        ax.set_ylim(*_bar_range(panel))
+        ax.set_ylim(*panel.bar_range)
     if panel.x_ticks:
         ax.set_xticks(range(len(panel.x_ticks)), panel.x_ticks)
     if panel.log_y:
@@ -123,68 +128,38 @@ def _draw(ax: Any, panel: Panel) -> None:
         ax.margins(0.15)
     elif panel.series:
         ax.grid(alpha=0.3)
-        above = {"loc": "upper center", "ncols": 3} if ticks else {}  # bars leave room there
-        ax.legend(fontsize=7, frameon=False, **above)
-
-
-def _bar_range(panel: Panel) -> tuple[float, float]:
-    """From 0, except for similarities, which are all high: there only differences matter."""
-    heights = [y for s in panel.series for y in s.y]
-    low, high = min(heights), max(heights)
-    bottom = low - 0.15 * (high - low) - 0.02 if low > 0.3 else 0.0
-    return max(0.0, bottom), high + 0.25 * (high - bottom)
+        ax.legend(fontsize=7, frameon=False, **({"loc": "upper center", "ncols": 3} if ticks else {}))  # above bars
 
 
 def plotly_figure(panel: Panel) -> Any:
     """The panel as a plotly figure."""
-    import plotly.graph_objects as go
+    from . import charts
 
-    figure = go.Figure()
+    figure = charts.figure(panel.x_label, panel.y_label, showlegend=not panel.bare)
     if panel.matrix is not None:
-        levels = len(panel.matrix_legend)
-        shades = ["#f2f2f2", *COLORS][:levels]
-        scale = [[edge / levels, shades[i]] for i in range(levels) for edge in (i, i + 1)]
-        texts = np.array(panel.matrix_legend)[panel.matrix]
-        figure.add_heatmap(
-            z=panel.matrix, colorscale=scale, zmin=-0.5, zmax=levels - 0.5, text=texts, hovertemplate="%{text}<extra></extra>",
-            colorbar={"tickvals": list(range(levels)), "ticktext": list(panel.matrix_legend)},
-        )  # fmt: skip
+        names = panel.matrix_legend
+        scale = [[edge / len(names), LEVELS[i]] for i in range(len(names)) for edge in (i, i + 1)]
+        bar = {"tickvals": list(range(len(names))), "ticktext": list(names)}
+        texts, limits = np.array(names)[panel.matrix], {"zmin": -0.5, "zmax": len(names) - 0.5}
+        figure.add_heatmap(z=panel.matrix, colorscale=scale, colorbar=bar, text=texts, hoverinfo="text", **limits)
         figure.update_yaxes(autorange="reversed", scaleanchor="x")
-    for place, s in enumerate(panel.series):
+    for s, color in panel.colored():
         spread = None if s.spread is None else {"type": "data", "array": list(s.spread), "thickness": 1}
-        tint = color(s, place)
+        x = [f"{v:g}" for v in s.x] if panel.bars else list(s.x)
+        tint = charts.GREY if color == "black" else color  # which is not seen on a dark page
         if s.mode == "bars":
-            figure.add_bar(name=s.name, x=[f"{x:g}" for x in s.x], y=list(s.y), error_y=spread, marker_color=tint)
-        else:
-            x = [f"{v:g}" for v in s.x] if any(t.mode == "bars" for t in panel.series) else list(s.x)
-            line = {"dash": "dash" if s.dashed else "solid"}
-            mode = (
-                "markers" if s.mode == "points" else "lines+markers" if len(s.x) < 20 and not panel.square else "lines"
-            )
-            if s.texts is not None:
-                mode = "markers+text"
-            marker = {"color": tint, "size": max(4, s.size**0.5) if s.mode == "points" else 6}
-            figure.add_scatter(
-                name=s.name,
-                x=x,
-                y=list(s.y),
-                error_y=spread,
-                mode=mode,
-                line=line,
-                marker=marker,
-                showlegend=bool(s.name),
-            )
-    figure.update_layout(xaxis_title=panel.x_label, yaxis_title=panel.y_label, barmode="group")
+            figure.add_bar(name=s.name, x=x, y=list(s.y), error_y=spread, marker_color=tint)
+            continue
+        marked = len(s.x) < MARKED and not panel.square
+        mode = "markers" if s.mode == "points" else "lines+markers" if marked else "lines"
+        figure.add_scatter(
+            name=s.name, x=x, y=list(s.y), error_y=spread, mode="markers+text" if s.texts else mode, text=s.texts,
+            textfont={"color": "white"}, marker={"size": max(6, s.size**0.5)}, line={"dash": "dash" if s.dashed else "solid"},
+            marker_color=tint, line_color=tint, showlegend=bool(s.name),
+        )  # fmt: skip
     if panel.x_ticks:
         figure.update_xaxes(tickvals=list(range(len(panel.x_ticks))), ticktext=list(panel.x_ticks))
-    if any(s.mode == "bars" for s in panel.series):
-        figure.update_xaxes(type="category")
-        figure.update_yaxes(range=list(_bar_range(panel)))
-    if panel.log_y:
-        figure.update_yaxes(type="log")
-    if panel.square:
-        figure.update_yaxes(scaleanchor="x")
-    if panel.bare:
-        figure.update_xaxes(visible=False)
-        figure.update_yaxes(visible=False)
-    return figure
+    if panel.bars:
+        figure.update_layout(xaxis_type="category", yaxis_range=list(panel.bar_range))
+    figure.update_layout(xaxis_visible=not panel.bare, yaxis_visible=not panel.bare)
+    return figure.update_yaxes(type="log" if panel.log_y else None, scaleanchor="x" if panel.square else None)

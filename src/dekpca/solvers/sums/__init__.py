@@ -13,6 +13,7 @@ rounds does not depend on the number of rows.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -20,17 +21,22 @@ from itertools import count
 import numpy as np
 
 from ...accuracy import ROUNDING, Accuracy
-from ...core.landmarks import Landmarks
+from ...arrays import like, on_host
 from ...kernels import Kernel
+from ...landmarks import Landmarks
 from ...rounds import Solver
+from ...signs import signed
+from ...site import Site
 from .clusters import LEAST_CLUSTER, GivenLandmarks, first_landmarks, more_landmarks
 from .columns import Prepared, prepared
 from .directions import Axes, find_axes
 from .judge import EFFORT, NEGLIGIBLE, Judged, Verdict, judge
 from .judge_by_rows import judge_by_rows, judge_by_trace
 from .moments import Moments, Principal, Seen
-from .rows import Rows, like, on_host
+from .rows import Rows, row_keys
 from .shared_rows import earlier_landmarks, rows_as_landmarks
+
+log = logging.getLogger("dekpca")
 
 SAMPLE = 32  # rows a landmark, drawn at random, are enough to grow by and to judge, until the last pass over all rows
 LEAST_SAMPLE = 4096  # rows
@@ -58,6 +64,7 @@ class SumsOptions:
     impute: bool = False
     standardize: bool = False
     sealed: bool = False
+    owners_apart: bool = False  # a node's neighbors belong to others, who see its terms of sums in clear
 
     @property
     def fixed(self) -> bool:
@@ -94,7 +101,18 @@ class Marks:
     def plus(self, points: np.ndarray, kind: str, kernel: Kernel) -> Marks:
         if not len(points):
             return self
-        return Marks(self.points.grown(like(self.points.points, points), kernel)[0], (*self.kinds, (kind, len(points))))
+        return Marks(self.points.grown(like(self.points.points, points), kernel), (*self.kinds, (kind, len(points))))
+
+
+def rows_of(site: Site, options: SumsOptions) -> Rows:
+    """The rows of the nodes of a site."""
+    keys, node = row_keys(options.seed, site.names, site.own_sizes), np.repeat(site.nodes, site.own_sizes)
+    if site.order is not None:
+        back = np.empty_like(site.order)
+        back[site.order] = np.arange(len(back))
+        keys, node = keys[back], node[back]
+    seen = options.owners_apart and not options.share_rows and site.sealer is None
+    return Rows(site.X, keys, node, site.total, len(site.sizes), LEAST_CLUSTER if seen else 1, speaks=site.has_root)
 
 
 def solve(rows: Rows, options: SumsOptions) -> Solver:
@@ -117,6 +135,7 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
             verdict = yield from judged(seen, principal, first, options, str(step))
             bound = verdict.accuracy.bound
             stages.append((marks.size, verdict.accuracy.error, bound))
+            report(rows, stages)
         more = yield from next_stage(seen, principal, first, options, axes, marks, step, bound)
         if more is not None:
             marks = more
@@ -127,15 +146,21 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
                 effort = 1 if options.fixed else EFFORT
                 verdict = yield from judged(seen, principal, first, options, f"{step} last", effort)
                 stages.append((marks.size, verdict.accuracy.error, verdict.accuracy.bound))
+                report(rows, stages)
             return found(first, options, marks, principal, verdict, stages)
     return None
 
 
+def report(rows: Rows, stages: list[tuple[int, float, float]]) -> None:
+    """Say how far the fit is, once in the network."""
+    if rows.speaks:
+        log.info("stage %d: %d landmarks, error of the span %.2g, at most %.2g", len(stages), *stages[-1])
+
+
 # ---------------------------------------------------------------------- landmarks
-def choose_landmarks(rows: Rows, options: SumsOptions) -> Solver:
-    """Landmarks alone, for a solver that does something else with them; returns `Marks`. The rows are prepared already."""
-    first = yield from prepared(rows, options.kernel, False, False, False, options.sealed)
-    axes = (yield from find_axes(rows, first.mean, options.seed)) if options.points is None else None
+def choose_landmarks(first: Prepared, options: SumsOptions) -> Solver:
+    """The landmarks of the first stage alone, for a solver that does something else with them; returns `Marks`."""
+    axes = (yield from find_axes(first.rows, first.mean, options.seed)) if options.points is None else None
     return (yield from first_stage(first, options, axes))
 
 
@@ -287,7 +312,8 @@ def found(
     """The result; components that the data does not have are zero, with an error of 1."""
     k, there, about = options.n_components, len(verdict.values), verdict.accuracy
     weights = np.zeros((marks.size, k))
-    weights[:, :there] = principal.weights @ (verdict.basis * np.sqrt(verdict.values))
+    basis = signed(verdict.basis, principal.along @ verdict.basis)
+    weights[:, :there] = principal.weights @ (basis * np.sqrt(verdict.values))
     about = Accuracy.of([*about.errors, *[1.0] * (k - there)], about.error, about.bound, about.mixed, about.method)
     values = np.pad(verdict.values, (0, k - there))
     return Found(

@@ -16,14 +16,14 @@ import array_api_compat as aac
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from ...core import landmarks
-from ...core.chunks import by_nodes
-from ...core.landmarks import Landmarks, shared_seed
-from ...core.spectrum import transposed
+from ... import landmarks
+from ...arrays import like, on_host, transposed
+from ...chunks import by_nodes
 from ...kernels import Kernel, normal, uniform
+from ...landmarks import Landmarks, shared_seed
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from .directions import Axes
-from .rows import Rows, like, on_host
+from .rows import Rows
 
 Array = Any
 Labels = Callable[[], np.ndarray]  # of the cluster of each row of this process; -1: of none

@@ -9,12 +9,12 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from ...core.centering import BadColumn, Columns, filled
-from ...core.chunks import chunks_of, row_bytes, summed
-from ...core.spectrum import to_numpy
+from ...arrays import like, on_host, to_numpy
+from ...chunks import chunks_of, row_bytes, summed
 from ...kernels import Kernel
 from ...rounds import Arrays, Round, Shapes, Sizes, Solver
-from .rows import Rows, like, on_host
+from ...scaling import BadColumn, Columns, filled
+from .rows import Rows
 
 Array = Any
 

@@ -8,13 +8,13 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from ...core.chunks import summed
-from ...core.landmarks import shared_seed
-from ...core.spectrum import transposed
+from ...arrays import like, on_host, transposed
+from ...chunks import summed
 from ...kernels import normal
+from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
 from .columns import Means
-from .rows import Rows, like, on_host
+from .rows import Rows
 
 Array = Any
 

@@ -24,12 +24,12 @@ import array_api_compat as aac
 import numpy as np
 
 from ...accuracy import Accuracy, mixed_groups
-from ...core.chunks import by_nodes, row_bytes, summed
-from ...core.landmarks import shared_seed
-from ...core.spectrum import flip_signs, transposed
+from ...arrays import flip_signs, like, on_host, transposed
+from ...chunks import STRIPES, by_nodes, row_bytes, summed
+from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
 from .moments import Principal, Seen
-from .rows import Rows, like, on_host
+from .rows import Rows
 
 Array = Any
 Values = Callable[[], np.ndarray]  # of functions on the judging rows of this process
@@ -447,23 +447,34 @@ def largest_sum(q: int) -> int:
     return features * (q + 2 + POWER) + 20 * q * q + 64 * q + 64
 
 
-def judging_numbers(rows: int, columns: int, m: int, q: int) -> int:
-    """The most numbers that judging takes at a process with so many rows (for memory.py)."""
-    judges = min(rows, 2 * JUDGES * EFFORT)
-    features = GROUPS * 2 * FREQUENCIES * (EFFORT if rows <= 4 * JUDGES else 1)
-    return judges * (columns + 2 * m + 2 * features + 3 * GROUPS * q) + 4 * largest_sum(q)
+def judging_bytes(rows: int, columns: int, m: int, k: int, q: int, by_rows: bool, item: int) -> int:
+    """The most that judging k components among q functions takes at a process with so many rows of `item` bytes a number, with all efforts."""
+    images = 8 * (GROUPS * q + 6 * q + 3 * GROUPS * k)  # Y, and what is made of it, for each judging row
+    if by_rows:
+        judges = min(rows, 2 * JUDGES)
+        return judges * (2 * 8 * columns + item * 3 * m + 8 * 3 * judges + images)
+    most = 0
+    for count in {min(rows, size) for size in (2 * JUDGES, 4 * JUDGES, 2 * JUDGES * EFFORT)} | {rows}:  # of a stage
+        judges = count if count <= 2 * JUDGES * EFFORT else JUDGES * EFFORT
+        more = EFFORT * min(1.0, 2 * JUDGES / max(count, 1)) if count <= 4 * JUDGES else 1.0
+        features = int(GROUPS * 2 * FREQUENCIES * more)
+        sketches = 8 * features * (2 * m + (STRIPES + 2) * (q + 1 + POWER))
+        most = max(most, judges * (item * (columns + 2 * m + features) + images) + sketches)
+    return most
 
 
 def judge(
     seen: Seen, principal: Principal, k: int, centered: bool, tol: float, seed: int, stage: str, effort: int = 1, size: float = 1.0
 ) -> Solver:  # fmt: skip
     """Components in the span of the principal functions, and their accuracy; returns `Verdict`. There are at most q components."""
-    within = np.diag(principal.values)
-    judged = Judged(seen, principal, seed, stage, effort, size)
-    verdict = yield from judge_functions(judged, lambda: judged.functions, within, k, centered)
+
+    def judged(stage: str, effort: int) -> Solver:  # a generator of its own: what it keeps goes when it ends
+        rows = Judged(seen, principal, seed, stage, effort, size)
+        return judge_functions(rows, lambda: rows.functions, np.diag(principal.values), k, centered)
+
+    verdict = yield from judged(stage, effort)
     if effort == 1 and verdict.accuracy.bound > tol >= verdict.within_reach:
-        again = Judged(seen, principal, seed, f"{stage} again", EFFORT, size)
-        verdict = yield from judge_functions(again, lambda: again.functions, within, k, centered)
+        verdict = yield from judged(f"{stage} again", EFFORT)
     return verdict
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from ...accuracy import Accuracy
-from ...core.chunks import by_nodes
-from ...core.landmarks import shared_seed
-from ...core.spectrum import transposed
+from ...arrays import like, on_host, transposed
+from ...chunks import by_nodes
 from ...kernels import normal
+from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
 from .judge import GROUPS, JUDGES, POWER, Judged, Verdict, judge_by
 from .moments import Principal
-from .rows import Rows, like, on_host
+from .rows import Rows
 from .shared_rows import Counts, InPlaces
 
 
@@ -117,7 +117,10 @@ class ExactImages:
         if self.mean is None:
             return between
         own, whole = between @ w / w.sum(), self.mean @ w / w.sum()
-        return between - own[:, None] - self.mean + whole
+        centred = between - own[:, None]
+        centred -= self.mean
+        centred += whole
+        return centred
 
     @cached_property
     def Y(self) -> np.ndarray:

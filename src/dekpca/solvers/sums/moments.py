@@ -10,12 +10,13 @@ import array_api_compat as aac
 import numpy as np
 from scipy.linalg import eigh
 
-from ...core.chunks import DEVICE_BYTES, row_bytes, summed
-from ...core.landmarks import Landmarks, RowKernel
-from ...core.spectrum import add_products, flip_signs, symmetric, times_triangle
+from ...arrays import add_products, flip_signs, on_host, symmetric, times_triangle
+from ...chunks import DEVICE_BYTES, row_bytes, summed
 from ...kernels import Kernel, row_tiles
+from ...landmarks import Landmarks, row_kernel
 from ...rounds import Arrays, BadConclusion, Round, Shapes
-from .rows import Rows, on_host
+from ...signs import LONGEST, reference
+from .rows import Rows
 
 Array = Any
 
@@ -34,15 +35,16 @@ class Seen:
     kernel: Kernel
 
     @cached_property
-    def _pass(self) -> tuple[Array, Array, float, np.ndarray]:
+    def _pass(self) -> tuple[np.ndarray, ...]:
         X, marks, kernel = self.rows.X, self.marks, self.kernel
         xp, m = aac.array_namespace(X), self.marks.size
-        with_points = RowKernel(kernel, marks.points)
+        with_points, fixed = row_kernel(kernel, marks.points), reference(kernel, self.rows.columns)
         chunk = (CHUNK_BYTES if aac.is_numpy_array(X) else DEVICE_BYTES) // max(1, row_bytes(marks.root))
         missed = xp.empty((X.shape[0],), dtype=X.dtype, device=aac.device(X))
 
         def part(rows: slice) -> tuple[Array, ...]:
             first, second, trace = xp.zeros((m,), dtype=xp.float64, device=aac.device(X)), None, 0.0
+            along, level = first, 0.0
             for tile in row_tiles(rows.stop - rows.start, max(LEAST_CHUNK, chunk)):
                 at = slice(rows.start + tile.start, rows.start + tile.stop)
                 psi, size = times_triangle(with_points(X[at, :]), marks.root), kernel.diagonal(X[at, :])
@@ -51,32 +53,36 @@ class Seen:
                 first = first + xp.sum(psi, axis=0, dtype=xp.float64)
                 second = add_products(second, psi)
                 trace = trace + xp.sum(size, dtype=xp.float64)
-            return first, second, trace
+                t = fixed(X[at, :])
+                along, level = along + xp.astype(t @ psi, xp.float64), level + xp.sum(t, dtype=xp.float64)
+            return first, second, trace, along, level
 
-        first, second, trace = summed(part, X.shape[0], X, 8 * m * m)
-        return on_host(first), symmetric(on_host(second)), float(trace), on_host(missed)
+        first, second, trace, along, level = (on_host(x) for x in summed(part, X.shape[0], X, 8 * m * m))
+        return on_host(missed), first, symmetric(second), np.atleast_1d(trace), np.append(along, level)
 
     @property
     def rest(self) -> np.ndarray:
         """(n,) what the landmarks miss of each row: k(x, x) - |psi(x)|^2."""
-        return self._pass[3]
+        return self._pass[0]
 
     @property
-    def moments(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """The sums of psi, of psi psi' and of k(x, x)."""
-        return self._pass[:3]
+    def moments(self) -> tuple[np.ndarray, ...]:
+        """The sums of psi, of psi psi' and of k(x, x); and of (psi, 1) times the reference of signs.py."""
+        return self._pass[1:]
 
 
 @dataclass(frozen=True, eq=False)
 class Principal:
     """The principal directions of rows in landmark coordinates, as all nodes know them.
 
-    `directions` (m, q) with eigenvalues `values` (q,), the `mean` (m,) of psi, the `trace` of the centred kernel, the number of rows, and `missed`,
-    the part of the trace that the landmarks do not see. `whole`: there are no directions beyond these.
+    `directions` (m, q) with eigenvalues `values` (q,); `along` (q,), the sums of their functions times the reference for signs; the `mean` (m,) of
+    psi, the `trace` of the centred kernel, the number of rows, and `missed`, the part of the trace that the landmarks do not see. `whole`: there are
+    no directions beyond these.
     """
 
     directions: np.ndarray
     values: np.ndarray
+    along: np.ndarray
     mean: np.ndarray
     trace: float
     count: float
@@ -116,14 +122,15 @@ class Moments(Round):
                 "first": np.zeros(m),
                 "second": np.zeros(m * (m + 1) // 2),
                 "trace": np.zeros(2),
+                "along": np.zeros(m + 1),
             }
-        first, second, trace = self.seen.moments
-        sizes = np.array([trace, self.seen.rest.sum()])
+        first, second, trace, along = self.seen.moments
         return {
             "count": np.array([float(len(self.seen.rows))]),
             "first": first,
             "second": second[np.triu_indices(len(first))],
-            "trace": sizes,
+            "trace": np.append(trace, self.seen.rest.sum()),
+            "along": along,
         }
 
     def bounds(self) -> dict[str, Any]:
@@ -133,6 +140,7 @@ class Moments(Round):
             "first": total * self.largest**0.5,
             "second": total * self.largest,
             "trace": total * self.largest,
+            "along": total * LONGEST * max(self.largest, self.largest**0.5),
         }
 
     @property
@@ -141,7 +149,7 @@ class Moments(Round):
 
     def told(self) -> Shapes:
         m, q = self.seen.marks.size, self._q
-        return {"count": (1,), "trace": (2,), "mean": (m,), "values": (q,), "directions": (m, q)}
+        return {"count": (1,), "trace": (2,), "mean": (m,), "values": (q,), "directions": (m, q), "along": (q,)}
 
     def conclude(self, total: Arrays) -> Arrays:
         m, q, count = self.seen.marks.size, self._q, max(float(np.rint(total["count"][0])), 1.0)
@@ -155,7 +163,15 @@ class Moments(Round):
         trace = total["trace"] - np.array([count * float(mean @ mean), 0.0])
         there = values > floor
         values, vectors = np.where(there, values, 0.0), np.where(there, vectors, 0.0)
-        return {"count": np.array([count]), "trace": trace, "mean": mean, "values": values, "directions": vectors}
+        along = (total["along"][:m] - total["along"][m] * mean) @ vectors / np.sqrt(np.where(there, values, 1.0))
+        return {
+            "count": np.array([count]),
+            "trace": trace,
+            "mean": mean,
+            "values": values,
+            "directions": vectors,
+            "along": along,
+        }
 
     def check(self, told: Arrays) -> None:
         super().check(told)
@@ -175,6 +191,7 @@ class Moments(Round):
         there = int((told["values"] > 0).sum())
         trace, missed = map(float, told["trace"])
         whole = there < self.n_components + EXTRA
+        directions, values, along = told["directions"][:, :there], told["values"][:there], told["along"][:there]
         return Principal(
-            told["directions"][:, :there], told["values"][:there], told["mean"], trace, float(told["count"][0]), max(missed, 0.0), whole
-        )  # fmt: skip
+            directions, values, along, told["mean"], trace, float(told["count"][0]), max(missed, 0.0), whole
+        )

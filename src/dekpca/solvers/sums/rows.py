@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-import array_api_compat as aac
 import numpy as np
 
-from ...block import take
+from ...arrays import take
 
 Array = Any
 
@@ -33,6 +32,7 @@ class Rows:
     nodes: int
     least: int = 1
     largest: float = np.inf
+    speaks: bool = False  # of the processes of a fit, one reports progress
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
@@ -84,15 +84,3 @@ def _mixed(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def on_host(x: Array) -> np.ndarray:
-    """As float64 in NumPy."""
-    from ...core.spectrum import to_numpy
-
-    return to_numpy(x).astype(np.float64, copy=False)
-
-
-def like(x: Array, values: np.ndarray) -> Array:
-    """Host numbers in the library, on the device and in the dtype of x."""
-    return aac.array_namespace(x).asarray(values, dtype=x.dtype, device=aac.device(x))

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ...core.landmarks import Landmarks
+from ...arrays import on_host
 from ...kernels import Kernel
+from ...landmarks import Landmarks
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from .clusters import Weights, check_count, independent
-from .rows import Rows, on_host
+from .rows import Rows
 
 ROUNDED = 1e-13  # relative: sums under masks are in fixed point
 Given = Callable[[], Rows]  # the rows that nodes of this process give

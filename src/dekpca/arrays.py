@@ -1,0 +1,115 @@
+"""What the array API standard lacks, for NumPy, PyTorch, CuPy and others; and small linear algebra."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+from scipy.linalg.blas import dsyrk, dtrmm, strmm
+from scipy.linalg.lapack import dtrtri, strtri
+
+Array = Any
+
+CUTOFF = 1e-8  # relative; below it an inverse amplifies rounding
+NEGATIVE = 1e-6  # relative; an eigenvalue below minus this cannot be rounding: the kernel is not positive semi-definite
+
+
+def transposed(x: Array) -> Array:
+    return aac.array_namespace(x).matrix_transpose(x)
+
+
+def eps(x: Array) -> float:
+    return float(aac.array_namespace(x).finfo(x.dtype).eps)
+
+
+def to_numpy(x: Array) -> np.ndarray:
+    """A copy on the host."""
+    if aac.is_torch_array(x):
+        return x.detach().cpu().numpy()
+    if aac.is_cupy_array(x):
+        return x.get()
+    return np.asarray(x)
+
+
+def on_host(x: Array) -> np.ndarray:
+    """As float64 in NumPy."""
+    return to_numpy(x).astype(np.float64, copy=False)
+
+
+def like(x: Array, values: Any) -> Array:
+    """Host numbers in the library, on the device and in the dtype of x."""
+    return aac.array_namespace(x).asarray(values, dtype=x.dtype, device=aac.device(x))
+
+
+def take(x: Array, index: np.ndarray) -> Array:
+    """x[index] along the first axis, `index` being host numbers."""
+    xp = aac.array_namespace(x)
+    return xp.take(x, xp.asarray(index, device=aac.device(x)), axis=0)
+
+
+def flip_signs(basis: Array) -> Array:
+    """Columns with signs such that the entry of largest magnitude is positive, whatever the eigensolver.
+
+    Of entries of equal magnitude (all, at a node of two samples) the first decides: later ones are weighted slightly less.
+    """
+    xp = aac.array_namespace(basis)
+    later = xp.arange(basis.shape[-2], dtype=basis.dtype, device=aac.device(basis))
+    weighed = basis / (1.0 + 1e-6 * later)[:, None]
+    return xp.where(-xp.min(weighed, axis=-2, keepdims=True) > xp.max(weighed, axis=-2, keepdims=True), -basis, basis)
+
+
+def cholesky(matrix: Array) -> Array | None:
+    """The lower Cholesky factor; None if it does not exist."""
+    xp = aac.array_namespace(matrix)
+    if aac.is_torch_array(matrix):
+        factor, wrong = xp.linalg.cholesky_ex(matrix)
+        return None if bool(wrong.any()) else factor
+    try:
+        factor = xp.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return None
+    return factor if bool(xp.all(xp.isfinite(factor))) else None  # CuPy does not raise
+
+
+def inverse_triangle(lower: Array) -> Array:
+    """The inverse of a lower triangular matrix."""
+    if aac.is_numpy_array(lower):
+        inverse = dtrtri if lower.dtype == np.float64 else strtri
+        return inverse(lower.T)[0].T  # LAPACK is column-major, NumPy row-major
+    xp = aac.array_namespace(lower)
+    eye = xp.eye(lower.shape[-1], dtype=lower.dtype, device=aac.device(lower))
+    if aac.is_torch_array(lower):
+        return xp.linalg.solve_triangular(lower, eye, upper=False)
+    return xp.linalg.solve(lower, eye)
+
+
+def add_products(total: Array | None, x: Array) -> Array:
+    """total + x'x for x (n, m), in float64 for any x; None: zeros. Only the upper triangle is valid (`symmetric`).
+    In NumPy `total` is overwritten."""
+    xp = aac.array_namespace(x)
+    x = xp.astype(x, xp.float64, copy=False)
+    if aac.is_numpy_array(x):
+        m = x.shape[1]
+        return dsyrk(1.0, x.T, 1.0, np.zeros((m, m), order="F") if total is None else total, overwrite_c=1)
+    return transposed(x) @ x if total is None else total + transposed(x) @ x
+
+
+def times_triangle(x: Array, upper: Array) -> Array:
+    """x (n, m) times an upper triangular matrix (m, m): half of a product. In NumPy x is overwritten if possible."""
+    if not aac.is_numpy_array(x):
+        return x @ upper
+    multiply = dtrmm if x.dtype == np.float64 else strmm
+    # (x u)' = u'x'; the transpose of a C-ordered array is Fortran-ordered
+    return multiply(1.0, upper.T, x.T, lower=1, overwrite_b=1).T
+
+
+def symmetric(upper: np.ndarray) -> np.ndarray:
+    """The symmetric matrix with this upper triangle."""
+    return np.triu(upper) + np.triu(upper, 1).T
+
+
+def double_centered(x: np.ndarray) -> np.ndarray:
+    """A matrix minus the means of its columns and of its rows."""
+    x = x - x.mean(axis=0)
+    return x - x.mean(axis=1, keepdims=True)

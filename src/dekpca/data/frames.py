@@ -1,0 +1,86 @@
+"""DataFrames of pandas and polars and tables of pyarrow, by what they have in common: none of these libraries is imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+from scipy.sparse import issparse
+
+CATEGORIES = re.compile(r"categor|enum|dictionary")  # types of columns, by their names in the three libraries
+TO_ENCODE = re.compile(r"categor|enum|dictionary|object|str(?!uct)")
+TIMES = re.compile(r"date|time|duration|period")
+ENCODE = "dekpca.data.one_hot(X, ['{}']) makes a column of each category; or drop the column"
+
+
+class ColumnError(ValueError):
+    """Columns that cannot be used, or do not fit together; the message names them."""
+
+
+def refuse(X: Any, who: str) -> None:
+    """Refuse what is not rows in memory, with the remedy."""
+    library, kind = type(X).__module__.partition(".")[0], type(X).__name__
+    if issparse(X):
+        said = "a sparse matrix, but dekpca computes with dense rows; reduce its columns (scikit-learn's TruncatedSVD), or use X.toarray()"
+        said += f" if {X.shape[0] * X.shape[1] * 8 / 1e9:.2g} GB fit"
+    elif library in ("dask", "dask_expr"):
+        said = f"a Dask {kind}; use X.compute() if the rows fit into memory"
+    elif library == "polars" and kind == "LazyFrame":
+        said = "a polars LazyFrame, which is a query without rows; call .collect() first"
+    elif isinstance(X, Iterator):
+        said = f"a {kind}, expected one array or DataFrame; fit_parts takes a generator of parts"
+    else:
+        return
+    raise TypeError(f"{who}: {said}")
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X is a table with columns, of any library."""
+    return hasattr(X, "columns") and hasattr(X, "shape") and not aac.is_array_api_obj(X)
+
+
+def frame_names(X: Any) -> list[Any]:
+    return list(X.column_names if hasattr(X, "column_names") else X.columns)  # pyarrow; pandas and polars
+
+
+def column(X: Any, place: int) -> tuple[np.ndarray, str]:
+    """The values of a column, and the name of its type."""
+    series = X.column(place) if hasattr(X, "column_names") else X.iloc[:, place] if hasattr(X, "iloc") else X[:, place]
+    return np.asarray(series.to_numpy()), str(series.dtype if hasattr(series, "dtype") else series.type)
+
+
+def is_null(value: Any) -> bool:
+    missing = value is None or type(value).__name__ in ("NAType", "NaTType")  # of pandas
+    return missing or (isinstance(value, (float, np.floating)) and bool(value != value))
+
+
+def matrix(X: Any, who: str, remedy: str = ENCODE, names: Sequence[Any] | None = None) -> np.ndarray:
+    """Columns (default: all) as a matrix of numbers, NaN for missing values. `remedy` is for texts, {} being the column."""
+    dtypes = X.dtypes.tolist() if hasattr(X, "iloc") and names is None else []
+    if dtypes and all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in dtypes):
+        return X.to_numpy(dtype=np.result_type(*dtypes))  # no copy where pandas holds one array
+    known = frame_names(X)
+    places = range(len(known)) if names is None else [known.index(name) for name in names]
+    found = [_numbers(*column(X, place), who, known[place], remedy) for place in places]
+    return np.column_stack(found) if found else np.empty((X.shape[0], 0))
+
+
+def _numbers(values: np.ndarray, dtype: str, who: str, name: Any, remedy: str) -> np.ndarray:
+    kind = dtype.lower()
+    if CATEGORIES.search(kind) is None:
+        if values.dtype.kind in "biuf":
+            return values
+        if TIMES.search(kind):
+            raise ColumnError(
+                f"{who}: column {name!r} holds dates or times ({dtype}); encode it as a number, such as days since a fixed date, or drop the column"
+            )
+        try:  # decimals, and truth values of which some are missing
+            if not any(isinstance(value, str) for value in values):
+                return np.array([np.nan if is_null(value) else float(value) for value in values])
+        except (TypeError, ValueError):
+            pass
+    holds = "texts or other objects" if kind == "object" else dtype[:60]
+    raise ColumnError(f"{who}: column {name!r} holds {holds}, not numbers; {remedy.format(name)}")

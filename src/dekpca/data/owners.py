@@ -1,0 +1,147 @@
+"""Which node has which row; and a network, if the user gives none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import array_api_compat as aac
+import numpy as np
+
+from ..network import Network, listing, natural_key
+from .checks import NOTHING_LEFT, check_finite, checked, complete
+from .columns import ColumnError, Features, Samples, split_off
+from .frames import is_frame, is_null, refuse
+
+ROWS_A_NODE = 200  # if the user gives no number of nodes
+DEGREE = 4  # of the random regular network made then
+
+Wanted = Network | int | None  # the parameter `network`
+
+
+class Owned(NamedTuple):
+    """The rows of one array or DataFrame on nodes."""
+
+    X: Any  # (rows, columns), columns in internal order; without rows that missing="drop" leaves out
+    features: Features
+    network: Network
+    rows: list[np.ndarray]  # numbers of the rows of each node
+    node_of: np.ndarray  # the number of the node of each row that the user gave; -1: left out
+
+
+def deal(X: Any, nodes: Any, wanted: Wanted, seed: int, dtype: Any = None, missing: str = "error") -> Owned:
+    """Put rows on nodes: by a label for each, by the column of a DataFrame that `nodes` names, or else evenly.
+
+    >>> import numpy as np
+    >>> owned = deal(np.ones((6, 2)), ["oslo", "rome", "oslo", "oslo", "rome", "bonn"], None, seed=0)
+    >>> owned.network.names, [own.tolist() for own in owned.rows]
+    (('bonn', 'oslo', 'rome'), [[5], [0, 2, 3], [1, 4]])
+    """
+    refuse(X, "X")
+    several = isinstance(X, (list, tuple)) and X and all(is_frame(x) or getattr(x, "ndim", 0) == 2 for x in X)
+    if several or isinstance(X, Mapping):
+        raise ValueError(f"fit takes one array, but got a {type(X).__name__} of {len(X)}; use fit_parts for parts")
+    if isinstance(nodes, str):
+        nodes, X = split_off(X, nodes, f"nodes={nodes!r}")
+    samples = checked(X, "X", dtype, least=2)
+    total, kept = len(samples), np.arange(len(samples))
+    if missing == "drop":
+        samples, kept = complete(samples, "X")
+    if nodes is None:
+        network, rows = deal_rows(wanted, len(kept), seed)
+    else:
+        network, rows = deal_by_label(wanted, nodes, total, seed)
+        stays = np.isin(np.arange(total), kept)
+        rows = [np.searchsorted(kept, own[stays[own]]) for own in rows]
+        empty = [name for name, own in zip(network.names, rows, strict=True) if not len(own)]
+        if empty:
+            raise ColumnError(f"node {listing(empty)}: {NOTHING_LEFT}")
+    node_of = np.full(total, -1)
+    node_of[kept[np.concatenate(rows)]] = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+    check_finite(
+        samples, "X", missing, lambda row: f"row {kept[row]}, which belongs to node {network.names[node_of[kept[row]]]}"
+    )
+    features = Features(int(samples.X.shape[1]), samples.names)
+    return Owned(features.to_sorted(samples.X), features, network, rows, node_of)
+
+
+def list_parts(parts: Any) -> Sequence[Any] | Mapping[Any, Any]:
+    """The argument of `fit_parts`: a sequence, a mapping or a generator of arrays, but no array."""
+    if is_frame(parts) or isinstance(parts, Samples) or aac.is_array_api_obj(parts):
+        raise ValueError(f"fit_parts takes one array for each node, but got one {type(parts).__name__}; use fit(X)")
+    return parts if isinstance(parts, (Mapping, Sequence)) else list(parts)
+
+
+def make_network(wanted: Wanted, n_nodes: int, seed: int) -> Network:
+    """The given network, or a random one of the given number of nodes, or of `n_nodes`."""
+    if isinstance(wanted, Network):
+        return wanted
+    count = n_nodes if wanted is None else int(wanted)
+    if count <= DEGREE + 1:
+        return Network.complete(count)
+    return Network.random(count, degree=DEGREE, seed=seed % 2**32)
+
+
+def named_network(wanted: Wanted, names: Sequence[str], seed: int) -> Network:
+    """The network over these names: the given one, or one made for them."""
+    if isinstance(wanted, Network):
+        network = wanted
+    else:
+        network = make_network(wanted, len(names), seed)
+        if len(network) != len(names):
+            raise ValueError(f"network={wanted}, but the data names {len(names)} nodes; leave network at None")
+        network = renamed(network, names)
+    unknown = [name for name in names if name not in network.number]
+    if unknown:
+        raise ValueError(
+            f"nodes: {listing(unknown)} not in the network, whose nodes are {listing(network.names)}; add them to it, or leave out their rows"
+        )
+    empty = sorted(set(network.names).difference(names), key=natural_key)
+    if empty:
+        raise ValueError(f"nodes: no row for node {listing(empty)}; leave it out of the network, or give it rows")
+    return network
+
+
+def renamed(network: Network, names: Sequence[str]) -> Network:
+    """A network of numbers over as many names, in natural order."""
+    ordered = sorted(names, key=natural_key)
+    edges = [(ordered[network.number[a]], ordered[network.number[b]]) for a, b in network.edges]
+    return Network.from_edges(edges) if edges else Network({ordered[0]: []})
+
+
+def deal_rows(wanted: Wanted, n_rows: int, seed: int) -> tuple[Network, list[np.ndarray]]:
+    """A seeded permutation of the rows, dealt evenly: the network, and the rows of each node."""
+    network = make_network(wanted, max(1, round(n_rows / ROWS_A_NODE)), seed)
+    if n_rows < len(network):
+        raise ValueError(f"n_samples={n_rows} rows for {len(network)} nodes; each needs at least one: use fewer nodes")
+    return network, np.array_split(np.random.default_rng(seed).permutation(n_rows), len(network))
+
+
+def deal_by_label(wanted: Wanted, labels: Any, n_rows: int, seed: int) -> tuple[Network, list[np.ndarray]]:
+    """Each row to the node that its label names: the network, and the rows of each node."""
+    owners = np.asarray(labels).ravel()
+    if len(owners) != n_rows:
+        raise ValueError(f"nodes has {len(owners)} labels for {n_rows} rows; give one for each row")
+    numbers = np.issubdtype(owners.dtype, np.integer)
+    missing = [] if numbers else [i for i, owner in enumerate(owners.tolist()) if is_null(owner)]
+    if missing:
+        raise ValueError(f"nodes: no label in row {listing(missing)}; give every row its node")
+    labels, owner = np.unique(owners if numbers else owners.astype(str), return_inverse=True)
+    given = labels.astype(str).tolist()
+    names = wanted.names if isinstance(wanted, Network) else ()
+    if numbers and not set(given) & set(names):  # numbers of nodes that have names
+        given = [names[j] if 0 <= j < len(names) else str(j) for j in labels]
+    network = named_network(wanted, given, seed)
+    number = np.array([network.number[label] for label in given])[owner]
+    order = np.argsort(number, kind="stable")
+    return network, np.split(order, np.cumsum(np.bincount(number, minlength=len(network)))[:-1])
+
+
+def node_numbers(nodes: Sequence[Any], network: Network) -> list[int]:
+    """Nodes given by name or, if no node has that name, by number."""
+    numbers = [network.number.get(str(node), node) for node in nodes]
+    for number in numbers:
+        if not isinstance(number, Integral) or not 0 <= int(number) < len(network):
+            raise ValueError(f"node {number!r} is not in the network, whose nodes are {listing(network.names)}")
+    return list(map(int, numbers))

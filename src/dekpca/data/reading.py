@@ -1,0 +1,190 @@
+"""Samples from a file: columns get roles, features become numbers, missing values are handled. formats.py opens the file."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..network import listing
+from .checks import MISSING, Missing, check_finite, complete
+from .columns import Samples, check_known, check_unique, encoded
+from .formats import LABELS, DataError, Source, is_absent, open_source, reading
+
+log = logging.getLogger("dekpca")
+
+LIKE_AN_ID = re.compile(r"(?i:(^|[\W_])(id|ids|key|uuid|guid|nr|no|number|index|idx)$|^unnamed: 0$)|[a-z]I[dD]$")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The roles of the columns of a file. Columns with a role are not features.
+
+    Parameters
+    ----------
+    owner, label, id : str, optional
+        The column (or array of an archive) that names each row's node, its class, or the row itself. The default of
+        `label` is a column or array called y, label, labels or target.
+    columns : sequence of str, optional
+        The features; the other columns are left out. Default: all columns without a role.
+    drop : sequence of str
+        Columns to leave out.
+    one_hot : mapping of str to sequence of str or None
+        Columns of categories, each of which becomes a feature called column=category with the values 0 and 1; None takes the categories
+        that the file has.
+    ignore : sequence of str
+        Columns to leave out, if they exist.
+    keep : sequence of str
+        Columns that are features in spite of a label's name.
+    """
+
+    owner: str | None = None
+    label: str | None = None
+    id: str | None = None
+    columns: Sequence[str] | None = None
+    drop: Sequence[str] = ()
+    one_hot: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
+    ignore: Sequence[str] = ()
+    keep: Sequence[str] = ()
+
+    @property
+    def mentioned(self) -> list[str]:
+        """Columns that must exist."""
+        named = (self.owner, self.label, self.id, *(self.columns or ()), *self.drop, *self.one_hot)
+        return [name for name in named if name is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Samples, and the other values that the file has for each row. A missing value that may stay is NaN."""
+
+    X: np.ndarray
+    names: tuple[str, ...] | None = None  # of the columns
+    labels: np.ndarray | None = None
+    owners: np.ndarray | None = None
+    ids: np.ndarray | None = None
+    dropped: int = 0  # rows left out because of missing values
+    ignored: tuple[str, ...] = ()  # columns of the file that are neither features nor ids
+
+    @property
+    def samples(self) -> Samples:
+        return Samples(self.X, self.names)
+
+
+def read(path: str | Path, roles: Roles | None = None, missing: Missing = "error") -> Data:
+    """The samples of a file, by its ending.
+
+    Parameters
+    ----------
+    path : str or Path
+        .npz (arrays "X" and, for labels, "y"; "columns" may name the columns of X), .npy (memory-mapped), .csv or .tsv (comma, semicolon or
+        tab, with or without a header) or .parquet.
+    roles : Roles, optional
+        The roles of the columns.
+    missing : {"error", "drop", "mean"}
+        For rows with missing values: refuse the file, leave the rows out, or keep NaN, which the network's mean will replace.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.csv"
+    >>> _ = path.write_text("hospital,age,weight\\noslo,41,80\\nrome,38,75\\nrome,,70\\n")
+    >>> data = read(path, Roles(owner="hospital"), missing="drop")
+    >>> data.X.tolist(), data.names, data.owners.tolist(), data.dropped
+    ([[41.0, 80.0], [38.0, 75.0]], ('age', 'weight'), ['oslo', 'rome'], 1)
+    """
+    path, roles = Path(path), roles or Roles()
+    if missing not in MISSING:
+        raise ValueError(f"missing={missing!r}: known are {', '.join(MISSING)}")
+    with reading(path):
+        source = open_source(path, set(roles.mentioned))
+        data = _take_roles(path, source, roles)
+        check_finite(data.samples, str(path), missing, source.where)
+        if missing == "drop":
+            samples, kept = complete(data.samples, str(path))
+            given = {what: getattr(data, what) for what in ("labels", "owners", "ids")}
+            rest: Any = {what: x[kept] for what, x in given.items() if x is not None}
+            data = replace(data, X=samples.X, dropped=len(data.X) - len(kept), **rest)
+    if data.names is not None and roles.columns is None:
+        _warn_of_ids(path, data.names, data.X)
+    return data
+
+
+def column_names(path: str | Path) -> list[str]:
+    """The names of a file's columns and, in an archive, of the other arrays."""
+    path = Path(path)
+    with reading(path):
+        source = open_source(path, set())
+    return [*source.names, *source.beside]
+
+
+def categories(path: str | Path, column: str) -> set[str]:
+    """The categories in a column of a file."""
+    path = Path(path)
+    with reading(path):
+        source = open_source(path, {column})
+        check_known(column, [*source.beside, *source.names], str(path))
+        values = source.read([], [column])[1][column]
+    return {str(v) for v in values if not is_absent(v)}
+
+
+def _take_roles(path: Path, source: Source, roles: Roles) -> Data:
+    check_unique(source.names, str(path))
+    for name in roles.mentioned:
+        check_known(name, [*source.beside, *source.names], str(path))
+    features = set(roles.columns or ()) | set(roles.one_hot)
+    label = roles.label or _usual_label(path, source, roles, features)
+    others = {roles.owner, label, roles.id, *roles.drop, *roles.ignore}
+    clash = sorted(name for name in others & features if name is not None)
+    if clash:
+        raise DataError(f"column {listing(map(repr, clash))} cannot be a feature and something else; give it one role")
+    wanted = [*(n for n in roles.columns if n not in roles.one_hot), *roles.one_hot] if roles.columns else source.names
+    chosen = [name for name in wanted if name not in others and name not in source.beside]
+    numbers = [name for name in chosen if name not in roles.one_hot]
+    if not chosen:
+        raise DataError(f"no column is left for the features; it has {listing(map(repr, source.names))}")
+    roled = {"labels": label, "owners": roles.owner, "ids": roles.id}
+    X, values = source.read(numbers, [*{name for name in roled.values() if name is not None}, *roles.one_hot])
+    if not len(X):
+        raise DataError("no rows; give at least one")
+    names = [*numbers]
+    for name, categories in roles.one_hot.items():
+        known = [None if is_absent(value) else value for value in values[name]]
+        made = encoded(name, known, categories, str(path), source.where)
+        X, names = np.column_stack([X, *made.values()]), [*names, *made]
+    given: Any = {what: values[name] for what, name in roled.items() if name is not None}
+    ignored = tuple(name for name in source.names if source.named and name not in chosen and name != roles.id)
+    return Data(X, tuple(names) if source.named or roles.one_hot else None, **given, ignored=ignored)
+
+
+def _usual_label(path: Path, source: Source, roles: Roles, features: set[str]) -> str | None:
+    taken = {roles.owner, roles.id, *roles.drop, *features, *roles.keep}
+    known = {*source.beside} | ({*source.names} if source.named else set())
+    found = next((name for name in LABELS if name in known and name not in taken), None)
+    if found is not None and found in source.names and roles.columns is None and found not in roles.ignore:
+        log.info(f"{path}: column {found!r} is taken for the label, not for a feature; list the columns to make it one")
+    return found
+
+
+def _warn_of_ids(path: Path, names: Sequence[str], X: np.ndarray) -> None:
+    for name, values in zip(names, X.T, strict=True):
+        whole = (
+            len(X) > 1 and LIKE_AN_ID.search(name) and np.isfinite(values).all() and (values == values.round()).all()
+        )
+        if whole and len(np.unique(values)) == len(values):
+            log.warning(
+                f"{path}: column {name!r} has another whole number in every row, as an id has; an id is not a feature: "
+                f"name it as the id, or drop it; list the columns to keep it"
+            )
+
+
+def remembered(roles: Roles, sources: Sequence[Data]) -> dict[str, Any]:
+    """What a model stores, so that `dekpca transform` takes files with the same columns."""
+    ignored = dict.fromkeys(name for source in sources for name in source.ignored)
+    one_hot = {name: list(categories or ()) for name, categories in roles.one_hot.items()}
+    return {"id": roles.id, "ignore": list(ignored), "one_hot": one_hot}

@@ -1,0 +1,144 @@
+"""What will leave this machine, and to whom, said before anybody is called. docs/privacy.md explains each line, and tests compare the two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...network import listing
+from ...settings import RANDOM_FEATURES, Settings
+from ...solvers.private import expected
+from ...solvers.projection import Noise
+from ...solvers.sums.clusters import LEAST_CLUSTER
+
+EVERYBODY = "to every node"
+SUMS = "in sums along a tree of nodes, in which a neighbor may see yours alone"
+SECURE = "in sums under masks: only their totals over all nodes are ever in clear"
+NOISY = "in sums under masks, with noise: only their noisy totals over all nodes are ever in clear"
+EXAMPLES = (10_000, 100_000, 1_000_000)  # rows of all nodes, where nobody has said how many there are
+MOST_POINTS = 600  # public points that the expectation is computed from
+
+
+def disclosure(
+    settings: Settings, rows: int, columns: int, neighbors: Sequence[str], named: str = ""
+) -> list[tuple[str, str]]:
+    """(what, to whom) for each kind of thing that the settings let leave; the first lines are the ones that matter most.
+
+    `named`: what is said of the columns, "names", "fingerprint" or nothing.
+    """
+    near = f"to your neighbors: {listing(neighbors)}"
+    kind, private = settings.landmarks.kind, settings.privacy is not None
+    sums = NOISY if private else SECURE if settings.sealed else SUMS
+    asked = settings.projection
+    noise = ", with noise drawn here" if asked is not None and Noise.of(asked.exchange_noise) else ""
+    n_landmarks = settings.n_landmarks if asked is None else asked.n_landmarks
+    count = "some" if n_landmarks == "auto" else f"up to {n_landmarks}"
+    iterating = asked is not None
+    lines: list[tuple[str, str]] = []
+    if iterating:
+        lines.append((f"all {rows} rows of {columns} columns{noise}", near))
+        lines.append((f"the component values of each of the {rows} rows, without noise", near))
+    if n_landmarks != 0 and kind == "auto":
+        if gives_rows(settings):
+            lines.append((f"{count} of the rows, as landmarks where clusters of rows are too small", EVERYBODY))
+        lines.append(
+            (f"means of clusters of at least {LEAST_CLUSTER} rows of all nodes together, as landmarks", EVERYBODY)
+        )
+        seen = (
+            ""
+            if settings.sealed or settings.share_rows
+            else f" (without clusters in which this node has fewer than {LEAST_CLUSTER} rows)"
+        )
+        lines.append((f"for each of these clusters, the number and the sum of the rows of this node{seen}", sums))
+    if n_landmarks != 0 and kind in ("auto", "synthetic"):
+        products = "and of their products" if private else "and of their products with directions that all nodes know"
+        lines.append((f"the sum of the rows, {products}", sums))
+    if not iterating and settings.share_rows and not settings.kernel.has_sketch:
+        lines.append(("some of the rows, by which the error is estimated", EVERYBODY))
+    if settings.secure_sums and not private:
+        lines.append(("the size of the largest number of a sum, as a power of two", sums))
+    if settings.resume is not None:
+        lines.append((f"the landmarks of run {settings.resume}, if this node has its model", EVERYBODY))
+    if kind == "points":
+        lines.append(("a hash of the landmarks that all have", EVERYBODY))
+    if settings.impute:
+        lines.append(("sums of each column, and how many values it has", sums))
+    if settings.standardize and not private:  # else by public ranges
+        lines.append(("sums of each column and of its squares", sums))
+    if settings.gamma_by_variance:
+        lines.append(("the sum of all entries and of their squares", sums))
+    if n_landmarks != 0:
+        what = "random features" if kind == RANDOM_FEATURES else "similarities to the landmarks and random features"
+        what = "coordinates" if private else what
+        count_too = ", and how many rows there are" if private else ""
+        lines.append((f"sums of the rows' {what}, and of products of these{count_too}", sums))
+    if iterating:
+        lines.append(("in each iteration, estimates of the components at your rows and at theirs", near))
+    if named:
+        what = f"the names of the {columns} columns" if named == "names" else "a fingerprint of the columns' names"
+        lines.append((what, near))
+    if settings.sealed:
+        lines.append(("this node's certificate, and a public key for this run", EVERYBODY))
+    about = (
+        "this node's name and its neighbors"
+        if private
+        else f"this node's name, its neighbors and its number of rows, {rows}"
+    )
+    lines.append((about, EVERYBODY))
+    return lines
+
+
+def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = False, goes_on: bool = False) -> list[str]:
+    """With differential privacy: what is promised, what it costs, and what to expect of the answer. `n_nodes`: those that this node knows of;
+    `begun`: it goes on with a run, which its ledger may have already; `goes_on`: a lost node does not stop the run.
+
+    Nothing here depends on anybody's rows. Raises BudgetSpent if the ledger has no room for a new run.
+    """
+    privacy = settings.privacy
+    if privacy is None:
+        return []
+    nodes = max(n_nodes, 2, (privacy.colluding or 0) + 1)
+    releases = settings.private_options().releases(columns, nodes)
+    entries = [release.entry() for release in releases]
+    lines = [
+        f"Differential privacy: epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, for adding or removing one row of any node; it holds against "
+        f"everybody, and against {entries[-1].colluding} colluding nodes.",
+        *(
+            f"  noise of {e.multiplier:.3g} times what one row changes, on {e.numbers} numbers: {e.covers}"
+            for e in entries
+        ),
+    ]
+    if privacy.ledger_file is not None and not begun:
+        before, after = privacy.ledger_file.would_be(entries)
+        lines.append(
+            f"  {privacy.ledger}: epsilon {before:.4g} spent before, {after:.4g} with this run, of {privacy.ledger_file.epsilon:g}"
+        )
+    if goes_on:
+        once, twice = (privacy.epsilon_after(entries * count) for count in (2, 3))
+        lines.append(
+            f'  on_loss = "continue": each loss after the release costs as much again: epsilon {once:.4g} after one, {twice:.4g} after two; '
+            + (
+                "the run stops where the ledger has no room"
+                if privacy.ledger is not None
+                else "without a ledger the run stops there"
+            )
+        )
+    points = settings.landmarks.points
+    if points is None:
+        lines.append("  expected agreement: not known without public points (dekpca privacy plans with some)")
+        return lines
+    points = points[:: max(1, -(-len(points) // MOST_POINTS))]
+    for rows in EXAMPLES if privacy.rows is None else (privacy.rows,):
+        plan = expected(points, settings.kernel, rows, privacy, nodes, settings.n_components)
+        each = " ".join(f"{a:.4f}" for a in plan.components)
+        lines.append(
+            f"  expected agreement with kernel PCA without noise, if all nodes have {rows:,} rows that resemble the public points: {each}, "
+            f"of the span {plan.span:.4f}"
+        )
+    return lines
+
+
+def gives_rows(settings: Settings) -> bool:
+    """Whether rows may become landmarks, which all nodes see."""
+    kind = settings.landmarks.kind
+    asked = settings.projection
+    return (asked is None or asked.n_landmarks != 0) and kind == "auto" and settings.share_rows

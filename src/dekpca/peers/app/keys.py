@@ -1,0 +1,161 @@
+"""Keys for secure sums between peers, agreed on anew for every run and view, before anything else of the program is sent.
+
+    challenges   each node gives 32 random bytes; with the run, the view and the names they make the name of the epoch
+    records      each node's public key for this epoch, signed by its certificate; passed on along the tree to all, and checked by all
+
+A record of another run or view names another epoch, and is refused. What a node draws for this (challenge, key, noise) is in its folder, since a
+node that was killed must send the same again; it is deleted with the view, and at the end of the run. So is its record, and the public keys once
+they are checked: certificates may be renewed, or run out, while a run goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from ...messages import Sum
+from ...network import Network
+from ...privacy.masks import RunKey, Sealer, sealer
+from ...privacy.noise import discrete_gaussian
+from ...privacy.records import BadRecord, KeyRecord, checked_keys, epoch, longest, sign_record
+from ...privacy.settings import MOST_RECORD
+from ...settings import Options
+from ...site import Site
+from ..net.identity import Identity
+
+log = logging.getLogger("dekpca.peer")
+
+CHALLENGE, KEY = 32, 32  # bytes
+WORD = 8  # bytes
+KIND = "keys"  # of the messages
+
+Script = Callable[..., Generator[Any, Any, Any]]
+
+
+class Secrets(Protocol):
+    """Where a node keeps what only it may know (storage/folder.py)."""
+
+    def secret(self, name: str, make: Callable[[], bytes]) -> bytes: ...
+
+
+@dataclass(eq=False)
+class PeerSealer(Sealer):
+    """Draws noise once: a node that was killed and goes on sends what it has sent before."""
+
+    secrets: Secrets = field(kw_only=True)
+    releasing: Callable[[], None] = field(default=lambda: None, kw_only=True)  # called before noise is drawn
+    _drawn: int = field(default=0, init=False)
+
+    def noise(self, sigma: int, length: int) -> np.ndarray:  # type: ignore[override]
+        self.releasing()
+        self._drawn += 1
+        name = f"noise-{self._drawn}-{sigma}-{length}"
+        drawn = self.secrets.secret(name, lambda: discrete_gaussian(sigma, length).tobytes())
+        return np.frombuffer(drawn, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class KeyAgreement:
+    """How one node agrees on keys: its certificate, the run and the view, and where it keeps secrets."""
+
+    identity: Identity
+    run: str
+    view: str
+    secrets: Secrets
+    releasing: Callable[[], None] = lambda: None  # called before noise is drawn
+
+    def before(self, script: Script) -> Script:
+        """The same program, whose network sums are secure."""
+
+        def sealed(site: Site, options: Options, *more: Any) -> Generator[Any, Any, Any]:
+            site.sealer = yield from self.sealer(site, options)
+            return (yield from script(site, options, *more))
+
+        return sealed
+
+    def sealer(self, site: Site, options: Options) -> Generator[Any, Any, Sealer]:
+        """Agree with all nodes of the network. Raises BadRecord, before anything is summed, where a record is not what it should be."""
+        (name,), network = site.names, site.network
+        challenge = self.secrets.secret("challenge", lambda: os.urandom(CHALLENGE))
+        own = RunKey.of(self.secrets.secret("key", lambda: os.urandom(KEY)))
+
+        def longest_record() -> bytes:
+            return longest(self._signer(), bytes(32), name, self._chain()).to_bytes(WORD, "little")
+
+        size = -(-int.from_bytes(self.secrets.secret("record size", longest_record), "little") // WORD)
+        said = yield from _gathered(
+            site, _words(challenge, CHALLENGE // WORD), np.full(len(network), CHALLENGE // WORD)
+        )
+        if said[name] != challenge:
+            raise BadRecord(
+                f"node {name}: its challenge came back as another; a node changed it on its way. Nothing was sent"
+            )
+        sizes = yield from _gathered(site, np.array([size], dtype=np.uint64), np.ones(len(network), dtype=np.int64))
+        counts = _checked_sizes(network, sizes)
+
+        now = epoch(self.run, self.view, said)
+
+        def signed() -> bytes:
+            return sign_record(now, name, own.public, self._signer(), self._chain()).pack()
+
+        told = yield from _gathered(site, _words(self.secrets.secret("record", signed), size), counts)
+        kept = self.secrets.secret("public keys", lambda: b"".join(self._checked(told, now, network)))
+        keys = {other: kept[KEY * i : KEY * (i + 1)] for i, other in enumerate(network.names)}
+        if keys[name] != own.public:
+            raise BadRecord(f"key record of node {name}: its own came back with another key. Nothing was sent")
+        log.info("keys agreed on", extra={"nodes": len(network), "epoch": now.hex()[:16]})
+        made = sealer(name, own, keys, now)
+        return PeerSealer(name, made.keys, secrets=self.secrets, releasing=self.releasing)
+
+    def _checked(self, told: dict[str, bytes], now: bytes, network: Network) -> list[bytes]:
+        """The public keys of all nodes, by number, from their records: checked once, by the CA and the date of the first start."""
+        records = [KeyRecord.unpack(other, data) for other, data in told.items()]
+        for other, found in zip(told, records, strict=True):
+            if found.name != other:
+                raise BadRecord(f"key record of node {other}: it names node {found.name}. Nothing was sent")
+        keys = checked_keys(records, now, network.names, x509.load_pem_x509_certificates(self.identity.roots))
+        for other, key in keys.items():
+            if len(key) != KEY:
+                raise BadRecord(
+                    f"key record of node {other}: its key has {len(key)} bytes, not {KEY}. Nothing was sent"
+                )
+        return [keys[other] for other in network.names]
+
+    def _signer(self) -> Any:
+        return serialization.load_pem_private_key(self.identity.key, password=None)
+
+    def _chain(self) -> list[x509.Certificate]:
+        return x509.load_pem_x509_certificates(self.identity.chain)
+
+
+def _gathered(site: Site, words: np.ndarray, counts: np.ndarray) -> Generator[Any, Any, dict[str, bytes]]:
+    """What each node gives, by name."""
+    network, node = site.network, int(site.nodes[0])
+    ends = np.cumsum(counts)
+    mine = np.zeros(int(ends[-1]), dtype=np.uint64)
+    mine[ends[node] - counts[node] : ends[node]] = words  # a sum in which each node has places of its own
+    total = yield Sum(KIND, mine, lambda total: total, len(mine), np.dtype(np.uint64))
+    parts = zip(network.names, np.split(total, ends[:-1]), strict=True)
+    return {name: part.astype("<u8").tobytes() for name, part in parts}
+
+
+def _checked_sizes(network: Network, told: dict[str, bytes]) -> np.ndarray:
+    counts = {name: int.from_bytes(data, "little") for name, data in told.items()}
+    for name, count in counts.items():
+        if not 0 < count <= MOST_RECORD // WORD:
+            raise BadRecord(
+                f"key record of node {name}: {count * WORD} bytes with its certificates, where {MOST_RECORD} are allowed. Nothing was sent"
+            )
+    return np.array([counts[name] for name in network.names], dtype=np.int64)
+
+
+def _words(data: bytes, count: int) -> np.ndarray:
+    """(count,) integers, zeros after the data."""
+    return np.frombuffer(data.ljust(count * WORD, b"\0"), dtype="<u8").astype(np.uint64)

@@ -1,0 +1,207 @@
+"""A node's whole run, as its owner starts it: from a config to a model file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...data import read as read_data
+from ...data import remembered
+from ...data.checks import check_parts
+from ...data.columns import Features
+from ...engines.agreement import flattened, texts
+from ...files import write_text
+from ...node_model import NodeModel
+from ...parameters import Parameters, check, seed_of, settings_of
+from ...plan import Outcome, Plan, make_plan
+from ...privacy.ledger import BudgetSpent
+from ...results import Result, run_plan
+from ...settings import Settings, check_private_rank, check_resume, check_rows_stay
+from ..errors import RunFailed
+from ..net.identity import Identity
+from ..protocol.node import NodeProtocol
+from ..protocol.views import ViewChanged
+from .config import Config, ConfigError
+from .session import NO_CERTIFICATES, Session
+
+log = logging.getLogger("dekpca.peer")
+
+FINISHED = "finished.json"
+EARLIER = "earlier.npz"  # the model of the run that is resumed: `out` is written over at the end
+
+Watch = Callable[[NodeProtocol], AbstractContextManager[None]]
+Report = Callable[[Result, list[dict[str, Any]]], None]
+
+
+@dataclass
+class Prepared:
+    """Everything that is known before anybody is called."""
+
+    config: Config
+    parameters: Parameters
+    settings: Settings  # options take the sizes of all nodes
+    features: Features
+    samples: np.ndarray
+    labels: np.ndarray | None
+    facts: dict[str, str]
+    reading: dict[str, Any]  # how the file was read: `dekpca transform` reads others alike
+    earlier: NodeModel | None = None  # of the run that is resumed, if this node was there
+
+
+def prepare(config: Config) -> Prepared:
+    """Read the data and check the settings."""
+    parameters = config.parameters()
+    check(parameters)
+    data = read_data(config.data, config.roles, config.missing)
+    features, (samples,) = check_parts([data.samples], [config.name], parameters.dtype, parameters.missing)
+    settings = settings_of(parameters, features, seed_of(parameters))
+    settings = replace(settings, resume=config.resume, owners_apart=not settings.sealed)
+    check_rows_stay(settings)
+    check_resume(settings)
+    check_private_rank(settings)
+    if settings.privacy is not None and config.quorum_rows:
+        raise ConfigError(
+            f"{config.path}: quorum_rows with privacy: no node tells how many rows it has; use quorum, a number of nodes"
+        )
+    facts = texts(flattened(settings))
+    return Prepared(
+        config, parameters, settings, features, samples, data.labels, facts, remembered(config.roles, [data]),
+        earlier_model(config, settings, features),
+    )  # fmt: skip
+
+
+def earlier_model(config: Config, settings: Settings, features: Features) -> NodeModel | None:
+    """The model of the run that is resumed, if this node has it; refused where it does not fit this run."""
+    kept = config.folder / EARLIER
+    path = kept if kept.exists() else config.model_file
+    if config.resume is None or not path.exists():
+        return None
+    model = NodeModel.load(path)
+    if path != kept and model.run == config.run:
+        return None  # an earlier start of this node saved it; the node has no model of the earlier run
+    if model.run != config.resume:
+        of = "no run between peers" if model.run is None else f"run {model.run!r}"
+        raise ConfigError(
+            f"{path}: the model of {of}, and resume = {config.resume!r}; let out be the model of that run, or move this file away to join "
+            "as a node that was not there"
+        )
+    if model.function().fourier or "landmarks" not in model.functions:
+        raise ConfigError(f"{path}: a model without landmarks cannot be resumed; start a new run without resume")
+    if (model.features.sorted_names, model.n_features_in_) != (features.sorted_names, features.count):
+        raise ConfigError(f"{path}: its columns are not those of {config.data}; start a new run without resume")
+    if not settings.share_rows and any(held.samples for held in model.contents):
+        raise ConfigError(
+            f"{path}: it holds rows of nodes ({', '.join(map(str, model.contents))}), and share_rows is false; "
+            "start a new run without resume, or set share_rows = true if rows may leave their nodes"
+        )
+    return model
+
+
+def landmarks_of(model: NodeModel) -> np.ndarray:
+    """The landmarks of a model, as rows of its columns in their units."""
+    points = np.concatenate(model.functions["landmarks"].points)
+    return points if model.columns is None else model.columns.restored(points)
+
+
+def finished(config: Config) -> dict[str, Any] | None:
+    """What an earlier start of this node said at its end, if it came to its end. Its model file may have been moved since."""
+    path = config.folder / FINISHED
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    whole = (
+        isinstance(said, dict)
+        and {"run", "nodes", "model", "report", "converged", "iterations", "eigenvalues"} <= said.keys()
+    )
+    return said if whole and said["run"] == config.run else None
+
+
+def run(
+    prepared: Prepared, identity: Identity | None, watch: Watch | None = None, report: Report | None = None
+) -> dict[str, Any]:
+    """Take part in the run until the end; returns what came out. `watch` shows the protocol meanwhile, `report` the result before the node leaves."""
+    config = prepared.config
+    if prepared.settings.sealed and identity is None:
+        raise ValueError(NO_CERTIFICATES)
+    private = prepared.settings.privacy is not None
+    names = prepared.features.sorted_names
+    session = Session(
+        config.place(identity), prepared.samples, prepared.facts, names, not private, prepared.settings.sealed
+    )
+    with session, nullcontext() if watch is None else watch(session.protocol):
+        if prepared.earlier is not None:
+            prepared.earlier.save(config.folder / EARLIER)
+        earlier = None if prepared.earlier is None else landmarks_of(prepared.earlier)
+        network, sizes = session.meet()
+
+        def engine(plan: Plan, watch: Any) -> Outcome:
+            options = replace(session.options(plan.options), earlier=earlier)
+            return session.run(plan.parts[0], plan.network, options, watch)
+
+        while True:
+            try:
+                nodes = [network.number[config.name]]
+                plan = make_plan(
+                    prepared.parameters, prepared.settings, network, [prepared.samples], prepared.features, nodes, sizes
+                )
+                fit, before = (session.fit_name(), session.released_before()) if private else ("", {})
+                result = run_plan(plan, engine, prepared.parameters, fit, before)
+                session.agree()
+                break
+            except ViewChanged:
+                network, sizes = session.begin_anew()
+            except BudgetSpent as error:  # the others cannot do without this node
+                raise RunFailed(str(error), told=error.told) from error
+        missing = session.missing()
+        if missing:
+            log.warning("this is the answer of the remaining nodes", extra={"missing": missing})
+        about = {"span_accuracy": float(result.span_accuracy), "landmarks": result.n_landmarks}
+        log.info("answer found", extra=about)
+        for warning in result.warnings():
+            log.warning(str(warning))
+        config.model_file.parent.mkdir(parents=True, exist_ok=True)
+        model = result.node_models[config.name]
+        model.run, model.reading, model.missing = config.run, prepared.reading, tuple(missing)
+        model.save(config.model_file)
+        if report is not None:
+            report(result, missing)
+        said = summary(config, result, session.resumed, missing)
+        session.finish()
+        write_text(config.folder / FINISHED, json.dumps(said))
+        (config.folder / EARLIER).unlink(missing_ok=True)
+        if prepared.settings.sealed:
+            session.forget_secrets()
+    return said
+
+
+def summary(config: Config, result: Result, resumed: bool, missing: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "run": config.run,
+        "node": config.name,
+        "nodes": len(result.plan.network),
+        "rows": None if result.ledger is not None else int(result.plan.sizes.sum()),
+        "missing": missing,
+        "model": str(config.model_file),
+        "report": None if config.report is None else str(config.report),
+        "converged": bool(result.converged),
+        "iterations": int(result.n_iter),
+        "eigenvalues": [float(v) for v in result.eigenvalues],
+        "accuracy": [None if np.isnan(a) else float(a) for a in result.accuracy],
+        "span_accuracy": None if np.isnan(result.span_accuracy) else float(result.span_accuracy),
+        "span_accuracy_bound": None if np.isnan(result.span_accuracy_bound) else float(result.span_accuracy_bound),
+        "accuracy_method": None if result.estimate is None else result.estimate.method,
+        "landmarks": result.n_landmarks,
+        "privacy": None if result.ledger is None else result.ledger.as_dict(),
+        "explained_variance_ratio": [float(v) for v in result.explained_variance_ratio],
+        "bytes_sent": {kind: int(sent.sum()) for kind, sent in result.history["bytes"].items()},
+        "resumed": resumed,
+        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # bytes; Linux counts in kB
+    }

@@ -1,0 +1,297 @@
+"""A session: one node's part in a run, from the first handshake to the last heartbeat.
+
+    with Session(place, samples, facts) as session:
+        network, sizes = session.meet()
+        outcome = session.run([samples], network, options)
+        session.agree()                       # that this is the answer
+        ...                                   # keep the answer
+        session.finish()
+
+Where the run goes on without lost nodes, `run` and `agree` raise ViewChanged; `network, sizes = session.begin_anew()`, and then `run` again.
+
+Whatever ends it otherwise, the folder keeps what is needed to go on: the same again, with the same folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ..._version import __version__
+from ...engines.local import drive
+from ...engines.tree import over_tree
+from ...messages import Iteration
+from ...network import Network
+from ...plan import Outcome, Watch
+from ...privacy.errors import PublicError
+from ...privacy.ledger import Entry
+from ...privacy.masks import BadMasks
+from ...program import program
+from ...settings import Options
+from ...site import make_site
+from ..errors import Disagreement, PeerError, RunFailed
+from ..net.endpoint import Endpoint
+from ..net.identity import Identity
+from ..net.transport import Transport
+from ..protocol.checks import PROTOCOL, Limits
+from ..protocol.events import Phase
+from ..protocol.handshake import HandshakeSettings
+from ..protocol.membership import Membership
+from ..protocol.node import NodeProtocol, Timeouts
+from ..protocol.views import Quorum, Views
+from ..storage.folder import RunFolder
+from .delivery import PeerDelivery
+from .keys import KeyAgreement
+
+log = logging.getLogger("dekpca.peer")
+
+EXPIRY_WARNING = 14  # days
+# Heartbeats for which too few nodes must be left before a node stops, and for which fallback neighbors are tried before nodes beyond a cut are lost.
+SETTLE = 3
+NO_CERTIFICATES = "secure sums without certificates: a node signs its key for the run with its certificate; give certificate, key and ca"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node is: its name and address, its neighbors' addresses, its folder. `identity` None: without TLS, on loopback only."""
+
+    name: str
+    run: str
+    listen: str
+    neighbors: Mapping[str, str]
+    folder: Path
+    identity: Identity | None = None
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    threads: int = 1  # of BLAS: results are bit-identical after a restart only with the same number
+    secret_columns: bool = False  # neighbors get a fingerprint of the names
+    fallback: Mapping[str, str] = field(default_factory=dict)  # neighbors called only if a loss cuts the network
+    quorum: Quorum | None = None  # None: the run stops when a node is lost
+
+
+class Session:
+    """The node at `place` with its samples (n, M). `facts` are settings that must be the same at all nodes, as texts.
+
+    `columns` are the names of the columns, in the order they have in the samples, if they have names. `tell_rows`: how many rows each node has is
+    told to all; else it is None, or 1, wherever others' rows are counted. `sealed`: sums are secure or private, and errors tell no numbers.
+    """
+
+    def __init__(
+        self, place: Place, samples: np.ndarray, facts: Mapping[str, str], columns: Sequence[str] | None = None, tell_rows: bool = True,
+        sealed: bool = False,
+    ):  # fmt: skip
+        self.place, self.rows, self.tell_rows = place, len(samples), tell_rows
+        on_loss = "stop" if place.quorum is None else "continue"
+        known = {"dekpca": __version__, "number of columns": str(samples.shape[1]), "dtype": str(samples.dtype)}
+        known |= {"on_loss": on_loss, **facts}
+        if place.quorum is not None:
+            known["quorum"] = "more than half" if place.quorum.nodes is None else str(place.quorum.nodes)
+            known["quorum_rows"] = str(place.quorum.rows)
+        self.settings = HandshakeSettings.of(known, columns, place.run, place.secret_columns)
+        own = {
+            "protocol": str(PROTOCOL),
+            "run": place.run,
+            "node": place.name,
+            "neighbors": ", ".join(sorted(place.neighbors)),
+        }
+        own |= {"data": fingerprint(samples), "threads": str(place.threads)}
+        self.store = RunFolder(place.folder)
+        membership = Membership(place.name, list(place.neighbors), self.rows if tell_rows else 1)
+        views: Views | None = None
+        refusal: PeerError | None = None
+        try:
+            self.store.open({**own, **self.settings.values})
+            membership.add(self.store.records, place.name)
+            if place.quorum is not None:
+                views = Views(place.name, place.quorum, self.store.views, SETTLE * place.timeouts.beat)
+                views.tell_rows = tell_rows
+        except PeerError as error:
+            refusal = error
+        except BaseException:
+            self.store.close()
+            raise
+        store = self.store if refusal is None else None
+        self.resumed = store is not None and any(
+            store.messages.held(name) for name in (*place.neighbors, *place.fallback)
+        )
+        self.protocol = NodeProtocol(
+            place.name, place.run, self.settings, membership, place.neighbors, place.timeouts, time.monotonic(),
+            {} if store is None else {name: store.messages.held(name) for name in (*place.neighbors, *place.fallback)},
+            [] if store is None else store.finished, views, place.fallback, secrets.randbits(63), time.time(),
+        )  # fmt: skip
+        self.protocol.sealed = sealed
+        self.endpoint = Endpoint(self.protocol, store, {**place.neighbors, **place.fallback})
+        if refusal is not None:  # the neighbors wait for this node: they are told why before it stops
+            self.protocol.phase = Phase.REFUSING
+            self.endpoint.fail(refusal)
+        self.transport = Transport(self.endpoint, place.folder, place.identity, place.listen)
+        self._pinned = threadpool_limits(place.threads)
+
+    def __enter__(self) -> Session:
+        try:
+            self.transport.__enter__()
+        except BaseException as error:
+            self.store.close()
+            if self.protocol.error is not None:
+                raise self.protocol.error from error
+            raise
+        log.info("listening", extra={"address": self.transport.address, "resumed": self.resumed})
+        identity = self.place.identity
+        if identity is not None and identity.days_left < EXPIRY_WARNING:
+            until = identity.expires.strftime("%Y-%m-%d %H:%M UTC")
+            log.warning("certificate expires soon: renew it (docs/security.md)", extra={"valid_until": until})
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self.transport.__exit__(*error)
+        finally:
+            self._forget_after(error[1])
+            self.store.close()
+            self._pinned.restore_original_limits()
+
+    def _forget_after(self, error: BaseException | None) -> None:
+        """Keys and noise are deleted after an end that cannot be resumed. (After a disagreement nothing was drawn, or the owner corrects it.)"""
+        if not isinstance(error, PeerError) or error.resumable or isinstance(error, Disagreement):
+            return
+        try:
+            self.store.end(error)
+        except (PeerError, OSError) as trouble:  # the folder may be what is damaged
+            log.warning("keys of this run could not be deleted: delete the folder", extra={"why": str(trouble)})
+
+    def meet(self) -> tuple[Network, np.ndarray]:
+        """Wait for the neighbors and learn the network; returns it, and the rows of every node."""
+        self.store.keep_records(self.endpoint.meet())
+        network, sizes = self.network()
+        log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, **self._all_rows(sizes)})
+        return network, sizes
+
+    def network(self) -> tuple[Network, np.ndarray]:
+        """The network that the program runs on, and the rows of its nodes."""
+        views = self.protocol.views
+        network, sizes = self.protocol.membership.network() if views is None else views.network(self.protocol.view)
+        sizes = sizes.copy()
+        sizes[network.number[self.place.name]] = self.rows
+        return network, sizes
+
+    def begin_anew(self) -> tuple[Network, np.ndarray]:
+        """After ViewChanged: forget what was computed with nodes that are lost; returns the network of the others, and the rows of each.
+
+        The program starts from nothing. So the answer is that of a run of these nodes alone, bit for bit.
+        """
+        self.endpoint.enter_view()
+        self.resumed = False
+        self.transport.acknowledge_at_once(False)
+        network, sizes = self.network()
+        log.warning("begun anew", extra={"nodes": len(network), **self._all_rows(sizes), "missing": self.missing()})
+        return network, sizes
+
+    def _all_rows(self, sizes: np.ndarray) -> dict[str, int]:
+        return {"rows": int(sizes.sum())} if self.tell_rows else {}
+
+    def missing(self) -> list[dict[str, Any]]:
+        """The nodes whose rows are not in this node's answer: name, rows, and when they were declared lost."""
+        views = self.protocol.views
+        if views is None:
+            return []
+        rows = {name: rows if self.tell_rows else None for name, (_, rows) in views.records.items()}
+        since = {lost.name: datetime.fromtimestamp(lost.since, UTC) for lost in self.protocol.view.lost}
+        return [{"node": n, "rows": rows[n], "since": at.isoformat(timespec="seconds")} for n, at in since.items()]
+
+    def fit_name(self) -> str:
+        """Of the release that this view makes, in the owner's ledger: the same after a restart, and in views after one without a release."""
+        return f"{self.store.fit}-{len(self.released_before())}"
+
+    def released_before(self) -> dict[str, tuple[Entry, ...]]:
+        """What was released in earlier views of this run, by its name in the owner's ledger."""
+        earlier = [entries for view, entries in self.store.releases.items() if view != str(self.protocol.view)]
+        return {
+            f"{self.store.fit}-{i}": tuple(Entry(**entry) for entry in entries) for i, entries in enumerate(earlier)
+        }
+
+    def agree(self) -> None:
+        """Wait until it is certain that the answer is the one that all others have, or will have. Raises ViewChanged if it is not."""
+        if self.protocol.views is not None:
+            self.endpoint.agree()
+
+    def run(self, part: np.ndarray, network: Network, options: Options, watch: Watch | None = None) -> Outcome:
+        """Run the program from its start: what was heard before a restart is read from disk. `part` are this node's samples."""
+        self.protocol.sealed |= options.sealed
+        _, sizes = self.network()
+        site = make_site([part], network, [network.number[self.place.name]], sizes)
+        delivery = PeerDelivery(site, self.endpoint)
+        dtype = part.dtype.newbyteorder("<").str
+        limits = Limits.of(self.place.run, dtype, options, sizes, part.shape[1], network.depth)
+        self.endpoint.begin(limits)
+        self.transport.accept_messages()
+        log.info("begun", extra={"resumed": self.resumed})
+
+        def observe(about: Iteration) -> None:
+            self.protocol.phase, self.protocol.iteration = Phase.ITERATING, about.number
+            if about.number:
+                self.protocol.residual = about.residual
+            if watch is not None:
+                watch(about)
+
+        try:
+            script = self._script(options, int(part.shape[1]), len(network))
+            outcome = drive([site], options, delivery, observe, over_tree(script))
+        except PeerError:
+            raise
+        except (ValueError, BadMasks) as error:
+            # the program cannot go on, nor will it after a restart: nobody need wait for this node
+            raise RunFailed(str(error), told=told(error) if options.sealed else None) from error
+        self.protocol.start_finishing(time.monotonic())
+        self.transport.acknowledge_at_once()
+        return outcome
+
+    def _script(self, options: Options, columns: int, n_nodes: int) -> Any:
+        """The program of this node, after it has agreed on keys if sums are secure."""
+        if not options.sealed:
+            return program
+        if self.place.identity is None:
+            raise PublicError(NO_CERTIFICATES)
+        view = str(self.protocol.view)
+
+        def releasing() -> None:
+            self.store.keep_release(
+                view, [asdict(release.entry()) for release in options.private_options().releases(columns, n_nodes)]
+            )
+
+        return KeyAgreement(self.place.identity, self.place.run, view, self.store, releasing).before(program)
+
+    def options(self, options: Options) -> Options:
+        """With this node's private randomness, for what only this node may know."""
+        return replace(options, private_seed=self.store.private_seed())
+
+    def finish(self) -> None:
+        """The answer is kept: stay until the neighbors have theirs."""
+        for name in self.endpoint.finish():
+            log.warning("neighbor was not heard from any more; this node has its answer", extra={"peer": name})
+        log.info("finished")
+
+    def forget_secrets(self) -> None:
+        """The answer is kept, and the run will not be resumed: keys and noise are deleted."""
+        self.store.forget_secrets()
+
+
+def told(error: BaseException) -> str:
+    """What neighbors hear of an error where sums are secure or private: its text may hold numbers of rows, unless it says that it does not."""
+    return getattr(error, "told", None) or f"{type(error).__name__}; its owner's log says more"
+
+
+def fingerprint(samples: np.ndarray) -> str:
+    """Of the data, so that a restart with other data is noticed."""
+    digest = hashlib.sha256(f"{samples.shape} {samples.dtype}".encode())
+    for start in range(0, len(samples), 4096):
+        digest.update(np.ascontiguousarray(samples[start : start + 4096]).tobytes())
+    return f"{samples.shape[0]} x {samples.shape[1]}, {digest.hexdigest()[:16]}"

@@ -1,0 +1,147 @@
+"""A private CA in a folder, for trials and small groups; organisations use their own. Files are never overwritten."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from . import identity
+from .identity import IdentityError, moment, pem, private_pem, public
+
+SKEW = timedelta(minutes=5)  # certificates are valid from a little earlier, since clocks of different owners differ
+CA_CERT, CA_KEY = "ca.crt", "ca.key"
+ROTATION = "(docs/security.md, rotation)"
+
+
+def init_ca(folder: Path, name: str = "dekpca", days: float = 1825) -> Path:
+    """A new CA: ca.crt, to give to every node, and ca.key, to keep. Returns the certificate's path."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    whose = _subject(name, "CA")
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    builder = _builder(whose, whose, key.public_key(), *_validity(days, None)).add_extension(usage, critical=True)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_free(folder / CA_KEY, folder / CA_CERT, remedy=f"a new CA goes into another folder {ROTATION}")
+    _write(folder / CA_KEY, private_pem(key), 0o600)
+    return _write(folder / CA_CERT, pem(builder.sign(key, hashes.SHA256())), 0o644)
+
+
+def issue(
+    folder: Path, node_name: str, days: float = 90, hosts: Sequence[str] = (), replace: bool = False, start: datetime | None = None
+) -> tuple[Path, Path]:  # fmt: skip
+    """A new key and its certificate by the CA in `folder`: NAME.crt and NAME.key there. Returns the two paths.
+
+    `hosts` are optional IP addresses: the name identifies a node, not its address. A second DNS name would be
+    ambiguous. `replace` keeps the old files beside the new ones.
+    """
+    folder = Path(folder)
+    identity.check_name(node_name)
+    if node_name == "ca":
+        raise IdentityError("node name 'ca': its files would be those of the CA; choose another")
+    authority = identity.read_certificates(folder / CA_CERT, "CA")[0]
+    identity.check_time(folder / CA_CERT, "CA", authority, f"make a new CA in another folder {ROTATION}")
+    secret = identity.read_key(folder / CA_KEY)
+    if public(secret) != public(authority):
+        raise IdentityError(f"key {folder / CA_KEY}: does not fit CA {folder / CA_CERT}; bring back the one that does")
+    begin, end = _validity(days, start)
+    if end > authority.not_valid_after_utc:
+        raise IdentityError(
+            f"certificate of {node_name}: {days:g} days would outlive CA {folder / CA_CERT}, which ends at "
+            f"{moment(authority.not_valid_after_utc)}; give fewer days or make a new CA {ROTATION}"
+        )
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = [x509.DNSName(node_name), *(x509.IPAddress(_address(host)) for host in hosts)]
+    builder = _builder(_subject(node_name, "node"), authority.subject, key.public_key(), begin, end)
+    for extension, critical in (
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_usage(digital_signature=True), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        (x509.SubjectAlternativeName(names), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False),  # type: ignore[arg-type]
+    ):
+        builder = builder.add_extension(extension, critical)
+    signed = builder.sign(secret, hashes.SHA256())
+    paths = folder / f"{node_name}.crt", folder / f"{node_name}.key"
+    if replace:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        for path in filter(Path.exists, paths):
+            path.rename(path.with_name(f"{path.name}.replaced-{stamp}"))
+    else:
+        _check_free(*paths, remedy="to renew it and keep the old one aside: --replace")
+    _write(paths[1], private_pem(key), 0o600)
+    _write(paths[0], pem(signed), 0o644)
+    return paths
+
+
+def _address(host: str) -> Any:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError as error:
+        raise IdentityError(
+            f"host {host!r}: not an IP address; a node's certificate has one DNS name, its own, and neighbors check no other"
+        ) from error
+
+
+def _subject(name: str, kind: str) -> x509.Name:
+    parts = {NameOID.COMMON_NAME: name, NameOID.ORGANIZATIONAL_UNIT_NAME: kind}
+    try:
+        return x509.Name([x509.NameAttribute(*part) for part in parts.items()])
+    except ValueError as error:
+        raise IdentityError(f"name {name!r}: {error}; use 1 to 64 characters") from error
+
+
+def _validity(days: float, start: datetime | None) -> tuple[datetime, datetime]:
+    if not 0 < days <= 36500:
+        raise IdentityError(f"{days:g} days: a certificate is valid for more than 0 and at most 36500 days")
+    begin = start or datetime.now(UTC)
+    return begin - SKEW, begin + timedelta(days=days)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: Any, begin: datetime, end: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key, serial_number=x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )  # fmt: skip
+
+
+def _usage(**allowed: bool) -> x509.KeyUsage:
+    names = (
+        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "key_cert_sign",
+        "crl_sign", "encipher_only", "decipher_only",
+    )  # fmt: skip
+    return x509.KeyUsage(**{name: allowed.get(name, False) for name in names})
+
+
+def _write(path: Path, content: bytes, mode: int) -> Path:
+    """Create a new file with this `mode`; an existing file is an error."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError as error:
+        raise IdentityError(f"{path}: exists, and nothing is overwritten") from error
+    except OSError as error:
+        raise IdentityError(f"{path}: cannot be written ({error.strerror})") from error
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def _check_free(*paths: Path, remedy: str) -> None:
+    for path in paths:
+        if path.exists():
+            raise IdentityError(f"{path}: exists, and nothing is overwritten; {remedy}")

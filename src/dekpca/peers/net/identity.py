@@ -1,0 +1,288 @@
+"""The identity of a node: its certificate, key and CAs; reading and checking their files, and the credentials for gRPC.
+
+A node's name is the one DNS name in its certificate. There are no fallbacks: a file that is missing, expired or does
+not match stops the node, and the error names the file and the remedy. The TLS library checks certificates again in
+every handshake; the checks in `load` give clear errors before any connection.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from ...files import EXPOSED
+from ..protocol.text import name_problem
+
+# gRPC's texts for a failed connection, and their meaning between nodes.
+MEANINGS = {
+    "Hostname Verification Check failed": "the server there has no certificate with this neighbor's name",
+    "CERTIFICATE_VERIFY_FAILED": "the certificate of the server there is expired, or not by a CA in our file",
+    "WRONG_VERSION_NUMBER": "the server there does not speak TLS",
+    "Connection refused": "nobody listens there",
+    "Socket closed": "it ends the connection; if that goes on, it may not take our certificate: its log says why",
+}
+
+
+class IdentityError(ValueError):
+    """A certificate, key or CA that cannot be used; the text names the file, the reason and the remedy."""
+
+
+# ---------------------------------------------------------------------- names
+def check_name(name: str) -> str:
+    """A name that is valid in a certificate, in a file name and in a log.
+
+    >>> check_name("hospital-a.example.org")
+    'hospital-a.example.org'
+    >>> check_name("Hospital A")
+    Traceback (most recent call last):
+    ...
+    dekpca.peers.net.identity.IdentityError: node name 'Hospital A': use 1 to 63 of a-z and 0-9, and of '-', '_', '.' inside
+    """
+    problem = name_problem(name)
+    if problem is not None:
+        raise IdentityError(f"node name {name!r}: {problem}")
+    return name
+
+
+def name_of(certificate: x509.Certificate) -> str | None:
+    """The one DNS name of a certificate; None if there is not exactly one, or if it is not a valid node name (a wildcard, say)."""
+    names = [name.lower() for name in alternative_names(certificate)]
+    return names[0] if len(names) == 1 and name_problem(names[0]) is None else None
+
+
+def alternative_names(certificate: x509.Certificate, kind: Any = x509.DNSName) -> list[str]:
+    """Of a certificate: its DNS names, or those of another kind."""
+    found = extension(certificate, x509.SubjectAlternativeName)
+    return [] if found is None else [str(name) for name in found.get_values_for_type(kind)]
+
+
+def addresses(certificate: x509.Certificate) -> list[str]:
+    return alternative_names(certificate, x509.IPAddress)
+
+
+# ---------------------------------------------------------------------- reading and checking
+def read_certificates(path: Path, what: str = "certificate") -> list[x509.Certificate]:
+    """All certificates of a PEM file: a node's own and then the intermediate ones, or several CAs."""
+    with reading(path, what, ValueError):
+        return x509.load_pem_x509_certificates(path.read_bytes())
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256, as `openssl x509 -fingerprint -sha256` prints it."""
+    return certificate.fingerprint(hashes.SHA256()).hex(":").upper()
+
+
+@contextmanager
+def reading(path: Path, what: str, *malformed: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except IdentityError:
+        raise
+    except FileNotFoundError as error:
+        raise IdentityError(f"{what} {path}: there is no such file; dekpca certs makes one, or ask your CA") from error
+    except OSError as error:
+        raise IdentityError(f"{what} {path}: cannot be read ({error.strerror})") from error
+    except malformed as error:
+        raise IdentityError(f"{what} {path}: not what a PEM file should hold ({error})") from error
+
+
+def read_key(path: Path) -> Any:
+    with reading(path, "key", ValueError, TypeError):
+        if os.name == "posix":
+            _check_private(path)
+        pem = path.read_bytes()
+        if b"ENCRYPTED" in pem:
+            raise IdentityError(
+                f"key {path}: encrypted, and a node that is started again cannot ask for the passphrase; "
+                f"openssl pkey -in {path} -out NEW writes it plain: protect the file instead"
+            )
+        return serialization.load_pem_private_key(pem, password=None)
+
+
+def _check_private(path: Path) -> None:
+    """Require a file that only its owner can read; a file of root may be readable by a group. PostgreSQL has the same rule."""
+    found = path.stat()
+    allowed = stat.S_IRGRP if found.st_uid == 0 else 0
+    if found.st_mode & EXPOSED & ~allowed:
+        raise IdentityError(
+            f"key {path}: others may read or change it (mode {stat.S_IMODE(found.st_mode):04o}); chmod 600 {path}, "
+            "and get a new one if somebody may have seen it"
+        )
+
+
+def check_time(path: Path, what: str, certificate: x509.Certificate, remedy: str) -> None:
+    now, begin, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now > end:
+        raise IdentityError(f"{what} {path}: expired at {moment(end)}, and it is {moment(now)}; {remedy}")
+    if now < begin:
+        raise IdentityError(
+            f"{what} {path}: not valid before {moment(begin)}, and it is {moment(now)}; check this machine's clock"
+        )
+
+
+def other_name(path: Path, certificate: x509.Certificate, name: str) -> str:
+    names = alternative_names(certificate)
+    if not names:
+        return f"certificate {path}: has no DNS name; node {name} needs one with exactly that name (subjectAltName DNS:{name})"
+    if len(names) > 1:
+        return (
+            f"certificate {path}: has {len(names)} DNS names ({', '.join(names)}), and neighbors could not tell which is the node's; "
+            f"get one with {name} alone"
+        )
+    return f"certificate {path}: is for {names[0]}, not for node {name}; give the node its own, or correct its name"
+
+
+def check_issuer(cert: Path, ca: Path, chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]) -> None:
+    """Check the chain from the node's certificate, through the intermediate ones in its file, to a trusted CA."""
+    current, between = chain[0], list(chain[1:])
+    while True:
+        believed = [root for root in roots if _signed(current, root)]
+        if believed:
+            latest = max(believed, key=lambda root: root.not_valid_after_utc)
+            return check_time(ca, "CA", latest, "make a new CA and give it to all nodes")
+        above = next((c for c in between if _signed(current, c)), None)
+        if above is None:
+            break
+        check_time(cert, "intermediate certificate in", above, "get a new chain")
+        between.remove(above)
+        current = above
+    way = "" if current is chain[0] else f" (by way of {called(current.subject)})"
+    raise IdentityError(
+        f"certificate {cert}: not signed by the CA in {ca} ({'; '.join(called(r.subject) for r in roots)}), "
+        f"but by {called(current.issuer)}{way}; use the CA that all nodes share, or get a certificate from it"
+    )
+
+
+def _signed(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return is_ca(issuer)
+
+
+def is_ca(certificate: x509.Certificate) -> bool:
+    constraints = extension(certificate, x509.BasicConstraints)
+    return constraints is not None and constraints.ca
+
+
+def extension(certificate: x509.Certificate, kind: Any) -> Any:
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def called(name: x509.Name) -> str:
+    return name.rfc4514_string() or "nobody"
+
+
+def moment(when: datetime) -> str:
+    return when.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def public(holder: Any) -> bytes:
+    encoding, form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    return holder.public_key().public_bytes(encoding, form)
+
+
+def pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def private_pem(key: Any) -> bytes:
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(encoding, form, serialization.NoEncryption())
+
+
+# ---------------------------------------------------------------------- the identity
+@dataclass(frozen=True, eq=False)
+class Identity:
+    """A node's certificate, its key, and the CAs that it trusts."""
+
+    name: str
+    expires: datetime
+    fingerprint: str
+    chain: bytes = field(repr=False)
+    key: bytes = field(repr=False)
+    roots: bytes = field(repr=False)
+
+    @property
+    def days_left(self) -> float:
+        return (self.expires - datetime.now(UTC)).total_seconds() / 86400
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """For a server that requires a certificate from one of our CAs."""
+        return grpc.ssl_server_credentials([(self.key, self.chain)], self.roots, require_client_auth=True)
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For a channel; its option grpc.ssl_target_name_override must be the neighbor's name, which gRPC then checks."""
+        return grpc.ssl_channel_credentials(self.roots, self.key, self.chain)
+
+
+def peer_name(auth_context: Mapping[str, Iterable[bytes]]) -> str | None:
+    """The one DNS name in the certificate of the other side, from gRPC; None if there is not exactly one."""
+    if list(auth_context.get("transport_security_type", ())) != [b"ssl"]:
+        return None
+    shown = list(auth_context.get("x509_pem_cert", ()))
+    return _name_in(shown[0]) if len(shown) == 1 else None
+
+
+@lru_cache(maxsize=256)  # used for every call; a node has few neighbors
+def _name_in(shown: bytes) -> str | None:
+    try:
+        return name_of(x509.load_pem_x509_certificate(shown))
+    except ValueError:
+        return None
+
+
+def load(cert: Path, key: Path, ca: Path, name: str) -> Identity:
+    """The identity of node `name`; raises IdentityError, naming the file, for files that would be refused later."""
+    cert, key, ca = Path(cert), Path(key), Path(ca)
+    check_name(name)
+    roots, chain = read_certificates(ca, "CA"), read_certificates(cert, "certificate")
+    own = chain[0]
+    check_time(cert, "certificate", own, "get a new one")
+    if name_of(own) != name:
+        raise IdentityError(other_name(cert, own, name))
+    with reading(cert, "certificate", ValueError):
+        usage = extension(own, x509.ExtendedKeyUsage)
+    for purpose, what in ((ExtendedKeyUsageOID.CLIENT_AUTH, "client"), (ExtendedKeyUsageOID.SERVER_AUTH, "server")):
+        if usage is not None and purpose not in usage:
+            raise IdentityError(
+                f"certificate {cert}: its extended key usage lacks {what} authentication; a node both calls and is called, "
+                "so ask for clientAuth and serverAuth"
+            )
+    check_issuer(cert, ca, chain, roots)
+    secret = read_key(key)
+    if public(secret) != public(own):
+        raise IdentityError(
+            f"key {key}: does not fit certificate {cert}; give the key that this certificate was made for"
+        )
+    return Identity(
+        name, own.not_valid_after_utc, fingerprint(own),
+        b"".join(map(pem, chain)), private_pem(secret), b"".join(map(pem, roots)),
+    )  # fmt: skip
+
+
+def explain(details: str) -> str:
+    """gRPC's text for a broken connection, preceded by its meaning if known.
+
+    >>> explain("ipv4:192.0.2.7:7070: Failed to connect to remote host: Connection refused")
+    'nobody listens there (ipv4:192.0.2.7:7070: Failed to connect to remote host: Connection refused)'
+    """
+    meaning = next((meaning for words, meaning in MEANINGS.items() if words in details), None)
+    return details if meaning is None else f"{meaning} ({details})"

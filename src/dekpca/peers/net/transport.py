@@ -1,0 +1,120 @@
+"""Server and clients of a node, on an event loop in a separate thread, so that computation does not delay them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from ..protocol import events
+from .client import Client
+from .endpoint import Endpoint
+from .identity import Identity
+from .server import Server
+
+log = logging.getLogger("dekpca.peer")
+
+START, END = 30.0, 10.0  # seconds until the server listens, and until it has stopped
+# Seconds for cancelled clients to end, longer each time: they may be closing connections. The sum is less than END, since the server must stop too.
+CANCEL = (0.5, 0.5, 1.0, 2.0, 4.0)
+
+
+_first = threading.Lock()
+_loops: list[asyncio.AbstractEventLoop] = []
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The one event loop of this process: gRPC binds itself to the first loop that it sees."""
+    with _first:
+        if not _loops:
+            _loops.append(asyncio.new_event_loop())
+            threading.Thread(target=_loops[0].run_forever, name="transport", daemon=True).start()
+        return _loops[0]
+
+
+class Transport:
+    """Carries the endpoint's messages as long as it is open (a context manager)."""
+
+    def __init__(self, endpoint: Endpoint, folder: Path, identity: Identity | None, listen: str):
+        self.endpoint, self.identity, self.listen = endpoint, identity, listen
+        self.address = ""
+        self._loop = event_loop()
+        self._server = Server(endpoint, folder, identity)
+        self._clients: dict[str, Client] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def __enter__(self) -> Transport:
+        self._call(self._start(), START)
+        self.endpoint.wake, self.endpoint.call = self._wake, self._call_too
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            with contextlib.suppress(KeyboardInterrupt):  # a further Ctrl-C ends the wait
+                self.endpoint.say_farewell(error)
+        try:
+            self._call(self._stop(), END)
+        except TimeoutError:  # the process ends anyway, and an earlier error must not be hidden
+            log.warning("connections did not close in time", extra={"seconds": END})
+
+    def accept_messages(self) -> None:
+        """The network is known: messages of the program are accepted from now on."""
+        self._loop.call_soon_threadsafe(self._server.ready.set)
+
+    def acknowledge_at_once(self, at_once: bool = True) -> None:
+        """The program has ended: neighbors get their acknowledgements at once."""
+        self._loop.call_soon_threadsafe(self._server.acknowledge_at_once, at_once)
+
+    def _call_too(self, call: events.Call) -> None:
+        """Call fallback neighbors from now on."""
+        self._loop.call_soon_threadsafe(self._start_clients, call.names)
+
+    def _wake(self, send: events.Send) -> None:
+        """Wake the clients: there is something to send."""
+
+        def ring() -> None:
+            for name in send.names:
+                if name in self._clients:
+                    self._clients[name].news.set()
+                    if send.heartbeat:
+                        self._clients[name].beat_now.set()
+
+        if send.names:
+            self._loop.call_soon_threadsafe(ring)
+
+    def _call(self, work: Any, timeout: float) -> None:
+        running: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        running.result(timeout)
+
+    async def _start(self) -> None:
+        self.address = await self._server.start(self.listen)
+        self._start_clients([n.name for n in self.endpoint.protocol.neighbors.values() if n.called])
+
+    def _start_clients(self, names: Iterable[str]) -> None:
+        for name in names:
+            client = self._clients[name] = Client(self.endpoint, name, self.identity)
+            self._server.on_call[name] = client.called.set
+            for task in client.start():
+                task.add_done_callback(self._client_ended)
+                self._tasks.append(task)
+
+    async def _stop(self) -> None:
+        going = set(self._tasks)
+        for seconds in CANCEL:  # more than once: a gRPC call loses a cancellation if it ends at that moment
+            for task in going:
+                task.cancel()
+            if going:
+                _, going = await asyncio.wait(going, timeout=seconds)
+        if going:
+            log.warning("clients did not end", extra={"tasks": len(going)})
+        await self._server.stop()  # in any case: a node that has left must refuse calls
+
+    def _client_ended(self, task: Any) -> None:
+        """A client never ends by itself: an error there is a bug, and must stop the node."""
+        if not task.cancelled() and task.exception() is not None:
+            self.endpoint.fail(task.exception())

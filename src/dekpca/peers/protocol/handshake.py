@@ -1,0 +1,59 @@
+"""The settings that two nodes compare first: options, dtype, and the columns of their data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...data.columns import ColumnError, check_same_names
+from ..errors import Disagreement
+from .text import showable
+
+COLUMNS = "columns"  # the setting with the fingerprint of the columns
+MOST_SETTINGS = 100
+MOST_SETTING = 4096  # characters
+MOST_COLUMN = 200  # characters of a column name that are sent to neighbors
+MOST_COLUMNS = 1 << 15  # bytes of all names; beyond, only a fingerprint is compared
+
+
+@dataclass(frozen=True)
+class HandshakeSettings:
+    """Values as texts, and the names of the columns as sent to neighbors (empty if not sent)."""
+
+    values: Mapping[str, str]
+    columns: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, values: Mapping[str, str], columns: Sequence[str] | None, run: str, secret: bool = False
+    ) -> HandshakeSettings:  # fmt: skip
+        """`columns` in internal order; `secret`: neighbors get only a fingerprint of the names."""
+        if columns is None:
+            return cls({COLUMNS: "without names", **values})
+        shown = tuple(showable(name, MOST_COLUMN) for name in columns)
+        if secret or sum(len(name.encode()) + 4 for name in shown) > MOST_COLUMNS:
+            shown = ()
+        return cls({COLUMNS: f"with names of fingerprint {fingerprint(columns, run)}", **values}, shown)
+
+    def compare(self, mine: str, theirs: str, other: HandshakeSettings) -> None:
+        """Raise Disagreement, naming every difference between node `mine` and node `theirs`."""
+        if self.values.get(COLUMNS) != other.values.get(COLUMNS) and self.columns and other.columns:
+            try:
+                check_same_names(self.columns, other.columns, f"node {mine}", f"node {theirs}")
+            except ColumnError as error:
+                raise Disagreement(str(error)) from error
+        here, there = self.values, other.values
+        differing = [
+            f"{name[:80]}: node {mine} has {here.get(name, 'nothing')[:120]}, node {theirs} has {there.get(name, 'nothing')[:120]}"
+            for name in dict.fromkeys([*here, *there])
+            if here.get(name) != there.get(name)
+        ]
+        if differing:
+            raise Disagreement("; ".join(differing[:40]) + "; give both the same")
+
+
+def fingerprint(columns: Sequence[str], run: str) -> str:
+    """Of the names in this run: it shows whether two nodes have the same names, and can confirm a guess, but does not reveal the names."""
+    return hashlib.sha256(json.dumps([run, *columns]).encode()).hexdigest()[:32]

@@ -1,0 +1,133 @@
+"""Membership: a node collects the records of the network until they are complete.
+
+Each node has one record, (name, neighbors, rows), and forwards all records it has. The network is known when there
+is a record for every listed name: tree, depth and all sizes follow, the same at every node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from ...network import Network, listing, natural_key
+from ..errors import Disagreement, ProtocolError
+
+MOST_NODES = 20_000
+MOST_RECORDS = (1 << 20) - (1 << 16)  # bytes: all records fit into one handshake (one gRPC message), with the settings
+
+Record = tuple[tuple[str, ...], int]  # neighbors, rows
+
+
+class Membership:
+    """The known records, starting with the node's own.
+
+    Examples
+    --------
+    >>> membership = Membership("a", ["b"], 30)
+    >>> membership.add({"b": (("a", "c"), 20)}, "b"), membership.missing()
+    (True, {'c'})
+    >>> membership.add({"c": (("b",), 10)}, "b"), membership.complete
+    (True, True)
+    >>> network, sizes = membership.network()
+    >>> network.names, sizes.tolist()
+    (('a', 'b', 'c'), [30, 20, 10])
+    """
+
+    def __init__(self, name: str, neighbors: Sequence[str], rows: int):
+        self.name = name
+        self.records: dict[str, Record] = {}
+        self.told_by: dict[str, str] = {}
+        self._listed_by: dict[str, set[str]] = {}  # name -> nodes whose records list it
+        self._missing: set[str] = set()
+        self._bytes: Counter[str] = Counter()  # of the records, by the neighbor that sent them
+        self.add({name: (tuple(sorted(neighbors, key=natural_key)), rows)}, name)
+
+    def add(self, records: Mapping[str, Record], source: str) -> bool:
+        """Add new records; returns whether there were any. Raises, and adds none, if records contradict each other, or are too many."""
+        new = {name: record for name, record in records.items() if name not in self.records}
+        for name, (around, rows) in records.items():
+            known = self.records.get(name)
+            if known in (None, (around, rows)):
+                continue
+            if known[1] != rows or sorted(known[0]) != sorted(around):
+                raise Disagreement(
+                    f"node {name} has {_said(known)} as node {self.told_by[name]} told, but {_said((around, rows))} as node {source} told; "
+                    "no two nodes may have the same name, and a node's data and neighbors must not change during a run"
+                )
+        if new and self.records and self.complete:
+            raise Disagreement(
+                f"node {source} tells of node {listing(sorted(new))}, but the network is known already and has no such node; "
+                "no node may join a run, start a new one"
+            )
+        size = sum(size_of(name, around) for name, (around, _) in new.items())
+        mentioned = {o for around, _ in new.values() for o in around if o not in self.records and o not in new}
+        unheard = sum(other not in self._missing for other in [*mentioned, *new])  # of names
+        self._check_room(len(self.records) + len(self._missing) + unheard, size, source)
+        self._check_edges(new)
+        for name, (around, _) in new.items():
+            for other in around:
+                self._listed_by.setdefault(other, set()).add(name)
+        self.records |= new
+        self._missing |= mentioned
+        self._missing.difference_update(new)
+        self.told_by |= dict.fromkeys(new, source)
+        self._bytes[source] += size
+        return bool(new)
+
+    def _check_room(self, names: int, size: int, source: str) -> None:
+        """Limits for all neighbors together: all records must fit into one handshake."""
+        together = sum(self._bytes.values()) + size
+        if names > MOST_NODES or together > MOST_RECORDS:
+            worst = (self._bytes + Counter({source: size})).most_common(1)[0][0]
+            raise ProtocolError(
+                f"with what node {source} tells there would be {names} nodes and {together} bytes of records, more than the {MOST_NODES} nodes "
+                f"and {MOST_RECORDS} bytes allowed; most of it comes from node {worst}"
+            )
+
+    def _check_edges(self, new: Mapping[str, Record]) -> None:
+        """Both ends of an edge must list each other, if both records are known."""
+        lists: dict[str, set[str]] = {}
+        for name, (around, _) in new.items():
+            for other in around:
+                lists.setdefault(other, set()).add(name)
+        for name, (around, _) in new.items():
+            listed_by = self._listed_by.get(name, set()) | lists.get(name, set())
+            for other in around:
+                if (other in self.records or other in new) and other not in listed_by:
+                    raise Disagreement(_one_sided(name, other))
+            for other in sorted(listed_by.difference(around)):
+                raise Disagreement(_one_sided(other, name))
+
+    def missing(self) -> set[str]:
+        """Listed nodes without a record."""
+        return set(self._missing)
+
+    @property
+    def complete(self) -> bool:
+        return not self._missing
+
+    def network(self) -> tuple[Network, np.ndarray]:
+        """The network, with nodes numbered in natural order of their names, and the rows of each node."""
+        return network_of({name: around for name, (around, _) in self.records.items()}, self.records)
+
+
+def network_of(near: Mapping[str, Iterable[str]], records: Mapping[str, Record]) -> tuple[Network, np.ndarray]:
+    """The network of nodes with these neighbors, in natural order of their names, and the rows of each."""
+    names = sorted(near, key=natural_key)
+    network = Network({name: sorted(near[name], key=natural_key) for name in names})
+    return network, np.array([records[name][1] for name in names], dtype=np.int64)
+
+
+def size_of(name: str, neighbors: Sequence[str]) -> int:
+    """Upper bound on the bytes of a record in a handshake."""
+    return 24 + len(name) + sum(2 + len(other) for other in neighbors)
+
+
+def _said(record: Record) -> str:
+    return f"{record[1]} rows and the neighbors {listing(record[0])}"
+
+
+def _one_sided(name: str, other: str) -> str:
+    return f"node {name} lists node {other} as a neighbor, but node {other} does not list {name}; list each at the other, or at neither"

@@ -1,0 +1,431 @@
+"""Agreement when nodes are lost (on_loss = "continue"): the survivors agree on a view, and at the end on the final answer.
+
+A view is a set of nodes that compute together, and the edges they use. View 0 is the whole network. Views are
+ordered by number, then by the name of the proposer. Every node publishes a `Status`, with the newest view that it
+has accepted. Neighbors forward statuses, the newest of each node counts, and a status is on disk before it is sent.
+So lost, repeated and late heartbeats do no harm, and a restarted node keeps its promises.
+
+    accept    a node accepts any later view that includes it, is a subset of the view it has entered, and has the quorum
+    propose   nodes can reach each other by paths of edges that neither end lists as down. Of these nodes the first by
+              name proposes a view of them: it accepts it
+    enter     all members of a view have accepted it, and no later one. If none of them has voted, the program restarts
+              there; else they only vote
+    answer    the program has ended, and all messages are acknowledged and on disk
+    vote      all members have the answer of the view. Once in each view
+    final     more than half of all nodes of the run have voted in the same view: the answer cannot change
+
+Three states at the end, in this order:
+
+    `answered`  this node has the answer of a view; a later view may replace it
+    `final`     that answer is the answer of the run; saved, then the model is written
+    `finished`  a neighbor may leave: it knows the final answer, and all its messages are acknowledged (in heartbeats)
+
+This is Paxos with views as ballots. A view needs more than half of the nodes; by accepting it they promise not to
+vote in an earlier one. A status has the last vote. If a member has voted, the new view computes nothing: its members
+vote for the answer of the latest vote, which they all have. So an answer that may be final at some node stays the
+answer, and two groups never finish with different ones. An excluded node is told (`Excluded`); nodes without a
+quorum stop (`BelowQuorum`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import networkx as nx
+import numpy as np
+
+from ...network import Network, listing, natural_key
+from ..errors import BelowQuorum, Disagreement, Excluded, PeerError, ProtocolError, RunFailed
+from .membership import Record, network_of
+
+Key = tuple[int, str]  # of a view: its number, and the name of its proposer
+Edge = tuple[str, str]  # sorted by name
+NOTHING_TO_DO = (
+    "Nothing can be done in this run: delete the folder; to take part, agree with the others on a new run, "
+    "with another run id and other folders"
+)
+
+
+class Lost(NamedTuple):
+    name: str
+    since: float  # seconds of the Unix epoch: when it was declared lost
+
+
+class Vote(NamedTuple):
+    ballot: Key  # the view in which the node votes
+    answer: Key  # the view whose answer it votes for
+
+
+@dataclass(frozen=True)
+class View:
+    """Nodes that compute together: all except `lost`, along all edges except `broken`, and along `fallback` edges."""
+
+    number: int = 0
+    proposer: str = ""
+    lost: tuple[Lost, ...] = ()
+    broken: tuple[Edge, ...] = ()
+    fallback: tuple[Edge, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return self.number, self.proposer
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.proposer}".strip()
+
+    @cached_property
+    def without(self) -> frozenset[str]:
+        return frozenset(lost.name for lost in self.lost)
+
+    @property
+    def content(self) -> tuple[frozenset[str], tuple[Edge, ...], tuple[Edge, ...]]:
+        return self.without, self.broken, self.fallback
+
+
+@dataclass(frozen=True)
+class Status:
+    """The published state of a node. The latest version counts."""
+
+    version: int = 0
+    view: View = field(default_factory=View)  # the newest that it has accepted
+    entered: View = field(default_factory=View)  # the newest that it has entered
+    answered: Key | None = None  # the view whose answer it has
+    vote: Vote | None = None  # its last
+    final: Key | None = None  # the view whose answer is final
+    down: tuple[str, ...] = ()  # neighbors that are silent, or hang (liveness.py)
+    fallback: tuple[str, ...] = ()  # fallback neighbors that it has called, and that answer
+
+
+@dataclass(frozen=True)
+class Kept:
+    """State that must be on disk before it is sent."""
+
+    status: Status = field(default_factory=Status)
+    program: View = field(default_factory=View)  # the view in which its program runs, or has run
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """The required remainder: so many nodes (default: more than half), and this share of all rows."""
+
+    nodes: int | None = None
+    rows: float = 0.0
+
+
+class ViewChanged(Exception):
+    """The program must restart in another view. Not an error: the driver of the program catches it."""
+
+
+class Views:
+    """The views that a node knows. `update` applies the rules above until nothing changes.
+
+    Examples
+    --------
+    >>> records = {"a": (("b", "c"), 30), "b": (("a", "c"), 20), "c": (("a", "b"), 10)}
+    >>> a, b = Views("a", Quorum()), Views("b", Quorum())
+    >>> a.begin(records), b.begin(records)
+    (None, None)
+    >>> b.update({"c"}, (), 100.0, 0.0), a.add({"b": b.own})
+    (None, True)
+    >>> a.update({"c"}, (), 100.0, 0.0)  # neither has heard from c: a, the first by name, proposes to go on without it
+    >>> a.own.view.number, [lost.name for lost in a.own.view.lost], a.own.entered.number
+    (1, ['c'], 0)
+    >>> b.add({"a": a.own}), b.update({"c"}, (), 100.0, 0.0), b.own.entered.number  # b accepts, and knows that all have
+    (True, None, 1)
+    >>> a.add({"b": b.own}), a.update({"c"}, (), 101.0, 1.0), a.kept.program.number
+    (True, None, 1)
+    """
+
+    def __init__(self, name: str, quorum: Quorum, kept: Kept | None = None, settle: float = 0.0):
+        self.name, self.quorum, self.settle = name, quorum, settle
+        self.kept = kept or Kept()
+        self.saved = self.kept  # the part that is on disk
+        if self.kept.status.version:  # after a restart: nodes that were down may be up
+            again = replace(self.own, version=self.own.version + 1, down=(), fallback=())
+            self.kept = replace(self.kept, status=again)
+        self.statuses: dict[str, Status] = {}  # of the others
+        self.records: Mapping[str, Record] = {}
+        self.reach: set[str] = set()  # neighbors and fallback neighbors that this node can use
+        self.tell_rows = True  # errors may name numbers of rows; with privacy no node knows those of others
+        self.unreachable = False  # the loss disconnects other nodes: fallback neighbors are called
+        # Since when others are cut off, too few are left, or a node that would be excluded has a new status.
+        self._since: dict[str, float] = {}
+        self._news: dict[str, tuple[int, float]] = {}  # the versions of statuses, and when they arrived
+
+    @property
+    def waits(self) -> bool:
+        """Whether time alone can trigger a rule."""
+        return bool(self._since)
+
+    def _settled(self, what: str, holds: bool, now: float) -> bool:
+        """Whether this has held for long enough."""
+        if not holds:
+            self._since.pop(what, None)
+            return False
+        return now - self._since.setdefault(what, now) >= self.settle
+
+    @property
+    def own(self) -> Status:
+        return self.kept.status
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.records)
+
+    def begin(self, records: Mapping[str, Record]) -> None:
+        """The network is known. Raises Disagreement if two groups could have the quorum."""
+        least, given = len(records) // 2 + 1, self.quorum.nodes
+        if given is not None and not least <= given <= len(records):
+            why = "two groups of nodes could both go on" if given < least else "there are not so many"
+            raise Disagreement(
+                f"quorum = {given} of {len(records)} nodes: {why}; set quorum at all nodes to {least} to {len(records)}, or leave it out"
+            )
+        self.records = records
+        self._quorum_nodes = least if given is None else given
+        self._edges = {_edge(a, b) for a, (around, _) in records.items() for b in around}
+        self.reach |= set(records[self.name][0])
+        self._total = sum(rows for _, rows in records.values())
+        self.statuses = {name: status for name, status in self.statuses.items() if self.knows(name, status)}
+
+    # ------------------------------------------------------------------ views
+    def members(self, view: View) -> set[str]:
+        return self.records.keys() - view.without
+
+    def rows(self, names: Iterable[str]) -> int:
+        return sum(self.records[name][1] for name in names)
+
+    def edges(self, view: View) -> set[Edge]:
+        """The edges that the members of a view use."""
+        without = view.without
+        inside = {edge for edge in self._edges if not without.intersection(edge)}
+        return inside.difference(view.broken).union(view.fallback)
+
+    def around(self, view: View) -> set[str]:
+        """This node's neighbors in a view."""
+        return {b if a == self.name else a for a, b in self.edges(view) if self.name in (a, b)}
+
+    def fallbacks(self) -> set[str]:
+        """Fallback neighbors that a view of this node uses."""
+        edges = {*self.own.view.fallback, *self.own.entered.fallback, *self.kept.program.fallback}
+        return {name for edge in edges if self.name in edge for name in edge} - {self.name}
+
+    def network(self, view: View) -> tuple[Network, np.ndarray]:
+        """The network of a view, nodes in natural order of their names, and the rows of each."""
+        near: dict[str, list[str]] = {name: [] for name in self.members(view)}
+        for a, b in self.edges(view):
+            near[a].append(b)
+            near[b].append(a)
+        return network_of(near, self.records)
+
+    def has_quorum(self, names: set[str]) -> bool:
+        return len(names) >= self._quorum_nodes and self.rows(names) >= self.quorum.rows * self._total
+
+    def status(self, name: str) -> Status:
+        return self.own if name == self.name else self.statuses.get(name, Status())
+
+    def add(self, statuses: Mapping[str, Status]) -> bool:
+        """Add forwarded statuses; returns whether any is new. Raises ProtocolError if they name nodes that are not in this run."""
+        if self.begun and not all(self.knows(name, status) for name, status in statuses.items()):
+            raise ProtocolError("a status of a node, or about nodes, that are not in the network")
+        new = {n: s for n, s in statuses.items() if n != self.name and s.version > self.status(n).version}
+        self.statuses |= new
+        return bool(new)
+
+    def knows(self, name: str, status: Status) -> bool:
+        """Whether all nodes and edges of a status are in the network."""
+        views = (status.view, status.entered)
+        edges = [edge for view in views for edge in (*view.broken, *view.fallback)]
+        named = {name, *status.down, *status.fallback, *(end for edge in edges for end in edge)}
+        return named.union(*(view.without for view in views)) <= self.records.keys()
+
+    # ------------------------------------------------------------------ rules
+    def update(self, down: Iterable[str], fallback: Iterable[str], wall: float, now: float) -> None:
+        """Apply the rules. `down`, `fallback`: as in a status; `wall`: seconds of the Unix epoch. Raises errors that end the run for this node."""
+        if self.own.final is not None or not self.begun:
+            return
+        before = self.kept
+        self._say(down=tuple(sorted(down)), fallback=tuple(sorted(fallback)))
+        self._accept()
+        self._enter()
+        self._vote()
+        self._conclude()
+        if self.own.final is None:
+            self._propose(wall, now)
+            self._enter()  # a view of this node alone, or one that all others accept already
+        if self.kept != before:
+            self._say(version=before.status.version + 1)
+
+    def answer(self, view: Key) -> None:
+        """The program has ended in this view. Ignored if it must restart in another one."""
+        if view == self.kept.program.key and view != self.own.answered:
+            self._say(answered=view, version=self.own.version + 1)
+
+    def _say(self, **changes: object) -> None:
+        self.kept = replace(self.kept, status=replace(self.own, **changes))  # type: ignore[arg-type]
+
+    def _acceptable(self, view: View) -> bool:
+        members = self.members(view)
+        later = view.key > self.own.view.key and self.name in members and members <= self.members(self.own.entered)
+        if not later or not self.has_quorum(members):
+            return False
+        edges = self.edges(view)  # a malicious member may have proposed it
+        return self.around(view) <= self.reach and _component(self.name, edges) == members
+
+    def _accept(self) -> None:
+        offered = [status.view for status in self.statuses.values() if self._acceptable(status.view)]
+        if offered:
+            self._say(view=max(offered, key=lambda view: view.key))
+
+    def _all_accepted(self, view: View) -> bool:
+        return all(self.status(name).view.key == view.key for name in self.members(view))
+
+    def _outcome(self, view: View) -> Key | None:
+        """The view whose answer the members of an accepted view must vote for; None: they compute one."""
+        votes = [vote for name in self.members(view) if (vote := self.status(name).vote) is not None]
+        return max(votes).answer if votes else None
+
+    def _enter(self) -> None:
+        view = self.own.view
+        if view.key == self.own.entered.key or not self._all_accepted(view):
+            return
+        answer = self._outcome(view)
+        if answer is None:
+            self.kept = replace(self.kept, program=view)
+            self._say(entered=view, answered=None)
+        elif answer == self.own.answered:
+            self._say(entered=view, vote=Vote(view.key, answer))
+        else:
+            raise RunFailed(
+                f"view {view.number}: node {self.name} has no answer of view {answer[0]}, which others voted for"
+            )
+
+    def _vote(self) -> None:
+        """Vote in the view that this node has entered, unless it has accepted a later one."""
+        view = self.own.entered
+        if self.own.view.key != view.key or (self.own.vote is not None and self.own.vote.ballot == view.key):
+            return
+        if all(self.status(name).answered == view.key for name in self.members(view)):
+            self._say(vote=Vote(view.key, view.key))
+
+    def _conclude(self) -> None:
+        """Whether there is a final answer; and whether this node has it."""
+        said = [self.own, *self.statuses.values()]
+        votes = Counter(status.vote for status in said if status.vote is not None)
+        chosen = {vote.answer for vote, count in votes.items() if count > len(self.records) // 2}
+        chosen |= {status.final for status in said if status.final is not None}
+        for answer in chosen:
+            if answer != self.own.answered:
+                raise Excluded(self._finished_without(answer))
+            self._say(final=answer)
+            return
+        for status in self.statuses.values():
+            if status.entered.key > self.own.entered.key and self.name in status.entered.without:
+                theirs = (
+                    status.vote.answer if status.vote is not None and status.vote.ballot == status.entered.key else None
+                )
+                if theirs is None or theirs != self.own.answered:  # else they vote for this node's answer, too
+                    raise Excluded(self._left_out("go on", status.entered))
+
+    def _finished_without(self, answer: Key) -> str:
+        said = (self.own, *self.statuses.values())
+        known = {view.key: view for status in said for view in (status.view, status.entered)} | {View().key: View()}
+        if answer not in known or self.name in known[answer].without:
+            return self._left_out("have finished", known.get(answer))
+        return (
+            f"the other nodes have finished without node {self.name}, with an answer that it no longer has: it had begun anew with other nodes; "
+            f"its rows are in their answer. {NOTHING_TO_DO}"
+        )
+
+    def _left_out(self, what: str, view: View | None) -> str:
+        who = ""
+        if view is not None:
+            members = self.members(view)
+            who = f" ({len(members)} of {len(self.records)}: {_names(members)})"
+        return (
+            f"the other nodes{who} {what} without node {self.name}, which they had not heard from; nothing of it is in their answer, "
+            f"and its rows are deleted there. {NOTHING_TO_DO}"
+        )
+
+    # ------------------------------------------------------------------ proposals
+    def _reached(self, entered: View) -> tuple[set[str], View, bool]:
+        """Members that this node can reach, the view of them, and whether the loss disconnects other nodes."""
+        members, edges = self.members(entered), self.edges(entered)
+        down = {_edge(name, other) for name in members for other in self.status(name).down}
+        up = edges - down
+        reached = _component(self.name, up)
+        fallback = {
+            _edge(name, other)
+            for name in members
+            for other in self.status(name).fallback
+            if other in members and name in self.status(other).fallback and _edge(name, other) not in edges | down
+        }
+        further = _component(self.name, up | fallback)
+        used = {e for e in fallback if further.issuperset(e)} if further != reached else set()
+        reached = further
+        inside = {edge for edge in edges & down if reached.issuperset(edge)}
+        missing = members - reached
+        silent = {other for edge in edges if reached.intersection(edge) for other in edge} - reached
+        view = View(
+            broken=tuple(sorted({e for e in entered.broken if reached.issuperset(e)} | inside)),
+            fallback=tuple(sorted({e for e in entered.fallback if reached.issuperset(e)} - inside | used)),
+            lost=(*entered.lost, *(Lost(name, 0.0) for name in sorted(missing, key=natural_key))),
+        )
+        return reached, view, bool(missing - silent)
+
+    def _talks(self, names: Iterable[str], now: float) -> bool:
+        """Whether one of these nodes has published a new status recently: its neighbor may hang, which other nodes will detect."""
+        for name, status in self.statuses.items():
+            if self._news.get(name, (0, 0.0))[0] != status.version:
+                self._news[name] = status.version, now
+        return any(name in self._news and now - self._news[name][1] < self.settle for name in names)
+
+    def _propose(self, wall: float, now: float) -> None:
+        entered = max((status.entered for status in (self.own, *self.statuses.values())), key=lambda view: view.key)
+        # Else it waits for the votes of the others, as long as statuses arrive.
+        member = self.name in self.members(entered)
+        reached, wanted, self.unreachable = self._reached(entered if member else self.own.entered)
+        cut = self._settled("cut", self.unreachable, now)
+        talking = self._talks(wanted.without - entered.without, now)
+        talked = self._settled("talk", talking, now)
+        enough = self.has_quorum(reached)
+        if self._settled("below", not enough, now):
+            raise self._too_few(reached)
+        settling = (self.unreachable and not cut) or (talking and not talked)
+        if not enough or not member or settling or self.name != min(reached, key=natural_key):
+            return
+        latest = max((self.status(name).view for name in reached), key=lambda view: view.key)
+        if latest.content == wanted.content and latest.key in (entered.key, self.own.view.key):
+            return
+        number = 1 + max(status.view.number for status in (self.own, *self.statuses.values()))
+        known = {lost.name: lost for lost in (*self.own.view.lost, *entered.lost)}
+        lost = tuple(known.get(lost.name, Lost(lost.name, wall)) for lost in wanted.lost)
+        self._say(view=replace(wanted, number=number, proposer=self.name, lost=lost))
+
+    def _too_few(self, reached: set[str]) -> PeerError:
+        missing = sorted(self.records.keys() - reached, key=natural_key)
+        share = f" and {self.quorum.rows:.0%} of the rows" if self.quorum.rows else ""
+        rows = f" with {self.rows(reached)} of {self._total} rows" if self.tell_rows else ""
+        return BelowQuorum(
+            f"node {', node '.join(missing[:8])}{f' and {len(missing) - 8} more' if len(missing) > 8 else ''} cannot be reached; "
+            f"{len(reached)} of {len(self.records)} nodes ({_names(reached)}){rows} remain, "
+            f"where the quorum is {self._quorum_nodes} nodes{share}"
+        )
+
+
+def _names(names: Iterable[str]) -> str:
+    ordered: list[str] = sorted(names, key=natural_key)
+    return listing(ordered)
+
+
+def _edge(a: str, b: str) -> Edge:
+    return (a, b) if a < b else (b, a)
+
+
+def _component(start: str, edges: set[Edge]) -> set[str]:
+    """The connected component of a node along these edges."""
+    graph = nx.Graph(list(edges))
+    return set(nx.node_connected_component(graph, start)) if start in graph else {start}

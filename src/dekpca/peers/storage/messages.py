@@ -1,0 +1,252 @@
+"""Messages of neighbors: on disk before they are acknowledged, and read from there by the program.
+
+The program can read a message when it is complete, without waiting for the disk. A message that is lost before the
+sync was not acknowledged, and the neighbor retransmits it. A writer thread does all writes, so that a slow disk does
+not delay heartbeats. It writes in batches, when a sender waits for an acknowledgement or there is much to write:
+waking up for each message would take the processor from the program just when it continues. Uncommitted data is read
+from memory.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..protocol.checks import MessageHead
+from ..protocol.events import Refusal, Refused
+from .database import Database, checksum
+
+BATCH = 16  # chunks that are written even if nobody waits
+COLUMNS = "sender, round, attempt, kind, dtype, shape, start, data, crc"
+
+Then = Callable[[Exception | None], None]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some bytes of a message. `attempt` distinguishes transmissions of the same message."""
+
+    sender: str
+    head: MessageHead
+    attempt: int
+    start: int
+    data: bytes
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.sender, self.head.round, self.attempt
+
+
+@dataclass(eq=False)
+class Stored:
+    """A message: its header, and the database rows with its bytes."""
+
+    head: MessageHead
+    rows: list[int] = field(default_factory=list)
+    held: int = 0  # bytes so far
+
+
+class MessageLog:
+    """The messages of a node's neighbors. `whole(sender, round)` is called for each that is complete.
+
+    Without `threaded`, `sync` writes at once, in the caller's thread.
+    """
+
+    def __init__(self, database: Database, threaded: bool = True):
+        self.database = database
+        self.whole: Callable[[str, int], None] = lambda sender, round: None
+        self.failed: Exception | None = None
+        self._messages: dict[tuple[str, int], Stored] = {}  # (sender, round)
+        self._partial: dict[tuple[str, int, int], Stored] = {}  # Chunk.key
+        self._unwritten: dict[int, bytes] = {}  # row -> data
+        self._next = 1  # row
+        self._lock = threading.Lock()  # of all of the above
+        self._jobs: list[tuple[int, Chunk] | list[int] | Then] = []  # in the order they came
+        self._work_due = threading.Condition(self._lock)
+        self._due = self._closing = False
+        self._load()
+        self._thread = threading.Thread(target=self._work, name="storage", daemon=True) if threaded else None
+        if self._thread is not None:
+            self._thread.start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closing = True
+            self._wake()
+        if self._thread is not None:
+            self._thread.join()
+
+    # ------------------------------------------------------------------ writing
+    def append(self, chunk: Chunk) -> None:
+        """Returns at once; an error is raised by the next call, and passed to callbacks of `sync`."""
+        if self.failed is not None:
+            raise self.failed
+        with self._lock:
+            row, self._next = self._next, self._next + 1
+            self._unwritten[row] = chunk.data
+            complete, extra = self._note(chunk, len(chunk.data), row)
+            self._jobs += [(row, chunk), extra] if extra else [(row, chunk)]
+            if len(self._jobs) >= BATCH:
+                self._wake()
+        if complete:
+            self.whole(chunk.sender, chunk.head.round)
+
+    def sync(self, then: Then) -> None:
+        """`then` is called, in another thread, when all appended chunks are on disk, or with the error."""
+        if self._closing:
+            then(Refused(Refusal.LATER, "messages of an earlier view"))
+            return
+        with self._lock:
+            self._jobs.append(then)
+            self._wake()
+        if self._thread is None:
+            self._write_jobs()
+
+    def _wake(self) -> None:
+        self._due = True
+        self._work_due.notify()
+
+    @property
+    def backlog(self) -> int:
+        """Number of chunks in memory that are not written yet."""
+        return len(self._unwritten)
+
+    def drop_partial(self, sender: str, round: int, attempt: int) -> None:
+        """Drop an incomplete message: its rest will not arrive."""
+        with self._lock:
+            message = self._partial.pop((sender, round, attempt), None)
+            if message is not None:
+                self._jobs.append(message.rows)
+
+    def _note(self, chunk: Chunk, length: int, row: int) -> tuple[bool, list[int]]:
+        """Record the row of a chunk; returns whether it completes a message, and useless rows: of a duplicate, or out of order."""
+        if chunk.start == 0:
+            self._partial[chunk.key] = Stored(chunk.head)
+        message = self._partial.get(chunk.key)
+        if message is None or message.held != chunk.start:
+            return False, [row]
+        message.rows.append(row)
+        message.held += length
+        if message.held < chunk.head.size:
+            return False, []
+        del self._partial[chunk.key]
+        if (chunk.sender, chunk.head.round) in self._messages:
+            return False, message.rows
+        self._messages[chunk.sender, chunk.head.round] = message
+        return True, []
+
+    def _work(self) -> None:
+        """The writer thread."""
+        closing = False
+        while not closing:
+            with self._lock:
+                while not self._due:
+                    self._work_due.wait()
+                closing = self._closing
+            self._write_jobs()
+
+    def _write_jobs(self) -> None:
+        """All of them in one transaction."""
+        with self._lock:
+            jobs, self._jobs, self._due = self._jobs, [], False
+        chunks = [job for job in jobs if isinstance(job, tuple)]
+        try:
+            if self.failed is None:
+                for row, chunk in chunks:
+                    self._insert(row, chunk)
+                self._delete(row for job in jobs if isinstance(job, list) for row in job)
+        except Exception as error:  # raised by the next call, and passed to all callbacks
+            self.failed = error
+        with self._lock:
+            for row, _ in chunks:
+                del self._unwritten[row]
+        for job in jobs:
+            if callable(job):
+                job(self.failed)
+
+    def _insert(self, row: int, chunk: Chunk) -> None:
+        head, shape = chunk.head, json.dumps(chunk.head.shape)
+        named = chunk.sender, head.round, chunk.attempt, head.kind, head.dtype, shape, chunk.start
+        values = [row, *named, chunk.data, checksum(*named, chunk.data)]
+        self.database.write(f"INSERT INTO chunk VALUES ({', '.join('?' * len(values))})", values)
+
+    def _delete(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            self.database.write("DELETE FROM chunk WHERE id = ?", [row])
+        self.database.commit()
+
+    # ------------------------------------------------------------------ reading
+    def held(self, sender: str) -> list[int]:
+        """Rounds of the stored messages of a neighbor."""
+        with self._lock:
+            return sorted(round for other, round in self._messages if other == sender)
+
+    def find(self, sender: str, round: int) -> MessageHead | None:
+        with self._lock:
+            message = self._messages.get((sender, round))
+        return None if message is None else message.head
+
+    def read(self, sender: str, round: int, into: memoryview) -> None:
+        """Read the bytes of a message into `into`, which has exactly their length."""
+        with self._lock:
+            rows = list(self._messages[sender, round].rows)
+            ready = {row: self._unwritten[row] for row in rows if row in self._unwritten}
+        start = 0
+        for row in rows:
+            data = ready.pop(row) if row in ready else self._read_row(sender, round, row, start)
+            into[start : start + len(data)] = data
+            start += len(data)
+
+    def _read_row(self, sender: str, round: int, row: int, start: int) -> bytes:
+        found = self.database.read(f"SELECT {COLUMNS} FROM chunk WHERE id = ?", [row])
+        if len(found) != 1 or checksum(*found[0][:-1]) != found[0][-1] or found[0][-3] != start:
+            raise self.database.damaged(f"the message of node {sender} in round {round}")
+        return found[0][-2]
+
+    def _load(self) -> None:
+        """Load messages from before a restart."""
+        unneeded: list[int] = []
+        for row, *named, data, crc in self.database.each(f"SELECT id, {COLUMNS} FROM chunk ORDER BY id"):
+            if checksum(*named, data) != crc:
+                raise self.database.damaged(f"the message of node {named[0]} in round {named[1]}")
+            sender, round, attempt, kind, dtype, shape, start = named
+            chunk = Chunk(sender, MessageHead(round, kind, dtype, tuple(json.loads(shape))), attempt, start, b"")
+            unneeded += self._note(chunk, len(data), row)[1]
+            self._next = row + 1
+        for message in self._partial.values():  # the rest of these will not arrive
+            unneeded += message.rows
+        self._partial.clear()
+        self._delete(unneeded)
+
+
+def raw_bytes(a: np.ndarray) -> memoryview:
+    """The memory of a contiguous array."""
+    flat: Any = a.reshape(-1).view(np.uint8)
+    return memoryview(flat)
+
+
+def take_bytes(buffers: deque[memoryview], size: int) -> list[memoryview]:
+    """Remove the next `size` bytes from several buffers.
+
+    Examples
+    --------
+    >>> buffers = deque(map(memoryview, (b"ab", b"cdef")))
+    >>> [bytes(part) for part in take_bytes(buffers, 3)], [bytes(rest) for rest in buffers]
+    ([b'ab', b'c'], [b'def'])
+    """
+    taken = []
+    while size:
+        part = buffers[0][:size]
+        taken.append(part)
+        size -= len(part)
+        if len(part) < len(buffers[0]):
+            buffers[0] = buffers[0][len(part) :]
+        else:
+            buffers.popleft()
+    return taken

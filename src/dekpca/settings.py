@@ -1,0 +1,236 @@
+"""The settings of a run: `Settings` as requested, which nodes must agree on before they know each other's sizes, and `Options`, complete.
+
+`settle` computes what follows from the sizes of the nodes; `Options.solver_options` are the options of one solver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from .kernels import Kernel
+from .network import Network
+from .privacy.settings import Privacy
+from .solvers.private import PrivateOptions
+from .solvers.projection import LANDMARKS, Noise, Projection, ProjectionOptions
+from .solvers.sums import SumsOptions
+
+RANDOM_FEATURES = "random-features"
+FIRST_LANDMARKS = 100  # of the first stage of the default solver
+MAX_LANDMARKS = 2500  # default limit of their growth
+SMALL_TABLE = 4096  # rows of the network up to which all may become landmarks, which makes the answer exact
+EXACT_ROWS = 1000  # rows up to which a single node decomposes its kernel matrix
+
+
+@dataclass(frozen=True, eq=False)
+class LandmarkSource:
+    """Where landmarks come from: a kind, and the points themselves (m, columns) if they were given ("points").
+
+    "auto": from the rows of all nodes; "synthetic": drawn from noisy sums, with differential privacy.
+    """
+
+    kind: Literal["auto", "synthetic", "random-features", "points"] = "auto"
+    points: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The requested settings."""
+
+    n_components: int
+    kernel: Kernel
+    gamma_by_variance: bool = False  # gamma="scale": from a network sum
+    tol: float = 1e-3
+    landmarks: LandmarkSource = LandmarkSource()
+    n_landmarks: int | Literal["auto"] = "auto"
+    max_landmarks: int = MAX_LANDMARKS
+    share_rows: bool = True  # rows may leave their node: to neighbors, and as landmarks to all
+    projection: Projection | None = None  # None: the default solver
+    impute: bool = False  # NaN is a missing value, replaced by the column's mean over all nodes
+    standardize: bool = False
+    seed: int
+    secure_sums: bool = False  # network sums under masks
+    privacy: Privacy | None = None  # sums with noise
+    resume: str | None = None  # the earlier run whose landmarks this one starts with; its nodes have them
+    owners_apart: bool = False  # a node's neighbors belong to others, who see its terms of sums in clear
+
+    @property
+    def random_features(self) -> bool:
+        return self.landmarks.kind == RANDOM_FEATURES
+
+    @property
+    def sealed(self) -> bool:
+        """Whether every node seals its terms of sums."""
+        return self.secure_sums or self.privacy is not None
+
+    def private_options(self) -> PrivateOptions:
+        """Of a fit with differential privacy."""
+        assert self.privacy is not None
+        source = self.landmarks
+        count = len(source.points) if source.points is not None else int(self.n_landmarks)
+        return PrivateOptions(
+            self.n_components, self.kernel, self.privacy, self.seed, source.kind, count, source.points, self.standardize
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Settings):
+    """Complete settings: the input of the program."""
+
+    n_landmarks: int = 0  # to begin with, if `grow`
+    grow: bool = False  # landmarks, until the tolerance is met
+    exact: bool = False  # one node with few rows
+    n_columns: int = 0  # of the projection solver: components, and those besides them
+    private_seed: int | None = None  # secret of this node, for its private random numbers
+    earlier: Any = None  # (m, columns) landmarks of the resumed run, at a node of that run
+    store_grams: bool = True  # of the projection solver: kernel matrices fit into memory
+
+    @cached_property
+    def solver_options(self) -> SumsOptions | ProjectionOptions | PrivateOptions:
+        """The options of the solver that runs."""
+        if self.privacy is not None:
+            return self.private_options()
+        asked = self.projection
+        noise = asked is not None and bool(Noise.of(asked.exchange_noise))
+        sums = SumsOptions(
+            n_components=self.n_components, kernel=self.kernel, seed=self.seed, tol=self.tol, first=self.n_landmarks,
+            max_landmarks=self.max_landmarks if self.grow else self.n_landmarks, points=self.landmarks.points, resume=self.resume,
+            earlier=self.earlier, share_rows=self.share_rows and not noise,  # else a landmark would be a row without noise
+            centered=asked is None or asked.centering is not None, gamma_by_variance=self.gamma_by_variance, impute=self.impute,
+            standardize=self.standardize, sealed=self.sealed, owners_apart=self.owners_apart,
+        )  # fmt: skip
+        if asked is None or self.exact:
+            return sums
+        return ProjectionOptions(asked, sums, self.n_columns, self.private_seed, self.store_grams)
+
+
+def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
+    """Compute the options that depend on the sizes of the nodes, and refuse settings that cannot work with them."""
+    total, k = int(sizes.sum()), settings.n_components
+    usual = settings.landmarks.kind == "auto" and settings.n_landmarks == "auto" and not settings.sealed
+    exact = len(network) == 1 and (settings.projection is not None or (usual and total <= EXACT_ROWS))
+    asked = {f.name: getattr(settings, f.name) for f in fields(Settings)}
+    options = Options(**asked | {"n_landmarks": 0, "exact": exact})
+    if not exact:
+        check_rows_stay(settings)
+        options = _settle_landmarks(options, settings, total)
+    elif settings.projection is not None and settings.projection.expansion == "landmarks":
+        raise ValueError(
+            "Projection(expansion='landmarks') on a network of one node: there are no landmarks to expand in; use expansion='node'"
+        )
+    limit, why = _most_columns(options, network, sizes)
+    if k > limit:
+        remedy = (
+            ""
+            if limit >= total - 1 or exact
+            else " or raise max_landmarks"
+            if options.grow
+            else ", or give more landmarks"
+        )
+        raise ValueError(
+            f"n_components={k}, but {why} {'allows' if '=' in why else 'allow'} at most {limit}; lower n_components{remedy}"
+        )
+    return (
+        options
+        if settings.projection is None
+        else replace(options, n_columns=_columns(settings.projection, k, limit, why))
+    )
+
+
+def _columns(asked: Projection, k: int, limit: int, why: str) -> int:
+    """How many columns the projection solver has: the components, and those besides them."""
+    if asked.update == "paper":
+        return k
+    extra = min(max(4, k), limit - k) if asked.n_oversamples == "auto" else int(asked.n_oversamples)
+    if k + extra > limit:
+        raise ValueError(
+            f"n_components={k} and n_oversamples={extra} make {k + extra} columns, but {why} allow at most {limit}; lower n_oversamples"
+        )
+    return k + extra
+
+
+def _settle_landmarks(options: Options, settings: Settings, total: int) -> Options:
+    """The number of landmarks, or of the first stage."""
+    given = settings.n_landmarks
+    if options.landmarks.points is not None:
+        return replace(options, n_landmarks=len(options.landmarks.points))
+    if settings.projection is not None:
+        wanted = settings.projection.n_landmarks
+        return replace(
+            options, n_landmarks=min(LANDMARKS, max(1, total // 10)) if wanted == "auto" else min(int(wanted), total)
+        )
+    if given != "auto":
+        # the number of rows may be secret; random features do not depend on it
+        free = options.privacy is not None or options.random_features
+        return replace(options, n_landmarks=int(given) if free else min(int(given), total))
+    most = options.max_landmarks
+    if most == MAX_LANDMARKS and total <= SMALL_TABLE and options.share_rows:
+        most = 2 * total  # all rows, in addition to the means of clusters
+    first = min(max(FIRST_LANDMARKS, 4 * options.n_components), most)
+    return replace(options, n_landmarks=first, max_landmarks=most, grow=True)
+
+
+def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tuple[int, str]:
+    """The smallest number of independent functions at a node, and why."""
+    total, m, asked = int(sizes.sum()), options.n_landmarks, options.projection
+    if options.exact:
+        return total, f"the {total} samples"
+    if options.privacy is not None:  # the number of rows is secret
+        check_private_rank(options)
+        return m, f"{m} landmarks"
+    everything = (
+        total - 1 if asked is None or asked.centering is not None else total
+    )  # centred data spans one dimension less
+    if asked is None:
+        most = options.max_landmarks if options.grow else m
+        limit, why = most, f"max_landmarks={most}" if options.grow else f"{most} landmarks"
+    else:
+        lost = int(asked.centering == "local" and m == 0)  # a centred node of n samples spans n - 1 dimensions
+        ends = network.directed_edges
+        around = np.bincount(ends[:, 0], weights=sizes[ends[:, 1]] - lost, minlength=len(sizes)).astype(np.int64)
+        room = sizes - lost + around
+        poorest = int(np.argmin(room))
+        limit = m + int(room[poorest])
+        why = f"the {room[poorest]} dimensions of the neighborhood of node {network.names[poorest]}"
+        why += f" and the {m} landmarks" if m else ""
+    return (limit, why) if limit <= everything else (everything, f"{total} samples in all")
+
+
+# ---------------------------------------------------------------------- what cannot be had together
+def check_rows_stay(settings: Settings) -> None:
+    """Refuse settings by which rows would leave their nodes, if rows may not."""
+    if settings.projection is not None and not settings.share_rows:
+        raise ValueError(
+            "solver=Projection(...) with share_rows=False: its nodes exchange rows; use solver='auto', or share_rows=True if rows may leave "
+            "their nodes"
+        )
+
+
+def check_private_rank(settings: Settings) -> None:
+    """Refuse more components than a private fit keeps coordinates."""
+    privacy, k = settings.privacy, settings.n_components
+    if privacy is not None and not settings.random_features and k > privacy.rank:
+        raise ValueError(
+            f"n_components={k}, but privacy keeps rank={privacy.rank} coordinates; lower n_components, or give Privacy(..., rank={k})"
+        )
+
+
+def check_resume(settings: Settings) -> None:
+    """Refuse settings with which a run cannot start from the landmarks of an earlier one."""
+    if settings.resume is None:
+        return
+    taken = {
+        "solver=Projection(...)": settings.projection is not None,
+        f"landmarks={settings.landmarks.kind!r}": settings.landmarks.kind in ("points", RANDOM_FEATURES),
+        f"landmarks={settings.n_landmarks}": settings.n_landmarks != "auto",
+        "privacy": settings.privacy is not None,
+    }
+    for what, given in taken.items():
+        if given:
+            raise ValueError(
+                f"resume={settings.resume!r} with {what}: a resumed run begins with the landmarks of the earlier run and adds as many "
+                "as tol asks for; leave one of both out"
+            )

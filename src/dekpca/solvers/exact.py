@@ -1,0 +1,63 @@
+"""One node with few rows: central kernel PCA."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from ..accuracy import Accuracy
+from ..answer import Answer, Terms
+from ..arrays import CUTOFF, NEGATIVE, double_centered, on_host
+from ..landmarks import check_finite
+from ..messages import Script
+from ..rounds import Transcript, run_rounds
+from ..signs import reference, signed
+from ..site import Site
+from .sums import SumsOptions, rows_of
+from .sums.columns import prepared
+
+
+def solve(site: Site, options: SumsOptions) -> Script:
+    """The leading eigenvectors of the kernel matrix, centred if asked; returns the `Answer`. Negative eigenvalues are left out."""
+    transcript = Transcript()
+    rounds = prepared(
+        rows_of(site, options),
+        options.kernel,
+        options.impute,
+        options.standardize,
+        options.gamma_by_variance,
+        sealed=False,
+    )
+    first = yield from run_rounds(site, rounds, transcript)
+    kernel, X, k = first.kernel, first.rows.X, options.n_components
+    raw = on_host(kernel.gram(X, X))
+    check_finite(raw, f"node {site.names[0]}", kernel)
+    values, basis = np.linalg.eigh(double_centered(raw) if options.centered else raw)
+    rounding = 10 * len(raw) * np.finfo(str(X.dtype).rsplit(".", maxsplit=1)[-1]).eps * float(raw.diagonal().max())
+    if values[0] < -(NEGATIVE * values[-1] + rounding):
+        lowest, *_, top = np.linalg.eigvalsh(raw)
+        if lowest < -(NEGATIVE * top + rounding):
+            warnings.warn(
+                f"kernel {kernel.label} is not positive semi-definite: smallest eigenvalue {lowest:.3g} of a Gram matrix whose largest is "
+                f"{top:.3g}; negative eigenvalues are left out",
+                UserWarning,
+                stacklevel=2,
+            )
+    trace = float(np.maximum(values, 0.0).sum())
+    values, basis = values[::-1][:k], basis[:, ::-1][:, :k]
+    basis = signed(basis, on_host(reference(kernel, X.shape[1])(X)) @ basis)
+    real = values > max(CUTOFF * values[0], rounding)
+    coefficients = np.where(real, basis / np.sqrt(np.where(real, values, 1.0)), 0.0)
+    owner = f"samples of node {site.names[0]}"
+    own = Terms(
+        site.array(np.zeros((0, k))),
+        (X,),
+        (site.array(coefficients),),
+        (owner,),
+        centre=X if options.centered else None,
+    )
+    return Answer(
+        site=site, kernel=kernel, terms={int(site.nodes[0]): {"node": own}}, eigenvalues=site.array(np.maximum(values, 0.0)), trace=trace,
+        columns=first.columns, fill=first.fill, accuracy=Accuracy.exact(k), transcript=transcript,
+    )  # fmt: skip

@@ -1,0 +1,167 @@
+"""The solver for random features: block power iterations, each of them a round of sums.
+
+The covariance C of the features, m x m, is too large for a network sum; the nodes sum C V, m x (k + p), instead. No points are shared, not even
+landmarks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+from scipy.special import ndtri
+
+from ..arrays import CUTOFF, eps, flip_signs, like, on_host, transposed
+from ..chunks import summed
+from ..kernels import Kernel, uniform
+from ..landmarks import RandomFeatures, shared_seed
+from ..rounds import Arrays, Round, Shapes, Solver
+from ..signs import LONGEST, reference, signed
+from .sums import SumsOptions
+from .sums.columns import Prepared, prepared
+from .sums.rows import Rows
+
+Array = Any
+
+MAX_ITER = 100
+
+
+@dataclass(frozen=True, eq=False)
+class FeaturesFound:
+    """The result, the same at every node."""
+
+    first: Prepared
+    features: RandomFeatures
+    mean: np.ndarray  # (m,) of the features
+    directions: np.ndarray  # (m, k)
+    eigenvalues: np.ndarray  # (k,)
+    trace: float
+    residuals: np.ndarray  # by iteration
+    converged: bool
+
+
+def draw_features(X: Array, kernel: Kernel, count: int, seed: int) -> RandomFeatures:
+    """The same `count` features at every node."""
+    return RandomFeatures(like(X, kernel.frequencies(X.shape[1], count // 2, shared_seed(seed, "features"))))
+
+
+def solve(rows: Rows, options: SumsOptions) -> Solver:
+    """The leading eigenvectors of the covariance of the features of all rows; returns `FeaturesFound`."""
+    first = yield from prepared(
+        rows, options.kernel, options.impute, options.standardize, options.gamma_by_variance, options.sealed
+    )
+    k, m = options.n_components, options.first + options.first % 2  # cosine and sine
+    features = draw_features(first.rows.X, first.kernel, m, options.seed)
+    psi = features.coordinates(first.kernel, first.rows.X)
+    fixed = reference(first.kernel, first.rows.columns)(first.rows.X)
+    about = yield FirstMoments(psi, fixed, rows.total)
+    mean = about["mean"]
+    q = min(m, k + max(4, k))
+    basis = ndtri(uniform((m, q), shared_seed(options.seed, "power")))
+    residuals: list[float] = []
+    while True:
+        step = Power(psi, mean, basis, k, options.tol, len(residuals), rows.total)
+        told = yield step
+        basis, values = told["basis"], told["values"]
+        residuals.append(float(told["residual"][0]))
+        converged = step.converged(residuals[-1])
+        if converged or step.last:
+            break
+    trace = float(about["trace"][0])
+    real = values > max(step.negligible * values[0], 100 * eps(psi) * rows.total)
+    directions, values = (
+        signed(np.where(real, basis, 0.0), about["along"] @ basis)[:, :k],
+        np.where(real, values, 0.0)[:k],
+    )
+    return FeaturesFound(first, features, mean, directions, values, trace, np.array(residuals), converged)
+
+
+@dataclass(frozen=True, eq=False)
+class FirstMoments(Round):
+    """The mean of the features, the trace of their covariance, and their sums with the reference for signs."""
+
+    psi: Array
+    fixed: Array  # (n,) the reference for signs
+    total: int
+    kind = "mean"
+
+    def term(self) -> Arrays:
+        def part(rows: slice) -> tuple[Array, ...]:
+            xp, some, fixed = aac.array_namespace(self.psi), self.psi[rows, :], self.fixed[rows]
+            return xp.sum(some, axis=0), xp.sum(some * some), fixed @ some, xp.sum(fixed)
+
+        first, squares, along, level = (on_host(x) for x in summed(part, self.psi.shape[0], self.psi))
+        return {"first": first, "squares": squares.reshape(1), "along": np.append(along, level)}
+
+    def bounds(self) -> dict[str, Any]:
+        return {"first": 2.0 * self.total, "squares": 2.0 * self.total, "along": LONGEST * self.total}  # k(x, x) = 1
+
+    def told(self) -> Shapes:
+        return {"mean": (self.psi.shape[1],), "trace": (1,), "along": (self.psi.shape[1],)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        mean = total["first"] / self.total
+        along = total["along"][:-1] - total["along"][-1] * mean
+        return {"mean": mean, "trace": total["squares"] - self.total * float(mean @ mean), "along": along}
+
+
+@dataclass(frozen=True, eq=False)
+class Power(Round):
+    """The covariance times a basis (m, q), orthonormal except for the first one. The root tells Ritz values, the worst relative residual of the first
+    k, and the basis of the next round or, at the end, the Ritz vectors."""
+
+    psi: Array
+    mean: np.ndarray
+    basis: np.ndarray
+    n_components: int
+    tol: float
+    iteration: int  # from 0
+    total: int
+    kind = "power"
+
+    @property
+    def last(self) -> bool:
+        return self.iteration + 1 == MAX_ITER
+
+    def converged(self, residual: float) -> bool:
+        return residual**2 <= self.tol
+
+    @property
+    def negligible(self) -> float:
+        """Relative to the first: smaller eigenvalues are rounding."""
+        return max(CUTOFF, 100 * eps(self.psi))
+
+    def term(self) -> Arrays:
+        basis, mean = like(self.psi, self.basis), like(self.psi, self.mean)
+
+        def part(rows: slice) -> tuple[Array]:
+            some = self.psi[rows, :] - mean
+            return (transposed(some) @ (some @ basis),)
+
+        return {"image": on_host(summed(part, self.psi.shape[0], self.psi)[0])}
+
+    def bounds(self) -> dict[str, Any]:
+        return {
+            "image": 9.0 * len(self.mean) ** 0.5 * 4 * self.total
+        }  # columns have unit norm; entries of the random start are below 9
+
+    def told(self) -> Shapes:
+        m, q = self.basis.shape
+        return {"residual": (1,), "values": (q,), "basis": (m, q)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        basis, image, k = self.basis, total["image"], self.n_components
+        if not self.iteration:  # orthonormalized at the root only
+            basis, triangle = np.linalg.qr(basis)
+            image = np.linalg.solve(triangle.T, image.T).T
+        inner = basis.T @ image
+        values, turn = np.linalg.eigh(0.5 * (inner + inner.T))
+        values, turn = np.maximum(values[::-1], 0.0), turn[:, ::-1]
+        vectors = flip_signs(basis @ turn)
+        missed = np.linalg.norm(image @ (basis.T @ vectors) - vectors * values, axis=0)[:k]
+        size = np.maximum(values[:k], max(self.negligible * values[0], float(np.finfo(np.float64).tiny)))
+        residual = float((missed / size).max())
+        end = self.last or self.converged(residual)
+        return {"residual": np.array([residual]), "values": values, "basis": vectors if end else np.linalg.qr(image)[0]}

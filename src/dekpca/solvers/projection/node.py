@@ -1,0 +1,325 @@
+"""A node of the projection solver: what it can represent, and its steps of an iteration.
+
+A function at node j is a pair w = (s, a): s (m, k) are its landmark coordinates, a (n_j, k) its coefficients over the
+node's samples, for the rest of the kernel, rest(x, y) = k(x, y) - psi(x)'psi(y). Without landmarks (the paper) m is 0,
+a is the paper's alpha, and rest is the kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...arrays import CUTOFF, NEGATIVE, double_centered, flip_signs
+from ...kernels import Kernel, row_tiles
+from ...landmarks import Landmarks, check_finite
+from . import Projection
+
+TILE = 1024  # rows of a matrix that is not stored
+NEGLIGIBLE = {
+    np.dtype(np.float64): 1e-12,
+    np.dtype(np.float32): 1e-6,
+}  # functions have unit norm: below it they are zero
+
+
+class Neighborhood:
+    """The samples of a node and of its neighbors, as all of them know them (with exchange noise, if any), and the kernel between them."""
+
+    def __init__(
+        self, around: list[int], samples: list[np.ndarray], kernel: Kernel, marks: Landmarks | None, local_means: bool, stored: bool
+    ):  # fmt: skip
+        self.around, self.samples, self.kernel, self.local_means = around, samples, kernel, local_means
+        self.sizes = np.array([len(own) for own in samples])
+        self.starts = np.cumsum(self.sizes) - self.sizes
+        self.X = np.concatenate(samples)
+        self.psi = self.X[:, :0] if marks is None else marks.coordinates(kernel, self.X)
+        self.removed: list[tuple[np.ndarray, np.ndarray]] = []  # by deflation: directions (N, 1), and their values
+        self.rest = None
+        self.far = kernel.far(kernel.squares(self.X))
+        if stored:
+            rest = np.concatenate([self._rest(rows) for rows in self._tiles()]) if self.far else self._rest(slice(None))
+            if local_means:
+                rest = self._centered(self._centered(rest).T)
+            self.rest = rest
+
+    def split(self, x: np.ndarray) -> list[np.ndarray]:
+        """Rows for all samples (N, ...), as an array for each node around."""
+        return np.split(x, self.starts[1:])
+
+    def values(self, z: np.ndarray) -> np.ndarray:
+        """The values (N, k), in the rest of the kernel, of the functions with coefficients z (N, k)."""
+        for u, v in reversed(self.removed):
+            z = self._without(z, u, v)
+        if self.rest is not None:
+            found = self.rest @ z
+        else:
+            z = self._centered(z) if self.local_means else z
+            found = np.concatenate([self._rest(rows) @ z for rows in self._tiles()])
+            found = self._centered(found) if self.local_means else found
+        for u, v in self.removed:
+            found = self._without(found, v, u)
+        return found
+
+    def own_rest(self) -> np.ndarray:
+        """rest between the node's own samples, before any deflation."""
+        n = int(self.sizes[0])
+        if self.rest is not None:
+            return self.rest[:n, :n].copy()
+        rest = self.kernel.gram(self.samples[0], self.samples[0]) - self.psi[:n] @ self.psi[:n].T
+        return double_centered(rest) if self.local_means else rest
+
+    def _tiles(self) -> list[slice]:
+        """Slices of at most TILE samples, each of one node."""
+        own = zip(self.starts.tolist(), self.sizes.tolist(), strict=True)
+        return [slice(start + t.start, start + t.stop) for start, size in own for t in row_tiles(size, TILE)]
+
+    def _rest(self, rows: slice) -> np.ndarray:
+        """rest between some samples and all. Far from the origin distances keep their digits only between samples of two nodes at a time."""
+        others = self.samples if self.far else [self.X]
+        grams = [self.kernel.gram(self.X[rows], other) for other in others]
+        gram = grams[0] if len(grams) == 1 else np.concatenate(grams, axis=1)
+        return gram - self.psi[rows] @ self.psi.T
+
+    def _without(self, x: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """x - u_l (v_l'x_l) for each node l around."""
+        along = np.add.reduceat(v * x, self.starts, axis=0)
+        return x - u * np.repeat(along, self.sizes, axis=0)
+
+    def _centered(self, x: np.ndarray) -> np.ndarray:
+        """x minus its mean over the samples of each node around."""
+        ones = np.ones((len(self.X), 1), dtype=x.dtype)
+        return self._without(x, ones, ones / np.repeat(self.sizes, self.sizes)[:, None].astype(x.dtype))
+
+
+@dataclass(eq=False)
+class Node:
+    """One node: its space, and its iterate.
+
+    With exchange noise its neighbors know other samples than its own, whose values count. Then functions are over the noisy samples, and
+    `reach` (n, n) is the rest between its own samples (rows) and the noisy ones.
+    """
+
+    number: int
+    name: str
+    X: np.ndarray  # its own samples
+    psi: np.ndarray  # (n, m) their landmark coordinates, centred
+    near: Neighborhood
+    scale: float  # the largest k(x, x): what rounding is relative to
+    reach: np.ndarray | None = None
+    clean_rest: np.ndarray | None = None  # between its own samples, without noise; None: there is no noise
+
+    def __post_init__(self) -> None:
+        self.whole_reach = self.reach
+        self.restore()
+        check_finite(self.rest, f"node {self.name}", self.near.kernel)
+        self.trace = float(np.trace(self.gram))  # of K_j, without noise
+        if self.clean_rest is not None:
+            self.trace = float(np.trace(self.clean_rest) + (self.psi**2).sum())
+
+    def restore(self) -> None:
+        """The space before any deflation."""
+        self.near.removed.clear()
+        self.rest, self.reach = self.near.own_rest(), self.whole_reach
+        self._factor()
+
+    # ------------------------------------------------------------------ the space of the node
+    def _factor(self) -> None:
+        values, basis = np.linalg.eigh(self.rest)
+        keep = values > max(CUTOFF * values[-1], self.rounding)
+        self.inverse = (basis[:, keep] / values[keep]) @ basis[:, keep].T  # of rest
+        self.response_of: tuple[float, np.ndarray] | None = None
+        seen = self.rest if self.reach is None else self.reach @ self.inverse @ self.reach.T
+        self.gram = self.psi @ self.psi.T + seen  # K_j
+        self.eigenvalues, self.basis = np.linalg.eigh(self.gram)
+
+    @property
+    def around(self) -> list[int]:
+        return self.near.around
+
+    @property
+    def n(self) -> int:
+        return len(self.X)
+
+    @property
+    def m(self) -> int:
+        return self.psi.shape[1]
+
+    @property
+    def rounding(self) -> float:
+        """An eigenvalue below it is rounding, even if the centred matrix is tiny."""
+        return 10.0 * self.n * float(np.finfo(self.X.dtype).eps) * self.scale
+
+    @property
+    def own_reach(self) -> np.ndarray:
+        return self.rest if self.reach is None else self.reach
+
+    def at_samples(self, w: np.ndarray) -> np.ndarray:
+        """The values of functions on the node's own samples."""
+        return self.psi @ w[: self.m] + self.own_reach @ w[self.m :]
+
+    def spread(self, h: np.ndarray) -> np.ndarray:
+        """The function sum_i h_i phi(x_i) over the own samples, projected on the node's span."""
+        own = h if self.reach is None else self.inverse @ (self.reach.T @ h)
+        return np.concatenate([self.psi.T @ h, own])
+
+    def products(self, w: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """(k, k): the inner products of functions."""
+        m = self.m
+        return w[:m].T @ x[:m] + w[m:].T @ (self.rest @ x[m:])
+
+    def response(self, r: float) -> np.ndarray:
+        """(r - 2 K_j)^-1, not finite if that does not exist, which the next check detects."""
+        if self.response_of is None or self.response_of[0] != r:
+            matrix = (self.basis / (r - 2.0 * self.eigenvalues)) @ self.basis.T
+            self.response_of = r, matrix.astype(self.X.dtype, copy=False)
+        return self.response_of[1]
+
+    def check_kernel(self) -> None:
+        """Refuse a kernel that is not positive semi-definite on the node's samples."""
+        kernel, lowest, top = self.near.kernel, float(self.eigenvalues[0]), float(self.eigenvalues[-1])
+        if lowest >= -(NEGATIVE * top + self.rounding):
+            return
+        # K_j is computed by subtraction: the kernel matrix itself decides
+        values = np.linalg.eigvalsh(kernel.gram(self.X, self.X))
+        if values[0] < -(NEGATIVE * values[-1] + self.rounding):
+            raise ValueError(
+                f"node {self.name}: kernel {kernel.label} is not positive semi-definite: smallest eigenvalue {values[0]:.3g} of a Gram matrix "
+                f"whose largest is {values[-1]:.3g}; allowed, beyond rounding, is {-NEGATIVE:g} times the largest; change the kernel or its "
+                "parameters, or fit on one node (network=1), which leaves negative eigenvalues out"
+            )
+
+    # ------------------------------------------------------------------ where to begin
+    def begin(self, w: np.ndarray, warm: bool) -> None:
+        """The first iterate, from w. Multipliers and z are zero or, if `warm`, as at a stationary point, so that the first steps keep a good start.
+
+        At a stationary point the multipliers of a node sum to twice the image of its values.
+        """
+        k, zero = w.shape[1], np.zeros_like(w)
+        self.w, self.before, self.w_values = w, w, self.at_samples(w)
+        self.z_shared = w[: self.m] if warm else zero[: self.m]
+        self.z = np.zeros((len(self.near.X), k), dtype=w.dtype)
+        pull = self.spread(self.w_values * (2.0 / len(self.around))) if warm else zero
+        self.dual = dict.fromkeys(self.around, pull)
+        self.seen = dict.fromkeys(self.around, w if warm else zero)  # P_j z_q, of each node q around
+        self.at_check = self.w, self.z_shared, self.z
+
+    def local_start(self, k: int) -> np.ndarray:
+        """The node's own solution: unit functions along the leading eigenvectors of K_j, and zeros where it has no more."""
+        found = min(k, self.n)
+        values, basis = self.eigenvalues[::-1][:found], flip_signs(self.basis[:, ::-1][:, :found])
+        w = self.spread(basis * np.sqrt(self._inverse_eigenvalues[::-1][:found]).astype(basis.dtype))
+        return np.pad(w, ((0, 0), (0, k - len(values))))
+
+    def random_start(self, noise: np.ndarray) -> np.ndarray:
+        """Random functions of about unit norm, from standard normal numbers (n, k)."""
+        whitened = self.basis @ (np.sqrt(self._inverse_eigenvalues)[:, None] * (self.basis.T @ noise))
+        return self.spread((whitened / np.sqrt(self.n)).astype(self.X.dtype))
+
+    @property
+    def _inverse_eigenvalues(self) -> np.ndarray:
+        keep = self.eigenvalues > max(CUTOFF * self.eigenvalues[-1], self.rounding)
+        return np.where(keep, 1.0 / np.where(keep, self.eigenvalues, 1.0), 0.0)
+
+    # ------------------------------------------------------------------ an iteration
+    def share(self, q: int, rho: float, anchored: bool) -> np.ndarray:
+        """How this node wants z_q to move (the proximal update) or to be (the paper's), (m + n, k)."""
+        target = self.w - self.seen[q] if anchored else self.w
+        return self.dual[q] + rho * target
+
+    def z_step(self, shares: dict[int, np.ndarray], rho: dict[int, float], anchored: bool) -> dict[int, np.ndarray]:
+        """z from the shares of the nodes around; `rho[l]` is the penalty of node l on this node's z. Returns the views: for each node around the
+        landmark coordinates of z and its values on that node's samples."""
+        total, m = sum(rho.values()), self.m
+        shared = np.sum([shares[l][:m] for l in self.around], axis=0) / total
+        near = np.concatenate([shares[l][m:] for l in self.around]) / total
+        if anchored:
+            shared, near = self.z_shared + shared, self.z + near
+        values = self.near.values(near)
+        squares = shared.T @ shared + near.T @ values
+        # the next check detects divergence; until then eigensolvers must not fail
+        squares = np.where(sane(squares), squares, 0.0)
+        sizes, basis = np.linalg.eigh(0.5 * (squares + squares.T))
+        shrink = (basis / np.sqrt(np.maximum(sizes, 1.0))) @ basis.T  # singular values of z are clipped at 1
+        self.z_shared, self.z = shared @ shrink, near @ shrink
+        views = self.near.split(values @ shrink)
+        return {l: np.concatenate([self.z_shared, own]) for l, own in zip(self.around, views, strict=True)}
+
+    def w_step(
+        self, views: dict[int, np.ndarray], rho: dict[int, float], leading: np.ndarray, asked: Projection
+    ) -> dict[str, float]:
+        """P_j z_q from the views of the nodes around; then w, exactly, and the multipliers. `rho[q]` is this node's penalty on z_q. Returns the
+        progress of the leading components, which are the columns times `leading`."""
+        m, r = self.m, sum(rho.values())
+        for q, view in views.items():
+            self.seen[q] = np.concatenate([view[:m], self.inverse @ view[m:]])
+        if asked.update == "paper":  # signs as this node's own z has them, as in the authors' scripts
+            own = self.seen[self.number]
+            for q in self.around[1:]:
+                if float(self.products(self.seen[q], own).sum()) < 0:
+                    self.seen[q] = -self.seen[q]
+        target = sum(rho[q] * self.seen[q] - self.dual[q] for q in self.around)
+        half = self.response(r) @ self.at_samples(target)  # (r - 2 K) h = 2 values(target), so that values(w) = h / 2
+        self.before, self.w, self.w_values = self.w, (target + self.spread(2.0 * half)) / r, half
+        for q in self.around:
+            self.dual[q] = self.dual[q] + rho[q] * (self.w - self.seen[q])
+        return self.progress(leading, rho if asked.diagnostics else None)
+
+    def progress(self, leading: np.ndarray, rho: dict[int, float] | None) -> dict[str, float]:
+        """How far the node is from its neighbors and from where it was, for the leading components (columns times `leading`).
+
+        "residual" is |w_j - P_j z_q| / |w_j|, root mean square over the neighborhood, of the worst component; "change" is the same since the last
+        iteration, "since_check" since the last check. "lagrangian", the node's part of the augmented Lagrangian, only if `rho` is given.
+        """
+        others = [0.0, self.before, self.at_check[0], *(self.seen[q] for q in self.around)]
+        squares = self._squares(np.stack([(self.w - x) @ leading for x in others]))
+        length = np.maximum(np.sqrt(squares[0]), NEGLIGIBLE[self.w.dtype])
+        found = {
+            "residual": float((np.sqrt(squares[3:].mean(axis=0)) / length).max()),
+            "change": float((np.sqrt(squares[1]) / length).max()),
+            "since_check": float((np.sqrt(squares[2]) / length).max()),
+            "objective": float(((self.w_values @ leading) ** 2).sum()),
+        }
+        if rho is not None:
+            pull = 0.0
+            for q in self.around:
+                gap = self.w - self.seen[q]
+                pull += float(np.trace(self.products(self.dual[q] + 0.5 * rho[q] * gap, gap)))
+            found["lagrangian"] = pull - float((self.w_values**2).sum())
+        return found
+
+    def _squares(self, w: np.ndarray) -> np.ndarray:
+        """(sets, k): the squared norms of sets of functions (sets, m + n, k)."""
+        s, a = w[:, : self.m], w[:, self.m :]
+        return np.maximum((s**2).sum(axis=1) + (a * (self.rest @ a)).sum(axis=1), 0.0)
+
+    # ------------------------------------------------------------------ deflation: the paper's way to more components
+    def direction(self) -> np.ndarray:
+        """(n, 2): this node's last component as a unit function over its samples, and its values on them."""
+        size = float(self.products(self.w, self.w)[0, 0])
+        unit = self.w / np.sqrt(size) if size > 0 else np.zeros_like(self.w)
+        return np.concatenate([unit, self.rest @ unit], axis=1)
+
+    def deflate(self, directions: dict[int, np.ndarray]) -> None:
+        """Every node around has removed its direction from its samples: phi(x) <- phi(x) - <phi(x), v> v."""
+        together = np.concatenate([directions[l] for l in self.around])
+        u, v = directions[self.number][:, :1], directions[self.number][:, 1:]
+        if self.reach is not None:
+            self.reach = self.reach - (self.reach @ u) @ v.T
+        half = self.rest - v @ (u.T @ self.rest)
+        self.rest = half - (half @ u) @ v.T
+        self.near.removed.append((together[:, :1], together[:, 1:]))
+        self._factor()
+
+    def undeflated(self, w: np.ndarray, z: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients over the original samples, of functions found after `count` deflations; the last one is undone first."""
+        for u, v in reversed(self.near.removed[:count]):
+            z = self.near._without(z, u, v)
+            w = w - u[: self.n] @ (v[: self.n].T @ w)
+        return w, z
+
+
+def sane(x: Any) -> Any:
+    """Elementwise: whether the square of a number is finite. A diverging iteration soon has others."""
+    return np.abs(x) < float(np.finfo(x.dtype).max) ** 0.5

@@ -1,0 +1,68 @@
+"""The penalties rho: of each node from its own spectrum, or of all nodes from the number of the iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ...network import listing
+
+BY_SPECTRUM = ("auto", "paper-bound")
+
+
+def of_spectrum(rho: str, eigenvalues: np.ndarray, d: int) -> float:
+    """The penalty of a node with these eigenvalues of K_j and d nodes in its neighborhood, itself among them.
+
+    "auto" is the smallest penalty for which the Lagrangian falls; "paper-bound" is the paper's Assumption 2.
+    """
+    top = float(eigenvalues.max())
+    if rho == "auto":
+        return top * (1 + np.sqrt(1 + 8 * d)) / d
+    cubes = max(float((eigenvalues**3).sum()), top**3)
+    return (top**2 + np.sqrt(top**4 + 8 * d * top * cubes)) / (d * top)
+
+
+def of_iteration(rho: Any, t: int, own: bool) -> float:
+    """The penalty in iteration t on the node's own constraint, or on a neighbor's."""
+    if callable(rho):
+        return float(rho(t, own))
+    return next(step[1 if own else 2] for step in reversed(rho) if t >= step[0])
+
+
+def checked(rho: Any, max_iter: int) -> str | tuple[tuple[int, float, float], ...] | Callable[[int, bool], float]:
+    """`rho` as a word, as steps (from iteration, penalty of the node itself, of its neighbors), or as a function; every penalty is above 0."""
+    if isinstance(rho, str):
+        if rho not in BY_SPECTRUM:
+            raise ValueError(f"rho={rho!r}: known are 'auto', 'paper-bound', a positive number, and a schedule")
+        return rho
+    if callable(rho):
+        for t in range(max_iter + 1):
+            for own in (True, False):
+                _check(rho, rho(t, own), t)
+        return rho
+    if not isinstance(rho, (Sequence, np.ndarray)):
+        _check(rho, rho, 0)
+        return ((0, float(rho), float(rho)),)
+    steps = [step for step in rho if isinstance(step, (Sequence, np.ndarray)) and len(step) == 3]
+    if not len(rho) or len(steps) < len(rho):
+        raise ValueError(
+            f"rho={rho!r}: a schedule is a list of (from iteration, penalty of the node itself, penalty of its neighbors)"
+        )
+    starts = [step[0] for step in steps]
+    if starts[0] != 0 or any(not a < b for a, b in pairwise(starts)):
+        raise ValueError(
+            f"rho={rho!r}: a schedule starts at iteration 0 and its iterations rise; they are {listing(starts)}"
+        )
+    for start, own, others in steps:
+        _check(rho, own, start)
+        _check(rho, others, start)
+    return tuple((int(np.ceil(start)), float(own), float(others)) for start, own, others in steps)
+
+
+def _check(rho: Any, value: Any, iteration: int) -> None:
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not np.isfinite(value) or value <= 0:
+        raise ValueError(f"rho={rho!r}: {value!r} in iteration {iteration}; penalties must be numbers above 0")

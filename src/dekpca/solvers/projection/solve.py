@@ -1,0 +1,357 @@
+"""The paper's algorithm, and a variant of it that converges. Read `solve`, then `iterate`.
+
+Every node j looks for w_j, the projection of the components on the span of its own samples. Every node q also keeps z_q, an estimate of the
+components themselves in the span of its neighborhood's samples. ADMM maximizes the sum of |values of w_j on X_j|^2 under the constraints
+w_j = P_j z_q, for the node itself and each neighbor q, where P_j projects on the span of j; dual_jq is the multiplier of that constraint.
+
+    the paper's Alg. 1                                        here (node.py has the formulas)
+    initialize alpha_j, exchange data with the neighbors      `meet`, `start`
+    send to each neighbor what its z needs                    `share`, an Exchange
+    update z_j, and clip its norm at 1                        `Node.z_step`
+    send to each neighbor the values of z_j on its samples    "view", an Exchange
+    update alpha_j and the multipliers                        `Node.w_step`
+    until converged; deflate for the next component           `check`; `next_component`
+
+What `update="proximal"` and landmarks change, and why, is in docs/algorithm.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...answer import Answer, Terms
+from ...arrays import double_centered, flip_signs, on_host, to_numpy
+from ...chunks import each
+from ...landmarks import Landmarks, node_random
+from ...messages import Exchange, Iteration, Script
+from ...rounds import Arrays, Round, Shapes, Solver, Transcript, run_rounds
+from ...site import Site
+from ..sums import Marks, choose_landmarks, rows_of
+from ..sums.columns import Prepared, prepared
+from ..sums.moments import Moments, Principal, Seen
+from ..sums.rows import Rows
+from . import Noise, Projection, ProjectionOptions
+from .node import Neighborhood, Node, sane
+from .penalties import BY_SPECTRUM, of_iteration, of_spectrum
+from .separation import better_of, separated
+
+CHECK_EVERY = 5  # iterations between two checks of the stop rule: a check goes up and down the tree
+VERDICTS = ("", "converged", "interrupted", "diverged")  # of a check; a run that ends with "" reached max_iter
+GO_ON, CONVERGED, INTERRUPTED, DIVERGED = range(4)
+
+Link = dict[int, float]  # a penalty for each node around
+
+
+@dataclass(eq=False)
+class Run:
+    """The nodes of this site, and what was recorded of their iterations."""
+
+    site: Site
+    options: ProjectionOptions
+    nodes: list[Node]
+    heard_rho: dict[int, Link]  # by node: the penalties of the nodes around on its z; empty with a schedule
+    history: list[list[dict[str, float]]] = field(default_factory=list)  # by iteration and node
+    runs: list[tuple[str, int]] = field(default_factory=list)  # verdict and iterations, of each component or of all
+
+    @property
+    def asked(self) -> Projection:
+        return self.options.asked
+
+    def on_w(self, node: Node, t: int) -> Link:
+        """The penalties of a node on the z of the nodes around."""
+        if node.number in self.heard_rho:
+            return dict.fromkeys(node.around, self.heard_rho[node.number][node.number])
+        return {q: of_iteration(self.asked.rho, t, own=q == node.number) for q in node.around}
+
+    def on_z(self, node: Node, t: int) -> Link:
+        """The penalties of the nodes around on a node's z."""
+        return self.heard_rho.get(node.number) or self.on_w(node, t)
+
+    def each(self, step: Callable[[Node], Any]) -> dict[int, Any]:
+        """A step of every node, by its number."""
+        return {node.number: step(node) for node in self.nodes}
+
+    def exchange(
+        self, kind: str, messages: dict[int, dict[int, np.ndarray]], rows: str, shared: int, width: int
+    ) -> Script:
+        """Send `messages[j][q]` from node j to the node q around it; returns by node what came from each node around. A message has `shared` rows
+        and then one for each sample of its sender or of its receiver (`rows`)."""
+        sizes, sent, expected = self.site.sizes, {}, {}
+        for node in self.nodes:
+            for q in node.around[1:]:
+                sent[node.number, q] = messages[node.number][q]
+                expected[q, node.number] = (shared + int(sizes[q if rows == "sender" else node.number]), width)
+        arrived = yield Exchange(kind, sent, expected, self.nodes[0].X.dtype)
+        return {
+            node.number: {q: messages[q][q] if q == node.number else arrived[q, node.number] for q in node.around}
+            for node in self.nodes
+        }
+
+
+def solve(site: Site, options: ProjectionOptions) -> Script:
+    """Decentralized kernel PCA by projection consensus, at the nodes of a site; returns their `Answer`."""
+    transcript = Transcript()
+    run, meeting = yield from meet(site, options, transcript)
+    asked, nodes, found = run.asked, run.nodes, []
+    one_by_one = options.n_components if asked.update == "paper" else 1
+    rotation = np.eye(1)
+    for component in range(one_by_one):
+        for node, w in zip(nodes, start(run, meeting), strict=True):
+            node.begin(w, warm=asked.init == "landmarks")
+        rotation = yield from iterate(run, None if one_by_one == 1 else component + 1)
+        found.append([(node.w, node.z_shared, node.z) for node in nodes])
+        if component + 1 < one_by_one:
+            yield from next_component(run)
+    if one_by_one > 1:
+        put_together(nodes, found)
+        rotation = np.eye(one_by_one)  # each is a component already
+    values, eigenvalues, turn, trace = yield from separated(run, rotation.astype(nodes[0].w.dtype))
+    answer = make_answer(run, meeting, eigenvalues, turn, trace, transcript)
+    if meeting.principal is not None and asked.init == "landmarks" and answer.kernel.has_sketch:
+        apart = [row["residual"] for row in run.history[-1]]
+        return (yield from better_of(run, meeting.first, meeting.principal, answer, values, turn, apart, transcript))
+    return answer
+
+
+# ---------------------------------------------------------------------- set-up: what is sent once
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """What the nodes know after they have met."""
+
+    first: Prepared
+    marks: Marks | None
+    principal: Principal | None  # principal directions of all rows in landmark coordinates, and the network's mean
+
+
+def meet(site: Site, options: ProjectionOptions, transcript: Transcript) -> Script:
+    """Agree on columns, landmarks and their mean, send the samples to the neighbors, and build the spaces; returns a `Run` and a `Meeting`."""
+    asked = options.asked
+    rows = rows_of(site, options.sums)
+    rows = rows if site.order is None else rows.at(site.order)
+    first, marks, principal = yield from run_rounds(site, agree(rows, options), transcript)
+    kernel, points = first.kernel, None
+    parts = np.split(to_numpy(first.rows.X), np.cumsum(site.own_sizes)[:-1])
+    if marks is not None:
+        points = Landmarks(to_numpy(marks.points.points), to_numpy(marks.points.root))
+    own = zip(site.nodes.tolist(), site.names, parts, strict=True)
+    sent = {j: noisy(X, name, options) for j, name, X in own}
+    around = {j: [j, *site.network.neighbors(j).tolist()] for j in sent}
+    edges = {(q, j): (int(site.sizes[q]), parts[0].shape[1]) for j in sent for q in around[j][1:]}
+    heard = yield Exchange("data", {(j, q): sent[j] for j in sent for q in around[j][1:]}, edges, parts[0].dtype)
+
+    def make(b: int) -> Node:
+        j = int(site.nodes[b])
+        samples = [sent[j], *(heard[q, j] for q in around[j][1:])]
+        near = Neighborhood(around[j], samples, kernel, points, asked.centering == "local", options.store_grams)
+        return make_node(j, site.names[b], parts[b], near, points, principal, asked)
+
+    nodes = each(make, range(len(parts)), parts[0])
+    heard_rho: dict[int, Link] = {}
+    if asked.rho in BY_SPECTRUM:
+        rho = {node.number: penalty(node, asked.rho) for node in nodes}
+        told = {(j, q): np.array([rho[j]]) for j in rho for q in around[j][1:]}
+        arrived = yield Exchange("rho", told, {(q, j): (1,) for j, q in told}, np.dtype(np.float64))
+        heard_rho = {j: {q: rho[j] if q == j else float(arrived[q, j][0]) for q in around[j]} for j in rho}
+    return Run(site, options, nodes, heard_rho), Meeting(first, marks, principal)
+
+
+def agree(rows: Rows, options: ProjectionOptions) -> Solver:
+    """The rounds of sums before the iteration: columns, landmarks, and the moments of the rows in landmark coordinates."""
+    asked, few = options.asked, options.sums
+    first = yield from prepared(rows, few.kernel, few.impute, few.standardize, few.gamma_by_variance, sealed=False)
+    if not few.first:
+        return first, None, None
+    marks = yield from choose_landmarks(first, replace(few, kernel=first.kernel))
+    seen = Seen(first.rows, marks.points, first.kernel)
+    moments = Moments(seen, asked.centering == "global", options.n_columns, 1.0)
+    return first, marks, moments.found((yield moments))
+
+
+def noisy(X: np.ndarray, name: str, options: ProjectionOptions) -> np.ndarray:
+    """The samples as the neighbors get them."""
+    noise = Noise.of(options.asked.exchange_noise)
+    if not noise:
+        return X
+    seed = options.sums.seed if options.private_seed is None else options.private_seed
+    drawn = node_random(seed, name, "noise").standard_normal(X.shape)
+    return X + (noise.level(X) * drawn).astype(X.dtype)
+
+
+def make_node(
+    number: int, name: str, X: np.ndarray, near: Neighborhood, marks: Landmarks | None, principal: Principal | None, asked: Projection
+) -> Node:  # fmt: skip
+    """The node with its own samples X, whose neighbors know near.samples[0] instead."""
+    kernel, seen = near.kernel, near.samples[0]
+    raw = X[:, :0] if marks is None else marks.coordinates(kernel, X)
+    psi = raw
+    if asked.centering == "local":
+        psi = raw - raw.mean(axis=0)
+    elif principal is not None and asked.centering == "global":
+        psi = raw - principal.mean.astype(X.dtype)
+
+    def rest(other: np.ndarray, coordinates: np.ndarray) -> np.ndarray:
+        block = kernel.gram(X, other) - raw @ coordinates.T
+        return double_centered(block) if asked.centering == "local" else block
+
+    reach = clean = None
+    if seen is not X:
+        reach, clean = rest(seen, near.psi[: len(X)]), rest(X, raw)
+    node = Node(number, name, X, psi, near, float(kernel.diagonal(X).max()), reach, clean)
+    node.check_kernel()
+    return node
+
+
+def penalty(node: Node, rho: str) -> float:
+    """A node whose K_j is zero follows its neighbors: any positive penalty works, and k(x, x) has the right scale."""
+    values = node.eigenvalues.astype(np.float64)
+    if values[-1] <= node.rounding:
+        values = np.array([node.scale if node.scale > 0 else 1.0])
+    return of_spectrum(rho, values, len(node.around))
+
+
+def start(run: Run, meeting: Meeting) -> list[np.ndarray]:
+    """The w to begin with, of each node (m + n, k)."""
+    asked, options = run.asked, run.options
+    k = 1 if asked.update == "paper" else options.n_columns
+    if asked.init == "local":
+        return [node.local_start(k) for node in run.nodes]
+    random = []
+    for node in run.nodes:
+        noise = node_random(options.sums.seed, node.name, "start").standard_normal((node.n, k))
+        random.append(node.random_start(noise))
+    if asked.init == "random":
+        return random
+    assert meeting.principal is not None
+    directions = meeting.principal.directions[:, :k]
+    found = directions.shape[1]
+    for node, w in zip(run.nodes, random, strict=True):  # columns without a direction begin at random
+        w[:, :found] = 0
+        w[: node.m, :found] = directions
+    return random
+
+
+# ---------------------------------------------------------------------- the iteration
+def iterate(run: Run, component: int | None) -> Script:
+    """Iterate until all nodes stop, for one component (the paper's update) or for all at once; returns the rotation of the last check."""
+    asked, nodes, options = run.asked, run.nodes, run.options
+    k = nodes[0].w.shape[1]
+    rotation, verdict, residual = np.eye(k), GO_ON, np.nan
+    for t in range(asked.max_iter):
+        stop = yield Iteration(t, asked.max_iter, residual, component)
+        progress = yield from one_iteration(
+            run, t, rotation[:, : min(k, options.n_components)].astype(nodes[0].w.dtype)
+        )
+        run.history.append(progress)
+        residual = max(row["residual"] for row in progress)
+        if (t + 1) % CHECK_EVERY == 0 or t + 1 == asked.max_iter:
+            verdict, rotation = yield from run_rounds(run.site, check(run, progress, bool(stop)), Transcript())
+            for node in nodes:
+                if verdict == DIVERGED:  # back to the last good iterate
+                    node.w, node.z_shared, node.z = node.at_check
+                node.at_check = node.w, node.z_shared, node.z
+            if verdict:
+                break
+    run.runs.append((VERDICTS[verdict] or "max_iter", t + 1))
+    return rotation
+
+
+def one_iteration(run: Run, t: int, leading: np.ndarray) -> Script:
+    """The steps of all nodes; returns the progress of each, for the columns times `leading`."""
+    asked, k, m = run.asked, run.nodes[0].w.shape[1], run.nodes[0].m
+    anchored = asked.update == "proximal"
+    shares = run.each(lambda node: {q: node.share(q, rho, anchored) for q, rho in run.on_w(node, t).items()})
+    shares = yield from run.exchange("share", shares, "sender", m, k)
+    views = run.each(lambda node: node.z_step(shares[node.number], run.on_z(node, t), anchored))
+    views = yield from run.exchange("view", views, "receiver", m, k)
+    progress = run.each(lambda node: node.w_step(views[node.number], run.on_w(node, t), leading, asked))
+    return list(progress.values())
+
+
+def check(run: Run, progress: Sequence[dict[str, float]], stop: bool) -> Solver:
+    """One network sum decides for all nodes whether to stop, and how to turn the columns into components; returns verdict and rotation."""
+    tol = run.asked.tol
+    # Squares are compared: functions with a relative difference e have correlation 1 - e^2 / 2. NaN is not finished.
+    busy = sum(not (row["residual"] ** 2 <= tol and row["since_check"] ** 2 <= tol) for row in progress)
+    moments = sum(node.w_values.T @ node.w_values for node in run.nodes)
+    told = yield Check(float(busy), float(stop), on_host(moments), np.dtype(run.nodes[0].w.dtype))
+    return int(told["verdict"][0]), told["rotation"]
+
+
+@dataclass(frozen=True, eq=False)
+class Check(Round):
+    """How many nodes are not finished, whether somebody asked to stop, and g'g, where g are the values of w_j on X_j."""
+
+    busy: float
+    stop: float
+    moments: np.ndarray
+    dtype: np.dtype
+    kind = "check"
+
+    def term(self) -> Arrays:
+        return {"busy": np.array([self.busy]), "stop": np.array([self.stop]), "moments": self.moments}
+
+    def told(self) -> Shapes:
+        return {"verdict": (1,), "rotation": self.moments.shape}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        moments = total["moments"]
+        good = bool(sane(moments.astype(self.dtype)).all())
+        verdict, rotation = DIVERGED, np.eye(len(moments))
+        if good:
+            verdict = CONVERGED if total["busy"][0] == 0 else INTERRUPTED if total["stop"][0] > 0 else GO_ON
+            rotation = flip_signs(np.linalg.eigh(0.5 * (moments + moments.T))[1][:, ::-1])
+        return {"verdict": np.array([float(verdict)]), "rotation": rotation}
+
+
+def put_together(nodes: list[Node], found: Sequence[Sequence[tuple[np.ndarray, ...]]]) -> None:
+    """Components that were found one after the other, as columns with coefficients over the original samples."""
+    for b, node in enumerate(nodes):
+        whole = [node.undeflated(w, z, i) for i, (w, _, z) in enumerate(at_nodes[b] for at_nodes in found)]
+        node.restore()
+        node.w, node.z = (np.concatenate(columns, axis=1) for columns in zip(*whole, strict=True))
+        node.z_shared = np.zeros((0, len(found)), dtype=node.w.dtype)
+
+
+def next_component(run: Run) -> Script:
+    """Every node removes its component from its samples, and tells its neighbors."""
+    own = {node.number: node.direction() for node in run.nodes}
+    told = {j: dict.fromkeys(node.around, own[j]) for j, node in zip(own, run.nodes, strict=True)}
+    arrived = yield from run.exchange("deflate", told, "sender", 0, 2)
+    for node in run.nodes:
+        node.deflate(arrived[node.number])
+
+
+# ---------------------------------------------------------------------- the answer
+def make_answer(
+    run: Run, meeting: Meeting, eigenvalues: np.ndarray, turn: np.ndarray, trace: float, transcript: Transcript
+) -> Answer:  # fmt: skip
+    """The functions of each node, over its own samples (w) and over those of its neighborhood (z)."""
+    site, asked, back = run.site, run.asked, run.site.array
+    noise = " with noise" if Noise.of(asked.exchange_noise) else ""
+    terms: dict[int, dict[str, Terms]] = {}
+    for node in run.nodes:
+        w, m = node.w @ turn, node.m
+        points = tuple(back(X) for X in node.near.samples)
+        near = tuple(back(c) for c in node.near.split(node.z @ turn))
+        owners = tuple(f"samples of node {site.network.names[q]}{noise}" for q in node.around)
+        centre = back(node.X) if asked.centering == "local" else None
+        expansions = {
+            "landmarks": Terms(back(w[:m]), centre=centre),
+            "node": Terms(back(w[:m]), points[:1], (back(w[m:]),), owners[:1], centre),
+            "neighborhood": Terms(back(node.z_shared @ turn), points, near, owners, centre),
+        }
+        wanted = list(expansions)[0 if m else 1 : 1 + list(expansions).index(asked.expansion)]
+        terms[node.number] = {name: expansions[name] for name in wanted}
+    first, marks, principal = meeting.first, meeting.marks, meeting.principal
+    mean = None if principal is None or asked.centering != "global" else back(principal.mean)
+    names = run.history[0][0]
+    return Answer(
+        site=site, kernel=first.kernel, terms=terms, eigenvalues=back(eigenvalues), trace=trace, mean=mean,
+        marks=None if marks is None else marks.points, kinds=() if marks is None else marks.kinds, columns=first.columns, fill=first.fill,
+        n_iter=len(run.history), runs=tuple(run.runs), transcript=transcript,
+        history={name: np.array([[row[name] for row in rows] for rows in run.history]) for name in names},
+    )  # fmt: skip
