@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from functools import partial
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # or scikit-learn skips its array API checks; read when SciPy is imported
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from dekpca import Network
+from dekpca.cli import app
 from dekpca.kernels import make_kernel
 from dekpca.settings import Settings, settle
 from faults.supervisor import Nursery
@@ -42,6 +46,19 @@ def nursery():
     """Starts `dekpca` as forks of a process that has imported it: a new interpreter takes seconds."""
     with Nursery() as nursery:
         yield nursery
+
+
+@pytest.fixture
+def launched(capfd, monkeypatch):
+    """`dekpca launch` with these arguments, on real ranks; only the process that starts mpiexec is this one."""
+    monkeypatch.setattr(subprocess, "run", partial(subprocess.run, timeout=100))
+
+    def run(*arguments):
+        done = CliRunner().invoke(app, ["launch", *map(str, arguments)])
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout + out, done.stderr + err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -226,7 +226,7 @@ def test_reproduce_goes_on_after_it_was_killed(files, nursery):
     ],
     ids=" ".join,
 )
-def test_ranks_fit_what_one_process_fits(files, data):
+def test_ranks_fit_what_one_process_fits(files, launched, data):
     """Real ranks: each reads its own files, or its own rows of one .npy file; rank 0 alone tells."""
     X = np.load("rows.npz")["X"]
     Path("parts").mkdir()
@@ -234,31 +234,10 @@ def test_ranks_fit_what_one_process_fits(files, data):
         np.save(f"parts/node-{j}.npy", X[j::5])
     np.save("rows.npy", X)
     np.save("390.npy", np.random.default_rng(0).permutation(np.concatenate([X, X + 1.0, X - 1.0]))[:390])
-    settings = [
-        "--gamma",
-        "0.001",
-        "-k",
-        "2",
-        "--tol",
-        "1e-9",
-        "--json",
-    ]  # exact: else rounding turns what noise is taken from
+    # exact: else rounding turns what noise is taken from
+    settings = ["--gamma", "0.001", "-k", "2", "--tol", "1e-9", "--json"]
     alone = json.loads(run("fit", *data, "--out", "alone", *settings).stdout)
-    command = [
-        sys.executable,
-        "-m",
-        "dekpca.cli",
-        "launch",
-        "-n",
-        "2",
-        "--",
-        "fit",
-        *data,
-        "--out",
-        "ranks",
-        *settings,
-    ]
-    together = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    together = json.loads(launched("-n", 2, "--", "fit", *data, "--out", "ranks", *settings).stdout)
     assert together["ranks"] == 2
     for key in ("models", "nodes", "rows", "iterations", "bytes_by_phase"):
         assert together[key] == alone[key]
@@ -280,9 +259,8 @@ def test_ranks_fit_what_one_process_fits(files, data):
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
-def test_ranks_say_once_what_is_wrong(files, arguments, says):
-    command = [sys.executable, "-m", "dekpca.cli", "launch", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+def test_ranks_say_once_what_is_wrong(files, launched, arguments, says):
+    done = launched(*arguments)
     assert done.returncode == 2
     assert done.stderr.count(says) == 1
     assert "Traceback" not in done.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -402,19 +400,15 @@ def test_a_long_csv_field_is_no_crash(tmp_path):
 
 
 # ---------------------------------------------------------------------- ranks
-def launch(folder, *arguments):
-    command = [sys.executable, "-m", "dekpca.cli", "launch", "-n", "2", "--", "fit", *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
-
-
 @pytest.mark.parametrize("kinds", [["shuffled"], pytest.param(["ordered", "shuffled"], marks=pytest.mark.slow)])
-def test_ranks_take_columns_by_name(tmp_path, kinds):
+def test_ranks_take_columns_by_name(tmp_path, monkeypatch, launched, kinds):
     told = []
     for kind in kinds:
         frames = PARTS if kind == "ordered" else shuffled(PARTS)
         (tmp_path / kind).mkdir()
         paths = write(tmp_path / kind, frames, "csv")
-        done = launch(tmp_path / kind, *paths, "--standardize", "--json")
+        monkeypatch.chdir(tmp_path / kind)
+        done = launched("-n", 2, "--", "fit", *paths, "--standardize", "--json")
         assert done.returncode == 0, done.stderr
         told.append(json.loads(done.stdout)["eigenvalues"])
     assert told[0] == told[-1]
@@ -423,10 +417,11 @@ def test_ranks_take_columns_by_name(tmp_path, kinds):
 
 
 @pytest.mark.parametrize("kind", ["renamed", pytest.param("missing", marks=pytest.mark.slow)])
-def test_ranks_refuse_other_names(tmp_path, kind):
+def test_ranks_refuse_other_names(tmp_path, monkeypatch, launched, kind):
     frame, says = broken(kind)
     paths = write(tmp_path, PARTS | {"rome": frame}, "csv")
-    done = launch(tmp_path, *paths)
+    monkeypatch.chdir(tmp_path)
+    done = launched("-n", 2, "--", "fit", *paths)
     assert done.returncode == 2
     assert (
         says in done.stderr
