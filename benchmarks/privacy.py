@@ -131,7 +131,7 @@ class Shared:
         ]
         total = made["0"].open("moments", np.sum(sealed, axis=0, dtype=np.uint64), bound, integers=True)
         found = components_of(release, total, K, rank)
-        return (psi[:, :rank] - found.mean) @ found.directions, float(np.sqrt(1 - found.error))
+        return (psi[:, :rank] - found["mean"]) @ found["directions"], float(np.sqrt(1 - found["error"][0]))
 
 
 def agreement(Z: np.ndarray, central: np.ndarray) -> np.ndarray:

@@ -5,6 +5,8 @@ It uses no files, sockets or clocks: it is a pure function of the rows of its no
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from .answer import Answer, Terms
@@ -20,43 +22,32 @@ from .solvers.projection.solve import solve as solve_projection
 
 def program(site: Site, options: Options) -> Script:
     """Kernel PCA of the rows of all nodes, at the nodes of a site; returns their `Answer`."""
-    points, solver = options.landmarks.points, options.solver_options
+    points, solver, transcript = options.landmarks.points, options.solver_options, Transcript()
     if points is not None:
         yield from run_rounds(site, compare_landmarks(site, points), Transcript())
     match solver:
-        case private.PrivateOptions():
-            return (yield from private.solve(site, solver))
         case projection.ProjectionOptions():
             return (yield from solve_projection(site, solver))
+        case private.PrivateOptions():
+            rounds = private.solve(site, solver)
         case sums.SumsOptions() if options.exact:
-            return (yield from exact.solve(site, solver))
+            rounds = exact.solve(site, solver)
         case sums.SumsOptions() if options.random_features:
-            return (yield from from_features(site, solver))
-    return (yield from from_sums(site, solver))
+            rounds = features.solve(site, solver)
+        case sums.SumsOptions():
+            rounds = answered(site, solver)
+    answer = yield from run_rounds(site, rounds, transcript)
+    return replace(answer, transcript=transcript)
 
 
-def from_sums(site: Site, options: sums.SumsOptions) -> Script:
+def answered(site: Site, options: sums.SumsOptions) -> Solver:
     """The answer of the default solver: components in the span of the landmarks, the same functions at every node."""
-    transcript = Transcript()
-    found = yield from run_rounds(site, sums.solve(sums.rows_of(site, options), options), transcript)
+    found = yield from sums.solve(sums.rows_of(site, options), options)
     first = found.prepared
     return Answer(
         site=site, kernel=first.kernel, terms=Terms(site.array(found.weights)), eigenvalues=site.array(found.eigenvalues), trace=found.trace,
-        marks=found.marks, kinds=tuple(found.kinds), mean=site.array(found.mean), columns=first.columns, fill=first.fill,
-        accuracy=found.accuracy, stages=tuple(found.stages), transcript=transcript,
-    )  # fmt: skip
-
-
-def from_features(site: Site, options: sums.SumsOptions) -> Script:
-    """The answer of the solver for random features, of which no accuracy is known."""
-    transcript = Transcript()
-    found = yield from run_rounds(site, features.solve(sums.rows_of(site, options), options), transcript)
-    steps = len(found.residuals)
-    return Answer(
-        site=site, kernel=found.first.kernel, terms=Terms(site.array(found.directions)), eigenvalues=site.array(found.eigenvalues),
-        trace=found.trace, marks=found.features, mean=site.array(found.mean), columns=found.first.columns, fill=found.first.fill, n_iter=steps,
-        runs=(("converged" if found.converged else "max_iter", steps),),
-        history={"residual": np.repeat(found.residuals[:, None], len(site.nodes), axis=1)}, transcript=transcript,
+        marks=found.marks, kinds=found.kinds, mean=site.array(found.mean), columns=first.columns, fill=first.fill,
+        accuracy=found.accuracy, stages=tuple(found.stages),
     )  # fmt: skip
 
 
@@ -85,6 +76,4 @@ def compare_landmarks(site: Site, points: np.ndarray) -> Solver:
     told = yield ours
     if not np.array_equal(told["digest"], ours.mine):
         root = site.network.names[site.network.root]
-        raise PublicError(
-            f"node {site.names[0]}: its landmarks differ from those of node {root}; give all nodes the same"
-        )
+        raise PublicError(f"node {site.names[0]}: its landmarks differ from those of node {root}; give all the same")

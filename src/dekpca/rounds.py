@@ -30,10 +30,11 @@ Solver = Generator["Round", Arrays, Any]
 class Round:
     """One sum over all nodes, and what the root makes of the total.
 
-    `kind` is the phase under which the bytes of the round are counted.
+    `kind` is the phase under which the bytes of the round are counted. `integers`: terms are int64, which only sealed sums can carry.
     """
 
     kind = "sum"
+    integers = False
 
     def term(self) -> Arrays:
         """What this process adds: named arrays of its own rows. Terms of disjoint sets of rows add up."""
@@ -109,9 +110,8 @@ class Sizes(Round):
         for name, value in self.arrays.items():
             _, exponent = np.frexp(np.nanmax(np.abs(value), initial=0.0))  # every entry is below 2^exponent
             if exponent >= EXPONENTS // 2:  # else totals might wrap
-                told = (
-                    f"secure sums: a number is beyond 2^{EXPONENTS // 2 - 1}; nothing was sent; scale the columns down"
-                )
+                limit = f"2^{EXPONENTS // 2 - 1}"
+                told = f"secure sums: a number is beyond {limit}; nothing was sent; scale the columns down"
                 raise OutOfBounds(f"{told} (the largest is {np.nanmax(np.abs(value)):.6g})", told=told)
             counts = np.zeros(EXPONENTS)
             counts[np.clip(exponent + EXPONENTS // 2, 0, EXPONENTS - 1)] = 1
@@ -145,21 +145,20 @@ def _run_round(site: Site, round_: Round) -> Generator[Sum, Any, Arrays]:
     shapes, kind, term = dict(round_.told()), round_.kind, round_.term()
     sealer = site.sealer if term else None  # a round without terms tells what the root has
     sizes = {name: value.shape for name, value in term.items()}
-    value = _flat(term)
-    bound = None
+    value, bound = _flat(term, np.int64 if round_.integers else np.float64), None
     if sealer is not None:
         found = round_.bounds()
         if found is None or not all(np.isfinite(bound).all() for bound in found.values()):
             sizes_told = yield from _run_round(site, Sizes(term, sealer.n_nodes))
             found = {name: sealer.n_nodes * value for name, value in sizes_told.items()}
-        bound = _flat(
-            {name: np.broadcast_to(np.maximum(found[name], LEAST_BOUND), shape) for name, shape in sizes.items()}
-        )
+        least = {name: np.maximum(found[name], LEAST_BOUND) for name in sizes}
+        bound = _flat({name: np.broadcast_to(least[name], shape) for name, shape in sizes.items()})
         value = sealer.seal(kind, value, bound)
 
     def conclude(total: np.ndarray) -> np.ndarray:
-        total = total if sealer is None else sealer.open(kind, total, bound)
-        return _flat(round_.conclude(_named(total, sizes)))
+        total = total if sealer is None else sealer.open(kind, total, bound, round_.integers)
+        told = round_.conclude(_named(total, sizes))
+        return _flat({name: told[name] for name in shapes})
 
     size = sum(int(np.prod(shape)) for shape in shapes.values())
     told = _named((yield Sum(kind, value, conclude, size)), shapes)
@@ -170,8 +169,9 @@ def _run_round(site: Site, round_: Round) -> Generator[Sum, Any, Arrays]:
 LEAST_BOUND = 1e-60  # of a sum that is zero
 
 
-def _flat(arrays: Arrays) -> np.ndarray:
-    return np.concatenate([np.zeros(0), *(np.asarray(value, dtype=np.float64).ravel() for value in arrays.values())])
+def _flat(arrays: Arrays, dtype: Any = np.float64) -> np.ndarray:
+    parts = [np.asarray(value, dtype=dtype).ravel() for value in arrays.values()]
+    return np.concatenate([np.zeros(0, dtype=dtype), *parts])
 
 
 def _named(flat: np.ndarray, shapes: Shapes) -> Arrays:

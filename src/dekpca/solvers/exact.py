@@ -10,26 +10,16 @@ from ..accuracy import Accuracy
 from ..answer import Answer, Terms
 from ..arrays import CUTOFF, NEGATIVE, double_centered, on_host
 from ..landmarks import check_finite
-from ..messages import Script
-from ..rounds import Transcript, run_rounds
+from ..rounds import Solver
 from ..signs import reference, signed
 from ..site import Site
 from .sums import SumsOptions, rows_of
 from .sums.columns import prepared
 
 
-def solve(site: Site, options: SumsOptions) -> Script:
+def solve(site: Site, options: SumsOptions) -> Solver:
     """The leading eigenvectors of the kernel matrix, centred if asked; returns the `Answer`. Negative eigenvalues are left out."""
-    transcript = Transcript()
-    rounds = prepared(
-        rows_of(site, options),
-        options.kernel,
-        options.impute,
-        options.standardize,
-        options.gamma_by_variance,
-        sealed=False,
-    )
-    first = yield from run_rounds(site, rounds, transcript)
+    first = yield from prepared(rows_of(site, options), options)
     kernel, X, k = first.kernel, first.rows.X, options.n_components
     raw = on_host(kernel.gram(X, X))
     check_finite(raw, f"node {site.names[0]}", kernel)
@@ -49,15 +39,9 @@ def solve(site: Site, options: SumsOptions) -> Script:
     basis = signed(basis, on_host(reference(kernel, X.shape[1])(X)) @ basis)
     real = values > max(CUTOFF * values[0], rounding)
     coefficients = np.where(real, basis / np.sqrt(np.where(real, values, 1.0)), 0.0)
-    owner = f"samples of node {site.names[0]}"
-    own = Terms(
-        site.array(np.zeros((0, k))),
-        (X,),
-        (site.array(coefficients),),
-        (owner,),
-        centre=X if options.centered else None,
-    )
+    none, owner, centre = np.zeros((0, k)), f"samples of node {site.names[0]}", X if options.centered else None
+    own = Terms(site.array(none), (X,), (site.array(coefficients),), (owner,), centre)
     return Answer(
         site=site, kernel=kernel, terms={int(site.nodes[0]): {"node": own}}, eigenvalues=site.array(np.maximum(values, 0.0)), trace=trace,
-        columns=first.columns, fill=first.fill, accuracy=Accuracy.exact(k), transcript=transcript,
+        columns=first.columns, fill=first.fill, accuracy=Accuracy.exact(k),
     )  # fmt: skip

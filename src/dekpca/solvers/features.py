@@ -13,33 +13,20 @@ import array_api_compat as aac
 import numpy as np
 from scipy.special import ndtri
 
+from ..answer import Answer, Terms
 from ..arrays import CUTOFF, eps, flip_signs, like, on_host, transposed
 from ..chunks import summed
 from ..kernels import Kernel, uniform
 from ..landmarks import RandomFeatures, shared_seed
 from ..rounds import Arrays, Round, Shapes, Solver
 from ..signs import LONGEST, reference, signed
-from .sums import SumsOptions
-from .sums.columns import Prepared, prepared
-from .sums.rows import Rows
+from ..site import Site
+from .sums import SumsOptions, rows_of
+from .sums.columns import prepared
 
 Array = Any
 
 MAX_ITER = 100
-
-
-@dataclass(frozen=True, eq=False)
-class FeaturesFound:
-    """The result, the same at every node."""
-
-    first: Prepared
-    features: RandomFeatures
-    mean: np.ndarray  # (m,) of the features
-    directions: np.ndarray  # (m, k)
-    eigenvalues: np.ndarray  # (k,)
-    trace: float
-    residuals: np.ndarray  # by iteration
-    converged: bool
 
 
 def draw_features(X: Array, kernel: Kernel, count: int, seed: int) -> RandomFeatures:
@@ -47,35 +34,33 @@ def draw_features(X: Array, kernel: Kernel, count: int, seed: int) -> RandomFeat
     return RandomFeatures(like(X, kernel.frequencies(X.shape[1], count // 2, shared_seed(seed, "features"))))
 
 
-def solve(rows: Rows, options: SumsOptions) -> Solver:
-    """The leading eigenvectors of the covariance of the features of all rows; returns `FeaturesFound`."""
-    first = yield from prepared(
-        rows, options.kernel, options.impute, options.standardize, options.gamma_by_variance, options.sealed
-    )
+def solve(site: Site, options: SumsOptions) -> Solver:
+    """The leading eigenvectors of the covariance of the features of all rows; returns the `Answer`, of which no accuracy is known."""
+    first = yield from prepared(rows_of(site, options), options)
+    kernel, X, total = first.kernel, first.rows.X, site.total
     k, m = options.n_components, options.first + options.first % 2  # cosine and sine
-    features = draw_features(first.rows.X, first.kernel, m, options.seed)
-    psi = features.coordinates(first.kernel, first.rows.X)
-    fixed = reference(first.kernel, first.rows.columns)(first.rows.X)
-    about = yield FirstMoments(psi, fixed, rows.total)
-    mean = about["mean"]
-    q = min(m, k + max(4, k))
-    basis = ndtri(uniform((m, q), shared_seed(options.seed, "power")))
+    features = draw_features(X, kernel, m, options.seed)
+    psi = features.coordinates(kernel, X)
+    about = yield FirstMoments(psi, reference(kernel, X.shape[1])(X), total)
+    mean, trace, array = about["mean"], float(about["trace"][0]), site.array
+    basis = ndtri(uniform((m, min(m, k + max(4, k))), shared_seed(options.seed, "power")))
     residuals: list[float] = []
     while True:
-        step = Power(psi, mean, basis, k, options.tol, len(residuals), rows.total)
+        step = Power(psi, mean, basis, k, options.tol, len(residuals), total)
         told = yield step
         basis, values = told["basis"], told["values"]
         residuals.append(float(told["residual"][0]))
         converged = step.converged(residuals[-1])
         if converged or step.last:
             break
-    trace = float(about["trace"][0])
-    real = values > max(step.negligible * values[0], 100 * eps(psi) * rows.total)
-    directions, values = (
-        signed(np.where(real, basis, 0.0), about["along"] @ basis)[:, :k],
-        np.where(real, values, 0.0)[:k],
-    )
-    return FeaturesFound(first, features, mean, directions, values, trace, np.array(residuals), converged)
+    real = values > max(step.negligible * values[0], 100 * eps(psi) * total)
+    directions = signed(np.where(real, basis, 0.0), about["along"] @ basis)[:, :k]
+    return Answer(
+        site=site, kernel=kernel, terms=Terms(array(directions)), eigenvalues=array(np.where(real, values, 0.0)[:k]), trace=trace, marks=features,
+        mean=array(mean), columns=first.columns, fill=first.fill, n_iter=len(residuals),
+        runs=(("converged" if converged else "max_iter", len(residuals)),),
+        history={"residual": np.repeat(np.array(residuals)[:, None], len(site.nodes), axis=1)},
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +128,8 @@ class Power(Round):
         return {"image": on_host(summed(part, self.psi.shape[0], self.psi)[0])}
 
     def bounds(self) -> dict[str, Any]:
-        return {
-            "image": 9.0 * len(self.mean) ** 0.5 * 4 * self.total
-        }  # columns have unit norm; entries of the random start are below 9
+        # columns have unit norm; entries of the random start are below 9
+        return {"image": 9.0 * len(self.mean) ** 0.5 * 4 * self.total}
 
     def told(self) -> Shapes:
         m, q = self.basis.shape

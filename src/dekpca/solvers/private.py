@@ -5,12 +5,13 @@
     rest         random features of what these coordinates miss of a row, scaled so that |psi(x)|^2 + |rest(x)|^2 <= 1: only the estimate uses them
     moments      sums of (psi, rest), of their products and of 1, as integers with noise (privacy/releases.py): all that is learned of the rows
 
-Components, eigenvalues, the mean, the number of rows and the estimate of accuracy follow from the noisy moments, and cost nothing more. A generator,
-to be used with `yield from`. The noise comes from the engine (`site.sealer`), never from a seed.
+Components, eigenvalues, the mean, the number of rows and the estimate of accuracy follow from the noisy moments, and cost nothing more. The noise
+comes from the engine (`site.sealer`), never from a seed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +21,12 @@ from scipy.special import ndtri
 
 from ..accuracy import Accuracy, mixed_groups
 from ..answer import Answer, Terms
+from ..arrays import flip_signs
 from ..kernels import Kernel, row_tiles, uniform
 from ..landmarks import Landmarks, RandomFeatures, check_finite, shared_seed
-from ..messages import Script, Sum
 from ..privacy.releases import COUNTED, FIRST, LARGEST_TOTAL, Release
 from ..privacy.settings import Privacy, kernel_size
-from ..rounds import Arrays, Round, Shapes, Solver, Transcript, run_rounds
+from ..rounds import Arrays, Round, Shapes, Solver
 from ..scaling import Columns
 from ..site import Site
 from .features import draw_features
@@ -41,34 +42,6 @@ MIXED = 0.5  # sin^2 of two components of which nothing tells which is which
 UNKNOWN = 1.0  # the error of a span without an estimate
 REST = 128  # random features of what the landmarks miss; fewer make it look larger, more drown in noise
 LEAST_EIGENVALUE = 1e-7  # of the landmarks' kernel matrix, relative to the largest: below it a coordinate is mostly rounding, and left out
-
-
-@dataclass(frozen=True, eq=False)
-class Components:
-    """What follows from noisy moments: eigenvalues (k,), directions (r, k), mean (r,), trace of the centred kernel, rows, errors (sin^2)."""
-
-    values: np.ndarray
-    directions: np.ndarray
-    mean: np.ndarray
-    trace: float
-    rows: float
-    errors: np.ndarray
-    error: float
-    near: np.ndarray  # (k, k + 1) how far each is mixed with the first ones
-
-    def pack(self) -> np.ndarray:
-        head = [self.trace, self.rows, self.error]
-        return np.concatenate([head, self.values, self.errors, self.mean, self.directions.ravel(), self.near.ravel()])
-
-    @classmethod
-    def unpack(cls, told: np.ndarray, k: int, r: int) -> Components:
-        values, errors, mean, directions, near = np.split(told[3:], np.cumsum([k, k, r, r * k]))
-        trace, rows, error = map(float, told[:3])
-        return cls(values, directions.reshape(r, k), mean, trace, rows, errors, error, near.reshape(k, k + 1))
-
-    @staticmethod
-    def length(k: int, r: int) -> int:
-        return 3 + 2 * k + r + r * k + k * (k + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +72,9 @@ class PrivateOptions:
         return self.privacy.releases(self.kind, self.width + rest, columns, n_nodes)
 
 
-def solve(site: Site, options: PrivateOptions) -> Script:
+def solve(site: Site, options: PrivateOptions) -> Solver:
     """Private components; returns the `Answer` of a site of one node."""
-    privacy, kernel, k, transcript = options.privacy, options.kernel, options.n_components, Transcript()
+    privacy, kernel, k, rank = options.privacy, options.kernel, options.n_components, options.width
     rows, scales = site.X, None
     if options.standardize:
         scales = Columns(*map(site.array, centre_and_half(privacy.ranges)))
@@ -109,8 +82,8 @@ def solve(site: Site, options: PrivateOptions) -> Script:
     size = kernel_size(kernel, privacy.norm)
     bounded = kernel.is_normal or kernel.normalize
     *for_points, main = options.releases(int(rows.shape[1]), len(site.network))
-    rank, embedding, cut = options.width, None, 0.0
     marks: Any
+    embedding, cut = None, 0.0
     if options.random_features:
         marks = draw_features(rows, kernel, rank, options.seed)
     else:
@@ -120,8 +93,7 @@ def solve(site: Site, options: PrivateOptions) -> Script:
         elif scales is not None:
             points = scales.standardized(points)
         points = np.asarray(points, dtype=np.float64)
-        cut_round = Cut(kernel, points, rank, k)
-        told = yield from run_rounds(site, one(cut_round), transcript)
+        told = yield Cut(kernel, points, rank, k)
         marks, cut = Landmarks(site.array(points), site.array(told["root"])), float(told["error"][0])
         if main.width > rank:
             embedding = Embedding.of(kernel, points, np.asarray(marks.root), options.seed)
@@ -133,22 +105,14 @@ def solve(site: Site, options: PrivateOptions) -> Script:
         psi = kernel.gram(rows, marks.points) @ marks.root / np.sqrt(size)
         return psi if embedding is None else np.concatenate([psi, embedding.rest(rows, psi)], axis=1)
 
-    def components(total: np.ndarray) -> np.ndarray:
-        return components_of(main, total, k, rank, cut, bounded).pack()
-
-    told = yield from released(site, main, rows, coordinates, components, Components.length(k, rank))
-    found = Components.unpack(told, k, rank)
-    mixed = mixed_groups(found.near[:, :k])
-    about = Accuracy.of(found.errors, found.error, found.error, mixed, "private" if embedding else UNSEEN)
+    told = yield Components(site, main, rows, coordinates, k, rank, cut, bounded)
+    (error,), method = told["error"], "private" if embedding else UNSEEN
+    about = Accuracy.of(told["errors"], error, error, mixed_groups(told["near"][:, :k]), method)
     return Answer(
-        site=site, kernel=kernel, terms=Terms(site.array(found.directions)), eigenvalues=site.array(found.values * size),
-        trace=found.trace * size, marks=marks, kinds=() if options.random_features else ((options.kind, marks.size),),
-        mean=site.array(found.mean * np.sqrt(size)), columns=scales, accuracy=about, stages=((marks.size, about.error, about.bound),),
+        site=site, kernel=kernel, terms=Terms(site.array(told["directions"])), eigenvalues=site.array(told["values"] * size),
+        trace=float(told["trace"][0]) * size, marks=marks, kinds=() if options.random_features else ((options.kind, marks.size),),
+        mean=site.array(told["mean"] * np.sqrt(size)), columns=scales, accuracy=about, stages=((marks.size, about.error, about.bound),),
     )  # fmt: skip
-
-
-def one(round_: Round) -> Solver:
-    return (yield round_)
 
 
 def clipped(X: np.ndarray, norm: float) -> np.ndarray:
@@ -157,22 +121,48 @@ def clipped(X: np.ndarray, norm: float) -> np.ndarray:
     return X * np.minimum(1.0, norm / np.maximum(size, 1e-300))[:, None]
 
 
-def released(site: Site, release: Release, X: np.ndarray, coordinates: Any, finish: Any, size: int) -> Script:
-    """The noisy moments of all rows, in what the root makes of them: `finish` maps the total, int64, to an array (size,)."""
-    sealer = site.sealer
-    if sealer is None or len(site.nodes) != 1:
-        raise RuntimeError("differential privacy needs an engine that seals sums, and a site for each node")
-    release.check_rows(len(X), site.names[0])
-    total = np.zeros(release.numbers, dtype=np.int64)
-    for tile in row_tiles(len(X), CHUNK):
-        total += release.sums(release.integers(coordinates(np.asarray(X[tile], dtype=np.float64))))
-    bound = 2.0 * LARGEST_TOTAL
-    sealed = sealer.seal("moments", release.with_noise(total, sealer), bound)
+@dataclass(frozen=True, eq=False)
+class Released(Round):
+    """Moments of coordinates of the rows, as integers with noise; all nodes are told only what the root makes of their total."""
 
-    def conclude(total: np.ndarray) -> np.ndarray:
-        return finish(sealer.open("moments", total, bound, True))
+    site: Site
+    release: Release
+    rows: np.ndarray
+    coordinates: Callable[[np.ndarray], np.ndarray]
+    kind = "moments"
+    integers = True
 
-    return (yield Sum("moments", sealed, conclude, size))
+    def term(self) -> Arrays:
+        release, X, site = self.release, self.rows, self.site
+        if site.sealer is None or len(site.nodes) != 1:
+            raise RuntimeError("differential privacy needs an engine that seals sums, and a site for each node")
+        release.check_rows(len(X), site.names[0])
+        total = np.zeros(release.numbers, dtype=np.int64)
+        for tile in row_tiles(len(X), CHUNK):
+            total += release.sums(release.integers(self.coordinates(np.asarray(X[tile], dtype=np.float64))))
+        return {"moments": release.with_noise(total, site.sealer)}
+
+    def bounds(self) -> dict[str, Any]:
+        return {"moments": 2.0 * LARGEST_TOTAL}
+
+
+@dataclass(frozen=True, eq=False)
+class Components(Released):
+    """All that the model tells of the rows: eigenvalues (k,), directions (r, k), the mean (r,), the trace of the centred kernel, the number of rows,
+    errors (sin^2) of components and span, and how far each component is `near` (k, k + 1) the first ones."""
+
+    k: int
+    rank: int
+    cut: float
+    unit: bool
+
+    def told(self) -> Shapes:
+        k, r, one = self.k, self.rank, (1,)
+        about = {"trace": one, "rows": one, "error": one, "errors": (k,), "near": (k, k + 1)}
+        return {"values": (k,), "directions": (r, k), "mean": (r,)} | about
+
+    def conclude(self, total: Arrays) -> Arrays:
+        return components_of(self.release, total["moments"], self.k, self.rank, self.cut, self.unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,29 +186,31 @@ class Embedding:
 
 
 # ---------------------------------------------------------------------- landmarks
-def synthetic_points(site: Site, options: PrivateOptions, release: Release, X: np.ndarray) -> Script:
+def synthetic_points(site: Site, options: PrivateOptions, release: Release, X: np.ndarray) -> Solver:
     """Points that nobody owns: from a Gaussian with the noisy mean of all rows and their leading noisy linear components."""
-    norm, columns = float(options.privacy.norm or 0.0), release.width
+    norm = float(options.privacy.norm or 0.0)
+    told = yield Spread(site, release, X, lambda rows: clipped(rows, norm) / norm)
+    numbers = ndtri(uniform((options.count, LINEAR), shared_seed(options.seed, "private points")))
+    return norm * told["mean"] + numbers @ (norm * told["spread"])
 
-    def shape(total: np.ndarray) -> np.ndarray:
-        first, second, rows = release.moments(total)
-        mean = first / rows
-        values, vectors = eigh(
-            second / rows - np.outer(mean, mean), subset_by_index=[max(0, columns - LINEAR), columns - 1]
-        )
+
+class Spread(Released):
+    """The mean of the rows, and their leading linear components, each as long as the rows spread along it: zeros for those that are noise."""
+
+    def told(self) -> Shapes:
+        return {"mean": (self.release.width,), "spread": (LINEAR, self.release.width)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        first, second, rows = self.release.moments(total["moments"])
+        mean, columns = first / rows, self.release.width
+        covariance = second / rows - np.outer(mean, mean)
+        values, vectors = eigh(covariance, subset_by_index=[max(0, columns - LINEAR), columns - 1])
         values, vectors = values[::-1], vectors[:, ::-1]
-        noise = release.deviation / np.sqrt(2) / rows  # of an entry off the diagonal
+        noise = self.release.deviation / np.sqrt(2) / rows  # of an entry off the diagonal
         kept = values > ABOVE_NOISE * 2 * noise * np.sqrt(columns)
         kept[0] = True
         spread = np.where(kept, np.sqrt(np.maximum(values, 0.0)), 0.0)
-        missing = LINEAR - len(values)
-        told = np.pad((vectors * spread).T, ((0, missing), (0, 0)))
-        return norm * np.concatenate([mean, told.ravel()])
-
-    told = yield from released(site, release, X, lambda rows: clipped(rows, norm) / norm, shape, (1 + LINEAR) * columns)
-    mean, spread = told[:columns], told[columns:].reshape(LINEAR, columns)
-    numbers = ndtri(uniform((options.count, LINEAR), shared_seed(options.seed, "private points")))
-    return mean + numbers @ spread
+        return {"mean": mean, "spread": np.pad((vectors * spread).T, ((0, LINEAR - len(values)), (0, 0)))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,8 +264,8 @@ def cut_error(values: np.ndarray, vectors: np.ndarray, rank: int, k: int) -> flo
 # ---------------------------------------------------------------------- at the root
 def components_of(
     release: Release, total: np.ndarray, k: int, rank: int, cut: float = 0.0, unit: bool = True
-) -> Components:
-    """Everything that the model tells of the rows, from noisy moments of `rank` coordinates and of features of the rest, if there are any.
+) -> Arrays:
+    """What `Components` tells, from noisy moments of `rank` coordinates and of features of the rest, if there are any.
 
     `cut` is the error of the cut to so many coordinates, at the landmarks: for the estimate where there are no such features. `unit`: k(x, x) = 1 for
     all rows, so that the trace follows from their number; else it is that of the noisy moments, without what the coordinates miss.
@@ -284,9 +276,7 @@ def components_of(
     mean = mean / max(1.0, float(np.linalg.norm(mean[:rank])))
     moments = second - rows * np.outer(mean, mean)
     values, vectors = np.linalg.eigh(moments[:rank, :rank])
-    values, vectors = values[::-1], vectors[:, ::-1]
-    largest = np.abs(vectors).argmax(axis=0)
-    vectors = vectors * np.where(vectors[largest, np.arange(rank)] < 0, -1.0, 1.0)
+    values, vectors = values[::-1], flip_signs(vectors[:, ::-1])
     turned, error, bias = noise_errors(values, np.abs(vectors.T @ mean[:rank]), release.deviation, k)
     near = np.zeros((k, k + 1))
     near[:, : min(k + 1, rank)] = turned[:, : k + 1]
@@ -297,11 +287,10 @@ def components_of(
         variance = release.deviation**2 * (0.5 + (vectors[:, :k].T @ mean[:rank] / FIRST) ** 2)
         leak = vectors[:, :k].T @ moments[:rank, rank:]
         missed, missed_span = missed_errors(kept, leak, variance, moments[rank:, rank:], release.deviation)
-    errors = np.minimum(turned.sum(axis=1), UNKNOWN) + missed
-    return Components(
-        kept, vectors[:, :k], mean[:rank], max(trace, 0.0), rows, np.minimum(errors, 1.0), min(error + missed_span, 1.0),
-        near,
-    )  # fmt: skip
+    errors = np.minimum(np.minimum(turned.sum(axis=1), UNKNOWN) + missed, 1.0)
+    numbers = {"trace": max(trace, 0.0), "rows": rows, "error": min(error + missed_span, 1.0)}
+    arrays = {"values": kept, "directions": vectors[:, :k], "mean": mean[:rank], "errors": errors, "near": near}
+    return arrays | {name: np.array([number]) for name, number in numbers.items()}
 
 
 def missed_errors(

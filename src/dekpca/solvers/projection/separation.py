@@ -263,14 +263,13 @@ def judge_both(
     """Judge the landmarks' own components, and functions with these values on all rows; returns both verdicts, and what `Products` told."""
     options, marks = run.options.sums, answer.marks
     assert isinstance(marks, Landmarks)
-    centered, k = run.asked.centering is not None, options.n_components
     seen = Seen(first.rows, marks, answer.kernel)
-    start = yield from judge(seen, principal, k, centered, options.tol, options.seed, "start")
-    told = yield Products(psi, values, float(first.rows.total), centered, apart)
+    start = yield from judge(seen, principal, options, "start")
+    told = yield Products(psi, values, float(first.rows.total), options.centered, apart)
     there = int((np.abs(told["white"]).sum(axis=0) > 0).sum())
     white, on_marks = told["white"][:, :there], told["marks"][:, :there]
     within = on_marks.T @ on_marks
-    judged = Judged(seen, principal, options.seed, "iterate")
+    judged = Judged(seen, principal, options, "iterate")
 
     def g() -> np.ndarray:
         return (values[judged.places] - told["mean"]) @ white
@@ -278,5 +277,5 @@ def judge_both(
     def outside() -> np.ndarray:
         return psi[judged.places] @ on_marks - g() @ within
 
-    iterate = yield from judge_functions(judged, g, within, k, centered, outside)
+    iterate = yield from judge_functions(judged, g, within, outside)
     return start, iterate, told

@@ -162,7 +162,7 @@ def meet(site: Site, options: ProjectionOptions, transcript: Transcript) -> Scri
 def agree(rows: Rows, options: ProjectionOptions) -> Solver:
     """The rounds of sums before the iteration: columns, landmarks, and the moments of the rows in landmark coordinates."""
     asked, few = options.asked, options.sums
-    first = yield from prepared(rows, few.kernel, few.impute, few.standardize, few.gamma_by_variance, sealed=False)
+    first = yield from prepared(rows, few)
     if not few.first:
         return first, None, None
     marks = yield from choose_landmarks(first, replace(few, kernel=first.kernel))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import count
 
 import numpy as np
@@ -27,16 +26,19 @@ from ...landmarks import Landmarks
 from ...rounds import Solver
 from ...signs import signed
 from ...site import Site
-from .clusters import LEAST_CLUSTER, GivenLandmarks, first_landmarks, more_landmarks
+from .clusters import LEAST_CLUSTER, GivenLandmarks, Weights, first_landmarks, more_landmarks
 from .columns import Prepared, prepared
 from .directions import Axes, find_axes
 from .judge import EFFORT, NEGLIGIBLE, Judged, Verdict, judge
 from .judge_by_rows import judge_by_rows, judge_by_trace
-from .moments import Moments, Principal, Seen
+from .moments import Moments, Principal, Seen, chances
+from .options import SumsOptions
 from .rows import Rows, row_keys
 from .shared_rows import earlier_landmarks, rows_as_landmarks
 
 log = logging.getLogger("dekpca")
+
+Stages = list[tuple[int, float, float]]  # landmarks, error and bound of each judgement
 
 SAMPLE = 32  # rows a landmark, drawn at random, are enough to grow by and to judge, until the last pass over all rows
 LEAST_SAMPLE = 4096  # rows
@@ -46,45 +48,18 @@ WORTHWHILE = 1.05  # growth by less ends it: no clusters of enough rows are left
 
 
 @dataclass(frozen=True, eq=False)
-class SumsOptions:
-    """What the solver needs to know, the same at every node."""
-
-    n_components: int
-    kernel: Kernel
-    seed: int
-    tol: float = 1e-3
-    first: int = 100  # landmarks to begin with
-    max_landmarks: int = 2500  # `first`: just so many
-    points: np.ndarray | None = None  # the landmarks themselves
-    resume: str | None = None  # the run whose landmarks are the first ones
-    earlier: np.ndarray | None = None  # these landmarks, at a node of that run
-    share_rows: bool = True
-    centered: bool = True
-    gamma_by_variance: bool = False
-    impute: bool = False
-    standardize: bool = False
-    sealed: bool = False
-    owners_apart: bool = False  # a node's neighbors belong to others, who see its terms of sums in clear
-
-    @property
-    def fixed(self) -> bool:
-        """Whether a number of landmarks was asked for, or points were given: then only the answer is judged."""
-        return self.points is not None or self.first == self.max_landmarks
-
-
-@dataclass(frozen=True, eq=False)
 class Found:
     """The result of the solver, the same at every node."""
 
     prepared: Prepared
     marks: Landmarks
-    kinds: list[tuple[str, int]]  # of the landmarks, in order, and how many of each
+    kinds: tuple[tuple[str, int], ...]  # of the landmarks, in order, and how many of each
     mean: np.ndarray  # (m,) of psi
     weights: np.ndarray  # (m, k): (psi - mean) @ weights are the components' values
     eigenvalues: np.ndarray  # (k,)
     trace: float
     accuracy: Accuracy
-    stages: list[tuple[int, float, float]]  # landmarks, error and bound of each judgement
+    stages: Stages
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +83,7 @@ def rows_of(site: Site, options: SumsOptions) -> Rows:
     """The rows of the nodes of a site."""
     keys, node = row_keys(options.seed, site.names, site.own_sizes), np.repeat(site.nodes, site.own_sizes)
     if site.order is not None:
-        back = np.empty_like(site.order)
-        back[site.order] = np.arange(len(back))
+        back = np.argsort(site.order)
         keys, node = keys[back], node[back]
     seen = options.owners_apart and not options.share_rows and site.sealer is None
     return Rows(site.X, keys, node, site.total, len(site.sizes), LEAST_CLUSTER if seen else 1, speaks=site.has_root)
@@ -117,79 +91,70 @@ def rows_of(site: Site, options: SumsOptions) -> Rows:
 
 def solve(rows: Rows, options: SumsOptions) -> Solver:
     """The components of all rows; returns `Found`."""
-    first = yield from prepared(
-        rows, options.kernel, options.impute, options.standardize, options.gamma_by_variance, options.sealed
-    )
+    first = yield from prepared(rows, options)
     rows, options = first.rows, replace(options, kernel=first.kernel)
-    axes = (yield from find_axes(rows, first.mean, options.seed)) if options.points is None else None
-    marks, whole = (yield from first_stage(first, options, axes)), False
-    stages: list[tuple[int, float, float]] = []
+    axes = yield from axes_of(first, options)
+    marks = yield from first_stage(first, options, axes)
+    whole, stages = False, Stages()
     for step in count(1):
         share = max(SAMPLE * marks.size, LEAST_SAMPLE) / rows.total
         whole = whole or share >= 0.5
         seen = Seen(rows if whole else rows.sampled(share, f"stage {step}"), marks.points, options.kernel)
-        moments = Moments(seen, options.centered, options.n_components, first.size)
+        moments = Moments(seen, options.centered, options.n_components, options.largest)
         principal = moments.found((yield moments))
         bound = 1.0
         if not options.fixed:
-            verdict = yield from judged(seen, principal, first, options, str(step))
-            bound = verdict.accuracy.bound
-            stages.append((marks.size, verdict.accuracy.error, bound))
-            report(rows, stages)
-        more = yield from next_stage(seen, principal, first, options, axes, marks, step, bound)
+            verdict = yield from judged(seen, principal, options, str(step))
+            bound = note(rows, marks, verdict, stages)
+        more = yield from next_stage(seen, principal, options, axes, marks, step, bound)
         if more is not None:
             marks = more
         elif not whole:
             whole = True
         else:
             if bound >= 1.0:  # not known; more work may tell
-                effort = 1 if options.fixed else EFFORT
-                verdict = yield from judged(seen, principal, first, options, f"{step} last", effort)
-                stages.append((marks.size, verdict.accuracy.error, verdict.accuracy.bound))
-                report(rows, stages)
+                verdict = yield from judged(seen, principal, options, f"{step} last", 1 if options.fixed else EFFORT)
+                note(rows, marks, verdict, stages)
             return found(first, options, marks, principal, verdict, stages)
     return None
 
 
-def report(rows: Rows, stages: list[tuple[int, float, float]]) -> None:
-    """Say how far the fit is, once in the network."""
+def note(rows: Rows, marks: Marks, verdict: Verdict, stages: Stages) -> float:
+    """Note a judgement, and say so once in the network; returns the bound on the error."""
+    stages.append((marks.size, verdict.accuracy.error, verdict.accuracy.bound))
     if rows.speaks:
         log.info("stage %d: %d landmarks, error of the span %.2g, at most %.2g", len(stages), *stages[-1])
+    return verdict.accuracy.bound
 
 
 # ---------------------------------------------------------------------- landmarks
 def choose_landmarks(first: Prepared, options: SumsOptions) -> Solver:
     """The landmarks of the first stage alone, for a solver that does something else with them; returns `Marks`."""
-    axes = (yield from find_axes(first.rows, first.mean, options.seed)) if options.points is None else None
-    return (yield from first_stage(first, options, axes))
+    return (yield from first_stage(first, options, (yield from axes_of(first, options))))
+
+
+def axes_of(first: Prepared, options: SumsOptions) -> Solver:
+    """The axes along which landmarks are found; None if they are given."""
+    return (yield from find_axes(first.rows, first.mean, options.seed)) if options.points is None else None
 
 
 def first_stage(first: Prepared, options: SumsOptions, axes: Axes | None) -> Solver:
     """The first landmarks; returns `Marks`."""
-    rows, kernel, none = first.rows, options.kernel, Landmarks.none(first.rows.X)
-    if options.points is not None or options.resume is not None:
-        points = options.points
+    rows, kernel, marks = first.rows, options.kernel, Marks(Landmarks.none(first.rows.X))
+    if axes is None or options.resume is not None:
+        points, kind = options.points, "points"
         if points is None:
-            points = yield from earlier_landmarks(rows, options.earlier, options.max_landmarks, options.resume or "")
+            points, kind = (yield from earlier_landmarks(rows, options)), "earlier"
         if first.columns is not None:
             points = on_host(first.columns.standardized(like(rows.X, points)))
-        told = yield GivenLandmarks(points, none, kernel)
-        marks = Marks(none).plus(
-            told["points"][: int(told["count"][0])], "points" if options.resume is None else "earlier", kernel
-        )
+        told = yield GivenLandmarks(points, marks.points, kernel)
+        marks = marks.plus(told["points"][: int(told["count"][0])], kind, kernel)
     else:
-        assert axes is not None
-        points = yield from first_landmarks(
-            rows, axes, options.first, options.max_landmarks, none, kernel, options.seed
-        )
-        marks = Marks(none).plus(points, "means", kernel)
+        marks = marks.plus((yield from first_landmarks(rows, axes, marks.points, options)), "means", kernel)
         if options.share_rows and marks.size < min(options.first, rows.total) / 2:  # too few rows for as many clusters
-            alike = lambda: np.ones(len(rows))  # noqa: E731
-            wanted = options.first - marks.size
-            points = yield from rows_as_landmarks(
-                rows, alike, float(rows.total), wanted, options.max_landmarks - marks.size, marks.points, kernel, "0"
-            )
-            marks = marks.plus(points, "rows", kernel)
+            alike, wanted = (lambda: np.ones(len(rows))), options.first - marks.size
+            more = yield from rows_as_landmarks(rows, alike, float(rows.total), wanted, marks.points, options, "0")
+            marks = marks.plus(more, "rows", kernel)
     if not marks.size:
         raise ValueError(
             f"no landmarks came out: the kernel is zero at all of them, or there are fewer than {LEAST_CLUSTER} rows and share_rows=False; use other "
@@ -199,73 +164,34 @@ def first_stage(first: Prepared, options: SumsOptions, axes: Axes | None) -> Sol
 
 
 def next_stage(
-    seen: Seen, principal: Principal, first: Prepared, options: SumsOptions, axes: Axes | None, marks: Marks, stage: int, bound: float
-) -> Solver:  # fmt: skip
+    seen: Seen, principal: Principal, options: SumsOptions, axes: Axes | None, marks: Marks, stage: int, bound: float
+) -> Solver:
     """More landmarks, where the rest is; returns `Marks`, or None if these are enough or there are hardly more."""
     wanted = more_wanted(marks.size, bound, options)
     if not wanted or axes is None:
         return None
-    rows, rest, kernel, most = seen.rows, (lambda: seen.rest), options.kernel, options.max_landmarks
-    some = Drawn(seen, principal, max(SAMPLE * marks.size, LEAST_SAMPLE), f"growth {stage}")
-    points = yield from more_landmarks(
-        some.rows,
-        some.weights,
-        axes,
-        wanted,
-        most - marks.size,
-        marks.points,
-        kernel,
-        max(first.size, some.heaviest),
-        not options.share_rows,
-        options.seed + stage,
-    )
+    size, kernel = max(SAMPLE * marks.size, LEAST_SAMPLE), options.kernel
+    rows, weights = rows_to_grow_by(seen, principal, size, f"growth {stage}")
+    heaviest = max(options.largest, 2.0 * principal.missed / size)
+    points = yield from more_landmarks(rows, weights, heaviest, axes, wanted, marks.points, options, stage)
     more = marks.plus(points, "means", kernel)
     if options.share_rows and more.size < marks.size + wanted / 2:
-        points = yield from rows_as_landmarks(
-            rows, rest, principal.missed, wanted, most - more.size, more.points, kernel, str(stage)
-        )
+        rest, missed = (lambda: seen.rest), principal.missed
+        points = yield from rows_as_landmarks(seen.rows, rest, missed, wanted, more.points, options, str(stage))
         more = more.plus(points, "rows", kernel)
-    least = (
-        marks.size + 1 if options.share_rows else WORTHWHILE * marks.size
-    )  # with all rows as landmarks the answer is exact
+    # with all rows as landmarks the answer is exact
+    least = marks.size + 1 if options.share_rows else WORTHWHILE * marks.size
     return more if more.size >= least else None
 
 
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """Rows for growth: if there are many, about `size` of them, half drawn evenly and half by what the landmarks miss of them."""
-
-    seen: Seen
-    principal: Principal
-    size: int
-    purpose: str
-
-    @property
-    def _all(self) -> bool:
-        return self.principal.count <= 2 * self.size
-
-    @cached_property
-    def _chance(self) -> np.ndarray:
-        even, mass = 0.5 / self.principal.count, max(self.principal.missed, 1e-300)
-        return np.minimum(1.0, self.size * (even + 0.5 * self.seen.rest / mass))
-
-    @cached_property
-    def _places(self) -> np.ndarray:
-        drawn = np.flatnonzero(self.seen.rows.uniform(self.purpose) < self._chance)
-        return drawn if len(drawn) >= self.seen.rows.least else drawn[:0]
-
-    @cached_property
-    def rows(self) -> Rows:
-        return self.seen.rows if self._all else self.seen.rows.at(self._places)
-
-    def weights(self) -> np.ndarray:
-        """What the landmarks miss of each row, and of those that it stands for."""
-        return self.seen.rest if self._all else self.seen.rest[self._places] / self._chance[self._places]
-
-    @property
-    def heaviest(self) -> float:
-        """A weight, at most."""
-        return 2.0 * self.principal.missed / self.size
+def rows_to_grow_by(seen: Seen, principal: Principal, size: int, purpose: str) -> tuple[Rows, Weights]:
+    """All rows or, if there are many, about `size` of them; and what the landmarks miss of each and of those that it stands for, which is at most
+    twice the missed trace over `size`."""
+    if principal.count <= 2 * size:
+        return seen.rows, lambda: seen.rest
+    chance = chances(seen, principal, size)
+    places = seen.rows.drawn(purpose, chance)
+    return seen.rows.at(places), lambda: seen.rest[places] / chance[places]
 
 
 def more_wanted(m: int, bound: float, options: SumsOptions) -> int:
@@ -282,40 +208,27 @@ def more_wanted(m: int, bound: float, options: SumsOptions) -> int:
 
 
 # ---------------------------------------------------------------------- components
-def judged(
-    seen: Seen, principal: Principal, first: Prepared, options: SumsOptions, stage: str, effort: int = 1
-) -> Solver:
+def judged(seen: Seen, principal: Principal, options: SumsOptions, stage: str, effort: int = 1) -> Solver:
     """The components of the rows, and their accuracy; returns `Verdict`."""
-    if not len(principal.values):  # all rows are alike, or the landmarks see nothing of them
-        none = np.zeros(0)
-        return Verdict(none, np.zeros((0, 0)), Accuracy.of([], 1.0, 1.0), 1.0)
-    k, centered = options.n_components, options.centered
-    if len(principal.values) < k and principal.missed > NEGLIGIBLE * principal.trace:
-        return missing_components(principal, k)
+    there, k = len(principal.values), options.n_components
+    if not there or (there < k and principal.missed > NEGLIGIBLE * principal.trace):
+        # All rows are alike, or the landmarks see nothing of them, or may miss the other components: nothing is known.
+        return Verdict(principal.values, np.eye(there), Accuracy.of(np.ones(there), 1.0, 1.0), 1.0)
     if options.kernel.has_sketch:
-        return (yield from judge(seen, principal, k, centered, options.tol, options.seed, stage, effort, first.size))
+        return (yield from judge(seen, principal, options, stage, effort))
     if options.share_rows:
-        rows = Judged(seen, principal, options.seed, stage, size=first.size, by_rows=True)
-        return (yield from judge_by_rows(rows, k, centered))
+        return (yield from judge_by_rows(Judged(seen, principal, options, stage, by_rows=True)))
     return judge_by_trace(principal, k)
 
 
-def missing_components(principal: Principal, k: int) -> Verdict:
-    """Fewer components than asked for, where the landmarks may miss the others: nothing is known."""
-    there = len(principal.values)
-    return Verdict(principal.values, np.eye(there), Accuracy.of(np.ones(there), 1.0, 1.0), 1.0)
-
-
 def found(
-    first: Prepared, options: SumsOptions, marks: Marks, principal: Principal, verdict: Verdict, stages: list[tuple[int, float, float]]
-) -> Found:  # fmt: skip
+    first: Prepared, options: SumsOptions, marks: Marks, principal: Principal, verdict: Verdict, stages: Stages
+) -> Found:
     """The result; components that the data does not have are zero, with an error of 1."""
     k, there, about = options.n_components, len(verdict.values), verdict.accuracy
-    weights = np.zeros((marks.size, k))
     basis = signed(verdict.basis, principal.along @ verdict.basis)
+    weights = np.zeros((marks.size, k))
     weights[:, :there] = principal.weights @ (basis * np.sqrt(verdict.values))
     about = Accuracy.of([*about.errors, *[1.0] * (k - there)], about.error, about.bound, about.mixed, about.method)
-    values = np.pad(verdict.values, (0, k - there))
-    return Found(
-        first, marks.points, list(marks.kinds), principal.mean, weights, values, principal.trace, about, stages
-    )
+    values, mean, trace = np.pad(verdict.values, (0, k - there)), principal.mean, principal.trace
+    return Found(first, marks.points, marks.kinds, mean, weights, values, trace, about, stages)

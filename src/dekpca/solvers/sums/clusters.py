@@ -23,6 +23,7 @@ from ...kernels import Kernel, normal, uniform
 from ...landmarks import Landmarks, shared_seed
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from .directions import Axes
+from .options import SumsOptions
 from .rows import Rows
 
 Array = Any
@@ -94,11 +95,8 @@ class Centres(Round):
         return {"count": self.rows.total, "weight": weight, "squares": weight * self.heaviest, "sum": weight * farthest}
 
     def told(self) -> Shapes:
-        return {
-            "there": (self.clusters,),
-            "centre": (self.clusters, self.coordinates.shape[1]),
-            "cuts": (self.clusters,),
-        }
+        many = self.clusters
+        return {"there": (many,), "centre": (many, self.coordinates.shape[1]), "cuts": (many,)}
 
     def conclude(self, total: Arrays) -> Arrays:
         there, centre = means(total, self.even)
@@ -173,9 +171,7 @@ class GivenLandmarks(Round):
         check_count(told["count"], len(self.points))
         given = {point.tobytes() for point in on_host(like(self.marks.points, self.points))}
         if not all(point.tobytes() in given for point in told["points"][: int(told["count"][0])]):
-            raise BadConclusion(
-                "the root tells other landmarks than those that all nodes were given; start all nodes anew"
-            )
+            raise BadConclusion("the root tells other landmarks than those that all nodes were given; start all anew")
 
 
 def nearest(Y: Array, centres: np.ndarray) -> np.ndarray:
@@ -206,12 +202,8 @@ def sums_by_label(label: np.ndarray, clusters: int, Y: Array, weights: np.ndarra
         xp = aac.array_namespace(Y)
         where = xp.asarray(place, device=aac.device(Y))[None, :] == xp.arange(clusters, device=aac.device(Y))[:, None]
         total = xp.astype(where, Y.dtype) @ (Y * like(Y, weights)[:, None])
-    return {
-        "count": count,
-        "weight": weight,
-        "squares": np.bincount(place, weights**2, clusters),
-        "sum": on_host(total),
-    }
+    squares = np.bincount(place, weights**2, clusters)
+    return {"count": count, "weight": weight, "squares": squares, "sum": on_host(total)}
 
 
 def means(total: Arrays, even: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -236,12 +228,9 @@ def cuts_of(count: np.ndarray, weight: np.ndarray, wanted: int, seed: int) -> np
 
 def check_cuts(cuts: np.ndarray, wanted: int) -> None:
     good = (cuts >= 0) & (cuts <= MOST_CUTS) & (cuts == np.rint(cuts))
-    if (
-        not good.all() or (2.0**cuts)[cuts > 0].sum() > 4 * wanted + 64
-    ):  # a share of s has at most 2 s pieces, and shares are rounded up
-        raise BadConclusion(
-            "the root wants to cut clusters into more pieces than there are new landmarks; start all nodes anew"
-        )
+    most = 4 * wanted + 64  # a share of s has at most 2 s pieces, and shares are rounded up
+    if not good.all() or (2.0**cuts)[cuts > 0].sum() > most:
+        raise BadConclusion("the root wants to cut clusters into more pieces than new landmarks; start all nodes anew")
 
 
 def check_count(count: np.ndarray, most: int) -> None:
@@ -273,11 +262,9 @@ class Pieces:
     @classmethod
     def of(cls, centres: np.ndarray, cuts: np.ndarray, axes: Axes, seed: int) -> Pieces:
         cuts = cuts.astype(np.int64)
-        most, p = int(cuts.max(initial=0)), len(axes.spread)
-        planes = (
-            normal((most * len(centres), p), shared_seed(seed, "planes")).reshape(most, len(centres), p) * axes.spread
-        )
-        return cls(centres, cuts, planes)
+        shape = int(cuts.max(initial=0)), len(centres), len(axes.spread)
+        drawn = normal((shape[0] * shape[1], shape[2]), shared_seed(seed, "planes"))
+        return cls(centres, cuts, drawn.reshape(shape) * axes.spread)
 
     @property
     def many(self) -> int:
@@ -296,17 +283,13 @@ class Pieces:
         return found
 
 
-def first_landmarks(
-    rows: Rows, axes: Axes, wanted: int, most: int, marks: Landmarks, kernel: Kernel, seed: int
-) -> Solver:
-    """About `wanted` points, at most `most`, from the mean of all rows: all centres move. Returns the points (m, M)."""
+def first_landmarks(rows: Rows, axes: Axes, none: Landmarks, options: SumsOptions) -> Solver:
+    """About options.first points, from the mean of all rows: all centres move. Returns the points (m, M)."""
+    wanted, seed = options.first, options.seed
     some = rows.sampled(ROWS_A_CENTRE * wanted / rows.total, "first landmarks")
-    Y, ones = axes.along(some.X), lambda: np.ones(len(some))
+    Y, ones, together = axes.along(some.X), lambda: np.ones(len(some)), lambda: np.zeros(len(some), dtype=np.int64)
     centres = np.zeros((1, Y.shape[1]))
-    told = yield Weigh(
-        some, lambda: np.zeros(len(some), dtype=np.int64), ones, 1, max(wanted // STAGES[0], 2), 1.0, seed
-    )
-    cuts = told["cuts"]
+    cuts = (yield Weigh(some, together, ones, 1, max(wanted // STAGES[0], 2), 1.0, seed))["cuts"]
     for number, part in enumerate(STAGES):
         pieces = Pieces.of(centres, cuts, axes, seed + number)
         if pieces.many:
@@ -323,15 +306,17 @@ def first_landmarks(
                 centres, cuts = told["centre"][there], told["cuts"][there]
             else:  # fewer rows than a cluster needs
                 cuts = np.zeros(len(centres))
-    told = yield NewLandmarks(some, nearby, ones, len(centres), most, 1.0, True, axes.mean, marks, kernel)
+    most, kernel = options.max_landmarks, options.kernel
+    told = yield NewLandmarks(some, nearby, ones, len(centres), most, 1.0, True, axes.mean, none, kernel)
     return told["points"][: int(told["count"][0])]
 
 
 def more_landmarks(
-    rows: Rows, weights: Weights, axes: Axes, wanted: int, most: int, marks: Landmarks, kernel: Kernel, heaviest: float, even: bool, seed: int
+    rows: Rows, weights: Weights, heaviest: float, axes: Axes, wanted: int, marks: Landmarks, options: SumsOptions, stage: int
 ) -> Solver:  # fmt: skip
-    """About `wanted` new points, at most `most`, where the weight is: clusters around the landmarks are weighted by what the landmarks miss of their
-    rows. Old landmarks stay where they are. Returns the points (m, M)."""
+    """About `wanted` new points where the weight is, which is at most `heaviest` for a row: clusters around the landmarks are weighted by what the
+    landmarks miss of their rows. Old landmarks stay where they are. Returns the points (m, M)."""
+    even, seed, most = not options.share_rows, options.seed + stage, options.max_landmarks - marks.size
     Y, old = axes.along(rows.X), on_host(axes.along(marks.points))
     told = yield Weigh(rows, partial(nearest, Y, old), weights, len(old), wanted, heaviest, seed)
     pieces = Pieces.of(old, told["cuts"], axes, seed)
@@ -349,7 +334,6 @@ def more_landmarks(
             new = told["centre"][told["there"] > 0]
     if not len(new):
         return np.zeros((0, rows.columns))
-    told = yield NewLandmarks(
-        rows, partial(among_new, new), weights, len(new), most, heaviest, even, axes.mean, marks, kernel
-    )
+    label, mean, kernel = partial(among_new, new), axes.mean, options.kernel
+    told = yield NewLandmarks(rows, label, weights, len(new), most, heaviest, even, mean, marks, kernel)
     return told["points"][: int(told["count"][0])]

@@ -9,11 +9,12 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from ...arrays import like, on_host, to_numpy
+from ...arrays import like, on_host
 from ...chunks import chunks_of, row_bytes, summed
 from ...kernels import Kernel
 from ...rounds import Arrays, Round, Shapes, Sizes, Solver
 from ...scaling import BadColumn, Columns, filled
+from .options import SumsOptions
 from .rows import Rows
 
 Array = Any
@@ -65,10 +66,9 @@ class Variances(Round):
     kind = "columns"
 
     def term(self) -> Arrays:
-        mean = like(self.rows.X, self.mean)
-        return {
-            "squares": on_host(_over_rows(self.rows.X, lambda X: aac.array_namespace(X).sum((X - mean) ** 2, axis=0)))
-        }
+        X, mean = self.rows.X, like(self.rows.X, self.mean)
+        xp = aac.array_namespace(X)
+        return {"squares": on_host(_over_rows(X, lambda some: xp.sum((some - mean) ** 2, axis=0)))}
 
     def bounds(self) -> dict[str, Any]:
         return {"squares": 4.0 * self.rows.total * self.rows.largest**2}
@@ -92,36 +92,29 @@ class Prepared:
     fill: Array | None
     columns: Columns | None
     kernel: Kernel
-    size: float = 1.0  # k(x, x), at most, if sums are under masks; infinity where no useful bound is known
 
 
-def prepared(
-    rows: Rows, kernel: Kernel, impute: bool, standardize: bool, gamma_by_variance: bool, sealed: bool
-) -> Solver:
+def prepared(rows: Rows, options: SumsOptions) -> Solver:
     """The rounds that come first; returns `Prepared`."""
-    if sealed:
+    if options.sealed:
         largest = (yield Sizes({"entries": on_host(rows.X)}, rows.nodes))["entries"]
         rows = replace(rows, largest=float(largest[0]))
-    mean, fill, columns = None, None, None
-    if impute or standardize or gamma_by_variance:
-        mean = (yield Means(rows, impute))["mean"]
-    if impute and mean is not None:
+    kernel, mean, fill, columns = options.kernel, None, None, None
+    if options.impute or options.standardize or options.gamma_by_variance:
+        mean = (yield Means(rows, options.impute))["mean"]
+    if options.impute:
         fill = like(rows.X, mean)
         rows = replace(rows, X=filled(rows.X, fill))
-    if mean is not None and (standardize or gamma_by_variance):
+    if mean is not None and (options.standardize or options.gamma_by_variance):
         variance = (yield Variances(rows, mean))["variance"]
-        if standardize:
+        if options.standardize:
             columns = Columns.of(like(rows.X, mean), like(rows.X, variance))
-            scale = to_numpy(columns.scale).astype(np.float64)
-            rows = replace(
-                rows, X=columns.standardized(rows.X), largest=float(rows.total) ** 0.5
-            )  # at most, whatever the rows are
-            mean, variance = np.zeros_like(mean), variance / scale**2
-        if gamma_by_variance:
+            largest = float(rows.total) ** 0.5  # whatever the rows are
+            rows = replace(rows, X=columns.standardized(rows.X), largest=largest)
+            mean, variance = np.zeros_like(mean), variance / on_host(columns.scale) ** 2
+        if options.gamma_by_variance:
             kernel = replace(kernel, gamma=kernel.scaled(rows.columns, float(variance.mean() + mean.var())))
-    # what rows of a bounded size could reach is far above what they do: sums would lose their digits
-    size = 1.0 if not sealed or kernel.is_normal or kernel.normalize else np.inf
-    return Prepared(rows, mean, fill, columns, kernel, size)
+    return Prepared(rows, mean, fill, columns, kernel)
 
 
 def _over_rows(X: Array, f: Callable[[Array], Array]) -> Array:

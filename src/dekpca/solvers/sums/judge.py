@@ -24,11 +24,12 @@ import array_api_compat as aac
 import numpy as np
 
 from ...accuracy import Accuracy, mixed_groups
-from ...arrays import flip_signs, like, on_host, transposed
+from ...arrays import flip_signs, like, on_host, take, transposed
 from ...chunks import STRIPES, by_nodes, row_bytes, summed
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
-from .moments import Principal, Seen
+from .moments import Principal, Seen, chances
+from .options import SumsOptions
 from .rows import Rows
 
 Array = Any
@@ -55,10 +56,9 @@ class Judged:
 
     all: Seen
     principal: Principal
-    seed: int
+    options: SumsOptions
     stage: str
     effort: int = 1
-    size: float = 1.0  # k(x, x), at most, if sums are under masks
     by_rows: bool = False  # as points that all nodes know
 
     @property
@@ -95,9 +95,7 @@ class Judged:
 
     @property
     def _chance(self) -> np.ndarray:
-        even, mass = 0.5 / self.principal.count, max(self.principal.missed, 1e-300)
-        wanted = max(JUDGES * self.effort, GROUPS * self.all.rows.fewest)
-        return np.minimum(1.0, wanted * (even + 0.5 * self.all.rest / mass))
+        return chances(self.all, self.principal, max(JUDGES * self.effort, GROUPS * self.all.rows.fewest))
 
     @cached_property
     def weights(self) -> np.ndarray:
@@ -113,18 +111,10 @@ class Judged:
         """(n,) the group of each row: the rows of a node are dealt in a random order."""
         rows = self.rows
         order = np.lexsort((rows.uniform(f"groups {self.stage}"), rows.node))
-        node = rows.node[order]
-        starts = (
-            np.flatnonzero(np.concatenate([[True], node[1:] != node[:-1]]))
-            if len(node)
-            else np.zeros(0, dtype=np.int64)
-        )
-        rank = np.arange(len(node)) - np.repeat(starts, np.diff(np.append(starts, len(node))))
-        first = np.repeat(rows.keys[order][starts] % np.uint64(GROUPS), np.diff(np.append(starts, len(node)))).astype(
-            np.int64
-        )
-        found = np.empty(len(node), dtype=np.int64)
-        found[order] = (first + rank) % GROUPS
+        start = np.searchsorted(rows.node[order], rows.node[order])  # where the rows of a row's node begin
+        first = (rows.keys[order][start] % np.uint64(GROUPS)).astype(np.int64)
+        found = np.empty(len(order), dtype=np.int64)
+        found[order] = (first + np.arange(len(order)) - start) % GROUPS
         return found
 
     def members(self, b: int) -> np.ndarray:
@@ -162,23 +152,20 @@ class Judged:
         kernel, marks, X, psi = self.all.kernel, self.all.marks, self.rows.X, self.psi
         xp = aac.array_namespace(X)
         # the rounding of float32 is far below what is missed of a row, and below the noise of drawing rows
-        rough = (
-            not self.everyone
-            and self.principal.missed > ROUGH * self.principal.trace
-            and not kernel.far(xp.vecdot(X, X))
-        )
+        missed = self.principal.missed > ROUGH * self.principal.trace
+        rough = missed and not self.everyone and not kernel.far(xp.vecdot(X, X))
         kind = xp.float32 if rough else X.dtype
-        X, points = (xp.astype(x, kind, copy=False) for x in (X, marks.points))
-        features = kernel.random_map(
-            X.shape[1], self.frequencies, GROUPS, shared_seed(self.seed, f"sketch {self.stage}")
-        )
-        on_points = features(points)
-        on_marks = xp.astype(
-            transposed(marks.root) @ xp.astype(on_points, marks.root.dtype, copy=False), kind, copy=False
-        )
+
+        def rounded(x: Array, kind: Any = kind) -> Array:
+            return xp.astype(x, kind, copy=False)
+
+        seed = shared_seed(self.options.seed, f"sketch {self.stage}")
+        features = kernel.random_map(X.shape[1], self.frequencies, GROUPS, seed)
+        X, on_points = rounded(X), features(rounded(marks.points))
+        on_marks = rounded(transposed(marks.root) @ rounded(on_points, marks.root.dtype))
 
         def some(rows: slice) -> tuple[Array]:
-            return (features(X[rows, :]) - xp.astype(psi[rows, :], kind, copy=False) @ on_marks,)
+            return (features(X[rows, :]) - rounded(psi[rows, :]) @ on_marks,)
 
         (found,) = by_nodes(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
         return found
@@ -195,61 +182,47 @@ class Sketch(Round):
     judged: Judged
     g: Values
     q: int
-    centered: bool
     kind = "judge"
 
     def term(self) -> Arrays:
-        judged, g = self.judged, self.g()
-        w, features = judged.weights, judged.features
-        scaled = judged.shares * w[:, None] * g
+        judged, w, features = self.judged, self.judged.weights, self.judged.features
+        scaled = judged.shares * w[:, None] * self.g()
+        # of all rows: the mean, and random signs as a start; of the rows of a group: the functions
         beside = np.concatenate([w[:, None], np.sqrt(w)[:, None] * judged.signs], axis=1)
         members = [judged.members(b) for b in range(GROUPS)]
 
         def part(rows: slice) -> tuple[np.ndarray, ...]:
-            right, found, ones = like(features, np.concatenate([beside, scaled], axis=1)[rows]), [], []
+            left, right, found, ones = like(features, beside[rows]), like(features, scaled[rows]), [], []
             for b in range(GROUPS):
                 own, mine = members[b][rows], features[rows, judged.of_group(b)]
-                mean = on_host(transposed(mine) @ right[:, : 1 + POWER])
-                inside = (
-                    slice(None)
-                    if own.all()
-                    else aac.array_namespace(features).asarray(np.flatnonzero(own), device=aac.device(features))
-                )
-                found.append(
-                    np.concatenate([mean, on_host(transposed(mine[inside, :]) @ right[inside, 1 + POWER :])], axis=1)
-                )
+                products = [transposed(mine) @ left]
+                if own.all():
+                    products.append(transposed(mine) @ right)
+                else:
+                    inside = np.flatnonzero(own)
+                    products.append(transposed(take(mine, inside)) @ take(right, inside))
+                found.append(np.concatenate([on_host(x) for x in products], axis=1))
                 ones.append(scaled[rows][own].sum(axis=0))
             return np.stack(found), np.stack(ones)
 
         found, ones = summed(part, len(w), features)
         mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
-        return {
-            "image": image,
-            "ones": ones,
-            "mean": mean,
-            "weight": np.array([w.sum(), w @ judged.rest]),
-            "power": power,
-        }
+        weight = np.array([w.sum(), w @ judged.rest])
+        return {"image": image, "ones": ones, "mean": mean, "weight": weight, "power": power}
 
     def bounds(self) -> dict[str, Any]:
-        total = ROOM * self.judged.principal.count
-        size = self.judged.size
-        return {
-            "image": LONGEST * GROUPS * size * total, "ones": GROUPS * total, "mean": LONGEST * size * total,
-            "weight": np.array([1.0, size]) * total, "power": LONGEST * size * total,
-        }  # fmt: skip
+        total, size = ROOM * self.judged.principal.count, self.judged.options.largest
+        long = LONGEST * size * total
+        weight = np.array([1.0, size]) * total
+        return {"image": GROUPS * long, "ones": GROUPS * total, "mean": long, "weight": weight, "power": long}
 
     def told(self) -> Shapes:
-        features = 2 * self.judged.frequencies
-        return {
-            "image": (GROUPS, features, self.q),
-            "mean": (GROUPS, features),
-            "weight": (2,),
-            "power": (GROUPS * features, POWER),
-        }
+        many, power = 2 * self.judged.frequencies, (2 * GROUPS * self.judged.frequencies, POWER)
+        return {"image": (GROUPS, many, self.q), "mean": (GROUPS, many), "weight": (2,), "power": power}
 
     def conclude(self, total: Arrays) -> Arrays:
-        mean = total["mean"] / max(total["weight"][0], 1e-300) if self.centered else np.zeros_like(total["mean"])
+        mean, weight = total["mean"], max(total["weight"][0], 1e-300)
+        mean = mean / weight if self.judged.options.centered else np.zeros_like(mean)
         image = total["image"] - mean[:, :, None] * total["ones"][:, None, :]
         power = np.linalg.qr(total["power"].reshape(-1, POWER))[0]
         return {"image": image, "mean": mean, "weight": total["weight"], "power": power}
@@ -269,6 +242,7 @@ class Images:
         """(n, GROUPS, q) the image of the functions under the rest, by each group, without the term of the row itself."""
         judged, g, mean = self.judged, self.g(), self.told["mean"]
         features, image = judged.features, self.told["image"]
+        xp = aac.array_namespace(features)
         right = [like(features, some) for some in image]
         offset = np.einsum("bf,bfq->bq", mean, image)
         middle, squares = like(features, mean), (mean * mean).sum(axis=1)
@@ -279,10 +253,9 @@ class Images:
             for b in range(GROUPS):
                 mine = features[rows, judged.of_group(b)]
                 out[:, b] = on_host(mine @ right[b]) - offset[b]
-                square = (
-                    on_host(aac.array_namespace(mine).vecdot(mine, mine) - 2.0 * (mine @ middle[b, :])) + squares[b]
-                )
-                out[:, b] -= (members[rows, b] * judged.shares * judged.weights[rows] * square)[:, None] * g[rows]
+                long = xp.vecdot(mine, mine) - 2.0 * (mine @ middle[b, :])
+                own = members[rows, b] * judged.shares * judged.weights[rows] * (on_host(long) + squares[b])
+                out[:, b] -= own[:, None] * g[rows]
             return (out,)
 
         return by_nodes(some, len(g), row_bytes(features) // 4, g)[0]
@@ -296,9 +269,8 @@ class Images:
     def back(self, values: np.ndarray) -> np.ndarray:
         """The transpose of `powered`: (GROUPS * features, POWER)."""
         features, scaled = self.judged.features, np.sqrt(self.judged.weights / GROUPS)[:, None] * values
-        return on_host(transposed(features) @ like(features, scaled)) - np.outer(
-            self.told["mean"].ravel(), scaled.sum(axis=0)
-        )
+        middle = np.outer(self.told["mean"].ravel(), scaled.sum(axis=0))
+        return on_host(transposed(features) @ like(features, scaled)) - middle
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,17 +302,15 @@ class Separate(Round):
         return {"diagonal": np.stack(diagonal)[:, *upper], "pairs": np.stack(pairs)[:, *upper], "power": power}
 
     def bounds(self) -> dict[str, Any]:
-        total = ROOM * self.images.judged.principal.count
-        image, size = np.linalg.norm(self.images.told["image"], axis=1).sum(axis=0).max(), self.images.judged.size
+        total, size = ROOM * self.images.judged.principal.count, self.images.judged.options.largest
+        image = np.linalg.norm(self.images.told["image"], axis=1).sum(axis=0).max()
         image = max(image, 1.0)  # a row's own term is taken off, which is rounding where the landmarks miss nothing
         return {"diagonal": size * total, "pairs": LONGEST * size * total * image, "power": LONGEST**2 * size * total}
 
     def told(self) -> Shapes:
         q, k = len(self.within), self.k
-        return {
-            "values": (q,), "basis": (q, k), "image": (q, k), "turned": (k, k), "alone": (k,), "towards": (k, k + 1),
-            "power": self.images.told["power"].shape,
-        }  # fmt: skip
+        turns = {"turned": (k, k), "alone": (k,), "towards": (k, k + 1)}
+        return {"values": (q,), "basis": (q, k), "image": (q, k), "power": self.images.told["power"].shape} | turns
 
     def conclude(self, total: Arrays) -> Arrays:
         q, k, G = len(self.within), self.k, GROUPS
@@ -361,16 +331,8 @@ class Separate(Round):
             cosines = (beyond.T @ other[:, :k]) ** 2
             alone += (G - 1) / G * np.maximum(0.0, 1.0 - np.diagonal(cosines))
             towards += (G - 1) / G * cosines.T
-        power = np.linalg.qr(total["power"])[0]
-        return {
-            "values": values,
-            "basis": B[:, :k],
-            "image": S @ B[:, :k],
-            "turned": turned,
-            "alone": alone,
-            "towards": towards,
-            "power": power,
-        }
+        found = {"values": values, "basis": B[:, :k], "image": S @ B[:, :k], "power": np.linalg.qr(total["power"])[0]}
+        return found | {"turned": turned, "alone": alone, "towards": towards}
 
 
 @dataclass(frozen=True, eq=False)
@@ -463,36 +425,32 @@ def judging_bytes(rows: int, columns: int, m: int, k: int, q: int, by_rows: bool
     return most
 
 
-def judge(
-    seen: Seen, principal: Principal, k: int, centered: bool, tol: float, seed: int, stage: str, effort: int = 1, size: float = 1.0
-) -> Solver:  # fmt: skip
+def judge(seen: Seen, principal: Principal, options: SumsOptions, stage: str, effort: int = 1) -> Solver:
     """Components in the span of the principal functions, and their accuracy; returns `Verdict`. There are at most q components."""
 
     def judged(stage: str, effort: int) -> Solver:  # a generator of its own: what it keeps goes when it ends
-        rows = Judged(seen, principal, seed, stage, effort, size)
-        return judge_functions(rows, lambda: rows.functions, np.diag(principal.values), k, centered)
+        rows = Judged(seen, principal, options, stage, effort)
+        return judge_functions(rows, lambda: rows.functions, np.diag(principal.values))
 
     verdict = yield from judged(stage, effort)
-    if effort == 1 and verdict.accuracy.bound > tol >= verdict.within_reach:
+    if effort == 1 and verdict.accuracy.bound > options.tol >= verdict.within_reach:
         verdict = yield from judged(f"{stage} again", EFFORT)
     return verdict
 
 
-def judge_functions(
-    judged: Judged, g: Values, within: np.ndarray, k: int, centered: bool, outside: Values | None = None
-) -> Solver:
+def judge_functions(judged: Judged, g: Values, within: np.ndarray, outside: Values | None = None) -> Solver:
     """Judge functions that are orthonormal over all rows, by random features; returns `Verdict`.
 
     `g` gives their values G (n, q) on the judging rows, `within` (q, q) is G'psi psi'G over all rows, and `outside` gives the values (n, q) of
     psi psi'G - G within. Without it they are zero, as for principal functions.
     """
-    told = yield Sketch(judged, g, len(within), centered)
-    return (yield from judge_by(Images(judged, told, g), g, within, k, outside))
+    told = yield Sketch(judged, g, len(within))
+    return (yield from judge_by(Images(judged, told, g), g, within, outside))
 
 
-def judge_by(images: Any, g: Values, within: np.ndarray, k: int, outside: Values | None = None) -> Solver:
+def judge_by(images: Any, g: Values, within: np.ndarray, outside: Values | None = None) -> Solver:
     """The last two rounds of a judgement: components in the span of the functions, and what leaves it; returns `Verdict`."""
-    k = min(k, len(within))
+    k = min(images.judged.options.n_components, len(within))
     separated = yield Separate(images, g, within, k)
     told = yield Leak(images, g, outside, separated, images.judged.principal.whole)
     groups = range(1, int(told["group"].max(initial=0)) + 1)

@@ -20,7 +20,7 @@ from ...rounds import Arrays, Round, Shapes, Solver
 from .judge import GROUPS, JUDGES, POWER, Judged, Verdict, judge_by
 from .moments import Principal
 from .rows import Rows
-from .shared_rows import Counts, InPlaces
+from .shared_rows import Counts, InPlaces, places
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +56,11 @@ class Shared:
         """(n, R) the rest of the kernel between the judging rows of this process and all."""
         seen, X, psi = self.judged.all, self.judged.rows.X, self.judged.psi
         points, across = like(X, self.points), transposed(like(X, self.psi))
-        return on_host(
-            by_nodes(
-                lambda r: (seen.kernel.gram(X[r, :], points) - psi[r, :] @ across,), X.shape[0], 8 * len(self.points), X
-            )[0]
-        )
+
+        def some(rows: slice) -> tuple[Any]:
+            return (seen.kernel.gram(X[rows, :], points) - psi[rows, :] @ across,)
+
+        return on_host(by_nodes(some, X.shape[0], 8 * len(self.points), X)[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Means(Round):
         return {"mean": self.shared.judged.weights @ self.shared.between}
 
     def bounds(self) -> dict[str, Any]:
-        return {"mean": 4.0 * self.shared.judged.size * self.shared.weights.sum()}
+        return {"mean": 4.0 * self.shared.judged.options.largest * self.shared.weights.sum()}
 
     def told(self) -> Shapes:
         return {"mean": (len(self.shared.points),)}
@@ -99,13 +99,10 @@ class ExactImages:
     def told(self) -> Arrays:
         """What the other rounds need to know, which here all nodes know without a sum."""
         shared, count = self.shared, len(self.shared.points)
-        start = np.linalg.qr(normal((count, POWER), shared_seed(self.judged.seed, f"power {self.judged.stage}")))[0]
-        image = count**0.5 * self._scaled[None]
-        return {
-            "image": image,
-            "power": start,
-            "weight": np.array([shared.weights.sum(), shared.weights @ shared.rest]),
-        }
+        seed = shared_seed(self.judged.options.seed, f"power {self.judged.stage}")
+        start, weights = np.linalg.qr(normal((count, POWER), seed))[0], shared.weights
+        weight = np.array([weights.sum(), weights @ shared.rest])
+        return {"image": count**0.5 * self._scaled[None], "power": start, "weight": weight}
 
     @property
     def _scaled(self) -> np.ndarray:
@@ -143,7 +140,7 @@ class ExactImages:
         return found
 
 
-def judge_by_rows(judged: Judged, k: int, centered: bool) -> Solver:
+def judge_by_rows(judged: Judged) -> Solver:
     """Judge the principal functions by rows that are told to all; returns `Verdict`."""
     rows = judged.all.rows
     counts = (yield Counts(rows, lambda: judged.rows, 4 * JUDGES))["count"]
@@ -154,22 +151,11 @@ def judge_by_rows(judged: Judged, k: int, centered: bool) -> Solver:
 
     bound = max(rows.largest, 2.0 * judged.principal.count, float(GROUPS))
     told = (yield InPlaces(replace(rows, X=rows.X[:0, :], largest=bound), given, counts, rows.columns + 2))["rows"]
-    shared = Shared(judged, told[:, :-2], told[:, -2], np.rint(told[:, -1]).astype(np.int64), places(judged, counts))
-    mean = (yield Means(shared))["mean"] if centered else None
+    group, mine = np.rint(told[:, -1]).astype(np.int64), places(judged.rows, counts)
+    shared = Shared(judged, told[:, :-2], told[:, -2], group, mine)
+    mean = (yield Means(shared))["mean"] if judged.options.centered else None
     images = ExactImages(shared, mean)
-    return (yield from judge_by(images, lambda: judged.functions, np.diag(judged.principal.values), k))
-
-
-def places(judged: Judged, counts: np.ndarray) -> np.ndarray:
-    """Where the judging rows of this process are among all: node by node, in the order that they have here."""
-    node = judged.rows.node
-    order = np.argsort(node, kind="stable")
-    starts = np.cumsum(counts) - counts
-    found = np.empty(len(node), dtype=np.int64)
-    found[order] = (
-        starts[node[order]].astype(np.int64) + np.arange(len(node)) - np.searchsorted(node[order], node[order])
-    )
-    return found
+    return (yield from judge_by(images, lambda: judged.functions, np.diag(judged.principal.values)))
 
 
 def judge_by_trace(principal: Principal, k: int) -> Verdict:

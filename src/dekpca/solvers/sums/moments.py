@@ -95,6 +95,12 @@ class Principal:
         return self.directions / np.sqrt(self.values)
 
 
+def chances(seen: Seen, principal: Principal, wanted: int) -> np.ndarray:
+    """(n,) the chance of each row to be among about `wanted`: half of it even, half by what the landmarks miss of the row."""
+    even, mass = 0.5 / principal.count, max(principal.missed, 1e-300)
+    return np.minimum(1.0, wanted * (even + 0.5 * seen.rest / mass))
+
+
 def leading(matrix: np.ndarray, q: int) -> tuple[np.ndarray, np.ndarray]:
     """The q leading eigenvalues and eigenvectors, largest first."""
     m = len(matrix)
@@ -115,33 +121,19 @@ class Moments(Round):
     kind = "moments"
 
     def term(self) -> Arrays:
-        if not len(self.seen.rows):
+        if not len(self.seen.rows):  # a kernel that a user gives need not know what to do with no rows
             m = self.seen.marks.size
-            return {
-                "count": np.zeros(1),
-                "first": np.zeros(m),
-                "second": np.zeros(m * (m + 1) // 2),
-                "trace": np.zeros(2),
-                "along": np.zeros(m + 1),
-            }
+            sizes = {"count": 1, "first": m, "second": m * (m + 1) // 2, "trace": 2, "along": m + 1}
+            return {name: np.zeros(size) for name, size in sizes.items()}
         first, second, trace, along = self.seen.moments
-        return {
-            "count": np.array([float(len(self.seen.rows))]),
-            "first": first,
-            "second": second[np.triu_indices(len(first))],
-            "trace": np.append(trace, self.seen.rest.sum()),
-            "along": along,
-        }
+        count, trace = np.array([float(len(self.seen.rows))]), np.append(trace, self.seen.rest.sum())
+        upper = second[np.triu_indices(len(first))]
+        return {"count": count, "first": first, "second": upper, "trace": trace, "along": along}
 
     def bounds(self) -> dict[str, Any]:
-        total = 1.1 * self.seen.rows.total
-        return {
-            "count": total,
-            "first": total * self.largest**0.5,
-            "second": total * self.largest,
-            "trace": total * self.largest,
-            "along": total * LONGEST * max(self.largest, self.largest**0.5),
-        }
+        total, largest = 1.1 * self.seen.rows.total, self.largest
+        bounds = {"count": total, "first": total * largest**0.5, "second": total * largest, "trace": total * largest}
+        return bounds | {"along": total * LONGEST * max(largest, largest**0.5)}
 
     @property
     def _q(self) -> int:
@@ -164,34 +156,20 @@ class Moments(Round):
         there = values > floor
         values, vectors = np.where(there, values, 0.0), np.where(there, vectors, 0.0)
         along = (total["along"][:m] - total["along"][m] * mean) @ vectors / np.sqrt(np.where(there, values, 1.0))
-        return {
-            "count": np.array([count]),
-            "trace": trace,
-            "mean": mean,
-            "values": values,
-            "directions": vectors,
-            "along": along,
-        }
+        about = {"count": np.array([count]), "trace": trace, "mean": mean}
+        return about | {"values": values, "directions": vectors, "along": along}
 
     def check(self, told: Arrays) -> None:
         super().check(told)
-        values = told["values"]
-        if (
-            (values < 0).any()
-            or (np.diff(values) > 0).any()
-            or told["count"][0] < 1
-            or told["trace"][0] < -1e-6 * abs(told["trace"][1])
-        ):
-            raise BadConclusion(
-                "the root tells eigenvalues or a trace that no sum of squares has; start all nodes anew"
-            )
+        values, (trace, missed) = told["values"], told["trace"]
+        falling = (values >= 0).all() and (np.diff(values) <= 0).all()
+        if not falling or told["count"][0] < 1 or trace < -1e-6 * abs(missed):
+            raise BadConclusion("the root tells eigenvalues or a trace that no sum of squares has; start all anew")
 
     def found(self, told: Arrays) -> Principal:
         """From what all nodes were told."""
         there = int((told["values"] > 0).sum())
-        trace, missed = map(float, told["trace"])
+        count, trace, missed = map(float, (*told["count"], *told["trace"]))
         whole = there < self.n_components + EXTRA
         directions, values, along = told["directions"][:, :there], told["values"][:there], told["along"][:there]
-        return Principal(
-            directions, values, along, told["mean"], trace, float(told["count"][0]), max(missed, 0.0), whole
-        )
+        return Principal(directions, values, along, told["mean"], trace, count, max(missed, 0.0), whole)

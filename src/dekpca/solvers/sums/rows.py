@@ -57,10 +57,12 @@ class Rows:
     def sampled(self, share: float, purpose: str) -> Rows:
         """Each row with this probability, or a larger one if nodes would have too few; all of them from 1 on. None if below `least`."""
         share = max(share, self.fewest / self.total)
-        if share >= 1:
-            return self
-        drawn = np.flatnonzero(self.uniform(purpose) < share)
-        return self.at(drawn if len(drawn) >= self.least else drawn[:0])
+        return self if share >= 1 else self.at(self.drawn(purpose, share))
+
+    def drawn(self, purpose: str, chance: float | np.ndarray) -> np.ndarray:
+        """The places of rows that are drawn with these chances; none if they are fewer than `least`."""
+        places = np.flatnonzero(self.uniform(purpose) < chance)
+        return places if len(places) >= self.least else places[:0]
 
 
 def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from .clusters import Weights, check_count, independent
+from .options import SumsOptions
 from .rows import Rows
 
 ROUNDED = 1e-13  # relative: sums under masks are in fixed point
@@ -43,9 +44,16 @@ class Counts(Round):
     def check(self, told: Arrays) -> None:
         count = told["count"]
         if not ((count >= 0) & (count == np.rint(count))).all() or count.sum() > self.most:
-            raise BadConclusion(
-                f"nodes give {count.sum():g} rows, where at most {self.most} are asked for; start all nodes anew"
-            )
+            raise BadConclusion(f"nodes give {count.sum():g} rows, where {self.most} are allowed; start all nodes anew")
+
+
+def places(given: Rows, counts: np.ndarray) -> np.ndarray:
+    """Where the rows of this process are among those that all nodes give: node by node, in the order that they have here."""
+    order = np.argsort(given.node, kind="stable")
+    node, starts = given.node[order], (np.cumsum(counts) - counts).astype(np.int64)
+    found = np.empty(len(node), dtype=np.int64)
+    found[order] = starts[node] + np.arange(len(node)) - np.searchsorted(node, node)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,16 +67,11 @@ class InPlaces(Round):
     kind = "landmarks"
 
     def term(self) -> Arrays:
-        found = np.zeros((int(self.counts.sum()), self.width))
-        given = self.given()
-        order = np.argsort(given.node, kind="stable")
-        node = given.node[order]
-        starts = np.cumsum(self.counts) - self.counts
-        rank = np.arange(len(node)) - np.searchsorted(node, node)
-        found[starts[node].astype(np.int64) + rank] = on_host(given.X)[order]
+        found, given = np.zeros((int(self.counts.sum()), self.width)), self.given()
+        found[places(given, self.counts)] = on_host(given.X)
         return {"rows": found}
 
-    def bounds(self) -> dict[str, Any] | None:
+    def bounds(self) -> dict[str, Any]:
         return {"rows": self.rows.largest}
 
     def told(self) -> Shapes:
@@ -76,13 +79,6 @@ class InPlaces(Round):
 
     def conclude(self, total: Arrays) -> Arrays:
         return total
-
-
-class EarlierLandmarks(InPlaces):
-    """Landmarks of an earlier run, in its units: no bound on the rows of this run is one on them."""
-
-    def bounds(self) -> dict[str, Any] | None:
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +101,9 @@ class RowLandmarks(InPlaces):
 
 
 def rows_as_landmarks(
-    rows: Rows, weights: Weights, mass: float, wanted: int, most: int, marks: Landmarks, kernel: Kernel, stage: str
-) -> Solver:  # fmt: skip
-    """About `wanted` rows, at most `most`, drawn with probabilities proportional to their weights, which add up to `mass` over all nodes; returns the
-    points (m, M)."""
+    rows: Rows, weights: Weights, mass: float, wanted: int, marks: Landmarks, options: SumsOptions, stage: str
+) -> Solver:
+    """About `wanted` rows, drawn with probabilities proportional to their weights, whose sum over all nodes is `mass`; returns the points (m, M)."""
 
     def drawn() -> Rows:
         return rows.at(np.flatnonzero(rows.uniform(f"rows {stage}") * mass < wanted * weights()))
@@ -116,12 +111,14 @@ def rows_as_landmarks(
     counts = (yield Counts(rows, drawn, 4 * wanted + 64))["count"]
     if not counts.sum():
         return np.zeros((0, rows.columns))
-    told = yield RowLandmarks(rows, drawn, counts, rows.columns, most, marks, kernel)
+    most = options.max_landmarks - marks.size
+    told = yield RowLandmarks(rows, drawn, counts, rows.columns, most, marks, options.kernel)
     return told["points"][: int(told["count"][0])]
 
 
-def earlier_landmarks(rows: Rows, mine: np.ndarray | None, most: int, run: str) -> Solver:
-    """The landmarks of an earlier run: the first node that has them tells them to all. `mine`: those of this node. Returns the points (m, M)."""
+def earlier_landmarks(rows: Rows, options: SumsOptions) -> Solver:
+    """The landmarks of an earlier run: the first node that has them tells them to all. Returns the points (m, M)."""
+    mine, most, resumed = options.earlier, options.max_landmarks, f"resume={options.resume!r}"
     points = np.zeros((0, rows.columns)) if mine is None else np.asarray(mine, dtype=np.float64)
     node = rows.node[:1] if len(rows.node) else np.zeros(1, dtype=np.int64)
 
@@ -130,7 +127,7 @@ def earlier_landmarks(rows: Rows, mine: np.ndarray | None, most: int, run: str) 
         return replace(rows, X=kept, keys=np.zeros(len(kept), dtype=np.uint64), node=np.repeat(node, len(kept)))
 
     counts = (yield Counts(rows, held, most * rows.nodes))["count"]
-    sizes, resumed = np.unique(counts[counts > 0]), f"resume={run!r}"
+    sizes = np.unique(counts[counts > 0])
     if not len(sizes):
         raise ValueError(f"{resumed}: no node has the model of that run; start a new run without resume")
     if len(sizes) > 1 or sizes[0] > most:
@@ -140,7 +137,8 @@ def earlier_landmarks(rows: Rows, mine: np.ndarray | None, most: int, run: str) 
         )
     giver = int(np.flatnonzero(counts)[0])
     given = np.where(np.arange(rows.nodes) == giver, counts, 0)
-    told = (yield EarlierLandmarks(rows, lambda: held(giver), given, rows.columns))["rows"]
+    in_its_units = replace(rows, largest=np.inf)  # no bound on the rows of this run is one on them
+    told = (yield InPlaces(in_its_units, lambda: held(giver), given, rows.columns))["rows"]
     if mine is not None and np.abs(told - points).max() > ROUNDED * np.abs(points).max():
         raise ValueError(
             f"{resumed}: node number {giver} has other landmarks of that run than this node; resume with models of one run, or start a new run "

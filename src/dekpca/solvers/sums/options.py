@@ -1,0 +1,44 @@
+"""What the default solver needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...kernels import Kernel
+
+
+@dataclass(frozen=True, eq=False)
+class SumsOptions:
+    """The same at every node, except for `earlier`."""
+
+    n_components: int
+    kernel: Kernel
+    seed: int
+    tol: float = 1e-3
+    first: int = 100  # landmarks to begin with
+    max_landmarks: int = 2500  # `first`: just so many
+    points: np.ndarray | None = None  # the landmarks themselves
+    resume: str | None = None  # the run whose landmarks are the first ones
+    earlier: np.ndarray | None = None  # these landmarks, at a node of that run
+    share_rows: bool = True
+    centered: bool = True
+    gamma_by_variance: bool = False
+    impute: bool = False
+    standardize: bool = False
+    sealed: bool = False
+    owners_apart: bool = False  # a node's neighbors belong to others, who see its terms of sums in clear
+
+    @property
+    def fixed(self) -> bool:
+        """Whether a number of landmarks was asked for, or points were given: then only the answer is judged."""
+        return self.points is not None or self.first == self.max_landmarks
+
+    @property
+    def largest(self) -> float:
+        """k(x, x), at most, if sums are under masks; infinity where no useful bound is known.
+
+        What rows of a bounded size could reach is far above what they do: sums would lose their digits.
+        """
+        return 1.0 if not self.sealed or self.kernel.is_normal or self.kernel.normalize else np.inf
