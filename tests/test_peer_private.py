@@ -32,7 +32,7 @@ from dekpca.plan import Plan
 from dekpca.privacy.errors import PublicError
 from dekpca.privacy.fixed_point import FixedPoint
 from dekpca.privacy.ledger import BudgetSpent, Entry
-from dekpca.privacy.masks import BadMasks, Sealer, sealer
+from dekpca.privacy.masks import BadMasks, pair_keys
 from dekpca.privacy.records import sign_record
 from dekpca.privacy.releases import Release
 from dekpca.scaling import BadColumn
@@ -289,11 +289,10 @@ def test_a_node_that_omits_its_masks_stops_the_run(certs, tmp_path, wire, monkey
     network = NETWORKS["path"]
     assert network.names[network.root] != "2"
 
-    def without(name, own, public, run):
-        made = sealer(name, own, public, run)
-        return Sealer(name, {}) if name == "2" else made
+    def without(name, *given):
+        return {} if name == "2" else pair_keys(name, *given)
 
-    monkeypatch.setattr(keys, "sealer", without)
+    monkeypatch.setattr(keys, "pair_keys", without)
     parts, options = secure(network, landmarks=LandmarkSource("points", np.concatenate(clusters([10] * 3, 9))))
     errors = failed(Nodes(tmp_path, network, parts, options, certs=certs))
     assert all("masks of 5 nodes do not cancel" in str(error) for error in errors.values())
@@ -311,15 +310,16 @@ def test_a_node_that_omits_its_masks_stops_the_run(certs, tmp_path, wire, monkey
 
 
 # ---------------------------------------------------------------------- a recorder at all nodes but two
-def recording(certs, folder, network, wire, monkeypatch, seed=0, scale=1.0, broken=None):
-    """A run in which all nodes but two may keep what they receive: what each node sent to its parent, by sum; and the keys of all."""
-    sent, known = defaultdict(list), {}
+def recording(certs, folder, network, wire, monkeypatch, seed=0, scale=1.0, broken=None, lie=None):
+    """A run in which all nodes but two may keep what they receive: what each node sent to its parent, by sum; a hash of what each had been told
+    before; and the keys of all. `lie(node, request)` may change what a node sends."""
+    sent, known, histories = defaultdict(list), {}, defaultdict(list)
 
     def keep(node, request):
         if request.dtype == np.uint64 and request.kind != "keys" and request.messages:
             (message,) = request.messages.values()  # to the parent
             sent[node].append(message.copy())
-        return request
+        return request if lie is None else lie(node, request)
 
     class Noted(keys.PeerSealer):
         def __init__(self, *args, **more):
@@ -327,9 +327,10 @@ def recording(certs, folder, network, wire, monkeypatch, seed=0, scale=1.0, brok
             known[self.name] = self.keys
 
         def seal(self, kind, values, bound):
-            return (
-                super().seal(kind, values, bound) if broken is None else broken(self, super().seal, kind, values, bound)
-            )
+            histories[self.name].append(self.history)
+            if broken is None:
+                return super().seal(kind, values, bound)
+            return broken(self, super().seal, kind, values, bound)
 
     monkeypatch.setattr(keys, "PeerSealer", Noted)
     wire.spoil = staticmethod(keep)
@@ -340,7 +341,7 @@ def recording(certs, folder, network, wire, monkeypatch, seed=0, scale=1.0, brok
     join([nodes.start(name) for name in network.names])
     numbers = {len(sums) for name, sums in sent.items()}
     sums = [{network.number[name]: sent[name][i] for name in sent} for i in range(min(numbers))]
-    return sums, known, nodes
+    return sums, histories, known, nodes
 
 
 @pytest.mark.parametrize(
@@ -349,9 +350,10 @@ def recording(certs, folder, network, wire, monkeypatch, seed=0, scale=1.0, brok
 def test_a_recorder_at_all_nodes_but_two_sees_uniform_numbers(name, certs, tmp_path, wire, monkeypatch):
     network = NETWORKS[name]
     a, b = two_apart(network)
-    sums, known, nodes = recording(certs, tmp_path, network, wire, monkeypatch)
+    sums, told, known, nodes = recording(certs, tmp_path, network, wire, monkeypatch)
     assert not nodes.errors
-    mine, theirs = (stripped_sums(network, sums, known, *pair) for pair in ((a, b), (b, a)))
+    assert len({tuple(history) for history in told.values()}) == 1
+    mine, theirs = (stripped_sums(network, sums, told["0"], known, *pair) for pair in ((a, b), (b, a)))
     words = np.concatenate(mine)
     assert len(words) > 20_000
     assert least_effect(len(words)) < 0.1  # far below that of any broken mask
@@ -370,8 +372,8 @@ def test_recordings_of_very_different_data_have_one_distribution(certs, tmp_path
     a, b = two_apart(network)
     words = []
     for seed, scale in ((1, 1.0), (2, 1e-2)):
-        sums, known, _ = recording(certs, tmp_path / str(seed), network, wire, monkeypatch, seed, scale)
-        words.append(np.concatenate(stripped_sums(network, sums, known, a, b)))
+        sums, told, known, _ = recording(certs, tmp_path / str(seed), network, wire, monkeypatch, seed, scale)
+        words.append(np.concatenate(stripped_sums(network, sums, told["0"], known, a, b)))
     assert min(map(len, words)) > 10_000
     assert same_p(*words) > LEVEL
 
@@ -380,10 +382,14 @@ def test_a_reused_nonce_fails_the_tests(certs, tmp_path, wire, monkeypatch):
     network = NETWORKS["grid"]
 
     def stuck(own, seal, *given):
-        own._sealed = 0
-        return seal(*given)
+        own._sealed, told = 0, own.history
+        own.history = bytes(32)
+        try:
+            return seal(*given)
+        finally:
+            own.history = told
 
-    sums, _, _ = recording(certs, tmp_path, network, wire, monkeypatch, broken=stuck)
+    sums, _, _, _ = recording(certs, tmp_path, network, wire, monkeypatch, broken=stuck)
     a, _ = two_apart(network)
     alone = [sent[a] - sum((sent[int(c)] for c in network.children[a]), np.uint64(0)) for sent in sums]
     first, second = sorted(alone, key=len)[-2:]
@@ -403,10 +409,10 @@ def test_a_missing_pair_fails_the_tests_and_stops_the_run(certs, tmp_path, wire,
         finally:
             own.keys = kept
 
-    sums, known, nodes = recording(certs, tmp_path, network, wire, monkeypatch, broken=without)
+    sums, told, known, nodes = recording(certs, tmp_path, network, wire, monkeypatch, broken=without)
     assert nodes.errors.keys() == set(network.names)
     assert all("do not cancel" in str(error) for error in nodes.errors.values())
-    assert stripped_sums(network, sums, known, a, b)[0][-1] == 1  # in clear: the count
+    assert stripped_sums(network, sums, told["0"], known, a, b)[0][-1] == 1  # in clear: the count
 
 
 # ---------------------------------------------------------------------- restarts and losses
@@ -492,16 +498,16 @@ def test_a_lost_node_means_new_keys_and_new_masks(certs, tmp_path, wire, monkeyp
     lost = next(name for name in network.names if name != network.names[network.root])
 
     def noted(name, own, public, run):
-        made = sealer(name, own, public, run)
-        used[name].append((run, own.public, dict(made.keys)))
-        return made
+        pairs = pair_keys(name, own, public, run)
+        used[name].append((run, own.public, pairs))
+        return pairs
 
     def die(node, send):
         if node == lost and send.kind == "moments":
             raise Stop
         return send
 
-    monkeypatch.setattr(keys, "sealer", noted)
+    monkeypatch.setattr(keys, "pair_keys", noted)
     wire.spoil = staticmethod(die)
     nodes = Surviving(tmp_path, network, parts, options, certs=certs)
     join([nodes.start(name) for name in network.names])
@@ -683,7 +689,7 @@ def test_a_private_node_that_was_killed_spends_once_and_sends_the_same_noise(cer
     assert len({NodeModel.load(ends[name]["model"]).transform(X).tobytes() for name in tomls}) == 1
 
 
-LOSING = {"on_loss": "continue", "peer_timeout": 4, "heartbeat": 0.2}
+LOSING = {"on_loss": "continue", "peer_timeout": 4, "heartbeat": 0.2, "allow_two": True}  # one of three is lost
 
 
 def dying(wire, kind):

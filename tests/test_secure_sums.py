@@ -18,7 +18,7 @@ from dekpca.engines.tree import over_tree
 from dekpca.kernels import make_kernel
 from dekpca.plan import Plan
 from dekpca.privacy.fixed_point import TOTAL_BITS, FixedPoint, OutOfBounds
-from dekpca.privacy.masks import BadMasks, RunKey, Sealer, derived, mask_words, pair_key, sealer, sealers
+from dekpca.privacy.masks import BadMasks, RunKey, Sealer, derived, mask_words, pair_key, pair_keys, sealers
 from dekpca.privacy.records import BadRecord, KeyRecord, check_record, checked_keys, new_run, sign_record
 from dekpca.program import program
 from dekpca.rounds import Round, Transcript, run_rounds
@@ -28,6 +28,7 @@ from dekpca.testing import by_node, problems
 from uniformity import LEVEL, least_effect, record, same_p, stripped, two_apart, uniform_p
 
 RUN = b"run 1"
+SETTINGS = b"a hash of settings and members"
 
 
 def run(parts, network, options):
@@ -80,6 +81,32 @@ def test_masks_cancel_in_the_total_and_nowhere_else():
             made["a"].open("sum", some, 100.0)
 
 
+def test_masks_of_nodes_that_were_told_different_things_do_not_cancel():
+    """Whoever told them learns nothing of a node that two others of its network are honest with; and says what was seen."""
+    names = ["a", "b", "c"]
+    made = sealers(names, RUN)
+    for name in names:
+        made[name].hear(np.array([1.0, 2.0 if name == "a" else 3.0]))
+    sealed = {name: made[name].seal("moments", np.zeros(4096), 100.0) for name in names}
+    with pytest.raises(BadMasks, match="members were told different things"):
+        made["c"].open("moments", sum(sealed.values()), 100.0)
+    known = {name: mask_words(made["c"].keys[name], 0, made[name].history, 4097) for name in ("a", "b")}
+    # c takes off what it knows: its own masks with both
+    assert uniform_p(sealed["a"] - known["a"]) > LEVEL
+    assert uniform_p(sealed["a"] - known["a"] + sealed["b"] - known["b"]) > LEVEL
+
+
+def test_a_node_that_is_told_something_else_after_a_restart_has_other_masks():
+    before, after = (Sealer("a", {"b": bytes(32), "c": bytes(31) + b"1"}) for _ in range(2))
+    before.hear(np.array([1.0]))
+    after.hear(np.array([1.0 + 1e-16]))
+    same = before.seal("moments", np.zeros(4096), 1.0)
+    assert (after.seal("moments", np.zeros(4096), 1.0) == same).all()  # it was told the same bits
+    after = Sealer("a", before.keys)
+    after.hear(np.array([1.0 + 3e-16]))
+    assert uniform_p(after.seal("moments", np.zeros(4096), 1.0) - same) > LEVEL
+
+
 def test_both_ends_have_one_key_and_every_run_another():
     a, b = RunKey.made(), RunKey.made()
     key = pair_key(a, "a", "b", b.public, RUN)
@@ -87,14 +114,16 @@ def test_both_ends_have_one_key_and_every_run_another():
     assert len(key) == 32
     others = [pair_key(a, "a", "b", b.public, b"run 2"), pair_key(a, "a", "c", b.public, RUN)]
     assert len({key, *others}) == 3
-    assert (mask_words(key, 0, 8) != mask_words(key, 1, 8)).all()
-    assert (mask_words(key, 3, 20)[:8] == mask_words(key, 3, 8)).all()
+    here, there = bytes(32), bytes(31) + b"1"
+    assert (mask_words(key, 0, here, 8) != mask_words(key, 1, here, 8)).all()
+    assert (mask_words(key, 0, here, 8) != mask_words(key, 0, there, 8)).all()
+    assert (mask_words(key, 3, here, 20)[:8] == mask_words(key, 3, here, 8)).all()
 
 
 def test_a_key_that_is_none_is_refused():
     for bad in (bytes(32), b"short"):  # the first is a point of low order, whose secret everybody knows
         with pytest.raises(BadMasks, match="no X25519 key"):
-            sealer("a", RunKey.made(), {"a": RunKey.made().public, "b": bad}, RUN)
+            pair_keys("a", RunKey.made(), {"a": RunKey.made().public, "b": bad}, RUN)
 
 
 def test_integers_go_as_they_are():
@@ -129,21 +158,24 @@ def authority(tmp_path_factory):
 def test_records_of_all_nodes_give_their_keys(authority):
     roots, nodes = authority
     keys = {name: RunKey.made() for name in ("oslo", "rome")}
-    records = [sign_record(RUN, name, key.public, *nodes[name]) for name, key in keys.items()]
-    assert checked_keys([*records, records[0]], RUN, ("oslo", "rome"), roots) == {n: k.public for n, k in keys.items()}
+    records = [sign_record(RUN, name, key.public, SETTINGS, *nodes[name]) for name, key in keys.items()]
+    assert checked_keys([*records, records[0]], RUN, SETTINGS, ("oslo", "rome"), roots) == {
+        name: key.public for name, key in keys.items()
+    }
 
 
 def test_bad_records_are_refused_before_anything_is_sent(authority):
     roots, nodes = authority
-    oslo, rome = (sign_record(RUN, name, RunKey.made().public, *nodes[name]) for name in ("oslo", "rome"))
+    oslo, rome = (sign_record(RUN, name, RunKey.made().public, SETTINGS, *nodes[name]) for name in ("oslo", "rome"))
     names = ("oslo", "rome")
     swapped = [replace(oslo, public=rome.public), replace(rome, public=oslo.public)]
-    forged = sign_record(RUN, "rome", RunKey.made().public, *nodes["stranger"])
-    posing = sign_record(RUN, "rome", RunKey.made().public, *nodes["oslo"])
-    replayed = sign_record(b"run 0", "rome", RunKey.made().public, *nodes["rome"])
-    mixed = sign_record(RUN, "rome", RunKey.made().public, nodes["oslo"][0], nodes["rome"][1])
-    again = sign_record(RUN, "rome", RunKey.made().public, *nodes["rome"])
-    same = sign_record(RUN, "rome", oslo.public, *nodes["rome"])
+    forged = sign_record(RUN, "rome", RunKey.made().public, SETTINGS, *nodes["stranger"])
+    posing = sign_record(RUN, "rome", RunKey.made().public, SETTINGS, *nodes["oslo"])
+    replayed = sign_record(b"run 0", "rome", RunKey.made().public, SETTINGS, *nodes["rome"])
+    mixed = sign_record(RUN, "rome", RunKey.made().public, SETTINGS, nodes["oslo"][0], nodes["rome"][1])
+    again = sign_record(RUN, "rome", RunKey.made().public, SETTINGS, *nodes["rome"])
+    other = sign_record(RUN, "rome", RunKey.made().public, b"epsilon 4", *nodes["rome"])
+    same = sign_record(RUN, "rome", oslo.public, SETTINGS, *nodes["rome"])
     for records, seen in (
         (swapped, "signature does not fit"),
         ([oslo, forged], "does not lead to the CA"),
@@ -152,12 +184,17 @@ def test_bad_records_are_refused_before_anything_is_sent(authority):
         ([oslo, mixed], "signature does not fit"),
         ([oslo, rome, again], "two with different keys"),
         ([oslo, same], "the same key"),
+        (
+            [oslo, other],
+            "key record of node rome: it is signed for other settings, or other members, than this node has",
+        ),
+        ([oslo, replace(other, settings=SETTINGS)], "signature does not fit"),
         ([oslo], "missing: rome"),
         ([oslo, rome, replace(rome, name="bonn")], "no node of this network"),
         ([oslo, replace(rome, chain=(b"x",))], "cannot be read"),
     ):
         with pytest.raises(BadRecord, match=seen) as error:
-            checked_keys(records, RUN, names, roots)
+            checked_keys(records, RUN, SETTINGS, names, roots)
         assert "Nothing was sent" in str(error.value)
     with pytest.raises(BadRecord, match="not valid now"):
         check_record(rome, RUN, "rome", roots, datetime.now(UTC) + timedelta(days=4000))
@@ -166,7 +203,7 @@ def test_bad_records_are_refused_before_anything_is_sent(authority):
 
 def test_a_packed_record_comes_back_as_it_was(authority):
     _, nodes = authority
-    rome = sign_record(RUN, "rome", RunKey.made().public, *nodes["rome"])
+    rome = sign_record(RUN, "rome", RunKey.made().public, SETTINGS, *nodes["rome"])
     assert KeyRecord.unpack("rome", rome.pack() + bytes(12)) == rome
     with pytest.raises(BadRecord, match="cannot be read"):
         KeyRecord.unpack("rome", rome.pack()[:-3])
@@ -391,7 +428,7 @@ def test_recordings_of_very_different_data_have_one_distribution():
 def test_a_reused_nonce_fails_the_tests():
     class Stuck(Sealer):
         def seal(self, kind, values, bound):
-            self._sealed = 0
+            self._sealed, self.history = 0, bytes(32)
             return super().seal(kind, values, bound)
 
     def broken(made):
@@ -427,5 +464,5 @@ def test_masks_of_many_runs_do_not_repeat(runs, size):
     assert runs**2 / 2 ** (8 * size + 1) > 10
     ends = [(b"a", RunKey.made().public), (b"b", RunKey.made().public)]
     keys = [derived(b"one secret", i.to_bytes(4, "big"), ends) for i in range(runs)]
-    assert len({int(mask_words(key, 0, 1)[0]) for key in keys}) == runs
+    assert len({int(mask_words(key, 0, bytes(32), 1)[0]) for key in keys}) == runs
     assert len({key[:size] for key in keys}) < runs  # equal keys have equal masks

@@ -22,6 +22,7 @@ class Recorder(local.Delivery):
         super().__init__(sites)
         self.sums: list[dict[int, np.ndarray]] = []  # for each sum, what each node sent to its parent
         self.kinds: list[str] = []
+        self.histories: list[bytes] = []  # what all nodes had been told before each sum, as a hash
 
     def exchange(self, requests):
         children = self.network.children
@@ -33,6 +34,7 @@ class Recorder(local.Delivery):
                 if not self.sums or node in self.sums[-1]:
                     self.sums.append({})
                     self.kinds.append(request.kind)
+                    self.histories.append(self.sites[0].sealer.history)
                 self.sums[-1][node] = words.copy()
         return super().exchange(requests)
 
@@ -53,11 +55,11 @@ def record(parts, network, options, broken=None):
 def stripped(recorder, sites, honest, other):
     """What is left of node `honest`'s messages, sum by sum, if all nodes but it and `other` put together what they sent and know."""
     keys = {site.names[0]: site.sealer.keys for site in sites}
-    return stripped_sums(sites[0].network, recorder.sums, keys, honest, other)
+    return stripped_sums(sites[0].network, recorder.sums, recorder.histories, keys, honest, other)
 
 
-def stripped_sums(network, sums, keys, honest, other):
-    """As `stripped`, from what each node sent to its parent in each sum, and the keys that each node has with others."""
+def stripped_sums(network, sums, histories, keys, honest, other):
+    """As `stripped`, from what each node sent to its parent in each sum, the histories of the honest node, and the keys that each node has."""
     name = network.names[honest]
     assert other not in network.children[honest]
     assert honest not in network.children[other]
@@ -69,7 +71,7 @@ def stripped_sums(network, sums, keys, honest, other):
         for node in range(len(network)):
             if node not in (honest, other):
                 partner = network.names[node]
-                mask = mask_words(keys[partner][name], number, len(words))
+                mask = mask_words(keys[partner][name], number, histories[number], len(words))
                 words = words - mask if name < partner else words + mask
         left.append(words)
     return left

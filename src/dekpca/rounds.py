@@ -161,7 +161,10 @@ def _run_round(site: Site, round_: Round) -> Generator[Sum, Any, Arrays]:
         return _flat({name: told[name] for name in shapes})
 
     size = sum(int(np.prod(shape)) for shape in shapes.values())
-    told = _named((yield Sum(kind, value, conclude, size)), shapes)
+    heard = yield Sum(kind, value, conclude, size)
+    if site.sealer is not None:
+        site.sealer.hear(heard)
+    told = _named(heard, shapes)
     round_.check(told)
     return told
 

@@ -1,12 +1,18 @@
 """Masks: what a node adds to its integers before they leave it, so that they are uniformly random to all other nodes.
 
-Each two nodes share a key for a run: X25519, then HKDF-SHA256 over the run and both nodes' names and keys. For each sum, ChaCha20 makes as many
-64-bit words of it as the sum has numbers; the nonce is the number of the sum in the run. The node that comes first by name adds the words, the other
-subtracts them, so that they cancel in the total modulo 2^64 and nowhere else. A word that every node counts by one shows whether they did.
+Each two nodes share a key for a run: X25519, then HKDF-SHA256 over the run and both nodes' names and keys. For each sum they derive another key
+from it, from the number of the sum, and from a hash of everything that the node was told so far (its history). ChaCha20 makes as many 64-bit words of
+that key as the sum has numbers. The node that comes first by name adds the words, the other subtracts them, so that they cancel in the total modulo
+2^64 and nowhere else. A word that every node counts by one shows whether they did.
+
+So masks of nodes that were told different things do not cancel: whoever told them gets random numbers. And a node that is told something else after a
+restart has other masks than before: no mask is used for two values.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +31,7 @@ try:
 except ImportError as error:
     raise ImportError(f"secure sums need the package cryptography ({error}); pip install 'dekpca[privacy]'") from error
 
-PURPOSE = b"dekpca secure sum, version 1"
+PURPOSE = b"dekpca secure sum, version 2"
 
 
 class BadMasks(RuntimeError):
@@ -72,18 +78,19 @@ def derived(secret: bytes, run: bytes, ends: list[tuple[bytes, bytes]]) -> bytes
     return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=about).derive(secret)
 
 
-def mask_words(key: bytes, number: int, length: int) -> np.ndarray:
-    """The words (length,) of a pair's mask for sum `number` of a run."""
-    return next(masks_of([key], number, length)).astype(np.uint64)
+def mask_words(key: bytes, number: int, history: bytes, length: int) -> np.ndarray:
+    """The words (length,) of a pair's mask for sum `number` of a run, of nodes that have this history."""
+    return next(masks_of([key], number, history, length)).astype(np.uint64)
 
 
-def masks_of(keys: Iterable[bytes], number: int, length: int) -> Iterator[np.ndarray]:
+def masks_of(keys: Iterable[bytes], number: int, history: bytes, length: int) -> Iterator[np.ndarray]:
     """The same for each key in turn, in one buffer: a mask is overwritten by the next one."""
-    nonce = bytes(4) + number.to_bytes(12, "little")  # block counter, nonce
+    about = number.to_bytes(8, "big") + history
     zeros, stream = bytes(8 * length), bytearray(8 * length + 63)  # update_into wants room for a block
     words = np.frombuffer(stream, dtype="<u8", count=length)
     for key in keys:
-        Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update_into(zeros, stream)
+        once = hmac.digest(key, about, "sha256")
+        Cipher(algorithms.ChaCha20(once, bytes(16)), mode=None).encryptor().update_into(zeros, stream)
         yield words
 
 
@@ -91,16 +98,21 @@ def masks_of(keys: Iterable[bytes], number: int, length: int) -> Iterator[np.nda
 class Sealer:
     """Seals what one node adds to network sums, and opens totals at the root. All nodes seal the same sums in the same order.
 
-    `keys` are the pair keys with all other nodes of the network.
+    `keys` are the pair keys with all other nodes of the network; `history` is a hash of what all nodes have agreed on, and then of everything told.
     """
 
     name: str
     keys: Mapping[str, bytes]
+    history: bytes = bytes(32)
     _sealed: int = field(default=0, init=False)  # a number is used for one sum, and then never again
 
     @property
     def n_nodes(self) -> int:
         return len(self.keys) + 1
+
+    def hear(self, told: np.ndarray) -> None:
+        """All nodes were told this: whatever is sealed from now on depends on it."""
+        self.history = hashlib.sha256(self.history + told.astype("<f8").tobytes()).digest()
 
     def seal(self, kind: str, values: Any, bound: Any) -> np.ndarray:
         """Integers (length + 1,) modulo 2^64 that can leave the node. `values` are float, or int64 that go as they are."""
@@ -109,7 +121,8 @@ class Sealer:
             raise PublicError(f"{what} has no public bound, so it cannot be a secure sum; use solver='auto'")
         code = _integers(values, bound, what) if values.dtype == np.int64 else FixedPoint(bound).encode(values, what)
         sealed = np.concatenate([code, np.ones(1, dtype=np.uint64)])
-        for other, words in zip(self.keys, masks_of(self.keys.values(), self._sealed, len(sealed)), strict=True):
+        masks = masks_of(self.keys.values(), self._sealed, self.history, len(sealed))
+        for other, words in zip(self.keys, masks, strict=True):
             (np.add if self.name < other else np.subtract)(sealed, words, out=sealed)
         self._sealed += 1
         return sealed
@@ -119,13 +132,12 @@ class Sealer:
         count = int(total[-1])
         if count != self.n_nodes:
             raise BadMasks(
-                f"network sum {kind!r}: the masks of {self.n_nodes} nodes do not cancel: their count came out as {count}; a node left out its masks, "
-                "or used other keys or another order of sums. Nothing was made of the total; start all nodes anew"
+                f"network sum {kind!r}: the masks of {self.n_nodes} nodes do not cancel: their count came out as {count}; members were told "
+                "different things, or a node left out its masks or used other keys. Nothing was made of the total; start all nodes anew"
             )
         return total[:-1].view(np.int64) if integers else FixedPoint(bound).decode(total[:-1], f"network sum {kind!r}")
 
-    @staticmethod
-    def noise(sigma: int, length: int) -> np.ndarray:
+    def noise(self, sigma: int, length: int) -> np.ndarray:
         """This node's share of the noise, which no other node knows: int64."""
         return discrete_gaussian(sigma, length)
 
@@ -141,10 +153,9 @@ def sealers(names: Iterable[str], run: bytes) -> dict[str, Sealer]:
     """A sealer for each node of a network that one process simulates; every node has a key of its own."""
     made = {name: RunKey.made() for name in names}
     public = {name: key.public for name, key in made.items()}
-    return {name: sealer(name, key, public, run) for name, key in made.items()}
+    return {name: Sealer(name, pair_keys(name, key, public, run)) for name, key in made.items()}
 
 
-def sealer(name: str, own: RunKey, public: Mapping[str, bytes], run: bytes) -> Sealer:
-    """The sealer of a node that knows all public keys for this run (records.py)."""
-    keys = {other: pair_key(own, name, other, key, run) for other, key in public.items() if other != name}
-    return Sealer(name, keys)
+def pair_keys(name: str, own: RunKey, public: Mapping[str, bytes], run: bytes) -> dict[str, bytes]:
+    """The keys of a node with all others, from their public keys for this run (records.py)."""
+    return {other: pair_key(own, name, other, key, run) for other, key in public.items() if other != name}

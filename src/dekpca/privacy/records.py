@@ -1,4 +1,5 @@
-"""Key records: a node's public key for one run, signed by the key of its certificate. Any node can pass them on; none can change them.
+"""Key records: a node's public key for one run, and a hash of the settings and members that it runs with, signed by the key of its certificate. Any
+node can pass them on; none can change them.
 
 Nodes that are not neighbors mask for each other too, so a record is checked from the certificate up to the CA, not by who handed it over.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +21,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from .errors import PublicError
 
-PURPOSE = b"dekpca key record, version 1"
+PURPOSE = b"dekpca key record, version 2"
 NONCE_BYTES = 32
 
 
@@ -30,22 +31,24 @@ class BadRecord(PublicError):
 
 @dataclass(frozen=True)
 class KeyRecord:
-    """`run` names the run and its epoch, so that a record of another run is refused. `chain` are DER certificates, the node's own first."""
+    """`run` names the run and its epoch, so that a record of another run is refused. `settings` is a hash of the settings and of the names of all
+    members. `chain` are DER certificates, the node's own first."""
 
     run: bytes
     name: str
     public: bytes
+    settings: bytes
     chain: tuple[bytes, ...]
     signature: bytes
 
     @property
     def signed(self) -> bytes:
         """What the signature is over."""
-        return _joined((PURPOSE, self.run, self.name.encode(), self.public))
+        return _joined((PURPOSE, self.run, self.name.encode(), self.public, self.settings))
 
     def pack(self) -> bytes:
         """As bytes, to be passed on."""
-        return _joined((self.run, self.name.encode(), self.public, self.signature, *self.chain))
+        return _joined((self.run, self.name.encode(), self.public, self.settings, self.signature, *self.chain))
 
     @classmethod
     def unpack(cls, name: str, data: bytes) -> KeyRecord:
@@ -57,17 +60,19 @@ class KeyRecord:
         try:
             if at > len(data):
                 raise ValueError("it was cut short")
-            run, own, public, signature, *chain = parts
-            return cls(run, own.decode(), public, tuple(chain), signature)
+            run, own, public, settings, signature, *chain = parts
+            return cls(run, own.decode(), public, settings, tuple(chain), signature)
         except ValueError as error:
             raise BadRecord(f"key record of node {name}: it cannot be read ({error}). Nothing was sent") from error
 
 
-def sign_record(run: bytes, name: str, public: bytes, key: Any, chain: Sequence[x509.Certificate]) -> KeyRecord:
+def sign_record(
+    run: bytes, name: str, public: bytes, settings: bytes, key: Any, chain: Sequence[x509.Certificate]
+) -> KeyRecord:
     """The record of a node, by the private key of its certificate."""
     der = tuple(c.public_bytes(serialization.Encoding.DER) for c in chain)
-    record = KeyRecord(run, name, public, der, b"")
-    return KeyRecord(run, name, public, der, _sign(key, record.signed))
+    record = KeyRecord(run, name, public, settings, der, b"")
+    return replace(record, signature=_sign(key, record.signed))
 
 
 def check_record(
@@ -103,9 +108,10 @@ def check_record(
 
 
 def checked_keys(
-    records: Iterable[KeyRecord], run: bytes, names: Sequence[str], roots: Sequence[x509.Certificate]
+    records: Iterable[KeyRecord], run: bytes, settings: bytes, names: Sequence[str], roots: Sequence[x509.Certificate]
 ) -> dict[str, bytes]:
-    """The public keys of all nodes of a network, each from a good record; two different records of one node are an error."""
+    """The public keys of all nodes of a network, each from a good record; two different records of one node are an error, and so are records that
+    were signed for other settings or members."""
     found: dict[str, KeyRecord] = {}
     for record in records:
         if record.name not in names:
@@ -113,6 +119,11 @@ def checked_keys(
                 f"key record of node {record.name}: no node of this network has this name. Nothing was sent"
             )
         check_record(record, run, record.name, roots)
+        if record.settings != settings:
+            raise BadRecord(
+                f"key record of node {record.name}: it is signed for other settings, or other members, than this node has; a node between them "
+                "hides the difference. Nothing was sent; compare node.toml with its owner"
+            )
         if record.name in found and found[record.name].public != record.public:
             raise BadRecord(f"key record of node {record.name}: there are two with different keys. Nothing was sent")
         found[record.name] = record
@@ -141,10 +152,16 @@ def epoch(run: str, view: str, challenges: Mapping[str, bytes]) -> bytes:
     return hashlib.sha256(_joined(parts)).digest()
 
 
+def settings_hash(settings: Mapping[str, str], members: Iterable[str]) -> bytes:
+    """Of the settings of a run, and of the names of all that take part."""
+    texts = [*(x for item in sorted(settings.items()) for x in item), *members]
+    return hashlib.sha256(_joined(text.encode() for text in texts)).digest()
+
+
 def longest(key: Any, run: bytes, name: str, chain: Sequence[x509.Certificate]) -> int:
     """Bytes of a packed record of this node at most; those of an ECDSA signature vary."""
     ends = sum(4 + len(c.public_bytes(serialization.Encoding.DER)) for c in chain)
-    return 4 * 4 + len(run) + len(name.encode()) + 32 + (3 * key.key_size) // 8 + 64 + ends
+    return 5 * 4 + len(run) + len(name.encode()) + 2 * 32 + (3 * key.key_size) // 8 + 64 + ends
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:

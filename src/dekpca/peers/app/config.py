@@ -11,6 +11,8 @@
     key = "oslo.key"
     ca = "ca.crt"
 
+    members = ["oslo", "rome", "bonn"] # optional, the same at all nodes: who takes part, and nobody else
+
     [neighbors]                        # name = address
     rome = "rome.example.org:7070"
 
@@ -66,7 +68,7 @@ ON_LOSS = ("stop", "continue")
 CAREFUL = {"share_rows": False, "random_state": 0}  # defaults between organisations: no row leaves its owner
 TYPES: dict[str, tuple[Any, str]] = {
     "bool": (bool, "true or false"), "int": (int, "a whole number"), "float": ((int, float), "a number"),
-    "list": (list, "a list of column names"), "Mapping": (dict, "a table"),
+    "list": (list, "a list of texts"), "Mapping": (dict, "a table"),
 }  # of a field -> of its value in TOML, and in words; all others are texts  # fmt: skip
 ABOVE_0 = ("peer_timeout", "start_timeout", "progress_timeout", "heartbeat", "threads")
 
@@ -107,6 +109,8 @@ class Config:
     quorum: int | None = None  # nodes that must remain; default: more than half
     quorum_rows: float = 0.0  # share of all rows that must remain
     fallback: Mapping[str, str] = field(default_factory=dict)  # neighbors called only if a loss cuts the network
+    members: list[str] | None = None  # all nodes of the run; default: whoever the neighbors tell of
+    allow_two: bool = False  # secure sums also of two nodes, of whom each learns the other's
     progress_timeout: float = Timeouts.progress
     threads: int = 1
 
@@ -141,6 +145,7 @@ class Config:
             self.name, self.run, self.listen, self.neighbors, self.folder, identity, timeouts, self.threads,
             self.secret_columns, self.fallback,
             None if self.on_loss == "stop" else Quorum(self.quorum, self.quorum_rows),
+            None if self.members is None else tuple(self.members), self.allow_two,
         )  # fmt: skip
 
     def parameters(self) -> Parameters:
@@ -191,8 +196,11 @@ def read(path: Path, resume: str | None = None) -> Config:
 
 
 def _check(config: Config) -> None:
-    for name in (config.name, *config.neighbors, *config.fallback):
+    near = (config.name, *config.neighbors, *config.fallback)
+    for name in (*near, *(config.members or ())):
         check_name(name)
+    if config.members is not None and not set(near) <= set(config.members):
+        raise ValueError(f"members lacks {listing(sorted(set(near) - set(config.members)))}; name all nodes of the run")
     if config.name in config.neighbors:
         raise ValueError(f"node {config.name} lists itself as a neighbor; leave it out")
     if not config.neighbors:

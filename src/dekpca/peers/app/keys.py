@@ -1,18 +1,21 @@
 """Keys for secure sums between peers, agreed on anew for every run and view, before anything else of the program is sent.
 
     challenges   each node gives 32 random bytes; with the run, the view and the names they make the name of the epoch
-    records      each node's public key for this epoch, signed by its certificate; passed on along the tree to all, and checked by all
+    records      each node's public key for this epoch, with a hash of its settings and of all members, signed by its certificate; passed on along
+                 the tree to all, and checked by all
 
-A record of another run or view names another epoch, and is refused. What a node draws for this (challenge, key, noise) is in its folder, since a
-node that was killed must send the same again; it is deleted with the view, and at the end of the run. So is its record, and the public keys once
-they are checked: certificates may be renewed, or run out, while a run goes on.
+Whoever passes records on cannot hide that another node runs with other settings, or with other members. A record of another run or view names
+another epoch, and is refused. What a node draws for this (challenge, key, noise) is in its folder, since a node that was killed must send the same
+again; it is deleted with the view, and at the end of the run. So is its record, and the public keys once they are checked: certificates may be
+renewed, or run out, while a run goes on.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,12 +25,14 @@ from cryptography.hazmat.primitives import serialization
 
 from ...messages import Sum
 from ...network import Network
-from ...privacy.masks import RunKey, Sealer, sealer
+from ...privacy.errors import PublicError
+from ...privacy.masks import RunKey, Sealer, pair_keys
 from ...privacy.noise import discrete_gaussian
-from ...privacy.records import BadRecord, KeyRecord, checked_keys, epoch, longest, sign_record
+from ...privacy.records import BadRecord, KeyRecord, checked_keys, epoch, longest, settings_hash, sign_record
 from ...privacy.settings import MOST_RECORD
 from ...settings import Options
 from ...site import Site
+from ..errors import NEW_RUN
 from ..net.identity import Identity
 
 log = logging.getLogger("dekpca.peer")
@@ -35,6 +40,7 @@ log = logging.getLogger("dekpca.peer")
 CHALLENGE, KEY = 32, 32  # bytes
 WORD = 8  # bytes
 KIND = "keys"  # of the messages
+LEAST_MEMBERS = 3  # of two, each would learn the other's sums from the totals
 
 Script = Callable[..., Generator[Any, Any, Any]]
 
@@ -47,7 +53,10 @@ class Secrets(Protocol):
 
 @dataclass(eq=False)
 class PeerSealer(Sealer):
-    """Draws noise once: a node that was killed and goes on sends what it has sent before."""
+    """Draws noise once: a node that was killed and goes on sends what it has sent before.
+
+    Noise belongs to what the node was told until then. If it is told something else after a restart, it releases nothing: two releases with the same
+    noise would tell the rows."""
 
     secrets: Secrets = field(kw_only=True)
     releasing: Callable[[], None] = field(default=lambda: None, kw_only=True)  # called before noise is drawn
@@ -57,18 +66,26 @@ class PeerSealer(Sealer):
         self.releasing()
         self._drawn += 1
         name = f"noise-{self._drawn}-{sigma}-{length}"
-        drawn = self.secrets.secret(name, lambda: discrete_gaussian(sigma, length).tobytes())
+        kept = self.secrets.secret(name, lambda: self.history + discrete_gaussian(sigma, length).tobytes())
+        history, drawn = kept[: len(self.history)], kept[len(self.history) :]
+        if history != self.history:
+            raise PublicError(
+                f"node {self.name}: it was told something else than before it was restarted, when it had drawn its noise; another member "
+                f"lies, or runs in an older copy of its folder. Nothing more was sent; {NEW_RUN}"
+            )
         return np.frombuffer(drawn, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class KeyAgreement:
-    """How one node agrees on keys: its certificate, the run and the view, and where it keeps secrets."""
+    """How one node agrees on keys: its certificate, the run and the view, its settings, and where it keeps secrets."""
 
     identity: Identity
     run: str
     view: str
+    settings: Mapping[str, str]  # which all nodes must have
     secrets: Secrets
+    allow_two: bool = False  # two members may take part, of whom each learns the other's sums
     releasing: Callable[[], None] = lambda: None  # called before noise is drawn
 
     def before(self, script: Script) -> Script:
@@ -83,6 +100,12 @@ class KeyAgreement:
     def sealer(self, site: Site, options: Options) -> Generator[Any, Any, Sealer]:
         """Agree with all nodes of the network. Raises BadRecord, before anything is summed, where a record is not what it should be."""
         (name,), network = site.names, site.network
+        if len(network) < LEAST_MEMBERS and not self.allow_two:
+            raise PublicError(
+                f"secure sums of {len(network)} nodes: each could take its own term off a total, and read the other's; "
+                f"{LEAST_MEMBERS} nodes are needed, or allow_two = true in the node.toml of both. Nothing was sent"
+            )
+        agreed = settings_hash(self.settings, network.names)
         challenge = self.secrets.secret("challenge", lambda: os.urandom(CHALLENGE))
         own = RunKey.of(self.secrets.secret("key", lambda: os.urandom(KEY)))
 
@@ -103,24 +126,26 @@ class KeyAgreement:
         now = epoch(self.run, self.view, said)
 
         def signed() -> bytes:
-            return sign_record(now, name, own.public, self._signer(), self._chain()).pack()
+            return sign_record(now, name, own.public, agreed, self._signer(), self._chain()).pack()
 
         told = yield from _gathered(site, _words(self.secrets.secret("record", signed), size), counts)
-        kept = self.secrets.secret("public keys", lambda: b"".join(self._checked(told, now, network)))
+        kept = self.secrets.secret("public keys", lambda: b"".join(self._checked(told, now, agreed, network)))
         keys = {other: kept[KEY * i : KEY * (i + 1)] for i, other in enumerate(network.names)}
         if keys[name] != own.public:
             raise BadRecord(f"key record of node {name}: its own came back with another key. Nothing was sent")
         log.info("keys agreed on", extra={"nodes": len(network), "epoch": now.hex()[:16]})
-        made = sealer(name, own, keys, now)
-        return PeerSealer(name, made.keys, secrets=self.secrets, releasing=self.releasing)
+        history = hashlib.sha256(now + agreed + kept).digest()
+        pairs = pair_keys(name, own, keys, now)
+        return PeerSealer(name, pairs, history, secrets=self.secrets, releasing=self.releasing)
 
-    def _checked(self, told: dict[str, bytes], now: bytes, network: Network) -> list[bytes]:
+    def _checked(self, told: dict[str, bytes], now: bytes, agreed: bytes, network: Network) -> list[bytes]:
         """The public keys of all nodes, by number, from their records: checked once, by the CA and the date of the first start."""
         records = [KeyRecord.unpack(other, data) for other, data in told.items()]
         for other, found in zip(told, records, strict=True):
             if found.name != other:
                 raise BadRecord(f"key record of node {other}: it names node {found.name}. Nothing was sent")
-        keys = checked_keys(records, now, network.names, x509.load_pem_x509_certificates(self.identity.roots))
+        roots = x509.load_pem_x509_certificates(self.identity.roots)
+        keys = checked_keys(records, now, agreed, network.names, roots)
         for other, key in keys.items():
             if len(key) != KEY:
                 raise BadRecord(

@@ -31,7 +31,7 @@ from ..._version import __version__
 from ...engines.local import drive
 from ...engines.tree import over_tree
 from ...messages import Iteration
-from ...network import Network
+from ...network import Network, listing
 from ...plan import Outcome, Watch
 from ...privacy.errors import PublicError
 from ...privacy.ledger import Entry
@@ -76,6 +76,8 @@ class Place:
     secret_columns: bool = False  # neighbors get a fingerprint of the names
     fallback: Mapping[str, str] = field(default_factory=dict)  # neighbors called only if a loss cuts the network
     quorum: Quorum | None = None  # None: the run stops when a node is lost
+    members: tuple[str, ...] | None = None  # names of all nodes of the run; None: whoever the neighbors tell of
+    allow_two: bool = False  # secure sums of two nodes, of whom each learns the other's
 
 
 class Session:
@@ -92,7 +94,8 @@ class Session:
         self.place, self.rows, self.tell_rows = place, len(samples), tell_rows
         on_loss = "stop" if place.quorum is None else "continue"
         known = {"dekpca": __version__, "number of columns": str(samples.shape[1]), "dtype": str(samples.dtype)}
-        known |= {"on_loss": on_loss, **facts}
+        members = "whoever takes part" if place.members is None else ", ".join(sorted(place.members))
+        known |= {"on_loss": on_loss, "members": members, "allow_two": str(place.allow_two), **facts}
         if place.quorum is not None:
             known["quorum"] = "more than half" if place.quorum.nodes is None else str(place.quorum.nodes)
             known["quorum_rows"] = str(place.quorum.rows)
@@ -172,8 +175,19 @@ class Session:
         """Wait for the neighbors and learn the network; returns it, and the rows of every node."""
         self.store.keep_records(self.endpoint.meet())
         network, sizes = self.network()
+        self._check_members(network)
         log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, **self._all_rows(sizes)})
         return network, sizes
+
+    def _check_members(self, network: Network) -> None:
+        """Refuse a network with fewer or more nodes than the owners have agreed on."""
+        named, there = set(self.place.members or network.names), set(network.names)
+        if named != there:
+            absent, strange = (listing(sorted(some)) or "nobody" for some in (named - there, there - named))
+            raise Disagreement(
+                f"node {self.place.name}: its members are not those of the network: {absent} missing, {strange} too many; a node between "
+                "hides or adds some, or members in node.toml is wrong"
+            )
 
     def network(self) -> tuple[Network, np.ndarray]:
         """The network that the program runs on, and the rows of its nodes."""
@@ -267,7 +281,9 @@ class Session:
                 view, [asdict(release.entry()) for release in options.private_options().releases(columns, n_nodes)]
             )
 
-        return KeyAgreement(self.place.identity, self.place.run, view, self.store, releasing).before(program)
+        settings, allow_two = self.settings.values, self.place.allow_two
+        agreement = KeyAgreement(self.place.identity, self.place.run, view, settings, self.store, allow_two, releasing)
+        return agreement.before(program)
 
     def options(self, options: Options) -> Options:
         """With this node's private randomness, for what only this node may know."""

@@ -1,0 +1,176 @@
+"""One member does not follow the protocol: what it can learn of another with secure sums, and what the others say. Real nodes, with certificates."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+
+from dekpca import Network
+from dekpca.peers.errors import Disagreement, RunFailed
+from dekpca.peers.storage.database import checksum
+from dekpca.peers.storage.messages import COLUMNS
+from peer_nodes import Nodes, Stop, change, join
+from test_peer_private import (  # noqa: F401
+    ASKED,
+    NETWORKS,
+    Surviving,
+    agreement_of,
+    certs,
+    failed,
+    only_keys,
+    owners,
+    recording,
+    secure,
+    take_part,
+    wire,
+)  # fmt: skip
+from uniformity import LEVEL, stripped_sums, uniform_p
+
+
+def telling(root, victim, kind, alter):
+    """The root tells one child something else than the others, in the rounds of one kind."""
+
+    def spoil(node, request):
+        if node != root or request.kind != kind or request.dtype == np.uint64:
+            return request
+        changed = {edge: alter(message) if edge[1] == victim else message for edge, message in request.messages.items()}
+        return replace(request, messages=changed)
+
+    return spoil
+
+
+def test_a_root_that_tells_one_child_another_basis_reads_nothing_of_it(certs, tmp_path, wire, monkeypatch):  # noqa: F811
+    """At commit 3d2594d it read the child's own sums, to 3e-14, and all nodes ended with exit code 0."""
+    network = NETWORKS["star"]
+    root, victim, other = network.root, *[j for j in range(len(network)) if j != network.root][:2]
+    lie = telling(network.names[root], victim, "moments", lambda told: told * (1 + 1e-9))
+    sums, told, known, nodes = recording(certs, tmp_path, network, wire, monkeypatch, lie=lie)
+    assert nodes.errors.keys() == set(network.names)
+    assert all("members were told different things" in str(error) for error in nodes.errors.values())
+    # everybody but two puts together what they have: of the sum after the lie nothing is left but random numbers
+    mine = stripped_sums(network, sums, told[network.names[victim]], known, victim, other)
+    assert len(mine[-1]) > 1000
+    assert uniform_p(mine[-1]) > LEVEL
+    theirs = stripped_sums(network, sums, told[network.names[other]], known, other, victim)
+    assert uniform_p(mine[-1] + theirs[-1]) > LEVEL
+    assert uniform_p(mine[-2] + theirs[-2]) < LEVEL  # before the lie their total was in clear, as it should be
+
+
+def retell(folder, kind, dtype="<f8"):
+    """The disk of a node that does not run: what it was told last in rounds of this kind is changed, as by a parent that sends something else."""
+    query = f"SELECT id, {COLUMNS} FROM chunk WHERE kind = ? AND dtype = ? ORDER BY id"
+    row, *named, data, _ = change(folder, query, kind, dtype)[-1]
+    other = (np.frombuffer(data, dtype=dtype) * (1 + 1e-9)).tobytes()
+    change(folder, "UPDATE chunk SET data = ?, crc = ? WHERE id = ?", other, checksum(*named, other), row)
+
+
+def test_a_node_that_is_told_something_else_after_a_restart_has_other_masks(certs, tmp_path, wire):  # noqa: F811
+    """At commit 3d2594d the difference of the two messages was that of the plain sums, to 3e-14."""
+    network, sent, victim = NETWORKS["star"], [], "1"
+    assert network.names[network.root] != victim
+
+    def spoil(node, request):
+        if node == victim and request.kind == "judge" and request.messages:
+            sent.append(next(iter(request.messages.values())).copy())
+            if len(sent) == 1:
+                raise Stop
+        return request
+
+    wire.spoil = staticmethod(spoil)
+    nodes = Nodes(tmp_path, network, *secure(network), certs=certs)
+    others = [nodes.start(name) for name in network.names if name != victim]
+    join([nodes.start(victim)])
+    retell(tmp_path / victim, "moments")
+    join([nodes.start(victim), *others])
+    assert len(sent) == 2
+    assert uniform_p(sent[1] - sent[0]) > LEVEL
+    assert all("members were told different things" in str(error) for error in nodes.errors.values())
+
+
+def test_noise_is_not_used_twice(certs, tmp_path, wire):  # noqa: F811
+    """With differential privacy: at commit 3d2594d two releases had the same noise, and their difference none; the ledger said epsilon 1."""
+    asked = {key: value for key, value in ASKED.items() if key not in ("ledger", "budget")}
+    tomls, _ = owners(tmp_path, certs, asked=asked)
+    sent = []
+
+    def spoil(node, request):
+        if node == "bonn" and request.kind == "moments" and request.messages:
+            sent.append(request)
+            raise Stop
+        return request
+
+    wire.spoil = staticmethod(spoil)
+    ends = {}
+    others = threading.Thread(target=lambda: ends.update(take_part(tomls, ["oslo", "rome"])), daemon=True)
+    others.start()
+    assert isinstance(take_part(tomls, ["bonn"])["bonn"], Stop)
+    retell(tmp_path / "bonn", "landmarks")
+    ends |= take_part(tomls, ["bonn"])
+    join([others])
+    assert len(sent) == 1  # nothing more left the node
+    for end in ends.values():
+        assert isinstance(end, RunFailed)
+        assert "it was told something else than before it was restarted, when it had drawn its noise" in str(end)
+
+
+def test_a_node_between_cannot_hide_other_settings(certs, tmp_path, wire, monkeypatch):  # noqa: F811
+    """A hub tells each neighbor what it wants to hear; but node 3 has signed that it runs with a larger epsilon."""
+    agreement_of(monkeypatch, "3", lambda own: replace(own, settings={**own.settings, "privacy epsilon": "4"}))
+    errors = failed(Nodes(tmp_path, NETWORKS["star"], *secure(NETWORKS["star"]), certs=certs))
+    said = [str(error) for error in errors.values()]
+    assert any(
+        "key record of node 3: it is signed for other settings, or other members, than this node has" in e for e in said
+    )
+    assert only_keys(wire)
+
+
+def with_places(nodes, **changes):
+    nodes.places = {name: replace(place, **changes) for name, place in nodes.places.items()}
+    return nodes
+
+
+def test_two_nodes_have_no_secure_sums_unless_both_allow_it(certs, tmp_path, wire):  # noqa: F811
+    pair = Network.path(2)
+    errors = failed(Nodes(tmp_path / "refused", pair, *secure(pair), certs=certs))
+    assert all("secure sums of 2 nodes: each could take its own term off a total" in str(e) for e in errors.values())
+    assert not wire.sent
+    nodes = with_places(Nodes(tmp_path / "allowed", pair, *secure(pair), certs=certs), allow_two=True)
+    assert len(nodes.run()) == 2
+
+
+def test_of_three_nodes_two_do_not_go_on_with_secure_sums(certs, tmp_path, wire):  # noqa: F811
+    """At commit 3d2594d each of the two read the other's sum, to 1e-14."""
+    network = Network.complete(3)
+    lost = next(name for name in network.names if name != network.names[network.root])
+
+    def die(node, request):
+        if node == lost and request.kind == "moments":
+            raise Stop
+        return request
+
+    wire.spoil = staticmethod(die)
+    nodes = Surviving(tmp_path, network, *secure(network), certs=certs)
+    join([nodes.start(name) for name in network.names])
+    assert isinstance(nodes.errors.pop(lost), Stop)
+    assert len(nodes.errors) == 2
+    for error in nodes.errors.values():
+        assert isinstance(error, RunFailed)
+        assert "secure sums of 2 nodes" in str(error)
+
+
+def test_a_network_of_other_members_is_refused(certs, tmp_path, wire):  # noqa: F811
+    """A hub that hides a node from the others, or adds one."""
+    network = NETWORKS["star"]
+    for members, says in (
+        (network.names[:-1], f"{network.names[-1]} too many"),
+        ((*network.names, "zoe"), "zoe missing"),
+    ):
+        nodes = with_places(Nodes(tmp_path / says[:3], network, *secure(network), certs=certs), members=members)
+        errors = failed(nodes)
+        assert all(isinstance(error, Disagreement) for error in errors.values())
+        assert any("its members are not those of the network" in str(e) and says in str(e) for e in errors.values())
+    assert not wire.sent
+    nodes = with_places(Nodes(tmp_path / "right", network, *secure(network), certs=certs), members=network.names)
+    assert len(nodes.run()) == len(network)
