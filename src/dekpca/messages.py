@@ -24,7 +24,8 @@ class Sum:
     """The sum of `value` (length,) over all sites of the network. The root makes of it (`conclude`) the array (size,) that all are told.
 
     Only the root does so, since results of several nodes might differ in signs or rounding. Engines may add in any order.
-    An empty `value`: the root tells something without a sum.
+    An empty `value`: the root tells something without a sum. `refuse(value, rows, who)` raises an error that names `who` where a value cannot be the
+    sum over so many rows: members may lie.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class Sum:
     conclude: Callable[[np.ndarray], np.ndarray]
     size: int
     dtype: np.dtype = field(default=np.dtype(np.float64))  # of the conclusion
+    refuse: Callable[[np.ndarray, int, str], None] = lambda value, rows, who: None
 
 
 @dataclass(frozen=True, eq=False)

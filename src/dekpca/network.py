@@ -405,6 +405,10 @@ class Network:
         """Length of the longest path from the root of the tree."""
         return int(self.levels.max())
 
+    def below(self, node: int) -> list[int]:
+        """A node of the tree and all nodes whose way to the root leads through it."""
+        return [node, *(lower for child in self.children[node].tolist() for lower in self.below(child))]
+
     @cached_property
     def children(self) -> tuple[np.ndarray, ...]:
         """For each node its children in the tree, in natural order of their names."""

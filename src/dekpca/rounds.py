@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from .messages import Sum
+from .privacy.errors import PublicError
 from .privacy.fixed_point import OutOfBounds
 from .site import Site
 
@@ -47,6 +48,13 @@ class Round:
         """
         return None
 
+    def implausible(self, total: Arrays, rows: int) -> str | None:
+        """Why this cannot be a sum over at most so many rows, as the end of a sentence; None if nothing speaks against it. Members may lie.
+
+        By default every number must be finite.
+        """
+        return None if all(np.isfinite(value).all() for value in total.values()) else "NaN or infinity"
+
     def told(self) -> Shapes:
         """The shapes of the conclusion, which all nodes know before they are told."""
         raise NotImplementedError
@@ -60,6 +68,10 @@ class Round:
         for name, value in told.items():
             if not np.isfinite(value).all():
                 raise BadConclusion(f"round {self.kind!r}: the root told NaN or infinity as {name!r}")
+
+
+class BadTerm(PublicError):
+    """A member gave terms of a sum that cannot come from rows."""
 
 
 class BadConclusion(ValueError):
@@ -155,13 +167,19 @@ def _run_round(site: Site, round_: Round) -> Generator[Sum, Any, Arrays]:
         bound = _flat({name: np.broadcast_to(least[name], shape) for name, shape in sizes.items()})
         value = sealer.seal(kind, value, bound)
 
+    def refuse(total: np.ndarray, rows: int, who: str) -> None:
+        why = round_.implausible(_named(total, sizes), rows)
+        if why is not None:
+            raise BadTerm(f"network sum {kind!r}: {who} gave what no rows give: {why}; start all nodes anew without it")
+
     def conclude(total: np.ndarray) -> np.ndarray:
         total = total if sealer is None else sealer.open(kind, total, bound, round_.integers)
+        refuse(total, site.total, "a member")
         told = round_.conclude(_named(total, sizes))
         return _flat({name: told[name] for name in shapes})
 
     size = sum(int(np.prod(shape)) for shape in shapes.values())
-    heard = yield Sum(kind, value, conclude, size)
+    heard = yield Sum(kind, value, conclude, size, refuse=refuse if sealer is None else (lambda *sealed: None))
     if site.sealer is not None:
         site.sealer.hear(heard)
     told = _named(heard, shapes)

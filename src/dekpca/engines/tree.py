@@ -45,6 +45,9 @@ def sum_over_tree(site: Site, request: Sum) -> Generator[Exchange, Any, np.ndarr
             expected = {(child, node): value.shape for child in children} if round_ == level + 1 else {}
             arrived = yield Exchange(request.kind, sent, expected, value.dtype)
             for child in children if expected else ():
+                below = network.below(child)
+                who = f"node {network.names[child]}" + (", or a node below it," if len(below) > 1 else "")
+                request.refuse(arrived[child, node], int(site.sizes[below].sum()), who)
                 value = value + arrived[child, node]
     told = np.empty(0) if level else request.conclude(value).astype(request.dtype, copy=False)
     for round_ in range(network.depth):

@@ -62,7 +62,7 @@ class PeerSealer(Sealer):
     releasing: Callable[[], None] = field(default=lambda: None, kw_only=True)  # called before noise is drawn
     _drawn: int = field(default=0, init=False)
 
-    def noise(self, sigma: int, length: int) -> np.ndarray:  # type: ignore[override]
+    def noise(self, sigma: int, length: int) -> np.ndarray:
         self.releasing()
         self._drawn += 1
         name = f"noise-{self._drawn}-{sigma}-{length}"

@@ -294,6 +294,9 @@ class Check(Round):
     def term(self) -> Arrays:
         return {"busy": np.array([self.busy]), "stop": np.array([self.stop]), "moments": self.moments}
 
+    def implausible(self, total: Arrays, rows: int) -> None:
+        """An iteration that diverges soon has any number."""
+
     def told(self) -> Shapes:
         return {"verdict": (1,), "rotation": self.moments.shape}
 

@@ -39,6 +39,7 @@ class Means(Round):
             return xp.stack([xp.sum(values, axis=0), xp.sum(xp.astype(~missing, X.dtype), axis=0)])
 
         value, count = on_host(_over_rows(self.rows.X, some))
+        _refuse_overflow(value, self.rows.X, "its sum overflows")
         return {"value": value, "count": count}
 
     def bounds(self) -> dict[str, Any]:
@@ -68,7 +69,9 @@ class Variances(Round):
     def term(self) -> Arrays:
         X, mean = self.rows.X, like(self.rows.X, self.mean)
         xp = aac.array_namespace(X)
-        return {"squares": on_host(_over_rows(X, lambda some: xp.sum((some - mean) ** 2, axis=0)))}
+        squares = on_host(_over_rows(X, lambda some: xp.sum((some - mean) ** 2, axis=0)))
+        _refuse_overflow(squares, X, "its squares overflow")
+        return {"squares": squares}
 
     def bounds(self) -> dict[str, Any]:
         return {"squares": 4.0 * self.rows.total * self.rows.largest**2}

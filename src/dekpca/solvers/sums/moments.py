@@ -24,6 +24,7 @@ EXTRA = 32  # functions besides the components: what leaves the span of so many 
 NOTHING = 1e-12  # relative to the first: an eigenvalue below it is rounding
 CHUNK_BYTES = 2**20  # of a chunk of landmark coordinates: half of a cache
 LEAST_CHUNK = 256  # rows
+ROUNDED = 1e-3  # relative, and of a sum that is zero: more than the rounding of sums in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +135,22 @@ class Moments(Round):
         total, largest = 1.1 * self.seen.rows.total, self.largest
         bounds = {"count": total, "first": total * largest**0.5, "second": total * largest, "trace": total * largest}
         return bounds | {"along": total * LONGEST * max(largest, largest**0.5)}
+
+    def implausible(self, total: Arrays, rows: int) -> str | None:
+        if (why := super().implausible(total, rows)) is not None:
+            return why
+        m, kernel, slack = self.seen.marks.size, self.seen.kernel, 1 + ROUNDED
+        (count,), (trace, _), first = total["count"], total["trace"], total["first"]
+        squares = total["second"][np.cumsum(np.arange(m + 1, 1, -1)) - m - 1]  # the diagonal of an upper triangle
+        if not -0.5 <= count <= rows + 0.5:
+            return f"{count:.6g} rows, where there are {rows}"
+        if not kernel.is_definite:
+            return None
+        if (kernel.is_normal or kernel.normalize) and trace > slack * count + ROUNDED:
+            return f"a trace of {trace:.6g} for {count:.6g} rows, of which each adds at most 1"
+        if squares.sum() > slack * trace + ROUNDED or (first**2 > slack * max(count, 1.0) * squares + ROUNDED).any():
+            return f"moments that are larger than their trace of {trace:.6g} allows"
+        return None
 
     @property
     def _q(self) -> int:
