@@ -13,7 +13,7 @@ from .answer import Answer, Terms
 from .landmarks import digest
 from .messages import Script
 from .privacy.errors import PublicError
-from .rounds import Arrays, Round, Shapes, Solver, Transcript, run_rounds
+from .rounds import Arrays, Round, Shapes, Solver, Transcript, run_round, run_rounds
 from .settings import Options
 from .site import Site
 from .solvers import exact, features, private, projection, sums
@@ -24,7 +24,7 @@ def program(site: Site, options: Options) -> Script:
     """Kernel PCA of the rows of all nodes, at the nodes of a site; returns their `Answer`."""
     points, solver, transcript = options.landmarks.points, options.solver_options, Transcript()
     if points is not None:
-        yield from run_rounds(site, compare_landmarks(site, points), Transcript())
+        yield from compare_landmarks(site, points)
     match solver:
         case projection.ProjectionOptions():
             return (yield from solve_projection(site, solver))
@@ -70,10 +70,10 @@ class Fingerprint(Round):
         return {"digest": self.mine}
 
 
-def compare_landmarks(site: Site, points: np.ndarray) -> Solver:
+def compare_landmarks(site: Site, points: np.ndarray) -> Script:
     """Check that all nodes were given the same landmarks."""
     ours = Fingerprint(points)
-    told = yield ours
+    told = yield from run_round(site, ours)
     if not np.array_equal(told["digest"], ours.mine):
         root = site.network.names[site.network.root]
         raise PublicError(f"node {site.names[0]}: its landmarks differ from those of node {root}; give all the same")

@@ -149,11 +149,12 @@ def run_rounds(site: Site, solver: Solver, transcript: Transcript) -> Generator[
             round_ = solver.send(reply)
         except StopIteration as end:
             return end.value
-        reply = yield from _run_round(site, round_)
+        reply = yield from run_round(site, round_)
         transcript.told.append(reply)
 
 
-def _run_round(site: Site, round_: Round) -> Generator[Sum, Any, Arrays]:
+def run_round(site: Site, round_: Round) -> Generator[Sum, Any, Arrays]:
+    """One round as a network sum; returns what was told."""
     shapes, kind, term = dict(round_.told()), round_.kind, round_.term()
     sealer = site.sealer if term else None  # a round without terms tells what the root has
     sizes = {name: value.shape for name, value in term.items()}
@@ -161,7 +162,7 @@ def _run_round(site: Site, round_: Round) -> Generator[Sum, Any, Arrays]:
     if sealer is not None:
         found = round_.bounds()
         if found is None or not all(np.isfinite(bound).all() for bound in found.values()):
-            sizes_told = yield from _run_round(site, Sizes(term, sealer.n_nodes))
+            sizes_told = yield from run_round(site, Sizes(term, sealer.n_nodes))
             found = {name: sealer.n_nodes * value for name, value in sizes_told.items()}
         least = {name: np.maximum(found[name], LEAST_BOUND) for name in sizes}
         bound = _flat({name: np.broadcast_to(least[name], shape) for name, shape in sizes.items()})

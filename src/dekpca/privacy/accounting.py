@@ -14,9 +14,7 @@ def _package():
     try:
         import dp_accounting
     except ImportError as error:
-        raise ImportError(
-            f"differential privacy needs dp-accounting ({error}); pip install 'dekpca[privacy]'"
-        ) from error
+        raise ImportError(f"private sums need dp-accounting ({error}); pip install 'dekpca[privacy]'") from error
     return dp_accounting
 
 

@@ -12,11 +12,7 @@ import numpy as np
 
 from .errors import PublicError
 
-TOTAL_BITS = (
-    61  # a total at its bound: two bits below the sign, for rounding of the nodes' shares and as room for noise
-)
-
-
+TOTAL_BITS = 61  # a total at its bound: two bits below the sign, for rounding of the nodes' shares and for noise
 SMALLEST, LARGEST = 1e-280, 1e280  # bounds, so that all powers of two are normal numbers
 
 
@@ -55,20 +51,16 @@ class FixedPoint:
         inside = np.abs(values) <= self.bound  # False for NaN
         if not inside.all():
             place = int(np.flatnonzero(~inside.ravel())[0])
-            raise OutOfBounds(
-                f"{what}: entry {place} is {values.ravel()[place]:.6g}, but its public bound is "
-                f"{np.broadcast_to(self.bound, values.shape).ravel()[place]:.6g}; nothing was sent",
-                told=f"{what}: a number is beyond its public bound; nothing was sent",
-            )
+            value, bound = values.flat[place], np.broadcast_to(self.bound, values.shape).flat[place]
+            text = f"{what}: entry {place} is {value:.6g}, but its public bound is {bound:.6g}; nothing was sent"
+            raise OutOfBounds(text, told=f"{what}: a number is beyond its public bound; nothing was sent")
         return np.rint(values * power_of_two(self.bits)).astype(np.int64).view(np.uint64)
 
     def decode(self, total: np.ndarray, what: str = "a sum") -> np.ndarray:
         """The numbers that a total stands for."""
         found = total.view(np.int64).astype(np.float64) * power_of_two(-self.bits)
         if not (np.abs(found) <= np.asarray(self.bound) * 1.001).all():  # the nodes' shares are rounded
-            raise OutOfBounds(
-                f"{what}: the total is beyond its public bound; some node's values were, or its masks are wrong"
-            )
+            raise OutOfBounds(f"{what}: the total is beyond its public bound; some value was, or masks are wrong")
         return found
 
 

@@ -16,9 +16,8 @@ from .accounting import composed, epsilon_of
 from .errors import PublicError
 
 VERSION = 1
-NO_ROOM = (
-    "the privacy budget of its data has no room for this run"  # told to others: ledger and budget are an owner's own
-)
+# Told to others, since ledger and budget are an owner's own
+NO_ROOM = "the privacy budget of its data has no room for this run"
 
 
 class BudgetSpent(PublicError):
@@ -40,6 +39,9 @@ class Entry:
     @property
     def multiplier(self) -> float:
         return self.noise / self.sensitivity
+
+
+Releases = Mapping[str, Sequence[Entry]]  # of fits that were interrupted, by their names
 
 
 @dataclass(frozen=True)
@@ -77,76 +79,66 @@ class LedgerFile:
 
     def would_be(self, entries: Sequence[Entry]) -> tuple[float, float]:
         """Epsilon of all fits so far, and with these releases. Raises BudgetSpent where that is above the budget."""
-        return self._added(*self._read(), entries)
+        return self._added(self._read(), entries)
 
-    def charge(
-        self, entries: Sequence[Entry], fit: str = "", before: Mapping[str, Sequence[Entry]] | None = None
-    ) -> float:
+    def charge(self, entries: Sequence[Entry], fit: str = "", before: Releases | None = None) -> float:
         """Add the releases of a fit; returns epsilon of all of them. Raises BudgetSpent where that is above the budget.
 
         A fit that has a name is added once. `before` were made already, by name: those that the file lacks are added in any case.
         """
         with self._locked():
-            budget, held = self._read()
-            spent = list(held)
-            known = {entry.get("fit") for _, entry in spent}
+            held = self._read()
+            known = {entry.fit for entry in held}
             missing = [replace(e, fit=name) for name, made in (before or {}).items() if name not in known for e in made]
-            spent += [(entry.multiplier, asdict(entry)) for entry in missing]
             new = [] if fit and fit in known else [replace(entry, fit=fit) for entry in entries]
+            spent = [*held, *missing]
             try:
                 if new:
-                    self._added(budget, spent, new)
-                    spent += [(entry.multiplier, asdict(entry)) for entry in new]
+                    self._added(spent, new)
+                    spent += new
             finally:
-                after = epsilon_of(composed(z for z, _ in spent), budget["delta"]) if spent else 0.0
+                after = self._cost(spent)
                 if len(spent) > len(held):
-                    self._write(budget, after, [entry for _, entry in spent])
+                    self._write(after, spent)
             return after
 
-    def _write(self, budget: dict[str, float], spent: float, entries: list[dict[str, Any]]) -> None:
-        text = {
-            "version": VERSION,
-            "budget": budget,
-            "spent": {"epsilon": spent, "delta": budget["delta"]},
-            "entries": entries,
-        }
+    def _write(self, spent: float, entries: list[Entry]) -> None:
+        budget, cost = {"epsilon": self.epsilon, "delta": self.delta}, {"epsilon": spent, "delta": self.delta}
+        text = {"version": VERSION, "budget": budget, "spent": cost, "entries": [asdict(entry) for entry in entries]}
         write_text(self.path, json.dumps(text, indent=2) + "\n")
 
-    def _added(
-        self, budget: dict[str, float], spent: list[tuple[float, dict[str, Any]]], entries: Sequence[Entry]
-    ) -> tuple[float, float]:
-        before = epsilon_of(composed(z for z, _ in spent), budget["delta"]) if spent else 0.0
-        after = epsilon_of(composed([z for z, _ in spent] + [e.multiplier for e in entries]), budget["delta"])
-        if after > budget["epsilon"] * (1 + 1e-9):
+    def _cost(self, entries: Sequence[Entry]) -> float:
+        return epsilon_of(composed(entry.multiplier for entry in entries), self.delta) if entries else 0.0
+
+    def _added(self, spent: Sequence[Entry], entries: Sequence[Entry]) -> tuple[float, float]:
+        before, after = self._cost(spent), self._cost([*spent, *entries])
+        if after > self.epsilon * (1 + 1e-9):
             raise BudgetSpent(
-                f"{self.path}: this fit would bring epsilon from {before:.4g} to {after:.4g} (delta {budget['delta']:.3g}), but the budget is "
-                f"{budget['epsilon']:.4g}; use a smaller epsilon, or stop: what was published cannot be taken back. Nothing was sent",
+                f"{self.path}: this fit would bring epsilon from {before:.4g} to {after:.4g} (delta {self.delta:.3g}), but the budget is "
+                f"{self.epsilon:.4g}; use a smaller epsilon, or stop: what was published cannot be taken back. Nothing was sent",
                 told=NO_ROOM,
             )
         return before, after
 
-    def _read(self) -> tuple[dict[str, float], list[tuple[float, dict[str, Any]]]]:
+    def _read(self) -> list[Entry]:
+        """The releases of the file, if there is one; its budget must be ours."""
         if not self.path.exists():
-            return {"epsilon": self.epsilon, "delta": self.delta}, []
+            return []
         try:
             held = json.loads(self.path.read_text())
-            budget = {name: float(held["budget"][name]) for name in ("epsilon", "delta")}
-            entries = [(Entry(**entry).multiplier, entry) for entry in held["entries"]]
-            good = held["version"] == VERSION and all(z > 0 for z, _ in entries)
+            epsilon, delta = (float(held["budget"][name]) for name in ("epsilon", "delta"))
+            entries = [Entry(**entry) for entry in held["entries"]]
+            good = held["version"] == VERSION and all(entry.multiplier > 0 for entry in entries)
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-            raise ValueError(
-                f"{self.path}: this is no ledger of dekpca ({error}); give another path, or repair it"
-            ) from error
+            raise ValueError(f"{self.path}: no ledger of dekpca ({error}); repair it, or give another") from error
         if not good:
+            raise ValueError(f"{self.path}: a ledger of another version, or a damaged one; repair it, or give another")
+        if (epsilon, delta) != (self.epsilon, self.delta):
             raise ValueError(
-                f"{self.path}: a ledger of another version, or a damaged one; give another path, or repair it"
+                f"{self.path}: its budget is epsilon {epsilon:g}, delta {delta:g}, but this fit names {self.epsilon:g}, {self.delta:g}; a budget is "
+                "set once: use that of the file"
             )
-        if (budget["epsilon"], budget["delta"]) != (self.epsilon, self.delta):
-            raise ValueError(
-                f"{self.path}: its budget is epsilon {budget['epsilon']:g}, delta {budget['delta']:g}, but this fit names {self.epsilon:g}, "
-                f"{self.delta:g}; a budget is set once: use that of the file"
-            )
-        return budget, entries
+        return entries
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -156,7 +148,5 @@ class LedgerFile:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise RuntimeError(
-                    f"{self.path}: another fit is writing this ledger; wait until it has begun"
-                ) from error
+                raise RuntimeError(f"{self.path}: another fit is writing it; wait until that has begun") from error
             yield

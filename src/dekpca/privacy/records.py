@@ -23,6 +23,7 @@ from .errors import PublicError
 
 PURPOSE = b"dekpca key record, version 2"
 NONCE_BYTES = 32
+Certificates = Sequence[x509.Certificate]
 
 
 class BadRecord(PublicError):
@@ -66,18 +67,14 @@ class KeyRecord:
             raise BadRecord(f"key record of node {name}: it cannot be read ({error}). Nothing was sent") from error
 
 
-def sign_record(
-    run: bytes, name: str, public: bytes, settings: bytes, key: Any, chain: Sequence[x509.Certificate]
-) -> KeyRecord:
+def sign_record(run: bytes, name: str, public: bytes, settings: bytes, key: Any, chain: Certificates) -> KeyRecord:
     """The record of a node, by the private key of its certificate."""
     der = tuple(c.public_bytes(serialization.Encoding.DER) for c in chain)
     record = KeyRecord(run, name, public, settings, der, b"")
     return replace(record, signature=_sign(key, record.signed))
 
 
-def check_record(
-    record: KeyRecord, run: bytes, name: str, roots: Sequence[x509.Certificate], now: datetime | None = None
-) -> None:
+def check_record(record: KeyRecord, run: bytes, name: str, roots: Certificates, now: datetime | None = None) -> None:
     """Refuse a record that is not of this run and this node, or that no CA in `roots` stands behind."""
     who = f"key record of node {name}"
     if record.run != run:
@@ -89,35 +86,30 @@ def check_record(
     except ValueError as error:
         raise BadRecord(f"{who}: its certificate cannot be read ({error}). Nothing was sent") from error
     if not chain or _dns_names(chain[0]) != [name]:
-        raise BadRecord(
-            f"{who}: its certificate is for {_dns_names(chain[0]) if chain else 'nobody'}. Nothing was sent"
-        )
+        whom = _dns_names(chain[0]) if chain else "nobody"
+        raise BadRecord(f"{who}: its certificate is for {whom}. Nothing was sent")
     now = datetime.now(UTC) if now is None else now
     try:
         PolicyBuilder().store(Store(list(roots))).time(now).build_client_verifier().verify(chain[0], chain[1:])
     except VerificationError as error:
-        raise BadRecord(
-            f"{who}: its certificate does not lead to the CA of this network, or is not valid now ({error}). Nothing was sent"
-        ) from error
+        wrong = f"its certificate does not lead to the CA of this network, or is not valid now ({error})"
+        raise BadRecord(f"{who}: {wrong}. Nothing was sent") from error
     try:
         _verify(chain[0].public_key(), record.signature, record.signed)
     except InvalidSignature as error:
-        raise BadRecord(
-            f"{who}: the signature does not fit; somebody changed the record on its way. Nothing was sent"
-        ) from error
+        wrong = "the signature does not fit; somebody changed the record on its way"
+        raise BadRecord(f"{who}: {wrong}. Nothing was sent") from error
 
 
 def checked_keys(
-    records: Iterable[KeyRecord], run: bytes, settings: bytes, names: Sequence[str], roots: Sequence[x509.Certificate]
+    records: Iterable[KeyRecord], run: bytes, settings: bytes, names: Sequence[str], roots: Certificates
 ) -> dict[str, bytes]:
     """The public keys of all nodes of a network, each from a good record; two different records of one node are an error, and so are records that
     were signed for other settings or members."""
     found: dict[str, KeyRecord] = {}
     for record in records:
         if record.name not in names:
-            raise BadRecord(
-                f"key record of node {record.name}: no node of this network has this name. Nothing was sent"
-            )
+            raise BadRecord(f"key record of node {record.name}: no node of this network is named so. Nothing was sent")
         check_record(record, run, record.name, roots)
         if record.settings != settings:
             raise BadRecord(
@@ -143,13 +135,8 @@ def new_run() -> bytes:
 
 def epoch(run: str, view: str, challenges: Mapping[str, bytes]) -> bytes:
     """The name of an epoch of a run between peers. Every node's random challenge is in it, so that no node takes a record that was signed before."""
-    parts = (
-        PURPOSE,
-        run.encode(),
-        view.encode(),
-        *(x for name, c in sorted(challenges.items()) for x in (name.encode(), c)),
-    )
-    return hashlib.sha256(_joined(parts)).digest()
+    said = [x for name, challenge in sorted(challenges.items()) for x in (name.encode(), challenge)]
+    return hashlib.sha256(_joined((PURPOSE, run.encode(), view.encode(), *said))).digest()
 
 
 def settings_hash(settings: Mapping[str, str], members: Iterable[str]) -> bytes:
@@ -158,7 +145,7 @@ def settings_hash(settings: Mapping[str, str], members: Iterable[str]) -> bytes:
     return hashlib.sha256(_joined(text.encode() for text in texts)).digest()
 
 
-def longest(key: Any, run: bytes, name: str, chain: Sequence[x509.Certificate]) -> int:
+def longest(key: Any, run: bytes, name: str, chain: Certificates) -> int:
     """Bytes of a packed record of this node at most; those of an ECDSA signature vary."""
     ends = sum(4 + len(c.public_bytes(serialization.Encoding.DER)) for c in chain)
     return 5 * 4 + len(run) + len(name.encode()) + 2 * 32 + (3 * key.key_size) // 8 + 64 + ends
@@ -176,11 +163,14 @@ def _dns_names(certificate: x509.Certificate) -> list[str]:
     return [name.lower() for name in found.get_values_for_type(x509.DNSName)]
 
 
+_PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
+
+
 def _sign(key: Any, message: bytes) -> bytes:
     if isinstance(key, ec.EllipticCurvePrivateKey):
         return key.sign(message, ec.ECDSA(hashes.SHA256()))
     if isinstance(key, rsa.RSAPrivateKey):
-        return key.sign(message, padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH), hashes.SHA256())
+        return key.sign(message, _PSS, hashes.SHA256())
     raise BadRecord(f"a key of type {type(key).__name__} cannot sign key records; use ECDSA or RSA")
 
 
@@ -188,8 +178,6 @@ def _verify(key: Any, signature: bytes, message: bytes) -> None:
     if isinstance(key, ec.EllipticCurvePublicKey):
         key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
     elif isinstance(key, rsa.RSAPublicKey):
-        key.verify(
-            signature, message, padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH), hashes.SHA256()
-        )
+        key.verify(signature, message, _PSS, hashes.SHA256())
     else:
         raise InvalidSignature

@@ -150,10 +150,8 @@ def releases(
     """Releases of these widths that cost together epsilon and delta; `shares` (in 1 / z^2) add up to 1."""
 
     def made(delta: float) -> tuple[Release, ...]:
-        z = multiplier_for(epsilon, delta)
-        return tuple(
-            Release(what, width, z / math.sqrt(shares[what]), n_nodes, colluding) for what, width in widths.items()
-        )
+        z = {what: multiplier_for(epsilon, delta) / math.sqrt(share) for what, share in shares.items()}
+        return tuple(Release(what, width, z[what], n_nodes, colluding) for what, width in widths.items())
 
     lost = sum(discreteness(epsilon, release.numbers, release.share_off_diagonal) for release in made(delta))
     if lost >= delta / 2:

@@ -13,17 +13,15 @@ from ..data.columns import Features
 from ..kernels import Kernel
 from .accounting import composed, epsilon_of
 from .errors import PublicError
-from .ledger import NO_ROOM, BudgetSpent, Entry, Ledger, LedgerFile
+from .ledger import NO_ROOM, BudgetSpent, Entry, Ledger, LedgerFile, Releases
 from .releases import Release, releases
 
 RANK = 60  # coordinates that are kept: noise grows with the root of their number
 POINTS = 1000  # synthetic points, where no number is given
 MOST_RECORD = 1 << 14  # bytes of a key record with its certificates: four of RSA with 4096 bits
 FEATURES = 200  # random features, all of which carry noise
-MOMENTS, POINT_MOMENTS = (
-    "mean, products and number of rows in landmark coordinates",
-    "mean, products and number of rows, for synthetic points",
-)
+MOMENTS = "mean, products and number of rows in landmark coordinates"
+POINT_MOMENTS = "mean, products and number of rows, for synthetic points"
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,7 @@ class Privacy:
     ledger: str | None = None
     budget: float | None = None
     rows: int | None = None
-    ranges: Any = field(
-        default=None, compare=False
-    )  # (columns, 2), in the order of computing, once the columns are known
+    ranges: Any = field(default=None, compare=False)  # (columns, 2), in the order of computing, after `with_columns`
 
     @classmethod
     def of(cls, given: Any) -> Privacy:
@@ -78,7 +74,7 @@ class Privacy:
         known = [f.name for f in fields(cls)]
         if not isinstance(given, Mapping) or not {"epsilon", "delta"} <= set(given):
             raise ValueError(
-                f"privacy={given!r}: give a mapping with epsilon and delta, such as {{'epsilon': 1.0, 'delta': 1e-6}}"
+                f"privacy={given!r}: give a mapping with epsilon and delta: {{'epsilon': 1, 'delta': 1e-6}}"
             )
         unknown = sorted(set(map(str, given)) - set(known))
         if unknown:
@@ -86,18 +82,13 @@ class Privacy:
         return cls(**given)
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("epsilon", 0, 10),
-            ("delta", 0, 0.1),
-            ("norm", 0, np.inf),
-            ("points_share", 0, 1),
-            ("budget", 0, np.inf),
-        ):
+        limits = {"epsilon": 10, "delta": 0.1, "norm": np.inf, "points_share": 1, "budget": np.inf}
+        for name, high in limits.items():
             value = getattr(self, name)
             if value is None and name in ("norm", "budget"):
                 continue
-            if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not low < value < high:
-                raise ValueError(f"privacy: {name}={value!r}; it must be a number above {low} and below {high:g}")
+            if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not 0 < value < high:
+                raise ValueError(f"privacy: {name}={value!r}; it must be a number above 0 and below {high:g}")
         for name, low in (("colluding", 0), ("rank", 1), ("rows", 2)):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < low):
@@ -113,24 +104,20 @@ class Privacy:
                 raise ValueError("privacy: ranges by name, but the columns have no names; give a list of pairs")
             missing = sorted(set(features.sorted_names) ^ set(given))
             if missing:
-                raise ValueError(
-                    f"privacy: ranges and columns differ: {', '.join(missing)}; give a range for each column"
-                )
+                raise ValueError(f"privacy: ranges and columns differ: {', '.join(missing)}; give each column a range")
             pairs = [given[name] for name in features.sorted_names]
         else:
             pairs = given
+        shape = (features.count, 2)
         try:
             ranges = np.asarray(pairs, dtype=np.float64)
-            ranges = np.broadcast_to(ranges, (features.count, 2)) if ranges.shape == (2,) else ranges
-            good = ranges.shape == (features.count, 2) and bool(
-                (np.isfinite(ranges).all()) & (ranges[:, 0] < ranges[:, 1]).all()
-            )
+            ranges = np.broadcast_to(ranges, shape) if ranges.shape == (2,) else ranges
+            good = ranges.shape == shape and np.isfinite(ranges).all() and (ranges[:, 0] < ranges[:, 1]).all()
         except ValueError:
             good = False
         if not good:
-            raise ValueError(
-                f"privacy: ranges must be (lowest, highest) for all columns, or for each of the {features.count}, with lowest below highest"
-            )
+            each = f"for all columns, or for each of the {features.count}"
+            raise ValueError(f"privacy: ranges must be (lowest, highest) {each}, with lowest below highest")
         in_order = ranges if isinstance(given, Mapping) else features.to_sorted(ranges.T).T
         return replace(self, ranges=np.ascontiguousarray(in_order))
 
@@ -138,9 +125,7 @@ class Privacy:
         """How many nodes may collude on this network."""
         found = min(1, n_nodes - 1) if self.colluding is None else int(self.colluding)
         if found >= n_nodes:
-            raise ValueError(
-                f"privacy: colluding={found} of {n_nodes} nodes; at least one must be honest, and it can only protect what others miss"
-            )
+            raise ValueError(f"privacy: colluding={found} of {n_nodes} nodes; at least one must be honest; lower it")
         return found
 
     def releases(self, kind: str, width: int, columns: int, n_nodes: int) -> tuple[Release, ...]:
@@ -157,9 +142,7 @@ class Privacy:
             return None
         return LedgerFile(self.ledger, self.epsilon if self.budget is None else self.budget, self.delta)
 
-    def spend(
-        self, planned: tuple[Release, ...], fit: str = "", before: Mapping[str, tuple[Entry, ...]] | None = None
-    ) -> Ledger:
+    def spend(self, planned: tuple[Release, ...], fit: str = "", before: Releases | None = None) -> Ledger:
         """The ledger of a fit with these releases, after it was added to the file; before anything is computed or sent.
 
         `fit`: the name of a fit that may be interrupted and gone on with. It is added once. `before`: what was released with nodes that are lost now,
@@ -187,11 +170,8 @@ def kernel_size(kernel: Kernel, norm: float | None) -> float:
     """A public bound on k(x, x) for rows of at most this norm; an error where there is none."""
     size = kernel.largest(np.inf if norm is None else float(norm))
     if not np.isfinite(size):
-        remedy = (
-            "normalize=True"
-            if np.isinf(kernel.largest(1.0))
-            else "privacy={..., 'norm': B} (rows are clipped to it), or normalize=True"
-        )
+        clip = "" if np.isinf(kernel.largest(1.0)) else "privacy={..., 'norm': B} (rows are clipped to it), or "
+        remedy = f"{clip}normalize=True"
         raise PublicError(
             f"privacy with kernel={kernel.label!r}: k(x, x) has no public bound, so one row could change a sum by any amount; give {remedy}, or use "
             "a bounded kernel such as rbf"
@@ -200,14 +180,7 @@ def kernel_size(kernel: Kernel, norm: float | None) -> float:
 
 
 def refuse_unaccounted(
-    *,
-    gamma: Any,
-    kernel: Kernel,
-    landmarks: Any,
-    standardize: bool,
-    missing: str,
-    norm: float | None,
-    ranges: Any = None,
+    *, gamma: Any, kernel: Kernel, landmarks: Any, standardize: bool, missing: str, norm: Any, ranges: Any = None
 ) -> None:
     """Refuse what depends on the data and is not accounted for."""
     if isinstance(gamma, str) and kernel.has_gamma:
@@ -223,16 +196,14 @@ def refuse_unaccounted(
     if ranges is not None and not standardize:
         raise ValueError("privacy with ranges, but standardize=False: set standardize=True to scale columns by them")
     if missing == "mean":
-        raise ValueError(
-            f"privacy with missing={missing!r}: column means are not accounted for; put public values in the place of missing ones before fit"
-        )
+        remedy = "put public values in the place of missing ones before fit"
+        raise ValueError(f"privacy with missing={missing!r}: column means are not accounted for; {remedy}")
     if (isinstance(landmarks, Integral) or (isinstance(landmarks, str) and landmarks == "auto")) and norm is None:
         raise ValueError(
             f"privacy with landmarks={landmarks!r}: points are drawn from noisy sums of rows, which need a public bound on the norm of a row; give "
             "privacy={..., 'norm': B}, to which longer rows are clipped, or use public points (an array) or 'random-features'"
         )
     if kernel.is_definite is False:
-        raise ValueError(
-            f"privacy with kernel={kernel.label!r}, which is not positive semi-definite with its parameters; use rbf or another that is"
-        )
+        wrong = "which is not positive semi-definite with its parameters"
+        raise ValueError(f"privacy with kernel={kernel.label!r}, {wrong}; use rbf or another that is")
     kernel_size(kernel, norm)

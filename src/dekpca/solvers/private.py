@@ -262,15 +262,13 @@ def cut_error(values: np.ndarray, vectors: np.ndarray, rank: int, k: int) -> flo
 
 
 # ---------------------------------------------------------------------- at the root
-def components_of(
-    release: Release, total: np.ndarray, k: int, rank: int, cut: float = 0.0, unit: bool = True
-) -> Arrays:
+def components_of(release: Release, sums: np.ndarray, k: int, rank: int, cut: float = 0.0, unit: bool = True) -> Arrays:
     """What `Components` tells, from noisy moments of `rank` coordinates and of features of the rest, if there are any.
 
     `cut` is the error of the cut to so many coordinates, at the landmarks: for the estimate where there are no such features. `unit`: k(x, x) = 1 for
     all rows, so that the trace follows from their number; else it is that of the noisy moments, without what the coordinates miss.
     """
-    first, second, rows = release.moments(total)
+    first, second, rows = release.moments(sums)
     mean = first / rows
     # the mean of unit vectors is no longer than 1; noise may say so
     mean = mean / max(1.0, float(np.linalg.norm(mean[:rank])))
@@ -318,9 +316,7 @@ def missed_errors(
     return 1.0 - np.minimum(np.diag(cosines) ** 2, 1.0), 1.0 - min(smallest, 1.0) ** 2
 
 
-def noise_errors(
-    values: np.ndarray, along: np.ndarray, deviation: float, k: int
-) -> tuple[np.ndarray, float, np.ndarray]:
+def noise_errors(values: np.ndarray, along: np.ndarray, deviation: float, k: int) -> tuple[Any, float, Any]:
     """How far noise turns the k leading eigenvectors towards each of the others (k, r) and together (sin^2), and what it adds to their eigenvalues.
 
     `along` is how much of the mean lies in each direction: the noise of the mean turns these. The noise of an entry has half of the variance

@@ -36,9 +36,8 @@ class Noise:
         if isinstance(exchange_noise, str):
             match = re.fullmatch(r"\s*([-+]?\d+(?:\.\d*)?)\s*dB\s*", exchange_noise, re.IGNORECASE)
             if not match:
-                raise ValueError(
-                    f"exchange_noise={exchange_noise!r}: give a standard deviation such as 0.1, or a signal to noise ratio such as '20dB'"
-                )
+                what = "a standard deviation such as 0.1, or a signal to noise ratio such as '20dB'"
+                raise ValueError(f"exchange_noise={exchange_noise!r}: give {what}")
             return cls(None, float(match[1]))
         if not isinstance(exchange_noise, Real) or not np.isfinite(exchange_noise) or exchange_noise < 0:
             raise ValueError(f"exchange_noise={exchange_noise!r}: a standard deviation is a number of at least 0")
@@ -136,9 +135,7 @@ class Projection:
             return PAPER if given == "paper" else cls()
         known = [f.name for f in fields(cls)]
         if not isinstance(given, Mapping):
-            raise ValueError(
-                f"solver={given!r}: known are 'auto', 'projection', 'paper', and a table with options of the projection solver"
-            )
+            raise ValueError(f"solver={given!r}: known are 'auto', 'projection', 'paper', and a table of its options")
         unknown = sorted(set(map(str, given)) - set(known))
         if unknown:
             raise ValueError(f"solver: {', '.join(unknown)} unknown; options of Projection are {', '.join(known)}")
@@ -178,23 +175,19 @@ class Projection:
                 "(dekpca.PAPER has all of its settings)"
             )
         if self.update == "paper" and self.n_oversamples not in ("auto", 0):
-            raise ValueError(
-                f"Projection: n_oversamples={self.n_oversamples} with update='paper', which takes one component after the other; set it to 0"
-            )
+            what = f"n_oversamples={self.n_oversamples} with update='paper'"
+            raise ValueError(f"Projection: {what}, which takes one component after the other; set it to 0")
         if self.n_landmarks == 0 and self.centering == "global":
             raise ValueError(
                 "Projection: centering='global' with n_landmarks=0: the landmarks carry the network's mean; set n_landmarks above 0, or centering "
                 "to 'local' or None"
             )
         if self.init == "landmarks" and (self.n_landmarks == 0 or self.centering == "local"):
-            what = "n_landmarks=0" if self.n_landmarks == 0 else "centering='local'"
-            raise ValueError(
-                f"Projection: init='landmarks' with {what}: there is nothing to start from; set init to 'local' or 'random'"
-            )
+            what = "init='landmarks' with " + ("n_landmarks=0" if self.n_landmarks == 0 else "centering='local'")
+            raise ValueError(f"Projection: {what}: there is nothing to start from; set init to 'local' or 'random'")
         if self.expansion == "landmarks" and self.n_landmarks == 0:
-            raise ValueError(
-                "Projection: expansion='landmarks' with n_landmarks=0: there are no landmarks to expand in; use expansion='node'"
-            )
+            what = "expansion='landmarks' with n_landmarks=0"
+            raise ValueError(f"Projection: {what}: there are no landmarks to expand in; use expansion='node'")
 
 
 PAPER = Projection(

@@ -17,11 +17,11 @@ from ...kernels import Kernel, row_tiles
 from ...landmarks import Landmarks, check_finite
 from . import Projection
 
+Link = dict[int, float]  # a penalty for each node around
+Progress = dict[str, float]  # of a node in an iteration, by name
+
 TILE = 1024  # rows of a matrix that is not stored
-NEGLIGIBLE = {
-    np.dtype(np.float64): 1e-12,
-    np.dtype(np.float32): 1e-6,
-}  # functions have unit norm: below it they are zero
+NEGLIGIBLE = {"float64": 1e-12, "float32": 1e-6}  # functions have unit norm: below it they are zero
 
 
 class Neighborhood:
@@ -228,7 +228,7 @@ class Node:
         target = self.w - self.seen[q] if anchored else self.w
         return self.dual[q] + rho * target
 
-    def z_step(self, shares: dict[int, np.ndarray], rho: dict[int, float], anchored: bool) -> dict[int, np.ndarray]:
+    def z_step(self, shares: dict[int, np.ndarray], rho: Link, anchored: bool) -> dict[int, np.ndarray]:
         """z from the shares of the nodes around; `rho[l]` is the penalty of node l on this node's z. Returns the views: for each node around the
         landmark coordinates of z and its values on that node's samples."""
         total, m = sum(rho.values()), self.m
@@ -246,9 +246,7 @@ class Node:
         views = self.near.split(values @ shrink)
         return {l: np.concatenate([self.z_shared, own]) for l, own in zip(self.around, views, strict=True)}
 
-    def w_step(
-        self, views: dict[int, np.ndarray], rho: dict[int, float], leading: np.ndarray, asked: Projection
-    ) -> dict[str, float]:
+    def w_step(self, views: dict[int, np.ndarray], rho: Link, leading: np.ndarray, asked: Projection) -> Progress:
         """P_j z_q from the views of the nodes around; then w, exactly, and the multipliers. `rho[q]` is this node's penalty on z_q. Returns the
         progress of the leading components, which are the columns times `leading`."""
         m, r = self.m, sum(rho.values())
@@ -266,7 +264,7 @@ class Node:
             self.dual[q] = self.dual[q] + rho[q] * (self.w - self.seen[q])
         return self.progress(leading, rho if asked.diagnostics else None)
 
-    def progress(self, leading: np.ndarray, rho: dict[int, float] | None) -> dict[str, float]:
+    def progress(self, leading: np.ndarray, rho: Link | None) -> Progress:
         """How far the node is from its neighbors and from where it was, for the leading components (columns times `leading`).
 
         "residual" is |w_j - P_j z_q| / |w_j|, root mean square over the neighborhood, of the worst component; "change" is the same since the last
@@ -274,7 +272,7 @@ class Node:
         """
         others = [0.0, self.before, self.at_check[0], *(self.seen[q] for q in self.around)]
         squares = self._squares(np.stack([(self.w - x) @ leading for x in others]))
-        length = np.maximum(np.sqrt(squares[0]), NEGLIGIBLE[self.w.dtype])
+        length = np.maximum(np.sqrt(squares[0]), NEGLIGIBLE[self.w.dtype.name])
         found = {
             "residual": float((np.sqrt(squares[3:].mean(axis=0)) / length).max()),
             "change": float((np.sqrt(squares[1]) / length).max()),

@@ -20,9 +20,9 @@ def of_spectrum(rho: str, eigenvalues: np.ndarray, d: int) -> float:
     """
     top = float(eigenvalues.max())
     if rho == "auto":
-        return top * (1 + np.sqrt(1 + 8 * d)) / d
+        return top * (1 + (1 + 8 * d) ** 0.5) / d
     cubes = max(float((eigenvalues**3).sum()), top**3)
-    return (top**2 + np.sqrt(top**4 + 8 * d * top * cubes)) / (d * top)
+    return (top**2 + (top**4 + 8 * d * top * cubes) ** 0.5) / (d * top)
 
 
 def of_iteration(rho: Any, t: int, own: bool) -> float:
@@ -48,13 +48,11 @@ def checked(rho: Any, max_iter: int) -> str | tuple[tuple[int, float, float], ..
         return ((0, float(rho), float(rho)),)
     steps = [step for step in rho if isinstance(step, (Sequence, np.ndarray)) and len(step) == 3]
     if not len(rho) or len(steps) < len(rho):
-        raise ValueError(
-            f"rho={rho!r}: a schedule is a list of (from iteration, penalty of the node itself, penalty of its neighbors)"
-        )
+        raise ValueError(f"rho={rho!r}: a schedule is a list of (from iteration, own penalty, penalty of neighbors)")
     starts = [step[0] for step in steps]
     if starts[0] != 0 or any(not a < b for a, b in pairwise(starts)):
         raise ValueError(
-            f"rho={rho!r}: a schedule starts at iteration 0 and its iterations rise; they are {listing(starts)}"
+            f"rho={rho!r}: a schedule starts at iteration 0 and its iterations rise, not {listing(starts)}"
         )
     for start, own, others in steps:
         _check(rho, own, start)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,14 +13,13 @@ from ...chunks import summed
 from ...landmarks import Landmarks
 from ...messages import Script
 from ...network import Network
-from ...rounds import Arrays, Round, Shapes, Solver, Transcript, run_rounds
+from ...rounds import Arrays, Round, Shapes, Solver, run_round, run_rounds
+from ..sums import SumsOptions
 from ..sums.columns import Prepared
 from ..sums.judge import Judged, judge, judge_functions
 from ..sums.moments import Principal, Seen
 from .node import Node
-
-if TYPE_CHECKING:
-    from .solve import Run
+from .run import Run, by_sender, exchange
 
 NEARLY_MAXIMUM = 8  # the 8th root of a sum of 8th powers is close to the maximum
 
@@ -30,26 +27,19 @@ NEARLY_MAXIMUM = 8  # the 8th root of a sum of 8th powers is close to the maximu
 def separated(run: Run, turn: np.ndarray) -> Script:
     """By one more exchange of values and one sum: the values of the columns on all rows of the site (n, q), eigenvalues (k,), the matrix (q, k) that
     turns columns into components, and the trace of the kernel. `turn` (q, q) is the rotation of the last check."""
-    q, k, m = len(turn), run.options.n_components, run.nodes[0].m
-    values = {node.number: node.at_samples(node.w) @ turn for node in run.nodes}
-    marks = {node.number: node.psi.T @ values[node.number] for node in run.nodes}
-    told = {
-        node.number: dict.fromkeys(node.around, np.concatenate([marks[node.number], values[node.number]]))
-        for node in run.nodes
-    }
-    heard = yield from run.exchange("values", told, "sender", m, q)
-    term: Arrays = {}
-    for node in run.nodes:
-        for name, value in pair_sums(node, run.site.network, heard[node.number]).items():
-            term[name] = term[name] + value if name in term else value
-
-    def rounds() -> Solver:
-        counts = PairCounts.of(run.site.sizes, run.site.network)
-        return (yield Spectrum(term, k, counts, run.asked.update != "paper", float(np.finfo(turn.dtype).eps)))
-
-    found = yield from run_rounds(run.site, rounds(), Transcript())
-    at_rows = np.concatenate([node.at_samples(node.w) for node in run.nodes])
-    return at_rows, found["values"], turn @ found["turn"].astype(turn.dtype), float(found["trace"][0])
+    site, q, m = run.site, len(turn), run.nodes[0].m
+    at_rows = [node.at_samples(node.w) for node in run.nodes]
+    told = {}
+    for node, values in zip(run.nodes, at_rows, strict=True):
+        told[node.number] = dict.fromkeys(node.around, np.concatenate([node.psi.T @ (values @ turn), values @ turn]))
+    heard = yield from exchange(site, "values", told, by_sender(site, m, q), turn.dtype)
+    terms = [pair_sums(node, site.network, heard[node.number]) for node in run.nodes]
+    term = {name: sum((own[name] for own in terms[1:]), start=terms[0][name]) for name in terms[0]}
+    counts, eps = PairCounts.of(site.sizes, site.network), float(np.finfo(turn.dtype).eps)
+    mix = run.asked.update != "paper"
+    found = yield from run_round(site, Spectrum(term, run.options.n_components, counts, mix, eps))
+    turn = turn @ found["turn"].astype(turn.dtype)
+    return np.concatenate(at_rows), found["values"], turn, float(found["trace"][0])
 
 
 def pair_sums(node: Node, network: Network, heard: dict[int, np.ndarray]) -> Arrays:
@@ -200,10 +190,8 @@ class Products(Round):
             a, g = self.psi[rows, :], self.values[rows, :]
             return a.T @ g, g.T @ g, a.sum(axis=0), g.sum(axis=0)
 
-        sums = summed(products, len(self.psi), self.psi)
-        return {"own": np.array([self.own])} | dict(
-            zip(("marks", "squares", "mark_sum", "value_sum"), sums, strict=True)
-        )
+        names, sums = ("marks", "squares", "mark_sum", "value_sum"), summed(products, len(self.psi), self.psi)
+        return {"own": np.array([self.own])} | dict(zip(names, sums, strict=True))
 
     def told(self) -> Shapes:
         m, p = self.psi.shape[1], self.values.shape[1]
@@ -220,24 +208,24 @@ class Products(Round):
 
 
 def better_of(
-    run: Run, first: Prepared, principal: Principal, answer: Answer, values: np.ndarray, turn: np.ndarray, apart: Sequence[float],
-    transcript: Transcript,
-) -> Script:  # fmt: skip
+    run: Run, first: Prepared, principal: Principal, answer: Answer, values: np.ndarray, turn: np.ndarray
+) -> Script:
     """The answer of the iteration or of the landmarks at its start, whichever has the smaller estimated error; and its accuracy.
 
-    `values` (n, q) are the columns of the iteration at the rows of this site, `turn` (q, k) makes components of them, and `apart` is how far each
-    node is from its neighbors.
+    `values` (n, q) are the columns of the iteration at the rows of this site, `turn` (q, k) makes components of them.
     """
     (q, k), marks = turn.shape, answer.marks
     assert isinstance(marks, Landmarks)
+    assert answer.transcript is not None
     if not len(principal.values):  # all rows are equal
         return replace(answer, accuracy=Accuracy.of(np.ones(k), 1.0, 1.0))
     psi = on_host(marks.coordinates(answer.kernel, first.rows.X)) - principal.mean
     # Eigenvalues of the leak are far below those of the iterate's columns; both are judged with the landmarks' other components.
     together = np.concatenate([on_host(values), (psi @ principal.weights)[:, q:]], axis=1)
-    own = float(np.sum(np.asarray(apart) ** (2 * NEARLY_MAXIMUM)))
-    rounds = judge_both(run, first, principal, answer, psi, together, own)
-    start, iterate, told = yield from run_rounds(run.site, rounds, transcript)
+    apart = np.array([row["residual"] for row in run.history[-1]])  # how far each node is from its neighbors
+    own = float(np.sum(apart ** (2 * NEARLY_MAXIMUM)))
+    rounds = judge_both(Seen(first.rows, marks, answer.kernel), principal, run.options.sums, psi, together, own)
+    start, iterate, told = yield from run_rounds(run.site, rounds, answer.transcript)
 
     # The error is at least the distance from the components that the judge finds in the same functions (its estimate
     # includes their noise), and at least the disagreement between neighbors.
@@ -258,14 +246,11 @@ def better_of(
 
 
 def judge_both(
-    run: Run, first: Prepared, principal: Principal, answer: Answer, psi: np.ndarray, values: np.ndarray, apart: float
-) -> Solver:  # fmt: skip
+    seen: Seen, principal: Principal, options: SumsOptions, psi: np.ndarray, values: np.ndarray, apart: float
+) -> Solver:
     """Judge the landmarks' own components, and functions with these values on all rows; returns both verdicts, and what `Products` told."""
-    options, marks = run.options.sums, answer.marks
-    assert isinstance(marks, Landmarks)
-    seen = Seen(first.rows, marks, answer.kernel)
     start = yield from judge(seen, principal, options, "start")
-    told = yield Products(psi, values, float(first.rows.total), options.centered, apart)
+    told = yield Products(psi, values, float(seen.rows.total), options.centered, apart)
     there = int((np.abs(told["white"]).sum(axis=0) > 0).sum())
     white, on_marks = told["white"][:, :there], told["marks"][:, :there]
     within = on_marks.T @ on_marks

@@ -12,14 +12,22 @@ w_j = P_j z_q, for the node itself and each neighbor q, where P_j projects on th
     update alpha_j and the multipliers                        `Node.w_step`
     until converged; deflate for the next component           `check`; `next_component`
 
-What `update="proximal"` and landmarks change, and why, is in docs/algorithm.md.
+With `dekpca.PAPER` this is Alg. 1 except for the following. What `update="proximal"` and landmarks change besides, and why, is in docs/algorithm.md.
+
+- The paper sends alpha and the multiplier; a node sends rho alpha + multiplier, all that its neighbor uses of them. Multipliers are not scaled by
+  rho, which a schedule changes, and are kept as coefficients over the samples (K_j^-1 times the paper's): no node inverts a neighbor's matrix.
+- K_j^-1 is a pseudo-inverse: eigenvalues below CUTOFF of the largest, or within rounding, count as zero.
+- A view that points against the node's own z is turned (the authors' scripts do so): local starts differ in sign.
+- The paper iterates a given number of times. Here all nodes stop together when all have converged or somebody asks (`check`); after an overflow they
+  return to the iterate of the last check.
+- Alg. 1 finds one component. Others follow by deflation, as in the authors' scripts. At the end all are scaled by their eigenvalues, and sorted by
+  them (`Spectrum`), for which neighbors exchange values once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,69 +35,22 @@ from ...answer import Answer, Terms
 from ...arrays import double_centered, flip_signs, on_host, to_numpy
 from ...chunks import each
 from ...landmarks import Landmarks, node_random
-from ...messages import Exchange, Iteration, Script
-from ...rounds import Arrays, Round, Shapes, Solver, Transcript, run_rounds
+from ...messages import Iteration, Script
+from ...rounds import Arrays, Round, Shapes, Solver, Transcript, run_round, run_rounds
 from ...site import Site
 from ..sums import Marks, choose_landmarks, rows_of
 from ..sums.columns import Prepared, prepared
 from ..sums.moments import Moments, Principal, Seen
 from ..sums.rows import Rows
-from . import Noise, Projection, ProjectionOptions
-from .node import Neighborhood, Node, sane
-from .penalties import BY_SPECTRUM, of_iteration, of_spectrum
+from . import Noise, ProjectionOptions
+from .node import Link, Neighborhood, Node, Progress, sane
+from .penalties import BY_SPECTRUM, of_spectrum
+from .run import Run, by_sender, exchange
 from .separation import better_of, separated
 
 CHECK_EVERY = 5  # iterations between two checks of the stop rule: a check goes up and down the tree
 VERDICTS = ("", "converged", "interrupted", "diverged")  # of a check; a run that ends with "" reached max_iter
 GO_ON, CONVERGED, INTERRUPTED, DIVERGED = range(4)
-
-Link = dict[int, float]  # a penalty for each node around
-
-
-@dataclass(eq=False)
-class Run:
-    """The nodes of this site, and what was recorded of their iterations."""
-
-    site: Site
-    options: ProjectionOptions
-    nodes: list[Node]
-    heard_rho: dict[int, Link]  # by node: the penalties of the nodes around on its z; empty with a schedule
-    history: list[list[dict[str, float]]] = field(default_factory=list)  # by iteration and node
-    runs: list[tuple[str, int]] = field(default_factory=list)  # verdict and iterations, of each component or of all
-
-    @property
-    def asked(self) -> Projection:
-        return self.options.asked
-
-    def on_w(self, node: Node, t: int) -> Link:
-        """The penalties of a node on the z of the nodes around."""
-        if node.number in self.heard_rho:
-            return dict.fromkeys(node.around, self.heard_rho[node.number][node.number])
-        return {q: of_iteration(self.asked.rho, t, own=q == node.number) for q in node.around}
-
-    def on_z(self, node: Node, t: int) -> Link:
-        """The penalties of the nodes around on a node's z."""
-        return self.heard_rho.get(node.number) or self.on_w(node, t)
-
-    def each(self, step: Callable[[Node], Any]) -> dict[int, Any]:
-        """A step of every node, by its number."""
-        return {node.number: step(node) for node in self.nodes}
-
-    def exchange(
-        self, kind: str, messages: dict[int, dict[int, np.ndarray]], rows: str, shared: int, width: int
-    ) -> Script:
-        """Send `messages[j][q]` from node j to the node q around it; returns by node what came from each node around. A message has `shared` rows
-        and then one for each sample of its sender or of its receiver (`rows`)."""
-        sizes, sent, expected = self.site.sizes, {}, {}
-        for node in self.nodes:
-            for q in node.around[1:]:
-                sent[node.number, q] = messages[node.number][q]
-                expected[q, node.number] = (shared + int(sizes[q if rows == "sender" else node.number]), width)
-        arrived = yield Exchange(kind, sent, expected, self.nodes[0].X.dtype)
-        return {
-            node.number: {q: messages[q][q] if q == node.number else arrived[q, node.number] for q in node.around}
-            for node in self.nodes
-        }
 
 
 def solve(site: Site, options: ProjectionOptions) -> Script:
@@ -112,8 +73,7 @@ def solve(site: Site, options: ProjectionOptions) -> Script:
     values, eigenvalues, turn, trace = yield from separated(run, rotation.astype(nodes[0].w.dtype))
     answer = make_answer(run, meeting, eigenvalues, turn, trace, transcript)
     if meeting.principal is not None and asked.init == "landmarks" and answer.kernel.has_sketch:
-        apart = [row["residual"] for row in run.history[-1]]
-        return (yield from better_of(run, meeting.first, meeting.principal, answer, values, turn, apart, transcript))
+        answer = yield from better_of(run, meeting.first, meeting.principal, answer, values, turn)
     return answer
 
 
@@ -133,29 +93,27 @@ def meet(site: Site, options: ProjectionOptions, transcript: Transcript) -> Scri
     rows = rows_of(site, options.sums)
     rows = rows if site.order is None else rows.at(site.order)
     first, marks, principal = yield from run_rounds(site, agree(rows, options), transcript)
-    kernel, points = first.kernel, None
+    kernel, points, local = first.kernel, None, asked.centering == "local"
     parts = np.split(to_numpy(first.rows.X), np.cumsum(site.own_sizes)[:-1])
     if marks is not None:
         points = Landmarks(to_numpy(marks.points.points), to_numpy(marks.points.root))
-    own = zip(site.nodes.tolist(), site.names, parts, strict=True)
-    sent = {j: noisy(X, name, options) for j, name, X in own}
-    around = {j: [j, *site.network.neighbors(j).tolist()] for j in sent}
-    edges = {(q, j): (int(site.sizes[q]), parts[0].shape[1]) for j in sent for q in around[j][1:]}
-    heard = yield Exchange("data", {(j, q): sent[j] for j in sent for q in around[j][1:]}, edges, parts[0].dtype)
+    mean = None if principal is None or asked.centering != "global" else principal.mean.astype(parts[0].dtype)
+    around = {j: [j, *site.network.neighbors(j).tolist()] for j in site.nodes.tolist()}
+    sent = [noisy(X, name, options) for X, name in zip(parts, site.names, strict=True)]
+    told = {j: dict.fromkeys(around[j], X) for j, X in zip(around, sent, strict=True)}
+    heard = yield from exchange(site, "data", told, by_sender(site, 0, parts[0].shape[1]), parts[0].dtype)
 
     def make(b: int) -> Node:
         j = int(site.nodes[b])
-        samples = [sent[j], *(heard[q, j] for q in around[j][1:])]
-        near = Neighborhood(around[j], samples, kernel, points, asked.centering == "local", options.store_grams)
-        return make_node(j, site.names[b], parts[b], near, points, principal, asked)
+        near = Neighborhood(around[j], list(heard[j].values()), kernel, points, local, options.store_grams)
+        return make_node(j, site.names[b], parts[b], near, points, mean)
 
     nodes = each(make, range(len(parts)), parts[0])
     heard_rho: dict[int, Link] = {}
     if asked.rho in BY_SPECTRUM:
-        rho = {node.number: penalty(node, asked.rho) for node in nodes}
-        told = {(j, q): np.array([rho[j]]) for j in rho for q in around[j][1:]}
-        arrived = yield Exchange("rho", told, {(q, j): (1,) for j, q in told}, np.dtype(np.float64))
-        heard_rho = {j: {q: rho[j] if q == j else float(arrived[q, j][0]) for q in around[j]} for j in rho}
+        told = {node.number: dict.fromkeys(node.around, np.array([penalty(node, asked.rho)])) for node in nodes}
+        rho = yield from exchange(site, "rho", told, lambda q, j: (1,), np.float64)
+        heard_rho = {j: {q: float(value[0]) for q, value in own.items()} for j, own in rho.items()}
     return Run(site, options, nodes, heard_rho), Meeting(first, marks, principal)
 
 
@@ -182,20 +140,16 @@ def noisy(X: np.ndarray, name: str, options: ProjectionOptions) -> np.ndarray:
 
 
 def make_node(
-    number: int, name: str, X: np.ndarray, near: Neighborhood, marks: Landmarks | None, principal: Principal | None, asked: Projection
-) -> Node:  # fmt: skip
-    """The node with its own samples X, whose neighbors know near.samples[0] instead."""
+    number: int, name: str, X: np.ndarray, near: Neighborhood, marks: Landmarks | None, mean: np.ndarray | None
+) -> Node:
+    """The node with its own samples X, whose neighbors know near.samples[0] instead. `mean` (m,): of psi over the network, to centre by."""
     kernel, seen = near.kernel, near.samples[0]
     raw = X[:, :0] if marks is None else marks.coordinates(kernel, X)
-    psi = raw
-    if asked.centering == "local":
-        psi = raw - raw.mean(axis=0)
-    elif principal is not None and asked.centering == "global":
-        psi = raw - principal.mean.astype(X.dtype)
+    psi = raw - raw.mean(axis=0) if near.local_means else raw if mean is None else raw - mean
 
     def rest(other: np.ndarray, coordinates: np.ndarray) -> np.ndarray:
         block = kernel.gram(X, other) - raw @ coordinates.T
-        return double_centered(block) if asked.centering == "local" else block
+        return double_centered(block) if near.local_means else block
 
     reach = clean = None
     if seen is not X:
@@ -219,10 +173,8 @@ def start(run: Run, meeting: Meeting) -> list[np.ndarray]:
     k = 1 if asked.update == "paper" else options.n_columns
     if asked.init == "local":
         return [node.local_start(k) for node in run.nodes]
-    random = []
-    for node in run.nodes:
-        noise = node_random(options.sums.seed, node.name, "start").standard_normal((node.n, k))
-        random.append(node.random_start(noise))
+    drawn = [node_random(options.sums.seed, node.name, "start").standard_normal((node.n, k)) for node in run.nodes]
+    random = [node.random_start(noise) for node, noise in zip(run.nodes, drawn, strict=True)]
     if asked.init == "random":
         return random
     assert meeting.principal is not None
@@ -238,17 +190,14 @@ def start(run: Run, meeting: Meeting) -> list[np.ndarray]:
 def iterate(run: Run, component: int | None) -> Script:
     """Iterate until all nodes stop, for one component (the paper's update) or for all at once; returns the rotation of the last check."""
     asked, nodes, options = run.asked, run.nodes, run.options
-    k = nodes[0].w.shape[1]
-    rotation, verdict, residual = np.eye(k), GO_ON, np.nan
+    rotation, verdict, residual, dtype = np.eye(nodes[0].w.shape[1]), GO_ON, np.nan, nodes[0].w.dtype
     for t in range(asked.max_iter):
         stop = yield Iteration(t, asked.max_iter, residual, component)
-        progress = yield from one_iteration(
-            run, t, rotation[:, : min(k, options.n_components)].astype(nodes[0].w.dtype)
-        )
+        progress = yield from one_iteration(run, t, rotation[:, : options.n_components].astype(dtype))
         run.history.append(progress)
         residual = max(row["residual"] for row in progress)
         if (t + 1) % CHECK_EVERY == 0 or t + 1 == asked.max_iter:
-            verdict, rotation = yield from run_rounds(run.site, check(run, progress, bool(stop)), Transcript())
+            verdict, rotation = yield from check(run, progress, bool(stop))
             for node in nodes:
                 if verdict == DIVERGED:  # back to the last good iterate
                     node.w, node.z_shared, node.z = node.at_check
@@ -261,23 +210,24 @@ def iterate(run: Run, component: int | None) -> Script:
 
 def one_iteration(run: Run, t: int, leading: np.ndarray) -> Script:
     """The steps of all nodes; returns the progress of each, for the columns times `leading`."""
-    asked, k, m = run.asked, run.nodes[0].w.shape[1], run.nodes[0].m
+    site, asked, m, (k, dtype) = run.site, run.asked, run.nodes[0].m, (run.nodes[0].w.shape[1], run.nodes[0].w.dtype)
     anchored = asked.update == "proximal"
     shares = run.each(lambda node: {q: node.share(q, rho, anchored) for q, rho in run.on_w(node, t).items()})
-    shares = yield from run.exchange("share", shares, "sender", m, k)
+    shares = yield from exchange(site, "share", shares, by_sender(site, m, k), dtype)
     views = run.each(lambda node: node.z_step(shares[node.number], run.on_z(node, t), anchored))
-    views = yield from run.exchange("view", views, "receiver", m, k)
+    views = yield from exchange(site, "view", views, lambda q, j: (m + int(site.sizes[j]), k), dtype)
     progress = run.each(lambda node: node.w_step(views[node.number], run.on_w(node, t), leading, asked))
     return list(progress.values())
 
 
-def check(run: Run, progress: Sequence[dict[str, float]], stop: bool) -> Solver:
+def check(run: Run, progress: Sequence[Progress], stop: bool) -> Script:
     """One network sum decides for all nodes whether to stop, and how to turn the columns into components; returns verdict and rotation."""
     tol = run.asked.tol
     # Squares are compared: functions with a relative difference e have correlation 1 - e^2 / 2. NaN is not finished.
     busy = sum(not (row["residual"] ** 2 <= tol and row["since_check"] ** 2 <= tol) for row in progress)
     moments = sum(node.w_values.T @ node.w_values for node in run.nodes)
-    told = yield Check(float(busy), float(stop), on_host(moments), np.dtype(run.nodes[0].w.dtype))
+    round_ = Check(float(busy), float(stop), on_host(moments), run.nodes[0].w.dtype)
+    told = yield from run_round(run.site, round_)
     return int(told["verdict"][0]), told["rotation"]
 
 
@@ -321,9 +271,8 @@ def put_together(nodes: list[Node], found: Sequence[Sequence[tuple[np.ndarray, .
 
 def next_component(run: Run) -> Script:
     """Every node removes its component from its samples, and tells its neighbors."""
-    own = {node.number: node.direction() for node in run.nodes}
-    told = {j: dict.fromkeys(node.around, own[j]) for j, node in zip(own, run.nodes, strict=True)}
-    arrived = yield from run.exchange("deflate", told, "sender", 0, 2)
+    told = run.each(lambda node: dict.fromkeys(node.around, node.direction()))
+    arrived = yield from exchange(run.site, "deflate", told, by_sender(run.site, 0, 2), run.nodes[0].w.dtype)
     for node in run.nodes:
         node.deflate(arrived[node.number])
 
@@ -331,7 +280,7 @@ def next_component(run: Run) -> Script:
 # ---------------------------------------------------------------------- the answer
 def make_answer(
     run: Run, meeting: Meeting, eigenvalues: np.ndarray, turn: np.ndarray, trace: float, transcript: Transcript
-) -> Answer:  # fmt: skip
+) -> Answer:
     """The functions of each node, over its own samples (w) and over those of its neighborhood (z)."""
     site, asked, back = run.site, run.asked, run.site.array
     noise = " with noise" if Noise.of(asked.exchange_noise) else ""
