@@ -227,13 +227,11 @@ def _model(
             raise ModelFileError("a column scale that is not above 0")
     if "fill" in arrays:
         fill = _array(arrays, "fill", 1, width)
-    model = NodeModel(
+    return NodeModel(
         _text(header, "name"), _kernel(header, kernel, kernel_params), functions, expansion, eigenvalues, centering, contents, columns,
-        Features(width, names), fill, _reading(header), _accuracy(header, len(eigenvalues)),
+        Features(width, names), fill, _reading(header), _accuracy(header, len(eigenvalues)), _ledger(header), _missing(header),
+        None if header["run"] is None else _text(header, "run"),
     )  # fmt: skip
-    model.missing, model.privacy_ = _missing(header), _ledger(header)
-    model.run = None if header["run"] is None else _text(header, "run")
-    return model
 
 
 def _kernel(header: Mapping[str, Any], given: Any, params: Mapping[str, Any] | None) -> Kernel:
