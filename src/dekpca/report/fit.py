@@ -263,7 +263,7 @@ def _components(model: Any, found: Findings, central: NodeModel | None) -> Secti
     label = "Agreement with central kernel PCA by component; the numbers are in the table of eigenvalues."
     agreement = Chart("agreement", figure, label, caption, "", 340, "Agreement with central", "Scale", options)
     text = "Agreement is the correlation of a component's values with those of central kernel PCA, over all rows."
-    text += " The nodes state it without seeing these."
+    text += " The nodes state it, though none of them has all rows."
     if not found.methods and len(found.sent) == len(model.network_):
         text += " Who has all rows can measure it too (central=, or dekpca fit --compare)."
     return Section("components", "Components", text, [bars, agreement])
