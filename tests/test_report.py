@@ -18,13 +18,9 @@ from sklearn.exceptions import ConvergenceWarning
 import dekpca
 from dekpca import baselines
 from dekpca.data.columns import Samples
-from dekpca.engines.local import Delivery, drive
-from dekpca.plan import Outcome, plan_parts
 from dekpca.report import charts, experiment_report, fit_report, measures
 from dekpca.report.page import LIMIT, cell_text
 from dekpca.report.traffic import in_bytes
-from dekpca.results import Result
-from dekpca.site import apart
 
 NASTY = "<script>alert('x')</script>&<b>"
 
@@ -65,7 +61,9 @@ def fitted(network=None, sizes=(40, 30, 20, 35), k=3, **settings):
     return model, parts
 
 
-PROJECTION = {"solver": dekpca.Projection(n_landmarks=40)}  # which iterates
+def projection(**options):
+    """Settings of a fit that iterates."""
+    return {"solver": dekpca.Projection(**{"n_landmarks": 40} | options)}
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +163,7 @@ def test_rounds_are_those_of_the_tree(full):
 
 
 def test_the_projection_solver_has_its_curves(tmp_path):
-    model, parts = fitted(**PROJECTION)
+    model, parts = fitted(**projection())
     central = baselines.central(parts, 3, gamma=0.05)
     page = fit_report(tmp_path / "x.html", model, np.concatenate(parts), central=central)
     figures = data_of(page)
@@ -181,7 +179,7 @@ def test_the_papers_algorithm_has_curves_and_no_estimate(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 4))
     paper = replace(dekpca.PAPER, max_iter=5)
-    model = dekpca.DecentralizedKernelPCA(2, gamma=0.1, network=4, random_state=0, solver=paper, normalize=True)
+    model = dekpca.DecentralizedKernelPCA(2, gamma=0.1, network=4, solver=paper, normalize=True, random_state=0)
     with pytest.warns(ConvergenceWarning):
         model.fit(X)
     page = fit_report(tmp_path / "x.html", model)
@@ -314,16 +312,12 @@ def test_labels_few_many_and_numbers(tmp_path, labels, expected):
 
 def test_not_converged_says_why(tmp_path):
     with pytest.warns(match="not converged"):
-        model, _ = fitted(solver=dekpca.Projection(n_landmarks=40, max_iter=2, tol=1e-12))
+        model, _ = fitted(**projection(max_iter=2, tol=1e-12))
     text = text_of(fit_report(tmp_path / "x.html", model))
     assert "Not converged. After 2 iterations" in text
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"landmarks": 6}, {"solver": dekpca.Projection(n_landmarks=5)}],
-    ids=["rounds of sums", "iterated"],
-)
+@pytest.mark.parametrize("settings", [{"landmarks": 6}, projection(n_landmarks=5)], ids=["rounds of sums", "iterated"])
 def test_an_answer_that_is_not_good_enough_says_so(tmp_path, settings):
     """Also where the iteration itself has ended as it should."""
     with pytest.warns(ConvergenceWarning, match="less accurate than tol=0.001 asks for"):
@@ -349,11 +343,11 @@ def test_components_that_are_missing_are_said(tmp_path):
         {"landmarks": 25},
         {"standardize": True, "tol": 1e-6},
         {"landmarks": "random-features", "max_landmarks": 300},
-        {"solver": dekpca.Projection(n_landmarks=40, expansion="landmarks")},
-        {"solver": dekpca.Projection(n_landmarks=40, exchange_noise=0.01)},
+        projection(expansion="landmarks"),
+        projection(exchange_noise=0.01),
         {"share_rows": False, "kernel": "linear"},
         {"kernel": "linear"},
-        PROJECTION | {"kernel": lambda A, B: A @ B.T},
+        projection() | {"kernel": lambda A, B: A @ B.T},
     ],
 )
 def test_every_kind_of_model(tmp_path, settings):
@@ -378,13 +372,12 @@ def test_one_node(tmp_path):
 
 def test_a_process_that_hosts_some_of_the_nodes(tmp_path):
     """A peer, or an MPI rank: the other nodes' models and residuals are elsewhere."""
-    whole, parts = fitted(dekpca.Network.star(4), **PROJECTION)
-    plan = plan_parts(whole, parts)
-    sites = apart(plan.parts, plan.network)
-    outcome = drive(sites, plan.options, Delivery(sites))
-    mine = Outcome([a for a in outcome.answers if 0 not in a.site.nodes], outcome.traffic)
-    model = dekpca.DecentralizedKernelPCA.from_result(Result(plan.hosting([1, 2, 3]), mine, whole))
-    assert model.node_models_.names == ["1", "2", "3"]
+    model, parts = fitted(dekpca.Network.star(4), **projection())
+    del model.node_models_._answers[0]
+    here = model.node_models_._numbers = [1, 2, 3]
+    if "residual_by_node" in model.history_:
+        model.history_["residual_by_node"] = model.history_["residual_by_node"][:, here]
+    model.answering_node_ = here[0]
     page = fit_report(tmp_path / "mine.html", model, np.concatenate(parts)).read_text()
     choices = "".join(re.findall(r"<select.*?</select>", page, re.DOTALL))
     assert "residual at the end" not in choices

@@ -82,7 +82,7 @@ def two_apart(network):
     others = [j for j in range(len(network)) if j != network.root]
     for a in others:
         for b in others:
-            if b != a and b not in network.neighborhoods(np.array([a]))[0]:
+            if b != a and b not in network.neighbors(a):
                 return a, b
     raise AssertionError("no such network")
 

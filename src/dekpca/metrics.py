@@ -39,16 +39,15 @@ def similarity(model: Any, central: NodeModel) -> np.ndarray:
     >>> dekpca.metrics.similarity(model, central).shape
     (3, 2)
     """
-    nodes = _expanded_in_points(_nodes(model, central))
-    u = _columns_of(nodes, central)
-    u_norm = np.sqrt(_squared_norms(central.kernel, u))
-    at = _Raw(central.kernel, u)
+    nodes, u, at = _in_feature_space(model, central)
+    u_norm = _norms(central.kernel, u)
     out = []
     for node in nodes:
         w = _hosted(node.own_function())
         k = min(w.offset.shape[0], u.offset.shape[0])
-        inner = sum((c * at(p))[:, :k].sum(axis=0) for p, c in _pairs(w, k))
-        out.append(_ratio(np.abs(inner), np.sqrt(_squared_norms(node.kernel, w))[:k] * u_norm[:k]))
+        sets = zip(w.points, w.coefficients, strict=True)
+        inner = sum((c[:, :k] * at(p)[:, :k]).sum(axis=0) for p, c in sets)
+        out.append(_ratio(np.abs(inner), _norms(node.kernel, w)[:k] * u_norm[:k]))
     return np.array(out)
 
 
@@ -64,25 +63,21 @@ def oracle(model: Any, central: NodeModel) -> np.ndarray:
     >>> dekpca.metrics.oracle(local, central).shape
     (4, 2)
     """
-    nodes = _expanded_in_points(_nodes(model, central))
-    u = _columns_of(nodes, central)
-    u_norm = np.sqrt(_squared_norms(central.kernel, u))
-    at = _Raw(central.kernel, u)
+    nodes, u, at = _in_feature_space(model, central)
+    u_norm = _norms(central.kernel, u)
     out = []
     for node in nodes:
         sets = _hosted(node.own_function()).points
-        values, gram = np.concatenate([at(p) for p in sets]), _gram(node.kernel, sets)
-        if (
-            node.centering == "local" and "node" in node.functions
-        ):  # functions over own samples have only differences from the own mean
+        points, values = np.concatenate(sets), np.concatenate([at(p) for p in sets])
+        gram = node.kernel.gram(points, points)
+        if node.centering == "local" and "node" in node.functions:
+            # functions over own samples have only differences from the own mean
             start = sum(len(p) for p in sets[:-1])
             values[start:] -= values[start:].mean(axis=0)
             gram[start:, start:] = double_centered(gram[start:, start:])
             gram[:start, start:] -= gram[:start, start:].mean(axis=1, keepdims=True)
             gram[start:, :start] = gram[:start, start:].T
-        lam, basis = np.linalg.eigh(gram)
-        keep = lam > CUTOFF * max(lam[-1], 0)
-        inside = (basis[:, keep].T @ values) / np.sqrt(lam[keep])[:, None]
+        inside = _orthonormal(gram).T @ values
         out.append(_ratio(np.sqrt((inside**2).sum(axis=0)), u_norm))
     return np.array(out)
 
@@ -106,10 +101,8 @@ def agreement(model: Any, central: NodeModel, X: Array, expansion: str | None = 
     functions = [_hosted(node.function(expansion)) for node in nodes]
     values = _evaluate(nodes[0].kernel, functions, to_numpy(_prepared(nodes[0], samples, expansion)))
     k = min(values.shape[2], truth.shape[1])
-    values, truth = (
-        values[..., :k] - values[..., :k].mean(axis=1, keepdims=True),
-        truth[:, :k] - truth[:, :k].mean(axis=0),
-    )
+    values, truth = values[..., :k], truth[:, :k]
+    values, truth = values - values.mean(axis=1, keepdims=True), truth - truth.mean(axis=0)
     inner = np.abs((values * truth).sum(axis=1))
     return _ratio(inner, np.sqrt((values**2).sum(axis=1) * (truth**2).sum(axis=0)))
 
@@ -126,9 +119,7 @@ def angles(model: Any, central: NodeModel) -> np.ndarray:
     >>> dekpca.metrics.angles(local, central).shape
     (4, 2)
     """
-    nodes = _expanded_in_points(_nodes(model, central))
-    u = _columns_of(nodes, central)
-    at = _Raw(central.kernel, u)
+    nodes, u, at = _in_feature_space(model, central)
     u_basis = _orthonormal(_inner(central.kernel, u))
     out = []
     for node in nodes:
@@ -143,10 +134,9 @@ class _Raw:
     """<phi(x), u_i> for sets of points; a set that several nodes hold (the landmarks) is evaluated once."""
 
     def __init__(self, kernel: Kernel, u: Function):
-        self._kernel, self._u = kernel, Function(u.points, u.coefficients, np.zeros_like(u.offset))
-        self._seen: dict[
-            tuple[int, int], tuple[Array, np.ndarray]
-        ] = {}  # keeps the points alive, so that no address is reused
+        self._kernel, self._u = kernel, replace(u, offset=np.zeros_like(u.offset))
+        # Kept with their points, which stay alive, so that no address is reused.
+        self._seen: dict[tuple[int, int], tuple[Array, np.ndarray]] = {}
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
         key = _identity(points)
@@ -167,9 +157,8 @@ def _nodes(model: Any, central: NodeModel) -> Sequence[NodeModel]:
     if len(nodes) == 0:
         raise ValueError("no node models to measure")
     if not _same(nodes[0].kernel, central.kernel):
-        raise ValueError(
-            f"the nodes have {nodes[0].kernel}, the central answer {central.kernel}; use the same for both"
-        )
+        both = f"the nodes have {nodes[0].kernel}, the central answer {central.kernel}"
+        raise ValueError(f"{both}; use the same for both")
     if (nodes[0].columns is None) != (central.columns is None):
         standardized, raw = ("nodes", "central answer") if central.columns is None else ("central answer", "nodes")
         raise ValueError(f"the {standardized} standardize columns, the {raw} not; use the same for both")
@@ -182,21 +171,20 @@ def _prepared(node: NodeModel, samples: Samples, expansion: str | None) -> Array
     return node.prepared(Samples(X, samples.names), like)
 
 
-def _columns_of(nodes: Sequence[NodeModel], central: NodeModel) -> Function:
-    """The central components with the columns of their points in the order of the nodes' points."""
+def _in_feature_space(model: Any, central: NodeModel) -> tuple[Sequence[NodeModel], Function, _Raw]:
+    """The nodes, the central components with columns in the order of the nodes' points, and those components as a function."""
+    nodes = _nodes(model, central)
+    if nodes[0].own_function().fourier:
+        why = (
+            "random features are not in the kernel's feature space, so their angle to the central answer has no meaning"
+        )
+        raise ValueError(f"{why}; use agreement")
     u, mine, theirs = _hosted(central.own_function()), nodes[0].features, central.features
     if mine.names is not None and theirs.names is not None:
         check_same_names(theirs.names, mine.names, "the central answer", "the nodes")  # both have natural order
-        return u
-    return Function(tuple(mine.to_sorted(theirs.from_sorted(p)) for p in u.points), u.coefficients, u.offset)
-
-
-def _expanded_in_points(nodes: Sequence[NodeModel]) -> Sequence[NodeModel]:
-    if nodes[0].own_function().fourier:
-        raise ValueError(
-            "random features are not in the kernel's feature space, so their angle to the central answer has no meaning; use agreement"
-        )
-    return nodes
+    else:
+        u = replace(u, points=tuple(mine.to_sorted(theirs.from_sorted(p)) for p in u.points))
+    return nodes, u, _Raw(central.kernel, u)
 
 
 def _same(one: Kernel, two: Kernel) -> bool:
@@ -212,23 +200,14 @@ def _hosted(function: Function) -> Function:
     return Function(points, coefficients, to_numpy(function.offset), function.fourier)
 
 
-def _pairs(w: Function, k: int) -> Any:
-    return ((p, c[:, :k]) for p, c in zip(w.points, w.coefficients, strict=True))
-
-
-def _gram(kernel: Kernel, sets: Sequence[np.ndarray]) -> np.ndarray:
-    points = np.concatenate(sets)
-    return kernel.gram(points, points)
-
-
 def _inner(kernel: Kernel, w: Function) -> np.ndarray:
     """Inner products of a function's columns in feature space."""
-    raw = Function(w.points, w.coefficients, np.zeros_like(w.offset))
+    raw = replace(w, offset=np.zeros_like(w.offset))
     return sum(c.T @ raw(kernel, p) for p, c in zip(w.points, w.coefficients, strict=True))
 
 
-def _squared_norms(kernel: Kernel, w: Function) -> np.ndarray:
-    return np.maximum(np.diagonal(_inner(kernel, w)), 0.0)
+def _norms(kernel: Kernel, w: Function) -> np.ndarray:
+    return np.sqrt(np.maximum(np.diagonal(_inner(kernel, w)), 0.0))
 
 
 def _orthonormal(inner: np.ndarray) -> np.ndarray:
@@ -245,20 +224,21 @@ def _ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
 
 def _evaluate(kernel: Kernel, functions: Sequence[Function], X: np.ndarray) -> np.ndarray:
     """Values of many nodes' functions (J, rows, k); k(X, points) is computed once for points that several nodes hold."""
-    holders: dict[tuple[int, int], list[tuple[int, np.ndarray]]] = {}
     sets: dict[tuple[int, int], np.ndarray] = {}
+    holders: dict[tuple[int, int], list[int]] = {}
+    coefficients: dict[tuple[int, int], list[np.ndarray]] = {}
     for j, function in enumerate(functions):
-        for points, coefficients in zip(function.points, function.coefficients, strict=True):
+        for points, c in zip(function.points, function.coefficients, strict=True):
             key = _identity(points)
             sets[key] = points
-            holders.setdefault(key, []).append((j, coefficients))
-    k = functions[0].offset.shape[0]
-    values = np.empty((len(functions), len(X), k))
+            holders.setdefault(key, []).append(j)
+            coefficients.setdefault(key, []).append(c)
+    offsets = np.array([f.offset for f in functions])
+    values = np.empty((len(functions), len(X), offsets.shape[1]))
     bases = {key: functions[0].basis(kernel, points) for key, points in sets.items()}
     for rows in row_tiles(len(X), TILE_ROWS):
-        values[:, rows] = -np.array([f.offset for f in functions])[:, None, :]
-        for key in sets:
-            wide = bases[key](X[rows]) @ np.concatenate([c for _, c in holders[key]], axis=1)
-            for i, (j, _) in enumerate(holders[key]):
-                values[j, rows] += wide[:, i * k : (i + 1) * k]
+        values[:, rows] = -offsets[:, None, :]
+        for key, basis in bases.items():
+            wide = basis(X[rows]) @ np.concatenate(coefficients[key], axis=1)
+            values[holders[key], rows] += np.moveaxis(wide.reshape(len(wide), -1, values.shape[2]), 1, 0)
     return values

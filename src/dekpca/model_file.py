@@ -14,8 +14,9 @@ import os
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from itertools import pairwise
+from dataclasses import asdict, fields
+from functools import partial
+from itertools import accumulate, pairwise
 from os import PathLike
 from typing import IO, Any
 
@@ -49,19 +50,17 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
     """See `NodeModel.save`."""
     largest = model.functions[model.expansion]
     names = [name for name in EXPANSIONS if name in model.functions]
-    arrays = {
-        "points": np.concatenate([to_numpy(p) for p in largest.points]),
-        "eigenvalues": to_numpy(model.eigenvalues_),
-    }
+    found: dict[str, Sequence[Any]] = {"points": largest.points, "eigenvalues": [model.eigenvalues_]}
     for name in names:
-        arrays[f"{name}_coefficients"] = np.concatenate([to_numpy(c) for c in model.functions[name].coefficients])
-        arrays[f"{name}_offset"] = to_numpy(model.functions[name].offset)
+        function = model.functions[name]
+        found |= {f"{name}_coefficients": function.coefficients, f"{name}_offset": [function.offset]}
     if model.columns is not None:
-        arrays["column_mean"], arrays["column_scale"] = to_numpy(model.columns.mean), to_numpy(model.columns.scale)
+        found |= {"column_mean": [model.columns.mean], "column_scale": [model.columns.scale]}
     if model.fill is not None:
-        arrays["fill"] = to_numpy(model.fill)
+        found["fill"] = [model.fill]
+    arrays = {name: np.concatenate([to_numpy(x) for x in parts]) for name, parts in found.items()}
     arrays = {name: np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<")) for name, x in arrays.items()}
-    kernel = model.kernel
+    kernel = {key: getattr(model.kernel, key) for key in ("gamma", "degree", "coef0", "normalize")}
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -70,14 +69,7 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
         "expansion": model.expansion,
         "expansions": names,
         "centering": model.centering,
-        "kernel": {
-            "name": kernel.label,
-            "callable": isinstance(kernel, FunctionKernel),
-            "gamma": kernel.gamma,
-            "degree": kernel.degree,
-            "coef0": kernel.coef0,
-            "normalize": kernel.normalize,
-        },
+        "kernel": {"name": model.kernel.label, "callable": isinstance(model.kernel, FunctionKernel), **kernel},
         "fourier": largest.fourier,
         "contents": [asdict(held) for held in model.contents],
         "feature_names": None if model.features.names is None else list(model.features.names),
@@ -102,8 +94,7 @@ def load(path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[s
     """See `NodeModel.load`."""
     with open(path, "rb") as file:
         try:
-            header, arrays = _read(file)
-            return _model(header, arrays, kernel, kernel_params)
+            return _model(*_read(file), kernel, kernel_params)
         except ModelFileError as error:
             raise ModelFileError(f"{os.fspath(path)}: not a node model: {error}") from error
         except MemoryError:
@@ -121,7 +112,7 @@ def _read(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         header = _read_header(archive)
         arrays = {}
         for name, (dtype, shape) in _promised(header, size).items():
-            arrays[name] = _read_array(archive, name, np.dtype(dtype), shape)
+            arrays[name] = _read_array(archive, name, dtype, shape)
             if not np.isfinite(arrays[name]).all():
                 raise ModelFileError(f"array {name} has NaN or infinity")
     return header, arrays
@@ -163,9 +154,8 @@ def _read_header(archive: zipfile.ZipFile) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise ModelFileError("its header is not one that NodeModel.save wrote")
     if header.get("version") != VERSION:
-        raise ModelFileError(
-            f"version {header.get('version')!r}, this dekpca reads version {VERSION}; update it, or fit again"
-        )
+        found = f"version {header.get('version')!r}, this dekpca reads version {VERSION}"
+        raise ModelFileError(f"{found}; update it, or fit again")
     return header
 
 
@@ -173,19 +163,17 @@ def _no_constant(name: str) -> None:
     raise ModelFileError(f"{name} in the header")
 
 
-def _promised(header: Mapping[str, Any], size: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _promised(header: Mapping[str, Any], size: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
     """The arrays that the header names; their sizes must fit into the file."""
     found = {}
-    total = 0
     arrays = _typed(header, "arrays", dict)
     if len(arrays) >= MOST_ARRAYS:
         raise ModelFileError(f"{len(arrays)} arrays")
-    for name, promised in arrays.items():
-        dtype, shape = promised
+    for name, (dtype, shape) in arrays.items():
         if dtype not in DTYPES or len(shape) > 2 or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
             raise ModelFileError(f"array {_printable(name)} of {_printable(str(dtype))} {shape!r}")
-        total += np.dtype(dtype).itemsize * math.prod(shape)
-        found[name] = dtype, tuple(shape)
+        found[name] = np.dtype(dtype), tuple(shape)
+    total = sum(dtype.itemsize * math.prod(shape) for dtype, shape in found.values())
     if total > size:
         raise ModelFileError(f"its arrays need {total} bytes, the file has {size}")
     return found
@@ -216,10 +204,7 @@ def _array_head(data: IO[bytes]) -> tuple[np.dtype, tuple[int, ...]]:
 def _model(
     header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], kernel: Any, kernel_params: Mapping[str, Any] | None
 ) -> NodeModel:
-    contents = [
-        Held(_typed(held, "rows", int), _text(held, "what"), _typed(held, "samples", bool))
-        for held in _typed(header, "contents", list)
-    ]
+    contents = [_record(Held, held) for held in _typed(header, "contents", list)]
     expansions, fourier = _typed(header, "expansions", list), _typed(header, "fourier", bool)
     expansion, centering = _text(header, "expansion"), header["centering"]
     if expansion not in expansions or not set(expansions) <= set(EXPANSIONS):
@@ -230,9 +215,9 @@ def _model(
     if (eigenvalues < 0).any():
         raise ModelFileError("an eigenvalue below 0")
     functions = {name: _function(name, arrays, contents, fourier) for name in expansions}
-    names, width = header["feature_names"], points.shape[1]
-    if names is not None:
-        names = tuple(_text({"name": name}, "name") for name in _typed(header, "feature_names", list))
+    names, width = None, points.shape[1]
+    if header["feature_names"] is not None:
+        names = tuple(_names(header, "feature_names"))
         if len(names) != width or len(set(names)) != width:
             raise ModelFileError(f"{len(names)} names for {width} columns")
     columns = fill = None
@@ -242,13 +227,11 @@ def _model(
             raise ModelFileError("a column scale that is not above 0")
     if "fill" in arrays:
         fill = _array(arrays, "fill", 1, width)
-    model = NodeModel(
+    return NodeModel(
         _text(header, "name"), _kernel(header, kernel, kernel_params), functions, expansion, eigenvalues, centering, contents, columns,
-        Features(width, names), fill, _reading(header), _accuracy(header, len(eigenvalues)),
+        Features(width, names), fill, _reading(header), _accuracy(header, len(eigenvalues)), _ledger(header), _missing(header),
+        None if header["run"] is None else _text(header, "run"),
     )  # fmt: skip
-    model.missing, model.privacy_ = _missing(header), _ledger(header)
-    model.run = None if header["run"] is None else _text(header, "run")
-    return model
 
 
 def _kernel(header: Mapping[str, Any], given: Any, params: Mapping[str, Any] | None) -> Kernel:
@@ -261,27 +244,21 @@ def _kernel(header: Mapping[str, Any], given: Any, params: Mapping[str, Any] | N
     numbers: dict[str, Any] = {key: _number(settings, key) for key in ("gamma", "degree", "coef0")}
     if numbers["gamma"] <= 0 or numbers["degree"] < 0:
         raise ModelFileError(f"gamma={numbers['gamma']} and degree={numbers['degree']}")
-    normalize = _typed(settings, "normalize", bool)
-    if function:
-        return make_kernel(given, **numbers, kernel_params=params, normalize=normalize)
-    return make_kernel(name, **numbers, normalize=normalize)
+    numbers["normalize"] = _typed(settings, "normalize", bool)
+    return make_kernel(given, **numbers, kernel_params=params) if function else make_kernel(name, **numbers)
 
 
 def _function(name: str, arrays: Mapping[str, np.ndarray], contents: Sequence[Held], fourier: bool) -> Function:
     points, k = arrays["points"], arrays["eigenvalues"].shape[0]
     coefficients, offset = _array(arrays, f"{name}_coefficients", 2), _array(arrays, f"{name}_offset", 1, k)
-    ends = [0]
-    for held in contents:
-        if held.rows < 0:
-            raise ModelFileError(f"a set of {held.rows} points")
-        ends.append(ends[-1] + held.rows)
+    ends = [0, *accumulate(held.rows for held in contents)]
+    if any(held.rows < 0 for held in contents):
+        raise ModelFileError("a set of fewer than 0 points")
     rows = len(coefficients) // 2 if fourier else len(coefficients)  # cos and sin of each frequency
-    if (
-        rows not in ends or ends[-1] != len(points) or coefficients.shape[1] != k
-    ):  # a smaller expansion uses the first few sets
-        raise ModelFileError(
-            f"{len(points)} points, {coefficients.shape} coefficients and sets of {', '.join(map(str, contents))} do not fit"
-        )
+    # A smaller expansion uses the first few sets.
+    if rows not in ends or ends[-1] != len(points) or coefficients.shape[1] != k:
+        held = f"{len(points)} points, {coefficients.shape} coefficients and sets of {', '.join(map(str, contents))}"
+        raise ModelFileError(f"{held} do not fit")
     if fourier:
         return Function((points,), (coefficients,), offset, fourier=True)
     slices = [slice(a, b) for a, b in pairwise(ends[: ends.index(rows) + 1])]
@@ -289,14 +266,14 @@ def _function(name: str, arrays: Mapping[str, np.ndarray], contents: Sequence[He
 
 
 def _accuracy(header: Mapping[str, Any], k: int) -> Accuracy | None:
-    if header.get("accuracy") is None:
+    if header["accuracy"] is None:
         return None
     given = _typed(header, "accuracy", dict)
-    errors, mixed = _typed(given, "errors", list), _typed(given, "mixed", list)
-    each = tuple(_number({"accuracy": a}, "accuracy") for a in errors)
+    mixed = _typed(given, "mixed", list)
+    each = tuple(_number({"accuracy": a}, "accuracy") for a in _typed(given, "errors", list))
     whole = _number(given, "error"), _number(given, "bound")
-    if len(errors) != k:
-        raise ModelFileError(f"an accuracy of {len(errors)} components, where there are {k}")
+    if len(each) != k:
+        raise ModelFileError(f"an accuracy of {len(each)} components, where there are {k}")
     if not all(0 <= a <= 1 for a in (*each, *whole)):
         raise ModelFileError("an accuracy that is not between 0 and 1")
     if not all(isinstance(group, list) and all(type(i) is int and 0 <= i < k for i in group) for group in mixed):
@@ -306,21 +283,17 @@ def _accuracy(header: Mapping[str, Any], k: int) -> Accuracy | None:
 
 def _reading(header: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of `dekpca transform` for files: names of columns only."""
-    given = _typed(header, "reading", dict)
-    found: dict[str, Any] = {}
-    if given.get("id") is not None:
-        found["id"] = _text(given, "id")
-    found["ignore"] = [_text({"n": n}, "n") for n in given.get("ignore", [])]
-    one_hot = given.get("one_hot", {})
-    found["one_hot"] = {_text({"n": n}, "n"): [_text({"v": v}, "v") for v in values] for n, values in one_hot.items()}
-    return found
+    given = {"id": None, "ignore": [], "one_hot": {}} | _typed(header, "reading", dict)
+    one_hot = {_text({"name": name}, "name"): _names(given["one_hot"], name) for name in _typed(given, "one_hot", dict)}
+    found = {"ignore": _names(given, "ignore"), "one_hot": one_hot}
+    return found if given["id"] is None else found | {"id": _text(given, "id")}
 
 
 def _missing(header: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Nodes that were lost during the fit; absent in files of earlier versions."""
+    """Nodes that were lost during the fit; their rows are not told with differential privacy."""
     found = []
-    for lost in _typed({"missing": [], **header}, "missing", list):
-        told = not isinstance(lost, dict) or lost.get("rows") is not None  # absent with differential privacy
+    for lost in _typed(header, "missing", list):
+        told = not isinstance(lost, dict) or lost.get("rows") is not None
         rows = _typed(lost, "rows", int) if told else None
         if rows is not None and rows < 1:
             raise ModelFileError("a missing node without rows")
@@ -329,20 +302,29 @@ def _missing(header: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
 
 
 def _ledger(header: Mapping[str, Any]) -> Ledger | None:
-    """The privacy spent; absent in files of earlier versions."""
-    if header.get("privacy") is None:
+    """The privacy spent."""
+    if header["privacy"] is None:
         return None
     given = _typed(header, "privacy", dict)
-    entries = []
-    for entry in _typed(given, "entries", list):
-        found = Entry(
-            _text(entry, "covers"), _text(entry, "mechanism"), _number(entry, "sensitivity"), _number(entry, "noise"),
-            _typed(entry, "numbers", int), _typed(entry, "colluding", int), _text(entry, "fit"),
-        )  # fmt: skip
-        if found.sensitivity <= 0 or found.noise <= 0:
-            raise ModelFileError("a release without noise")
-        entries.append(found)
+    entries = [_record(Entry, entry) for entry in _typed(given, "entries", list)]
+    if any(entry.sensitivity <= 0 or entry.noise <= 0 for entry in entries):
+        raise ModelFileError("a release without noise")
     return Ledger(tuple(entries), _number(given, "epsilon"), _number(given, "delta"))
+
+
+def _record(kind: type, where: Mapping[str, Any]) -> Any:
+    """A dataclass of plain values, each checked by the type of its field."""
+    checks: dict[Any, Any] = {
+        "str": _text,
+        "float": _number,
+        "int": partial(_typed, kind=int),
+        "bool": partial(_typed, kind=bool),
+    }
+    return kind(**{field.name: checks[field.type](where, field.name) for field in fields(kind)})
+
+
+def _names(where: Mapping[str, Any], key: str) -> list[str]:
+    return [_text({key: name}, key) for name in _typed(where, key, list)]
 
 
 def _typed(where: Mapping[str, Any], key: str, kind: type) -> Any:
@@ -361,10 +343,10 @@ def _text(where: Mapping[str, Any], key: str) -> str:
 
 
 def _number(where: Mapping[str, Any], key: str) -> float:
-    value = where.get(key)
-    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+    value: Any = where.get(key)
+    if type(value) not in (int, float) or not math.isfinite(value):
         raise ModelFileError(f"{key}={_printable(repr(value))[:60]}")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def _array(arrays: Mapping[str, np.ndarray], name: str, axes: int, length: int | None = None) -> np.ndarray:

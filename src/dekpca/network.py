@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 FILE_FORMAT = "dekpca-network"
 FILE_VERSION = 1
 RESAMPLES = 1000  # draws of a random graph before its parameters are refused as too sparse
+AN_EDGE = "write an edge a line, two names separated by a comma or blanks"
 LISTED = 8  # names in an error message before "and N more"
 
 
@@ -73,56 +75,47 @@ class Network:
             for other in map(str, around):
                 if other not in number:
                     raise NetworkError(f"node {name} lists neighbor {other}, which is not a node of the network")
-                if other == name:
-                    raise NetworkError(f"node {name} lists itself as a neighbor; leave it out")
                 pairs.append((number[name], number[other]))
         directed = set(pairs)
-        one_way = [f"{names[a]} -> {names[b]}" for a, b in pairs if (b, a) not in directed]
+        one_way = listing(f"{names[a]} -> {names[b]}" for a, b in pairs if (b, a) not in directed)
         if one_way:
             raise NetworkError(
-                f"asymmetric network: {listing(one_way)} without the way back; list each edge at both of its ends"
+                f"asymmetric network: {one_way} without the way back; list each edge at both of its ends"
             )
-        self._set_up(names, np.array(sorted(p for p in directed if p[0] < p[1]), dtype=np.int64).reshape(-1, 2))
+        self._set_up(names, pairs)
 
     @classmethod
     def _from_pairs(cls, names: Iterable[Any], pairs: Any) -> Network:
-        """From undirected pairs of node numbers; repeated and reversed pairs count once."""
         network = cls.__new__(cls)
-        pairs = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
-        network._set_up(_unique_names(names), np.unique(np.sort(pairs, axis=1), axis=0))
+        network._set_up(_unique_names(names), pairs)
         return network
 
-    def _set_up(self, names: tuple[str, ...], pairs: np.ndarray) -> None:
+    def _set_up(self, names: tuple[str, ...], pairs: Any) -> None:
+        """From undirected pairs of node numbers; repeated and reversed pairs count once."""
         self.names = names
-        self._pairs = pairs
-        loops = pairs[pairs[:, 0] == pairs[:, 1]]
+        self._pairs = np.unique(np.sort(np.asarray(pairs, dtype=np.int64).reshape(-1, 2), axis=1), axis=0)
+        loops = self._pairs[self._pairs[:, 0] == self._pairs[:, 1]]
         if len(loops):
             raise NetworkError(f"node {names[loops[0, 0]]} is joined to itself; leave such edges out")
         if not names:
             raise NetworkError("a network needs at least one node")
-        if len(names) > 1:
-            lonely = np.flatnonzero(self.degrees == 0)
-            if len(lonely):
-                raise NetworkError(f"isolated nodes: {listing(names[j] for j in lonely)}; join each to a neighbor")
+        lonely = np.flatnonzero(self.degrees == 0)
+        if len(lonely) and len(names) > 1:
+            raise NetworkError(f"isolated nodes: {listing(names[j] for j in lonely)}; join each to a neighbor")
         count, part = connected_components(self._adjacency, directed=False)
         if count > 1:
-            small = np.argmin(np.bincount(part))
-            inside = [names[j] for j in np.flatnonzero(part == small)]
-            raise NetworkError(
-                f"disconnected network: {count} parts; {listing(inside)} cannot reach the rest; add an edge between the parts"
-            )
+            inside = listing(names[j] for j in np.flatnonzero(part == np.argmin(np.bincount(part))))
+            cut_off = f"{count} parts; {inside} cannot reach the rest"
+            raise NetworkError(f"disconnected network: {cut_off}; add an edge between the parts")
 
     # ------------------------------------------------------------------ topologies
     @classmethod
     def ring(cls, n_nodes: int, neighbors: int = 2) -> Network:
         """Each node has edges to the `neighbors` nearest ones, half of them on either side."""
-        _check_count(n_nodes, 1)
-        whole = isinstance(neighbors, (int, np.integer))
-        if not whole or neighbors % 2 or not 2 <= neighbors < n_nodes:
-            raise NetworkError(
-                f"ring of {n_nodes} nodes: neighbors={neighbors!r}, but it must be even, at least 2 and below {n_nodes}; for fewer "
-                "than 3 nodes use path"
-            )
+        _check_count(n_nodes)
+        if not isinstance(neighbors, (int, np.integer)) or neighbors % 2 or not 2 <= neighbors < n_nodes:
+            allowed = f"it must be even, at least 2 and below {n_nodes}; for fewer than 3 nodes use path"
+            raise NetworkError(f"ring of {n_nodes} nodes: neighbors={neighbors!r}, but {allowed}")
         start = np.arange(n_nodes)
         hops = [np.stack([start, (start + h) % n_nodes], axis=1) for h in range(1, neighbors // 2 + 1)]
         return cls._from_pairs(range(n_nodes), np.concatenate(hops))
@@ -130,20 +123,20 @@ class Network:
     @classmethod
     def path(cls, n_nodes: int) -> Network:
         """A line of nodes."""
-        _check_count(n_nodes, 1)
+        _check_count(n_nodes)
         return cls._from_pairs(range(n_nodes), [(j, j + 1) for j in range(n_nodes - 1)])
 
     @classmethod
     def star(cls, n_nodes: int) -> Network:
         """Node 0 is the hub; all others have an edge to it only."""
-        _check_count(n_nodes, 1)
+        _check_count(n_nodes)
         return cls._from_pairs(range(n_nodes), [(0, j) for j in range(1, n_nodes)])
 
     @classmethod
     def grid(cls, rows: int, columns: int) -> Network:
         """A rectangle of nodes, numbered row by row, with edges to the left, right, above and below."""
-        _check_count(rows, 1)
-        _check_count(columns, 1)
+        _check_count(rows)
+        _check_count(columns)
         at = np.arange(rows * columns).reshape(rows, columns)
         across = np.stack([at[:, :-1].ravel(), at[:, 1:].ravel()], axis=1)
         down = np.stack([at[:-1].ravel(), at[1:].ravel()], axis=1)
@@ -152,7 +145,7 @@ class Network:
     @classmethod
     def complete(cls, n_nodes: int) -> Network:
         """All nodes are neighbors."""
-        _check_count(n_nodes, 1)
+        _check_count(n_nodes)
         return cls._from_pairs(range(n_nodes), np.stack(np.triu_indices(n_nodes, 1), axis=1))
 
     @classmethod
@@ -177,34 +170,31 @@ class Network:
         """
         import networkx as nx
 
-        _check_count(n_nodes, 1)
+        _check_count(n_nodes)
         given = {"probability": probability, "degree": degree, "radius": radius}
         chosen = [key for key, value in given.items() if value is not None]
         if len(chosen) != 1:
             raise NetworkError(f"a random network needs one of probability, degree and radius; got {chosen or 'none'}")
         draw: Callable[[np.random.RandomState], nx.Graph]
         if probability is not None:
-            if not 0 < probability <= 1:
-                raise NetworkError(f"probability={probability}, but it must be above 0 and at most 1")
+            allowed, why = 0 < probability <= 1, "it must be above 0 and at most 1"
             draw = lambda rng: nx.fast_gnp_random_graph(n_nodes, probability, seed=rng)  # noqa: E731
         elif degree is not None:
-            if not 2 <= degree < n_nodes or (degree * n_nodes) % 2:
-                raise NetworkError(
-                    f"degree={degree} with {n_nodes} nodes: it must be at least 2 and below {n_nodes}, and degree times nodes even"
-                )
+            allowed = 2 <= degree < n_nodes and degree * n_nodes % 2 == 0
+            why = f"it must be at least 2 and below {n_nodes}, and degree times nodes even"
             draw = lambda rng: nx.random_regular_graph(degree, n_nodes, seed=rng)  # noqa: E731
         else:
-            if radius is None or radius <= 0:
-                raise NetworkError(f"radius={radius}, but it must be above 0")
+            allowed, why = radius is not None and radius > 0, "it must be above 0"
             draw = lambda rng: nx.random_geometric_graph(n_nodes, radius, seed=rng)  # noqa: E731
+        asked = f"{chosen[0]}={given[chosen[0]]} with {n_nodes} nodes"
+        if not allowed:
+            raise NetworkError(f"{asked}: {why}")
         rng = np.random.RandomState(seed)
         for _ in range(RESAMPLES):
             graph = draw(rng)
-            if n_nodes == 1 or nx.is_connected(graph):
+            if nx.is_connected(graph):
                 return cls._from_pairs(range(n_nodes), list(graph.edges))
-        raise NetworkError(
-            f"{chosen[0]}={given[chosen[0]]}: none of {RESAMPLES} random networks of {n_nodes} nodes was connected; raise it"
-        )
+        raise NetworkError(f"{asked}: none of {RESAMPLES} random networks was connected; raise it")
 
     @classmethod
     def from_edges(cls, edges: Iterable[tuple[Any, Any]]) -> Network:
@@ -236,8 +226,7 @@ class Network:
         """The same network as a networkx graph over the names."""
         import networkx as nx
 
-        graph = nx.Graph()
-        graph.add_nodes_from(self.names)
+        graph = nx.empty_graph(self.names)
         graph.add_edges_from(self.edges)
         return graph
 
@@ -263,13 +252,11 @@ class Network:
         except (json.JSONDecodeError, RecursionError) as error:
             raise NetworkError(f"{path}: not a network file: damaged JSON ({error})") from error
         if not isinstance(content, dict) or content.get("format") != FILE_FORMAT:
-            raise NetworkError(
-                f'{path}: not a network file; expected {{"format": "{FILE_FORMAT}", ...}} as Network.write makes it, or an edge a line'
-            )
-        if content.get("version") != FILE_VERSION:
-            raise NetworkError(
-                f"{path}: version {content.get('version')}, this dekpca reads version {FILE_VERSION}; update it"
-            )
+            expected = f'{{"format": "{FILE_FORMAT}", ...}} as Network.write makes it, or an edge a line'
+            raise NetworkError(f"{path}: not a network file; expected {expected}")
+        version = content.get("version")
+        if version != FILE_VERSION:
+            raise NetworkError(f"{path}: version {version}, this dekpca reads version {FILE_VERSION}; update it")
         names = _unique_names(content.get("nodes", ()))
         number = {name: j for j, name in enumerate(names)}
         pairs = []
@@ -289,14 +276,15 @@ class Network:
         return len(self.names)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Network):
-            return NotImplemented
-        return set(self.names) == set(other.names) and {frozenset(e) for e in self.edges} == {
-            frozenset(e) for e in other.edges
-        }
+        return self._graph == other._graph if isinstance(other, Network) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash((frozenset(self.names), frozenset(frozenset(e) for e in self.edges)))
+        return hash(self._graph)
+
+    @cached_property
+    def _graph(self) -> tuple[frozenset[str], frozenset[frozenset[str]]]:
+        """Names and edges, whatever their order."""
+        return frozenset(self.names), frozenset(map(frozenset, self.edges))
 
     def __repr__(self) -> str:
         low, high = self.degrees.min(), self.degrees.max()
@@ -330,34 +318,26 @@ class Network:
 
     def neighbors(self, node: int) -> np.ndarray:
         """The numbers of a node's neighbors, in natural order of their names."""
-        start, stop = self._starts[node : node + 2]
-        return self._around[start:stop]
+        return self._neighbors[node]
 
-    def neighborhoods(self, nodes: np.ndarray) -> np.ndarray:
-        """The neighbors of several nodes of equal degree, one row each."""
-        return self._around[self._starts[nodes][:, None] + np.arange(self.degrees[nodes[0]])]
+    @cached_property
+    def _neighbors(self) -> list[np.ndarray]:
+        return np.split(self.directed_edges[:, 1], np.cumsum(self.degrees)[:-1])
 
     @cached_property
     def _adjacency(self) -> csr_array:
-        both = np.concatenate([self._pairs, self._pairs[:, ::-1]])
-        shape = (len(self.names), len(self.names))
-        return csr_array((np.ones(len(both)), (both[:, 0], both[:, 1])), shape=shape)
+        a, b = self._both_ways.T
+        return csr_array((np.ones(len(a)), (a, b)), shape=(len(self.names), len(self.names)))
+
+    @property
+    def _both_ways(self) -> np.ndarray:
+        return np.concatenate([self._pairs, self._pairs[:, ::-1]])
 
     @cached_property
     def directed_edges(self) -> np.ndarray:
         """Directed edges (from, to), sorted by the number of `from`, then by the name of `to`."""
-        rank = np.empty(len(self.names), dtype=np.int64)
-        rank[self.by_name] = np.arange(len(self.names))
-        both = np.concatenate([self._pairs, self._pairs[:, ::-1]])
-        return both[np.lexsort((rank[both[:, 1]], both[:, 0]))]
-
-    @cached_property
-    def _around(self) -> np.ndarray:
-        return np.ascontiguousarray(self.directed_edges[:, 1])
-
-    @cached_property
-    def _starts(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self.degrees)])
+        start, end = self._both_ways.T
+        return self._both_ways[np.lexsort((np.argsort(self.by_name)[end], start))]
 
     @cached_property
     def watchers(self) -> csr_array:
@@ -371,20 +351,13 @@ class Network:
     @cached_property
     def parents(self) -> np.ndarray:
         """Spanning tree, breadth first from the smallest name: each node's parent, -1 at the root."""
-        return self._search[1]
-
-    @cached_property
-    def _search(self) -> tuple[np.ndarray, np.ndarray]:
-        """Breadth-first order and parents, by names instead of numbers."""
         by_name = self.by_name
-        rank = np.empty_like(by_name)
-        rank[by_name] = np.arange(len(by_name))
         renamed = self._adjacency[by_name][:, by_name].tocsr()
         renamed.sort_indices()
         order, before = breadth_first_order(renamed, 0, directed=False)
         parents = np.full(len(by_name), -1, dtype=np.int64)
         parents[by_name[order[1:]]] = by_name[before[order[1:]]]
-        return by_name[order], parents
+        return parents
 
     @property
     def root(self) -> int:
@@ -394,11 +367,7 @@ class Network:
     @cached_property
     def levels(self) -> np.ndarray:
         """Each node's distance from the root along the tree."""
-        order, parents = self._search
-        levels = np.zeros(len(order), dtype=np.int64)
-        for node in order[1:]:
-            levels[node] = levels[parents[node]] + 1
-        return levels
+        return shortest_path(self._adjacency, unweighted=True, indices=self.root).astype(np.int64)
 
     @property
     def depth(self) -> int:
@@ -434,26 +403,23 @@ def _read_edges(path: str | PathLike[str], text: str) -> list[tuple[str, str]]:
         if not line:
             continue
         if len(ends) != 2 or not all(ends):
-            raise NetworkError(
-                f"{path}: line {number} is {line[:60]!r}; write an edge a line, two names separated by a comma or blanks"
-            )
+            raise NetworkError(f"{path}: line {number} is {line[:60]!r}; {AN_EDGE}")
         edges.append((ends[0], ends[1]))
     if not edges:
-        raise NetworkError(f"{path}: no edges; write one a line, two names separated by a comma or blanks")
+        raise NetworkError(f"{path}: no edges; {AN_EDGE}")
     return edges
 
 
 def _unique_names(labels: Iterable[Any]) -> tuple[str, ...]:
     names = tuple(str(label) for label in labels)
-    seen: set[str] = set()
-    twice = [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        raise NetworkError(f"node names must be unique as text; given twice: {listing(sorted(set(twice)))}")
-    if "" in seen:
+        raise NetworkError(f"node names must be unique as text; given twice: {listing(twice)}")
+    if "" in names:
         raise NetworkError("a node has an empty name")
     return names
 
 
-def _check_count(n_nodes: int, least: int) -> None:
-    if not isinstance(n_nodes, (int, np.integer)) or n_nodes < least:
-        raise NetworkError(f"number of nodes {n_nodes!r}, but it must be a whole number of at least {least}")
+def _check_count(n_nodes: int) -> None:
+    if not isinstance(n_nodes, (int, np.integer)) or n_nodes < 1:
+        raise NetworkError(f"number of nodes {n_nodes!r}, but it must be a whole number of at least 1")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
 from os import PathLike
@@ -34,9 +34,8 @@ Array = Any
 
 log = logging.getLogger("dekpca")
 
-RIDGE = (
-    1e-3  # of pre-images, relative to the number of points: the largest eigenvalue that their kernel matrix may have
-)
+# Of pre-images, relative to the number of points: the largest eigenvalue that their kernel matrix may have.
+RIDGE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,24 +53,18 @@ class Function:
     def __call__(self, kernel: Kernel, X: Array) -> Array:
         """Values at the rows of X, (rows, k), computed in chunks, with NumPy in threads."""
         xp = aac.array_namespace(X, self.offset)
-        if len(self.points) > 1 and any(kernel.far(kernel.squares(points)) for points in self.points):
+        several = len(self.points) > 1
+        if several and any(kernel.far(kernel.squares(points)) for points in self.points):
             parts = zip(self.points, self.coefficients, strict=True)
             return sum(Function((p,), (c,), 0.0 * self.offset)(kernel, X) for p, c in parts) - self.offset
-        several = len(self.points) > 1
         points, coefficients = (xp.concat(x) if several else x[0] for x in (self.points, self.coefficients))
-        basis = self.basis(kernel, points)
-        return in_chunks(lambda rows: basis(rows) @ coefficients - self.offset, X, coefficients.shape[0])
+        basis, rows, width = self.basis(kernel, points), X.shape[0], 2 * coefficients.shape[0]
+        with threads(rows if aac.is_numpy_array(X) else 0):
+            return by_nodes(lambda some: (basis(X[some, :]) @ coefficients - self.offset,), rows, width, X)[0]
 
     def basis(self, kernel: Kernel, points: Array) -> Callable[[Array], Array]:
         """The basis functions of one set of points, as a function of rows."""
         return partial(kernel.features, frequencies=points) if self.fourier else row_kernel(kernel, points)
-
-
-def in_chunks(f: Callable[[Array], Array], X: Array, width: int) -> Array:
-    """f of the rows of X, in chunks of rows whose `width` numbers each fit into the cache."""
-    rows = X.shape[0]
-    with threads(rows if aac.is_numpy_array(X) else 0):
-        return by_nodes(lambda some: (f(X[some, :]),), rows, 2 * width, X)[0]
 
 
 @dataclass(frozen=True)
@@ -86,6 +79,7 @@ class Held:
         return f"{self.rows} {self.what}"
 
 
+@dataclass(eq=False, repr=False)
 class NodeModel:
     """The components as one node knows them.
 
@@ -110,7 +104,7 @@ class NodeModel:
         How the command line turns files into samples for this model (columns to leave out, categories).
     privacy_ : Ledger or None
         With differential privacy: the releases, and the epsilon and delta spent.
-    contents : tuple of Held
+    contents : sequence of Held
         The points in the model and its file, and their owners. If none are samples (`any(held.samples for held in
         model.contents)` is False) the model can be published.
 
@@ -127,38 +121,23 @@ class NodeModel:
     10 landmarks (means of at least 5 rows of the network); 76 landmarks (rows of the nodes)
     """
 
-    def __init__(
-        self,
-        name: str,
-        kernel: Kernel,
-        functions: Mapping[str, Function],
-        expansion: str,
-        eigenvalues: Array,
-        centering: str | None,
-        contents: Sequence[Held],
-        columns: Columns | None = None,
-        features: Features | None = None,
-        fill: Array | None = None,
-        reading: Mapping[str, Any] | None = None,
-        accuracy: Accuracy | None = None,
-    ):
-        self.name = name
-        self.kernel = kernel
-        self.expansion = expansion
-        self.eigenvalues_ = eigenvalues
-        self.centering = centering
-        self.functions = dict(functions)
-        self.contents = tuple(contents)
-        self.columns = columns
-        self.features = Features(self.n_features_in_) if features is None else features
-        self.fill = fill
-        self.reading = dict(reading or {})
-        self.run: str | None = None  # id of the run, for a model of peers
-        self.missing: tuple[dict[str, Any], ...] = ()  # nodes lost during the fit: name, rows, time
-        self.accuracy = accuracy
-        self.privacy_: Ledger | None = None
-        self._preimages: dict[tuple[str, float], Preimages] = {}
-        self._told_order = False
+    name: str
+    kernel: Kernel
+    functions: Mapping[str, Function]
+    expansion: str
+    eigenvalues_: Array
+    centering: str | None
+    contents: Sequence[Held]
+    columns: Columns | None
+    features: Features
+    fill: Array | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    accuracy: Accuracy | None = None
+    privacy_: Ledger | None = None
+    missing: Sequence[dict[str, Any]] = ()  # nodes lost during the fit of peers: name, rows, time
+    run: str | None = None  # id of the run of peers
+    _preimages: dict[tuple[str, float], Preimages] = field(default_factory=dict, init=False)
+    _told_order: bool = field(default=False, init=False)
 
     @property
     def n_features_in_(self) -> int:
@@ -206,16 +185,17 @@ class NodeModel:
         names = self.features.names
         if (samples.names is None) != (names is None) and not isinstance(X, Samples):
             has, fitted = ("has no", "with") if samples.names is None else ("has", "without")
-            text = f"{who}: X {has} column names, but the model was fitted {fitted} them; columns are taken in the order of the fit"
-            warnings.warn(text, UserWarning, stacklevel=3)
+            text = f"{who}: X {has} column names, but the model was fitted {fitted} them"
+            warnings.warn(f"{text}; columns are taken in the order of the fit", UserWarning, stacklevel=3)
         if samples.names is not None and names is not None:
-            check_same_names(
-                samples.names, names, f"{who}: X", "the fit"
-            )  # a better message than that their number differs
+            # A better message than that their number differs.
+            check_same_names(samples.names, names, f"{who}: X", "the fit")
             if samples.names != names and not self._told_order:
                 self._told_order = True
                 log.info(f"{who}: X has the columns in another order than the fit; they are taken by name")
-        X = self._checked(samples.X, "X", self.n_features_in_, like, samples.names, self.fill is not None)
+        X = self._checked(
+            samples.X, "X", self.n_features_in_, like, samples.names, None if self.fill is None else "mean"
+        )
         X = self.features.arrange(Samples(X, samples.names), who, "the fit")
         X = X if self.fill is None else filled(X, self.fill)
         return X if self.columns is None else self.columns.standardized(X)
@@ -245,9 +225,8 @@ class NodeModel:
         """
         function = self.function(expansion)
         if function.fourier:
-            raise ValueError(
-                f"node {self.name}: random features hold no points to learn pre-images from; fit with another kind of landmarks"
-            )
+            why = "random features hold no points to learn pre-images from"
+            raise ValueError(f"node {self.name}: {why}; fit with another kind of landmarks")
         if alpha is None:
             alpha = RIDGE * sum(p.shape[0] for p in function.points)
         if not isinstance(alpha, Real) or not 0 < float(alpha) < np.inf:
@@ -259,21 +238,12 @@ class NodeModel:
             try:
                 self._preimages[key] = Preimages.learn(function(self.kernel, points), points, float(alpha))
             except np.linalg.LinAlgError as error:
-                raise ValueError(
-                    f"node {self.name}: alpha={alpha!r} is too small for {points.dtype}; raise it"
-                ) from error
+                too_small = f"alpha={alpha!r} is too small for {points.dtype}"
+                raise ValueError(f"node {self.name}: {too_small}; raise it") from error
         X = self._preimages[key](Z)
         return self.features.from_sorted(X if self.columns is None else self.columns.restored(X))
 
-    def _checked(
-        self,
-        X: Array,
-        what: str,
-        width: int,
-        like: Array,
-        names: tuple[str, ...] | None = None,
-        allow_nan: bool = False,
-    ) -> Array:
+    def _checked(self, X: Array, what: str, width: int, like: Array, names: Any = None, missing: Any = None) -> Array:
         """Rows of numbers in the library and dtype of the model."""
         if not aac.is_array_api_obj(X):  # lists, data frames
             X = np.asarray(X, dtype=np.float64)
@@ -283,20 +253,17 @@ class NodeModel:
             raise ValueError(f"node {self.name}: {what} has no rows; at least one is needed")
         xp = aac.array_namespace(X)
         if xp is not aac.array_namespace(like):
-            raise ValueError(
-                f"node {self.name}: {what} is of {type(X).__module__}, the model of {type(like).__module__}; use one library"
-            )
-        check_finite(Samples(X, names), f"node {self.name}, {what}", "mean" if allow_nan else None)
+            both = f"{what} is of {type(X).__module__}, the model of {type(like).__module__}"
+            raise ValueError(f"node {self.name}: {both}; use one library")
+        check_finite(Samples(X, names), f"node {self.name}, {what}", missing)
         return xp.astype(X, like.dtype, copy=False)
 
     def function(self, expansion: str | None = None) -> Function:
         """The components as functions, in one of the expansions of this model."""
         wanted = self.expansion if expansion is None else expansion
         if wanted not in self.functions:
-            raise ValueError(
-                f"node {self.name}: expansion={wanted!r} is not in this model, which holds {', '.join(sorted(self.functions))}; "
-                "fit with a larger expansion to have more"
-            )
+            holds = f"expansion={wanted!r} is not in this model, which holds {', '.join(sorted(self.functions))}"
+            raise ValueError(f"node {self.name}: {holds}; fit with a larger expansion to have more")
         return self.functions[wanted]
 
     def own_function(self) -> Function:
@@ -315,9 +282,9 @@ class NodeModel:
 
         save(self, path)
 
-    @classmethod
+    @staticmethod
     def load(
-        cls, path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[str, Any] | None = None
+        path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[str, Any] | None = None
     ) -> NodeModel:
         """From a file written by `save`; ModelFileError describes a bad file. A model fitted with a callable kernel
         needs the same function here."""
@@ -351,17 +318,9 @@ class Preimages:
 class NodeModels(Sequence[NodeModel]):
     """The models of all nodes by number or name (of an MPI rank: of its nodes); each is built on first use."""
 
-    def __init__(
-        self,
-        answers: Sequence[Answer],
-        share_rows: bool,
-        features: Features,
-        ledger: Ledger | None = None,
-    ):
-        self._ledger = ledger
+    def __init__(self, answers: Sequence[Answer], share_rows: bool, features: Features, ledger: Ledger | None = None):
         self._network = answers[0].site.network
-        self._features = features
-        self._share_rows = share_rows
+        self._common = share_rows, features, ledger
         self._answers = {int(j): answer for answer in answers for j in answer.site.nodes}
         self._numbers = sorted(self._answers)
         self._made: dict[int, NodeModel] = {}
@@ -385,8 +344,7 @@ class NodeModels(Sequence[NodeModel]):
             index = self._numbers.index(self._network.number[index])
         node = self._numbers[index]
         if node not in self._made:
-            self._made[node] = _make(self._answers[node], node, self._share_rows, self._features)
-            self._made[node].privacy_ = self._ledger
+            self._made[node] = _make(self._answers[node], node, *self._common)
         return self._made[node]
 
     def __iter__(self) -> Iterator[NodeModel]:
@@ -405,7 +363,7 @@ LANDMARKS = {
 }
 
 
-def _make(answer: Answer, node: int, share_rows: bool, features: Features) -> NodeModel:
+def _make(answer: Answer, node: int, share_rows: bool, features: Features, ledger: Ledger | None) -> NodeModel:
     """Fold landmark coordinates and means of one node's functions into coefficients and offsets."""
     expansions = answer.expansions(node)
     functions = {name: _fold(answer, terms) for name, terms in expansions.items()}
@@ -415,7 +373,7 @@ def _make(answer: Answer, node: int, share_rows: bool, features: Features) -> No
     centering = "local" if largest.centre is not None else "global" if answer.mean is not None else None
     return NodeModel(
         answer.site.network.names[node], answer.kernel, functions, expansion, answer.eigenvalues, centering, contents, answer.columns, features,
-        answer.fill, accuracy=answer.accuracy,
+        answer.fill, accuracy=answer.accuracy, privacy_=ledger,
     )  # fmt: skip
 
 

@@ -18,12 +18,10 @@ from .privacy import privacy
 from .reproduce import reproduce
 from .transform import transform
 
-app = typer.Typer(
-    help="Decentralized kernel PCA: data stays on its node, nodes talk to their neighbors only, everybody gets the answer.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+ABOUT = (
+    "Decentralized kernel PCA: data stays on its node, nodes talk to their neighbors only, everybody gets the answer."
 )
+app = typer.Typer(help=ABOUT, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def _version(wanted: bool) -> None:
@@ -32,12 +30,11 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")]
+
+
 @app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
+def _options(version: Version = False) -> None:
     pass
 
 

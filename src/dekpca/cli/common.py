@@ -31,7 +31,6 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        debug = kwargs.get("debug", False)
         try:
             return function(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter):
@@ -40,12 +39,11 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
             say_error("interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            if debug:
+            if kwargs.get("debug"):
                 raise
             wrong_input = isinstance(error, (ValueError, TypeError, ImportError, OSError))
             text = str(error).replace("\n", " ") or type(error).__name__
-            hint = "" if wrong_input else "; --debug shows where"
-            say_error(text + hint)
+            say_error(text if wrong_input else f"{text}; --debug shows where")
             raise typer.Exit(USAGE if wrong_input else FAILED) from error
 
     return wrapped
@@ -100,15 +98,8 @@ def _defaults(context: typer.Context, path: Path) -> dict[str, Any]:
     return defaults
 
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        callback=_read_config,
-        is_eager=True,
-        help="TOML file with any of these options; the command line wins.",
-    ),
-]
+ANY_OPTION = "TOML file with any of these options; the command line wins."
+Config = Annotated[Path | None, typer.Option("--config", callback=_read_config, is_eager=True, help=ANY_OPTION)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 
@@ -151,9 +142,8 @@ def make_folder(path: Path) -> Path:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise ValueError(
-            f"{path}: cannot write into this folder ({error.strerror}); choose another with --out"
-        ) from error
+        why = f"cannot write into this folder ({error.strerror})"
+        raise ValueError(f"{path}: {why}; choose another with --out") from error
     return path
 
 

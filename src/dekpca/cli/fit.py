@@ -67,9 +67,7 @@ def fit(
     normalize: Annotated[bool, typer.Option("--normalize", help="Divide k(x, y) by sqrt(k(x, x) k(y, y)).")] = False,
     tol: parameters.Tol = 1e-3,
     landmarks: parameters.Landmarks = "auto",
-    max_landmarks: Annotated[
-        int, typer.Option(min=1, help="Limit of auto; number of random features.")
-    ] = MAX_LANDMARKS,
+    max_landmarks: Annotated[int, typer.Option(min=1, help="Limit; number of random features.")] = MAX_LANDMARKS,
     share_rows: parameters.ShareRows = True,
     solver: parameters.Solver = "auto",
     standardize: Annotated[bool, typer.Option("--standardize", help="Scale columns, over all nodes.")] = False,

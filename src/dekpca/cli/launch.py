@@ -30,14 +30,11 @@ def launch(
       dekpca launch -n 2 fit rows.npy --nodes 40
     """
     if command[0] != "fit":
-        raise ValueError(
-            f"launch {command[0]}: only fit runs on ranks; write dekpca launch -n {ranks} fit FILES, and its options behind"
-        )
+        remedy = f"write dekpca launch -n {ranks} fit FILES, and its options behind"
+        raise ValueError(f"launch {command[0]}: only fit runs on ranks; {remedy}")
     misplaced = next((word for word in command if word == "-n" or word.split("=")[0] == "--ranks"), None)
     if misplaced is not None:
-        raise ValueError(
-            f"{misplaced} behind {command[0]}: the number of ranks goes before it: dekpca launch -n 4 {command[0]} FILES"
-        )
+        raise ValueError(f"{misplaced} behind fit: the number of ranks goes before it: dekpca launch -n 4 fit FILES")
     mine = [] if any(word.split("=")[0] == "--engine" for word in command) else ["--engine", "mpi"]
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | os.environ
     started = [str(find_mpiexec()), "-n", str(ranks), sys.executable, "-m", "dekpca.cli", *command, *mine]

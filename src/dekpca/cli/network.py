@@ -36,17 +36,11 @@ def network(
       dekpca network random:30:0.2 --seed 3 --draw net.png --write net.json
     """
     net = parse_network(topology, seed)
-    degrees = net.degrees
+    least, mean, most = (f(net.degrees) for f in (np.min, np.mean, np.max))
     result = {
-        "nodes": len(net),
-        "edges": net.n_edges,
-        "neighbors": {"least": int(degrees.min()), "mean": float(degrees.mean()), "most": int(degrees.max())},
-        "diameter": int(net.diameter),
-        "depth": int(net.depth),
-        "root": net.names[net.root],
-        "file": write,
-        "figure": draw,
-    }
+        "nodes": len(net), "edges": net.n_edges, "neighbors": {"least": least, "mean": mean, "most": most},
+        "diameter": net.diameter, "depth": net.depth, "root": net.names[net.root], "file": write, "figure": draw,
+    }  # fmt: skip
     if draw is not None:
         if len(net) > MANY:
             raise ValueError(f"--draw: {len(net)} nodes cannot be told apart in a picture; at most {MANY}")

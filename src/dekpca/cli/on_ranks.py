@@ -54,13 +54,11 @@ def fit(
     mine = np.array([len(model.nodes_), dropped, *(sent[phase].sum() for phase in sorted(sent))], dtype=np.int64)
     total = np.empty_like(mine)
     ranks.comm.Allreduce(mine, total)
+    phases, seconds = dict(zip(sorted(sent), total[2:].tolist(), strict=True)), time.perf_counter() - start
     numbers = {
-        "rows": int(total[0]),
-        "rows_dropped": int(total[1]),
-        "bytes_by_phase": dict(zip(sorted(sent), total[2:].tolist(), strict=True)),
-        "seconds": {"reading": reading, "fitting": time.perf_counter() - start - reading},
-        "ranks": ranks.size,
-    }
+        "rows": int(total[0]), "rows_dropped": int(total[1]), "bytes_by_phase": phases,
+        "seconds": {"reading": reading, "fitting": seconds - reading}, "ranks": ranks.size,
+    }  # fmt: skip
     return numbers, ranks.rank == 0, remembered(roles, list(parts.values()))
 
 
@@ -72,14 +70,12 @@ def _own(
         raise ValueError("--owner with --engine mpi: every rank would have to read all rows; give one file a node")
     unlisted = next((name for name, given in roles.one_hot.items() if given is None), None)
     if unlisted is not None:
-        raise ValueError(
-            f"--one-hot {unlisted} with --engine mpi: no rank sees all categories; list them: --one-hot {unlisted}=red,green"
-        )
+        remedy = f"list them: --one-hot {unlisted}=red,green"
+        raise ValueError(f"--one-hot {unlisted} with --engine mpi: no rank sees all categories; {remedy}")
     if len(paths) == 1:
         if paths[0].suffix != ".npy":
-            raise ValueError(
-                f"{paths[0]}: with --engine mpi give one file a node, or one .npy file, of which each rank reads its rows"
-            )
+            remedy = "give one file a node, or one .npy file, of which each rank reads its rows"
+            raise ValueError(f"{paths[0]}: with --engine mpi {remedy}")
         X = read(paths[0], roles, model.missing).X  # memory-mapped
         net, rows = deal_rows(network or nodes, len(X), model.random_state)
         return net, {net.names[j]: Data(np.asarray(X[rows[j]])) for j in assign(net, ranks.size)[ranks.rank]}

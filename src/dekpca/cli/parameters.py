@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,30 +15,19 @@ from ..parameters import SECURE_SUMS
 from ..privacy.settings import Privacy
 from ..solvers.projection import Projection
 
-TOPOLOGIES = (
-    "ring:20 ring:20:4 path:10 star:8 grid:4x5 complete:6 random:20:0.3, or a file with an edge a line (oslo rome)"
-)
+EXAMPLES = "ring:20 ring:20:4 path:10 star:8 grid:4x5 complete:6 random:20:0.3"
+TOPOLOGIES = f"{EXAMPLES}, or a file with an edge a line (oslo rome)"
 
 NComponents = Annotated[int, typer.Option("--n-components", "-k", min=1, help="How many components.")]
 Gamma = Annotated[str, typer.Option(help="A number, or scale: 1 / (columns x variance).")]
 Tol = Annotated[float, typer.Option(min=0, help="Target error: sin^2 of the angle to central kernel PCA.")]
 Landmarks = Annotated[str, typer.Option(help="auto (as many as --tol needs), a number, random-features, or a file.")]
-ShareRows = Annotated[
-    bool, typer.Option("--share-rows/--keep-rows", help="Whether rows may leave their node: as landmarks, or to neighbors.")
-]  # fmt: skip
-Solver = Annotated[
-    str,
-    typer.Option(
-        help="auto, projection or paper. Options of dekpca.Projection follow after commas: projection,max_iter=200."
-    ),
-]
-PrivacyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--privacy",
-        help="secure-sums: sums leave a node under masks. Or noise, by options of dekpca.Privacy: epsilon=1,delta=1e-6.",
-    ),
-]
+SHARED = "Whether rows may leave their node: as landmarks, or to neighbors."
+ShareRows = Annotated[bool, typer.Option("--share-rows/--keep-rows", help=SHARED)]
+SOLVERS = "auto, projection or paper. Options of dekpca.Projection follow after commas: projection,max_iter=200."
+Solver = Annotated[str, typer.Option(help=SOLVERS)]
+HIDDEN = "secure-sums: sums leave a node under masks. Or noise, by options of dekpca.Privacy: epsilon=1,delta=1e-6."
+PrivacyOption = Annotated[str | None, typer.Option("--privacy", help=HIDDEN)]
 RandomState = Annotated[int, typer.Option("--random-state", "--seed", help="Deals rows, draws network and landmarks.")]
 
 
@@ -73,10 +61,9 @@ def parse_solver(text: str) -> Any:
     if word == "auto" and not rest:
         return "auto"
     if word not in ("projection", "paper"):
-        raise ValueError(
-            f"--solver {text}: known are auto, projection and paper; options follow: projection,max_iter=200"
-        )
-    return replace(Projection.of(word), **_named("--solver", rest, Projection)) if rest else Projection.of(word)
+        known = "known are auto, projection and paper; options follow: projection,max_iter=200"
+        raise ValueError(f"--solver {text}: {known}")
+    return replace(Projection.of(word), **_named("--solver", rest, Projection) if rest else {})
 
 
 def parse_privacy(text: str | None) -> Any:
@@ -96,9 +83,8 @@ def _named(option: str, text: str, of: type) -> dict[str, Any]:
     for piece in text.split(","):
         name, equals, value = (part.strip() for part in piece.partition("="))
         if not equals or not value or name not in known:
-            raise ValueError(
-                f"{option}: {piece.strip()!r}; write name=value, separated by commas, with a name of {', '.join(known)}"
-            )
+            remedy = f"write name=value, separated by commas, with a name of {', '.join(known)}"
+            raise ValueError(f"{option}: {piece.strip()!r}; {remedy}")
         found[name] = _value(value)
     return found
 
@@ -119,20 +105,15 @@ def _value(text: str) -> Any:
 
 def parse_network(text: str, seed: int = 0) -> Network:
     """A topology such as ring:20:4, or a file that Network.read takes."""
-    makers: dict[str, Callable[..., Network]] = {
-        "ring": Network.ring,
-        "path": Network.path,
-        "star": Network.star,
-        "grid": Network.grid,
-        "complete": Network.complete,
-        "random": lambda n, p=0.3: Network.random(n, p, seed=seed),
-    }
     kind, colon, rest = text.partition(":")
-    if colon and kind in makers:
-        example = next(word for word in reversed(TOPOLOGIES.split()) if word.startswith(kind)).rstrip(",")
+    examples = {word.partition(":")[0]: word for word in EXAMPLES.split()}
+    if colon and kind in examples:
+        example = examples[kind]
         try:
             numbers = [float(x) if "." in x else int(x) for x in re.split("[:x,*]" if kind == "grid" else ":", rest)]
-            return makers[kind](*numbers)
+            if kind == "random":
+                return Network.random(numbers[0], *(numbers[1:] or [0.3]), seed=seed)  # type: ignore[arg-type]
+            return getattr(Network, kind)(*numbers)
         except TypeError:  # too few or too many numbers
             raise ValueError(f"network {text!r}: write it as {example}") from None
         except ValueError as error:

@@ -26,14 +26,12 @@ def privacy(
     colluding: Annotated[int | None, typer.Option(help="So many may put together what they know; default 1.")] = None,
     n_components: NComponents = 4,
     points: Annotated[
-        Path | None, typer.Option(help="Public points that resemble the rows: npz, csv, ...; default: digits.")
+        Path | None, typer.Option(help="Public points like the rows: npz, csv, ...; default: digits.")
     ] = None,
     kernel: Annotated[str, typer.Option(help="rbf, laplacian, cosine, linear or poly.")] = "rbf",
     gamma: Annotated[float | None, typer.Option(help="Default: 1 / (columns * variance) of the points.")] = None,
     norm: Annotated[float | None, typer.Option(help="Public bound to which rows are clipped (linear, poly).")] = None,
-    ranges: Annotated[
-        tuple[float, float] | None, typer.Option(help="Lowest and highest value, by which all columns are scaled.")
-    ] = None,
+    ranges: Annotated[tuple[float, float] | None, typer.Option(help="Lowest and highest value of the columns.")] = None,
     synthetic: Annotated[bool, typer.Option("--synthetic", help="Half of the budget makes synthetic points.")] = False,
     as_json: Json = False,
     config: Config = None,
@@ -69,8 +67,8 @@ def privacy(
     best = max(tried, key=lambda plan: round(plan.span, 4))  # ties: the smallest, with fewer numbers to send
     entries = [release.entry() for release in best.releases]
     result: dict[str, Any] = {
-        "rows": rows, "epsilon": epsilon, "delta": delta, "nodes": nodes, "colluding": entries[-1].colluding, "points": where,
-        "kernel": kernel, "gamma": width,
+        "rows": rows, "epsilon": epsilon, "delta": delta, "nodes": nodes, "colluding": entries[-1].colluding,
+        "points": where, "kernel": kernel, "gamma": width,
         "rank": best.rank, "agreement": best.components.tolist(), "span": best.span, "noise": best.noise,
         "tried": [{"rank": plan.rank, "agreement": plan.components.tolist(), "span": plan.span} for plan in tried],
         "releases": [{"covers": e.covers, "numbers": e.numbers, "multiplier": e.multiplier} for e in entries],

@@ -16,20 +16,12 @@ from ..data import Roles
 from ..data.reading import categories
 from .common import say
 
-IdColumn = Annotated[
-    str | None,
-    typer.Option("--id", help="Column or array that names each row: never a feature, carried to the output."),
-]
-Columns = Annotated[
-    list[str] | None, typer.Option(help="The features, separated by commas; other columns are left out. Default: all.")
-]
+NAMED = "Column or array that names each row: never a feature, carried to the output."
+IdColumn = Annotated[str | None, typer.Option("--id", help=NAMED)]
+Columns = Annotated[list[str] | None, typer.Option(help="The features, separated by commas. Default: all columns.")]
 Drop = Annotated[list[str] | None, typer.Option(help="Columns to leave out, separated by commas.")]
-OneHot = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A column of categories, each of which becomes a feature: COLUMN, or COLUMN=red,green,blue. Repeatable."
-    ),
-]
+CATEGORIES = "A column of categories, each of which becomes a feature: COLUMN, or COLUMN=red,green,blue. Repeatable."
+OneHot = Annotated[list[str] | None, typer.Option(help=CATEGORIES)]
 
 
 def make_roles(
@@ -59,12 +51,9 @@ def with_categories(paths: Sequence[Path], roles: Roles) -> Roles:
 
 def recalled(reading: Mapping[str, Any], roles: Roles, there: Sequence[str]) -> Roles:
     """The roles for a file of new samples, from the options or else from the model; `there` are the file's columns."""
-    return replace(
-        roles,
-        id=roles.id or (reading.get("id") if reading.get("id") in there else None),
-        ignore=tuple(reading.get("ignore", ())),
-        one_hot={**reading.get("one_hot", {}), **roles.one_hot},
-    )
+    known = reading.get("id") if reading.get("id") in there else None
+    one_hot = {**reading.get("one_hot", {}), **roles.one_hot}
+    return replace(roles, id=roles.id or known, ignore=tuple(reading.get("ignore", ())), one_hot=one_hot)
 
 
 class _Notes(logging.Handler):

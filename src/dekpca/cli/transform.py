@@ -31,9 +31,7 @@ def transform(
     columns: Columns = None,
     drop: Drop = None,
     missing: Annotated[str, typer.Option(help="Missing values: error, drop the rows, or the fit's mean.")] = "error",
-    out_file: Annotated[Path, typer.Option("--out", help="Where component values go: .npy, .csv or .parquet.")] = Path(
-        "components.npy"
-    ),
+    out_file: Annotated[Path, typer.Option("--out", help="A .npy, .csv or .parquet file.")] = Path("components.npy"),
     as_json: Json = False,
     config: Config = None,
     debug: Debug = False,
@@ -61,9 +59,8 @@ def transform(
     roles = replace(roles, keep=loaded.features.names or ())
     if missing == "mean" and loaded.fill is None:
         if loaded.columns is None:
-            raise ValueError(
-                f"--missing mean: {path} keeps no means of the columns; fit with --missing mean, or use --missing drop"
-            )
+            no_means = f"--missing mean: {path} keeps no means of the columns"
+            raise ValueError(f"{no_means}; fit with --missing mean, or use --missing drop")
         loaded.fill = loaded.columns.mean
     with notes():
         source = read(data, roles, missing)  # type: ignore[arg-type]
@@ -73,10 +70,8 @@ def transform(
             say("warning", f"{data} {has} column names, but {order}")
         values = loaded.transform(Samples(source.X.astype(np.float64), source.names))
     write_values(out_file, values, None if out_file.suffix.lower() == ".npy" else source.ids, roles.id or "id")
-    result = {
-        "model": path, "node": loaded.name, "rows": len(values), "rows_dropped": source.dropped, "components": values.shape[1],
-        "file": out_file,
-    }  # fmt: skip
+    counted = {"rows": len(values), "rows_dropped": source.dropped, "components": values.shape[1]}
+    result = {"model": path, "node": loaded.name, **counted, "file": out_file}
     left_out = f"; {source.dropped} rows with missing values left out" if source.dropped else ""
     text = f"{len(values)} rows through node {loaded.name}: {out_file}{left_out}"
     emit(result, as_json, lambda: print_plain(text))

@@ -19,6 +19,7 @@ Array = Any
 
 log = logging.getLogger("dekpca")
 
+Where = Callable[[int], str]  # a row, in words
 Missing = Literal["error", "drop", "mean"]
 MISSING: tuple[Missing, ...] = ("error", "drop", "mean")
 NOTHING_LEFT = "every row lacks a value, so missing='drop' leaves none; use missing='mean', or drop columns"
@@ -84,9 +85,8 @@ def check_parts(parts: Sequence[Any], names: Sequence[str], dtype: Any, missing:
         found.append(features.arrange(used, owner, owners[0]))
     turned = [owner for part, owner in zip(given, owners, strict=True) if part.names != first.names]
     if turned:
-        log.info(
-            f"{listing(turned)}: the columns are in another order than those of {owners[0]}; they are taken by name"
-        )
+        order = f"the columns are in another order than those of {owners[0]}"
+        log.info(f"{listing(turned)}: {order}; they are taken by name")
     return features, found
 
 
@@ -107,9 +107,7 @@ def placed(X: Array, device: str | None) -> Array:
 
 
 # ---------------------------------------------------------------------- infinite and missing values
-def check_finite(
-    samples: Samples, who: str, missing: str | None, where: Callable[[int], str] = "row {}".format
-) -> None:
+def check_finite(samples: Samples, who: str, missing: str | None, where: Where = "row {}".format) -> None:
     """Refuse infinity and, with missing="error" or None (the user has no choice), NaN. The message names the column."""
     found = first_bad(samples.X, allow_nan=missing in ("drop", "mean"))
     if found is None:

@@ -40,9 +40,8 @@ class Samples:
         names = frame_names(X)
         texts = [isinstance(name, str) for name in names]
         if any(texts) and not all(texts):
-            raise TypeError(
-                f"{who}: some column names are texts and some are not ({listing(map(repr, names))}); use X.columns.astype(str)"
-            )
+            mixed = f"some column names are texts and some are not ({listing(map(repr, names))})"
+            raise TypeError(f"{who}: {mixed}; use X.columns.astype(str)")
         if any(texts):
             check_unique(names, who)
         return cls(matrix(X, who), tuple(names) if any(texts) else None)

@@ -203,9 +203,8 @@ def _open_csv(path: Path, mentioned: set[str]) -> Source:
         return Csv(path, len(cells), False, delimiter)
     if all(names) and (not any(numbers) or mentioned & set(names)):
         return Csv(path, names, True, delimiter)
-    raise DataError(
-        "the first line has both numbers and text or empty cells, so it is unclear whether it names the columns; add a line of names"
-    )
+    unclear = "the first line has both numbers and text or empty cells, so it is unclear whether it names the columns"
+    raise DataError(f"{unclear}; add a line of names")
 
 
 def _is_number(text: str) -> bool:

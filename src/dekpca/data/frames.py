@@ -74,9 +74,8 @@ def _numbers(values: np.ndarray, dtype: str, who: str, name: Any, remedy: str) -
         if values.dtype.kind in "biuf":
             return values
         if TIMES.search(kind):
-            raise ColumnError(
-                f"{who}: column {name!r} holds dates or times ({dtype}); encode it as a number, such as days since a fixed date, or drop the column"
-            )
+            remedy = "encode it as a number, such as days since a fixed date, or drop the column"
+            raise ColumnError(f"{who}: column {name!r} holds dates or times ({dtype}); {remedy}")
         try:  # decimals, and truth values of which some are missing
             if not any(isinstance(value, str) for value in values):
                 return np.array([np.nan if is_null(value) else float(value) for value in values])

@@ -59,9 +59,8 @@ def deal(X: Any, nodes: Any, wanted: Wanted, seed: int, dtype: Any = None, missi
             raise ColumnError(f"node {listing(empty)}: {NOTHING_LEFT}")
     node_of = np.full(total, -1)
     node_of[kept[np.concatenate(rows)]] = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
-    check_finite(
-        samples, "X", missing, lambda row: f"row {kept[row]}, which belongs to node {network.names[node_of[kept[row]]]}"
-    )
+    owner = lambda row: network.names[node_of[kept[row]]]  # noqa: E731
+    check_finite(samples, "X", missing, lambda row: f"row {kept[row]}, which belongs to node {owner(row)}")
     features = Features(int(samples.X.shape[1]), samples.names)
     return Owned(features.to_sorted(samples.X), features, network, rows, node_of)
 
@@ -94,9 +93,8 @@ def named_network(wanted: Wanted, names: Sequence[str], seed: int) -> Network:
         network = renamed(network, names)
     unknown = [name for name in names if name not in network.number]
     if unknown:
-        raise ValueError(
-            f"nodes: {listing(unknown)} not in the network, whose nodes are {listing(network.names)}; add them to it, or leave out their rows"
-        )
+        there = f"not in the network, whose nodes are {listing(network.names)}"
+        raise ValueError(f"nodes: {listing(unknown)} {there}; add them to it, or leave out their rows")
     empty = sorted(set(network.names).difference(names), key=natural_key)
     if empty:
         raise ValueError(f"nodes: no row for node {listing(empty)}; leave it out of the network, or give it rows")

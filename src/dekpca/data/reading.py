@@ -173,14 +173,12 @@ def _usual_label(path: Path, source: Source, roles: Roles, features: set[str]) -
 
 def _warn_of_ids(path: Path, names: Sequence[str], X: np.ndarray) -> None:
     for name, values in zip(names, X.T, strict=True):
-        whole = (
-            len(X) > 1 and LIKE_AN_ID.search(name) and np.isfinite(values).all() and (values == values.round()).all()
-        )
-        if whole and len(np.unique(values)) == len(values):
-            log.warning(
-                f"{path}: column {name!r} has another whole number in every row, as an id has; an id is not a feature: "
-                f"name it as the id, or drop it; list the columns to keep it"
-            )
+        if len(X) < 2 or not LIKE_AN_ID.search(name) or not np.isfinite(values).all():
+            continue
+        if (values == values.round()).all() and len(np.unique(values)) == len(values):
+            alike = f"{path}: column {name!r} has another whole number in every row, as an id has"
+            remedy = "name it as the id, or drop it; list the columns to keep it"
+            log.warning(f"{alike}; an id is not a feature: {remedy}")
 
 
 def remembered(roles: Roles, sources: Sequence[Data]) -> dict[str, Any]:

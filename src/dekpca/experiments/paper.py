@@ -75,9 +75,8 @@ class Problem:
         """For the paper's settings or dekpca's; `changes` are options of `Projection`."""
         paper = method == "paper"
         solver = replace(PAPER, max_iter=PAPER_ITERATIONS) if paper else Projection()
-        return DecentralizedKernelPCA(
-            1, gamma=self.source.gamma, normalize=paper, network=self.network, solver=replace(solver, **changes), random_state=self.seed
-        )  # fmt: skip
+        given: dict[str, Any] = {"gamma": self.source.gamma, "network": self.network, "random_state": self.seed}
+        return DecentralizedKernelPCA(1, normalize=paper, solver=replace(solver, **changes), **given)
 
     def fit(self, method: str) -> Any:
         if method == "local":
@@ -134,9 +133,8 @@ def _measure_nodes(source: Source, cell: dict[str, Any], seed: int) -> tuple[lis
     problem = Problem.of(source, cell, seed)
     measured, times = compare(problem)
     start = time.perf_counter()
-    KernelPCA(1, kernel="rbf", gamma=source.gamma, eigen_solver="arpack", random_state=0).fit(
-        np.concatenate(problem.parts)
-    )
+    whole = KernelPCA(1, kernel="rbf", gamma=source.gamma, eigen_solver="arpack", random_state=0)
+    whole.fit(np.concatenate(problem.parts))
     found = [{"what": "central, scikit-learn", "seconds": time.perf_counter() - start}]
     for method in ("paper", "dekpca"):
         slowest = node_seconds(problem.parts, problem.estimator(method)).max()
@@ -147,14 +145,12 @@ def _measure_nodes(source: Source, cell: dict[str, Any], seed: int) -> tuple[lis
 
 def _draw_nodes(rows: list[Row], times: list[Row]) -> list[Panel]:
     counted = [t | {"nodes": int(str(t["cell"]).split()[0].split("=")[1])} for t in times]
-    series = [
-        Series(what, *_means([t for t in counted if t["what"] == what], "nodes", "seconds")[:2])
-        for what in dict.fromkeys(t["what"] for t in times)
-    ]
-    return [
-        _by(rows, "nodes", "nodes", "Similarity against the number of nodes"),
-        Panel("Time against the number of nodes", "nodes", "seconds", series, log_y=True),
-    ]
+    series = []
+    for what in dict.fromkeys(t["what"] for t in times):
+        x, mean, _ = _means([t for t in counted if t["what"] == what], "nodes", "seconds")
+        series.append(Series(what, x, mean))
+    similar = _by(rows, "nodes", "nodes", "Similarity against the number of nodes")
+    return [similar, Panel("Time against the number of nodes", "nodes", "seconds", series, log_y=True)]
 
 
 def sizes_of(source: Source) -> list[int]:
@@ -221,10 +217,8 @@ def _draw_heterogeneity(rows: list[Row], times: list[Row]) -> list[Panel]:
     labelled = [r | {"place": order[float(r["alpha"])]} for r in rows]
     ticks = ["inf\n(alike)", *(f"{alpha:g}" for alpha in ALPHAS[1:-1]), "0\n(one class)"]
     label = "Dirichlet parameter of the classes' shares"
-    return [
-        replace(_by(labelled, "place", label, what, measure), x_ticks=ticks)
-        for measure, what in (("similarity", "similarity, mean of the nodes"), ("agreement", "agreement, worst node"))
-    ]
+    titles = {"similarity": "similarity, mean of the nodes", "agreement": "agreement, worst node"}
+    return [replace(_by(labelled, "place", label, title, key), x_ticks=ticks) for key, title in titles.items()]
 
 
 def _measure_convergence(source: Source, cell: dict[str, Any], seed: int) -> tuple[list[Row], list[Row]]:
@@ -261,9 +255,8 @@ def _means(rows: list[Row], by: str, measure: str = "similarity") -> tuple[list[
 
 
 def _by(rows: list[Row], by: str, label: str, title: str, measure: str = "similarity") -> Panel:
-    series = [
-        Series(NAMES[method], *_means([r for r in rows if r["method"] == method], by, measure)) for method in NAMES
-    ]
+    found = {method: [r for r in rows if r["method"] == method] for method in NAMES}
+    series = [Series(NAMES[method], *_means(some, by, measure)) for method, some in found.items()]
     return Panel(title, label, measure, series)
 
 

@@ -55,7 +55,7 @@ def run(
     source: Source,
     repeats: int,
     folder: Path,
-    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+    progress: Callable[..., None] = lambda *told: None,
 ) -> tuple[list[Row], list[Row]]:
     """All measurements and times; those finished by earlier runs into the same folder are not repeated."""
     cells = experiment.cells(source)

@@ -96,7 +96,8 @@ def error_figure(landmarks: Any, error: Any, bound: Any, true: Any, tol: float) 
 
 def convergence_figure(curves: Mapping[str, np.ndarray], threshold: float) -> go.Figure:
     """Residuals and changes by iteration on a log scale."""
-    drawn = figure("iteration", "relative size", yaxis_type="log", yaxis_exponentformat="power", hovermode="x unified")
+    drawn = figure("iteration", "relative size", yaxis_type="log", hovermode="x unified")
+    drawn.update_yaxes(tickformat="~g", dtick="D2")  # plotly would write 2 for 0.02, between powers of ten
     steps = len(next(iter(curves.values())))
     kept = np.unique(np.linspace(0, steps - 1, CURVE).round().astype(int))
     for name, values in curves.items():

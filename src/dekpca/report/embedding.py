@@ -46,7 +46,7 @@ def embedding_chart(
     controls = select_html("embedding-view", "Values from", [name for name, *_ in views], start)
     for axis, chosen in (("x", 0), ("y", min(1, k - 1))):
         controls += select_html(f"embedding-{axis}", axis, [str(c + 1) for c in range(k)], chosen)
-    caption = "Signs, which kernel PCA leaves open, are those of the first view."
+    caption = "Kernel PCA leaves the signs of components open: all views have those of the first."
     if owner is not None:
         caption += " The chosen node's own rows are ringed."
     if len(rows) < len(X):

@@ -53,7 +53,9 @@ def experiment_report(
         sections.append(Section(f"section-{i + 1}", heading, explanation, [chart]))
     if rows:
         names = list(dict.fromkeys(name for row in rows for name in row))
-        says = f"All {len(rows):,} rows" if len(rows) <= ROWS else f"The first {ROWS:,} of {len(rows):,} rows; the CSV file has all"  # fmt: skip
+        says = f"All {len(rows):,} rows"
+        if len(rows) > ROWS:
+            says = f"The first {ROWS:,} of {len(rows):,} rows; the CSV file has all"
         table = table_html({str(name): [row.get(name) for row in rows[:ROWS]] for name in names}, says)
         sections.append(Section("measurements", "Measurements", f"{says}.", below=table))
     sections.append(settings_section(None, settings, False))

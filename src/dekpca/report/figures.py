@@ -48,6 +48,7 @@ def draw_network(ax: Any, network: Network, groups: Any, title: str, highlighted
     nx.draw_networkx_nodes(graph, place, network.names, ax=ax, node_color=np.asarray(groups), **style)
     nx.draw_networkx_labels(graph, place, ax=ax, font_size=7, font_color="white")
     ax.set_title(title)
+    ax.set_aspect("equal")
     ax.set_axis_off()
 
 

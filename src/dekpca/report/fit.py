@@ -111,9 +111,8 @@ def _checked(model: Any, X: Any, labels: Any, node_of: Any) -> tuple[Any, Any, A
         if value is not None and len(value) != len(X):
             raise ValueError(f"{name} has {len(value)} entries for {len(X)} rows; give one for each row")
     if node_of is not None and not (node_of.dtype.kind in "iu" and np.isin(node_of, range(len(model.network_))).all()):
-        raise ValueError(
-            f"node_of: whole numbers from 0 to {len(model.network_) - 1} are needed, the places of the nodes in network_.names"
-        )
+        needed = f"whole numbers from 0 to {len(model.network_) - 1}, the places of the nodes in network_.names"
+        raise ValueError(f"node_of: {needed}, are needed")
     return X, labels, node_of
 
 
@@ -263,10 +262,8 @@ def _components(model: Any, found: Findings, central: NodeModel | None) -> Secti
     }
     label = "Agreement with central kernel PCA by component; the numbers are in the table of eigenvalues."
     agreement = Chart("agreement", figure, label, caption, "", 340, "Agreement with central", "Scale", options)
-    text = "Agreement is the correlation of a component's values with those of central kernel PCA, over all rows. The nodes state it, without these"
-    text += (
-        "."
-        if found.methods or len(found.sent) < len(model.network_)
-        else "; who has all rows can measure it too (central=, or dekpca fit --compare)."
-    )
+    text = "Agreement is the correlation of a component's values with those of central kernel PCA, over all rows."
+    text += " The nodes state it, though none of them has all rows."
+    if not found.methods and len(found.sent) == len(model.network_):
+        text += " Who has all rows can measure it too (central=, or dekpca fit --compare)."
     return Section("components", "Components", text, [bars, agreement])

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from .. import metrics
 from ..arrays import to_numpy
 from ..data.columns import Samples
-from ..estimator import DecentralizedKernelPCA
 from ..node_model import NodeModel
 
 WHOLE = 2000  # nodes; larger networks are drawn in part
@@ -92,19 +92,16 @@ def true_errors(model: Any, X: Samples | None, node_of: Any, central: NodeModel 
         return found
     points = np.concatenate([hosted(p) for p in node.functions["landmarks"].points])
     points = node.features.from_sorted(points if node.columns is None else hosted(node.columns.restored(points)))
-    rows, names = (
+    rows, plain = (
         node.features.from_sorted(node.features.arrange(X, "X", "the model")),
-        np.asarray(model.network_.names)[node_of],
+        {"engine": "local", "privacy": None},
     )
-    same = ("kernel", "degree", "coef0", "kernel_params", "normalize", "standardize", "missing")
-    given = {name: value for name, value in model.get_params(deep=False).items() if name in same} | {
-        "gamma": model.gamma_
-    }
-    for i, m in enumerate(stages[:-1]):
-        earlier = DecentralizedKernelPCA(k, landmarks=points[:m], network=model.network_, random_state=0, **given)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it is not accurate enough yet is why there was a next stage
-            found[i] = span_error(earlier.fit(rows, nodes=names).transform(rows), truth)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is not accurate enough yet is why there was a next stage
+        for i, m in enumerate(stages[:-1]):
+            earlier = clone(model).set_params(gamma=model.gamma_, landmarks=points[:m], network=model.network_, **plain)
+            earlier.fit(rows, nodes=np.asarray(model.network_.names)[node_of])
+            found[i] = span_error(earlier.transform(rows), truth)
     return found
 
 

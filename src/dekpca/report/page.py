@@ -96,18 +96,12 @@ def write_page(
     library, template, style, script = _library(), *(_asset(f"page.{kind}") for kind in ("html", "css", "js"))
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (library, script)]
     data = {chart.name: chart.data() for section in sections for chart in section.charts}
-    content = Template(template).substitute(
-        title=escape(title),
-        lead=escape(lead),
-        summary=summary,
-        scripts=" ".join(f"'sha256-{digest}'" for digest in hashes),
-        style=style,
-        contents="".join(f'<li><a href="#{escape(s.name)}">{escape(s.title)}</a></li>' for s in sections),
-        sections="\n".join(section.html() for section in sections),
-        data=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),  # no content can end the element
-        library=library,
-        script=script,
-    )
+    scripts = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    contents = "".join(f'<li><a href="#{escape(s.name)}">{escape(s.title)}</a></li>' for s in sections)
+    packed = json.dumps(data, allow_nan=False).replace("<", "\\u003c")  # no content can end the element
+    body = {"sections": "\n".join(section.html() for section in sections), "summary": summary, "contents": contents}
+    code = {"scripts": scripts, "style": style, "data": packed, "library": library, "script": script}
+    content = Template(template).substitute(title=escape(title), lead=escape(lead), **body, **code)
     path, encoded = Path(path), content.encode("utf-8")
     if len(encoded) > LIMIT:
         says = f"{len(encoded) / 1e6:.1f} MB, more than {LIMIT / 1e6:g}; draw fewer points, or round them"
@@ -131,13 +125,10 @@ def _library() -> str:
 # ---------------------------------------------------------------------- pieces of HTML
 def select_html(name: str, label: str, options: Iterable[str], chosen: int = 0) -> str:
     """A labelled native choice."""
-    items = [
-        f'<option value="{i}"{" selected" if i == chosen else ""}>{escape(option)}</option>'
-        for i, option in enumerate(options)
-    ]
-    return (
-        f'<label for="{name}">{escape(label)} <select id="{name}" autocomplete="off">{"".join(items)}</select></label>'
-    )
+    items = [f'<option value="{i}">{escape(option)}</option>' for i, option in enumerate(options)]
+    items[chosen] = items[chosen].replace("<option", "<option selected")
+    select = f'<select id="{name}" autocomplete="off">{"".join(items)}</select>'
+    return f'<label for="{name}">{escape(label)} {select}</label>'
 
 
 def folded_html(summary: str, content: str) -> str:
@@ -147,9 +138,8 @@ def folded_html(summary: str, content: str) -> str:
 
 def table_html(columns: Mapping[str, Any], caption: str) -> str:
     """A table that scrolls if it is too wide; numbers are right-aligned."""
-    kinds = [
-        ' class="number"' if all(isinstance(cell, NUMBERS) for cell in cells) else "" for cells in columns.values()
-    ]
+    numbers = [all(isinstance(cell, NUMBERS) for cell in cells) for cells in columns.values()]
+    kinds = [' class="number"' if all_numbers else "" for all_numbers in numbers]
 
     def row(cells: Iterable[Any], tag: str) -> str:
         made = (f"<{tag}{kind}>{escape(cell_text(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
@@ -173,11 +163,9 @@ def cell_text(cell: Any) -> str:
 
 def cards_html(cards: Iterable[tuple[str, str, str]]) -> str:
     """Key figures: name, value, and a remark."""
-    items = [
-        f'<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd><dd class="remark">{escape(remark)}</dd></div>'
-        for what, value, remark in cards
-    ]
-    return f'<dl class="cards">{"".join(items)}</dl>'
+    shown = ((escape(what), escape(value), escape(remark)) for what, value, remark in cards)
+    items = "".join(f'<div><dt>{a}</dt><dd>{b}</dd><dd class="remark">{c}</dd></div>' for a, b, c in shown)
+    return f'<dl class="cards">{items}</dl>'
 
 
 def code_html(code: str, label: str) -> str:

@@ -128,7 +128,9 @@ def draw(ax: Any, panel: Panel) -> None:
         ax.margins(0.15)
     elif panel.series:
         ax.grid(alpha=0.3)
-        ax.legend(fontsize=7, frameon=False, **({"loc": "upper center", "ncols": 3} if ticks else {}))  # above bars
+        ax.legend(
+            fontsize=7, frameon=False, handlelength=3, **({"loc": "upper center", "ncols": 3} if ticks else {})
+        )  # above bars
 
 
 def plotly_figure(panel: Panel) -> Any:

@@ -36,11 +36,8 @@ def settings_section(model: DecentralizedKernelPCA | None, settings: Mapping[str
 def snippet(model: DecentralizedKernelPCA, owned: bool) -> str:
     """Python that fits the same model to the same rows: the parameters that are not the default."""
     usual = DecentralizedKernelPCA().get_params(deep=False)
-    arguments = [
-        f"    {name}={_code(value)}"
-        for name, value in model.get_params(deep=False).items()
-        if name != "verbose" and not _same(value, usual[name])
-    ]
+    given = {name: value for name, value in model.get_params(deep=False).items() if not _same(value, usual[name])}
+    arguments = [f"    {name}={_code(value)}" for name, value in given.items() if name != "verbose"]
     lines = ["import dekpca", "", "model = dekpca.DecentralizedKernelPCA(", *arguments, ")"]
     how = "model.fit(X, nodes=node_of)  # node_of[i] is the node of row i"
     return "\n".join([*lines, how if owned else "model.fit(X)  # or fit_parts, as you did"])
