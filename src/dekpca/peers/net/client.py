@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -22,7 +21,6 @@ from ..protocol import wire_pb2 as wire
 from ..protocol.checks import CHUNK, MOST_RECEIVED, MessageHead, check_handshake, check_heartbeat, metadata, parse
 from ..protocol.text import showable
 from ..protocol.views import Key
-from ..storage.messages import take_bytes
 from .endpoint import Endpoint
 from .identity import Identity, explain
 from .server import REFUSALS, SERVICE, handshake_of, heartbeat_of
@@ -204,15 +202,13 @@ class Client:
             if not pending:
                 await self.news.wait()
 
-    def _chunks(self, message: MessageHead, data: Iterable[memoryview]) -> Iterator[wire.Chunk]:
+    def _chunks(self, message: MessageHead, data: memoryview) -> Iterator[wire.Chunk]:
         head = wire.Head(
             run=self.endpoint.run, sender=self.endpoint.name, round=message.round, kind=message.kind, dtype=message.dtype,
             shape=message.shape,
         )  # fmt: skip
-        buffers = deque(data)
         for start in range(0, max(message.size, 1), CHUNK):
-            part = b"".join(take_bytes(buffers, min(CHUNK, message.size - start)))
-            yield wire.Chunk(head=None if start else head, offset=start, data=part)
+            yield wire.Chunk(head=None if start else head, offset=start, data=bytes(data[start : start + CHUNK]))
 
     # ------------------------------------------------------------------ heartbeats
     async def _beat(self, channel: Any) -> None:

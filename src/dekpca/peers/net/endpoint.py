@@ -6,10 +6,9 @@ All access goes through `changed`, a condition on which the program waits. The c
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,7 +29,7 @@ FAREWELL = 3.0  # seconds for stop notices to the neighbors
 # short enough for an owner who has corrected the config and wants to restart.
 LATE = 60.0
 
-Message = tuple[MessageHead, Sequence[memoryview]]  # to a neighbor
+Message = tuple[MessageHead, memoryview]  # to a neighbor
 
 
 class Endpoint:
@@ -119,16 +118,13 @@ class Endpoint:
             self._processor = ThreadTime(threading.get_ident())
             self._do(self.protocol.begin(limits, time.monotonic()))
 
-    def exchange(
-        self, round: int, sent: Iterable[tuple[str, MessageHead, Sequence[memoryview]]], expected: Mapping[str, MessageHead]
-    ) -> None:  # fmt: skip
+    def exchange(self, round: int, sent: Iterable[tuple[str, Message]], expected: Mapping[str, MessageHead]) -> None:
         """Begin a round: messages to send, and messages expected from neighbors."""
         with self.changed:
             self._check_disk()
             while not self.protocol.check_window(round, time.monotonic()):
                 self._wait()
-            messages = [(name, (head, data)) for name, head, data in sent]
-            self._do(self.protocol.start_round(round, messages, expected, time.monotonic()))
+            self._do(self.protocol.start_round(round, sent, expected, time.monotonic()))
 
     def read(self, name: str, into: memoryview) -> None:
         """Wait for the message of a neighbor in this round."""
@@ -176,11 +172,7 @@ class Endpoint:
         """Wait until all received messages are on disk. After the finish notice of this node neighbors drop their
         messages for it: if it is killed then, it needs them from its own disk.
         """
-        synced: queue.Queue[Exception | None] = queue.Queue()
-        self.messages.sync(synced.put)
-        error = synced.get()
-        if error is not None:
-            raise error
+        self.messages.sync().result()
 
     def say_farewell(self, error: BaseException) -> None:
         """Send stop notices to the neighbors that can be reached; if this node cannot resume, also to those that have not started yet."""

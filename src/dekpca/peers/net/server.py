@@ -294,19 +294,7 @@ class Server:
 
     async def _on_disk(self) -> None:
         """Wait until all appended chunks are synced."""
-        loop = asyncio.get_running_loop()
-        synced: asyncio.Future[None] = loop.create_future()
-
-        def then(error: Exception | None) -> None:
-            def settle() -> None:
-                if not synced.done():
-                    synced.set_exception(error) if error else synced.set_result(None)
-
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(settle)
-
-        self.endpoint.messages.sync(then)
-        await synced
+        await asyncio.wrap_future(self.endpoint.messages.sync())
 
 
 def handshake_of(endpoint: Endpoint) -> wire.Handshake:

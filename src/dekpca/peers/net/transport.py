@@ -49,8 +49,8 @@ class Transport:
         self._tasks: list[asyncio.Task[None]] = []
 
     def __enter__(self) -> Transport:
+        self.endpoint.wake, self.endpoint.call = self._wake, self._call_too  # first: neighbors may call at once
         self._call(self._start(), START)
-        self.endpoint.wake, self.endpoint.call = self._wake, self._call_too
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:

@@ -75,7 +75,7 @@ class RunFolder:
             )
         if not self._in_view():  # killed before `wipe` was complete
             self._forget_view(self.views.program)
-        self.messages = MessageLog(self.database, threaded=self.path is not None)
+        self.messages = MessageLog(self.database)
         self._open.append(lambda: self.messages.close())
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class RunFolder:
         """The program restarts in this view: messages and secrets of an earlier one, which hold rows of lost nodes, are deleted."""
         self.messages.close()
         self._forget_view(view)
-        self.messages = MessageLog(self.database, threaded=self.path is not None)
+        self.messages = MessageLog(self.database)
 
     def _forget_view(self, view: View) -> None:
         self.database.wipe(["chunk", "secret"])
