@@ -99,7 +99,7 @@ class Server:
         await self._server.start()
         host, _, port = listen.rpartition(":")
         try:
-            return f"{host}:{self._listener.open(host.strip('[]'), int(port))}"
+            return f"{host}:{await self._listener.open(host.strip('[]'), int(port))}"
         except OSError as error:
             await self.stop()
             raise ValueError(
@@ -111,7 +111,7 @@ class Server:
         if self._server is not None:
             await self._server.stop(GRACE)
         if self._listener is not None:
-            self._listener.close()  # fast: its thread never blocks
+            await self._listener.close()
 
     # ------------------------------------------------------------------ callers
     async def _admit(self, context: Any) -> str:
