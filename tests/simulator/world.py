@@ -245,7 +245,6 @@ class Node:
         except OSError as error:
             self.fail(error)
             return
-        self.hear_messages()
         self.waiting, self.round, self.value = False, 0, self.first_value()
         for link in self.links.values():
             link.another_view()

@@ -17,7 +17,7 @@ from ..protocol.checks import Limits, MessageHead, check_expected
 from ..protocol.membership import Record
 from ..protocol.node import NodeProtocol
 from ..protocol.rounds import Rounds
-from ..protocol.views import Key, View
+from ..protocol.views import Key
 from ..storage.folder import RunFolder
 from ..storage.messages import MessageLog
 
@@ -43,7 +43,7 @@ class Endpoint:
         self.call: Callable[[events.Call], None] = lambda call: None  # starts calls to fallback neighbors
         self._processor = ThreadTime()
         if store is not None:
-            self._hear_messages()
+            self.messages.whole = lambda sender, round: self.receive(sender, events.MessageStored(round))
 
     @property
     def messages(self) -> MessageLog:
@@ -137,14 +137,11 @@ class Endpoint:
         check_expected(name, came, expected)
         self.messages.read(name, expected.round, into)
 
-    def enter_view(self) -> View:
+    def enter_view(self) -> None:
         """The program restarts in another view: data of an earlier one is deleted."""
         assert self.store is not None
         with self.changed:
-            view = self.protocol.enter_view()
-            self.store.wipe(view)
-            self._hear_messages()
-            return view
+            self.store.wipe(self.protocol.enter_view())
 
     def agree(self) -> None:
         """The program has ended: wait until all agree that its answer is final. Raises ViewChanged if it must restart."""
@@ -193,9 +190,6 @@ class Endpoint:
         self._check_disk()
         self._do(self.protocol.check_losses(time.monotonic()))
 
-    def _hear_messages(self) -> None:
-        self.messages.whole = lambda sender, round: self.receive(sender, events.MessageStored(round))
-
     def _check_disk(self) -> None:
         """A failed write ends the run."""
         if self.store is not None and self.store.messages.failed is not None:
@@ -206,8 +200,8 @@ class ThreadTime:
     """The processor time of a thread. If it cannot be read, only rounds and bytes count as progress."""
 
     def __init__(self, thread: int | None = None):
-        can = thread is not None and hasattr(time, "pthread_getcpuclockid")
-        self._clock: int | None = time.pthread_getcpuclockid(thread) if can and thread is not None else None
+        known = thread is not None and hasattr(time, "pthread_getcpuclockid")
+        self._clock = time.pthread_getcpuclockid(thread) if known else None  # type: ignore[arg-type]
         self._spent = 0.0
 
     def advanced(self) -> bool:
@@ -218,6 +212,6 @@ class ThreadTime:
             spent = time.clock_gettime(self._clock)
         except OSError:  # the thread has ended
             return False
-        before, computed = self._spent, spent - self._spent > 0.01
-        self._spent = spent if computed else before
+        computed = spent - self._spent > 0.01
+        self._spent = spent if computed else self._spent
         return computed

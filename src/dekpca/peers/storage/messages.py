@@ -54,9 +54,8 @@ class Stored:
 class MessageLog:
     """The messages of a node's neighbors. `whole(sender, round)` is called for each that is complete."""
 
-    def __init__(self, database: Database):
-        self.database = database
-        self.whole: Callable[[str, int], None] = lambda sender, round: None
+    def __init__(self, database: Database, whole: Callable[[str, int], None] = lambda sender, round: None):
+        self.database, self.whole = database, whole
         self.failed: Exception | None = None
         self._messages: dict[tuple[str, int], Stored] = {}  # (sender, round)
         self._partial: dict[tuple[str, int, int], Stored] = {}  # Chunk.key
