@@ -80,9 +80,7 @@ class Sqlite:
         self.log.append(Chunk("b", head, 0, start, data))
 
     def sync(self) -> None:
-        done = threading.Event()
-        self.log.sync(lambda error: done.set())
-        done.wait()
+        self.log.sync().exception()
 
     def close(self) -> None:
         self.log.close()

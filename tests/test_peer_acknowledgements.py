@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 
 import pytest
 
@@ -24,7 +25,7 @@ class Receiver:
         here.begin(Limits(run="r", dtype="<f8", largest=1000, ahead=32))
         self.server = serving.Server(here, None, None)
         self.syncs = []  # what waits for the disk; nothing is synced until `sync`
-        self.messages.sync = self.syncs.append
+        self.messages.sync = self.wait_for_disk
         self.said = asyncio.Queue()
         self.receipts = self.server._acknowledgements("b", self._messages(), (0, ""))
 
@@ -37,9 +38,13 @@ class Receiver:
             head = wire.Head(run="r", sender="b", round=round, kind="share", dtype="<f8", shape=[2])
             self.said.put_nowait(wire.Chunk(head=head, data=DATA).SerializeToString())
 
+    def wait_for_disk(self):
+        self.syncs.append(Future())
+        return self.syncs[-1]
+
     def sync(self):
-        for then in self.syncs:
-            then(None)
+        for synced in self.syncs:
+            synced.set_result(None)
         self.syncs.clear()
 
     async def settle(self):

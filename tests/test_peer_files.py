@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -53,10 +54,7 @@ def put(messages, sender, round, array, attempt=0, pieces=3, last=True):
 
 def synced(messages):
     """Wait until all is on disk; returns what went wrong."""
-    said, done = [], threading.Event()
-    messages.sync(lambda error: (said.append(error), done.set()))
-    assert done.wait(PATIENCE)
-    return said[0]
+    return messages.sync().exception(PATIENCE)
 
 
 def get(messages, sender, round):
@@ -98,6 +96,26 @@ def test_a_message_can_be_read_before_it_is_synced(tmp_path):
             put(messages, "b", 1, A)
         assert whole.wait(PATIENCE)
         assert (get(messages, "b", 1) == A).all()
+
+
+def test_a_log_that_is_closed_while_it_writes_does_not_hang():
+    """At 9bb1076 it could: the writer missed that it was to end, if told between its look and its work."""
+    database, interval = Database(None), sys.getswitchinterval()
+
+    def open_and_close():
+        for _ in range(1000):
+            messages = MessageLog(database)
+            messages.sync()
+            messages.close()
+
+    sys.setswitchinterval(1e-6)
+    try:
+        thread = threading.Thread(target=open_and_close, daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize(

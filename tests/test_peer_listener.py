@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -18,6 +19,7 @@ from dekpca import Network
 from dekpca.peers.app import logs
 from dekpca.peers.net import listener as listening
 from dekpca.peers.net.listener import Listener
+from dekpca.peers.net.transport import event_loop
 from peer_nodes import ASKED, PATIENCE, Nodes, problem
 
 RECORD = b"\x16\x03\x01\x00\x04abcd"  # a whole TLS record; of what is in it the listener knows nothing
@@ -45,6 +47,11 @@ class Echo:
                 connection.sendall(data)
 
 
+def in_loop(work):
+    """Its result, from the event loop in which a listener runs."""
+    return asyncio.run_coroutine_threadsafe(work, event_loop()).result(PATIENCE)
+
+
 @pytest.fixture
 def listen(tmp_path, monkeypatch):
     monkeypatch.setattr(listening, "REPORT", 1e9)  # tests count what was closed
@@ -54,11 +61,11 @@ def listen(tmp_path, monkeypatch):
         listener = Listener(tmp_path, room, tls)
         echo = Echo(listener.inside)
         opened.append((listener, echo))
-        return listener, echo, listener.open("127.0.0.1", 0)
+        return listener, echo, in_loop(listener.open("127.0.0.1", 0))
 
     yield start
     for listener, echo in opened:
-        listener.close()
+        in_loop(listener.close())
         echo.sock.close()
     assert not list(tmp_path.iterdir())
 
@@ -162,8 +169,8 @@ def test_who_is_admitted_stays_and_the_oldest_of_too_many_goes(listen, monkeypat
         assert answered(socks[-1])
         connection = listener.connection(f"unix:{echo.names[count]}")
         assert connection.address == f"127.0.0.1:{socks[-1].getsockname()[1]}"
-        listener.admit(connection, "b")
-        listener.admit(connection, "b")  # with every call
+        for _ in range(2):  # with every call
+            event_loop().call_soon_threadsafe(listener.admit, connection, "b")
     assert closed(socks[0])
     time.sleep(1.0)
     assert all(answered(sock) for sock in socks[1:])

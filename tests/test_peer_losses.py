@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,9 +200,7 @@ def test_rows_of_a_lost_node_are_deleted_from_the_files(tmp_path):
         store.messages.append(Chunk("c", head._replace(round=2), 0, 0, secret[:2500].tobytes()))
         store.messages.drop_partial("c", 2, 0)  # what is deleted here lies in pages that nobody uses
         store.secret("noise-1", secret[::-1].tobytes)
-        synced = threading.Event()
-        store.messages.sync(lambda error: synced.set())
-        assert synced.wait(60)
+        store.messages.sync().result(60)
         assert any(secret[100:110].tobytes() in path.read_bytes() for path in (tmp_path / "a").glob(f"{FILE}*"))
         kept = Kept(Status(1), View(1, "a", (Lost("c", 5.0),)))
         store.keep_views("a", kept)

@@ -157,8 +157,10 @@ def test_rows_in_the_earlier_model_do_not_leave_where_rows_may_not(finished):
 def test_a_node_that_was_killed_when_its_model_was_saved_goes_on(finished, monkeypatch):
     """`out` is written over then; a restart needs the same landmarks, and a new node (bern) does not take its own model for an earlier one."""
     names = ("oslo", "bern")
+    both = threading.Barrier(2)  # if one were killed earlier, the other might wait for its last message
 
     def killed(session):
+        both.wait(PATIENCE)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

@@ -296,9 +296,7 @@ class Node:
         """What it holds when no message waits any more."""
         for _ in range(1 + LIMITS.ahead // 10):
             self.go_on()
-        written = threading.Event()
-        self.store.messages.sync(lambda error: written.set())
-        written.wait()
+        self.store.messages.sync().exception()
         return resources()
 
     async def still_works(self) -> None:

@@ -245,7 +245,6 @@ class Node:
         except OSError as error:
             self.fail(error)
             return
-        self.hear_messages()
         self.waiting, self.round, self.value = False, 0, self.first_value()
         for link in self.links.values():
             link.another_view()
@@ -279,10 +278,7 @@ class Node:
 
     def sync(self) -> None:
         """Returns when all that came is on disk."""
-        failed: list[Exception | None] = []
-        self.store.messages.sync(failed.append)
-        if failed[0] is not None:
-            raise failed[0]
+        self.store.messages.write()
 
 
 def mix(name: str, round: int, value: int, heard: Mapping[str, int]) -> int:

@@ -11,9 +11,8 @@ import typer
 
 from .common import FAILED, Config, Debug, Json, emit, make_folder, peer_modules, print_plain, say, verb
 
-certs = typer.Typer(
-    name="certs", help="Make and show the certificates by which nodes know each other.", no_args_is_help=True
-)
+HELP = "Make and show the certificates by which nodes know each other."
+certs = typer.Typer(name="certs", help=HELP, no_args_is_help=True)
 
 SOON = 30  # days; enough time to issue new ones
 
@@ -37,10 +36,8 @@ def init(
     Example: dekpca certs init --folder certs --name "our three hospitals"
     """
     (authority,) = peer_modules("net.authority")
-    made = authority.init_ca(make_folder(folder), name, days)
-    key = folder / authority.CA_KEY
-    result = {"certificate": made, "key": key, "days": days}
-    emit(result, as_json, lambda: _made(made, key, "keep this one to yourself"))
+    made, key = authority.init_ca(make_folder(folder), name, days), folder / authority.CA_KEY
+    _tell_made({"certificate": made, "key": key, "days": days}, as_json, "keep this one to yourself")
 
 
 @certs.command()
@@ -66,7 +63,7 @@ def issue(
     (authority,) = peer_modules("net.authority")
     made, key = authority.issue(folder, node, days, host or (), replace)
     result = {"node": node, "certificate": made, "key": key, "days": days}
-    emit(result, as_json, lambda: _made(made, key, "for the node's owner alone"))
+    _tell_made(result, as_json, "for the node's owner alone")
 
 
 @certs.command()
@@ -115,7 +112,7 @@ def _describe(identity: ModuleType, certificate: Any, warn: float) -> dict[str, 
     return {
         "kind": "CA" if identity.is_ca(certificate) else "node",
         "node": identity.name_of(certificate),
-        "names": identity.alternative_names(certificate) + identity.addresses(certificate),
+        "names": [name for kind in identity.KINDS for name in identity.alternative_names(certificate, kind)],
         "subject": identity.called(certificate.subject),
         "issuer": identity.called(certificate.issuer),
         "valid_from": identity.moment(begin),
@@ -126,8 +123,8 @@ def _describe(identity: ModuleType, certificate: Any, warn: float) -> dict[str, 
     }
 
 
-def _made(certificate: Path, key: Path, whose: str) -> None:
-    print_plain(f"wrote {certificate}\nwrote {key}: {whose}")
+def _tell_made(result: dict[str, Any], as_json: bool, whose: str) -> None:
+    emit(result, as_json, lambda: print_plain(f"wrote {result['certificate']}\nwrote {result['key']}: {whose}"))
 
 
 def _called(one: dict[str, Any]) -> str:
@@ -145,8 +142,7 @@ def _state(one: dict[str, Any]) -> str:
 def _tell(found: list[dict[str, Any]]) -> None:
     for one in found:
         print_plain(f"{one['file']}: {_called(one)} {_state(one)}")
-        about = {"names": ", ".join(one["names"]), "subject": one["subject"], "issuer": one["issuer"]}
-        about |= {"valid from": one["valid_from"], "fingerprint": one["fingerprint"]}
-        for what, value in about.items():
+        for what in ("names", "subject", "issuer", "valid from", "fingerprint"):
+            value = one[what.replace(" ", "_")]
             if value:
-                print_plain(f"  {what:<12} {value}")
+                print_plain(f"  {what:<12} {', '.join(value) if what == 'names' else value}")

@@ -36,6 +36,7 @@ from .simulate import private_files, simulate
 STOPPED = 4  # exit code: a neighbor was lost, or this node could not go on; the same command resumes
 MISSING = 5  # exit code: done and saved, by the remaining nodes
 EXCLUDED = 6  # exit code: the others go on, or have finished, without this node
+INSECURE = "Without certificates, within 127.0.0.0/8 only: for trying."
 MOST_ERROR = 4000  # characters that a writable pipe accepts without blocking
 
 node = typer.Typer(name="node", help="Run a node of one's own among those of others.", no_args_is_help=True)
@@ -48,12 +49,8 @@ def run(
     config: Annotated[Path, typer.Argument(help="The node's node.toml.")],
     yes: Annotated[bool, typer.Option("--yes", help="Agree to what will leave this machine; do not ask.")] = False,
     metrics: Annotated[str | None, typer.Option(help="Serve a status page and metrics at this host:port.")] = None,
-    resume: Annotated[
-        str | None, typer.Option(help="Id of an earlier run, whose landmarks this one begins with.")
-    ] = None,
-    insecure_loopback: Annotated[
-        bool, typer.Option("--insecure-loopback", help="Without certificates, within 127.0.0.0/8 only: for trying.")
-    ] = False,
+    resume: Annotated[str | None, typer.Option(help="Id of an earlier run: begin with its landmarks.")] = None,
+    insecure_loopback: Annotated[bool, typer.Option("--insecure-loopback", help=INSECURE)] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -161,9 +158,8 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and err.is_terminal):
-        raise ValueError(
-            "this is not a terminal, so consent cannot be asked for; give --yes if the above may leave this machine"
-        )
+        remedy = "give --yes if the above may leave this machine"
+        raise ValueError(f"this is not a terminal, so consent cannot be asked for; {remedy}")
     if not typer.confirm("May it?", default=False, err=True):
         raise ValueError("nothing was sent")
 
@@ -177,9 +173,7 @@ def _write_report(prepared: Any, result: Any, missing: list[dict[str, Any]]) -> 
         model = DecentralizedKernelPCA.from_result(result)
     path = prepared.config.report
     path.parent.mkdir(parents=True, exist_ok=True)
-    title = f"dekpca, node {prepared.config.name}"
-    if missing:
-        title += f", without {_absent(missing)}"
+    title = f"dekpca, node {prepared.config.name}" + (f", without {_absent(missing)}" if missing else "")
     fit_report(path, model, prepared.samples, prepared.labels, node_of=model.nodes_, title=title)
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -115,9 +115,7 @@ def _solver(text: str) -> Any:
     asked = parameters.parse_solver(text)
     if asked == "auto" or "=" not in text:
         return text
-    table = {
-        field.name: getattr(asked, field.name) for field in fields(asked) if getattr(asked, field.name) != field.default
-    }
+    table = {f.name: value for f in fields(asked) if (value := getattr(asked, f.name)) != f.default}
     absent = next((name for name, value in table.items() if value is None), None)
     if absent is not None:
         raise ValueError(f"--solver {text}: node.toml cannot hold {absent}=none; leave it out")
@@ -137,11 +135,9 @@ def _watch(folder: Path, names: tuple[str, ...]) -> dict[str, int]:
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name in names:
-            command = [*node_run, str(folder / f"{name}.toml")]
             with open(folder / f"{name}.log", "wb") as log, open(folder / f"{name}.json", "wb") as said:
-                processes[name] = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=said, stderr=log, env=environment
-                )
+                ends: Any = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": log}
+                processes[name] = subprocess.Popen([*node_run, str(folder / f"{name}.toml")], env=environment, **ends)
         with Live(console=err, transient=True, auto_refresh=False) as live:
             while any(p.poll() is None for p in processes.values()):
                 if err.is_terminal:
@@ -166,10 +162,12 @@ def _table(folder: Path, processes: dict[str, Any]) -> Table:
     table = Table("node", "state", box=None)
     for name, process in processes.items():
         code, said = process.poll(), _last(folder / f"{name}.log")
-        words = [
-            str(said[key]) for key in ("message", "phase", "iteration", "peer", "why") if said.get(key) is not None
-        ]
-        state = " ".join(words) if code is None else ENDED.get(code, f"failed ({code})")
+        words = [said.get(key) for key in ("message", "phase", "iteration", "peer", "why")]
+        state = (
+            " ".join(str(word) for word in words if word is not None)
+            if code is None
+            else ENDED.get(code, f"failed ({code})")
+        )
         table.add_row(name, Text(showable(state)))
     return table
 
@@ -180,11 +178,9 @@ def _last(log: Path) -> dict[str, Any]:
         file.seek(max(0, log.stat().st_size - 4096))
         lines = file.read().decode(errors="replace").splitlines()
     for text in reversed(lines):
-        if text.startswith("{"):
-            try:
+        with suppress(ValueError):
+            if text.startswith("{"):
                 return json.loads(text)
-            except ValueError:
-                continue
     return {}
 
 

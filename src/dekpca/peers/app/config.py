@@ -132,21 +132,19 @@ class Config:
         """From the certificate files; there is no run without."""
         missing = [key for key in ("certificate", "key", "ca") if getattr(self, key) is None]
         if missing:
-            raise ConfigError(
-                f"{self.path}: {listing(missing)} not given; every node needs certificate, key and ca "
-                "(dekpca certs makes them for a small group; --insecure-loopback is for trying on one machine)"
-            )
+            hint = "dekpca certs makes them for a small group; --insecure-loopback is for trying on one machine"
+            text = f"{listing(missing)} not given; every node needs certificate, key and ca ({hint})"
+            raise ConfigError(f"{self.path}: {text}")
         assert self.certificate is not None and self.key is not None and self.ca is not None  # noqa: PT018
         return load(self.certificate, self.key, self.ca, self.name)
 
     def place(self, identity: Identity | None) -> Place:
         timeouts = Timeouts(self.peer_timeout, self.start_timeout, self.heartbeat, self.progress_timeout)
-        return Place(
-            self.name, self.run, self.listen, self.neighbors, self.folder, identity, timeouts, self.threads,
-            self.secret_columns, self.fallback,
-            None if self.on_loss == "stop" else Quorum(self.quorum, self.quorum_rows),
-            None if self.members is None else tuple(self.members), self.allow_two,
-        )  # fmt: skip
+        quorum = None if self.on_loss == "stop" else Quorum(self.quorum, self.quorum_rows)
+        members = None if self.members is None else tuple(self.members)
+        here = self.name, self.run, self.listen, self.neighbors, self.folder
+        agreed = self.secret_columns, self.fallback, quorum, members, self.allow_two
+        return Place(*here, identity, timeouts, self.threads, *agreed)
 
     def parameters(self) -> Parameters:
         """Of this run; the careful ones where nothing is said."""
@@ -207,13 +205,11 @@ def _check(config: Config) -> None:
         raise ValueError("no neighbors; list one, or use dekpca fit")
     for key, run in (("run", config.run), ("resume", config.resume)):
         if run is not None and (not 1 <= len(run) <= MOST_RUN or not run.isprintable()):
-            raise ValueError(
-                f"{key} = {run[:MOST_RUN]!r}; a run id has 1 to {MOST_RUN} printable characters, and no line breaks"
-            )
+            rule = f"a run id has 1 to {MOST_RUN} printable characters, and no line breaks"
+            raise ValueError(f"{key} = {run[:MOST_RUN]!r}; {rule}")
     if config.resume == config.run:
-        raise ValueError(
-            f"resume = {config.resume!r} in run {config.run!r}; resume names an earlier run, and this one needs an id of its own"
-        )
+        rule = "resume names an earlier run, and this one needs an id of its own"
+        raise ValueError(f"resume = {config.resume!r} in run {config.run!r}; {rule}")
     for what, address in config.addresses:
         split_address(f"{config.path}: {what}", address)
     _check_loss(config)
@@ -235,9 +231,8 @@ def _check_loss(config: Config) -> None:
     if config.on_loss == "stop" and given:
         raise ValueError(f'{listing(given)} without on_loss = "continue"; add that, or leave it out')
     if config.quorum is not None and config.quorum < 2:  # more than half of any network of two or more nodes
-        raise ValueError(
-            f"quorum = {config.quorum}: two groups of nodes could both go on; it must be more than half of all nodes, or left out"
-        )
+        rule = "it must be more than half of all nodes, or left out"
+        raise ValueError(f"quorum = {config.quorum}: two groups of nodes could both go on; {rule}")
     if not 0 <= config.quorum_rows <= 1:
         raise ValueError(f"quorum_rows = {config.quorum_rows}; it is a share of all rows, from 0 to 1")
     twice = sorted(config.fallback.keys() & {config.name, *config.neighbors})
@@ -262,10 +257,8 @@ def check_loopback(config: Config) -> None:
         except ValueError:
             inside = False  # a name may mean anything
         if not inside:
-            raise ConfigError(
-                f"--insecure-loopback with {what} = {address!r}: without certificates a node talks within 127.0.0.0/8 only; "
-                "use such an address, or certificates"
-            )
+            rule = "without certificates a node talks within 127.0.0.0/8 only; use such an address, or certificates"
+            raise ConfigError(f"--insecure-loopback with {what} = {address!r}: {rule}")
 
 
 def _check_keys(where: str, content: Mapping[str, Any], known: list[str]) -> None:

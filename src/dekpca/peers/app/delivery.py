@@ -31,7 +31,7 @@ class PeerDelivery:
         names, messages = self.network.names, []
         for (_, to), array in request.messages.items():
             whole = np.ascontiguousarray(array, dtype=request.dtype)
-            messages.append((names[to], self._head(request, whole.shape), [raw_bytes(whole)]))
+            messages.append((names[to], (self._head(request, whole.shape), raw_bytes(whole))))
         self.traffic.add_messages(request.kind, request.messages)
         expected = {names[sender]: self._head(request, shape) for (sender, _), shape in request.expected.items()}
         self.endpoint.exchange(self.round, messages, expected)

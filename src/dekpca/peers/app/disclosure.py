@@ -18,9 +18,10 @@ EXAMPLES = (10_000, 100_000, 1_000_000)  # rows of all nodes, where nobody has s
 MOST_POINTS = 600  # public points that the expectation is computed from
 
 
-def disclosure(
-    settings: Settings, rows: int, columns: int, neighbors: Sequence[str], named: str = ""
-) -> list[tuple[str, str]]:
+Lines = list[tuple[str, str]]
+
+
+def disclosure(settings: Settings, rows: int, columns: int, neighbors: Sequence[str], named: str = "") -> Lines:
     """(what, to whom) for each kind of thing that the settings let leave; the first lines are the ones that matter most.
 
     `named`: what is said of the columns, "names", "fingerprint" or nothing.
@@ -33,21 +34,17 @@ def disclosure(
     n_landmarks = settings.n_landmarks if asked is None else asked.n_landmarks
     count = "some" if n_landmarks == "auto" else f"up to {n_landmarks}"
     iterating = asked is not None
-    lines: list[tuple[str, str]] = []
+    lines: Lines = []
     if iterating:
         lines.append((f"all {rows} rows of {columns} columns{noise}", near))
         lines.append((f"the component values of each of the {rows} rows, without noise", near))
     if n_landmarks != 0 and kind == "auto":
-        if gives_rows(settings):
+        if settings.share_rows:
             lines.append((f"{count} of the rows, as landmarks where clusters of rows are too small", EVERYBODY))
-        lines.append(
-            (f"means of clusters of at least {LEAST_CLUSTER} rows of all nodes together, as landmarks", EVERYBODY)
-        )
-        seen = (
-            ""
-            if settings.sealed or settings.share_rows
-            else f" (without clusters in which this node has fewer than {LEAST_CLUSTER} rows)"
-        )
+        what = f"means of clusters of at least {LEAST_CLUSTER} rows of all nodes together, as landmarks"
+        lines.append((what, EVERYBODY))
+        seen = f" (without clusters in which this node has fewer than {LEAST_CLUSTER} rows)"
+        seen = "" if settings.sealed or settings.share_rows else seen
         lines.append((f"for each of these clusters, the number and the sum of the rows of this node{seen}", sums))
     if n_landmarks != 0 and kind in ("auto", "synthetic"):
         products = "and of their products" if private else "and of their products with directions that all nodes know"
@@ -78,12 +75,8 @@ def disclosure(
         lines.append((what, near))
     if settings.sealed:
         lines.append(("this node's certificate, and a public key for this run", EVERYBODY))
-    about = (
-        "this node's name and its neighbors"
-        if private
-        else f"this node's name, its neighbors and its number of rows, {rows}"
-    )
-    lines.append((about, EVERYBODY))
+    about = " and its neighbors" if private else f", its neighbors and its number of rows, {rows}"
+    lines.append((f"this node's name{about}", EVERYBODY))
     return lines
 
 
@@ -99,29 +92,21 @@ def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = Fals
     nodes = max(n_nodes, 2, (privacy.colluding or 0) + 1)
     releases = settings.private_options().releases(columns, nodes)
     entries = [release.entry() for release in releases]
-    lines = [
-        f"Differential privacy: epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, for adding or removing one row of any node; it holds against "
-        f"everybody, and against {entries[-1].colluding} colluding nodes.",
-        *(
-            f"  noise of {e.multiplier:.3g} times what one row changes, on {e.numbers} numbers: {e.covers}"
-            for e in entries
-        ),
-    ]
+    promise = f"Differential privacy: epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, for adding or removing one row of any node"
+    lines = [f"{promise}; it holds against everybody, and against {entries[-1].colluding} colluding nodes."]
+    for e in entries:
+        noise = f"  noise of {e.multiplier:.3g} times what one row changes"
+        lines.append(f"{noise}, on {e.numbers} numbers: {e.covers}")
     if privacy.ledger_file is not None and not begun:
         before, after = privacy.ledger_file.would_be(entries)
-        lines.append(
-            f"  {privacy.ledger}: epsilon {before:.4g} spent before, {after:.4g} with this run, of {privacy.ledger_file.epsilon:g}"
-        )
+        spent = f"epsilon {before:.4g} spent before, {after:.4g} with this run, of {privacy.ledger_file.epsilon:g}"
+        lines.append(f"  {privacy.ledger}: {spent}")
     if goes_on:
         once, twice = (privacy.epsilon_after(entries * count) for count in (2, 3))
-        lines.append(
-            f'  on_loss = "continue": each loss after the release costs as much again: epsilon {once:.4g} after one, {twice:.4g} after two; '
-            + (
-                "the run stops where the ledger has no room"
-                if privacy.ledger is not None
-                else "without a ledger the run stops there"
-            )
-        )
+        cost = f"costs as much again: epsilon {once:.4g} after one, {twice:.4g} after two"
+        stops = "without a ledger the run stops there"
+        stops = stops if privacy.ledger is None else "the run stops where the ledger has no room"
+        lines.append(f'  on_loss = "continue": each loss after the release {cost}; {stops}')
     points = settings.landmarks.points
     if points is None:
         lines.append("  expected agreement: not known without public points (dekpca privacy plans with some)")
@@ -130,15 +115,7 @@ def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = Fals
     for rows in EXAMPLES if privacy.rows is None else (privacy.rows,):
         plan = expected(points, settings.kernel, rows, privacy, nodes, settings.n_components)
         each = " ".join(f"{a:.4f}" for a in plan.components)
-        lines.append(
-            f"  expected agreement with kernel PCA without noise, if all nodes have {rows:,} rows that resemble the public points: {each}, "
-            f"of the span {plan.span:.4f}"
-        )
+        case = f"if all nodes have {rows:,} rows that resemble the public points"
+        what = "  expected agreement with kernel PCA without noise"
+        lines.append(f"{what}, {case}: {each}, of the span {plan.span:.4f}")
     return lines
-
-
-def gives_rows(settings: Settings) -> bool:
-    """Whether rows may become landmarks, which all nodes see."""
-    kind = settings.landmarks.kind
-    asked = settings.projection
-    return (asked is None or asked.n_landmarks != 0) and kind == "auto" and settings.share_rows

@@ -17,7 +17,7 @@ import logging
 import os
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from cryptography import x509
@@ -34,6 +34,7 @@ from ...settings import Options
 from ...site import Site
 from ..errors import NEW_RUN
 from ..net.identity import Identity
+from ..storage.folder import RunFolder
 
 log = logging.getLogger("dekpca.peer")
 
@@ -45,12 +46,6 @@ LEAST_MEMBERS = 3  # of two, each would learn the other's sums from the totals
 Script = Callable[..., Generator[Any, Any, Any]]
 
 
-class Secrets(Protocol):
-    """Where a node keeps what only it may know (storage/folder.py)."""
-
-    def secret(self, name: str, make: Callable[[], bytes]) -> bytes: ...
-
-
 @dataclass(eq=False)
 class PeerSealer(Sealer):
     """Draws noise once: a node that was killed and goes on sends what it has sent before.
@@ -58,7 +53,7 @@ class PeerSealer(Sealer):
     Noise belongs to what the node was told until then. If it is told something else after a restart, it releases nothing: two releases with the same
     noise would tell the rows."""
 
-    secrets: Secrets = field(kw_only=True)
+    secrets: RunFolder = field(kw_only=True)
     releasing: Callable[[], None] = field(default=lambda: None, kw_only=True)  # called before noise is drawn
     _drawn: int = field(default=0, init=False)
 
@@ -84,7 +79,7 @@ class KeyAgreement:
     run: str
     view: str
     settings: Mapping[str, str]  # which all nodes must have
-    secrets: Secrets
+    secrets: RunFolder
     allow_two: bool = False  # two members may take part, of whom each learns the other's sums
     releasing: Callable[[], None] = lambda: None  # called before noise is drawn
 
@@ -113,13 +108,11 @@ class KeyAgreement:
             return longest(self._signer(), bytes(32), name, self._chain()).to_bytes(WORD, "little")
 
         size = -(-int.from_bytes(self.secrets.secret("record size", longest_record), "little") // WORD)
-        said = yield from _gathered(
-            site, _words(challenge, CHALLENGE // WORD), np.full(len(network), CHALLENGE // WORD)
-        )
+        words = CHALLENGE // WORD
+        said = yield from _gathered(site, _words(challenge, words), np.full(len(network), words))
         if said[name] != challenge:
-            raise BadRecord(
-                f"node {name}: its challenge came back as another; a node changed it on its way. Nothing was sent"
-            )
+            text = "its challenge came back as another; a node changed it on its way. Nothing was sent"
+            raise BadRecord(f"node {name}: {text}")
         sizes = yield from _gathered(site, np.array([size], dtype=np.uint64), np.ones(len(network), dtype=np.int64))
         counts = _checked_sizes(network, sizes)
 
@@ -148,9 +141,8 @@ class KeyAgreement:
         keys = checked_keys(records, now, agreed, network.names, roots)
         for other, key in keys.items():
             if len(key) != KEY:
-                raise BadRecord(
-                    f"key record of node {other}: its key has {len(key)} bytes, not {KEY}. Nothing was sent"
-                )
+                text = f"its key has {len(key)} bytes, not {KEY}. Nothing was sent"
+                raise BadRecord(f"key record of node {other}: {text}")
         return [keys[other] for other in network.names]
 
     def _signer(self) -> Any:
@@ -175,9 +167,8 @@ def _checked_sizes(network: Network, told: dict[str, bytes]) -> np.ndarray:
     counts = {name: int.from_bytes(data, "little") for name, data in told.items()}
     for name, count in counts.items():
         if not 0 < count <= MOST_RECORD // WORD:
-            raise BadRecord(
-                f"key record of node {name}: {count * WORD} bytes with its certificates, where {MOST_RECORD} are allowed. Nothing was sent"
-            )
+            text = f"{count * WORD} bytes with its certificates, where {MOST_RECORD} are allowed. Nothing was sent"
+            raise BadRecord(f"key record of node {name}: {text}")
     return np.array([counts[name] for name in network.names], dtype=np.int64)
 
 

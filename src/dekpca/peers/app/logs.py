@@ -85,23 +85,19 @@ class Lines(logging.Handler):
         self._stream = stream
         self._queue: queue.Queue[str | None] = queue.Queue(MOST_LINES)
         self._dropped = 0
-        try:  # a file of its own: a thread that hangs in a write holds no lock of sys.stderr, which is flushed at the end
-            self._handle: int | None = os.dup(stream.fileno())
-        except (OSError, ValueError, AttributeError):
-            self._handle = None  # no real file
+        handle = _handle(stream)
+        # A file of its own: a thread that hangs in a write holds no lock of sys.stderr, which is flushed at the end.
+        self._handle = None if handle is None else os.dup(handle)
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = self.format(record)
-        except Exception:
-            self.handleError(record)
-            return
-        try:
-            self._queue.put_nowait(line)
+            self._queue.put_nowait(self.format(record))
         except queue.Full:
             self._dropped += 1
+        except Exception:
+            self.handleError(record)
 
     def flush(self) -> None:
         """Until all is written, or for PATIENCE seconds."""
@@ -180,7 +176,8 @@ def library_lines() -> Iterator[None]:
 
 
 def _handle(stream: Any) -> int | None:
+    """The descriptor of a stream, None if it is no real file."""
     try:
         return int(stream.fileno())
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         return None

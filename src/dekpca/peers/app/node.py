@@ -67,14 +67,11 @@ def prepare(config: Config) -> Prepared:
     check_resume(settings)
     check_private_rank(settings)
     if settings.privacy is not None and config.quorum_rows:
-        raise ConfigError(
-            f"{config.path}: quorum_rows with privacy: no node tells how many rows it has; use quorum, a number of nodes"
-        )
-    facts = texts(flattened(settings))
-    return Prepared(
-        config, parameters, settings, features, samples, data.labels, facts, remembered(config.roles, [data]),
-        earlier_model(config, settings, features),
-    )  # fmt: skip
+        text = "quorum_rows with privacy: no node tells how many rows it has; use quorum, a number of nodes"
+        raise ConfigError(f"{config.path}: {text}")
+    facts, reading = texts(flattened(settings)), remembered(config.roles, [data])
+    earlier = earlier_model(config, settings, features)
+    return Prepared(config, parameters, settings, features, samples, data.labels, facts, reading, earlier)
 
 
 def earlier_model(config: Config, settings: Settings, features: Features) -> NodeModel | None:
@@ -88,19 +85,16 @@ def earlier_model(config: Config, settings: Settings, features: Features) -> Nod
         return None  # an earlier start of this node saved it; the node has no model of the earlier run
     if model.run != config.resume:
         of = "no run between peers" if model.run is None else f"run {model.run!r}"
-        raise ConfigError(
-            f"{path}: the model of {of}, and resume = {config.resume!r}; let out be the model of that run, or move this file away to join "
-            "as a node that was not there"
-        )
+        remedy = "let out be the model of that run, or move this file away to join as a node that was not there"
+        raise ConfigError(f"{path}: the model of {of}, and resume = {config.resume!r}; {remedy}")
     if model.function().fourier or "landmarks" not in model.functions:
         raise ConfigError(f"{path}: a model without landmarks cannot be resumed; start a new run without resume")
     if (model.features.sorted_names, model.n_features_in_) != (features.sorted_names, features.count):
         raise ConfigError(f"{path}: its columns are not those of {config.data}; start a new run without resume")
     if not settings.share_rows and any(held.samples for held in model.contents):
-        raise ConfigError(
-            f"{path}: it holds rows of nodes ({', '.join(map(str, model.contents))}), and share_rows is false; "
-            "start a new run without resume, or set share_rows = true if rows may leave their nodes"
-        )
+        remedy = "start a new run without resume, or set share_rows = true if rows may leave their nodes"
+        held = ", ".join(map(str, model.contents))
+        raise ConfigError(f"{path}: it holds rows of nodes ({held}), and share_rows is false; {remedy}")
     return model
 
 
@@ -112,31 +106,23 @@ def landmarks_of(model: NodeModel) -> np.ndarray:
 
 def finished(config: Config) -> dict[str, Any] | None:
     """What an earlier start of this node said at its end, if it came to its end. Its model file may have been moved since."""
-    path = config.folder / FINISHED
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = json.loads((config.folder / FINISHED).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    whole = (
-        isinstance(said, dict)
-        and {"run", "nodes", "model", "report", "converged", "iterations", "eigenvalues"} <= said.keys()
-    )
-    return said if whole and said["run"] == config.run else None
+    return said if isinstance(said, dict) and said.keys() >= SUMMARY and said["run"] == config.run else None
 
 
 def run(
-    prepared: Prepared, identity: Identity | None, watch: Watch | None = None, report: Report | None = None
-) -> dict[str, Any]:
+    prepared: Prepared, identity: Identity | None, watch: Watch = lambda protocol: nullcontext(), report: Report | None = None
+) -> dict[str, Any]:  # fmt: skip
     """Take part in the run until the end; returns what came out. `watch` shows the protocol meanwhile, `report` the result before the node leaves."""
-    config = prepared.config
-    if prepared.settings.sealed and identity is None:
+    config, settings, samples, features = prepared.config, prepared.settings, prepared.samples, prepared.features
+    if settings.sealed and identity is None:
         raise ValueError(NO_CERTIFICATES)
-    private = prepared.settings.privacy is not None
-    names = prepared.features.sorted_names
-    session = Session(
-        config.place(identity), prepared.samples, prepared.facts, names, not private, prepared.settings.sealed
-    )
-    with session, nullcontext() if watch is None else watch(session.protocol):
+    private, place = settings.privacy is not None, config.place(identity)
+    session = Session(place, samples, prepared.facts, features.sorted_names, not private, settings.sealed)
+    with session, watch(session.protocol):
         if prepared.earlier is not None:
             prepared.earlier.save(config.folder / EARLIER)
         earlier = None if prepared.earlier is None else landmarks_of(prepared.earlier)
@@ -149,9 +135,7 @@ def run(
         while True:
             try:
                 nodes = [network.number[config.name]]
-                plan = make_plan(
-                    prepared.parameters, prepared.settings, network, [prepared.samples], prepared.features, nodes, sizes
-                )
+                plan = make_plan(prepared.parameters, settings, network, [samples], features, nodes, sizes)
                 fit, before = (session.fit_name(), session.released_before()) if private else ("", {})
                 result = run_plan(plan, engine, prepared.parameters, fit, before)
                 session.agree()
@@ -163,8 +147,7 @@ def run(
         missing = session.missing()
         if missing:
             log.warning("this is the answer of the remaining nodes", extra={"missing": missing})
-        about = {"span_accuracy": float(result.span_accuracy), "landmarks": result.n_landmarks}
-        log.info("answer found", extra=about)
+        log.info("answer found", extra={"span_accuracy": result.span_accuracy, "landmarks": result.n_landmarks})
         for warning in result.warnings():
             log.warning(str(warning))
         config.model_file.parent.mkdir(parents=True, exist_ok=True)
@@ -177,12 +160,21 @@ def run(
         session.finish()
         write_text(config.folder / FINISHED, json.dumps(said))
         (config.folder / EARLIER).unlink(missing_ok=True)
-        if prepared.settings.sealed:
+        if settings.sealed:
             session.forget_secrets()
     return said
 
 
+SUMMARY = {
+    "run", "node", "nodes", "rows", "missing", "model", "report", "converged", "iterations", "eigenvalues", "span_accuracy",
+    "span_accuracy_bound", "landmarks",
+}  # what is printed again after the end  # fmt: skip
+
+
 def summary(config: Config, result: Result, resumed: bool, missing: list[dict[str, Any]]) -> dict[str, Any]:
+    def number(x: float) -> float | None:
+        return None if np.isnan(x) else float(x)
+
     return {
         "run": config.run,
         "node": config.name,
@@ -194,9 +186,9 @@ def summary(config: Config, result: Result, resumed: bool, missing: list[dict[st
         "converged": bool(result.converged),
         "iterations": int(result.n_iter),
         "eigenvalues": [float(v) for v in result.eigenvalues],
-        "accuracy": [None if np.isnan(a) else float(a) for a in result.accuracy],
-        "span_accuracy": None if np.isnan(result.span_accuracy) else float(result.span_accuracy),
-        "span_accuracy_bound": None if np.isnan(result.span_accuracy_bound) else float(result.span_accuracy_bound),
+        "accuracy": list(map(number, result.accuracy)),
+        "span_accuracy": number(result.span_accuracy),
+        "span_accuracy_bound": number(result.span_accuracy_bound),
         "accuracy_method": None if result.estimate is None else result.estimate.method,
         "landmarks": result.n_landmarks,
         "privacy": None if result.ledger is None else result.ledger.as_dict(),

@@ -100,12 +100,8 @@ class Session:
             known["quorum"] = "more than half" if place.quorum.nodes is None else str(place.quorum.nodes)
             known["quorum_rows"] = str(place.quorum.rows)
         self.settings = HandshakeSettings.of(known, columns, place.run, place.secret_columns)
-        own = {
-            "protocol": str(PROTOCOL),
-            "run": place.run,
-            "node": place.name,
-            "neighbors": ", ".join(sorted(place.neighbors)),
-        }
+        own = {"protocol": str(PROTOCOL), "run": place.run, "node": place.name}
+        own |= {"neighbors": ", ".join(sorted(place.neighbors))}
         own |= {"data": fingerprint(samples), "threads": str(place.threads)}
         self.store = RunFolder(place.folder)
         membership = Membership(place.name, list(place.neighbors), self.rows if tell_rows else 1)
@@ -122,17 +118,15 @@ class Session:
         except BaseException:
             self.store.close()
             raise
-        store = self.store if refusal is None else None
-        self.resumed = store is not None and any(
-            store.messages.held(name) for name in (*place.neighbors, *place.fallback)
-        )
+        store, near = self.store if refusal is None else None, {**place.neighbors, **place.fallback}
+        held = {} if store is None else {name: store.messages.held(name) for name in near}
+        self.resumed = any(held.values())
         self.protocol = NodeProtocol(
-            place.name, place.run, self.settings, membership, place.neighbors, place.timeouts, time.monotonic(),
-            {} if store is None else {name: store.messages.held(name) for name in (*place.neighbors, *place.fallback)},
+            place.name, place.run, self.settings, membership, place.neighbors, place.timeouts, time.monotonic(), held,
             [] if store is None else store.finished, views, place.fallback, secrets.randbits(63), time.time(),
         )  # fmt: skip
         self.protocol.sealed = sealed
-        self.endpoint = Endpoint(self.protocol, store, {**place.neighbors, **place.fallback})
+        self.endpoint = Endpoint(self.protocol, store, near)
         if refusal is not None:  # the neighbors wait for this node: they are told why before it stops
             self.protocol.phase = Phase.REFUSING
             self.endpoint.fail(refusal)
@@ -193,7 +187,6 @@ class Session:
         """The network that the program runs on, and the rows of its nodes."""
         views = self.protocol.views
         network, sizes = self.protocol.membership.network() if views is None else views.network(self.protocol.view)
-        sizes = sizes.copy()
         sizes[network.number[self.place.name]] = self.rows
         return network, sizes
 
@@ -228,9 +221,7 @@ class Session:
     def released_before(self) -> dict[str, tuple[Entry, ...]]:
         """What was released in earlier views of this run, by its name in the owner's ledger."""
         earlier = [entries for view, entries in self.store.releases.items() if view != str(self.protocol.view)]
-        return {
-            f"{self.store.fit}-{i}": tuple(Entry(**entry) for entry in entries) for i, entries in enumerate(earlier)
-        }
+        return {f"{self.store.fit}-{i}": tuple(Entry(**e) for e in entries) for i, entries in enumerate(earlier)}
 
     def agree(self) -> None:
         """Wait until it is certain that the answer is the one that all others have, or will have. Raises ViewChanged if it is not."""
@@ -277,9 +268,8 @@ class Session:
         view = str(self.protocol.view)
 
         def releasing() -> None:
-            self.store.keep_release(
-                view, [asdict(release.entry()) for release in options.private_options().releases(columns, n_nodes)]
-            )
+            releases = options.private_options().releases(columns, n_nodes)
+            self.store.keep_release(view, [asdict(release.entry()) for release in releases])
 
         settings, allow_two = self.settings.values, self.place.allow_two
         agreement = KeyAgreement(self.place.identity, self.place.run, view, settings, self.store, allow_two, releasing)

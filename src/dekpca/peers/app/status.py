@@ -49,9 +49,9 @@ def state(node: NodeProtocol) -> dict[str, Any]:
 def line(node: NodeProtocol) -> str:
     """In a few words."""
     said = state(node)
-    doing = f"iteration {said['iteration']}" if said["phase"] == "iterating" else said["phase"]
-    iterating = said["phase"] == "iterating" and said["residual"] is not None
-    residual = f", residual {said['residual']:.1e}" if iterating else ""
+    iterating = said["phase"] == "iterating"
+    doing = f"iteration {said['iteration']}" if iterating else said["phase"]
+    residual = f", residual {said['residual']:.1e}" if iterating and said["residual"] is not None else ""
     peers = ", ".join(f"{name} {'up' if n['up'] else 'DOWN'}" for name, n in said["neighbors"].items())
     sent, received = (sum(n[key] for n in said["neighbors"].values()) / 1e6 for key in ("sent", "received"))
     return f"{doing}{residual} | {peers} | sent {sent:.2f} MB, received {received:.2f} MB"

@@ -55,10 +55,9 @@ def issue(
         raise IdentityError(f"key {folder / CA_KEY}: does not fit CA {folder / CA_CERT}; bring back the one that does")
     begin, end = _validity(days, start)
     if end > authority.not_valid_after_utc:
-        raise IdentityError(
-            f"certificate of {node_name}: {days:g} days would outlive CA {folder / CA_CERT}, which ends at "
-            f"{moment(authority.not_valid_after_utc)}; give fewer days or make a new CA {ROTATION}"
-        )
+        limit = f"CA {folder / CA_CERT}, which ends at {moment(authority.not_valid_after_utc)}"
+        remedy = f"give fewer days or make a new CA {ROTATION}"
+        raise IdentityError(f"certificate of {node_name}: {days:g} days would outlive {limit}; {remedy}")
     key = ec.generate_private_key(ec.SECP256R1())
     names = [x509.DNSName(node_name), *(x509.IPAddress(_address(host)) for host in hosts)]
     builder = _builder(_subject(node_name, "node"), authority.subject, key.public_key(), begin, end)
@@ -87,9 +86,8 @@ def _address(host: str) -> Any:
     try:
         return ipaddress.ip_address(host)
     except ValueError as error:
-        raise IdentityError(
-            f"host {host!r}: not an IP address; a node's certificate has one DNS name, its own, and neighbors check no other"
-        ) from error
+        rule = "a node's certificate has one DNS name, its own, and neighbors check no other"
+        raise IdentityError(f"host {host!r}: not an IP address; {rule}") from error
 
 
 def _subject(name: str, kind: str) -> x509.Name:
@@ -107,15 +105,10 @@ def _validity(days: float, start: datetime | None) -> tuple[datetime, datetime]:
     return begin - SKEW, begin + timedelta(days=days)
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: Any, begin: datetime, end: datetime
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key, serial_number=x509.random_serial_number())
-        .not_valid_before(begin)
-        .not_valid_after(end)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    )  # fmt: skip
+def _builder(subject: x509.Name, issuer: x509.Name, key: Any, begin: datetime, end: datetime) -> Any:
+    builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
+    builder = builder.not_valid_before(begin).not_valid_after(end)
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
 
 
 def _usage(**allowed: bool) -> x509.KeyUsage:

@@ -8,10 +8,8 @@ when it has been broken for too long.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -19,33 +17,26 @@ import grpc
 from ..errors import PeerError, ProtocolError
 from ..protocol import events
 from ..protocol import wire_pb2 as wire
-from ..protocol.checks import CHUNK, MOST_RECEIVED, MessageHead, check_handshake, check_heartbeat, metadata, parse
+from ..protocol.checks import CHUNK, MessageHead, check_handshake, check_heartbeat, metadata, parse
 from ..protocol.text import showable
 from ..protocol.views import Key
-from ..storage.messages import take_bytes
 from .endpoint import Endpoint
 from .identity import Identity, explain
-from .server import REFUSALS, SERVICE, handshake_of, heartbeat_of
+from .server import BOTH_ENDS, REFUSALS, SERVICE, handshake_of, heartbeat_of, wait_for
 
 CALL = 30.0  # seconds for a handshake
 NEWS = 0.02  # seconds in which records of several nodes are batched
 CONNECT = 10.0  # seconds for a connection, handshake included
-FIRST_LOOK = (
-    0.002  # seconds until the first look for a connection, then twice as long; a TLS handshake takes milliseconds
-)
+FIRST_LOOK = 0.002  # seconds until the first look for a connection, then twice as long; TLS takes milliseconds
 FIRST_DELAY, MOST_DELAY = 0.1, 2.0  # seconds before a retry
 OPTIONS = [
-    ("grpc.max_receive_message_length", MOST_RECEIVED),
-    ("grpc.max_send_message_length", MOST_RECEIVED),
+    *BOTH_ENDS,
     ("grpc.use_local_subchannel_pool", 1),  # a separate connection
     ("grpc.enable_retries", 0),  # done here
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.min_reconnect_backoff_ms", int(1000 * CONNECT)),  # time to connect
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.http2.ping_timeout_ms", 20_000),  # else a dead connection is detected after a minute, whatever the keepalive
-    ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
@@ -78,7 +69,8 @@ class Client:
                     delay = FIRST_DELAY
                     await work(channel)
             except grpc.aio.AioRpcError as error:
-                self._report(_event_of(error))
+                text, why = showable(error.details() or error.code().name), REFUSALS.get(error.code())
+                self._report(events.Unreachable(explain(text)) if why is None else events.TheyRefused(why, text))
             except TimeoutError:
                 self._report(events.Unreachable(f"no connection to {self.address}"))
             except (ProtocolError, asyncio.InvalidStateError) as error:  # the latter: writing to a call that has ended
@@ -90,9 +82,7 @@ class Client:
                 pass  # this node stops
             if delay > FIRST_DELAY:  # a neighbor that calls often must not trigger a retry each time
                 await asyncio.sleep(FIRST_DELAY)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay * random.uniform(0.5, 1.0)):
-                    await self.called.wait()
+            await wait_for(self.called, delay * random.uniform(0.5, 1.0))
             self.called.clear()
             delay = min(2 * delay, MOST_DELAY)
 
@@ -111,10 +101,9 @@ class Client:
             pause = min(2 * pause, FIRST_DELAY)
 
     def _channel(self) -> Any:
-        options: list[tuple[str, Any]] = list(OPTIONS)
         if self.identity is None:
-            return grpc.aio.insecure_channel(self.address, options=options)
-        options.append(("grpc.ssl_target_name_override", self.name))
+            return grpc.aio.insecure_channel(self.address, options=OPTIONS)
+        options = [*OPTIONS, ("grpc.ssl_target_name_override", self.name)]
         return grpc.aio.secure_channel(self.address, self.identity.channel_credentials(), options=options)
 
     # ------------------------------------------------------------------ handshakes and messages
@@ -204,15 +193,13 @@ class Client:
             if not pending:
                 await self.news.wait()
 
-    def _chunks(self, message: MessageHead, data: Iterable[memoryview]) -> Iterator[wire.Chunk]:
+    def _chunks(self, message: MessageHead, data: memoryview) -> Iterator[wire.Chunk]:
         head = wire.Head(
             run=self.endpoint.run, sender=self.endpoint.name, round=message.round, kind=message.kind, dtype=message.dtype,
             shape=message.shape,
         )  # fmt: skip
-        buffers = deque(data)
         for start in range(0, max(message.size, 1), CHUNK):
-            part = b"".join(take_bytes(buffers, min(CHUNK, message.size - start)))
-            yield wire.Chunk(head=None if start else head, offset=start, data=part)
+            yield wire.Chunk(head=None if start else head, offset=start, data=bytes(data[start : start + CHUNK]))
 
     # ------------------------------------------------------------------ heartbeats
     async def _beat(self, channel: Any) -> None:
@@ -229,15 +216,6 @@ class Client:
                 # Answered first: if its heartbeat stops this node, it is up, and waits for an acknowledgement.
                 for event in (events.Answered(), heard, events.HeartbeatAnswered(sent)):
                     self._report(event)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(period):
-                        await self.beat_now.wait()
+                await wait_for(self.beat_now, period)
         finally:
             call.cancel()
-
-
-def _event_of(error: grpc.aio.AioRpcError) -> Any:
-    """The event for a failed call."""
-    text = showable(error.details() or error.code().name)
-    why = REFUSALS.get(error.code())
-    return events.Unreachable(explain(text)) if why is None else events.TheyRefused(why, text)

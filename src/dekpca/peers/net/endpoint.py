@@ -6,10 +6,9 @@ All access goes through `changed`, a condition on which the program waits. The c
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +17,7 @@ from ..protocol.checks import Limits, MessageHead, check_expected
 from ..protocol.membership import Record
 from ..protocol.node import NodeProtocol
 from ..protocol.rounds import Rounds
-from ..protocol.views import Key, View
+from ..protocol.views import Key
 from ..storage.folder import RunFolder
 from ..storage.messages import MessageLog
 
@@ -30,7 +29,7 @@ FAREWELL = 3.0  # seconds for stop notices to the neighbors
 # short enough for an owner who has corrected the config and wants to restart.
 LATE = 60.0
 
-Message = tuple[MessageHead, Sequence[memoryview]]  # to a neighbor
+Message = tuple[MessageHead, memoryview]  # to a neighbor
 
 
 class Endpoint:
@@ -44,7 +43,7 @@ class Endpoint:
         self.call: Callable[[events.Call], None] = lambda call: None  # starts calls to fallback neighbors
         self._processor = ThreadTime()
         if store is not None:
-            self._hear_messages()
+            self.messages.whole = lambda sender, round: self.receive(sender, events.MessageStored(round))
 
     @property
     def messages(self) -> MessageLog:
@@ -119,16 +118,13 @@ class Endpoint:
             self._processor = ThreadTime(threading.get_ident())
             self._do(self.protocol.begin(limits, time.monotonic()))
 
-    def exchange(
-        self, round: int, sent: Iterable[tuple[str, MessageHead, Sequence[memoryview]]], expected: Mapping[str, MessageHead]
-    ) -> None:  # fmt: skip
+    def exchange(self, round: int, sent: Iterable[tuple[str, Message]], expected: Mapping[str, MessageHead]) -> None:
         """Begin a round: messages to send, and messages expected from neighbors."""
         with self.changed:
             self._check_disk()
             while not self.protocol.check_window(round, time.monotonic()):
                 self._wait()
-            messages = [(name, (head, data)) for name, head, data in sent]
-            self._do(self.protocol.start_round(round, messages, expected, time.monotonic()))
+            self._do(self.protocol.start_round(round, sent, expected, time.monotonic()))
 
     def read(self, name: str, into: memoryview) -> None:
         """Wait for the message of a neighbor in this round."""
@@ -141,14 +137,11 @@ class Endpoint:
         check_expected(name, came, expected)
         self.messages.read(name, expected.round, into)
 
-    def enter_view(self) -> View:
+    def enter_view(self) -> None:
         """The program restarts in another view: data of an earlier one is deleted."""
         assert self.store is not None
         with self.changed:
-            view = self.protocol.enter_view()
-            self.store.wipe(view)
-            self._hear_messages()
-            return view
+            self.store.wipe(self.protocol.enter_view())
 
     def agree(self) -> None:
         """The program has ended: wait until all agree that its answer is final. Raises ViewChanged if it must restart."""
@@ -176,11 +169,7 @@ class Endpoint:
         """Wait until all received messages are on disk. After the finish notice of this node neighbors drop their
         messages for it: if it is killed then, it needs them from its own disk.
         """
-        synced: queue.Queue[Exception | None] = queue.Queue()
-        self.messages.sync(synced.put)
-        error = synced.get()
-        if error is not None:
-            raise error
+        self.messages.sync().result()
 
     def say_farewell(self, error: BaseException) -> None:
         """Send stop notices to the neighbors that can be reached; if this node cannot resume, also to those that have not started yet."""
@@ -201,9 +190,6 @@ class Endpoint:
         self._check_disk()
         self._do(self.protocol.check_losses(time.monotonic()))
 
-    def _hear_messages(self) -> None:
-        self.messages.whole = lambda sender, round: self.receive(sender, events.MessageStored(round))
-
     def _check_disk(self) -> None:
         """A failed write ends the run."""
         if self.store is not None and self.store.messages.failed is not None:
@@ -214,8 +200,8 @@ class ThreadTime:
     """The processor time of a thread. If it cannot be read, only rounds and bytes count as progress."""
 
     def __init__(self, thread: int | None = None):
-        can = thread is not None and hasattr(time, "pthread_getcpuclockid")
-        self._clock: int | None = time.pthread_getcpuclockid(thread) if can and thread is not None else None
+        known = thread is not None and hasattr(time, "pthread_getcpuclockid")
+        self._clock = time.pthread_getcpuclockid(thread) if known else None  # type: ignore[arg-type]
         self._spent = 0.0
 
     def advanced(self) -> bool:
@@ -226,6 +212,6 @@ class ThreadTime:
             spent = time.clock_gettime(self._clock)
         except OSError:  # the thread has ended
             return False
-        before, computed = self._spent, spent - self._spent > 0.01
-        self._spent = spent if computed else before
+        computed = spent - self._spent > 0.01
+        self._spent = spent if computed else self._spent
         return computed

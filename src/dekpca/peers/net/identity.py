@@ -36,6 +36,9 @@ MEANINGS = {
 }
 
 
+KINDS = (x509.DNSName, x509.IPAddress)  # of alternative names
+
+
 class IdentityError(ValueError):
     """A certificate, key or CA that cannot be used; the text names the file, the reason and the remedy."""
 
@@ -69,10 +72,6 @@ def alternative_names(certificate: x509.Certificate, kind: Any = x509.DNSName) -
     return [] if found is None else [str(name) for name in found.get_values_for_type(kind)]
 
 
-def addresses(certificate: x509.Certificate) -> list[str]:
-    return alternative_names(certificate, x509.IPAddress)
-
-
 # ---------------------------------------------------------------------- reading and checking
 def read_certificates(path: Path, what: str = "certificate") -> list[x509.Certificate]:
     """All certificates of a PEM file: a node's own and then the intermediate ones, or several CAs."""
@@ -101,26 +100,19 @@ def reading(path: Path, what: str, *malformed: type[Exception]) -> Iterator[None
 
 def read_key(path: Path) -> Any:
     with reading(path, "key", ValueError, TypeError):
-        if os.name == "posix":
-            _check_private(path)
+        # Only its owner may read it; a file of root may be readable by a group. PostgreSQL has the same rule.
+        found = path.stat()
+        allowed = stat.S_IRGRP if found.st_uid == 0 else 0
+        if os.name == "posix" and found.st_mode & EXPOSED & ~allowed:
+            remedy = f"chmod 600 {path}, and get a new one if somebody may have seen it"
+            mode = stat.S_IMODE(found.st_mode)
+            raise IdentityError(f"key {path}: others may read or change it (mode {mode:04o}); {remedy}")
         pem = path.read_bytes()
         if b"ENCRYPTED" in pem:
-            raise IdentityError(
-                f"key {path}: encrypted, and a node that is started again cannot ask for the passphrase; "
-                f"openssl pkey -in {path} -out NEW writes it plain: protect the file instead"
-            )
+            remedy = f"openssl pkey -in {path} -out NEW writes it plain: protect the file instead"
+            text = f"encrypted, and a node that is started again cannot ask for the passphrase; {remedy}"
+            raise IdentityError(f"key {path}: {text}")
         return serialization.load_pem_private_key(pem, password=None)
-
-
-def _check_private(path: Path) -> None:
-    """Require a file that only its owner can read; a file of root may be readable by a group. PostgreSQL has the same rule."""
-    found = path.stat()
-    allowed = stat.S_IRGRP if found.st_uid == 0 else 0
-    if found.st_mode & EXPOSED & ~allowed:
-        raise IdentityError(
-            f"key {path}: others may read or change it (mode {stat.S_IMODE(found.st_mode):04o}); chmod 600 {path}, "
-            "and get a new one if somebody may have seen it"
-        )
 
 
 def check_time(path: Path, what: str, certificate: x509.Certificate, remedy: str) -> None:
@@ -128,9 +120,8 @@ def check_time(path: Path, what: str, certificate: x509.Certificate, remedy: str
     if now > end:
         raise IdentityError(f"{what} {path}: expired at {moment(end)}, and it is {moment(now)}; {remedy}")
     if now < begin:
-        raise IdentityError(
-            f"{what} {path}: not valid before {moment(begin)}, and it is {moment(now)}; check this machine's clock"
-        )
+        text = f"not valid before {moment(begin)}, and it is {moment(now)}; check this machine's clock"
+        raise IdentityError(f"{what} {path}: {text}")
 
 
 def other_name(path: Path, certificate: x509.Certificate, name: str) -> str:
@@ -138,10 +129,8 @@ def other_name(path: Path, certificate: x509.Certificate, name: str) -> str:
     if not names:
         return f"certificate {path}: has no DNS name; node {name} needs one with exactly that name (subjectAltName DNS:{name})"
     if len(names) > 1:
-        return (
-            f"certificate {path}: has {len(names)} DNS names ({', '.join(names)}), and neighbors could not tell which is the node's; "
-            f"get one with {name} alone"
-        )
+        why = f"neighbors could not tell which is the node's; get one with {name} alone"
+        return f"certificate {path}: has {len(names)} DNS names ({', '.join(names)}), and {why}"
     return f"certificate {path}: is for {names[0]}, not for node {name}; give the node its own, or correct its name"
 
 
@@ -160,10 +149,9 @@ def check_issuer(cert: Path, ca: Path, chain: Sequence[x509.Certificate], roots:
         between.remove(above)
         current = above
     way = "" if current is chain[0] else f" (by way of {called(current.subject)})"
-    raise IdentityError(
-        f"certificate {cert}: not signed by the CA in {ca} ({'; '.join(called(r.subject) for r in roots)}), "
-        f"but by {called(current.issuer)}{way}; use the CA that all nodes share, or get a certificate from it"
-    )
+    trusted = f"not signed by the CA in {ca} ({'; '.join(called(r.subject) for r in roots)})"
+    remedy = "use the CA that all nodes share, or get a certificate from it"
+    raise IdentityError(f"certificate {cert}: {trusted}, but by {called(current.issuer)}{way}; {remedy}")
 
 
 def _signed(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
@@ -262,20 +250,16 @@ def load(cert: Path, key: Path, ca: Path, name: str) -> Identity:
         usage = extension(own, x509.ExtendedKeyUsage)
     for purpose, what in ((ExtendedKeyUsageOID.CLIENT_AUTH, "client"), (ExtendedKeyUsageOID.SERVER_AUTH, "server")):
         if usage is not None and purpose not in usage:
-            raise IdentityError(
-                f"certificate {cert}: its extended key usage lacks {what} authentication; a node both calls and is called, "
-                "so ask for clientAuth and serverAuth"
-            )
+            text = f"its extended key usage lacks {what} authentication"
+            remedy = "a node both calls and is called, so ask for clientAuth and serverAuth"
+            raise IdentityError(f"certificate {cert}: {text}; {remedy}")
     check_issuer(cert, ca, chain, roots)
     secret = read_key(key)
     if public(secret) != public(own):
-        raise IdentityError(
-            f"key {key}: does not fit certificate {cert}; give the key that this certificate was made for"
-        )
-    return Identity(
-        name, own.not_valid_after_utc, fingerprint(own),
-        b"".join(map(pem, chain)), private_pem(secret), b"".join(map(pem, roots)),
-    )  # fmt: skip
+        remedy = "give the key that this certificate was made for"
+        raise IdentityError(f"key {key}: does not fit certificate {cert}; {remedy}")
+    files = b"".join(map(pem, chain)), private_pem(secret), b"".join(map(pem, roots))
+    return Identity(name, own.not_valid_after_utc, fingerprint(own), *files)
 
 
 def explain(details: str) -> str:

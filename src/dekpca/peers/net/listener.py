@@ -16,19 +16,18 @@ without a descriptor.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import itertools
 import logging
 import os
 import resource
-import selectors
 import shutil
 import socket
 import tempfile
-import threading
-import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ log = logging.getLogger("dekpca.peer")
 HANDSHAKE = 10.0  # seconds until a neighbor's call must be admitted; its client has the same limit
 CALM = 32  # descriptors of pending connections up to which new ones are accepted at once
 RATE = 500.0  # connections accepted per second beyond that
-TICK = 0.01  # seconds between two batches at that rate
 BACKLOG = 4096  # connections that wait in the kernel; Linux allows as many by default
 RECORD = 5 + (1 << 14)  # bytes of the first TLS record with its header, at most
 HELLO = 22  # the type of the first TLS record: handshake
@@ -68,33 +66,55 @@ def descriptors(neighbors: int) -> int:
     return min(soft - kept, MOST_PENDING)
 
 
-class End:
-    """One end of a connection: a socket, and its send buffer."""
+class End(asyncio.Protocol):
+    """One end of a connection: what arrives is written to the other end. While that is busy, this one is not read."""
 
-    def __init__(self, connection: Connection, sock: socket.socket):
-        self.connection, self.sock = connection, sock
-        self.other: End | None = None
-        self.backlog: bytes | memoryview = b""
-        self.read = True  # False while the other end has a backlog
-        self.events = 0  # registered with the selector
+    transport: Any = None
+    other: End | None = None
+
+    def __init__(self, listener: Listener, connection: Connection):
+        self.listener, self.connection = listener, connection
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        if self is self.connection.outside:
+            self.listener.made(self.connection)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is None:
+            self.listener.begin(self.connection, data)
+        else:
+            self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.other is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None:
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.listener.forget(self.connection)
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()  # after the bytes that it must still send
 
 
 class Connection:
     """One connection: to the caller and, after its handshake has begun, to gRPC."""
 
-    def __init__(self, number: int, sock: socket.socket, address: tuple[Any, ...]):
+    def __init__(self, listener: Listener, number: int, address: tuple[Any, ...]):
         self.name = f"{number}.socket"  # its name in gRPC
         self.address, self.origin = f"{address[0]}:{address[1]}", _origin(address[0])
-        self.since = time.monotonic()
-        self.ends = [End(self, sock)]
+        self.outside, self.inside = End(listener, self), End(listener, self)
         self.begun = b""  # bytes received before gRPC is connected
         self.cost = 1  # descriptors
+        self.limit: asyncio.TimerHandle | None = None
         self.neighbor: str | None = None  # None until admitted
-        self.ended = False  # one end is closed; the other will be when its backlog is sent
 
 
 class Listener:
-    """Accepts connections in its own thread, and relays them to gRPC, which listens at `inside`.
+    """Accepts connections, and relays them to gRPC, which listens at `inside`. All calls come from one event loop.
 
     `room` is the number of descriptors for pending connections; without `tls` their first bytes are not checked.
     """
@@ -107,20 +127,16 @@ class Listener:
         self.inside = self._folder / "grpc.socket"
         self._numbers = itertools.count(1)
         self._listening: list[socket.socket] = []
-        self._throttled = False
-        self._closed: Counter[str] = Counter()  # pending connections closed since the last report, by reason
-        self._told = 0.0  # time of the last report
-        self._buffer = memoryview(bytearray(1 << 17))
-        self._selector = selectors.DefaultSelector()
-        self._stop_read, self._stop_write = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
-        self._lock = threading.Lock()  # the server admits from another thread
+        self._tasks: set[asyncio.Task[None]] = set()
         self._pending: dict[str, dict[Connection, None]] = {}  # by origin, the oldest first
         self._used = 0  # descriptors of pending connections
         self._relayed: dict[str, Connection] = {}  # by name
         self._neighbors: dict[str, list[Connection]] = {}  # admitted, the oldest first
+        self._closed: Counter[str] = Counter()  # pending connections closed since the last report, by reason
+        self._told = 0.0  # time of the last report
+        self._report: asyncio.TimerHandle | None = None
 
-    def open(self, host: str, port: int) -> int:
+    async def open(self, host: str, port: int) -> int:
         """Listen; returns the port, which the system chooses for 0."""
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, _, _, address in found:
@@ -133,20 +149,20 @@ class Listener:
             one.bind((address[0], port, *address[2:]))
             one.listen(BACKLOG)
             port = one.getsockname()[1]
-        for one in (*self._listening, self._stop_read):
-            self._selector.register(one, selectors.EVENT_READ)
-        self._thread.start()
+        for one in self._listening:
+            self._start(self._accept(one))
         return port
 
-    def close(self) -> None:
-        self._stop_write.close()
-        if self._thread.is_alive():
-            self._thread.join()
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in [*(c for near in self._pending.values() for c in near), *self._relayed.values()]:
-            self._close(connection)
-        for one in (*self._listening, self._stop_read):
+            connection.outside.transport.abort()
+        for one in self._listening:
             one.close()
-        self._selector.close()
+        if self._report is not None:
+            self._report.cancel()
         self.inside.unlink(missing_ok=True)
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -158,184 +174,106 @@ class Listener:
 
     def admit(self, connection: Connection, neighbor: str) -> None:
         """A call of this neighbor was admitted."""
-        with self._lock:
-            if self._leave(connection):
-                connection.neighbor = neighbor
-                near = self._neighbors.setdefault(neighbor, [])
-                near.append(connection)
-                if len(near) > CONNECTIONS:
-                    with contextlib.suppress(OSError):
-                        near[0].ends[0].sock.shutdown(socket.SHUT_RDWR)  # the thread closes it
-
-    # ------------------------------------------------------------------ the thread
-    def _run(self) -> None:
-        looked = time.monotonic()
-        while True:
-            if self._throttled != (self._used > CALM):
-                self._throttled = not self._throttled
-                for one in self._listening:
-                    self._selector.unregister(one) if self._throttled else self._selector.register(
-                        one, selectors.EVENT_READ
-                    )
-            for key, events in self._selector.select(TICK if self._throttled else HANDSHAKE / 20):
-                if isinstance(key.data, End):
-                    self._serve(key.data, events)
-                elif key.fileobj is self._stop_read:
-                    return
-                else:
-                    self._accept(key.fileobj)
-            now = time.monotonic()
-            if self._throttled and now - looked >= TICK:
-                for one in self._listening:
-                    for _ in range(round(RATE * TICK)):
-                        self._accept(one)
-            if now - looked >= TICK:
-                looked = now
-                self._look(now)
-
-    def _accept(self, listening: Any) -> None:
-        try:
-            sock, address = listening.accept()
-        except BlockingIOError:
-            return
-        except OSError as error:  # closed before it was accepted; or, unexpectedly, no descriptor is left
-            self._closed[f"not accepted: {error.strerror}"] += 1
-            return
-        sock.setblocking(False)
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(next(self._numbers), sock, address)
-        with self._lock:
-            self._pending.setdefault(connection.origin, {})[connection] = None
-        self._watch(connection.ends[0])
-        self._use(connection.cost)
-
-    def _serve(self, end: End, events: int) -> None:
-        """A socket is readable or writable."""
-        if end.sock.fileno() < 0:
-            return  # closed since the call of select
-        try:
-            if events & selectors.EVENT_WRITE:
-                self._send(end, end.backlog)
-            if events & selectors.EVENT_READ and end.read:
-                size = end.sock.recv_into(self._buffer)
-                if not size:
-                    self._end(end)
-                elif end.other is None:
-                    self._begin(end.connection, bytes(self._buffer[:size]))
-                else:
-                    self._send(end.other, self._buffer[:size])
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._close(end.connection)
-
-    def _send(self, end: End, data: bytes | memoryview) -> None:
-        """Send as much as possible. The rest waits, and meanwhile the other end is not read."""
-        try:
-            sent = end.sock.send(data)
-        except BlockingIOError:
-            sent = 0
-        end.backlog = bytes(data[sent:]) if sent < len(data) else b""
-        if end.other is not None and end.other.read == bool(end.backlog):
-            end.other.read = not end.backlog
-            self._watch(end.other)
-            self._watch(end)
-        if end.connection.ended and not end.backlog:
-            self._close(end.connection)
-
-    def _end(self, end: End) -> None:
-        """This end sends no more."""
-        if end.other is not None and end.other.backlog:
-            end.connection.ended, end.read = True, False
-            self._watch(end)
-        else:
-            self._close(end.connection)
-
-    def _watch(self, end: End) -> None:
-        ended = end.connection.ended
-        events = (selectors.EVENT_READ if end.read and not ended else 0) | (selectors.EVENT_WRITE if end.backlog else 0)
-        if events and end.events:
-            self._selector.modify(end.sock, events, end)
-        elif events:
-            self._selector.register(end.sock, events, end)
-        elif end.events:
-            self._selector.unregister(end.sock)
-        end.events = events
+        if self._leave(connection):
+            connection.neighbor = neighbor
+            near = self._neighbors.setdefault(neighbor, [])
+            near.append(connection)
+            if len(near) > CONNECTIONS:
+                near[0].outside.transport.abort()
 
     # ------------------------------------------------------------------ pending connections
-    def _begin(self, connection: Connection, data: bytes) -> None:
+    def _start(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._used > CALM:
+                await asyncio.sleep(1 / RATE)
+            try:
+                sock, address = await loop.sock_accept(listening)
+                await loop.connect_accepted_socket(partial(self._new_end, address), sock)
+            except OSError as error:  # closed before it was accepted; or, unexpectedly, no descriptor is left
+                self._closed[f"not accepted: {error.strerror}"] += 1
+                await asyncio.sleep(1 / RATE)
+
+    def _new_end(self, address: tuple[Any, ...]) -> End:
+        return Connection(self, next(self._numbers), address).outside
+
+    def made(self, connection: Connection) -> None:
+        self._pending.setdefault(connection.origin, {})[connection] = None
+        why = f"no neighbor called within {HANDSHAKE:g} s"
+        connection.limit = asyncio.get_running_loop().call_later(HANDSHAKE, self._refuse, connection, why)
+        self._use(connection.cost)
+
+    def begin(self, connection: Connection, data: bytes) -> None:
         """The first bytes of a connection."""
         connection.begun += data
         begun = connection.begun
         if self.tls and begun[0] != HELLO:
             self._refuse(connection, "not TLS")
         elif not self.tls or len(begun) >= min(5 + int.from_bytes(begun[3:5]), RECORD):
-            self._relay(connection)
+            connection.outside.transport.pause_reading()
+            more, connection.cost = 3 - connection.cost, 3  # the two ends of the relay, and gRPC's
+            self._use(more)
+            self._start(self._relay(connection))
 
-    def _relay(self, connection: Connection) -> None:
+    async def _relay(self, connection: Connection) -> None:
         """Connect it to gRPC."""
-        more, connection.cost = 3 - connection.cost, 3  # the two ends of the relay, and gRPC's
-        self._use(more)
-        (outside,) = connection.ends
-        if outside.sock.fileno() < 0:  # closed to make room, as the oldest one
+        outside, inside = connection.outside, connection.inside
+        if outside.transport.is_closing():  # to make room, as the oldest one
             return
         name, sock = self._folder / connection.name, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        inside = End(connection, sock)
-        connection.ends.append(inside)
-        outside.other, inside.other = inside, outside
         try:
             sock.setblocking(False)
             sock.bind(str(name))  # gRPC reports the name of the caller's socket
             sock.connect(str(self.inside))
         except OSError as error:
+            sock.close()
             self._refuse(connection, f"no relay: {error.strerror}")
             return
         finally:
             name.unlink(missing_ok=True)
-        with self._lock:
-            self._relayed[connection.name] = connection
-        self._watch(inside)
-        self._send(inside, connection.begun)
+        self._relayed[connection.name] = connection
+        outside.other, inside.other = inside, outside
+        await asyncio.get_running_loop().create_unix_connection(lambda: inside, sock=sock)
+        inside.transport.write(connection.begun)
         connection.begun = b""
+        if outside.transport.is_closing():
+            inside.transport.abort()
+        else:
+            outside.transport.resume_reading()
 
     def _use(self, count: int) -> None:
         """Take descriptors for a pending connection; close others if necessary."""
-        with self._lock:
-            self._used += count
+        self._used += count
         while self._used > self.room:
-            with self._lock:
-                most = max(self._pending.values(), key=len)
+            most = max(self._pending.values(), key=len)
             self._refuse(next(iter(most)), "no room")
-
-    def _look(self, now: float) -> None:
-        """Close connections after their time limit, and report them at intervals."""
-        with self._lock:
-            late = [c for near in self._pending.values() for c in near if now - c.since > HANDSHAKE]
-        for connection in late:
-            self._refuse(connection, f"no neighbor called within {HANDSHAKE:g} s")
-        if self._closed and now - self._told > REPORT:
-            reasons = ", ".join(f"{why} ({count})" for why, count in self._closed.most_common(5))
-            log.warning("connections of strangers closed", extra={"why": reasons, "pending": self._used})
-            self._closed.clear()
-            self._told = now
 
     def _refuse(self, connection: Connection, why: str) -> None:
         self._closed[why] += 1
-        self._close(connection)
+        self.forget(connection)
+        connection.outside.transport.abort()
+        if self._report is None:
+            loop = asyncio.get_running_loop()
+            self._report = loop.call_at(max(loop.time(), self._told + REPORT), self._tell)
 
-    def _close(self, connection: Connection) -> None:
-        with self._lock:
-            self._leave(connection)
-            self._relayed.pop(connection.name, None)
-            near = self._neighbors.get(connection.neighbor or "", [])
-            if connection in near:
-                near.remove(connection)
-        for end in connection.ends:
-            if end.events:
-                self._selector.unregister(end.sock)
-                end.events = 0
-            end.sock.close()
+    def _tell(self) -> None:
+        reasons = ", ".join(f"{why} ({count})" for why, count in self._closed.most_common(5))
+        log.warning("connections of strangers closed", extra={"why": reasons, "pending": self._used})
+        self._closed.clear()
+        self._told, self._report = asyncio.get_running_loop().time(), None
+
+    def forget(self, connection: Connection) -> None:
+        """It is closed, or will be at once."""
+        self._leave(connection)
+        self._relayed.pop(connection.name, None)
+        near = self._neighbors.get(connection.neighbor or "", [])
+        if connection in near:
+            near.remove(connection)
 
     def _leave(self, connection: Connection) -> bool:
         """Remove it from the pending ones; returns whether it was pending."""
@@ -345,6 +283,8 @@ class Listener:
         del near[connection]
         if not near:
             del self._pending[connection.origin]
+        if connection.limit is not None:
+            connection.limit.cancel()
         self._used -= connection.cost
         return True
 

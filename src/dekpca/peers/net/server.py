@@ -40,21 +40,25 @@ MOST_BACKLOG = 64  # chunks in memory: backpressure if the disk is slower than t
 DISK = 0.005  # polling interval in seconds for such a disk, or for a program that must catch up
 VIEW = 0.02  # polling interval in seconds for a program that must enter a view
 GRACE = 0.5  # seconds for neighbors that leave too to end their own calls
-OPTIONS = [
+BOTH_ENDS = [
     ("grpc.max_receive_message_length", checks.MOST_RECEIVED),
     ("grpc.max_send_message_length", checks.MOST_RECEIVED),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),  # else a dead connection is detected after a minute, whatever the keepalive
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+OPTIONS = [
+    *BOTH_ENDS,
     ("grpc.max_metadata_size", 16 << 10),
     ("grpc.max_concurrent_streams", 16),  # on one connection; a neighbor uses one or two
     ("grpc.http2.max_ping_strikes", 0),  # no limit on pings of neighbors
     ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.http2.ping_timeout_ms", 20_000),
     # Flow-control window of a message: pings queue behind its data, and must not be late on a slow line (1 Mbit/s: 4 s of data).
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 19),
-    ("grpc.keepalive_permit_without_calls", 1),
 ]
 
+Messages = AsyncIterator[bytes]
 Code = grpc.StatusCode
 CODES = {
     Refusal.UNKNOWN: Code.UNAUTHENTICATED,
@@ -83,10 +87,9 @@ class Server:
 
     async def start(self, listen: str) -> str:
         """Listen; returns the address, with the port that the system chose for 0."""
-        room = descriptors(len(self.endpoint.protocol.neighbors))
-        self._server = grpc.aio.server(
-            options=OPTIONS, maximum_concurrent_rpcs=8 * len(self.endpoint.protocol.neighbors) + 32
-        )
+        neighbors = len(self.endpoint.protocol.neighbors)
+        room = descriptors(neighbors)
+        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=8 * neighbors + 32)
         calls = {"Handshake": self._handshake, "Deliver": self._deliver, "Heartbeat": self._heartbeat}
         handlers = {name: grpc.stream_stream_rpc_method_handler(self._admitted(call)) for name, call in calls.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -99,24 +102,23 @@ class Server:
         await self._server.start()
         host, _, port = listen.rpartition(":")
         try:
-            return f"{host}:{self._listener.open(host.strip('[]'), int(port))}"
+            return f"{host}:{await self._listener.open(host.strip('[]'), int(port))}"
         except OSError as error:
             await self.stop()
-            raise ValueError(
-                f"listen {listen}: cannot be bound ({error.strerror}); choose another address or port"
-            ) from error
+            text = f"cannot be bound ({error.strerror}); choose another address or port"
+            raise ValueError(f"listen {listen}: {text}") from error
 
     async def stop(self) -> None:
         self._stopping = True
         if self._server is not None:
             await self._server.stop(GRACE)
         if self._listener is not None:
-            self._listener.close()  # fast: its thread never blocks
+            await self._listener.close()
 
     # ------------------------------------------------------------------ callers
-    async def _admit(self, context: Any) -> str:
-        """The calling neighbor; other callers are refused."""
-        protocol, run, claimed, _ = checks.read_metadata(dict(context.invocation_metadata()))
+    async def _admit(self, context: Any) -> tuple[str, str]:
+        """The calling neighbor, and the view of a delivery; other callers are refused."""
+        protocol, run, claimed, view = checks.read_metadata(dict(context.invocation_metadata()))
         authenticated = claimed if self.identity is None else peer_name(context.auth_context())
         connection = None if self._listener is None else self._listener.connection(context.peer())
         try:
@@ -128,7 +130,7 @@ class Server:
             self._listener.admit(connection, name)
         if name in self.on_call:
             self.on_call[name]()
-        return name
+        return name, view
 
     async def _refuse(self, context: Any, why: Refusal, who: str, text: str) -> NoReturn:
         if why is not Refusal.LATER:
@@ -136,15 +138,13 @@ class Server:
         await context.abort(CODES[why], text[:1500])
         raise AssertionError  # abort raises
 
-    def _admitted(self, handler: Callable[[str, AsyncIterator[bytes], str], AsyncIterator[bytes]]) -> Any:
+    def _admitted(self, handler: Callable[[str, Messages, str], Messages]) -> Any:
         """A call of a neighbor: an error ends the call, and is logged."""
 
-        async def call(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-            name = await self._admit(context)
+        async def call(messages: Messages, context: Any) -> Messages:
+            name, view = await self._admit(context)
             try:
-                async for answer in handler(
-                    name, messages, checks.read_metadata(dict(context.invocation_metadata()))[-1]
-                ):
+                async for answer in handler(name, messages, view):
                     yield answer
                 return
             except Exception as error:
@@ -176,7 +176,7 @@ class Server:
         return Code.INTERNAL, "an error of ours"
 
     # ------------------------------------------------------------------ the calls
-    async def _handshake(self, name: str, messages: AsyncIterator[bytes], view: str) -> AsyncIterator[bytes]:
+    async def _handshake(self, name: str, messages: Messages, view: str) -> Messages:
         """Compare settings, and exchange membership records."""
         seen = False
         async for data in messages:
@@ -188,12 +188,12 @@ class Server:
             yield answer.SerializeToString()
             self.endpoint.receive(name, events.HandshakeSent(frozenset(record.name for record in answer.records)))
 
-    async def _heartbeat(self, name: str, messages: AsyncIterator[bytes], view: str) -> AsyncIterator[bytes]:
+    async def _heartbeat(self, name: str, messages: Messages, view: str) -> Messages:
         async for data in messages:
             self.endpoint.receive(name, checks.check_heartbeat(parse(wire.Heartbeat, data)))
             yield heartbeat_of(self.endpoint.heartbeat(name)).SerializeToString()
 
-    async def _deliver(self, name: str, messages: AsyncIterator[bytes], view: str) -> AsyncIterator[bytes]:
+    async def _deliver(self, name: str, messages: Messages, view: str) -> Messages:
         """Receive messages of the program: write them to disk, then acknowledge them."""
         if not self.endpoint.protocol.neighbors[name].joined:
             raise Refused(Refusal.LATER, "a handshake comes first")
@@ -215,9 +215,7 @@ class Server:
         finally:
             self._streams[name] -= 1
 
-    async def _acknowledgements(
-        self, name: str, messages: AsyncIterator[bytes], view: Key
-    ) -> AsyncGenerator[list[int]]:
+    async def _acknowledgements(self, name: str, messages: Messages, view: Key) -> AsyncGenerator[list[int]]:
         """The rounds of messages that are on disk, in batches: messages that arrive during a sync share the next one."""
         taken: asyncio.Queue[int | None] = asyncio.Queue()
         taking = asyncio.ensure_future(self._take(name, messages, view, taken))
@@ -242,18 +240,13 @@ class Server:
 
     async def _pause(self) -> None:
         """Wait until acknowledgements are due; those to all neighbors are due at the same time."""
-        due = TOGETHER - asyncio.get_running_loop().time() % TOGETHER
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(due):
-                await self._at_once.wait()
+        await wait_for(self._at_once, TOGETHER - asyncio.get_running_loop().time() % TOGETHER)
 
     def acknowledge_at_once(self, at_once: bool = True) -> None:
         """The program has ended: from now on acknowledgements are not delayed. (After a restart of the program they are.)"""
         self._at_once.set() if at_once else self._at_once.clear()
 
-    async def _take(
-        self, name: str, messages: AsyncIterator[bytes], view: Key, taken: asyncio.Queue[int | None]
-    ) -> None:
+    async def _take(self, name: str, messages: Messages, view: Key, taken: asyncio.Queue[int | None]) -> None:
         """Write messages to disk; put the rounds of complete ones and of duplicates into `taken`."""
         message: MessageHead | None = None  # being received
         stored = self.endpoint.messages
@@ -294,19 +287,14 @@ class Server:
 
     async def _on_disk(self) -> None:
         """Wait until all appended chunks are synced."""
-        loop = asyncio.get_running_loop()
-        synced: asyncio.Future[None] = loop.create_future()
+        await asyncio.wrap_future(self.endpoint.messages.sync())
 
-        def then(error: Exception | None) -> None:
-            def settle() -> None:
-                if not synced.done():
-                    synced.set_exception(error) if error else synced.set_result(None)
 
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(settle)
-
-        self.endpoint.messages.sync(then)
-        await synced
+async def wait_for(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, at most so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def handshake_of(endpoint: Endpoint) -> wire.Handshake:

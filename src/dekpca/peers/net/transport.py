@@ -7,7 +7,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ log = logging.getLogger("dekpca.peer")
 START, END = 30.0, 10.0  # seconds until the server listens, and until it has stopped
 # Seconds for cancelled clients to end, longer each time: they may be closing connections. The sum is less than END, since the server must stop too.
 CANCEL = (0.5, 0.5, 1.0, 2.0, 4.0)
-
 
 _first = threading.Lock()
 _loops: list[asyncio.AbstractEventLoop] = []
@@ -49,8 +47,8 @@ class Transport:
         self._tasks: list[asyncio.Task[None]] = []
 
     def __enter__(self) -> Transport:
+        self.endpoint.wake, self.endpoint.call = self._wake, self._call_too  # first: neighbors may call at once
         self._call(self._start(), START)
-        self.endpoint.wake, self.endpoint.call = self._wake, self._call_too
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -88,8 +86,7 @@ class Transport:
             self._loop.call_soon_threadsafe(ring)
 
     def _call(self, work: Any, timeout: float) -> None:
-        running: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        running.result(timeout)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
     async def _start(self) -> None:
         self.address = await self._server.start(self.listen)

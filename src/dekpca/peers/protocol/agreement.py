@@ -46,16 +46,14 @@ class Agreement:
             return []
         new = sorted(down.intersection(hanging).difference(said.down))
         told: list[Action] = [Log(logging.WARNING, f"node {name} {hanging[name]}", {"peer": name}) for name in new]
-        return told + self.follow(now, down, fallback)
+        return told + self.follow(now, (down, fallback))
 
-    def follow(
-        self, now: float, down: Iterable[str] | None = None, fallback: Iterable[str] | None = None
-    ) -> list[Action]:
-        """Apply the rules, by default with the same neighbors down as before; returns the actions."""
+    def follow(self, now: float, seen: tuple[Iterable[str], Iterable[str]] | None = None) -> list[Action]:
+        """Apply the rules; returns the actions. `seen`: neighbors that are down, and fallback neighbors that answer; None: as before."""
         views, before = self.views, self.views.kept
-        down = views.own.down if down is None else down
+        down, fallback = (views.own.down, views.own.fallback) if seen is None else seen
         try:
-            views.update(down, views.own.fallback if fallback is None else fallback, now + self._wall, now)
+            views.update(down, fallback, now + self._wall, now)
         except PeerError as error:
             return self._fail(error)
         fallbacks = [n.name for n in self.neighbors.values() if n.fallback]
@@ -74,9 +72,8 @@ class Agreement:
         new = tuple(name for name in names if not self.neighbors[name].called)
         for name in new:
             self.neighbors[name].called = True
-        return (
-            [Log(logging.WARNING, "fallback neighbors are called", {"peers": listing(new)}), Call(new)] if new else []
-        )
+        said = Log(logging.WARNING, "fallback neighbors are called", {"peers": listing(new)})
+        return [said, Call(new)] if new else []
 
     def news(self, n: Neighbor) -> dict[str, Status]:
         """Statuses that a neighbor may not have; if there are many, the next heartbeats have the others."""

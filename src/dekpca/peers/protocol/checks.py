@@ -77,28 +77,23 @@ class Limits:
         p = q + EXTRA
         numbers = max(
             n * n_columns,  # data
-            4
-            * (m + 64)
-            * (n_columns + 3),  # clusters, landmarks: pieces of clusters, up to four times the new landmarks
+            4 * (m + 64) * (n_columns + 3),  # clusters, landmarks: pieces of clusters, four times the new landmarks
             0 if options.random_features else m * m + m + 4,  # moments, covariance
             3 + 2 * p + m + m * p,  # directions
             largest_sum(p),  # judge
-            60 * n_columns + 60,  # axes
-            512,  # sizes: powers of two
+            60 * n_columns + 60,  # axes, columns
+            512,  # sizes (powers of two), fingerprint
             0 if options.kernel.has_sketch or not options.share_rows else 4 * JUDGES * (n_columns + 2),  # judging rows
             (m + n) * q,  # share, view, values
             2 + q + m * q,  # power
-            p * (1 + m),  # directions
-            1 + max(4 * q * q + 3 * q + m * q, 2 * q * q),  # spectrum, check
+            1 + 4 * q * q + 3 * q + m * q,  # spectrum, check
             len(sizes),  # counts
-            2 * n_columns,
-            64,  # fingerprint
         )
         largest = numbers * DTYPES["<f8"]
         if options.sealed:
             released = [] if options.privacy is None else options.private_options().releases(n_columns, len(sizes))
-            numbers = (
-                max([numbers, *(release.numbers for release in released)]) + 1
+            numbers = 1 + max(
+                [numbers, *(release.numbers for release in released)]
             )  # a word to check that masks cancel
             largest = max(numbers * DTYPES[SEALED], len(sizes) * MOST_RECORD)
         # A network sum ends when all nodes have contributed, so no node is further ahead than the next ones.
@@ -116,10 +111,7 @@ def parse(kind: type[M], data: Any) -> M:
 
 
 def check_head(head: wire.Head, sender: str, limits: Limits, expected: MessageHead | None, reached: int) -> MessageHead:
-    """The header of a message of `sender`, which must be exactly the `expected` one, or within the limits for later rounds.
-
-    `reached` is the program's round.
-    """
+    """The header of a message: exactly the `expected` one, or within the limits for later rounds. `reached` is the program's round."""
     said = f"round {head.round}, {head.kind[:40]!r} of {head.dtype[:10]!r} {list(head.shape)[:6]}"
     if head.run != limits.run:
         raise ProtocolError(f"a message of another run, {head.run[:80]!r}; this is {limits.run!r}")
@@ -151,9 +143,8 @@ def check_chunk(chunk: wire.Chunk, size: int, held: int) -> int:
 
 def check_handshake(handshake: wire.Handshake) -> HandshakeReceived:
     values = {setting.name: setting.value for setting in handshake.settings}
-    if len(values) > MOST_SETTINGS or not all(
-        is_showable(text, MOST_SETTING) for pair in values.items() for text in pair
-    ):
+    texts = [text for pair in values.items() for text in pair]
+    if len(values) > MOST_SETTINGS or not all(is_showable(text, MOST_SETTING) for text in texts):
         raise ProtocolError(f"a handshake with {len(values)} settings: too many, too long, or not printable")
     columns = tuple(handshake.columns)
     if sum(len(name) + 4 for name in columns) > MOST_COLUMNS or not all(is_showable(n, MOST_COLUMN) for n in columns):
@@ -188,20 +179,15 @@ def check_heartbeat(beat: wire.Heartbeat) -> Heartbeat:
 def check_expected(sender: str, came: MessageHead, expected: MessageHead) -> None:
     """Compare a message that arrived early with the expected header, when the program reaches its round."""
     if came != expected:
-        raise ProtocolError(
-            f"node {sender} sent {came.kind!r} of {came.dtype} {list(came.shape)} in round {came.round}, "
-            f"expected {expected.kind!r} of {expected.dtype} {list(expected.shape)}; {NEW_RUN}"
-        )
+        sent, due = (f"{head.kind!r} of {head.dtype} {list(head.shape)}" for head in (came, expected))
+        raise ProtocolError(f"node {sender} sent {sent} in round {came.round}, expected {due}; {NEW_RUN}")
 
 
 def metadata(run: str, name: str, view: str = "") -> tuple[tuple[str, str | bytes], ...]:
     """The metadata of every call; a delivery also has the view of its messages, if that is not view 0."""
-    said: tuple[tuple[str, str | bytes], ...] = (
-        ("dekpca-protocol", str(PROTOCOL)),
-        ("dekpca-run-bin", run.encode()),
-        ("dekpca-node-bin", name.encode()),
-    )
-    return (*said, ("dekpca-view-bin", view.encode())) if view else said
+    said: dict[str, str | bytes] = {"dekpca-protocol": str(PROTOCOL), "dekpca-run-bin": run.encode()}
+    said |= {"dekpca-node-bin": name.encode()} | ({"dekpca-view-bin": view.encode()} if view else {})
+    return tuple(said.items())
 
 
 def read_metadata(given: Mapping[str, Any]) -> tuple[str, str, str, str]:

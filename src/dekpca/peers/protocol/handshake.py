@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from ...data.columns import ColumnError, check_same_names
 from ..errors import Disagreement
@@ -26,9 +27,7 @@ class HandshakeSettings:
     columns: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls, values: Mapping[str, str], columns: Sequence[str] | None, run: str, secret: bool = False
-    ) -> HandshakeSettings:  # fmt: skip
+    def of(cls, values: Mapping[str, str], columns: Sequence[str] | None, run: str, secret: bool = False) -> Self:
         """`columns` in internal order; `secret`: neighbors get only a fingerprint of the names."""
         if columns is None:
             return cls({COLUMNS: "without names", **values})
@@ -45,13 +44,11 @@ class HandshakeSettings:
             except ColumnError as error:
                 raise Disagreement(str(error)) from error
         here, there = self.values, other.values
-        differing = [
-            f"{name[:80]}: node {mine} has {here.get(name, 'nothing')[:120]}, node {theirs} has {there.get(name, 'nothing')[:120]}"
-            for name in dict.fromkeys([*here, *there])
-            if here.get(name) != there.get(name)
-        ]
-        if differing:
-            raise Disagreement("; ".join(differing[:40]) + "; give both the same")
+        has = f"{{}}: node {mine} has {{}}, node {theirs} has {{}}".format
+        names = [name for name in dict.fromkeys([*here, *there]) if here.get(name) != there.get(name)]
+        if names:
+            each = [has(n[:80], here.get(n, "nothing")[:120], there.get(n, "nothing")[:120]) for n in names[:40]]
+            raise Disagreement("; ".join(each) + "; give both the same")
 
 
 def fingerprint(columns: Sequence[str], run: str) -> str:

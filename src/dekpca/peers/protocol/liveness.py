@@ -1,14 +1,8 @@
-"""Which neighbors are silent, and which are alive without progress.
+"""Which neighbors are silent, and which are alive without progress (docs/protocol.md, heartbeats).
 
-Missing heartbeats show a dead neighbor. A heartbeat also has the seconds since a node last made progress (`idle`), and
-the nodes whose messages it waits for (`waits_for`). A node makes progress when its program begins a round, when a byte
-of a message is sent or received, and while its program uses the processor: a slow computation is not stuck. A waiting
-node makes progress when one of the nodes that it waits for does. So when one node is stuck, `idle` grows at all nodes,
-and `waits_for` identifies the stuck node: it waits for nobody. Its neighbors give up after `progress_timeout`, and name
-it.
-
-A node may lie. A node that claims to wait has twice the limit; a node that claims to compute, CLAIMS times; a node
-that waits for the latter, twice that.
+When one node is stuck, `idle` grows at all nodes, and `waits_for` identifies the stuck node: it waits for nobody. Its
+neighbors give up after `progress_timeout`, and name it. A node may lie: one that claims to wait has twice the limit; one
+that claims to compute, CLAIMS times; one that waits for the latter, twice that.
 """
 
 from __future__ import annotations
@@ -106,15 +100,14 @@ class Liveness:
             # A neighbor without a handshake may be there only to send its stop notice.
             limit = self.timeouts.peer if n.joined and n.answered_at is not None else self.timeouts.start
             if (silent := self.silent(n, now)) > limit:
-                raise PeerLost(
-                    f"node {n.name} was not heard from for {silent:.0f} s (limit {limit:g} s), and node {self.name} waits for {what}"
-                    + _trouble(n.stop_reason or n.trouble)
-                )
+                text = f"node {n.name} was not heard from for {silent:.0f} s (limit {limit:g} s)"
+                raise PeerLost(f"{text}, and node {self.name} waits for {what}{_trouble(n.stop_reason or n.trouble)}")
         for n in self.neighbors.values():
             if self.takes_nothing(n, now):
+                since = f"for {now - n.taken_at:.0f} s (limit {self._patience(n):g} s)"
+                due = f"round {next(iter(n.window.unacknowledged))} is due{_trouble(n.trouble)}"
                 raise PeerLost(
-                    f"node {n.name} has taken nothing from node {self.name} for {now - n.taken_at:.0f} s (limit {self._patience(n):g} s), "
-                    f"though it is alive; round {next(iter(n.window.unacknowledged))} is due{_trouble(n.trouble)}"
+                    f"node {n.name} has taken nothing from node {self.name} {since}, though it is alive; {due}"
                 )
 
     def takes_nothing(self, n: Neighbor, now: float) -> bool:

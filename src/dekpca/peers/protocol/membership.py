@@ -6,7 +6,7 @@ is a record for every listed name: tree, depth and all sizes follow, the same at
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -39,7 +39,7 @@ class Membership:
         self.name = name
         self.records: dict[str, Record] = {}
         self.told_by: dict[str, str] = {}
-        self._listed_by: dict[str, set[str]] = {}  # name -> nodes whose records list it
+        self._listed_by: dict[str, set[str]] = defaultdict(set)  # name -> nodes whose records list it
         self._missing: set[str] = set()
         self._bytes: Counter[str] = Counter()  # of the records, by the neighbor that sent them
         self.add({name: (tuple(sorted(neighbors, key=natural_key)), rows)}, name)
@@ -52,23 +52,25 @@ class Membership:
             if known in (None, (around, rows)):
                 continue
             if known[1] != rows or sorted(known[0]) != sorted(around):
-                raise Disagreement(
-                    f"node {name} has {_said(known)} as node {self.told_by[name]} told, but {_said((around, rows))} as node {source} told; "
+                said = f"{_said(known)} as node {self.told_by[name]} told, but {_said((around, rows))} as node {source} told"
+                rule = (
                     "no two nodes may have the same name, and a node's data and neighbors must not change during a run"
                 )
+                raise Disagreement(f"node {name} has {said}; {rule}")
         if new and self.records and self.complete:
-            raise Disagreement(
-                f"node {source} tells of node {listing(sorted(new))}, but the network is known already and has no such node; "
-                "no node may join a run, start a new one"
-            )
+            why = "the network is known already and has no such node; no node may join a run, start a new one"
+            raise Disagreement(f"node {source} tells of node {listing(sorted(new))}, but {why}")
         size = sum(size_of(name, around) for name, (around, _) in new.items())
         mentioned = {o for around, _ in new.values() for o in around if o not in self.records and o not in new}
         unheard = sum(other not in self._missing for other in [*mentioned, *new])  # of names
         self._check_room(len(self.records) + len(self._missing) + unheard, size, source)
-        self._check_edges(new)
+        listed_by: dict[str, set[str]] = defaultdict(set)
         for name, (around, _) in new.items():
             for other in around:
-                self._listed_by.setdefault(other, set()).add(name)
+                listed_by[other].add(name)
+        self._check_edges(new, listed_by)
+        for other, names in listed_by.items():
+            self._listed_by[other] |= names
         self.records |= new
         self._missing |= mentioned
         self._missing.difference_update(new)
@@ -81,19 +83,16 @@ class Membership:
         together = sum(self._bytes.values()) + size
         if names > MOST_NODES or together > MOST_RECORDS:
             worst = (self._bytes + Counter({source: size})).most_common(1)[0][0]
-            raise ProtocolError(
-                f"with what node {source} tells there would be {names} nodes and {together} bytes of records, more than the {MOST_NODES} nodes "
-                f"and {MOST_RECORDS} bytes allowed; most of it comes from node {worst}"
+            limit = (
+                f"more than the {MOST_NODES} nodes and {MOST_RECORDS} bytes allowed; most of it comes from node {worst}"
             )
+            asked = f"{names} nodes and {together} bytes of records"
+            raise ProtocolError(f"with what node {source} tells there would be {asked}, {limit}")
 
-    def _check_edges(self, new: Mapping[str, Record]) -> None:
+    def _check_edges(self, new: Mapping[str, Record], new_lists: Mapping[str, set[str]]) -> None:
         """Both ends of an edge must list each other, if both records are known."""
-        lists: dict[str, set[str]] = {}
         for name, (around, _) in new.items():
-            for other in around:
-                lists.setdefault(other, set()).add(name)
-        for name, (around, _) in new.items():
-            listed_by = self._listed_by.get(name, set()) | lists.get(name, set())
+            listed_by = self._listed_by.get(name, set()) | new_lists.get(name, set())
             for other in around:
                 if (other in self.records or other in new) and other not in listed_by:
                     raise Disagreement(_one_sided(name, other))

@@ -13,7 +13,7 @@ The caller (net/endpoint.py, or a simulator) reports events, executes the action
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...network import listing
@@ -31,6 +31,8 @@ from .text import showable
 from .views import Kept, Status, View, ViewChanged, Views
 
 __all__ = ["NodeProtocol", "Timeouts"]
+
+OTHER_FOLDER = f": its folder is not the one of this run; if that is lost, {NEW_RUN}"
 
 
 class NodeProtocol:
@@ -84,7 +86,46 @@ class NodeProtocol:
     # ------------------------------------------------------------------ events
     def receive(self, name: str, event: Any, now: float) -> list[Action]:
         """Process an event of a neighbor. Returns actions; raises an error if the neighbor broke the protocol."""
-        return self._HANDLERS[type(event)](self, self.neighbors[name], event, now) or []
+        n = self.neighbors[name]
+        match event:
+            case events.ChunkSent(size):
+                n.bytes_sent += size
+                n.taken_at = self.live.moved_at = now
+            case events.ChunkReceived(size, new):
+                n.bytes_received += size
+                if new:
+                    n.chunk_at = self.live.moved_at = now
+            case events.MessageStored(round):
+                self.rounds.stored(n, round)
+                return [] if self.rounds.missing else [WakeProgram()]
+            case events.MessageBroken(size):
+                n.bytes_broken += size
+            case events.Acknowledged():
+                return self._acknowledged(n, event, now)
+            case events.Answered():
+                return self._answered(n, event, now)
+            case events.Heartbeat():
+                return self._heartbeat(n, event, now)
+            case events.HeartbeatAnswered(sent):
+                return self._heartbeat_answered(n, sent)
+            case events.HandshakeReceived():
+                return self._handshake(n, event, now)
+            case events.HandshakeSent(names):
+                n.knows |= names
+            case events.Opening():
+                return self._opening(n, event)
+            case events.Unreachable():
+                return self._unreachable(n, event)
+            case events.TheyRefused():
+                return self._they_refused(n, event)
+            case events.WeRefused(error):
+                # Before the program has begun both nodes report the difference, and stop. Later it has no effect.
+                return [] if self.begun else self._fail_alike(n, error)
+            case events.FinishSaved():
+                n.apply(event)
+                n.window.unacknowledged.clear()
+                return [WakeProgram()]
+        return []
 
     def _answered(self, n: Neighbor, event: events.Answered, now: float) -> list[Action]:
         came = n.apply(event)
@@ -94,7 +135,7 @@ class NodeProtocol:
         n.trouble = n.stop_reason = ""
         return [Log(logging.INFO, "neighbor is up", {"peer": n.name}), WakeProgram()]
 
-    def _unreachable(self, n: Neighbor, event: events.Unreachable, now: float) -> list[Action]:
+    def _unreachable(self, n: Neighbor, event: events.Unreachable) -> list[Action]:
         was_up = n.apply(event)
         known, n.trouble = n.trouble, event.why
         if not was_up and event.why == known:
@@ -122,9 +163,6 @@ class NodeProtocol:
             return []
         self._learned_at = now
         return [WakeProgram(), Send(tuple(self.neighbors))]
-
-    def _handshake_sent(self, n: Neighbor, event: events.HandshakeSent, now: float) -> None:
-        n.knows |= event.names
 
     def _heartbeat(self, n: Neighbor, event: events.Heartbeat, now: float) -> list[Action]:
         n.heard_at = now if n.heard_at is None else n.heard_at
@@ -160,31 +198,27 @@ class NodeProtocol:
         heard(n, event)
         ours = event.statuses.get(self.name)
         if ours is not None and ours.version > self.views.own.version:
-            text = f"node {self.name} has said what it does not know: its folder is not the one of this run; if that is lost, {NEW_RUN}"
+            text = f"node {self.name} has said what it does not know{OTHER_FOLDER}"
             return [*actions, *self.fail(Damaged(text), text)]
         if not self.views.add(event.statuses):
             return actions
         actions += self._tell_all()  # forward it
         return actions + self.agreement.follow(now) if self._watches else actions
 
-    def _heartbeat_answered(self, n: Neighbor, event: events.HeartbeatAnswered, now: float) -> list[Action]:
+    def _heartbeat_answered(self, n: Neighbor, said: events.Heartbeat) -> list[Action]:
         """The neighbor has the notice in that heartbeat, unless a newer notice is due."""
-        said = event.sent
         heard(n, said)
         actions: list[Action] = [Send((n.name,), heartbeat=True)] if said.statuses and self._news(n) else []
         current = said.stop_reason if n.notice in (Notice.STOP, Notice.STOP_REPLY) else said.finished
         return [*actions, WakeProgram()] if current and n.apply(events.NoticeDelivered()) else actions
 
-    def _opening(self, n: Neighbor, event: events.Opening, now: float) -> list[Action]:
+    def _opening(self, n: Neighbor, event: events.Opening) -> list[Action]:
         if event.view != self.view.key:
             return []  # late: the window is of another view
         lost = n.window.reopen(event.held)
         if not lost:
             return [WakeProgram()]
-        text = (
-            f"node {n.name} has lost what it had acknowledged (round {lost[0]} of node {self.name}): "
-            f"its folder is not the one of this run; if that is lost, {NEW_RUN}"
-        )
+        text = f"node {n.name} has lost what it had acknowledged (round {lost[0]} of node {self.name}){OTHER_FOLDER}"
         return self.fail(Damaged(text), text)
 
     def _acknowledged(self, n: Neighbor, event: events.Acknowledged, now: float) -> list[Action]:
@@ -195,27 +229,7 @@ class NodeProtocol:
         # Otherwise the program waits for another message.
         return [WakeProgram()] if taken and not self.rounds.missing and not n.window.unacknowledged else []
 
-    def _chunk_sent(self, n: Neighbor, event: events.ChunkSent, now: float) -> None:
-        n.bytes_sent += event.size
-        n.taken_at = self.live.moved_at = now
-
-    def _chunk_received(self, n: Neighbor, event: events.ChunkReceived, now: float) -> None:
-        n.bytes_received += event.size
-        if event.new:
-            n.chunk_at = self.live.moved_at = now
-
-    def _stored(self, n: Neighbor, event: events.MessageStored, now: float) -> list[Action]:
-        self.rounds.stored(n, event.round)
-        return [WakeProgram()] if not self.rounds.missing else []
-
-    def _broken(self, n: Neighbor, event: events.MessageBroken, now: float) -> None:
-        n.bytes_broken += event.size
-
-    def _we_refused(self, n: Neighbor, event: events.WeRefused, now: float) -> list[Action]:
-        """Before the program has begun both nodes report the difference, and stop. Later a wrong handshake has no effect."""
-        return [] if self.begun else self._fail_alike(n, event.error)
-
-    def _they_refused(self, n: Neighbor, event: events.TheyRefused, now: float) -> list[Action]:
+    def _they_refused(self, n: Neighbor, event: events.TheyRefused) -> list[Action]:
         if event.why in (Refusal.SETTINGS, Refusal.STRANGER) and not self.begun:
             return self._fail_alike(n, Disagreement(f"refused by node {n.name}: {event.text}"))
         if event.why is Refusal.MESSAGE:
@@ -223,36 +237,11 @@ class NodeProtocol:
             return self.fail(ProtocolError(text))
         if event.why is Refusal.QUOTA:
             return self.fail(PeerLost(f"node {n.name} takes no more of node {self.name}: {event.text}"))
-        return [] if event.why is Refusal.LATER else self._unreachable(n, events.Unreachable(event.text), now)
-
-    def _finish_saved(self, n: Neighbor, event: events.FinishSaved, now: float) -> list[Action]:
-        n.apply(event)
-        n.window.unacknowledged.clear()
-        return [WakeProgram()]
-
-    _HANDLERS: dict[type, Callable[..., list[Action] | None]] = {
-        events.Answered: _answered,
-        events.Unreachable: _unreachable,
-        events.HandshakeReceived: _handshake,
-        events.HandshakeSent: _handshake_sent,
-        events.Heartbeat: _heartbeat,
-        events.HeartbeatAnswered: _heartbeat_answered,
-        events.Opening: _opening,
-        events.Acknowledged: _acknowledged,
-        events.ChunkSent: _chunk_sent,
-        events.ChunkReceived: _chunk_received,
-        events.MessageStored: _stored,
-        events.MessageBroken: _broken,
-        events.WeRefused: _we_refused,
-        events.TheyRefused: _they_refused,
-        events.FinishSaved: _finish_saved,
-    }
+        return [] if event.why is Refusal.LATER else self._unreachable(n, events.Unreachable(event.text))
 
     # ------------------------------------------------------------------ calls to a neighbor and from it
     def heartbeat(self, name: str, now: float) -> events.Heartbeat:
-        """The heartbeat of this node. The stop notice is sent until it is delivered once, so that it does not stop a
-        neighbor that was corrected and restarted.
-        """
+        """The stop notice is sent until it is delivered once, so that it does not stop a neighbor that was corrected and restarted."""
         n = self.neighbors[name]
         since = (n.heard_at if n.answered_at is None else n.answered_at) if n.joined else None
         stops = n.notice in (Notice.STOP, Notice.STOP_REPLY)
@@ -308,9 +297,7 @@ class NodeProtocol:
         missing = self.membership.missing()
         if not missing:
             self.live.waits_for = set()
-            if (
-                self.phase is Phase.MEETING
-            ):  # its settings are those of its neighbors: an error from now on concerns them
+            if self.phase is Phase.MEETING:  # its neighbors have its settings: an error concerns them from now on
                 self.phase = Phase.SETUP
             if self.views is not None and not self.views.begun:
                 self.views.begin(dict(self.membership.records))
@@ -323,14 +310,13 @@ class NodeProtocol:
         start, most = self.timeouts.start, self.timeouts.start + self.timeouts.progress
         for n in self.neighbors.values():
             if n.heard_at is not None and n.up and not n.joined and now - n.heard_at > start:
-                raise PeerLost(
-                    f"node {n.name} answers, but has made no handshake for {now - n.heard_at:.0f} s (limit start_timeout {start:g} s)"
-                )
+                limit = f"for {now - n.heard_at:.0f} s (limit start_timeout {start:g} s)"
+                raise PeerLost(f"node {n.name} answers, but has made no handshake {limit}")
         if now - self._learned_at > most:
-            raise PeerLost(
-                f"nothing new was heard for {now - self._learned_at:.0f} s (limit start_timeout and progress_timeout, {most:g} s), "
-                f"and nobody has described node {listing(sorted(missing))}; start it, or take it out of its neighbors' configs"
-            )
+            limit = f"for {now - self._learned_at:.0f} s (limit start_timeout and progress_timeout, {most:g} s)"
+            remedy = "start it, or take it out of its neighbors' configs"
+            who = listing(sorted(missing))
+            raise PeerLost(f"nothing new was heard {limit}, and nobody has described node {who}; {remedy}")
         return None
 
     def begin(self, limits: Limits, now: float) -> list[Action]:
@@ -372,10 +358,8 @@ class NodeProtocol:
             return True
         self.raise_error()
         if n.finished:
-            raise Damaged(
-                f"node {name} has finished, but its {head.kind!r} of round {head.round} is not here: files of node {self.name} are missing; "
-                f"bring them back, or {NEW_RUN}"
-            )
+            what = f"its {head.kind!r} of round {head.round} is not here: files of node {self.name} are missing"
+            raise Damaged(f"node {name} has finished, but {what}; bring them back, or {NEW_RUN}")
         self.live.waits_for = set(self.rounds.missing)
         what = f"its {head.kind!r} in round {head.round}"
         self.live.check_lost([n], what, now)
@@ -461,8 +445,7 @@ class NodeProtocol:
         return actions, sorted(name for name in self._given_up if not self.neighbors[name].finished)
 
     def fail(self, error: BaseException, cause: str | None = None) -> list[Action]:
-        """Stop this node. `cause` is the text for the neighbors, by default the error's text with the name of this
-        node. Only the first error counts."""
+        """Stop this node; only the first error counts. `cause`: the text for the neighbors, by default that of the error, with this node's name."""
         if self.error is None:
             if cause is None:
                 interrupted = isinstance(error, KeyboardInterrupt)

@@ -51,10 +51,8 @@ class Rounds:
         if message.round in n.received:
             return message, False
         if n.bytes_broken > BROKEN_OFF * self.limits.largest:
-            raise TooMuch(
-                f"{n.bytes_broken} bytes of messages that broke off, more than {BROKEN_OFF} of the largest; "
-                f"if the line is so bad, start node {self.name} and then node {name} again"
-            )
+            text = f"{n.bytes_broken} bytes of messages that broke off, more than {BROKEN_OFF} of the largest"
+            raise TooMuch(f"{text}; if the line is so bad, start node {self.name} and then node {name} again")
         return message, True
 
     def has_room(self, name: str, round: int) -> bool:

@@ -58,19 +58,17 @@ def unpack_status(packed: wire.Status) -> tuple[str, Status]:
         _check_names(names, "a status")
     if not 1 <= packed.version <= MOST_NUMBER:
         raise ProtocolError(f"a status of version {packed.version}")
-    answered, vote, final = (
-        _unpack_key(getattr(packed, key)) if packed.HasField(key) else None for key in ("answered", "vote", "final")
-    )
-    return packed.name, Status(
-        packed.version, unpack_view(packed.view), unpack_view(packed.entered), answered,
-        None if vote is None else Vote(_unpack_key(packed.ballot), vote), final, tuple(packed.down), tuple(packed.fallback),
-    )  # fmt: skip
+    keys = ("answered", "vote", "final")
+    answered, voted, final = (_unpack_key(getattr(packed, key)) if packed.HasField(key) else None for key in keys)
+    vote = None if voted is None else Vote(_unpack_key(packed.ballot), voted)
+    view, entered = map(unpack_view, (packed.view, packed.entered))
+    down, fallback = tuple(packed.down), tuple(packed.fallback)
+    return packed.name, Status(packed.version, view, entered, answered, vote, final, down, fallback)
 
 
 def pack_kept(name: str, kept: Kept) -> list[bytes]:
     """For the disk."""
-    messages = (pack_status(name, kept.status), pack_view(kept.program))
-    return [message.SerializeToString(deterministic=True) for message in messages]
+    return [pack_status(name, kept.status).SerializeToString(), pack_view(kept.program).SerializeToString()]
 
 
 def unpack_kept(parts: Iterable[bytes]) -> Kept:

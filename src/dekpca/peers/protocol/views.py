@@ -5,26 +5,12 @@ ordered by number, then by the name of the proposer. Every node publishes a `Sta
 has accepted. Neighbors forward statuses, the newest of each node counts, and a status is on disk before it is sent.
 So lost, repeated and late heartbeats do no harm, and a restarted node keeps its promises.
 
-    accept    a node accepts any later view that includes it, is a subset of the view it has entered, and has the quorum
-    propose   nodes can reach each other by paths of edges that neither end lists as down. Of these nodes the first by
-              name proposes a view of them: it accepts it
-    enter     all members of a view have accepted it, and no later one. If none of them has voted, the program restarts
-              there; else they only vote
-    answer    the program has ended, and all messages are acknowledged and on disk
-    vote      all members have the answer of the view. Once in each view
-    final     more than half of all nodes of the run have voted in the same view: the answer cannot change
-
-Three states at the end, in this order:
+docs/protocol.md has the rules by which a status changes, and why two groups never finish with different answers: this
+is Paxos with views as ballots. Three states at the end, in this order:
 
     `answered`  this node has the answer of a view; a later view may replace it
     `final`     that answer is the answer of the run; saved, then the model is written
     `finished`  a neighbor may leave: it knows the final answer, and all its messages are acknowledged (in heartbeats)
-
-This is Paxos with views as ballots. A view needs more than half of the nodes; by accepting it they promise not to
-vote in an earlier one. A status has the last vote. If a member has voted, the new view computes nothing: its members
-vote for the answer of the latest vote, which they all have. So an answer that may be final at some node stays the
-answer, and two groups never finish with different ones. An excluded node is told (`Excluded`); nodes without a
-quorum stop (`BelowQuorum`).
 """
 
 from __future__ import annotations
@@ -121,7 +107,7 @@ class ViewChanged(Exception):
 
 
 class Views:
-    """The views that a node knows. `update` applies the rules above until nothing changes.
+    """The views that a node knows. `update` applies the rules until nothing changes.
 
     Examples
     --------
@@ -181,9 +167,8 @@ class Views:
         least, given = len(records) // 2 + 1, self.quorum.nodes
         if given is not None and not least <= given <= len(records):
             why = "two groups of nodes could both go on" if given < least else "there are not so many"
-            raise Disagreement(
-                f"quorum = {given} of {len(records)} nodes: {why}; set quorum at all nodes to {least} to {len(records)}, or leave it out"
-            )
+            remedy = f"set quorum at all nodes to {least} to {len(records)}, or leave it out"
+            raise Disagreement(f"quorum = {given} of {len(records)} nodes: {why}; {remedy}")
         self.records = records
         self._quorum_nodes = least if given is None else given
         self._edges = {_edge(a, b) for a, (around, _) in records.items() for b in around}
@@ -280,28 +265,22 @@ class Views:
         if offered:
             self._say(view=max(offered, key=lambda view: view.key))
 
-    def _all_accepted(self, view: View) -> bool:
-        return all(self.status(name).view.key == view.key for name in self.members(view))
-
-    def _outcome(self, view: View) -> Key | None:
-        """The view whose answer the members of an accepted view must vote for; None: they compute one."""
-        votes = [vote for name in self.members(view) if (vote := self.status(name).vote) is not None]
-        return max(votes).answer if votes else None
-
     def _enter(self) -> None:
+        """If a member has voted, all vote for the answer of the latest vote; else they compute one."""
         view = self.own.view
-        if view.key == self.own.entered.key or not self._all_accepted(view):
+        members = [self.status(name) for name in self.members(view)]
+        if view.key == self.own.entered.key or any(status.view.key != view.key for status in members):
             return
-        answer = self._outcome(view)
+        votes = [status.vote for status in members if status.vote is not None]
+        answer = max(votes).answer if votes else None
         if answer is None:
             self.kept = replace(self.kept, program=view)
             self._say(entered=view, answered=None)
         elif answer == self.own.answered:
             self._say(entered=view, vote=Vote(view.key, answer))
         else:
-            raise RunFailed(
-                f"view {view.number}: node {self.name} has no answer of view {answer[0]}, which others voted for"
-            )
+            text = f"node {self.name} has no answer of view {answer[0]}, which others voted for"
+            raise RunFailed(f"view {view.number}: {text}")
 
     def _vote(self) -> None:
         """Vote in the view that this node has entered, unless it has accepted a later one."""
@@ -324,10 +303,8 @@ class Views:
             return
         for status in self.statuses.values():
             if status.entered.key > self.own.entered.key and self.name in status.entered.without:
-                theirs = (
-                    status.vote.answer if status.vote is not None and status.vote.ballot == status.entered.key else None
-                )
-                if theirs is None or theirs != self.own.answered:  # else they vote for this node's answer, too
+                ours = Vote(status.entered.key, self.own.answered) if self.own.answered is not None else None
+                if ours is None or status.vote != ours:  # else they vote for this node's answer, too
                     raise Excluded(self._left_out("go on", status.entered))
 
     def _finished_without(self, answer: Key) -> str:
@@ -335,20 +312,16 @@ class Views:
         known = {view.key: view for status in said for view in (status.view, status.entered)} | {View().key: View()}
         if answer not in known or self.name in known[answer].without:
             return self._left_out("have finished", known.get(answer))
-        return (
-            f"the other nodes have finished without node {self.name}, with an answer that it no longer has: it had begun anew with other nodes; "
-            f"its rows are in their answer. {NOTHING_TO_DO}"
-        )
+        why = "with an answer that it no longer has: it had begun anew with other nodes; its rows are in their answer"
+        return f"the other nodes have finished without node {self.name}, {why}. {NOTHING_TO_DO}"
 
     def _left_out(self, what: str, view: View | None) -> str:
         who = ""
         if view is not None:
             members = self.members(view)
             who = f" ({len(members)} of {len(self.records)}: {_names(members)})"
-        return (
-            f"the other nodes{who} {what} without node {self.name}, which they had not heard from; nothing of it is in their answer, "
-            f"and its rows are deleted there. {NOTHING_TO_DO}"
-        )
+        rows = "nothing of it is in their answer, and its rows are deleted there"
+        return f"the other nodes{who} {what} without node {self.name}, which they had not heard from; {rows}. {NOTHING_TO_DO}"
 
     # ------------------------------------------------------------------ proposals
     def _reached(self, entered: View) -> tuple[set[str], View, bool]:
@@ -363,9 +336,8 @@ class Views:
             for other in self.status(name).fallback
             if other in members and name in self.status(other).fallback and _edge(name, other) not in edges | down
         }
-        further = _component(self.name, up | fallback)
-        used = {e for e in fallback if further.issuperset(e)} if further != reached else set()
-        reached = further
+        near, reached = reached, _component(self.name, up | fallback)
+        used = {e for e in fallback if reached.issuperset(e)} if reached != near else set()
         inside = {edge for edge in edges & down if reached.issuperset(edge)}
         missing = members - reached
         silent = {other for edge in edges if reached.intersection(edge) for other in edge} - reached
@@ -409,11 +381,10 @@ class Views:
         missing = sorted(self.records.keys() - reached, key=natural_key)
         share = f" and {self.quorum.rows:.0%} of the rows" if self.quorum.rows else ""
         rows = f" with {self.rows(reached)} of {self._total} rows" if self.tell_rows else ""
-        return BelowQuorum(
-            f"node {', node '.join(missing[:8])}{f' and {len(missing) - 8} more' if len(missing) > 8 else ''} cannot be reached; "
-            f"{len(reached)} of {len(self.records)} nodes ({_names(reached)}){rows} remain, "
-            f"where the quorum is {self._quorum_nodes} nodes{share}"
-        )
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        left = f"{len(reached)} of {len(self.records)} nodes ({_names(reached)}){rows} remain"
+        quorum = f"the quorum is {self._quorum_nodes} nodes{share}"
+        return BelowQuorum(f"node {', node '.join(missing[:8])}{more} cannot be reached; {left}, where {quorum}")
 
 
 def _names(names: Iterable[str]) -> str:

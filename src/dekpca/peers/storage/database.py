@@ -111,8 +111,7 @@ class Database:
         self.write("DELETE FROM secret WHERE name = ''")
 
     def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self.lock, self.translated():
-            return self._connection.execute(statement, values).fetchall()
+        return list(self.each(statement, values))
 
     def each(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         """Iterate over rows, for rows that are large together. No other thread may use the database meanwhile."""

@@ -55,9 +55,8 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 self.close()
-                raise ValueError(
-                    f"{path}: another process runs this node; end it first, or use another folder"
-                ) from error
+                text = "another process runs this node; end it first, or use another folder"
+                raise ValueError(f"{path}: {text}") from error
 
     def open(self, facts: Mapping[str, str]) -> None:
         """Begin or resume the run that these facts describe. Raises Changed or Damaged."""
@@ -70,12 +69,11 @@ class RunFolder:
         ended = self.database.fact("ended")
         if ended is not None:
             kind, text, told = ended
-            raise KINDS.get(kind, Damaged)(
-                f"{text} (this node ended so before, and its keys are deleted; {NEW_RUN})", told=told
-            )
+            text = f"{text} (this node ended so before, and its keys are deleted; {NEW_RUN})"
+            raise KINDS.get(kind, Damaged)(text, told=told)
         if not self._in_view():  # killed before `wipe` was complete
             self._forget_view(self.views.program)
-        self.messages = MessageLog(self.database, threaded=self.path is not None)
+        self.messages = MessageLog(self.database)
         self._open.append(lambda: self.messages.close())
 
     def close(self) -> None:
@@ -91,18 +89,14 @@ class RunFolder:
             return
         names = [what for what in dict.fromkeys([*before, *facts]) if before.get(what) != facts.get(what)]
         if names:
-            differing = [
-                f"{what} was {before.get(what, 'nothing')} and is {facts.get(what, 'nothing')}" for what in names
-            ]
-            raise Changed(
-                f"{self.path}: begun with other settings: {'; '.join(differing)}; use the same and start again, "
-                "or begin a new run, with another folder and another run id",
-                told=f"begun with other settings, and not the same any more: {', '.join(names)}",
-            )
+            was = [f"{what} was {before.get(what, 'nothing')} and is {facts.get(what, 'nothing')}" for what in names]
+            remedy = "use the same and start again, or begin a new run, with another folder and another run id"
+            told = f"begun with other settings, and not the same any more: {', '.join(names)}"
+            raise Changed(f"{self.path}: begun with other settings: {'; '.join(was)}; {remedy}", told=told)
 
     def private_seed(self) -> int:
         """A secret seed of this node, the same after a restart."""
-        return int(self._drawn("seed", lambda: secrets.randbits(120)))
+        return self._drawn("seed", lambda: secrets.randbits(120))
 
     def _drawn(self, name: str, draw: Callable[[], Any]) -> Any:
         if self.database.fact(name) is None:
@@ -128,7 +122,8 @@ class RunFolder:
         """The run cannot go on after this error: if anything was sent under masks, secrets are deleted, and a start after that ends with the same
         error. Before all keys of a view are known nothing was, and the owner may correct what the error names.
         """
-        if not hasattr(self, "database") or not self._has_secret("public keys"):
+        has_keys = "SELECT 1 FROM secret WHERE name = 'public keys'"
+        if not hasattr(self, "database") or not self.database.read(has_keys):
             return
         if self._in_view():
             self.database.keep("ended", [type(error).__name__, str(error), error.told])
@@ -138,14 +133,11 @@ class RunFolder:
         """Whether messages and secrets are of the view that the program runs in: killed in between, they are of the one before."""
         return (self.database.fact("view") or str(View())) == str(self.views.program)
 
-    def _has_secret(self, name: str) -> bool:
-        return bool(self.database.read("SELECT 1 FROM secret WHERE name = ? LIMIT 1", [name]))
-
     # ------------------------------------------------------------------ releases with noise
     @property
     def fit(self) -> str:
         """A name for this node's private fit, the same after a restart and in all views."""
-        return str(self._drawn("fit", lambda: secrets.token_hex(16)))
+        return self._drawn("fit", lambda: secrets.token_hex(16))
 
     @property
     def releases(self) -> dict[str, list[dict[str, Any]]]:
@@ -189,7 +181,7 @@ class RunFolder:
         """The program restarts in this view: messages and secrets of an earlier one, which hold rows of lost nodes, are deleted."""
         self.messages.close()
         self._forget_view(view)
-        self.messages = MessageLog(self.database, threaded=self.path is not None)
+        self.messages = MessageLog(self.database, self.messages.whole)
 
     def _forget_view(self, view: View) -> None:
         self.database.wipe(["chunk", "secret"])

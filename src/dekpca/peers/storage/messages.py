@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +25,6 @@ from .database import Database, checksum
 
 BATCH = 16  # chunks that are written even if nobody waits
 COLUMNS = "sender, round, attempt, kind, dtype, shape, start, data, crc"
-
-Then = Callable[[Exception | None], None]
 
 
 @dataclass(frozen=True)
@@ -53,64 +52,47 @@ class Stored:
 
 
 class MessageLog:
-    """The messages of a node's neighbors. `whole(sender, round)` is called for each that is complete.
+    """The messages of a node's neighbors. `whole(sender, round)` is called for each that is complete."""
 
-    Without `threaded`, `sync` writes at once, in the caller's thread.
-    """
-
-    def __init__(self, database: Database, threaded: bool = True):
-        self.database = database
-        self.whole: Callable[[str, int], None] = lambda sender, round: None
+    def __init__(self, database: Database, whole: Callable[[str, int], None] = lambda sender, round: None):
+        self.database, self.whole = database, whole
         self.failed: Exception | None = None
         self._messages: dict[tuple[str, int], Stored] = {}  # (sender, round)
         self._partial: dict[tuple[str, int, int], Stored] = {}  # Chunk.key
-        self._unwritten: dict[int, bytes] = {}  # row -> data
+        self._unwritten: dict[int, Chunk] = {}  # by row
+        self._useless: list[int] = []  # rows to delete
         self._next = 1  # row
         self._lock = threading.Lock()  # of all of the above
-        self._jobs: list[tuple[int, Chunk] | list[int] | Then] = []  # in the order they came
-        self._work_due = threading.Condition(self._lock)
-        self._due = self._closing = False
+        self._writer = ThreadPoolExecutor(1, "storage")
         self._load()
-        self._thread = threading.Thread(target=self._work, name="storage", daemon=True) if threaded else None
-        if self._thread is not None:
-            self._thread.start()
 
     def close(self) -> None:
-        with self._lock:
-            self._closing = True
-            self._wake()
-        if self._thread is not None:
-            self._thread.join()
+        with suppress(Refused):  # closed already
+            self.sync()
+        self._writer.shutdown()
 
     # ------------------------------------------------------------------ writing
     def append(self, chunk: Chunk) -> None:
-        """Returns at once; an error is raised by the next call, and passed to callbacks of `sync`."""
+        """Returns at once; an error is raised by the next call, and by the futures of `sync`."""
         if self.failed is not None:
             raise self.failed
         with self._lock:
             row, self._next = self._next, self._next + 1
-            self._unwritten[row] = chunk.data
-            complete, extra = self._note(chunk, len(chunk.data), row)
-            self._jobs += [(row, chunk), extra] if extra else [(row, chunk)]
-            if len(self._jobs) >= BATCH:
-                self._wake()
+            self._unwritten[row] = chunk
+            complete, useless = self._note(chunk, len(chunk.data), row)
+            self._useless += useless
+            much = len(self._unwritten) % BATCH == 0
+        if much:
+            self.sync()
         if complete:
             self.whole(chunk.sender, chunk.head.round)
 
-    def sync(self, then: Then) -> None:
-        """`then` is called, in another thread, when all appended chunks are on disk, or with the error."""
-        if self._closing:
-            then(Refused(Refusal.LATER, "messages of an earlier view"))
-            return
-        with self._lock:
-            self._jobs.append(then)
-            self._wake()
-        if self._thread is None:
-            self._write_jobs()
-
-    def _wake(self) -> None:
-        self._due = True
-        self._work_due.notify()
+    def sync(self) -> Future[None]:
+        """Done when all appended chunks are on disk."""
+        try:
+            return self._writer.submit(self.write)
+        except RuntimeError as error:
+            raise Refused(Refusal.LATER, "messages of an earlier view") from error
 
     @property
     def backlog(self) -> int:
@@ -122,7 +104,7 @@ class MessageLog:
         with self._lock:
             message = self._partial.pop((sender, round, attempt), None)
             if message is not None:
-                self._jobs.append(message.rows)
+                self._useless += message.rows
 
     def _note(self, chunk: Chunk, length: int, row: int) -> tuple[bool, list[int]]:
         """Record the row of a chunk; returns whether it completes a message, and useless rows: of a duplicate, or out of order."""
@@ -141,34 +123,24 @@ class MessageLog:
         self._messages[chunk.sender, chunk.head.round] = message
         return True, []
 
-    def _work(self) -> None:
-        """The writer thread."""
-        closing = False
-        while not closing:
+    def write(self) -> None:
+        """Write all appended chunks, in one transaction; returns when they are on disk. The first error is that of all later calls."""
+        with self.database.lock:
             with self._lock:
-                while not self._due:
-                    self._work_due.wait()
-                closing = self._closing
-            self._write_jobs()
-
-    def _write_jobs(self) -> None:
-        """All of them in one transaction."""
-        with self._lock:
-            jobs, self._jobs, self._due = self._jobs, [], False
-        chunks = [job for job in jobs if isinstance(job, tuple)]
-        try:
-            if self.failed is None:
-                for row, chunk in chunks:
-                    self._insert(row, chunk)
-                self._delete(row for job in jobs if isinstance(job, list) for row in job)
-        except Exception as error:  # raised by the next call, and passed to all callbacks
-            self.failed = error
-        with self._lock:
-            for row, _ in chunks:
-                del self._unwritten[row]
-        for job in jobs:
-            if callable(job):
-                job(self.failed)
+                chunks = dict(self._unwritten)
+                useless, self._useless = self._useless, []
+            try:
+                if self.failed is None:
+                    for row, chunk in chunks.items():
+                        self._insert(row, chunk)
+                    self._delete(useless)
+            except Exception as error:
+                self.failed = error
+            with self._lock:
+                for row in chunks:
+                    del self._unwritten[row]
+        if self.failed is not None:
+            raise self.failed
 
     def _insert(self, row: int, chunk: Chunk) -> None:
         head, shape = chunk.head, json.dumps(chunk.head.shape)
@@ -196,7 +168,7 @@ class MessageLog:
         """Read the bytes of a message into `into`, which has exactly their length."""
         with self._lock:
             rows = list(self._messages[sender, round].rows)
-            ready = {row: self._unwritten[row] for row in rows if row in self._unwritten}
+            ready = {row: self._unwritten[row].data for row in rows if row in self._unwritten}
         start = 0
         for row in rows:
             data = ready.pop(row) if row in ready else self._read_row(sender, round, row, start)
@@ -229,24 +201,3 @@ def raw_bytes(a: np.ndarray) -> memoryview:
     """The memory of a contiguous array."""
     flat: Any = a.reshape(-1).view(np.uint8)
     return memoryview(flat)
-
-
-def take_bytes(buffers: deque[memoryview], size: int) -> list[memoryview]:
-    """Remove the next `size` bytes from several buffers.
-
-    Examples
-    --------
-    >>> buffers = deque(map(memoryview, (b"ab", b"cdef")))
-    >>> [bytes(part) for part in take_bytes(buffers, 3)], [bytes(rest) for rest in buffers]
-    ([b'ab', b'c'], [b'def'])
-    """
-    taken = []
-    while size:
-        part = buffers[0][:size]
-        taken.append(part)
-        size -= len(part)
-        if len(part) < len(buffers[0]):
-            buffers[0] = buffers[0][len(part) :]
-        else:
-            buffers.popleft()
-    return taken
