@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from dekpca import Network
-from dekpca.peers.errors import Disagreement, RunFailed
+from dekpca.peers.errors import Disagreement, PeerLost, RunFailed
+from dekpca.peers.protocol import events
 from dekpca.peers.storage.database import checksum
+from dekpca.peers.storage.folder import RunFolder
 from dekpca.peers.storage.messages import COLUMNS
 from dekpca.solvers.sums.moments import Moments
-from peer_nodes import Nodes, Stop, change, join
+from peer_nodes import Nodes, Stop, change, join, protocol, stored
 from test_peer_private import (  # noqa: F401
     ASKED,
     NETWORKS,
@@ -224,3 +226,57 @@ def test_under_masks_a_member_is_known_to_lie_but_not_which(certs, tmp_path, wir
     errors = failed(Nodes(tmp_path, network, *secure(network), certs=certs))
     said = "network sum 'moments': a member gave what no rows give: moments that are larger than their trace"
     assert all(said in str(error) for error in errors.values())
+
+
+# ---------------------------------------------------------------------- owners' mistakes, and what others leave in a folder
+def test_a_node_that_missed_the_last_broadcast_gets_it_from_one_that_has_finished(certs, tmp_path, wire):  # noqa: F811
+    """At commit 3d2594d the others ended with exit code 0, and it could never finish, whatever its owner did."""
+    more = {"peer_timeout": 3, "start_timeout": 30, "heartbeat": 0.2}
+    heard = []
+
+    def count(node, request):
+        if node == "oslo" and request.expected:
+            heard.append(request.kind)
+        return request
+
+    wire.spoil = staticmethod(count)
+    take_part(owners(tmp_path / "undisturbed", certs, asked=None, more=more)[0])
+    broadcasts = len(heard)
+
+    def die(node, request):
+        count(node, request)
+        if node == "oslo" and request.expected and len(heard) == 2 * broadcasts:
+            raise Stop  # before the last one
+        return request
+
+    wire.spoil = staticmethod(die)
+    tomls, _ = owners(tmp_path / "run", certs, asked=None, more=more)
+    ends = take_part(tomls)
+    assert isinstance(ends["oslo"], Stop)
+    assert ends["rome"]["unserved"] == ["oslo"]
+    assert ends["bonn"]["unserved"] == []
+    again = take_part(tomls, ["oslo", "rome"])
+    assert again["rome"]["unserved"] == []
+    assert len({end["transcript"] for end in (*ends.values(), *again.values()) if not isinstance(end, Stop)}) == 1
+    assert stored(tmp_path / "run" / "rome", "SELECT name FROM secret") == []
+
+
+def test_a_link_named_lock_is_not_followed(tmp_path):
+    """At commit 3d2594d its target was truncated."""
+    (tmp_path / "target").write_text("something else")
+    (tmp_path / "folder").mkdir(mode=0o700)
+    (tmp_path / "folder" / "lock").symlink_to(tmp_path / "target")
+    with pytest.raises(ValueError, match=r"lock: .*; use another folder"):
+        RunFolder(tmp_path / "folder")
+    assert (tmp_path / "target").read_text() == "something else"
+
+
+@pytest.mark.parametrize(("heard", "answered", "whose"), [(0.0, None, "rome"), (None, 0.0, "oslo")])
+def test_an_edge_that_works_in_one_direction_names_the_other(heard, answered, whose):
+    """At commit 3d2594d both sides named the same node, and neither a firewall."""
+    node = protocol("oslo", "rome")
+    rome = node.neighbors["rome"]
+    rome.apply(events.Joined())
+    rome.heard_at, rome.answered_at = heard, answered
+    with pytest.raises(PeerLost, match=f"a firewall at node {whose} may drop"):
+        node.live.check_lost([rome], "its message", 1e9)

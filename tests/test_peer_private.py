@@ -570,7 +570,7 @@ ASKED = {"epsilon": 4.0, "delta": 1e-6, "rows": 3000, "ledger": "spent.json", "b
 
 
 def owners(folder, certs, run="study-1", asked=ASKED, sizes=(900, 1100, 1000), more=None, **model):
-    """node.toml, data, public points and certificates for three owners."""
+    """node.toml, data, public points and certificates for three owners; `asked`: of privacy, None for secure sums."""
     network = Network({"oslo": ["rome"], "rome": ["oslo", "bonn"], "bonn": ["rome"]})
     parts = clusters(list(sizes), 4)
     folder.mkdir(exist_ok=True)
@@ -586,7 +586,7 @@ def owners(folder, certs, run="study-1", asked=ASKED, sizes=(900, 1100, 1000), m
         common | model,
         {"peer_timeout": 60, "start_timeout": 60} | (more or {}),
     )
-    for name in network.names:
+    for name in network.names if asked else ():
         path = folder / f"{name}.toml"
         own = asked | ({"ledger": f"{name}-{asked['ledger']}"} if "ledger" in asked else {})
         lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in own.items())

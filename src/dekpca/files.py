@@ -44,8 +44,8 @@ def write_text(path: str | os.PathLike[str], text: str, mode: int = PRIVATE) -> 
 
 
 def private(path: str, flags: int) -> int:
-    """An `opener` for open: mode 600, whatever the umask."""
-    return os.open(path, flags, PRIVATE)
+    """An `opener` for open: mode 600, whatever the umask; a link is not followed, since somebody else may have put it there."""
+    return os.open(path, flags | os.O_NOFOLLOW, PRIVATE)
 
 
 def make_private(folder: Path, what: str) -> None:

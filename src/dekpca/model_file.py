@@ -33,7 +33,7 @@ from .scaling import Columns
 from .solvers.projection import EXPANSIONS
 
 FORMAT = "dekpca-node-model"
-VERSION = 6
+VERSION = 7
 DTYPES = ("<f4", "<f8")
 MOST_HEADER = 64 * 2**20  # bytes; it names every column
 MOST_ARRAYS = 32
@@ -66,6 +66,7 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
         "version": VERSION,
         "name": model.name,
         "run": model.run,
+        "transcript": model.transcript,
         "expansion": model.expansion,
         "expansions": names,
         "centering": model.centering,
@@ -230,7 +231,7 @@ def _model(
     return NodeModel(
         _text(header, "name"), _kernel(header, kernel, kernel_params), functions, expansion, eigenvalues, centering, contents, columns,
         Features(width, names), fill, _reading(header), _accuracy(header, len(eigenvalues)), _ledger(header), _missing(header),
-        None if header["run"] is None else _text(header, "run"),
+        *(None if header[key] is None else _text(header, key) for key in ("run", "transcript")),
     )  # fmt: skip
 
 

@@ -136,6 +136,9 @@ class NodeModel:
     privacy_: Ledger | None = None
     missing: Sequence[dict[str, Any]] = ()  # nodes lost during the fit of peers: name, rows, time
     run: str | None = None  # id of the run of peers
+    transcript: str | None = (
+        None  # a hash of all that the nodes were told in the fit: nodes with the same answer have the same
+    )
     _preimages: dict[tuple[str, float], Preimages] = field(default_factory=dict, init=False)
     _told_order: bool = field(default=False, init=False)
 
@@ -373,7 +376,7 @@ def _make(answer: Answer, node: int, share_rows: bool, features: Features, ledge
     centering = "local" if largest.centre is not None else "global" if answer.mean is not None else None
     return NodeModel(
         answer.site.network.names[node], answer.kernel, functions, expansion, answer.eigenvalues, centering, contents, answer.columns, features,
-        answer.fill, accuracy=answer.accuracy, privacy_=ledger,
+        answer.fill, accuracy=answer.accuracy, privacy_=ledger, transcript=None if answer.transcript is None else answer.transcript.digest,
     )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ class Transcript:
     @property
     def digest(self) -> str:
         """A hash of everything told, in order: nodes with the same digest were told the same."""
-        state = blake2b(digest_size=16)
+        state = blake2b(digest_size=32)
         for round_ in self.told:
             for name, value in round_.items():
                 state.update(f"{name}{value.shape}".encode())

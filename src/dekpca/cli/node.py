@@ -70,7 +70,10 @@ def run(
     if insecure_loopback:
         peer.config.check_loopback(settings)
     before = peer.node.finished(settings)
-    if before is not None:
+    if before is not None and before["unserved"]:
+        late = ", ".join(before["unserved"])
+        print_plain(f"run {settings.run} was finished before, but not by node {late}: handing over what it lacks", err)
+    elif before is not None:
         print_plain(f"run {settings.run} was finished before; another run needs another run id", err)
         if not settings.model_file.exists():
             gone = "the model is not there any more; bring it back, or ask another node's owner"

@@ -105,7 +105,10 @@ def landmarks_of(model: NodeModel) -> np.ndarray:
 
 
 def finished(config: Config) -> dict[str, Any] | None:
-    """What an earlier start of this node said at its end, if it came to its end. Its model file may have been moved since."""
+    """What an earlier start of this node said at its end, if it came to its end. Its model file may have been moved since.
+
+    "unserved" are neighbors that did not have their answer then: if there are some, the node takes part again and hands over what they lack.
+    """
     try:
         said = json.loads((config.folder / FINISHED).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -157,17 +160,17 @@ def run(
         if report is not None:
             report(result, missing)
         said = summary(config, result, session.resumed, missing)
-        session.finish()
+        said["unserved"] = session.finish()
         write_text(config.folder / FINISHED, json.dumps(said))
         (config.folder / EARLIER).unlink(missing_ok=True)
-        if settings.sealed:
+        if settings.sealed and not said["unserved"]:  # else they are needed when this node is started again
             session.forget_secrets()
     return said
 
 
 SUMMARY = {
     "run", "node", "nodes", "rows", "missing", "model", "report", "converged", "iterations", "eigenvalues", "span_accuracy",
-    "span_accuracy_bound", "landmarks",
+    "span_accuracy_bound", "landmarks", "unserved",
 }  # what is printed again after the end  # fmt: skip
 
 
@@ -195,5 +198,6 @@ def summary(config: Config, result: Result, resumed: bool, missing: list[dict[st
         "explained_variance_ratio": [float(v) for v in result.explained_variance_ratio],
         "bytes_sent": {kind: int(sent.sum()) for kind, sent in result.history["bytes"].items()},
         "resumed": resumed,
+        "transcript": result.node_models[config.name].transcript,
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # bytes; Linux counts in kB
     }

@@ -279,11 +279,13 @@ class Session:
         """With this node's private randomness, for what only this node may know."""
         return replace(options, private_seed=self.store.private_seed())
 
-    def finish(self) -> None:
-        """The answer is kept: stay until the neighbors have theirs."""
-        for name in self.endpoint.finish():
+    def finish(self) -> list[str]:
+        """The answer is kept: stay until the neighbors have theirs. Returns those that may not have it, and are not heard from any more."""
+        gone = self.endpoint.finish()
+        for name in gone:
             log.warning("neighbor was not heard from any more; this node has its answer", extra={"peer": name})
         log.info("finished")
+        return gone
 
     def forget_secrets(self) -> None:
         """The answer is kept, and the run will not be resumed: keys and noise are deleted."""

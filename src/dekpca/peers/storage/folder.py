@@ -49,7 +49,10 @@ class RunFolder:
             self.database = database
         if path is not None:
             make_private(path, "rows of your neighbors")
-            lock = open(path / "lock", "w", opener=private)  # noqa: SIM115 - held as long as the process
+            try:
+                lock = open(path / "lock", "w", opener=private)  # noqa: SIM115 - held as long as the process
+            except OSError as error:
+                raise ValueError(f"{path / 'lock'}: {error.strerror}; use another folder") from error
             self._open.append(lock.close)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
