@@ -14,14 +14,14 @@ from typing import Any
 
 import grpc
 
-from ..errors import PeerError, ProtocolError
+from ..errors import Disagreement, PeerError, ProtocolError
 from ..protocol import events
 from ..protocol import wire_pb2 as wire
 from ..protocol.checks import CHUNK, MessageHead, check_handshake, check_heartbeat, metadata, parse
 from ..protocol.text import showable
 from ..protocol.views import Key
 from .endpoint import Endpoint
-from .identity import Identity, explain
+from .identity import UNTRUSTED, Identity, explain
 from .server import BOTH_ENDS, REFUSALS, SERVICE, handshake_of, heartbeat_of, wait_for
 
 CALL = 30.0  # seconds for a handshake
@@ -70,7 +70,7 @@ class Client:
                     await work(channel)
             except grpc.aio.AioRpcError as error:
                 text, why = showable(error.details() or error.code().name), REFUSALS.get(error.code())
-                self._report(events.Unreachable(explain(text)) if why is None else events.TheyRefused(why, text))
+                self._report(self._untrusted(text) if why is None else events.TheyRefused(why, text))
             except TimeoutError:
                 self._report(events.Unreachable(f"no connection to {self.address}"))
             except (ProtocolError, asyncio.InvalidStateError) as error:  # the latter: writing to a call that has ended
@@ -85,6 +85,15 @@ class Client:
             await wait_for(self.called, delay * random.uniform(0.5, 1.0))
             self.called.clear()
             delay = min(2 * delay, MOST_DELAY)
+
+    def _untrusted(self, text: str) -> Any:
+        """The event of a broken connection. A certificate that is not trusted stays so: before the run has begun this node stops, and says why."""
+        protocol, why = self.endpoint.protocol, explain(text)
+        neighbor = protocol.neighbors[self.name]
+        if not any(words in text for words in UNTRUSTED) or protocol.begun or neighbor.joined or neighbor.received:
+            return events.Unreachable(why)
+        remedy = "compare both nodes' ca and certificate (dekpca certs show), and the address"
+        return events.WeRefused(Disagreement(f"node {self.name} at {self.address}: {why}; {remedy}"))
 
     async def _connect(self, channel: Any) -> None:
         """Wait for the TLS handshake. If it fails, a call fails at once with the reason, which the state of a channel lacks."""

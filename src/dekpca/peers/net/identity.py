@@ -27,6 +27,7 @@ from ...files import EXPOSED
 from ..protocol.text import name_problem
 
 # gRPC's texts for a failed connection, and their meaning between nodes.
+UNTRUSTED = ("Hostname Verification Check failed", "CERTIFICATE_VERIFY_FAILED")  # as in gRPC's texts
 MEANINGS = {
     "Hostname Verification Check failed": "the server there has no certificate with this neighbor's name",
     "CERTIFICATE_VERIFY_FAILED": "the certificate of the server there is expired, or not by a CA in our file",
