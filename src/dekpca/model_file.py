@@ -61,24 +61,20 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
     arrays = {name: np.concatenate([to_numpy(x) for x in parts]) for name, parts in found.items()}
     arrays = {name: np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<")) for name, x in arrays.items()}
     kernel = {key: getattr(model.kernel, key) for key in ("gamma", "degree", "coef0", "normalize")}
-    header = {
-        "format": FORMAT,
-        "version": VERSION,
-        "name": model.name,
-        "run": model.run,
+    about = {"format": FORMAT, "version": VERSION, "name": model.name, "run": model.run, "centering": model.centering}
+    header = about | {
         "transcript": model.transcript,
         "expansion": model.expansion,
         "expansions": names,
-        "centering": model.centering,
         "kernel": {"name": model.kernel.label, "callable": isinstance(model.kernel, FunctionKernel), **kernel},
         "fourier": largest.fourier,
         "contents": [asdict(held) for held in model.contents],
-        "feature_names": None if model.features.names is None else list(model.features.names),
+        "feature_names": model.features.names,
         "reading": model.reading,
-        "missing": list(model.missing),
+        "missing": model.missing,
         "accuracy": None if model.accuracy is None else asdict(model.accuracy),
         "privacy": None if model.privacy_ is None else model.privacy_.as_dict(),
-        "arrays": {name: [x.dtype.str, list(x.shape)] for name, x in arrays.items()},
+        "arrays": {name: [x.dtype.str, x.shape] for name, x in arrays.items()},
     }
     with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         _add(archive, "header", np.array(json.dumps(header, allow_nan=False)))

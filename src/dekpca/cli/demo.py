@@ -19,7 +19,6 @@ from .. import baselines, metrics
 from ..data.columns import Samples
 from ..estimator import DecentralizedKernelPCA
 from ..experiments import splits
-from ..files import PUBLIC, atomic_write
 from ..network import Network
 from ..report import figures, measures
 from ..report.panels import COLORS, Panel, Series, draw
@@ -118,12 +117,9 @@ def _report(path: Path, model: Any, X: Any, y: Any, central: Any, others: dict[s
 
 def _draw(path: Path, model: Any, central: Any, local: Any, agreement: Any, true: Any, X: Any, y: Any) -> bool:
     try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
-        err.print("no figure: matplotlib is not installed; pip install 'dekpca[plot]'", markup=False)
+        plt = figures.pyplot()
+    except ImportError as lacking:
+        err.print(f"no figure: {lacking}", markup=False)
         return False
     mosaic = [["net"] * 3 + ["error"] * 3 + ["agree"] * 3 + ["sent"] * 3, [*"aaaabbbbcccc"]]
     figure, axes = plt.subplot_mosaic(mosaic, figsize=(16, 9.5), layout="constrained")
@@ -146,7 +142,5 @@ def _draw(path: Path, model: Any, central: Any, local: Any, agreement: Any, true
     ):
         scatter = figures.draw_embedding(axes[place], figures.aligned(node.transform(X), truth), y, title, ringed)
     figure.legend(*scatter.legend_elements(), title="digit", loc="outside right lower", fontsize=8)
-    with atomic_write(path, PUBLIC) as file:
-        figure.savefig(file, dpi=110, format="png")
-    plt.close(figure)
+    figures.save_figure(figure, path, dpi=110)
     return True

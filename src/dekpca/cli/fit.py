@@ -127,12 +127,10 @@ def fit(
             sources = _read_all(paths, roles, missing)
             reading, read_in = remembered(roles, list(sources.values())), time.perf_counter()
             _fit(model, sources, nodes, made)
-            numbers = {
-                "rows": len(model.nodes_),
-                "rows_dropped": sum(source.dropped for source in sources.values()),
-                "bytes_by_phase": {phase: int(x.sum()) for phase, x in model.history_["bytes"].items()},
-                "seconds": {"reading": read_in - start, "fitting": time.perf_counter() - read_in},
-            }
+            seconds = {"reading": read_in - start, "fitting": time.perf_counter() - read_in}
+            phases = {phase: int(x.sum()) for phase, x in model.history_["bytes"].items()}
+            dropped = sum(source.dropped for source in sources.values())
+            numbers = {"rows": len(model.nodes_), "rows_dropped": dropped, "bytes_by_phase": phases, "seconds": seconds}
     start = time.perf_counter()
     files = _file_names(model.network_.names)
     removed = _remove_stale(out_dir, files) if told else []
@@ -261,10 +259,10 @@ def _summary(model: DecentralizedKernelPCA) -> dict[str, Any]:
     def known(value: float) -> float | None:
         return None if np.isnan(value) else float(value)
 
-    named = hasattr(model, "feature_names_in_")
+    names = getattr(model, "feature_names_in_", None)
     return {
         "version": __version__, "nodes": len(model.network_), "columns": model.n_features_in_,
-        "feature_names": list(model.feature_names_in_) if named else None, "gamma": model.gamma_,
+        "feature_names": names, "gamma": model.gamma_,
         "components": model.n_components, "converged": bool(model.converged_), "iterations": model.n_iter_,
         "eigenvalues": model.eigenvalues_, "explained_variance_ratio": model.explained_variance_ratio_,
         "accuracy": [known(a) for a in model.accuracy_], "span_accuracy": known(model.span_accuracy_),

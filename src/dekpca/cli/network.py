@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from ..files import PUBLIC, atomic_write
+from ..network import Network
 from .common import Config, Debug, Json, emit, make_folder, print_plain, verb
 from .parameters import TOPOLOGIES, parse_network
 
@@ -51,22 +51,13 @@ def network(
     emit(result, as_json, lambda: _tell(result))
 
 
-def _draw(path: Path, net: object) -> None:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError("--draw needs matplotlib: pip install 'dekpca[plot]'") from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from ..report.figures import draw_network
+def _draw(path: Path, net: Network) -> None:
+    from ..report.figures import draw_network, pyplot, save_figure
 
     make_folder(path.parent)
-    figure, ax = plt.subplots(figsize=(7, 7))
-    draw_network(ax, net, np.zeros(len(net)), repr(net))  # type: ignore[arg-type]
-    with atomic_write(path, PUBLIC) as file:
-        figure.savefig(file, dpi=120, bbox_inches="tight", format=path.suffix[1:] or "png")
-    plt.close(figure)
+    figure, ax = pyplot().subplots(figsize=(7, 7))
+    draw_network(ax, net, np.zeros(len(net)), repr(net))
+    save_figure(figure, path, dpi=120, bbox_inches="tight")
 
 
 def _tell(result: dict) -> None:

@@ -96,9 +96,8 @@ def _source(data: Path | None, openml: bool, label: str | None, classes: str | N
     if data is not None:
         read_data = read(data, Roles(label=label))
         if read_data.labels is None:
-            raise ValueError(
-                f"{data}: no labels, which the experiments need to deal classes; add an array or column y, or name it with --label"
-            )
+            no_labels = f"{data}: no labels, which the experiments need to deal classes"
+            raise ValueError(f"{no_labels}; add an array or column y, or name it with --label")
         X, y, name = read_data.X, read_data.labels, data.name
     elif openml:
         with err.status("downloading MNIST"):
@@ -127,8 +126,8 @@ def _source(data: Path | None, openml: bool, label: str | None, classes: str | N
 def _figures(drawn: list[panels.Panel], title: str, stem: Path) -> list[Path]:
     try:
         return panels.save(drawn, title, stem)
-    except ImportError:
-        err.print("no figure: matplotlib is not installed; pip install 'dekpca[plot]'", markup=False)
+    except ImportError as error:
+        err.print(f"no figure: {error}", markup=False)
         return []
 
 
@@ -139,8 +138,8 @@ def _report(
         from ..report import experiment_report
 
         figures = [(panel.title, "", panels.plotly_figure(panel)) for panel in drawn]
-    except ImportError:
-        err.print("no report: plotly is not installed; pip install 'dekpca[report]'", markup=False)
+    except ImportError as error:
+        err.print(f"no report: {error}", markup=False)
         return None
     command = shlex.join(["dekpca", *sys.argv[1:]]) if "reproduce" in sys.argv else f"dekpca reproduce {name}"
     settings: dict[str, Any] = {"command": command, "repeats": repeats}

@@ -29,14 +29,12 @@ def evenly(y: Any, sizes: Any, seed: int = 0) -> list[np.ndarray]:
 
 def one_class_a_node(y: Any, sizes: Any, seed: int = 0) -> list[np.ndarray]:
     """The hardest heterogeneity: each node has one class only; classes alternate from node to node."""
-    y, sizes = np.asarray(y), np.asarray(sizes)
     classes = np.unique(y)
     return _from_pools(y, [{classes[j % len(classes)]: int(size)} for j, size in enumerate(sizes)], seed)
 
 
 def mostly_one_class(y: Any, sizes: Any, share: float = 0.8, seed: int = 0) -> list[np.ndarray]:
     """Each node has one main class, which makes up `share` of its rows; the others come from all classes."""
-    y, sizes = np.asarray(y), np.asarray(sizes)
     classes = np.unique(y)
     rng = np.random.default_rng(seed)
     wanted = []
@@ -75,8 +73,9 @@ def dirichlet(y: Any, sizes: Any, alpha: float, seed: int = 0) -> list[np.ndarra
     return _from_pools(y, wanted, seed)
 
 
-def _from_pools(y: np.ndarray, wanted: list[dict[Any, int]], seed: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
+def _from_pools(y: Any, wanted: list[dict[Any, int]], seed: int) -> list[np.ndarray]:
+    """The next rows of each class, in a seeded order."""
+    y, rng = np.asarray(y), np.random.default_rng(seed)
     pools = {c: rng.permutation(np.flatnonzero(y == c)) for c in np.unique(y)}
     used = dict.fromkeys(pools, 0)
     hands = []

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import numpy as np
 
+from ..files import PUBLIC, atomic_write
 from ..network import Network
 
 PALETTE = "tab10"
 CIRCLE = 400  # nodes; a larger circle is a line
 SETTLED = 300  # nodes up to which a layout by distances is faster than a second
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot, set up to write files."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("matplotlib is not installed; pip install 'dekpca[plot]'") from error
+    matplotlib.use("Agg")
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
+
+
+def save_figure(figure: Any, path: Path, **options: Any) -> None:
+    """Write a figure in the format of the file's ending, and close it."""
+    with atomic_write(path, PUBLIC) as file:
+        figure.savefig(file, format=path.suffix[1:] or "png", **options)
+    pyplot().close(figure)
 
 
 def inner_edges(network: Network, nodes: Sequence[int], sent: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..files import PUBLIC, atomic_write
+from .figures import pyplot, save_figure
 
 # Paul Tol's, safe for color-blind readers
 COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
@@ -65,14 +65,11 @@ class Panel:
 
 def save(panels: Sequence[Panel], title: str, stem: Path, columns: int = 3) -> list[Path]:
     """Draw the panels side by side into stem.png and stem.svg."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(5.2 * columns, 4.2 * rows), squeeze=False, layout="constrained")
+    figure, axes = pyplot().subplots(
+        rows, columns, figsize=(5.2 * columns, 4.2 * rows), squeeze=False, layout="constrained"
+    )
     for ax, panel in zip(axes.ravel(), panels, strict=False):
         draw(ax, panel)
     for ax in axes.ravel()[len(panels) :]:
@@ -80,9 +77,7 @@ def save(panels: Sequence[Panel], title: str, stem: Path, columns: int = 3) -> l
     figure.suptitle(title)
     paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
     for path in paths:
-        with atomic_write(path, PUBLIC) as file:
-            figure.savefig(file, dpi=120, format=path.suffix[1:])
-    plt.close(figure)
+        save_figure(figure, path, dpi=120)
     return paths
 
 
