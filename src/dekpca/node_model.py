@@ -21,7 +21,7 @@ import numpy as np
 from .accuracy import Accuracy
 from .answer import Answer, Terms
 from .arrays import transposed
-from .chunks import by_nodes, threads
+from .chunks import by_rows, threads
 from .data.checks import check_finite
 from .data.columns import Features, Samples, check_same_names
 from .kernels import Kernel, Rbf
@@ -71,7 +71,7 @@ def in_chunks(f: Callable[[Array], Array], X: Array, width: int) -> Array:
     """f of the rows of X, in chunks of rows whose `width` numbers each fit into the cache."""
     rows = X.shape[0]
     with threads(rows if aac.is_numpy_array(X) else 0):
-        return by_nodes(lambda some: (f(X[some, :]),), rows, 2 * width, X)[0]
+        return by_rows(lambda some: f(X[some, :]), rows, 2 * width, X)
 
 
 @dataclass(frozen=True)
