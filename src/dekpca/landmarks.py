@@ -160,7 +160,5 @@ def check_finite(gram: Array, owner: str, kernel: Kernel) -> None:
     """Refuse a Gram matrix with entries that are not finite."""
     xp = aac.array_namespace(gram)
     if not bool(xp.all(xp.isfinite(gram))):
-        raise ValueError(
-            f"{owner}: kernel {kernel.label} gives NaN or infinity; scale the data down, lower gamma or degree, "
-            "or use dtype='float64'"
-        )
+        remedy = "scale the data down, lower gamma or degree, or use dtype='float64'"
+        raise ValueError(f"{owner}: kernel {kernel.label} gives NaN or infinity; {remedy}")

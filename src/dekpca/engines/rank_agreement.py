@@ -88,9 +88,8 @@ class Ranks:
         for rank, held in enumerate(said):
             if (held is None) != (said[0] is None):
                 named, bare = (0, rank) if held is None else (rank, 0)
-                raise ColumnError(
-                    f"rank {bare}: its columns have no names, but those of rank {named} have; give all named columns, or none"
-                )
+                what = f"rank {bare}: its columns have no names, but those of rank {named} have"
+                raise ColumnError(f"{what}; give all named columns, or none")
             if held is not None:
                 check_same_names(held, said[0], f"rank {rank}", "rank 0")
 
