@@ -235,12 +235,9 @@ class Result:
     @property
     def _narrow(self) -> bool:
         """Whether each row is similar only to itself, so that components explain almost no variance."""
-        asked = self.plan.options.projection
-        if (asked is not None and asked.update == "paper") or (
-            self.plan.options.random_features and not self.converged
-        ):
-            return False  # not sure
-        return 0 < self._share < FLAT and self._first.kernel.is_stationary
+        asked, features = self.plan.options.projection, self.plan.options.random_features
+        unsure = (asked is not None and asked.update == "paper") or (features and not self.converged)
+        return 0 < self._share < FLAT and self._first.kernel.is_stationary and not unsure
 
     @property
     def _share(self) -> float:

@@ -188,10 +188,8 @@ def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tupl
 def check_rows_stay(settings: Settings) -> None:
     """Refuse settings by which rows would leave their nodes, if rows may not."""
     if settings.projection is not None and not settings.share_rows:
-        raise ValueError(
-            "solver=Projection(...) with share_rows=False: its nodes exchange rows; use solver='auto', or share_rows=True if rows may leave "
-            "their nodes"
-        )
+        remedy = "use solver='auto', or share_rows=True if rows may leave their nodes"
+        raise ValueError(f"solver=Projection(...) with share_rows=False: its nodes exchange rows; {remedy}")
 
 
 def check_private_rank(settings: Settings) -> None:
@@ -212,9 +210,7 @@ def check_resume(settings: Settings) -> None:
         f"landmarks={settings.n_landmarks}": settings.n_landmarks != "auto",
         "privacy": settings.privacy is not None,
     }
-    for what, given in taken.items():
-        if given:
-            raise ValueError(
-                f"resume={settings.resume!r} with {what}: a resumed run begins with the landmarks of the earlier run and adds as many "
-                "as tol asks for; leave one of both out"
-            )
+    what = [name for name, given in taken.items() if given]
+    if what:
+        why = "a resumed run begins with the landmarks of the earlier run and adds as many as tol asks for"
+        raise ValueError(f"resume={settings.resume!r} with {what[0]}: {why}; leave one of both out")

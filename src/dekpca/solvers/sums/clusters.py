@@ -17,7 +17,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from ... import landmarks
-from ...arrays import like, on_host, to_numpy, transposed
+from ...arrays import eps, like, on_host, to_numpy, transposed
 from ...chunks import by_rows
 from ...kernels import Kernel, normal, uniform
 from ...landmarks import Landmarks, shared_seed
@@ -155,10 +155,7 @@ class GivenLandmarks(Round):
     kind = "landmarks"
 
     def term(self) -> Arrays:
-        return {"nothing": np.zeros(1)}
-
-    def bounds(self) -> dict[str, Any]:
-        return {"nothing": 1.0}
+        return {}
 
     def told(self) -> Shapes:
         return {"count": (1,), "points": self.points.shape}
@@ -243,7 +240,7 @@ def independent(points: np.ndarray, room: int, most: int, marks: Landmarks, kern
     points = on_host(like(marks.points, points))  # as the nodes will have them
     kept = np.zeros(0, dtype=np.int64)
     if len(points):
-        least = max(landmarks.REDUNDANT, 1000 * float(np.finfo(str(marks.points.dtype).split(".")[-1]).eps))
+        least = max(landmarks.REDUNDANT, 1000 * eps(marks.points))
         kept = marks.offered(like(marks.points, points), kernel).independent(least, most)
     told = np.zeros((room, marks.points.shape[1]))
     told[: len(kept)] = points[kept]
