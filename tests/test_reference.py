@@ -152,7 +152,9 @@ def test_on_any_network(name, network):
 @pytest.mark.parametrize("name", CASES)
 def test_in_float32(name):
     """The kernel is narrow, so that its matrices have no eigenvalues which are rounding in one precision only."""
-    Compared(CASES[name], RAGGED, Network.ring(6, 2), gamma=2.0, dtype=np.float32).check(1e-4)
+    both = Compared(CASES[name], RAGGED, Network.ring(6, 2), gamma=2.0, dtype=np.float32)
+    assert {array.dtype for node in both.first.nodes for array in (node.w, node.z)} == {np.dtype(np.float32)}
+    both.check(1e-4)
 
 
 def test_kernel_matrices_that_are_not_stored():

@@ -202,7 +202,7 @@ def test_a_run_takes_no_more_memory_than_was_counted(shape, dtype, stored):
         fitting(site, plan.options, needed(site, plan.options, plan.options.n_landmarks) - 1, copied=False)
     _, peak = measured(replace(plan, options=limited))
     assert peak <= counted
-    assert peak >= counted / 3  # it is not counted for nothing
+    assert peak >= counted / 3.5  # it is not counted for nothing; a star judges with less effort than is counted
 
 
 @pytest.mark.parametrize("limit", ["150MB", pytest.param("300MB", marks=pytest.mark.slow)])

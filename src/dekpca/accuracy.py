@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy.sparse.csgraph import connected_components
+
+Groups = Sequence[Sequence[int]]
 
 ROUNDING = 1e-9  # an error (sin^2) below this counts as zero
 MIXED = 0.01  # sin^2 of the turn of two components towards each other, from which on nothing tells which is which
@@ -27,14 +31,7 @@ class Accuracy:
     method: str = "sums"
 
     @classmethod
-    def of(
-        cls,
-        errors: Sequence[float] | np.ndarray,
-        error: float,
-        bound: float,
-        mixed: Sequence[Sequence[int]] = (),
-        method: str = "sums",
-    ) -> Accuracy:
+    def of(cls, errors: Any, error: float, bound: float, mixed: Groups = (), method: str = "sums") -> Accuracy:
         """With all errors between 0 and 1."""
         clipped = np.clip([*errors, error, bound], 0.0, 1.0).tolist()
         groups = tuple(tuple(map(int, group)) for group in mixed)
@@ -67,11 +64,6 @@ class Accuracy:
 
 def mixed_groups(turns: np.ndarray) -> list[list[int]]:
     """Groups of components that cannot be told apart, from the turn (k, k) of each towards each (sin^2)."""
-    pairs = turns + turns.T > MIXED
-    groups: list[list[int]] = []
-    for i in range(len(pairs)):
-        found = [group for group in groups if pairs[i, group].any()]
-        groups = [group for group in groups if group not in found] + [
-            sorted({i, *(member for group in found for member in group)})
-        ]
+    count, label = connected_components(turns + turns.T > MIXED, directed=False)
+    groups = [np.flatnonzero(label == number).tolist() for number in range(count)]
     return [group for group in groups if len(group) > 1]

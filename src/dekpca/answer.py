@@ -37,16 +37,12 @@ class Answer:
 
     site: Site
     kernel: Kernel
-    terms: (
-        dict[int, dict[str, Terms]] | Terms
-    )  # of each node by name of the expansion; or the same landmark coordinates at all nodes
+    terms: dict[int, dict[str, Terms]] | Terms  # by node and name of the expansion; or the same at all nodes
     eigenvalues: Array  # (k,)
     trace: float  # of the whole network's centred kernel
     marks: Landmarks | RandomFeatures | None = None
     kinds: tuple[tuple[str, int], ...] = ()  # of the landmarks, in order, and how many of each
-    mean: Array | None = (
-        None  # (m,) of the landmark coordinates over the network; None: functions are not centred by it
-    )
+    mean: Array | None = None  # (m,) of the landmark coordinates over the network, if functions are centred by it
     columns: Columns | None = None  # scales that standardize all samples
     fill: Array | None = None  # (columns,) replaces missing values
     accuracy: Accuracy | None = None

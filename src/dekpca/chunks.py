@@ -1,8 +1,8 @@
-"""Chunks of nodes or rows: work on many small items is done in chunks that fit into a cache, with NumPy in threads.
+"""Chunks of rows: work on many rows is done in chunks that fit into a cache, with NumPy in threads.
 
-Batched products of small matrices gain nothing from BLAS threads, and lose much to their synchronization. So an
-engine opens `threads()` around a run: inside, BLAS has one thread and chunks run in parallel. Other array libraries
-schedule themselves; a chunk there is as large as memory allows.
+Products of small matrices gain nothing from BLAS threads, and lose much to their synchronization. So an engine opens
+`threads()` around a run: inside, BLAS has one thread and chunks run in parallel. Other array libraries schedule
+themselves; a chunk there is as large as memory allows.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from threadpoolctl import ThreadpoolController
 from .kernels import row_tiles
 
 Array = Any
+Arrays = tuple[Array, ...]
 
 CACHE_BYTES = 2**19  # results of one chunk; its inputs and temporaries are a few times that
 STRIPES = 8  # slices of a sum over many rows; fixed, so that sums do not depend on the number of threads
@@ -64,9 +65,7 @@ class _Blas:
 
     def __init__(self) -> None:
         self.lock, self.users, self.allowed = Lock(), 0, 1
-        self.controller: ThreadpoolController | None = (
-            None  # searched once, when NumPy's and SciPy's libraries are loaded
-        )
+        self.controller: Any = None  # searched once, when NumPy's and SciPy's libraries are loaded
         self.limiter: Any = None
 
     @contextmanager
@@ -137,36 +136,32 @@ def each(f: Callable[[Any], Any], items: Sequence[Any], like: Array) -> list[Any
     return found
 
 
-def chunks_of(count: int, item_bytes: int, like: Array) -> list[slice]:
-    """Slices that cover `count` items of `item_bytes` bytes each."""
+def chunks_of(count: int, bytes_a_row: int, like: Array) -> list[slice]:
+    """Slices that cover `count` rows of so many bytes each."""
     limit = CACHE_BYTES if aac.is_numpy_array(like) else DEVICE_BYTES
-    return list(row_tiles(count, max(1, limit // max(1, item_bytes))))
+    return list(row_tiles(count, max(1, limit // max(1, bytes_a_row))))
 
 
-def by_nodes(f: Callable[[slice], tuple[Array, ...]], count: int, item_bytes: int, like: Array) -> tuple[Array, ...]:
-    """The arrays f(nodes) of all chunks of nodes, concatenated along the first axis."""
-    slices = chunks_of(count, item_bytes, like)
+def by_rows(f: Callable[[slice], Array], count: int, bytes_a_row: int, like: Array) -> Array:
+    """The arrays f(rows) of all chunks of rows, concatenated along the first axis."""
+    slices = chunks_of(count, bytes_a_row, like)
     if len(slices) == 1:
         return f(slices[0])
-    xp = aac.array_namespace(like)
     out: list[Array] = []
-    lock = Lock()
+    xp, lock = aac.array_namespace(like), Lock()
 
-    def work(nodes: slice) -> None:
-        found = f(nodes)
+    def work(rows: slice) -> None:
+        found = f(rows)
         with lock:
-            if not out:  # allocate by the shapes of the first result
-                out.extend(xp.empty((count, *x.shape[1:]), dtype=x.dtype, device=aac.device(x)) for x in found)
-        for whole, part in zip(out, found, strict=True):
-            whole[nodes, ...] = part
+            if not out:  # allocate by the shape of the first result
+                out.append(xp.empty((count, *found.shape[1:]), dtype=found.dtype, device=aac.device(found)))
+        out[0][rows, ...] = found
 
     run_chunks(work, slices, like)
-    return tuple(out)
+    return out[0]
 
 
-def summed(
-    f: Callable[[slice], tuple[Array, ...]], count: int, like: Array, result_bytes: int = 0
-) -> tuple[Array, ...]:
+def summed(f: Callable[[slice], Arrays], count: int, like: Array, result_bytes: int = 0) -> Arrays:
     """The sums of the arrays f(slice) over slices of `count` rows, added in the order of the slices.
 
     The number of slices does not depend on the number of threads, so neither do the sums; large results have fewer slices.
@@ -176,17 +171,18 @@ def summed(
         stripes //= 2
     cut = aac.is_numpy_array(like) and count > stripes
     slices = list(row_tiles(count, -(-count // stripes))) if cut else [slice(0, count)]
-    found: list[tuple[Array, ...] | None] = each(f, slices, like)
-    total = found[0]
-    assert total is not None
-    for i in range(1, len(slices)):
-        more, found[i] = found[i], None
-        assert more is not None
-        total = tuple(a + b for a, b in zip(total, more, strict=True))
+    found = each(f, slices, like)[::-1]
+    total = found.pop()
+    while found:  # a result is freed when it is added
+        total = tuple(a + b for a, b in zip(total, found.pop(), strict=True))
     return total
 
 
-def row_bytes(x: Array, leading: int = 1) -> int:
-    """Bytes of x[0], or of an item after more leading axes."""
-    item = x.itemsize if aac.is_numpy_array(x) else aac.array_namespace(x).finfo(x.dtype).bits // 8
-    return math.prod(x.shape[leading:]) * item
+def item_bytes(x: Array) -> int:
+    """Bytes of a number of x."""
+    return x.itemsize if aac.is_numpy_array(x) else aac.array_namespace(x).finfo(x.dtype).bits // 8
+
+
+def row_bytes(x: Array) -> int:
+    """Bytes of x[0]."""
+    return math.prod(x.shape[1:]) * item_bytes(x)

@@ -203,9 +203,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         check(self)
         engine = engines.module(self.engine)
         if hasattr(engine, "plan_parts"):
-            raise ValueError(
-                f"engine={self.engine!r} with fit: no rank holds all the data; call fit_parts with the samples of this rank's nodes"
-            )
+            remedy = "call fit_parts with the samples of this rank's nodes"
+            raise ValueError(f"engine={self.engine!r} with fit: no rank holds all the data; {remedy}")
         seed = seed_of(self)
         owned = deal(X, nodes, self.network, seed, self.dtype, self.missing)
         parts = Dealt(placed(owned.X, self.device), owned.rows)
@@ -215,11 +214,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self._owner_column = nodes if isinstance(nodes, str) else None
         return self
 
-    def fit_parts(
-        self,
-        parts: Sequence[Array] | Mapping[Any, Array],
-        y: Any = None,
-    ) -> Self:
+    def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
         """Find the components of data that is already split.
 
         Parameters
@@ -242,10 +237,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         (('bonn', 'oslo', 'rome'), (30, 2))
         """
         engine = engines.module(self.engine)
-        plan = getattr(engine, "plan_parts", plan_parts)(
-            self, parts
-        )  # engines with several processes make their own plan
-        return self._publish(run_plan(plan, engine.run, self))
+        make = getattr(engine, "plan_parts", plan_parts)  # engines with several processes make their own plan
+        return self._publish(run_plan(make(self, parts), engine.run, self))
 
     @classmethod
     def from_result(cls, result: Result) -> Self:
@@ -255,23 +248,15 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def _publish(self, result: Result) -> Self:
         plan = result.plan
         self._keep_features(plan.features)
-        self.network_ = plan.network
-        self.node_sizes_ = plan.sizes
+        self.network_, self.node_sizes_ = plan.network, plan.sizes
         self.nodes_ = np.repeat(plan.nodes, part_sizes(plan.parts))
         self.eigenvalues_ = self._back(result.eigenvalues)
         self.explained_variance_ratio_ = self._back(result.explained_variance_ratio)
-        self.accuracy_ = result.accuracy
-        self.span_accuracy_ = result.span_accuracy
-        self.span_accuracy_bound_ = result.span_accuracy_bound
-        self.mixed_components_ = result.mixed_components
-        self.n_landmarks_ = result.n_landmarks
-        self.n_iter_ = result.n_iter
-        self.converged_ = result.converged
-        self.gamma_ = result.gamma
-        self.node_models_ = result.node_models
-        self.history_ = result.history
-        self.answering_node_ = result.answering_node
-        self.privacy_ = result.ledger
+        self.accuracy_, self.mixed_components_ = result.accuracy, result.mixed_components
+        self.span_accuracy_, self.span_accuracy_bound_ = result.span_accuracy, result.span_accuracy_bound
+        self.n_landmarks_, self.n_iter_, self.converged_ = result.n_landmarks, result.n_iter, result.converged
+        self.gamma_, self.history_, self.privacy_ = result.gamma, result.history, result.ledger
+        self.node_models_, self.answering_node_ = result.node_models, result.answering_node
         self._n_features_out = self.n_components
         self._owner_column = None
         for warning in result.warnings():

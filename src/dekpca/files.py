@@ -54,13 +54,10 @@ def make_private(folder: Path, what: str) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         mode = stat.S_IMODE(folder.stat().st_mode)
     except OSError as error:
-        raise ValueError(
-            f"{folder}: cannot be used as a folder for {what} ({error.strerror}); choose another"
-        ) from error
+        raise ValueError(f"{folder}: cannot be a folder for {what} ({error.strerror}); choose another") from error
     if mode & EXPOSED:
-        raise ValueError(
-            f"{folder}: others may read or enter it (mode {mode:04o}), and it will hold {what}; chmod 700 {folder}"
-        )
+        exposed = f"others may read or enter it (mode {mode:04o})"
+        raise ValueError(f"{folder}: {exposed}, and it will hold {what}; chmod 700 {folder}")
 
 
 def _sync(folder: Path) -> None:

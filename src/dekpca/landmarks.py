@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg.lapack import dpstrf
 
 from .arrays import NEGATIVE, cholesky, inverse_triangle, times_triangle, to_numpy, transposed
-from .chunks import by_nodes, row_bytes
+from .chunks import by_rows, row_bytes
 from .kernels import Kernel
 
 Array = Any
@@ -95,16 +95,16 @@ class Landmarks:
         with_points = row_kernel(kernel, self.points)
         work = max(row_bytes(self.root), row_bytes(samples) // 4)  # rows enough for a product at full speed
 
-        def some(rows: slice) -> tuple[Array]:
-            return (times_triangle(with_points(samples[rows, :]), self.root),)
+        def some(rows: slice) -> Array:
+            return times_triangle(with_points(samples[rows, :]), self.root)
 
-        return by_nodes(some, samples.shape[0], work, samples)[0]
+        return by_rows(some, samples.shape[0], work, samples)
 
 
 def row_kernel(kernel: Kernel, points: Array) -> Callable[[Array], Array]:
     """The kernel of rows with the same points (m, M), chunk by chunk: a function from rows (n, M) to (n, m)."""
     squares = kernel.squares(points)
-    return lambda rows: kernel.gram(rows, points, (kernel.squares(rows), squares))
+    return lambda rows: kernel.gram(rows, points, squares)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ class RandomFeatures:
         return 2 * int(self.frequencies.shape[0])
 
     def coordinates(self, kernel: Kernel, samples: Array) -> Array:
-        """psi of each sample, not centred: (..., n, m)."""
+        """psi of each sample, not centred: (n, m)."""
         return kernel.features(samples, self.frequencies)
 
 
@@ -160,7 +160,5 @@ def check_finite(gram: Array, owner: str, kernel: Kernel) -> None:
     """Refuse a Gram matrix with entries that are not finite."""
     xp = aac.array_namespace(gram)
     if not bool(xp.all(xp.isfinite(gram))):
-        raise ValueError(
-            f"{owner}: kernel {kernel.label} gives NaN or infinity; scale the data down, lower gamma or degree, "
-            "or use dtype='float64'"
-        )
+        remedy = "scale the data down, lower gamma or degree, or use dtype='float64'"
+        raise ValueError(f"{owner}: kernel {kernel.label} gives NaN or infinity; {remedy}")

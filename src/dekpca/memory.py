@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from numbers import Integral
 
-from .chunks import STRIPES, SUMMED_BYTES, row_bytes
+from .chunks import STRIPES, SUMMED_BYTES, item_bytes, row_bytes
 from .settings import Options
 from .site import Site
 from .solvers.sums import LEAST_SAMPLE, SAMPLE
@@ -45,7 +45,7 @@ def fitting(site: Site, options: Options, limit: int, copied: bool = True) -> Op
     options = replace(options, max_landmarks=most)
     least = rows + needed(site, options, options.n_landmarks)
     if least > limit:
-        narrower = "use dtype='float32', " if row_bytes(site.X[:1, 0], 0) > 4 else ""
+        narrower = "use dtype='float32', " if item_bytes(site.X) > 4 else ""
         raise ValueError(
             f"memory_limit={limit / 1e9:.3g} GB: the samples of these {len(site.nodes)} nodes and {options.n_landmarks} landmarks take about "
             f"{least / 1e9:.3g} GB; raise it, {narrower}or spread the nodes over more processes (engine='mpi')"
@@ -56,29 +56,31 @@ def fitting(site: Site, options: Options, limit: int, copied: bool = True) -> Op
 def needed(site: Site, options: Options, m: int) -> int:
     """Bytes that a fit with m landmarks takes besides the rows and, with the projection solver, besides matrices between neighbors."""
     n, columns, k = int(site.own_sizes.sum()), int(site.X.shape[1]), options.n_components
-    item = row_bytes(site.X[:1, 0], 0) if n else 8
+    item = item_bytes(site.X)
     if options.exact:
         return 4 * n * n * 8
     if options.random_features:
         return 3 * n * m * item
     asked, by_rows = options.projection, not options.kernel.has_sketch
-    judges = (
-        (not by_rows or options.share_rows) if asked is None else not by_rows and m > 0 and asked.init == "landmarks"
-    )
     moments = 8 * (6 * m * m + min(STRIPES * m * m, max(2 * m * m, SUMMED_BYTES // 8)))
     besides = PASS_BYTES + moments
-    if judges:
+    started = m > 0 and asked is not None and asked.init == "landmarks"
+    if (asked is None and options.share_rows) or (not by_rows and (asked is None or started)):
         besides += judging_bytes(n, columns, m, k, max(k, options.n_columns) + EXTRA, by_rows, item)
     if asked is None:
         sample = min(n, max(SAMPLE * m, LEAST_SAMPLE)) * columns
         return besides + 4 * n * 8 + sample * item
-    around = [site.sizes[[j, *site.network.neighbors(j)]].sum() for j in site.nodes.tolist()]
     own = sum(6 * int(size) ** 2 + int(size) * m for size in site.own_sizes)  # matrices of each node's own samples
-    near = sum(int(size) * (columns + 2 * m + ITERATES * options.n_columns) for size in around)
+    near = sum(size * (columns + 2 * m + ITERATES * options.n_columns) for size in neighborhoods(site))
     return besides + (own + near) * item
 
 
 def grams(site: Site) -> int:
     """Bytes of the kernel matrices of all neighborhoods, and of one more while it is made."""
-    around = [int(site.sizes[[j, *site.network.neighbors(j)]].sum()) for j in site.nodes.tolist()]
-    return (sum(size**2 for size in around) + 2 * max(around) ** 2) * row_bytes(site.X[:1, 0], 0)
+    sizes = neighborhoods(site)
+    return (sum(size**2 for size in sizes) + 2 * max(sizes) ** 2) * item_bytes(site.X)
+
+
+def neighborhoods(site: Site) -> list[int]:
+    """The samples of each node here and of its neighbors together."""
+    return [int(site.sizes[[j, *site.network.neighbors(j)]].sum()) for j in site.nodes.tolist()]

@@ -21,7 +21,7 @@ import numpy as np
 from .accuracy import Accuracy
 from .answer import Answer, Terms
 from .arrays import transposed
-from .chunks import by_nodes, threads
+from .chunks import by_rows, threads
 from .data.checks import check_finite
 from .data.columns import Features, Samples, check_same_names
 from .kernels import Kernel, Rbf
@@ -60,7 +60,7 @@ class Function:
         points, coefficients = (xp.concat(x) if several else x[0] for x in (self.points, self.coefficients))
         basis, rows, width = self.basis(kernel, points), X.shape[0], 2 * coefficients.shape[0]
         with threads(rows if aac.is_numpy_array(X) else 0):
-            return by_nodes(lambda some: (basis(X[some, :]) @ coefficients - self.offset,), rows, width, X)[0]
+            return by_rows(lambda some: basis(X[some, :]) @ coefficients - self.offset, rows, width, X)
 
     def basis(self, kernel: Kernel, points: Array) -> Callable[[Array], Array]:
         """The basis functions of one set of points, as a function of rows."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from .solvers.projection import Projection
 SECURE_SUMS = "secure-sums"
 
 
+@dataclass(eq=False, repr=False)  # scikit-learn compares and shows estimators
 class Parameters(BaseEstimator):
     """The parameters of a fit: the constructor of `DecentralizedKernelPCA`. They are unchecked before `check`."""
 
@@ -57,56 +59,30 @@ class Parameters(BaseEstimator):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        n_components=2,
-        *,
-        kernel="rbf",
-        gamma="scale",
-        degree=3,
-        coef0=1.0,
-        kernel_params=None,
-        normalize=False,
-        tol=1e-3,
-        landmarks="auto",
-        max_landmarks=MAX_LANDMARKS,
-        share_rows=True,
-        solver="auto",
-        standardize=False,
-        missing="error",
-        network=None,
-        engine="local",
-        privacy=None,
-        dtype=None,
-        device=None,
-        memory_limit=None,
-        copy_X=True,
-        random_state=None,
-        verbose=False,
-    ):
-        self.n_components = n_components
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.kernel_params = kernel_params
-        self.normalize = normalize
-        self.tol = tol
-        self.landmarks = landmarks
-        self.max_landmarks = max_landmarks
-        self.share_rows = share_rows
-        self.solver = solver
-        self.standardize = standardize
-        self.missing = missing
-        self.network = network
-        self.engine = engine
-        self.privacy = privacy
-        self.dtype = dtype
-        self.device = device
-        self.memory_limit = memory_limit
-        self.copy_X = copy_X
-        self.random_state = random_state
-        self.verbose = verbose
+    n_components: Any = 2
+    _: KW_ONLY
+    kernel: Any = "rbf"
+    gamma: Any = "scale"
+    degree: Any = 3
+    coef0: Any = 1.0
+    kernel_params: Any = None
+    normalize: Any = False
+    tol: Any = 1e-3
+    landmarks: Any = "auto"
+    max_landmarks: Any = MAX_LANDMARKS
+    share_rows: Any = True
+    solver: Any = "auto"
+    standardize: Any = False
+    missing: Any = "error"
+    network: Any = None
+    engine: Any = "local"
+    privacy: Any = None
+    dtype: Any = None
+    device: Any = None
+    memory_limit: Any = None
+    copy_X: Any = True
+    random_state: Any = None
+    verbose: Any = False
 
 
 def projection_of(given: Parameters) -> Projection | None:
@@ -131,17 +107,14 @@ def seed_of(given: Parameters) -> int:
 
 def kernel_of(given: Parameters, n_features: int = 1) -> Kernel:
     """The kernel; gamma="scale" is 1 / n_features."""
-    return make_kernel(
-        given.kernel, given.gamma, given.degree, given.coef0, given.kernel_params, given.normalize, n_features
-    )
+    numbers = given.gamma, given.degree, given.coef0
+    return make_kernel(given.kernel, *numbers, given.kernel_params, given.normalize, n_features)
 
 
 def check(given: Parameters) -> None:
     """Refuse parameters that are wrong for any data."""
     if given.n_components is None:
-        raise ValueError(
-            "n_components=None: all components of N rows would take N columns at every node; give the number that you want"
-        )
+        raise ValueError("n_components=None: all components of N rows are N columns at every node; give a number")
     if isinstance(given.kernel, str) and given.kernel == "precomputed":
         raise ValueError(
             "kernel='precomputed': a node must compare its rows with landmarks and neighbors, which a matrix given to it cannot do. Where one "
@@ -151,17 +124,14 @@ def check(given: Parameters) -> None:
     validate_parameter_constraints(given._parameter_constraints, given.get_params(deep=False), "DecentralizedKernelPCA")
     parse_size(given.memory_limit)
     if given.engine != "local" and (given.memory_limit is not None or given.device is not None):
-        raise ValueError(
-            f"memory_limit and device are for engine='local', but engine={given.engine!r}; leave them at None"
-        )
+        raise ValueError(f"memory_limit and device are for engine='local', not {given.engine!r}; leave them at None")
     if given.dtype not in (None, "float32", "float64", np.float32, np.float64):
         raise ValueError(f"dtype={given.dtype!r}: known are 'float32', 'float64' and None")
     features = isinstance(given.landmarks, str) and given.landmarks == RANDOM_FEATURES
     if not kernel_of(given).has_features and features:
         those = ", ".join(sorted(name for name, kind in KERNELS.items() if kind.has_features))
-        raise ValueError(
-            f"landmarks={RANDOM_FEATURES!r} with kernel={given.kernel!r}, which has none; kernels that have them: {those}"
-        )
+        what = f"landmarks={RANDOM_FEATURES!r} with kernel={given.kernel!r}"
+        raise ValueError(f"{what}, which has none; kernels that have them: {those}")
     asked = projection_of(given)
     if asked is not None:
         _check_projection(given, asked, features)
@@ -176,9 +146,8 @@ def _check_projection(given: Parameters, asked: Projection, features: bool) -> N
     if not isinstance(given.landmarks, str) and asked.n_landmarks == 0:
         raise ValueError("landmarks were given, but Projection(n_landmarks=0) takes none; leave one of both out")
     if given.max_landmarks != MAX_LANDMARKS:
-        raise ValueError(
-            f"max_landmarks={given.max_landmarks} with solver=Projection(...), which does not add landmarks; give Projection(n_landmarks=...)"
-        )
+        what = f"max_landmarks={given.max_landmarks} with solver=Projection(...)"
+        raise ValueError(f"{what}, which does not add landmarks; give Projection(n_landmarks=...)")
 
 
 def _check_private(given: Parameters) -> None:

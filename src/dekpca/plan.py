@@ -84,15 +84,13 @@ class Traffic:
         """The edges from each node but the root to its parent, and back."""
         parents = self.network.parents.tolist()
         up = [(j, parent) for j, parent in enumerate(parents) if parent >= 0]
-        return np.array([self._number[e] for e in up], dtype=int), np.array(
-            [self._number[b, a] for a, b in up], dtype=int
-        )
+        there, back = [self._number[a, b] for a, b in up], [self._number[b, a] for a, b in up]
+        return np.array(there, dtype=int), np.array(back, dtype=int)
 
     def add_messages(self, kind: str, messages: Mapping[tuple[int, int], np.ndarray]) -> None:
         """Count one message along each of these edges."""
-        self._add(
-            kind, np.array([self._number[edge] for edge in messages], dtype=int), [x.nbytes for x in messages.values()]
-        )
+        edges = np.array([self._number[edge] for edge in messages], dtype=int)
+        self._add(kind, edges, [x.nbytes for x in messages.values()])
 
     def add_sum(self, kind: str, up: int, down: int, nodes: np.ndarray) -> None:
         """Count what these nodes send in a sum along the tree: `up` bytes to the parent, `down` bytes back to each child."""
@@ -136,9 +134,9 @@ def make_plan(
         nodes, sizes = range(len(parts)), part_sizes(parts)
     plan = Plan(network, np.asarray(sizes), parts, settle(settings, network, sizes), np.asarray(nodes), features)
     limit = parse_size(parameters.memory_limit)
-    return (
-        plan if limit is None else replace(plan, options=fitting(plan.site(), plan.options, limit, parameters.copy_X))
-    )
+    if limit is None:
+        return plan
+    return replace(plan, options=fitting(plan.site(), plan.options, limit, parameters.copy_X))
 
 
 def plan_parts(parameters: Parameters, parts: Sequence[Array] | Mapping[Any, Array]) -> Plan:

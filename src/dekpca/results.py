@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from .network import Network, listing
 from .node_model import NodeModels
 from .parameters import Parameters
 from .plan import Engine, Outcome, Plan
-from .privacy.ledger import Entry, Ledger
+from .privacy.ledger import Ledger, Releases
 from .scaling import BadColumn
 
 SEEN = 1e-6  # of the variance: components that leave less of it are all that the rows have
@@ -34,11 +34,7 @@ class NarrowKernelWarning(UserWarning):
 
 
 def run_plan(
-    plan: Plan,
-    engine: Engine,
-    parameters: Parameters,
-    fit: str = "",
-    before: Mapping[str, tuple[Entry, ...]] | None = None,
+    plan: Plan, engine: Engine, parameters: Parameters, fit: str = "", before: Releases | None = None
 ) -> Result:
     """Run a plan on an engine. The process that hosts the root shows progress, if requested.
 
@@ -150,11 +146,8 @@ class Result:
             found.append(ConvergenceWarning(self._not_converged()))
         if self.missing_components:
             found.append(ConvergenceWarning(self._zero()))
-        if (
-            self.estimate is not None
-            and not self.accurate
-            and len(self.missing_components) < self.parameters.n_components
-        ):
+        some = len(self.missing_components) < self.parameters.n_components
+        if self.estimate is not None and not self.accurate and some:
             found.append(ConvergenceWarning(self._inaccurate(self.estimate)))
         if self.estimate is not None and self.estimate.mixed and self.accurate:
             found.append(MixedComponentsWarning(self._mixed(self.estimate)))
@@ -193,7 +186,7 @@ class Result:
     def _inaccurate(self, estimate: Accuracy) -> str:
         """The estimated accuracy, what limited it, and what to do."""
         given, options = self.parameters, self.plan.options
-        m = self.n_landmarks
+        m, most = self.n_landmarks, options.max_landmarks
         message = (
             f"the components may be less accurate than tol={given.tol:g} asks for: squared sine of the largest angle between their span and that of "
             f"central kernel PCA {estimate.error:.2g}, at most {estimate.bound:.2g} (span_accuracy_ {estimate.span:.4f})"
@@ -204,10 +197,8 @@ class Result:
             message += f", with {m} landmarks; use solver='auto', or more landmarks (Projection(n_landmarks=...))"
         elif not options.grow:
             message += f", with {m} landmarks; use landmarks='auto', or more of them"
-        elif m >= options.max_landmarks:
-            message += (
-                f", with {m} landmarks, the limit that max_landmarks={options.max_landmarks} sets; raise it, or tol"
-            )
+        elif m >= most:
+            message += f", with {m} landmarks, the limit that max_landmarks={most} sets; raise it, or tol"
         elif given.memory_limit is not None and options.share_rows:
             message += f", with {m} landmarks, as many as memory_limit={given.memory_limit!r} allows; raise it, or tol"
         else:
@@ -230,17 +221,12 @@ class Result:
     def _zero(self) -> str:
         """Which components the data does not have."""
         k, there = self.parameters.n_components, self.parameters.n_components - len(self.missing_components)
+        zero, remedy = f"components {there + 1} to {k} are zero", "lower n_components"
         if there and self.n_landmarks and float(self.explained_variance_ratio.sum()) < 1 - SEEN:
-            m, remedy = (
-                self.n_landmarks,
-                "" if self.plan.options.share_rows else ", or use share_rows=True, if rows may leave their nodes",
-            )
-            zero = f"components {there + 1} to {k} are zero"
-            return (
-                f"{zero}: there are {m} landmarks, which see {there} dimensions of the rows; lower n_components{remedy}"
-            )
+            remedy += "" if self.plan.options.share_rows else ", or use share_rows=True, if rows may leave their nodes"
+            return f"{zero}: there are {self.n_landmarks} landmarks, which see {there} dimensions of the rows; {remedy}"
         if there:
-            return f"components {there + 1} to {k} are zero: in feature space the rows span {there} dimensions; lower n_components"
+            return f"{zero}: in feature space the rows span {there} dimensions; {remedy}"
         return (
             "all components are zero, so that transform gives zeros: all rows are alike, or the kernel is so narrow that the landmarks see nothing "
             f"of them (gamma={self.gamma:.3g}); use another gamma, or share_rows=True if rows may leave their nodes"
@@ -249,10 +235,8 @@ class Result:
     @property
     def _narrow(self) -> bool:
         """Whether each row is similar only to itself, so that components explain almost no variance."""
-        asked = self.plan.options.projection
-        unsure = (asked is not None and asked.update == "paper") or (
-            self.plan.options.random_features and not self.converged
-        )
+        asked, features = self.plan.options.projection, self.plan.options.random_features
+        unsure = (asked is not None and asked.update == "paper") or (features and not self.converged)
         return 0 < self._share < FLAT and self._first.kernel.is_stationary and not unsure
 
     @property
@@ -270,9 +254,8 @@ class Result:
 
 def _best_informed(network: Network, sizes: np.ndarray, nodes: np.ndarray) -> int:
     """Of `nodes`, the one with the most samples in its neighborhood; ties: the first by name."""
-    around = sizes + np.bincount(
-        network.directed_edges[:, 0], weights=sizes[network.directed_edges[:, 1]], minlength=len(sizes)
-    )
+    node, neighbor = network.directed_edges.T
+    around = sizes + np.bincount(node, weights=sizes[neighbor], minlength=len(sizes))
     candidates = network.by_name[np.isin(network.by_name, nodes)]
     return int(candidates[np.argmax(around[candidates])])
 

@@ -69,11 +69,10 @@ class Settings:
     def private_options(self) -> PrivateOptions:
         """Of a fit with differential privacy."""
         assert self.privacy is not None
-        source = self.landmarks
-        count = len(source.points) if source.points is not None else int(self.n_landmarks)
-        return PrivateOptions(
-            self.n_components, self.kernel, self.privacy, self.seed, source.kind, count, source.points, self.standardize
-        )
+        kind, points = self.landmarks.kind, self.landmarks.points
+        common = self.n_components, self.kernel, self.privacy, self.seed
+        count = len(points) if points is not None else int(self.n_landmarks)
+        return PrivateOptions(*common, kind, count, points, self.standardize)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,26 +117,16 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
         check_rows_stay(settings)
         options = _settle_landmarks(options, settings, total)
     elif settings.projection is not None and settings.projection.expansion == "landmarks":
-        raise ValueError(
-            "Projection(expansion='landmarks') on a network of one node: there are no landmarks to expand in; use expansion='node'"
-        )
+        what = "Projection(expansion='landmarks') on a network of one node"
+        raise ValueError(f"{what}: there are no landmarks to expand in; use expansion='node'")
     limit, why = _most_columns(options, network, sizes)
     if k > limit:
-        remedy = (
-            ""
-            if limit >= total - 1 or exact
-            else " or raise max_landmarks"
-            if options.grow
-            else ", or give more landmarks"
-        )
-        raise ValueError(
-            f"n_components={k}, but {why} {'allows' if '=' in why else 'allow'} at most {limit}; lower n_components{remedy}"
-        )
-    return (
-        options
-        if settings.projection is None
-        else replace(options, n_columns=_columns(settings.projection, k, limit, why))
-    )
+        more = " or raise max_landmarks" if options.grow else ", or give more landmarks"
+        remedy = "lower n_components" + ("" if limit >= total - 1 or exact else more)
+        raise ValueError(f"n_components={k}, but {why} allow{'s' * ('=' in why)} at most {limit}; {remedy}")
+    if settings.projection is None:
+        return options
+    return replace(options, n_columns=_columns(settings.projection, k, limit, why))
 
 
 def _columns(asked: Projection, k: int, limit: int, why: str) -> int:
@@ -146,9 +135,8 @@ def _columns(asked: Projection, k: int, limit: int, why: str) -> int:
         return k
     extra = min(max(4, k), limit - k) if asked.n_oversamples == "auto" else int(asked.n_oversamples)
     if k + extra > limit:
-        raise ValueError(
-            f"n_components={k} and n_oversamples={extra} make {k + extra} columns, but {why} allow at most {limit}; lower n_oversamples"
-        )
+        what = f"n_components={k} and n_oversamples={extra} make {k + extra} columns"
+        raise ValueError(f"{what}, but {why} allow at most {limit}; lower n_oversamples")
     return k + extra
 
 
@@ -159,9 +147,8 @@ def _settle_landmarks(options: Options, settings: Settings, total: int) -> Optio
         return replace(options, n_landmarks=len(options.landmarks.points))
     if settings.projection is not None:
         wanted = settings.projection.n_landmarks
-        return replace(
-            options, n_landmarks=min(LANDMARKS, max(1, total // 10)) if wanted == "auto" else min(int(wanted), total)
-        )
+        count = min(LANDMARKS, max(1, total // 10)) if wanted == "auto" else min(int(wanted), total)
+        return replace(options, n_landmarks=count)
     if given != "auto":
         # the number of rows may be secret; random features do not depend on it
         free = options.privacy is not None or options.random_features
@@ -181,9 +168,7 @@ def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tupl
     if options.privacy is not None:  # the number of rows is secret
         check_private_rank(options)
         return m, f"{m} landmarks"
-    everything = (
-        total - 1 if asked is None or asked.centering is not None else total
-    )  # centred data spans one dimension less
+    everything = total if asked is not None and asked.centering is None else total - 1  # centred data spans one less
     if asked is None:
         most = options.max_landmarks if options.grow else m
         limit, why = most, f"max_landmarks={most}" if options.grow else f"{most} landmarks"
@@ -203,19 +188,16 @@ def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tupl
 def check_rows_stay(settings: Settings) -> None:
     """Refuse settings by which rows would leave their nodes, if rows may not."""
     if settings.projection is not None and not settings.share_rows:
-        raise ValueError(
-            "solver=Projection(...) with share_rows=False: its nodes exchange rows; use solver='auto', or share_rows=True if rows may leave "
-            "their nodes"
-        )
+        remedy = "use solver='auto', or share_rows=True if rows may leave their nodes"
+        raise ValueError(f"solver=Projection(...) with share_rows=False: its nodes exchange rows; {remedy}")
 
 
 def check_private_rank(settings: Settings) -> None:
     """Refuse more components than a private fit keeps coordinates."""
     privacy, k = settings.privacy, settings.n_components
     if privacy is not None and not settings.random_features and k > privacy.rank:
-        raise ValueError(
-            f"n_components={k}, but privacy keeps rank={privacy.rank} coordinates; lower n_components, or give Privacy(..., rank={k})"
-        )
+        remedy = f"lower n_components, or give Privacy(..., rank={k})"
+        raise ValueError(f"n_components={k}, but privacy keeps rank={privacy.rank} coordinates; {remedy}")
 
 
 def check_resume(settings: Settings) -> None:
@@ -228,9 +210,7 @@ def check_resume(settings: Settings) -> None:
         f"landmarks={settings.n_landmarks}": settings.n_landmarks != "auto",
         "privacy": settings.privacy is not None,
     }
-    for what, given in taken.items():
-        if given:
-            raise ValueError(
-                f"resume={settings.resume!r} with {what}: a resumed run begins with the landmarks of the earlier run and adds as many "
-                "as tol asks for; leave one of both out"
-            )
+    what = [name for name, given in taken.items() if given]
+    if what:
+        why = "a resumed run begins with the landmarks of the earlier run and adds as many as tol asks for"
+        raise ValueError(f"resume={settings.resume!r} with {what[0]}: {why}; leave one of both out")

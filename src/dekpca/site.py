@@ -84,9 +84,7 @@ def make_site(parts: Sequence[Array], network: Network, nodes: Sequence[int] | N
     return Site(network, sizes, hosted, parts.X, None if (order == np.arange(len(order))).all() else order)
 
 
-def apart(
-    parts: Sequence[Array], network: Network, nodes: Sequence[int] | None = None, sizes: Any = None
-) -> list[Site]:
+def apart(parts: Sequence[Array], network: Network, nodes: Any = None, sizes: Any = None) -> list[Site]:
     """A site for each node; arguments as of `make_site`."""
     hosted, sizes = range(len(parts)) if nodes is None else nodes, part_sizes(parts) if sizes is None else sizes
     return [make_site([parts[i]], network, [j], sizes) for i, j in enumerate(hosted)]

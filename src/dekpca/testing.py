@@ -47,7 +47,7 @@ def problems() -> Iterator[tuple[str, Plan]]:
         ("projection, equal nodes on a ring", [20] * 6, ring, {"projection": few}),
         ("projection, unequal nodes on a star", [30, 1, 12, 25, 7], star, {"projection": few}),
         (
-            "projection, gamma by a network sum, random start",
+            "projection, random start",
             four,
             path,
             {"gamma_by_variance": True, "projection": replace(few, init="random")},
@@ -90,38 +90,27 @@ def check_answers(name: str, got: Mapping[str, Any], expected: Mapping[str, Any]
     assert len(bits) <= 1, f"{name}: a network sum differs between nodes"
     assert len({answer.accuracy for answer, _ in got.values()}) <= 1, f"{name}: nodes differ in how good the answer is"
     for node, (answer, functions) in got.items():
-        truth, wanted = expected[node]
-        assert answer.n_iter == truth.n_iter, (
-            f"{name}, node {node}: {answer.n_iter} iterations, expected {truth.n_iter}"
-        )
+        (truth, wanted), where = expected[node], f"{name}, node {node}"
+        assert answer.n_iter == truth.n_iter, f"{where}: {answer.n_iter} iterations, expected {truth.n_iter}"
         pairs: list[tuple[str, Any, Any, float]] = []
         if truth.mean is not None:  # engines add in different orders
             pairs.append(("the network's mean", answer.mean, truth.mean, 1e-12))
-        assert (answer.accuracy is None) == (truth.accuracy is None), f"{name}, node {node}: accuracy"
+        assert (answer.accuracy is None) == (truth.accuracy is None), f"{where}: accuracy"
         if answer.accuracy is not None:
             mine, theirs = (np.array([*a.errors, a.error, a.bound]) for a in (answer.accuracy, truth.accuracy))
-            np.testing.assert_allclose(
-                mine, theirs, rtol=ACCURACY_TOLERANCE, atol=VALUE_TOLERANCE, err_msg=f"{name}, node {node}: accuracy"
-            )
+            np.testing.assert_allclose(mine, theirs, ACCURACY_TOLERANCE, VALUE_TOLERANCE, err_msg=f"{where}: accuracy")
         pairs.append(("eigenvalues", answer.eigenvalues, truth.eigenvalues, EIGENVALUE_TOLERANCE))
-        assert functions.keys() == wanted.keys(), f"{name}, node {node}: expansions {sorted(functions)}"
+        assert functions.keys() == wanted.keys(), f"{where}: expansions {sorted(functions)}"
         for expansion, terms in functions.items():
-            other = wanted[expansion]
-            for mine, theirs in zip(
-                (terms.shared, *terms.coefficients), (other.shared, *other.coefficients), strict=True
-            ):
+            arrays = ((x.shared, *x.coefficients) for x in (terms, wanted[expansion]))
+            for mine, theirs in zip(*arrays, strict=True):
                 pairs.append((f"function over {expansion}", mine, theirs, VALUE_TOLERANCE))
         for what, mine, theirs, tolerance in pairs:
             size = max(np.abs(theirs).max(initial=0.0), 1e-300)
-            np.testing.assert_allclose(
-                mine, theirs, rtol=0, atol=tolerance * size, err_msg=f"{name}, node {node}: {what}"
-            )
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=tolerance * size, err_msg=f"{where}: {what}")
 
 
 def by_node(outcome: Any) -> dict[str, tuple[Any, Any]]:
     """Each hosted node's answer, and its functions by expansion."""
-    return {
-        answer.site.network.names[j]: (answer, answer.expansions(int(j)))
-        for answer in outcome.answers
-        for j in answer.site.nodes
-    }
+    hosted = [(answer, int(j)) for answer in outcome.answers for j in answer.site.nodes]
+    return {answer.site.network.names[j]: (answer, answer.expansions(j)) for answer, j in hosted}

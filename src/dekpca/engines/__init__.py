@@ -12,10 +12,8 @@ from typing import Any
 
 from ..plan import Engine
 
-ENGINES = {
-    "local": ("dekpca.engines.local", None),
-    "mpi": ("dekpca.engines.mpi", "mpi"),
-}  # name -> module, extra to install
+# name -> module, extra to install
+ENGINES = {"local": ("dekpca.engines.local", None), "mpi": ("dekpca.engines.mpi", "mpi")}
 
 
 def get(name: str) -> Engine:
@@ -33,6 +31,4 @@ def module(name: str) -> Any:
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py without an MPI library
         if extra is None:
             raise
-        raise ImportError(
-            f"engine {name!r} needs a package that is not installed ({error}); pip install 'dekpca[{extra}]'"
-        ) from error
+        raise ImportError(f"engine {name!r} lacks a package ({error}); pip install 'dekpca[{extra}]'") from error

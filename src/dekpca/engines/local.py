@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,18 +22,9 @@ from ..settings import Options
 from ..site import Site
 
 # The part of a fit that begins with a message of this kind, for `history_["seconds"]`
-PARTS = {
-    "columns": "columns",
-    "axes": "landmarks",
-    "clusters": "landmarks",
-    "landmarks": "landmarks",
-    "moments": "moments",
-    "judge": "judging",
-    "data": "kernel matrices",
-    "share": "iterations",
-    "power": "iterations",
-    "values": "separation",
-}
+PARTS = dict.fromkeys(("axes", "clusters", "landmarks"), "landmarks") | dict.fromkeys(("share", "power"), "iterations")
+PARTS |= {"columns": "columns", "moments": "moments", "judge": "judging"}
+PARTS |= {"data": "kernel matrices", "values": "separation"}
 
 
 def run(plan: Plan, watch: Watch | None = None) -> Outcome:
@@ -97,10 +88,8 @@ class Delivery:
         for request in requests:
             for (sender, receiver), shape in request.expected.items():
                 if (sender, receiver) not in sent or sent[sender, receiver].shape != shape:
-                    names = self.network.names
-                    raise RuntimeError(
-                        f"{request.kind}: node {names[receiver]} expects an array {shape} of node {names[sender]}, which says nothing like it"
-                    )
+                    ends = f"node {self.network.names[receiver]} expects of node {self.network.names[sender]}"
+                    raise RuntimeError(f"{request.kind}: {ends} an array {shape}, but nothing like it came")
         return sent
 
     def sent(self, requests: Sequence[Exchange]) -> dict[tuple[int, int], np.ndarray]:
@@ -111,11 +100,7 @@ class Delivery:
 
 
 def drive(
-    sites: Sequence[Site],
-    options: Options,
-    delivery: Any,
-    watch: Watch | None = None,
-    script: Callable[..., Any] = program,
+    sites: Sequence[Site], options: Options, delivery: Any, watch: Watch | None = None, script: Any = program
 ) -> Outcome:
     """Run the programs of some sites, whose requests `delivery` answers. `script` is the program, or wraps it."""
     scripts = [script(site, options) for site in sites]

@@ -38,6 +38,7 @@ __all__ = ["Ranks", "assign", "find_mpiexec", "fit", "guard", "plan_parts", "run
 
 Array = Any
 
+WORLD = MPI.COMM_WORLD
 PRINT_TIME = 0.5  # seconds between printing an error and ending the job
 
 
@@ -91,12 +92,7 @@ def fit(
     return [result.node_models[plan.network.names[j]] for j in plan.nodes]
 
 
-def plan_parts(
-    parameters: Parameters,
-    parts: Sequence[Array] | Mapping[Any, Array],
-    nodes: Sequence[Any] | None = None,
-    comm: Any = MPI.COMM_WORLD,
-) -> Plan:
+def plan_parts(parameters: Parameters, parts: Any, nodes: Sequence[Any] | None = None, comm: Any = WORLD) -> Plan:
     """The plan of a rank with the samples of its own nodes, after all ranks agree; `nodes` as in `fit`, or the keys of `parts`."""
     ranks = Ranks(comm)
     if isinstance(parts, Mapping):
@@ -112,9 +108,8 @@ def plan_parts(
             raise ValueError("engine='mpi' with named nodes needs network=, the same Network on all ranks")
         network = make_network(parameters.network, int(counts.sum()), seed)
         if len(network) != counts.sum():
-            raise ValueError(
-                f"{counts.sum()} parts on {len(counts)} ranks for a network of {len(network)} nodes; give one part for each node"
-            )
+            what = f"{counts.sum()} parts on {len(counts)} ranks for a network of {len(network)} nodes"
+            raise ValueError(f"{what}; give one part for each node")
         first = int(counts[: ranks.rank].sum())
         numbers = list(range(first, first + len(parts))) if nodes is None else node_numbers(nodes, network)
         if len(numbers) != len(parts):
@@ -137,9 +132,8 @@ def run(plan: Plan, watch: Watch | None = None, comm: Any = MPI.COMM_WORLD) -> O
     ranks.agree(facts(network, plan.features.count, to_numpy(plan.parts[0][:0, ...]).dtype, flattened(plan.options)))
     with ranks.checking():
         if not ((numbers >= 0) & (numbers < len(network))).all():
-            raise ValueError(
-                f"nodes {listing(numbers)} for a network of {len(network)}, numbered from 0; give one part for each node"
-            )
+            what = f"nodes {listing(numbers)} for a network of {len(network)}, numbered from 0"
+            raise ValueError(f"{what}; give one part for each node")
     hosts, _ = ranks.hosts(network, numbers.tolist(), plan.sizes[numbers])
     with guard(comm, f"hosting node {listing(network.names[j] for j in numbers)}"):
         sites = plan.sites()

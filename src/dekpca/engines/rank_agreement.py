@@ -56,10 +56,8 @@ class Ranks:
         self.comm.Allgather(np.array([n_parts], dtype=np.int64), counts)
         idle = np.flatnonzero(counts == 0)
         if len(idle):
-            raise ValueError(
-                f"rank {listing(idle)} hosts no node ({self.size} ranks, {counts.sum()} nodes); every rank needs at least one: "
-                "start fewer ranks, or give it a node"
-            )
+            what = f"rank {listing(idle)} hosts no node ({self.size} ranks, {counts.sum()} nodes)"
+            raise ValueError(f"{what}; every rank needs at least one: start fewer ranks, or give it a node")
         return counts
 
     def from_first(self, number: int) -> int:
@@ -88,9 +86,8 @@ class Ranks:
         for rank, held in enumerate(said):
             if (held is None) != (said[0] is None):
                 named, bare = (0, rank) if held is None else (rank, 0)
-                raise ColumnError(
-                    f"rank {bare}: its columns have no names, but those of rank {named} have; give all named columns, or none"
-                )
+                what = f"rank {bare}: its columns have no names, but those of rank {named} have"
+                raise ColumnError(f"{what}; give all named columns, or none")
             if held is not None:
                 check_same_names(held, said[0], f"rank {rank}", "rank 0")
 
@@ -109,10 +106,9 @@ class Ranks:
             hosts[node], all_sizes[node] = rank, size
         nowhere = np.flatnonzero(hosts < 0)
         if len(nowhere):
-            raise ValueError(
-                f"no rank hosts node {listing(network.names[j] for j in nowhere)}; {len(everyone)} of {len(network)} nodes are hosted: "
-                "give each node to one rank"
-            )
+            lost = listing(network.names[j] for j in nowhere)
+            hosted = f"{len(everyone)} of {len(network)} nodes are hosted"
+            raise ValueError(f"no rank hosts node {lost}; {hosted}: give each node to one rank")
         return hosts, all_sizes
 
     def texts(self, text: str) -> list[str]:

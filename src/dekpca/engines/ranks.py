@@ -26,9 +26,8 @@ def assign(network: Network, n_ranks: int) -> list[list[int]]:
     [[0, 1, 2], [3, 4]]
     """
     if not 1 <= n_ranks <= len(network):
-        raise ValueError(
-            f"{n_ranks} ranks for {len(network)} nodes: a rank hosts at least one node; use 1 to {len(network)} ranks"
-        )
+        remedy = f"a rank hosts at least one node; use 1 to {len(network)} ranks"
+        raise ValueError(f"{n_ranks} ranks for {len(network)} nodes: {remedy}")
     return [piece.tolist() for piece in np.array_split(np.arange(len(network)), n_ranks)]
 
 
@@ -37,7 +36,6 @@ def find_mpiexec() -> Path:
     beside = os.path.dirname(sys.executable)
     found = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
     if found is None:
-        raise FileNotFoundError(
-            f"no mpiexec beside {sys.executable} nor on PATH; pip install 'dekpca[mpi]' brings one, and so does a cluster's MPI module"
-        )
+        remedy = "pip install 'dekpca[mpi]' brings one, and so does a cluster's MPI module"
+        raise FileNotFoundError(f"no mpiexec beside {sys.executable} nor on PATH; {remedy}")
     return Path(found)

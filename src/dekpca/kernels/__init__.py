@@ -1,6 +1,6 @@
-"""Kernels as Gram blocks: k(A, B) for stacks of sample blocks, on any array library. Each kernel is a class; read `Kernel` first.
+"""Kernels: the matrix of k(a, b) for the rows of two arrays, on any array library. Each kernel is a class; read `Kernel` first.
 
-Everything here is a pure function of its arrays. No centring (core/centering.py) and no landmarks (core/landmarks.py).
+Everything here is a pure function of its arrays, without centring and without landmarks.
 """
 
 from __future__ import annotations

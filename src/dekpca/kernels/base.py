@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 import array_api_compat as aac
 import numpy as np
 
+from ..arrays import transposed
+
 Array = Any
 RandomMap = Callable[[Array], Array]
 
@@ -76,22 +78,20 @@ class Kernel(ABC):
         """Refuse parameters with which it is no kernel."""
 
     @abstractmethod
-    def matrix(self, A: Array, B: Array, squares: tuple[Array, Array] | None = None) -> Array:
-        """k of all rows of A (..., a, M) with all rows of B (..., b, M), without normalization; `squares` of both, if it has any."""
+    def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
+        """k of all rows of A (a, M) with all rows of B (b, M), without normalization; `squares` are those of B, if they are known."""
 
     def matrix_diagonal(self, A: Array) -> Array:
-        """k(x, x) for each row of A (..., a, M), without normalization."""
-        xp = aac.array_namespace(A)
-        flat = xp.reshape(A, (-1, A.shape[-1]))
-        tiles = [flat[i, :] for i in row_tiles(flat.shape[0], DIAGONAL_ROWS)]
-        return xp.reshape(xp.concat([xp.linalg.diagonal(self.matrix(x, x)) for x in tiles]), A.shape[:-1])
+        """k(x, x) for each row of A (a, M), without normalization."""
+        xp, tiles = aac.array_namespace(A), [A[i, :] for i in row_tiles(A.shape[0], DIAGONAL_ROWS)]
+        return xp.concat([xp.linalg.diagonal(self.matrix(x, x)) for x in tiles])
 
     def scaled(self, n_features: int, variance: float) -> float:
         """gamma="scale", for data of this variance: the kernel does not depend on the units of the data. 1 if the variance is 0."""
         return 1.0 / (n_features * variance) if variance > 0 else 1.0
 
     def squares(self, X: Array) -> Array | None:
-        """Squared norms that `gram` would otherwise recompute for each pair of sample sets; None for kernels that do not need them."""
+        """Squared norms of the rows, which `gram` would otherwise compute again; None for kernels that do not need them."""
         return None
 
     def bound(self, norm: float) -> float:
@@ -113,36 +113,27 @@ class Kernel(ABC):
         """Its name in texts."""
         return self.name
 
-    def gram(self, A: Array, B: Array, squares: tuple[Array | None, Array | None] = (None, None)) -> Array:
-        """k of all rows of A (..., a, M) with all rows of B (..., b, M): (..., a, b), computed in tiles. `squares` of both save some work."""
-        rows, columns = A.shape[-2], B.shape[-2]
-        if not rows or not columns:
-            return aac.array_namespace(A).empty((*A.shape[:-1], columns), dtype=A.dtype, device=aac.device(A))
-        xp, batch, host = aac.array_namespace(A), int(np.prod(A.shape[:-2])), aac.is_numpy_array(A)
+    def gram(self, A: Array, B: Array, squares: Array | None = None) -> Array:
+        """k of all rows of A (a, M) with all rows of B (b, M): (a, b), computed in tiles. `squares` of B save some work."""
+        rows, columns, host = A.shape[0], B.shape[0], aac.is_numpy_array(A)
         most = TILE_BYTES if host else DEVICE_TILE_BYTES  # on a device fewer, larger launches
-        if batch * rows * columns * 8 <= most and (not host or max(rows, columns) <= TILE_ROWS):
+        if 0 < rows * columns * 8 <= most and (not host or max(rows, columns) <= TILE_ROWS):
             return self._tile(A, B, squares)
-        if batch > 1 and len(A.shape) == 3 and len(B.shape) == 3:
-            out = xp.empty((batch, rows, columns), dtype=A.dtype, device=aac.device(A))
-            step = max(1, TILE_BYTES // (8 * max(1, rows * columns)))
-            for i in row_tiles(batch, step):
-                out[i, ...] = (self.gram if step == 1 else self._tile)(A[i, ...], B[i, ...])
-            return out
-        out = xp.empty((*A.shape[:-1], columns), dtype=A.dtype, device=aac.device(A))
-        for i in row_tiles(rows):
+        out = aac.array_namespace(A).empty((rows, columns), dtype=A.dtype, device=aac.device(A))
+        for i in row_tiles(rows) if rows and columns else ():
             for j in row_tiles(columns):
-                out[..., i, j] = self._tile(A[..., i, :], B[..., j, :])
+                out[i, j] = self._tile(A[i, :], B[j, :])
         return out
 
-    def _tile(self, A: Array, B: Array, squares: tuple[Array | None, Array | None] = (None, None)) -> Array:
-        gram = self.matrix(A, B, None if squares[0] is None or squares[1] is None else squares)
+    def _tile(self, A: Array, B: Array, squares: Array | None = None) -> Array:
+        gram = self.matrix(A, B, squares)
         if self.normalize and not self.is_normal:
-            gram = gram * inverse_root(self.matrix_diagonal(A))[..., :, None]
-            gram = gram * inverse_root(self.matrix_diagonal(B))[..., None, :]
+            gram = gram * inverse_root(self.matrix_diagonal(A))[:, None]
+            gram = gram * inverse_root(self.matrix_diagonal(B))[None, :]
         return gram
 
     def diagonal(self, A: Array) -> Array:
-        """k(x, x) for each row of A (..., a, M): (..., a)."""
+        """k(x, x) for each row of A (a, M): (a,)."""
         found, divided = self.matrix_diagonal(A), self.normalize and not self.is_normal
         return aac.array_namespace(A).astype(found > 0, A.dtype) if divided else found
 
@@ -166,26 +157,18 @@ class Kernel(ABC):
         scale = count**-0.5
         double = (2.0 * scale) / (1.0 + half * half)
         if groups == 1:
-            return xp.concat([double - scale, half * double], axis=-1)
-        shape = (*X.shape[:-1], groups, count)
-        both = xp.stack([xp.reshape(double - scale, shape), xp.reshape(half * double, shape)], axis=-2)
-        return xp.reshape(both, (*X.shape[:-1], 2 * groups * count))
+            return xp.concat([double - scale, half * double], axis=1)
+        shape = (X.shape[0], groups, count)
+        both = xp.stack([xp.reshape(double - scale, shape), xp.reshape(half * double, shape)], axis=2)
+        return xp.reshape(both, (X.shape[0], 2 * groups * count))
 
 
 # ---------------------------------------------------------------------- arithmetic of kernels
-def like(x: Array, values: np.ndarray) -> Array:
-    return aac.array_namespace(x).asarray(values, dtype=x.dtype, device=aac.device(x))
-
-
 def row_tiles(rows: int, size: int = TILE_ROWS) -> Iterator[slice]:
     """Slices that cover `rows` rows in nearly equal tiles of at most `size`."""
     tiles = max(1, -(-rows // size))
     bounds = [rows * i // tiles for i in range(tiles + 1)]
     return (slice(a, b) for a, b in pairwise(bounds))
-
-
-def transposed(X: Array) -> Array:
-    return aac.array_namespace(X).matrix_transpose(X)
 
 
 def inverse_root(squares: Array) -> Array:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import array_api_compat as aac
-import numpy as np
 
 from .base import Array, Kernel
 
@@ -24,17 +23,7 @@ class FunctionKernel(Kernel):
     def label(self) -> str:
         return getattr(self.function, "__name__", repr(self.function))
 
-    def matrix(self, A: Array, B: Array, squares: tuple[Array, Array] | None = None) -> Array:
-        if len(A.shape) == 2 and len(B.shape) == 2:
-            return self._call(A, B)
-        xp = aac.array_namespace(A)
-        stacked = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
-        A = xp.reshape(xp.broadcast_to(A, stacked + A.shape[-2:]), (-1, *A.shape[-2:]))
-        B = xp.reshape(xp.broadcast_to(B, stacked + B.shape[-2:]), (-1, *B.shape[-2:]))
-        blocks = [self._call(A[i, ...], B[i, ...]) for i in range(A.shape[0])]
-        return xp.reshape(xp.stack(blocks), (*stacked, A.shape[-2], B.shape[-2]))
-
-    def _call(self, A: Array, B: Array) -> Array:
+    def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
         xp = aac.array_namespace(A)
         expected = (A.shape[0], B.shape[0])
         try:

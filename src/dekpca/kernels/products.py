@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import array_api_compat as aac
 
-from .base import Array, Kernel, RandomMap, inverse_root, like, transposed
+from ..arrays import like, transposed
+from .base import Array, Kernel, RandomMap, inverse_root
 from .draws import signs
 
 
@@ -36,7 +37,7 @@ class Linear(PowerOfProduct):
     name = "linear"
     is_definite = has_sketch = True
 
-    def matrix(self, A: Array, B: Array, squares: tuple[Array, Array] | None = None) -> Array:
+    def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
         return A @ transposed(B)
 
     def matrix_diagonal(self, A: Array) -> Array:
@@ -53,9 +54,9 @@ class Cosine(PowerOfProduct):
     is_definite = has_sketch = is_normal = True
 
     def factors(self, X: Array) -> tuple[Array, float]:
-        return X * inverse_root(_squares(X))[..., None], 0.0
+        return X * inverse_root(_squares(X))[:, None], 0.0
 
-    def matrix(self, A: Array, B: Array, squares: tuple[Array, Array] | None = None) -> Array:
+    def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
         return self.factors(A)[0] @ transposed(self.factors(B)[0])
 
     def matrix_diagonal(self, A: Array) -> Array:
@@ -73,7 +74,7 @@ class Poly(PowerOfProduct):
         if self.degree != int(self.degree):
             raise ValueError(f"kernel='poly', degree={self.degree}: only whole degrees are positive semi-definite")
 
-    def matrix(self, A: Array, B: Array, squares: tuple[Array, Array] | None = None) -> Array:
+    def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
         return (self.gamma * (A @ transposed(B)) + self.coef0) ** self.degree
 
     def matrix_diagonal(self, A: Array) -> Array:
@@ -96,7 +97,7 @@ class Sigmoid(Kernel):
     has_gamma = True
     is_definite = False
 
-    def matrix(self, A: Array, B: Array, squares: tuple[Array, Array] | None = None) -> Array:
+    def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
         return aac.array_namespace(A).tanh(self.gamma * (A @ transposed(B)) + self.coef0)
 
     def matrix_diagonal(self, A: Array) -> Array:

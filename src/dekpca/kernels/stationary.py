@@ -6,7 +6,8 @@ import array_api_compat as aac
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from .base import Array, Kernel, RandomMap, like, transposed
+from ..arrays import like, transposed
+from .base import Array, Kernel, RandomMap
 from .draws import normal, uniform
 
 
@@ -16,7 +17,7 @@ class Stationary(Kernel):
     has_gamma = is_normal = is_stationary = is_definite = has_sketch = has_features = True
 
     def matrix_diagonal(self, A: Array) -> Array:
-        return aac.array_namespace(A).ones(A.shape[:-1], dtype=A.dtype, device=aac.device(A))
+        return aac.array_namespace(A).ones(A.shape[0], dtype=A.dtype, device=aac.device(A))
 
     def random_map(self, n_features: int, count: int, groups: int, seed: int) -> RandomMap:
         drawn = self.frequencies(n_features, groups * count, seed)
@@ -31,17 +32,17 @@ class Rbf(Stationary):
     def squares(self, X: Array) -> Array:
         return aac.array_namespace(X).vecdot(X, X)
 
-    def matrix(self, A: Array, B: Array, squares: tuple[Array, Array] | None = None) -> Array:
+    def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
         xp = aac.array_namespace(A)
-        size_a, size_b = squares or (self.squares(A), self.squares(B))
+        size_a, size_b = self.squares(A), self.squares(B) if squares is None else squares
         if self.far(size_a) or self.far(size_b):
-            among = B[..., :1, :]  # any sample will do, and the first is never padding
+            among = B[:1, :]  # any sample will do
             A, B = A - among, B - among
             size_a, size_b = self.squares(A), self.squares(B)
         out = A @ transposed(B)
         out *= 2.0 * self.gamma
-        out -= self.gamma * size_a[..., :, None]
-        out -= self.gamma * size_b[..., None, :]
+        out -= self.gamma * size_a[:, None]
+        out -= self.gamma * size_b[None, :]
         if aac.is_numpy_array(out):
             np.minimum(out, 0.0, out=out)  # rounding may leave a tiny negative distance
             return np.exp(out, out=out)
@@ -56,18 +57,14 @@ class Laplacian(Stationary):
 
     name = "laplacian"
 
-    def matrix(self, A: Array, B: Array, squares: tuple[Array, Array] | None = None) -> Array:
+    def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
         xp = aac.array_namespace(A)
         if aac.is_numpy_array(A):
-            stacked = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
-            A, B = (np.broadcast_to(x, stacked + x.shape[-2:]) for x in (A, B))
-            out = np.empty((*A.shape[:-1], B.shape[-2]), dtype=A.dtype)
-            for at in np.ndindex(*stacked):
-                out[at] = cdist(A[at], B[at], "cityblock")
+            out = cdist(A, B, "cityblock").astype(A.dtype, copy=False)
         else:
-            out = xp.zeros((*A.shape[:-1], B.shape[-2]), dtype=A.dtype, device=aac.device(A))
-            for i in range(A.shape[-1]):  # one column at a time: never an array of n x n x features
-                out = out + xp.abs(A[..., :, None, i] - B[..., None, :, i])
+            out = xp.zeros((A.shape[0], B.shape[0]), dtype=A.dtype, device=aac.device(A))
+            for i in range(A.shape[1]):  # one column at a time: never an array of n x n x features
+                out = out + xp.abs(A[:, None, i] - B[None, :, i])
         return xp.exp(-self.gamma * out)
 
     def scaled(self, n_features: int, variance: float) -> float:

@@ -58,10 +58,9 @@ class Ledger:
     def __str__(self) -> str:
         lines = [f"epsilon {self.epsilon:.4g}, delta {self.delta:.3g}, for adding or removing one row:"]
         for e in self.entries:
-            lines.append(
-                f"  {e.covers}: {e.mechanism} on {e.numbers} numbers, sensitivity {e.sensitivity:.6g}, noise {e.noise:.6g} "
-                f"(multiplier {e.multiplier:.4g}), against {e.colluding} colluding nodes"
-            )
+            noise = f"sensitivity {e.sensitivity:.6g}, noise {e.noise:.6g} (multiplier {e.multiplier:.4g})"
+            what = f"  {e.covers}: {e.mechanism} on {e.numbers} numbers"
+            lines.append(f"{what}, {noise}, against {e.colluding} colluding nodes")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:

@@ -128,10 +128,9 @@ class Release:
     def check_rows(self, rows: int, name: str) -> None:
         most = LARGEST_TOTAL // SCALE**2 // self.n_nodes
         if rows > most:
-            raise PublicError(
-                f"node {name}: {rows} rows, but sums of {self.n_nodes} nodes have room for {most} at each; split the node",
-                told=f"node {name}: more rows than the {most} for which sums of {self.n_nodes} nodes have room",
-            )
+            room = f"for which sums of {self.n_nodes} nodes have room"
+            text = f"node {name}: {rows} rows, where {most} are at most {room} at each; split the node"
+            raise PublicError(text, told=f"node {name}: more rows than the {most} {room}")
 
     # ------------------------------------------------------------------ at the root
     def moments(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

@@ -73,9 +73,7 @@ class Privacy:
             return given
         known = [f.name for f in fields(cls)]
         if not isinstance(given, Mapping) or not {"epsilon", "delta"} <= set(given):
-            raise ValueError(
-                f"privacy={given!r}: give a mapping with epsilon and delta: {{'epsilon': 1, 'delta': 1e-6}}"
-            )
+            raise ValueError(f"privacy={given!r}: give a mapping with epsilon and delta, or dekpca.Privacy(...)")
         unknown = sorted(set(map(str, given)) - set(known))
         if unknown:
             raise ValueError(f"privacy: {', '.join(unknown)} unknown; known are {', '.join(known)}")
@@ -184,10 +182,8 @@ def refuse_unaccounted(
 ) -> None:
     """Refuse what depends on the data and is not accounted for."""
     if isinstance(gamma, str) and kernel.has_gamma:
-        raise ValueError(
-            "privacy with gamma='scale': it is made of the variance of all rows, which is not accounted for; give gamma a number that does not come "
-            "from these rows"
-        )
+        remedy = "give gamma a number that does not come from these rows"
+        raise ValueError(f"privacy with gamma='scale': the variance of all rows is not accounted for; {remedy}")
     if standardize and ranges is None:
         raise ValueError(
             "privacy with standardize=True: means and deviations of the columns are not accounted for; give public ranges, "

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..accuracy import Accuracy
 from ..answer import Answer, Terms
-from ..arrays import CUTOFF, NEGATIVE, double_centered, on_host
+from ..arrays import CUTOFF, NEGATIVE, double_centered, eps, on_host
 from ..landmarks import check_finite
 from ..rounds import Solver
 from ..signs import reference, signed
@@ -24,16 +24,13 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     raw = on_host(kernel.gram(X, X))
     check_finite(raw, f"node {site.names[0]}", kernel)
     values, basis = np.linalg.eigh(double_centered(raw) if options.centered else raw)
-    rounding = 10 * len(raw) * np.finfo(str(X.dtype).rsplit(".", maxsplit=1)[-1]).eps * float(raw.diagonal().max())
+    rounding = 10 * len(raw) * eps(X) * float(raw.diagonal().max())
     if values[0] < -(NEGATIVE * values[-1] + rounding):
         lowest, *_, top = np.linalg.eigvalsh(raw)
         if lowest < -(NEGATIVE * top + rounding):
-            warnings.warn(
-                f"kernel {kernel.label} is not positive semi-definite: smallest eigenvalue {lowest:.3g} of a Gram matrix whose largest is "
-                f"{top:.3g}; negative eigenvalues are left out",
-                UserWarning,
-                stacklevel=2,
-            )
+            wrong = f"smallest eigenvalue {lowest:.3g} of a Gram matrix whose largest is {top:.3g}"
+            text = f"kernel {kernel.label} is not positive semi-definite: {wrong}; negative eigenvalues are left out"
+            warnings.warn(text, UserWarning, stacklevel=2)
     trace = float(np.maximum(values, 0.0).sum())
     values, basis = values[::-1][:k], basis[:, ::-1][:, :k]
     basis = signed(basis, on_host(reference(kernel, X.shape[1])(X)) @ basis)

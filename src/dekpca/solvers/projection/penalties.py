@@ -51,9 +51,7 @@ def checked(rho: Any, max_iter: int) -> str | tuple[tuple[int, float, float], ..
         raise ValueError(f"rho={rho!r}: a schedule is a list of (from iteration, own penalty, penalty of neighbors)")
     starts = [step[0] for step in steps]
     if starts[0] != 0 or any(not a < b for a, b in pairwise(starts)):
-        raise ValueError(
-            f"rho={rho!r}: a schedule starts at iteration 0 and its iterations rise, not {listing(starts)}"
-        )
+        raise ValueError(f"rho={rho!r}: a schedule starts at iteration 0, its iterations rise; got {listing(starts)}")
     for start, own, others in steps:
         _check(rho, own, start)
         _check(rho, others, start)

@@ -17,8 +17,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from ... import landmarks
-from ...arrays import like, on_host, transposed
-from ...chunks import by_nodes
+from ...arrays import eps, like, on_host, to_numpy, transposed
+from ...chunks import by_rows
 from ...kernels import Kernel, normal, uniform
 from ...landmarks import Landmarks, shared_seed
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
@@ -155,10 +155,7 @@ class GivenLandmarks(Round):
     kind = "landmarks"
 
     def term(self) -> Arrays:
-        return {"nothing": np.zeros(1)}
-
-    def bounds(self) -> dict[str, Any]:
-        return {"nothing": 1.0}
+        return {}
 
     def told(self) -> Shapes:
         return {"count": (1,), "points": self.points.shape}
@@ -179,11 +176,10 @@ def nearest(Y: Array, centres: np.ndarray) -> np.ndarray:
     xp = aac.array_namespace(Y)
     far, across = like(Y, (centres * centres).sum(axis=1)), transposed(like(Y, -2.0 * centres))
 
-    def some(rows: slice) -> tuple[Array]:
-        return (xp.argmin(Y[rows, :] @ across + far, axis=1),)
+    def some(rows: slice) -> Array:
+        return xp.argmin(Y[rows, :] @ across + far, axis=1)
 
-    (found,) = by_nodes(some, Y.shape[0], 8 * len(centres), Y)
-    return np.asarray(on_host(found), dtype=np.int64)
+    return to_numpy(by_rows(some, Y.shape[0], 8 * len(centres), Y)).astype(np.int64, copy=False)
 
 
 def sums_by_label(label: np.ndarray, clusters: int, Y: Array, weights: np.ndarray, least: int) -> Arrays:
@@ -244,7 +240,7 @@ def independent(points: np.ndarray, room: int, most: int, marks: Landmarks, kern
     points = on_host(like(marks.points, points))  # as the nodes will have them
     kept = np.zeros(0, dtype=np.int64)
     if len(points):
-        least = max(landmarks.REDUNDANT, 1000 * float(np.finfo(str(marks.points.dtype).split(".")[-1]).eps))
+        least = max(landmarks.REDUNDANT, 1000 * eps(marks.points))
         kept = marks.offered(like(marks.points, points), kernel).independent(least, most)
     told = np.zeros((room, marks.points.shape[1]))
     told[: len(kept)] = points[kept]

@@ -25,7 +25,7 @@ import numpy as np
 
 from ...accuracy import Accuracy, mixed_groups
 from ...arrays import flip_signs, like, on_host, take, transposed
-from ...chunks import STRIPES, by_nodes, row_bytes, summed
+from ...chunks import STRIPES, by_rows, row_bytes, summed
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
 from .moments import Principal, Seen, chances
@@ -164,11 +164,10 @@ class Judged:
         X, on_points = rounded(X), features(rounded(marks.points))
         on_marks = rounded(transposed(marks.root) @ rounded(on_points, marks.root.dtype))
 
-        def some(rows: slice) -> tuple[Array]:
-            return (features(X[rows, :]) - rounded(psi[rows, :]) @ on_marks,)
+        def some(rows: slice) -> Array:
+            return features(X[rows, :]) - rounded(psi[rows, :]) @ on_marks
 
-        (found,) = by_nodes(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
-        return found
+        return by_rows(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
 
     def of_group(self, b: int) -> slice:
         """The columns of the features of group b."""
@@ -248,7 +247,7 @@ class Images:
         middle, squares = like(features, mean), (mean * mean).sum(axis=1)
         members = np.stack([judged.members(b) for b in range(GROUPS)], axis=1)
 
-        def some(rows: slice) -> tuple[np.ndarray]:
+        def some(rows: slice) -> np.ndarray:
             out = np.empty((rows.stop - rows.start, GROUPS, g.shape[1]))
             for b in range(GROUPS):
                 mine = features[rows, judged.of_group(b)]
@@ -256,9 +255,9 @@ class Images:
                 long = xp.vecdot(mine, mine) - 2.0 * (mine @ middle[b, :])
                 own = members[rows, b] * judged.shares * judged.weights[rows] * (on_host(long) + squares[b])
                 out[:, b] -= own[:, None] * g[rows]
-            return (out,)
+            return out
 
-        return by_nodes(some, len(g), row_bytes(features) // 4, g)[0]
+        return by_rows(some, len(g), row_bytes(features) // 4, g)
 
     def powered(self, basis: np.ndarray) -> np.ndarray:
         """(n, POWER) the weighted features of all groups times a basis; its Gram matrix over all rows has the eigenvalues of the rest."""

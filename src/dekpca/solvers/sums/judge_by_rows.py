@@ -13,7 +13,7 @@ import numpy as np
 
 from ...accuracy import Accuracy
 from ...arrays import like, on_host, transposed
-from ...chunks import by_nodes
+from ...chunks import by_rows
 from ...kernels import normal
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
@@ -57,10 +57,10 @@ class Shared:
         seen, X, psi = self.judged.all, self.judged.rows.X, self.judged.psi
         points, across = like(X, self.points), transposed(like(X, self.psi))
 
-        def some(rows: slice) -> tuple[Any]:
-            return (seen.kernel.gram(X[rows, :], points) - psi[rows, :] @ across,)
+        def some(rows: slice) -> Any:
+            return seen.kernel.gram(X[rows, :], points) - psi[rows, :] @ across
 
-        return on_host(by_nodes(some, X.shape[0], 8 * len(self.points), X)[0])
+        return on_host(by_rows(some, X.shape[0], 8 * len(self.points), X))
 
 
 @dataclass(frozen=True, eq=False)

@@ -127,21 +127,16 @@ def earlier_landmarks(rows: Rows, options: SumsOptions) -> Solver:
         return replace(rows, X=kept, keys=np.zeros(len(kept), dtype=np.uint64), node=np.repeat(node, len(kept)))
 
     counts = (yield Counts(rows, held, most * rows.nodes))["count"]
-    sizes = np.unique(counts[counts > 0])
+    sizes, remedy = np.unique(counts[counts > 0]), "resume with models of one run, or start a new run without resume"
     if not len(sizes):
         raise ValueError(f"{resumed}: no node has the model of that run; start a new run without resume")
     if len(sizes) > 1 or sizes[0] > most:
-        raise ValueError(
-            f"{resumed}: nodes have {', '.join(f'{n:g}' for n in sizes)} landmarks of that run, where all must have the same, "
-            f"at most max_landmarks={most}; resume with models of one run, or start a new run without resume"
-        )
+        have, need = ", ".join(f"{n:g}" for n in sizes), f"all must have the same, at most max_landmarks={most}"
+        raise ValueError(f"{resumed}: nodes have {have} landmarks of that run, where {need}; {remedy}")
     giver = int(np.flatnonzero(counts)[0])
     given = np.where(np.arange(rows.nodes) == giver, counts, 0)
     in_its_units = replace(rows, largest=np.inf)  # no bound on the rows of this run is one on them
     told = (yield InPlaces(in_its_units, lambda: held(giver), given, rows.columns))["rows"]
     if mine is not None and np.abs(told - points).max() > ROUNDED * np.abs(points).max():
-        raise ValueError(
-            f"{resumed}: node number {giver} has other landmarks of that run than this node; resume with models of one run, or start a new run "
-            "without resume"
-        )
+        raise ValueError(f"{resumed}: node number {giver} has other landmarks of that run than this node; {remedy}")
     return told
