@@ -88,8 +88,9 @@ class Delivery:
         for request in requests:
             for (sender, receiver), shape in request.expected.items():
                 if (sender, receiver) not in sent or sent[sender, receiver].shape != shape:
-                    ends = f"node {self.network.names[receiver]} expects of node {self.network.names[sender]}"
-                    raise RuntimeError(f"{request.kind}: {ends} an array {shape}, but nothing like it came")
+                    there, here = self.network.names[sender], self.network.names[receiver]
+                    what = f"node {here} expects an array {shape} of node {there}, which says nothing like it"
+                    raise RuntimeError(f"{request.kind}: {what}")
         return sent
 
     def sent(self, requests: Sequence[Exchange]) -> dict[tuple[int, int], np.ndarray]:

@@ -20,7 +20,7 @@ def over_tree(script: Callable[..., Generator[Any, Any, Any]]) -> Callable[..., 
 
     def expanded(site: Site, *args: Any) -> Generator[Any, Any, Any]:
         if len(site.nodes) != 1:
-            raise RuntimeError(f"sums over a tree are between nodes: a site of {len(site.nodes)} cannot take part")
+            raise RuntimeError(f"sums over a tree are between nodes, not with a site of {len(site.nodes)} nodes")
         inner, reply = script(site, *args), None
         while True:
             try:

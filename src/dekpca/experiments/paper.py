@@ -25,7 +25,6 @@ from ..node_model import NodeModel, NodeModels
 from ..plan import plan_parts
 from ..program import program
 from ..report.panels import Panel, Series
-from ..rounds import Transcript
 from ..settings import Options
 from ..site import Site, apart
 from ..solvers.projection import PAPER, Projection, ProjectionOptions
@@ -191,19 +190,18 @@ def by_iteration(model: DecentralizedKernelPCA, problem: Problem, wanted: Sequen
     def observed(site: Site, options: Options) -> Script:
         asked = options.solver_options
         assert isinstance(asked, ProjectionOptions)
-        run, meeting = yield from meet(site, asked, Transcript())
-        met.append((run, meeting))
-        for node, w in zip(run.nodes, start(run, meeting), strict=True):
-            node.begin(w, warm=run.asked.init == "landmarks")
+        run = yield from meet(site, asked)
+        met.append(run)
+        start(run)
         yield from iterate(run, None)
         if run.runs[-1][0] != "diverged":  # else the iterate is an earlier one
             look(run.runs[-1][1])
 
     def look(t: int) -> None:
         if t in wanted:
-            ((run, meeting),) = met
+            (run,) = met
             first = np.linalg.eigh(sum(node.w_values.T @ node.w_values for node in run.nodes))[1][:, -1:]
-            answer = make_answer(run, meeting, np.ones(1), first, 1.0, Transcript())
+            answer = make_answer(run, np.ones(1), first, 1.0)
             similar = metrics.similarity(NodeModels([answer], True, plan.features), problem.central)
             found.append({"iteration": t, "similarity": float(similar.mean()), "worst": float(similar.min())})
 

@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...messages import Exchange, Script
+from ...rounds import Transcript
 from ...site import Site
+from ..sums import Marks
+from ..sums.columns import Prepared
+from ..sums.moments import Principal
 from . import Projection, ProjectionOptions
 from .node import Link, Node, Progress
 from .penalties import of_iteration
@@ -26,6 +30,10 @@ class Run:
     options: ProjectionOptions
     nodes: list[Node]
     heard_rho: dict[int, Link]  # by node: the penalties of the nodes around on its z; empty with a schedule
+    first: Prepared
+    marks: Marks | None
+    principal: Principal | None  # principal directions of all rows in landmark coordinates, and the network's mean
+    transcript: Transcript
     history: list[list[Progress]] = field(default_factory=list)  # by iteration and node
     runs: list[tuple[str, int]] = field(default_factory=list)  # verdict and iterations, of each component or of all
 

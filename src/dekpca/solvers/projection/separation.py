@@ -216,7 +216,7 @@ def better_of(
     """
     (q, k), marks = turn.shape, answer.marks
     assert isinstance(marks, Landmarks)
-    assert answer.transcript is not None
+
     if not len(principal.values):  # all rows are equal
         return replace(answer, accuracy=Accuracy.of(np.ones(k), 1.0, 1.0))
     psi = on_host(marks.coordinates(answer.kernel, first.rows.X)) - principal.mean
@@ -225,7 +225,7 @@ def better_of(
     apart = np.array([row["residual"] for row in run.history[-1]])  # how far each node is from its neighbors
     own = float(np.sum(apart ** (2 * NEARLY_MAXIMUM)))
     rounds = judge_both(Seen(first.rows, marks, answer.kernel), principal, run.options.sums, psi, together, own)
-    start, iterate, told = yield from run_rounds(run.site, rounds, answer.transcript)
+    start, iterate, told = yield from run_rounds(run.site, rounds, run.transcript)
 
     # The error is at least the distance from the components that the judge finds in the same functions (its estimate
     # includes their noise), and at least the disagreement between neighbors.

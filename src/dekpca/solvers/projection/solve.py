@@ -38,9 +38,9 @@ from ...landmarks import Landmarks, node_random
 from ...messages import Iteration, Script
 from ...rounds import Arrays, Round, Shapes, Solver, Transcript, run_round, run_rounds
 from ...site import Site
-from ..sums import Marks, choose_landmarks, rows_of
-from ..sums.columns import Prepared, prepared
-from ..sums.moments import Moments, Principal, Seen
+from ..sums import choose_landmarks, rows_of
+from ..sums.columns import prepared
+from ..sums.moments import Moments, Seen
 from ..sums.rows import Rows
 from . import Noise, ProjectionOptions
 from .node import Link, Neighborhood, Node, Progress, sane
@@ -55,14 +55,12 @@ GO_ON, CONVERGED, INTERRUPTED, DIVERGED = range(4)
 
 def solve(site: Site, options: ProjectionOptions) -> Script:
     """Decentralized kernel PCA by projection consensus, at the nodes of a site; returns their `Answer`."""
-    transcript = Transcript()
-    run, meeting = yield from meet(site, options, transcript)
+    run = yield from meet(site, options)
     asked, nodes, found = run.asked, run.nodes, []
     one_by_one = options.n_components if asked.update == "paper" else 1
     rotation = np.eye(1)
     for component in range(one_by_one):
-        for node, w in zip(nodes, start(run, meeting), strict=True):
-            node.begin(w, warm=asked.init == "landmarks")
+        start(run)
         rotation = yield from iterate(run, None if one_by_one == 1 else component + 1)
         found.append([(node.w, node.z_shared, node.z) for node in nodes])
         if component + 1 < one_by_one:
@@ -71,25 +69,16 @@ def solve(site: Site, options: ProjectionOptions) -> Script:
         put_together(nodes, found)
         rotation = np.eye(one_by_one)  # each is a component already
     values, eigenvalues, turn, trace = yield from separated(run, rotation.astype(nodes[0].w.dtype))
-    answer = make_answer(run, meeting, eigenvalues, turn, trace, transcript)
-    if meeting.principal is not None and asked.init == "landmarks" and answer.kernel.has_sketch:
-        answer = yield from better_of(run, meeting.first, meeting.principal, answer, values, turn)
+    answer = make_answer(run, eigenvalues, turn, trace)
+    if run.principal is not None and asked.init == "landmarks" and answer.kernel.has_sketch:
+        answer = yield from better_of(run, run.first, run.principal, answer, values, turn)
     return answer
 
 
 # ---------------------------------------------------------------------- set-up: what is sent once
-@dataclass(frozen=True, eq=False)
-class Meeting:
-    """What the nodes know after they have met."""
-
-    first: Prepared
-    marks: Marks | None
-    principal: Principal | None  # principal directions of all rows in landmark coordinates, and the network's mean
-
-
-def meet(site: Site, options: ProjectionOptions, transcript: Transcript) -> Script:
-    """Agree on columns, landmarks and their mean, send the samples to the neighbors, and build the spaces; returns a `Run` and a `Meeting`."""
-    asked = options.asked
+def meet(site: Site, options: ProjectionOptions) -> Script:
+    """Agree on columns, landmarks and their mean, send the samples to the neighbors, and build the spaces; returns a `Run`."""
+    asked, transcript = options.asked, Transcript()
     rows = rows_of(site, options.sums)
     rows = rows if site.order is None else rows.at(site.order)
     first, marks, principal = yield from run_rounds(site, agree(rows, options), transcript)
@@ -114,7 +103,7 @@ def meet(site: Site, options: ProjectionOptions, transcript: Transcript) -> Scri
         told = {node.number: dict.fromkeys(node.around, np.array([penalty(node, asked.rho)])) for node in nodes}
         rho = yield from exchange(site, "rho", told, lambda q, j: (1,), np.float64)
         heard_rho = {j: {q: float(value[0]) for q, value in own.items()} for j, own in rho.items()}
-    return Run(site, options, nodes, heard_rho), Meeting(first, marks, principal)
+    return Run(site, options, nodes, heard_rho, first, marks, principal, transcript)
 
 
 def agree(rows: Rows, options: ProjectionOptions) -> Solver:
@@ -167,8 +156,15 @@ def penalty(node: Node, rho: str) -> float:
     return of_spectrum(rho, values, len(node.around))
 
 
-def start(run: Run, meeting: Meeting) -> list[np.ndarray]:
-    """The w to begin with, of each node (m + n, k)."""
+def start(run: Run) -> list[np.ndarray]:
+    """Begin at every node; returns the w (m + n, k) to begin with. At a good start multipliers and z begin as at a stationary point."""
+    begun = starts(run)
+    for node, w in zip(run.nodes, begun, strict=True):
+        node.begin(w, warm=run.asked.init == "landmarks")
+    return begun
+
+
+def starts(run: Run) -> list[np.ndarray]:
     asked, options = run.asked, run.options
     k = 1 if asked.update == "paper" else options.n_columns
     if asked.init == "local":
@@ -177,8 +173,8 @@ def start(run: Run, meeting: Meeting) -> list[np.ndarray]:
     random = [node.random_start(noise) for node, noise in zip(run.nodes, drawn, strict=True)]
     if asked.init == "random":
         return random
-    assert meeting.principal is not None
-    directions = meeting.principal.directions[:, :k]
+    assert run.principal is not None
+    directions = run.principal.directions[:, :k]
     found = directions.shape[1]
     for node, w in zip(run.nodes, random, strict=True):  # columns without a direction begin at random
         w[:, :found] = 0
@@ -278,9 +274,7 @@ def next_component(run: Run) -> Script:
 
 
 # ---------------------------------------------------------------------- the answer
-def make_answer(
-    run: Run, meeting: Meeting, eigenvalues: np.ndarray, turn: np.ndarray, trace: float, transcript: Transcript
-) -> Answer:
+def make_answer(run: Run, eigenvalues: np.ndarray, turn: np.ndarray, trace: float) -> Answer:
     """The functions of each node, over its own samples (w) and over those of its neighborhood (z)."""
     site, asked, back = run.site, run.asked, run.site.array
     noise = " with noise" if Noise.of(asked.exchange_noise) else ""
@@ -298,12 +292,12 @@ def make_answer(
         }
         wanted = list(expansions)[0 if m else 1 : 1 + list(expansions).index(asked.expansion)]
         terms[node.number] = {name: expansions[name] for name in wanted}
-    first, marks, principal = meeting.first, meeting.marks, meeting.principal
+    first, marks, principal = run.first, run.marks, run.principal
     mean = None if principal is None or asked.centering != "global" else back(principal.mean)
     names = run.history[0][0]
     return Answer(
         site=site, kernel=first.kernel, terms=terms, eigenvalues=back(eigenvalues), trace=trace, mean=mean,
         marks=None if marks is None else marks.points, kinds=() if marks is None else marks.kinds, columns=first.columns, fill=first.fill,
-        n_iter=len(run.history), runs=tuple(run.runs), transcript=transcript,
+        n_iter=len(run.history), runs=tuple(run.runs), transcript=run.transcript,
         history={name: np.array([[row[name] for row in rows] for rows in run.history]) for name in names},
     )  # fmt: skip
