@@ -97,7 +97,7 @@ def simulate(
     for name in net.names:
         authority.issue(folder / "certs", name, 30)
     rows = np.array_split(np.random.default_rng(random_state).permutation(len(X)), len(net))
-    more = {"peer_timeout": peer_timeout}
+    more = {"peer_timeout": peer_timeout, "members": list(net.names), "allow_two": len(net) == 2}
     config.write_nodes(folder, [X[r] for r in rows], net, f"simulation-{random_state}", "certs", model, more)
     if write_only:
         print_plain(f"{len(net)} nodes in {folder}; start each with dekpca node run {folder}/NAME.toml", err)
