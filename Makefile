@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data/mnist-0358.npz
 
-# Work stealing: files with a few long tests do not leave the other worker idle.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
+# Many tests wait for processes and timeouts, so there are two workers for each core. Work stealing: files with a few long tests do not
+# leave the other workers idle.
+WORKERS := $(shell expr 2 \* `getconf _NPROCESSORS_ONLN`)
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 AT_ONCE := $(MAKE) --no-print-directory -j2
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 

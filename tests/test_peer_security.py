@@ -358,6 +358,8 @@ def test_a_node_says_nothing_to_an_impostor(certs, nursery, tmp_path, taken, fol
         server = grpc.server(ThreadPoolExecutor(2), handlers=[Everything()])
         assert server.add_secure_port(started.addresses[taken], credentials)
         server.start()
+        config = tmp_path / "run" / "a.toml"
+        config.write_text("start_timeout = 1\n" + config.read_text())  # so long it stays to tell the others why
         started.start("a")
         until(lambda: started.code("a") is not None, "it stops", PATIENCE)
         assert started.code("a") == 2
