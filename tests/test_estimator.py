@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
 import warnings
@@ -674,3 +675,50 @@ def test_verbose_says_how_far_the_fit_is(solver, says, capsys):
         assert out == ""
         assert len(re.findall(says, err)) == verbose
     assert err == ""
+
+
+# ---------------------------------------------------------------------- what a fitted estimator holds
+def test_a_model_of_one_node_does_not_change_with_the_callers_rows():
+    X, new = np.random.default_rng(0).normal(size=(60, 3)), np.random.default_rng(1).normal(size=(5, 3))
+    model = DecentralizedKernelPCA(2, gamma=0.1, random_state=0).fit(X)
+    before = DecentralizedKernelPCA(2, gamma=0.1, random_state=0).fit(X.copy()).transform(new)
+    X *= 2.0
+    np.testing.assert_array_equal(model.transform(new), before)
+
+
+def test_a_fitted_estimator_holds_no_rows_but_landmarks():
+    X = np.random.default_rng(0).normal(size=(20_000, 20)) * np.geomspace(3, 0.1, 20)
+    model = DecentralizedKernelPCA(2, gamma=0.01, share_rows=False, random_state=0).fit(X)
+    held = pickle.dumps(model)
+    assert len(held) < X.nbytes / 2  # node numbers of the rows, landmarks, and what the nodes were told
+    assert not any(row.tobytes() in held for row in X[::500])
+
+
+def test_a_callable_kernel_may_keep_the_array_that_it_returns():
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    kept = {}
+
+    def kernel(A, B):
+        key = A.tobytes(), B.tobytes()
+        if key not in kept:
+            kept[key] = np.exp(-0.1 * ((A[:, None] - B[None]) ** 2).sum(axis=2))
+        return kept[key]
+
+    DecentralizedKernelPCA(2, kernel=kernel, network=4, random_state=0).fit(X)
+    for (a, b), held in kept.items():
+        A, B = (np.frombuffer(x).reshape(-1, 3) for x in (a, b))
+        np.testing.assert_array_equal(held, np.exp(-0.1 * ((A[:, None] - B[None]) ** 2).sum(axis=2)))
+
+
+def test_an_iteration_does_not_converge_by_the_change_of_one_step():
+    """The stop rule is about the change of five iterations: a last check after fewer has not seen it."""
+    X = np.random.default_rng(0).normal(size=(200, 4))
+
+    def fitted(max_iter):
+        solver = Projection(n_landmarks=0, centering="local", init="local", max_iter=max_iter, tol=0.05)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return DecentralizedKernelPCA(2, gamma=0.1, network=Network.ring(5), solver=solver, random_state=0).fit(X)
+
+    stop = next(t for t in range(5, 200, 5) if fitted(t).converged_)
+    assert not any(fitted(t).converged_ for t in range(stop - 4, stop))

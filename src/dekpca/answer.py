@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,11 @@ class Answer:
     runs: tuple[tuple[str, int], ...] = ()  # verdict and number of iterations, of each run of an iteration
     history: dict[str, np.ndarray] = field(default_factory=dict)  # (iterations, nodes of the site)
     transcript: Transcript | None = None
+
+    def without_rows(self) -> Answer:
+        """Without the rows and keys of its site: whoever keeps it keeps no more of the rows than its terms hold."""
+        none = self.site.array(np.zeros((0, self.site.X.shape[1])))
+        return replace(self, site=replace(self.site, X=none, order=None, sealer=None))
 
     @property
     def converged(self) -> bool:

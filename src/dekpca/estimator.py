@@ -276,7 +276,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         """Component values of new points.
 
         Uses the model of one node, `answering_node_`: the one with the most samples in its neighborhood (ties: the
-        first by name), since its functions have the most terms. `node_models_[j].transform` uses another node's.
+        first by name), whose functions have the most terms with `Projection`; by default all nodes have the same.
+        `node_models_[j].transform` uses another node's.
         With missing="drop", rows that lack a value have NaN in all components.
         """
         check_is_fitted(self)

@@ -104,6 +104,10 @@ class NodeModel:
         How the command line turns files into samples for this model (columns to leave out, categories).
     privacy_ : Ledger or None
         With differential privacy: the releases, and the epsilon and delta spent.
+    run, missing : str or None, sequence of dict
+        Of a model of peers: the id of its run, and the nodes that were lost during the fit (name, rows, time).
+    transcript : str or None
+        A hash of everything that the nodes were told in the fit: nodes with the same answer have the same.
     contents : sequence of Held
         The points in the model and its file, and their owners. If none are samples (`any(held.samples for held in
         model.contents)` is False) the model can be published.
@@ -134,11 +138,9 @@ class NodeModel:
     reading: Mapping[str, Any] = field(default_factory=dict)
     accuracy: Accuracy | None = None
     privacy_: Ledger | None = None
-    missing: Sequence[dict[str, Any]] = ()  # nodes lost during the fit of peers: name, rows, time
-    run: str | None = None  # id of the run of peers
-    transcript: str | None = (
-        None  # a hash of all that the nodes were told in the fit: nodes with the same answer have the same
-    )
+    missing: Sequence[dict[str, Any]] = ()
+    run: str | None = None
+    transcript: str | None = None
     _preimages: dict[tuple[str, float], Preimages] = field(default_factory=dict, init=False)
     _told_order: bool = field(default=False, init=False)
 
@@ -324,7 +326,8 @@ class NodeModels(Sequence[NodeModel]):
     def __init__(self, answers: Sequence[Answer], share_rows: bool, features: Features, ledger: Ledger | None = None):
         self._network = answers[0].site.network
         self._common = share_rows, features, ledger
-        self._answers = {int(j): answer for answer in answers for j in answer.site.nodes}
+        kept = [answer.without_rows() for answer in answers]
+        self._answers = {int(j): answer for answer in kept for j in answer.site.nodes}
         self._numbers = sorted(self._answers)
         self._made: dict[int, NodeModel] = {}
 
@@ -357,12 +360,13 @@ class NodeModels(Sequence[NodeModel]):
         return f"NodeModels({len(self)} nodes)"
 
 
-LANDMARKS = {
-    "means": f"landmarks (means of at least {LEAST_CLUSTER} rows of the network)",
-    "rows": "landmarks (rows of the nodes)",
-    "synthetic": "landmarks (drawn from noisy sums, nobody's rows)",
-    "points": "landmarks (points given to all nodes)",
-    "earlier": "landmarks (of the earlier run that was resumed)",
+# Of each kind of landmarks: what they are, and whether they are rows; None: they are if rows may leave their nodes.
+LANDMARKS: dict[str, tuple[str, bool | None]] = {
+    "means": (f"landmarks (means of at least {LEAST_CLUSTER} rows of the network)", False),
+    "rows": ("landmarks (rows of the nodes)", True),
+    "synthetic": ("landmarks (drawn from noisy sums, nobody's rows)", False),
+    "points": ("landmarks (points given to all nodes)", False),
+    "earlier": ("landmarks (of the earlier run that was resumed)", None),
 }
 
 
@@ -381,16 +385,16 @@ def _make(answer: Answer, node: int, share_rows: bool, features: Features, ledge
 
 
 def _held_landmarks(answer: Answer, share_rows: bool) -> list[Held]:
-    """The landmarks by kind; consecutive ones of a kind together. Those of an earlier run may be rows, if rows may leave their nodes."""
+    """The landmarks by kind; consecutive ones of a kind together."""
     if isinstance(answer.marks, RandomFeatures):
         return [Held(answer.marks.size // 2, "frequencies (drawn from a seed)", False)]
     found: list[Held] = []
     for kind, count in answer.kinds:
-        what = LANDMARKS[kind]
+        what, rows = LANDMARKS[kind]
         if found and found[-1].what == what:
             found[-1] = replace(found[-1], rows=found[-1].rows + count)
         elif count:
-            found.append(Held(count, what, kind == "rows" or (kind == "earlier" and share_rows)))
+            found.append(Held(count, what, share_rows if rows is None else rows))
     return found
 
 

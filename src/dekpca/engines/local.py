@@ -21,7 +21,7 @@ from ..program import program
 from ..settings import Options
 from ..site import Site
 
-# The part of a fit that begins with a message of this kind, for `history_["seconds"]`
+# The part of a fit that ends with a sum of this kind, or begins with an exchange, for `history_["seconds"]`
 PARTS = dict.fromkeys(("axes", "clusters", "landmarks"), "landmarks") | dict.fromkeys(("share", "power"), "iterations")
 PARTS |= {"columns": "columns", "moments": "moments", "judge": "judging"}
 PARTS |= {"data": "kernel matrices", "values": "separation"}
@@ -113,18 +113,21 @@ def drive(
         part, since = "meeting", time.perf_counter()
         requests, answers = _step(scripts, None)
         while requests:
-            now = time.perf_counter()
-            seconds[part] += now - since
-            since, reply = now, None
+            now, reply = time.perf_counter(), None
             match requests[0]:
                 case Sum(kind=kind):
-                    part, reply = PARTS.get(kind, part), delivery.sum(requests)
+                    part = PARTS.get(kind, part)  # the terms of a sum are computed before it is asked for
+                    seconds[part] += now - since
+                    reply = delivery.sum(requests)
                 case Exchange(kind=kind):
+                    seconds[part] += now - since
                     part, reply = PARTS.get(kind, part), delivery.exchange(requests)
                 case Iteration() as about:
+                    seconds[part] += now - since
                     interrupt["armed"], reply = True, interrupt["asked"]
                     if watch is not None:
                         watch(about)
+            since = now
             requests.clear()  # they keep what their rounds made of the rows
             requests, answers = _step(scripts, reply)
         seconds[part] += time.perf_counter() - since

@@ -37,7 +37,7 @@ class FunctionKernel(Kernel):
                 f"kernel {self.label}: returned shape {getattr(gram, 'shape', type(gram).__name__)} for {A.shape[0]} and {B.shape[0]} "
                 f"samples, expected {expected}; a callable kernel maps two sample matrices to the matrix of k(a, b)"
             )
-        gram = xp.asarray(gram, dtype=A.dtype)
+        gram = xp.asarray(gram, dtype=A.dtype, copy=True)  # it may be an array that the function keeps
         if not bool(xp.all(xp.isfinite(gram))):
             raise ValueError(f"kernel {self.label}: returned NaN or infinity for finite samples")
         return gram

@@ -19,7 +19,7 @@ PHASES = {
     "axes": "linear components, for k-means", "clusters": "k-means of all rows",
     "landmarks": "landmarks, as sums over all nodes", "moments": "moments in landmark coordinates", "judge": "the estimate of the error",
     "data": "samples, to neighbors", "fingerprint": "that all have the same landmarks", "mean": "the network's mean",
-    "covariance": "landmark moments", "power": "power iterations", "check": "whether to stop", "spectrum": "eigenvalues",
+    "power": "power iterations", "check": "whether to stop", "spectrum": "eigenvalues",
     "rho": "penalties", "share": "every iteration, to neighbors", "view": "every iteration, back", "values": "component values on samples",
     "deflate": "the paper's deflation",
 }  # fmt: skip

@@ -21,6 +21,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     """The leading eigenvectors of the kernel matrix, centred if asked; returns the `Answer`. Negative eigenvalues are left out."""
     first = yield from prepared(rows_of(site, options), options)
     kernel, X, k = first.kernel, first.rows.X, options.n_components
+    X = X + 0 if X is site.X else X  # the model holds these rows: the caller may change its own
     raw = on_host(kernel.gram(X, X))
     check_finite(raw, f"node {site.names[0]}", kernel)
     values, basis = np.linalg.eigh(double_centered(raw) if options.centered else raw)

@@ -39,7 +39,7 @@ BROKEN_OFF = 100  # times the largest message: bytes of incomplete messages of a
 DTYPES = {"<f8": 8, "<f4": 4, "<u8": 8}
 SEALED = "<u8"  # of sums under masks, and of key records
 KINDS = {
-    "sizes", "columns", "axes", "clusters", "landmarks", "moments", "judge", "fingerprint", "mean", "covariance", "power", "spectrum", "check",
+    "sizes", "columns", "axes", "clusters", "landmarks", "moments", "judge", "fingerprint", "mean", "power", "spectrum", "check",
     "data", "rho", "share", "view", "values", "deflate", "keys",
 }  # all that docs/privacy.md lists  # fmt: skip
 
@@ -78,7 +78,7 @@ class Limits:
         numbers = max(
             n * n_columns,  # data
             4 * (m + 64) * (n_columns + 3),  # clusters, landmarks: pieces of clusters, four times the new landmarks
-            0 if options.random_features else m * m + m + 4,  # moments, covariance
+            0 if options.random_features else m * m + m + 4,  # moments
             3 + 2 * p + m + m * p,  # directions
             largest_sum(p),  # judge
             60 * n_columns + 60,  # axes, columns

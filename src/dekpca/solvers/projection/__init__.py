@@ -73,7 +73,7 @@ class Projection:
         Begin with the principal directions of all rows in landmark coordinates (centering "global" or None), with random functions, or with each
         node's own solution. After a start with landmarks the better of start and iterate is kept, and only then is the accuracy known.
     rho : {"auto", "paper-bound"}, float, sequence or callable, default="auto"
-        Penalties on the differences between neighbors. "auto": from each node's spectrum, the smallest for which the augmented Lagrangian falls.
+        Penalties on the differences between neighbors. "auto": from each node's spectrum, with which the augmented Lagrangian usually falls.
         "paper-bound": the paper's Assumption 2. A number: everywhere the same. A schedule: a sequence of (from iteration, penalty on the node's own
         constraint, on those of its neighbors), or a function of (iteration, whether it is the own constraint) that returns a penalty.
     n_oversamples : int or "auto", default="auto"

@@ -130,8 +130,8 @@ class Node:
         keep = values > max(CUTOFF * values[-1], self.rounding)
         self.inverse = (basis[:, keep] / values[keep]) @ basis[:, keep].T  # of rest
         self.response_of: tuple[float, np.ndarray] | None = None
-        seen = self.rest if self.reach is None else self.reach @ self.inverse @ self.reach.T
-        self.gram = self.psi @ self.psi.T + seen  # K_j
+        own = self.rest if self.reach is None else self.reach @ self.inverse @ self.reach.T
+        self.gram = self.psi @ self.psi.T + own  # K_j
         self.eigenvalues, self.basis = np.linalg.eigh(self.gram)
 
     @property
@@ -202,7 +202,7 @@ class Node:
         self.z = np.zeros((len(self.near.X), k), dtype=w.dtype)
         pull = self.spread(self.w_values * (2.0 / len(self.around))) if warm else zero
         self.dual = dict.fromkeys(self.around, pull)
-        self.seen = dict.fromkeys(self.around, w if warm else zero)  # P_j z_q, of each node q around
+        self.projected = dict.fromkeys(self.around, w if warm else zero)  # P_j z_q, of each node q around
         self.at_check = self.w, self.z_shared, self.z
 
     def local_start(self, k: int) -> np.ndarray:
@@ -223,18 +223,18 @@ class Node:
         return np.where(keep, 1.0 / np.where(keep, self.eigenvalues, 1.0), 0.0)
 
     # ------------------------------------------------------------------ an iteration
-    def share(self, q: int, rho: float, anchored: bool) -> np.ndarray:
+    def share(self, q: int, rho: float, proximal: bool) -> np.ndarray:
         """How this node wants z_q to move (the proximal update) or to be (the paper's), (m + n, k)."""
-        target = self.w - self.seen[q] if anchored else self.w
+        target = self.w - self.projected[q] if proximal else self.w
         return self.dual[q] + rho * target
 
-    def z_step(self, shares: dict[int, np.ndarray], rho: Link, anchored: bool) -> dict[int, np.ndarray]:
+    def z_step(self, shares: dict[int, np.ndarray], rho: Link, proximal: bool) -> dict[int, np.ndarray]:
         """z from the shares of the nodes around; `rho[l]` is the penalty of node l on this node's z. Returns the views: for each node around the
         landmark coordinates of z and its values on that node's samples."""
         total, m = sum(rho.values()), self.m
         shared = np.sum([shares[l][:m] for l in self.around], axis=0) / total
         near = np.concatenate([shares[l][m:] for l in self.around]) / total
-        if anchored:
+        if proximal:
             shared, near = self.z_shared + shared, self.z + near
         values = self.near.values(near)
         squares = shared.T @ shared + near.T @ values
@@ -251,17 +251,18 @@ class Node:
         progress of the leading components, which are the columns times `leading`."""
         m, r = self.m, sum(rho.values())
         for q, view in views.items():
-            self.seen[q] = np.concatenate([view[:m], self.inverse @ view[m:]])
-        if asked.update == "paper":  # signs as this node's own z has them, as in the authors' scripts
-            own = self.seen[self.number]
+            self.projected[q] = np.concatenate([view[:m], self.inverse @ view[m:]])
+        if asked.update == "paper":  # signs as this node's own z has them
+            own = self.projected[self.number]
             for q in self.around[1:]:
-                if float(self.products(self.seen[q], own).sum()) < 0:
-                    self.seen[q] = -self.seen[q]
-        target = sum(rho[q] * self.seen[q] - self.dual[q] for q in self.around)
-        half = self.response(r) @ self.at_samples(target)  # (r - 2 K) h = 2 values(target), so that values(w) = h / 2
-        self.before, self.w, self.w_values = self.w, (target + self.spread(2.0 * half)) / r, half
+                if self.products(self.projected[q], own)[0, 0] < 0:
+                    self.projected[q] = -self.projected[q]
+        target = sum(rho[q] * self.projected[q] - self.dual[q] for q in self.around)
+        # w solves (r - 2 Phi Phi') w = target; by Woodbury's formula its values on the node's samples come first
+        values = self.response(r) @ self.at_samples(target)
+        self.before, self.w, self.w_values = self.w, (target + self.spread(2.0 * values)) / r, values
         for q in self.around:
-            self.dual[q] = self.dual[q] + rho[q] * (self.w - self.seen[q])
+            self.dual[q] = self.dual[q] + rho[q] * (self.w - self.projected[q])
         return self.progress(leading, rho if asked.diagnostics else None)
 
     def progress(self, leading: np.ndarray, rho: Link | None) -> Progress:
@@ -270,7 +271,7 @@ class Node:
         "residual" is |w_j - P_j z_q| / |w_j|, root mean square over the neighborhood, of the worst component; "change" is the same since the last
         iteration, "since_check" since the last check. "lagrangian", the node's part of the augmented Lagrangian, only if `rho` is given.
         """
-        others = [0.0, self.before, self.at_check[0], *(self.seen[q] for q in self.around)]
+        others = [0.0, self.before, self.at_check[0], *(self.projected[q] for q in self.around)]
         squares = self._squares(np.stack([(self.w - x) @ leading for x in others]))
         length = np.maximum(np.sqrt(squares[0]), NEGLIGIBLE[self.w.dtype.name])
         found = {
@@ -282,7 +283,7 @@ class Node:
         if rho is not None:
             pull = 0.0
             for q in self.around:
-                gap = self.w - self.seen[q]
+                gap = self.w - self.projected[q]
                 pull += float(np.trace(self.products(self.dual[q] + 0.5 * rho[q] * gap, gap)))
             found["lagrangian"] = pull - float((self.w_values**2).sum())
         return found

@@ -16,7 +16,8 @@ BY_SPECTRUM = ("auto", "paper-bound")
 def of_spectrum(rho: str, eigenvalues: np.ndarray, d: int) -> float:
     """The penalty of a node with these eigenvalues of K_j and d nodes in its neighborhood, itself among them.
 
-    "auto" is the smallest penalty for which the Lagrangian falls; "paper-bound" is the paper's Assumption 2.
+    "paper-bound" is the paper's Assumption 2; "auto" is that bound with the cube of the largest eigenvalue in the place of the sum of cubes, with
+    which the Lagrangian usually falls.
     """
     top = float(eigenvalues.max())
     if rho == "auto":

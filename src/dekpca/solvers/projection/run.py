@@ -48,7 +48,7 @@ class Run:
         return {q: of_iteration(self.asked.rho, t, own=q == node.number) for q in node.around}
 
     def on_z(self, node: Node, t: int) -> Link:
-        """The penalties of the nodes around on a node's z."""
+        """The penalties of the nodes around on a node's z. (A schedule is the same at all nodes, so both directions of an edge have the same.)"""
         return self.heard_rho.get(node.number) or self.on_w(node, t)
 
     def each(self, step: Callable[[Node], Any]) -> dict[int, Any]:

@@ -18,7 +18,7 @@ from ..sums import SumsOptions
 from ..sums.columns import Prepared
 from ..sums.judge import Judged, judge, judge_functions
 from ..sums.moments import Principal, Seen
-from .node import Node
+from .node import Node, sane
 from .run import Run, by_sender, exchange
 
 NEARLY_MAXIMUM = 8  # the 8th root of a sum of 8th powers is close to the maximum
@@ -223,6 +223,7 @@ def better_of(
     # Eigenvalues of the leak are far below those of the iterate's columns; both are judged with the landmarks' other components.
     together = np.concatenate([on_host(values), (psi @ principal.weights)[:, q:]], axis=1)
     apart = np.array([row["residual"] for row in run.history[-1]])  # how far each node is from its neighbors
+    apart = np.where(sane(apart ** (2 * NEARLY_MAXIMUM)), apart, 1.0)  # of an iteration that has diverged
     own = float(np.sum(apart ** (2 * NEARLY_MAXIMUM)))
     rounds = judge_both(Seen(first.rows, marks, answer.kernel), principal, run.options.sums, psi, together, own)
     start, iterate, told = yield from run_rounds(run.site, rounds, run.transcript)

@@ -5,23 +5,37 @@ components themselves in the span of its neighborhood's samples. ADMM maximizes 
 w_j = P_j z_q, for the node itself and each neighbor q, where P_j projects on the span of j; dual_jq is the multiplier of that constraint.
 
     the paper's Alg. 1                                        here (node.py has the formulas)
-    initialize alpha_j, exchange data with the neighbors      `meet`, `start`
-    send to each neighbor what its z needs                    `share`, an Exchange
-    update z_j, and clip its norm at 1                        `Node.z_step`
-    send to each neighbor the values of z_j on its samples    "view", an Exchange
-    update alpha_j and the multipliers                        `Node.w_step`
-    until converged; deflate for the next component           `check`; `next_component`
+    exchange data with the neighbors, initialize alpha_j      `meet`, `start`
+    repeat:                                                   `iterate`
+      send to each neighbor what its z needs                  `Node.share`, an Exchange "share"
+      update z_j, and clip its norm at 1                      `Node.z_step`
+      send to each neighbor the values of z_j on its samples  an Exchange "view"
+      update alpha_j and the multipliers eta_j                `Node.w_step`
+
+    the paper's symbol                                        here
+    alpha_j, and w_j = phi(X_j) alpha_j                       `node.w`
+    Omega_j: the node and its neighbors, j first              `node.around`
+    K_j, K_j^-1                                               `node.gram`, `node.inverse`
+    K_j^-1 times column q of eta_j                            `node.dual[q]`
+    phi(X_l)'z_j                                              what node j sends to node l as "view"
+    P_j z_q = phi(X_j) K_j^-1 phi(X_j)'z_q                    `node.projected[q]`
+    rho of node j on z_q                                      `run.on_w(j)[q]`, which is `run.on_z(q)[j]`
 
 With `dekpca.PAPER` this is Alg. 1 except for the following. What `update="proximal"` and landmarks change besides, and why, is in docs/algorithm.md.
 
 - The paper sends alpha and the multiplier; a node sends rho alpha + multiplier, all that its neighbor uses of them. Multipliers are not scaled by
   rho, which a schedule changes, and are kept as coefficients over the samples (K_j^-1 times the paper's): no node inverts a neighbor's matrix.
 - K_j^-1 is a pseudo-inverse: eigenvalues below CUTOFF of the largest, or within rounding, count as zero.
-- A view that points against the node's own z is turned (the authors' scripts do so): local starts differ in sign.
+- A view that points against the node's own z is turned, since local starts differ in sign. (The authors' scripts compare the values of both views,
+  here the functions are compared. Node models may still end with different signs.)
 - The paper iterates a given number of times. Here all nodes stop together when all have converged or somebody asks (`check`); after an overflow they
   return to the iterate of the last check.
-- Alg. 1 finds one component. Others follow by deflation, as in the authors' scripts. At the end all are scaled by their eigenvalues, and sorted by
-  them (`Spectrum`), for which neighbors exchange values once more.
+- Gamma and scales of columns, if asked for, are found by network sums before anything else.
+- Alg. 1 finds one component. Others follow by deflation (`next_component`): a node removes its component from its samples, and so do its neighbors
+  where they use them. (The authors' scripts remove it from the node's own objective alone.) At the end all components are scaled by their eigenvalues
+  and sorted by them (`Spectrum`), for which neighbors exchange values once more.
+- The penalties of `dekpca.PAPER` are fixed numbers; the authors' scripts multiply theirs by the number of rows or the largest eigenvalue of a node.
+  A node whose 2 lambda_1(K_j) exceeds the sum of its penalties has no concave step, and may diverge: use update="proximal" there.
 """
 
 from __future__ import annotations
@@ -193,7 +207,8 @@ def iterate(run: Run, component: int | None) -> Script:
         run.history.append(progress)
         residual = max(row["residual"] for row in progress)
         if (t + 1) % CHECK_EVERY == 0 or t + 1 == asked.max_iter:
-            verdict, rotation = yield from check(run, progress, bool(stop))
+            whole = (t + 1) % CHECK_EVERY == 0  # else "since_check" is the change of fewer iterations
+            verdict, rotation = yield from check(run, progress, bool(stop), whole)
             for node in nodes:
                 if verdict == DIVERGED:  # back to the last good iterate
                     node.w, node.z_shared, node.z = node.at_check
@@ -207,20 +222,21 @@ def iterate(run: Run, component: int | None) -> Script:
 def one_iteration(run: Run, t: int, leading: np.ndarray) -> Script:
     """The steps of all nodes; returns the progress of each, for the columns times `leading`."""
     site, asked, m, (k, dtype) = run.site, run.asked, run.nodes[0].m, (run.nodes[0].w.shape[1], run.nodes[0].w.dtype)
-    anchored = asked.update == "proximal"
-    shares = run.each(lambda node: {q: node.share(q, rho, anchored) for q, rho in run.on_w(node, t).items()})
+    proximal = asked.update == "proximal"
+    shares = run.each(lambda node: {q: node.share(q, rho, proximal) for q, rho in run.on_w(node, t).items()})
     shares = yield from exchange(site, "share", shares, by_sender(site, m, k), dtype)
-    views = run.each(lambda node: node.z_step(shares[node.number], run.on_z(node, t), anchored))
+    views = run.each(lambda node: node.z_step(shares[node.number], run.on_z(node, t), proximal))
     views = yield from exchange(site, "view", views, lambda q, j: (m + int(site.sizes[j]), k), dtype)
     progress = run.each(lambda node: node.w_step(views[node.number], run.on_w(node, t), leading, asked))
     return list(progress.values())
 
 
-def check(run: Run, progress: Sequence[Progress], stop: bool) -> Script:
-    """One network sum decides for all nodes whether to stop, and how to turn the columns into components; returns verdict and rotation."""
+def check(run: Run, progress: Sequence[Progress], stop: bool, whole: bool) -> Script:
+    """One network sum decides for all nodes whether to stop, and how to turn the columns into components; returns verdict and rotation. They have
+    converged only if `whole`: the change is that of CHECK_EVERY iterations."""
     tol = run.asked.tol
     # Squares are compared: functions with a relative difference e have correlation 1 - e^2 / 2. NaN is not finished.
-    busy = sum(not (row["residual"] ** 2 <= tol and row["since_check"] ** 2 <= tol) for row in progress)
+    busy = sum(not (whole and row["residual"] ** 2 <= tol and row["since_check"] ** 2 <= tol) for row in progress)
     moments = sum(node.w_values.T @ node.w_values for node in run.nodes)
     round_ = Check(float(busy), float(stop), on_host(moments), run.nodes[0].w.dtype)
     told = yield from run_round(run.site, round_)
