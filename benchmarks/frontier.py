@@ -375,7 +375,7 @@ def owners(given: Any, floors: Floors) -> None:
     for _ in range(3):
         for J in (6, 60, 600, 6000):
             for settings, into in (
-                ({"solver": "landmarks", "landmarks": 400}, seconds),
+                ({"landmarks": 400}, seconds),
                 ({}, default),
             ):
                 start = time.perf_counter()
@@ -491,7 +491,7 @@ def gpu(given: Any, floors: Floors) -> None:
         for J in (16, 2000, 10_000):
             network = Network.ring(J, 4)
             for name, m in limits:
-                settings = {"solver": "landmarks", "landmarks": m} if m else {}
+                settings = {"landmarks": m} if m else {}
 
                 def fit(settings: dict = settings, network: Network = network) -> Any:
                     return DecentralizedKernelPCA(
