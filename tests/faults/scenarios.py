@@ -245,7 +245,7 @@ def slow(cluster: Cluster, rng: random.Random) -> str:
     return SAME
 
 
-@scenario("slow-1-Mbit-large", problem=Problem(edges=(("a", "b"),), rows=100, columns=8000))
+@scenario("slow-1-Mbit-large", problem=Problem(edges=(("a", "b"),), rows=1600, columns=500))
 def slow_and_large(cluster: Cluster, rng: random.Random) -> str:
     """6.4 MB on the same wire, most of a minute: a slow neighbor is not a lost one."""
     return slow(cluster, rng)
