@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dekpca import DecentralizedKernelPCA, Network
+from dekpca import DecentralizedKernelPCA, Network, Projection
 from dekpca.node_model import NodeModel
 from dekpca.testing import EIGENVALUE_TOLERANCE, VALUE_TOLERANCE
 
@@ -155,7 +155,9 @@ class Soak:
         self.without += bool(missing)
         took_part = names if missing else cluster.problem.names
         edges = [edge for edge in EDGES if set(edge) <= set(took_part)]
-        model = DecentralizedKernelPCA(**MODEL, network=Network.from_edges(edges))
+        model = DecentralizedKernelPCA(
+            **MODEL | {"solver": Projection(**MODEL["solver"])}, network=Network.from_edges(edges)
+        )
         parts = {name: cluster.problem.part(name) for name in took_part}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tol = 0 does not converge
