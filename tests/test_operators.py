@@ -1,4 +1,4 @@
-"""docs/operators.md, and examples/ops: every command of the page is run, in three folders as three owners."""
+"""docs/operators.md, and examples/ops: the commands in the blocks of the page are run, in three folders as three owners."""
 
 from __future__ import annotations
 

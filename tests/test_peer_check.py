@@ -143,12 +143,12 @@ def other_columns(owners):
     np.save(owners / "rome.npy", np.ones((9, 4)) * np.arange(9)[:, None])
 
 
-def full_disk(owners):
+def no_folder(owners):
     shutil.rmtree(owners / "oslo", ignore_errors=True)
     (owners / "oslo").write_text("a file where the folder should be")
 
 
-def taken_port(owners):
+def not_our_address(owners):
     change(owners, "oslo", f'listen = "{read(owners / "oslo.toml").listen}"', 'listen = "192.0.2.77:7070"')
 
 
@@ -160,8 +160,8 @@ def taken_port(owners):
         (not_a_neighbor, "node 'oslo' is not a neighbor of node rome"),
         (other_members, "members: node oslo has"),
         (other_columns, "number of columns: node oslo has 3, node rome has 4"),
-        (full_disk, "choose another"),
-        (taken_port, "cannot be bound"),
+        (no_folder, "choose another"),
+        (not_our_address, "cannot be bound"),
     ],
 )
 def test_what_must_be_corrected_is_exit_code_2_at_once(nursery, owners, spoil, said):

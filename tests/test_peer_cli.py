@@ -446,6 +446,8 @@ def test_health():
         assert asked() == (200, "meeting, waits for node b\n")
         node.live.waits_for, node.live.moved_at = set(), time.monotonic() - 101
         assert asked() == (503, "no progress for 101 s (limit progress_timeout 100 s)\n")
-        node.live.moved_at = time.monotonic()
+        node.live.waits_for, node.live.moved_at = {"b"}, time.monotonic()
+        node.rounds.limits, node.neighbors["b"].answered_at = object(), time.monotonic() - 40
+        assert asked() == (503, "node b was not heard from for 40 s (it counts as lost after 60 s)\n")
         node.fail(ValueError("wrong"))
         assert asked() == (503, "stopping: wrong\n")
