@@ -444,3 +444,27 @@ def test_show_says_what_it_cannot_read(tmp_path):
         assert says in shown.stderr
     (tmp_path / "empty").mkdir()
     assert "no .crt or .pem file" in invoke("show", tmp_path / "empty").stderr
+
+
+def test_a_request_is_signed_and_the_key_stays_with_its_owner(tmp_path):
+    """Two owners: the CA gets the request, the node its certificate; both read the same fingerprint of the key to each other."""
+    ca, node = tmp_path / "ca", tmp_path / "node"
+    invoke = lambda *words: CliRunner().invoke(app, ["certs", *map(str, words)])  # noqa: E731
+    assert invoke("init", "--folder", ca).exit_code == 0
+    asked = invoke("request", "hospital-a", "--folder", node)
+    assert asked.exit_code == 0, asked.output
+    assert (node / "hospital-a.key").stat().st_mode & 0o777 == 0o600
+    signed = invoke("sign", node / "hospital-a.csr", "--folder", ca)
+    assert signed.exit_code == 0, signed.output
+    assert asked.output.splitlines()[-1] == signed.output.splitlines()[-1]
+    assert sorted(path.name for path in ca.iterdir()) == ["ca.crt", "ca.key", "hospital-a.crt"]
+    load(ca / "hospital-a.crt", node / "hospital-a.key", ca / "ca.crt", "hospital-a")
+    again = invoke("sign", node / "hospital-a.csr", "--folder", ca)
+    assert (again.exit_code, "nothing is overwritten" in again.stderr) == (2, True)
+    other = invoke("sign", node / "hospital-a.csr", "--node", "hospital-b", "--folder", ca)
+    assert other.exit_code == 2
+    assert "is for hospital-a, not for node hospital-b" in other.stderr
+    pem = (node / "hospital-a.csr").read_text().splitlines()
+    pem[-2] = pem[-2][:-6] + "A" * 6
+    (node / "hospital-b.csr").write_text("\n".join(pem))
+    assert invoke("sign", node / "hospital-b.csr", "--folder", ca).exit_code == 2

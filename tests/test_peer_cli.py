@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import time
+import urllib.error
 import urllib.request
 from dataclasses import fields
 from pathlib import Path
@@ -24,8 +25,9 @@ from dekpca.peers.app import status
 from dekpca.peers.app.config import Config, ConfigError, check_loopback, read
 from dekpca.peers.app.disclosure import disclosure
 from dekpca.peers.app.node import prepare
+from dekpca.peers.protocol.node import Timeouts
 from faults.supervisor import until
-from peer_nodes import PATIENCE, Nodes, change, join, problem
+from peer_nodes import PATIENCE, Nodes, change, join, problem, protocol
 from test_file_modes import open_to_others
 
 GOOD = """name = "oslo"
@@ -426,3 +428,26 @@ def test_a_column_name_does_not_reach_the_terminal_as_it_is(tmp_path):
     assert done.exit_code == 2
     assert "which is no number" in done.output
     assert "\x1b" not in done.output
+
+
+def test_health():
+    """200 while a node waits as it should; 503, with the reason, while it stops, hangs, or has lost a neighbor that it waits for."""
+    node = protocol("a", "b", now=time.monotonic(), timeouts=Timeouts(peer=60, start=60, beat=1, progress=100))
+    with status.served(node, "127.0.0.1:0") as address:
+
+        def asked():
+            try:
+                with urllib.request.urlopen(f"http://{address}/healthz", timeout=30) as page:
+                    return page.status, page.read().decode()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read().decode()
+
+        node.live.waits_for = {"b"}
+        assert asked() == (200, "meeting, waits for node b\n")
+        node.live.waits_for, node.live.moved_at = set(), time.monotonic() - 101
+        assert asked() == (503, "no progress for 101 s (limit progress_timeout 100 s)\n")
+        node.live.waits_for, node.live.moved_at = {"b"}, time.monotonic()
+        node.rounds.limits, node.neighbors["b"].answered_at = object(), time.monotonic() - 40
+        assert asked() == (503, "node b was not heard from for 40 s (it counts as lost after 60 s)\n")
+        node.fail(ValueError("wrong"))
+        assert asked() == (503, "stopping: wrong\n")

@@ -68,6 +68,60 @@ def issue(
 
 @certs.command()
 @verb
+def request(
+    node: Annotated[str, typer.Argument(help="The node's name, as its neighbors write it.")],
+    folder: Annotated[Path, typer.Option("--folder", help="Where the files go.")] = Path(),
+    replace: Annotated[bool, typer.Option("--replace", help="Renew: keep the old key and request aside.")] = False,
+    as_json: Json = False,
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Make a key, which stays with its owner, and a request for a certificate: NODE.key and NODE.csr.
+
+    Send NODE.csr to the CA, and compare the fingerprint of the key by telephone.
+
+    Example: dekpca certs request hospital-a
+    """
+    authority, identity = peer_modules("net.authority", "net.identity")
+    asked, key = authority.request(make_folder(folder), node, replace)
+    result = {
+        "node": node,
+        "request": asked,
+        "key": key,
+        "fingerprint": identity.key_fingerprint(identity.read_key(key)),
+    }
+    text = f"wrote {asked}: for the CA\nwrote {key}: keep this one to yourself\nfingerprint of the key: {result['fingerprint']}"
+    emit(result, as_json, lambda: print_plain(text))
+
+
+@certs.command()
+@verb
+def sign(
+    request: Annotated[Path, typer.Argument(help="The request, NODE.csr, of the node's owner.")],
+    node: Annotated[str | None, typer.Option(help="The node's name; default: as the file is called.")] = None,
+    folder: Folder = Path("certs"),
+    days: Annotated[float, typer.Option(help="How long it is valid; short, since none can be revoked.")] = 90,
+    replace: Annotated[bool, typer.Option("--replace", help="Renew: keep the old certificate aside.")] = False,
+    as_json: Json = False,
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Sign the request of a node's owner: NODE.crt, for the owner, together with ca.crt. The key never leaves its owner.
+
+    Make sure who asks: compare the fingerprint of the key by telephone.
+
+    Example: dekpca certs sign hospital-a.csr
+    """
+    authority, identity = peer_modules("net.authority", "net.identity")
+    name = request.stem if node is None else node
+    made = authority.sign(folder, request, name, days, replace)
+    key = identity.key_fingerprint(identity.read_certificates(made)[0])
+    result = {"node": name, "certificate": made, "days": days, "fingerprint": key}
+    emit(result, as_json, lambda: print_plain(f"wrote {made}: for the node's owner\nfingerprint of the key: {key}"))
+
+
+@certs.command()
+@verb
 def show(
     paths: Annotated[list[Path], typer.Argument(help="Certificates, or folders of them (*.crt, *.pem).")],
     warn: Annotated[float, typer.Option(help="Warn this many days before the end.")] = SOON,

@@ -147,6 +147,16 @@ def log_to(stream: Any, node: str, as_json: bool) -> None:
 
 
 @contextmanager
+def quiet() -> Iterator[None]:
+    """Without a log: what happens is shown otherwise."""
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+@contextmanager
 def library_lines() -> Iterator[None]:
     """Put what libraries write to the standard error of the process into the log; sys.stderr leads to where it led before."""
     kept, (reading, writing) = os.dup(2), os.pipe()

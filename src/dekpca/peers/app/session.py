@@ -92,14 +92,7 @@ class Session:
         sealed: bool = False,
     ):  # fmt: skip
         self.place, self.rows, self.tell_rows = place, len(samples), tell_rows
-        on_loss = "stop" if place.quorum is None else "continue"
-        known = {"dekpca": __version__, "number of columns": str(samples.shape[1]), "dtype": str(samples.dtype)}
-        members = "whoever takes part" if place.members is None else ", ".join(sorted(place.members))
-        known |= {"on_loss": on_loss, "members": members, "allow_two": str(place.allow_two), **facts}
-        if place.quorum is not None:
-            known["quorum"] = "more than half" if place.quorum.nodes is None else str(place.quorum.nodes)
-            known["quorum_rows"] = str(place.quorum.rows)
-        self.settings = HandshakeSettings.of(known, columns, place.run, place.secret_columns)
+        self.settings = agreed_settings(place, samples, facts, columns)
         own = {"protocol": str(PROTOCOL), "run": place.run, "node": place.name}
         own |= {"neighbors": ", ".join(sorted(place.neighbors))}
         own |= {"data": fingerprint(samples), "threads": str(place.threads)}
@@ -290,6 +283,20 @@ class Session:
     def forget_secrets(self) -> None:
         """The answer is kept, and the run will not be resumed: keys and noise are deleted."""
         self.store.forget_secrets()
+
+
+def agreed_settings(
+    place: Place, samples: np.ndarray, facts: Mapping[str, str], columns: Sequence[str] | None
+) -> HandshakeSettings:
+    """What a node compares with its neighbors when they meet."""
+    on_loss = "stop" if place.quorum is None else "continue"
+    known = {"dekpca": __version__, "number of columns": str(samples.shape[1]), "dtype": str(samples.dtype)}
+    members = "whoever takes part" if place.members is None else ", ".join(sorted(place.members))
+    known |= {"on_loss": on_loss, "members": members, "allow_two": str(place.allow_two), **facts}
+    if place.quorum is not None:
+        known["quorum"] = "more than half" if place.quorum.nodes is None else str(place.quorum.nodes)
+        known["quorum_rows"] = str(place.quorum.rows)
+    return HandshakeSettings.of(known, columns, place.run, place.secret_columns)
 
 
 def told(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ..protocol.node import NodeProtocol
+from ..protocol.text import showable
 from .config import ConfigError, split_address
 from .logs import PATIENCE
 
@@ -174,9 +175,31 @@ class _Server(ThreadingMixIn, WSGIServer):
         log.debug("a visitor of the page left")
 
 
+def health(node: NodeProtocol) -> tuple[bool, str]:
+    """Whether the node makes progress, or waits as it should; and why, or why not."""
+    now, limits = time.monotonic(), node.timeouts
+    if node.error is not None:
+        return False, f"stopping: {node.error or type(node.error).__name__}"
+    if (idle := node.live.idle(now)) > limits.progress:
+        return False, f"no progress for {idle:.0f} s (limit progress_timeout {limits.progress:g} s)"
+    for n in node.neighbors.values():
+        if (
+            node.begun
+            and n.name in node.live.waits_for
+            and not n.up
+            and (silent := node.live.silent(n, now)) > limits.peer / 2
+        ):
+            return (
+                False,
+                f"node {n.name} was not heard from for {silent:.0f} s (it counts as lost after {limits.peer:g} s)",
+            )
+    waits = ", ".join(sorted(node.live.waits_for))
+    return True, f"{node.phase}, waits for node {waits}" if waits else str(node.phase)
+
+
 @contextmanager
 def served(node: NodeProtocol, address: str) -> Iterator[str]:
-    """Metrics at /metrics and the page at /; yields the address."""
+    """Metrics at /metrics, health at /healthz and the page at /; yields the address."""
     host, port = split_address("--metrics", address)
     registry = CollectorRegistry()
     registry.register(Metrics(node))
@@ -186,6 +209,10 @@ def served(node: NodeProtocol, address: str) -> Iterator[str]:
         path = environment.get("PATH_INFO", "/")
         if path == "/metrics":
             return metrics(environment, start)
+        if path == "/healthz":
+            well, why = health(node)
+            start("200 OK" if well else "503 Service Unavailable", [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"{showable(why)}\n".encode()]
         if path != "/":
             start("404 Not Found", [("Content-Type", "text/plain")])
             return [b"not here\n"]

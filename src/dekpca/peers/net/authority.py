@@ -44,7 +44,49 @@ def issue(
     `hosts` are optional IP addresses: the name identifies a node, not its address. A second DNS name would be
     ambiguous. `replace` keeps the old files beside the new ones.
     """
-    folder = Path(folder)
+    key = ec.generate_private_key(ec.SECP256R1())
+    signed = _signed(Path(folder), node_name, key.public_key(), days, hosts, start)
+    paths = _places(Path(folder), node_name, (".crt", ".key"), replace)
+    _write(paths[1], private_pem(key), 0o600)
+    _write(paths[0], pem(signed), 0o644)
+    return paths[0], paths[1]
+
+
+def request(folder: Path, node_name: str, replace: bool = False) -> tuple[Path, Path]:
+    """A new key, which stays with the node's owner, and a request for its certificate: NAME.csr and NAME.key in `folder`."""
+    identity.check_name(node_name)
+    key = ec.generate_private_key(ec.SECP256R1())
+    asked = x509.CertificateSigningRequestBuilder(_subject(node_name, "node"))
+    asked = asked.add_extension(x509.SubjectAlternativeName([x509.DNSName(node_name)]), critical=False)
+    paths = _places(Path(folder), node_name, (".csr", ".key"), replace)
+    _write(paths[1], private_pem(key), 0o600)
+    return _write(paths[0], pem(asked.sign(key, hashes.SHA256())), 0o644), paths[1]
+
+
+def sign(folder: Path, csr: Path, node_name: str, days: float = 90, replace: bool = False) -> Path:
+    """The certificate that a request asks for, by the CA in `folder`: NAME.crt there. Nothing of the request is taken over but its key."""
+    with identity.reading(csr, "request", ValueError):
+        asked = x509.load_pem_x509_csr(csr.read_bytes())
+        valid = asked.is_signature_valid
+    if not valid:
+        raise IdentityError(
+            f"request {csr}: its signature is wrong, so whoever sent it may not have the key; ask for another"
+        )
+    names = identity.alternative_names(asked) or [
+        str(a.value) for a in asked.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    ]
+    if names != [node_name]:
+        rule = "a certificate has the one name that its request has; sign it under that, or ask for another request"
+        raise IdentityError(f"request {csr}: is for {', '.join(names) or 'nobody'}, not for node {node_name}; {rule}")
+    signed = _signed(Path(folder), node_name, asked.public_key(), days)
+    (path,) = _places(Path(folder), node_name, (".crt",), replace)
+    return _write(path, pem(signed), 0o644)
+
+
+def _signed(
+    folder: Path, node_name: str, key: Any, days: float, hosts: Sequence[str] = (), start: datetime | None = None
+) -> x509.Certificate:  # fmt: skip
+    """A certificate for a node's public key by the CA in `folder`."""
     identity.check_name(node_name)
     if node_name == "ca":
         raise IdentityError("node name 'ca': its files would be those of the CA; choose another")
@@ -58,9 +100,8 @@ def issue(
         limit = f"CA {folder / CA_CERT}, which ends at {moment(authority.not_valid_after_utc)}"
         remedy = f"give fewer days or make a new CA {ROTATION}"
         raise IdentityError(f"certificate of {node_name}: {days:g} days would outlive {limit}; {remedy}")
-    key = ec.generate_private_key(ec.SECP256R1())
     names = [x509.DNSName(node_name), *(x509.IPAddress(_address(host)) for host in hosts)]
-    builder = _builder(_subject(node_name, "node"), authority.subject, key.public_key(), begin, end)
+    builder = _builder(_subject(node_name, "node"), authority.subject, key, begin, end)
     for extension, critical in (
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (_usage(digital_signature=True), True),
@@ -69,16 +110,18 @@ def issue(
         (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False),  # type: ignore[arg-type]
     ):
         builder = builder.add_extension(extension, critical)
-    signed = builder.sign(secret, hashes.SHA256())
-    paths = folder / f"{node_name}.crt", folder / f"{node_name}.key"
+    return builder.sign(secret, hashes.SHA256())
+
+
+def _places(folder: Path, node_name: str, kinds: Sequence[str], replace: bool) -> list[Path]:
+    """Where new files of a node go; `replace` moves old ones aside."""
+    paths = [folder / f"{node_name}{kind}" for kind in kinds]
     if replace:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         for path in filter(Path.exists, paths):
             path.rename(path.with_name(f"{path.name}.replaced-{stamp}"))
     else:
         _check_free(*paths, remedy="to renew it and keep the old one aside: --replace")
-    _write(paths[1], private_pem(key), 0o600)
-    _write(paths[0], pem(signed), 0o644)
     return paths
 
 

@@ -7,6 +7,7 @@ every handshake; the checks in `load` give clear errors before any connection.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,7 +68,9 @@ def name_of(certificate: x509.Certificate) -> str | None:
     return names[0] if len(names) == 1 and name_problem(names[0]) is None else None
 
 
-def alternative_names(certificate: x509.Certificate, kind: Any = x509.DNSName) -> list[str]:
+def alternative_names(
+    certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any = x509.DNSName
+) -> list[str]:
     """Of a certificate: its DNS names, or those of another kind."""
     found = extension(certificate, x509.SubjectAlternativeName)
     return [] if found is None else [str(name) for name in found.get_values_for_type(kind)]
@@ -168,7 +171,7 @@ def is_ca(certificate: x509.Certificate) -> bool:
     return constraints is not None and constraints.ca
 
 
-def extension(certificate: x509.Certificate, kind: Any) -> Any:
+def extension(certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any) -> Any:
     try:
         return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
@@ -188,7 +191,12 @@ def public(holder: Any) -> bytes:
     return holder.public_key().public_bytes(encoding, form)
 
 
-def pem(certificate: x509.Certificate) -> bytes:
+def key_fingerprint(holder: Any) -> str:
+    """SHA-256 of a public key: the same of a key, a request and a certificate."""
+    return hashlib.sha256(public(holder)).hexdigest()[:32]
+
+
+def pem(certificate: x509.Certificate | x509.CertificateSigningRequest) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 

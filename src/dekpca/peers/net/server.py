@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ from ..protocol import checks, events
 from ..protocol import wire_pb2 as wire
 from ..protocol.checks import MessageHead, parse
 from ..protocol.events import Refusal, Refused
+from ..protocol.text import showable
 from ..protocol.view_messages import pack_status, parse_key
 from ..protocol.views import Key
 from ..storage.messages import Chunk
@@ -90,7 +92,12 @@ class Server:
         neighbors = len(self.endpoint.protocol.neighbors)
         room = descriptors(neighbors)
         self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=8 * neighbors + 32)
-        calls = {"Handshake": self._handshake, "Deliver": self._deliver, "Heartbeat": self._heartbeat}
+        calls = {
+            "Handshake": self._handshake,
+            "Deliver": self._deliver,
+            "Heartbeat": self._heartbeat,
+            "Check": self._check,
+        }
         handlers = {name: grpc.stream_stream_rpc_method_handler(self._admitted(call)) for name, call in calls.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         self._listener = Listener(self.folder, room, tls=self.identity is not None)
@@ -192,6 +199,12 @@ class Server:
         async for data in messages:
             self.endpoint.receive(name, checks.check_heartbeat(parse(wire.Heartbeat, data)))
             yield heartbeat_of(self.endpoint.heartbeat(name)).SerializeToString()
+
+    async def _check(self, name: str, messages: Messages, view: str) -> Messages:
+        """Answer `dekpca node check` of a neighbor, which compares the settings itself: it has no effect on this node."""
+        async for data in messages:
+            checks.check_handshake(parse(wire.Handshake, data))
+            yield check_of(self.endpoint, name).SerializeToString()
 
     async def _deliver(self, name: str, messages: Messages, view: str) -> Messages:
         """Receive messages of the program: write them to disk, then acknowledge them."""
@@ -307,6 +320,16 @@ def handshake_of(endpoint: Endpoint) -> wire.Handshake:
         records=[wire.Record(name=name, neighbors=around, rows=rows) for name, (around, rows) in known],
         columns=settings.columns,
     )
+
+
+CLOCK, TROUBLE = "clock", "trouble"  # beside the settings in a check
+
+
+def check_of(endpoint: Endpoint, name: str) -> wire.Handshake:
+    """What a node says in a check: its settings, its clock, and why its calls to the neighbor fail; not how many rows it has."""
+    settings, trouble = endpoint.protocol.settings, endpoint.protocol.neighbors[name].trouble
+    said = {**settings.values, CLOCK: repr(time.time()), TROUBLE: showable(trouble)}
+    return wire.Handshake(settings=[wire.Setting(name=n, value=v) for n, v in said.items()], columns=settings.columns)
 
 
 def heartbeat_of(beat: events.Heartbeat) -> wire.Heartbeat:

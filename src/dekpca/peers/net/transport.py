@@ -38,11 +38,14 @@ def event_loop() -> asyncio.AbstractEventLoop:
 class Transport:
     """Carries the endpoint's messages as long as it is open (a context manager)."""
 
+    server: type[Server] = Server
+    client: type[Client] = Client
+
     def __init__(self, endpoint: Endpoint, folder: Path, identity: Identity | None, listen: str):
         self.endpoint, self.identity, self.listen = endpoint, identity, listen
         self.address = ""
         self._loop = event_loop()
-        self._server = Server(endpoint, folder, identity)
+        self._server = self.server(endpoint, folder, identity)
         self._clients: dict[str, Client] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -94,7 +97,7 @@ class Transport:
 
     def _start_clients(self, names: Iterable[str]) -> None:
         for name in names:
-            client = self._clients[name] = Client(self.endpoint, name, self.identity)
+            client = self._clients[name] = self.client(self.endpoint, name, self.identity)
             self._server.on_call[name] = client.called.set
             for task in client.start():
                 task.add_done_callback(self._client_ended)
