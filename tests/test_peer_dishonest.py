@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 
@@ -9,13 +10,17 @@ import numpy as np
 import pytest
 
 from dekpca import Network
+from dekpca.peers.app import proofs
+from dekpca.peers.app.proofs import CertificateProofs
 from dekpca.peers.errors import Disagreement, PeerLost, RunFailed
+from dekpca.peers.net.endpoint import Endpoint
 from dekpca.peers.protocol import events
+from dekpca.peers.protocol.views import Kept, Status, Vote
 from dekpca.peers.storage.database import checksum
 from dekpca.peers.storage.folder import RunFolder
 from dekpca.peers.storage.messages import COLUMNS
 from dekpca.solvers.sums.moments import Moments
-from peer_nodes import Nodes, Stop, change, join, protocol, stored
+from peer_nodes import Nodes, Stop, certified, change, join, protocol, stored
 from test_peer_private import (  # noqa: F401
     ASKED,
     NETWORKS,
@@ -226,6 +231,92 @@ def test_under_masks_a_member_is_known_to_lie_but_not_which(certs, tmp_path, wir
     errors = failed(Nodes(tmp_path, network, *secure(network), certs=certs))
     said = "network sum 'moments': a member gave what no rows give: moments that are larger than their trace"
     assert all(said in str(error) for error in errors.values())
+
+
+# ---------------------------------------------------------------------- statuses of others
+THREE = Network.complete(3)  # nodes 0, 1 and 2
+ELSEWHERE = (7, "2")  # a view that never was
+
+
+def passing_on(monkeypatch, liar, forged):
+    """Each heartbeat of the liar has these statuses too; `forged(known)` makes them of those that it knows."""
+    heartbeat = Endpoint.heartbeat
+
+    def lying(self, name):
+        beat = heartbeat(self, name)
+        if self.name != liar or not self.protocol.views.begun:
+            return beat
+        return replace(beat, statuses={**beat.statuses, **forged(self.protocol.views.statuses)})
+
+    monkeypatch.setattr(Endpoint, "heartbeat", lying)
+
+
+def surviving(tmp_path, certs):  # noqa: F811
+    nodes = Surviving(tmp_path, THREE, *secure(THREE), certs=certs)
+    join([nodes.start(name) for name in THREE.names])
+    return nodes
+
+
+FORGED = {
+    "a final answer": lambda known: {"1": replace(known.get("1", Status()), version=99, final=ELSEWHERE)},
+    "a vote": lambda known: {"1": replace(known.get("1", Status()), version=99, vote=Vote((0, ""), ELSEWHERE))},
+    "what the receiver never said": lambda known: {"0": Status(99, proof=known["1"].proof if "1" in known else b"")},
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forged_status_changes_nothing_and_who_passed_it_on_is_named(what, certs, tmp_path, monkeypatch, caplog):  # noqa: F811
+    """At commit 3d2594d a forged final answer told node 0 that it was excluded and to delete its folder; the others stopped the run."""
+    passing_on(monkeypatch, "2", FORGED[what])
+    nodes = surviving(tmp_path, certs)
+    assert not nodes.errors
+    assert nodes.answers.keys() == set(THREE.names)
+    assert re.search(r"node 2 passed on a status of node (0|1) that \1 has not signed", caplog.text)
+
+
+def test_statuses_are_signed_for_their_node_and_run(certs):  # noqa: F811
+    """With certificates; at commit 3d2594d nothing was signed."""
+    identities = certified(certs, ["0", "1"])
+    mine, theirs, elsewhere = (
+        CertificateProofs(identities[name], run) for name, run in (("0", "r"), ("1", "r"), ("0", "other"))
+    )
+    said = mine.signed("0", Kept(Status(3, final=(0, "")))).status
+
+    def refused(name, status, by=theirs):
+        heartbeat, lines = by.believed("2", events.Heartbeat(statuses={name: status}))
+        assert [line.text for line in lines] == [
+            f"node 2 passed on a status of node {name} that {name} has not signed"
+        ] * (not heartbeat.statuses)
+        return not heartbeat.statuses
+
+    assert not refused("0", said)
+    assert refused("0", replace(said, version=4))
+    assert refused("0", replace(said, final=(1, "0")))
+    assert refused("1", said)
+    assert refused("0", said, by=elsewhere)
+    assert refused("0", replace(said, proof=b""))
+    assert refused("0", replace(said, proof=said.proof[:-9]))
+    assert refused("0", replace(said, proof=b"\0\0\0\x01x\0\0\0\x01x"))
+    assert refused("0", theirs.signed("0", Kept(said)).status)  # by another member
+    assert not refused("0", said)
+
+
+def test_proofs_are_made_and_checked_once(certs, monkeypatch):  # noqa: F811
+    identities = certified(certs, ["0", "1"])
+    checked = []
+
+    def counted(what):
+        checks = getattr(proofs, what)
+        return lambda *given: (checked.append(what), checks(*given))[1]
+
+    for what in ("certified_key", "verify"):
+        monkeypatch.setattr(proofs, what, counted(what))
+    mine, theirs = (CertificateProofs(identities[name], "r") for name in "01")
+    for version in (1, 2):
+        beat = events.Heartbeat(statuses={"0": mine.signed("0", Kept(Status(version))).status})
+        for _ in range(3):
+            assert theirs.believed("0", beat) == (beat, [])
+    assert checked == ["certified_key", "verify", "verify"]
 
 
 # ---------------------------------------------------------------------- owners' mistakes, and what others leave in a folder

@@ -10,6 +10,7 @@ depends on every message of every node. A disk holds what was committed before a
 from __future__ import annotations
 
 import heapq
+import hmac
 import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from dekpca.peers.protocol.events import Refusal, Refused
 from dekpca.peers.protocol.handshake import HandshakeSettings
 from dekpca.peers.protocol.membership import Membership
 from dekpca.peers.protocol.node import NodeProtocol, Timeouts
+from dekpca.peers.protocol.proofs import Proofs
 from dekpca.peers.protocol.views import Key, Quorum, View, ViewChanged, Views
 from dekpca.peers.storage.database import Database
 from dekpca.peers.storage.folder import RunFolder
@@ -58,6 +60,20 @@ class Disk(Database):
     def lose_power(self) -> None:
         """What was not committed is gone."""
         self._connection.rollback()
+
+
+class KeyedProofs(Proofs):
+    """A keyed hash instead of a signature, by a secret of each node. `name` signs as itself only."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.name = name
+
+    def sign(self, message: bytes) -> bytes:
+        return hmac.digest(f"secret of {self.name}".encode(), message, "sha256")
+
+    def flaw(self, name: str, message: bytes, proof: bytes) -> str:
+        return "" if proof == KeyedProofs(name).sign(message) else "the signature does not fit"
 
 
 class Node:
@@ -101,9 +117,11 @@ class Node:
         self.hear_messages()
         membership = Membership(self.name, self.around, self.rows)
         membership.add(self.store.records, self.name)
+        self.proofs = KeyedProofs(self.name)
         views = None
         if self.world.quorum is not None:
             views = Views(self.name, self.world.quorum, self.store.views, 3 * TIMEOUTS.beat)
+            views.saved = self.proofs.signed(self.name, views.saved)
         held = {other: self.store.messages.held(other) for other in (*self.around, *self.fallback)}
         self.core = NodeProtocol(
             self.name, "r", SETTINGS, membership, self.around, TIMEOUTS, now, held, self.store.finished, views, self.fallback,
@@ -156,6 +174,9 @@ class Node:
     def receive(self, other: str, event: Any) -> None:
         for trigger in self.triggers:
             trigger(event)
+        if isinstance(event, events.Heartbeat):
+            event, refused = self.proofs.believed(other, event)
+            self.do(refused)
         self.do(self.core.receive(other, event, self.world.now))
 
     def heartbeat(self, other: str) -> events.Heartbeat:
@@ -172,7 +193,7 @@ class Node:
                 self.receive(action.name, events.FinishSaved())
             elif isinstance(action, events.SaveViews):
                 self.store.keep_views(self.name, action.kept)
-                self.do(self.core.views_saved(action.kept))
+                self.do(self.core.views_saved(self.proofs.signed(self.name, action.kept)))
             elif isinstance(action, events.Call):
                 for name in action.names:
                     self.links[name].start()

@@ -52,6 +52,7 @@ from ..protocol.views import Quorum, Views
 from ..storage.folder import RunFolder
 from .delivery import PeerDelivery
 from .keys import KeyAgreement
+from .proofs import CertificateProofs
 
 log = logging.getLogger("dekpca.peer")
 
@@ -126,7 +127,8 @@ class Session:
             [] if store is None else store.finished, views, place.fallback, secrets.randbits(63), time.time(),
         )  # fmt: skip
         self.protocol.sealed = sealed
-        self.endpoint = Endpoint(self.protocol, store, near)
+        proofs = None if place.identity is None else CertificateProofs(place.identity, place.run)
+        self.endpoint = Endpoint(self.protocol, store, near, proofs)
         if refusal is not None:  # the neighbors wait for this node: they are told why before it stops
             self.protocol.phase = Phase.REFUSING
             self.endpoint.fail(refusal)

@@ -84,7 +84,7 @@ class Agreement:
                 news[name] = status
                 names = map(len, (status.view.lost, status.entered.lost, status.down, status.fallback))
                 edges = (len(view.broken) + len(view.fallback) for view in (status.view, status.entered))
-                size += 100 + 80 * sum(names) + 160 * sum(edges)
+                size += 100 + 80 * sum(names) + 160 * sum(edges) + len(status.proof)
         return news
 
     def may_leave(self, here: Iterable[Neighbor], seconds: float) -> bool:

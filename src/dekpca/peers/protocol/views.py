@@ -84,6 +84,7 @@ class Status:
     final: Key | None = None  # the view whose answer is final
     down: tuple[str, ...] = ()  # neighbors that are silent, or hang (liveness.py)
     fallback: tuple[str, ...] = ()  # fallback neighbors that it has called, and that answer
+    proof: bytes = field(default=b"", compare=False, repr=False)  # that the node has said this (proofs.py)
 
 
 @dataclass(frozen=True)
