@@ -120,7 +120,9 @@ class Node:
         self.proofs = KeyedProofs(self.name)
         views = None
         if self.world.quorum is not None:
-            views = Views(self.name, self.world.quorum, self.store.views, 3 * TIMEOUTS.beat)
+            views = Views(
+                self.name, self.world.quorum, self.store.views, 3 * TIMEOUTS.beat, self.process, self.store.statuses
+            )
             views.saved = self.proofs.signed(self.name, views.saved)
         held = {other: self.store.messages.held(other) for other in (*self.around, *self.fallback)}
         self.core = NodeProtocol(
@@ -194,6 +196,8 @@ class Node:
             elif isinstance(action, events.SaveViews):
                 self.store.keep_views(self.name, action.kept)
                 self.do(self.core.views_saved(self.proofs.signed(self.name, action.kept)))
+            elif isinstance(action, events.SaveStatuses):
+                self.store.keep_statuses(action.statuses)
             elif isinstance(action, events.Call):
                 for name in action.names:
                     self.links[name].start()

@@ -107,12 +107,14 @@ class Session:
         self.store = RunFolder(place.folder)
         membership = Membership(place.name, list(place.neighbors), self.rows if tell_rows else 1)
         views: Views | None = None
+        process = secrets.randbits(63)
         refusal: PeerError | None = None
         try:
             self.store.open({**own, **self.settings.values})
             membership.add(self.store.records, place.name)
             if place.quorum is not None:
-                views = Views(place.name, place.quorum, self.store.views, SETTLE * place.timeouts.beat)
+                settle, seen = SETTLE * place.timeouts.beat, self.store.statuses
+                views = Views(place.name, place.quorum, self.store.views, settle, process, seen)
                 views.tell_rows = tell_rows
         except PeerError as error:
             refusal = error
@@ -124,7 +126,7 @@ class Session:
         self.resumed = any(held.values())
         self.protocol = NodeProtocol(
             place.name, place.run, self.settings, membership, place.neighbors, place.timeouts, time.monotonic(), held,
-            [] if store is None else store.finished, views, place.fallback, secrets.randbits(63), time.time(),
+            [] if store is None else store.finished, views, place.fallback, process, time.time(),
         )  # fmt: skip
         self.protocol.sealed = sealed
         proofs = None if place.identity is None else CertificateProofs(place.identity, place.run)

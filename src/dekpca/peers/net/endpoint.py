@@ -105,6 +105,9 @@ class Endpoint:
                 assert self.store is not None
                 self.store.keep_views(self.name, action.kept)
                 self._do(self.protocol.views_saved(self.proofs.signed(self.name, action.kept)))
+            elif isinstance(action, events.SaveStatuses):
+                if self.store is not None:
+                    self.store.keep_statuses(action.statuses)
             elif isinstance(action, events.Call):
                 self.call(action)
             elif isinstance(action, events.WakeProgram):
