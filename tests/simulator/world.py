@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dekpca.peers.errors import PeerError
+from dekpca.peers.errors import OlderCopy, PeerError
 from dekpca.peers.protocol import events
 from dekpca.peers.protocol import wire_pb2 as wire
 from dekpca.peers.protocol.checks import Limits, MessageHead
@@ -57,6 +57,14 @@ class Disk(Database):
             raise DiskFull(28, "No space left on device", "run.db")
         super().write(statement, values)
 
+    def copy(self) -> bytes:
+        """What is committed."""
+        self.commit()
+        return self._connection.serialize()
+
+    def restore(self, copied: bytes) -> None:
+        self._connection.deserialize(copied)
+
     def lose_power(self) -> None:
         """What was not committed is gone."""
         self._connection.rollback()
@@ -94,6 +102,9 @@ class Node:
         self.stopped_at = 0.0  # when it gave up
         self.links: dict[str, Link] = {}
         self.triggers: list[Callable[[Any], None]] = []  # see all events, before the protocol does
+        self.lie: Callable[[str, events.Heartbeat], events.Heartbeat] = lambda other, beat: (
+            beat
+        )  # of what it says to a neighbor
 
     @property
     def knows_network(self) -> bool:
@@ -111,7 +122,7 @@ class Node:
         self.store = RunFolder(None, self.disk)
         try:
             self.store.open({"run": "r"})
-        except OSError as error:
+        except (OSError, PeerError) as error:
             self.end(error)
             return
         self.hear_messages()
@@ -143,6 +154,8 @@ class Node:
         """Of the process: what is not on disk is gone, and its connections break."""
         self.world.trace(self.name, f"ends: {error if error is not None else self.result}")
         self.running, self.error = False, error
+        if isinstance(error, OlderCopy):
+            self.store.end(error)
         self.process += 1
         for link in self.links.values():
             link.stop()
@@ -562,20 +575,22 @@ class Link:
             delay = 0.05 if not self.b.running else ANSWER
             self.later(delay, self.beat_failed, beating=True)
             return
-        self.later(self.latency(True), self.beat_arrives, said, beating=True, at=self.b)
+        told = self.a.lie(self.b.name, said)
+        self.later(self.latency(True), self.beat_arrives, said, told, beating=True, at=self.b)
 
     def beat_failed(self) -> None:
         self.a.guarded(self.a.receive, self.b.name, events.Unreachable("no answer to a heartbeat"))
         self.beat_under_way = False
         self.later(self.world.rng.uniform(0.1, 1.0), self.beat, beating=True)
 
-    def beat_arrives(self, said: events.Heartbeat) -> None:
+    def beat_arrives(self, said: events.Heartbeat, told: events.Heartbeat) -> None:
         if not self.open:
             self.later(ANSWER, self.beat_failed, beating=True)
             return
-        self.b.guarded(self.b.receive, self.a.name, said)
+        self.b.guarded(self.b.receive, self.a.name, told)
         if self.b.running:
-            self.later(self.latency(True), self.beat_answered, said, self.b.heartbeat(self.a.name), beating=True)
+            answer = self.b.lie(self.a.name, self.b.heartbeat(self.a.name))
+            self.later(self.latency(True), self.beat_answered, said, answer, beating=True)
 
     def beat_answered(self, said: events.Heartbeat, answer: events.Heartbeat) -> None:
         if not self.open:
