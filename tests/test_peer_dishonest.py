@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dekpca import Network
-from dekpca.peers.errors import Disagreement, PeerLost, RunFailed
+from dekpca.peers.app import proofs
+from dekpca.peers.app.proofs import CertificateProofs
+from dekpca.peers.errors import Disagreement, OlderCopy, PeerLost, RunFailed
+from dekpca.peers.net.endpoint import Endpoint
 from dekpca.peers.protocol import events
-from dekpca.peers.storage.database import checksum
+from dekpca.peers.protocol.views import Kept, Quorum, Status, Views, Vote
+from dekpca.peers.storage.database import FILE, checksum
 from dekpca.peers.storage.folder import RunFolder
 from dekpca.peers.storage.messages import COLUMNS
 from dekpca.solvers.sums.moments import Moments
-from peer_nodes import Nodes, Stop, change, join, protocol, stored
+from peer_nodes import Nodes, Stop, certified, change, join, protocol, stored
 from test_peer_private import (  # noqa: F401
     ASKED,
     NETWORKS,
@@ -226,6 +233,194 @@ def test_under_masks_a_member_is_known_to_lie_but_not_which(certs, tmp_path, wir
     errors = failed(Nodes(tmp_path, network, *secure(network), certs=certs))
     said = "network sum 'moments': a member gave what no rows give: moments that are larger than their trace"
     assert all(said in str(error) for error in errors.values())
+
+
+# ---------------------------------------------------------------------- statuses of others
+THREE = Network.complete(3)  # nodes 0, 1 and 2
+ELSEWHERE = (7, "2")  # a view that never was
+
+
+def passing_on(monkeypatch, liar, forged):
+    """Each heartbeat of the liar has these statuses too; `forged(known)` makes them of those that it knows."""
+    heartbeat = Endpoint.heartbeat
+
+    def lying(self, name):
+        beat = heartbeat(self, name)
+        if self.name != liar or not self.protocol.views.begun:
+            return beat
+        return replace(beat, statuses={**beat.statuses, **forged(self.protocol.views.statuses)})
+
+    monkeypatch.setattr(Endpoint, "heartbeat", lying)
+
+
+def surviving(tmp_path, certs):  # noqa: F811
+    nodes = Surviving(tmp_path, THREE, *secure(THREE), certs=certs)
+    join([nodes.start(name) for name in THREE.names])
+    return nodes
+
+
+FORGED = {
+    "a final answer": lambda known: {"1": replace(known.get("1", Status()), version=99, final=ELSEWHERE)},
+    "a vote": lambda known: {"1": replace(known.get("1", Status()), version=99, vote=Vote((0, ""), ELSEWHERE))},
+    "what the receiver never said": lambda known: {"0": Status(99, proof=known["1"].proof if "1" in known else b"")},
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forged_status_changes_nothing_and_who_passed_it_on_is_named(what, certs, tmp_path, monkeypatch, caplog):  # noqa: F811
+    """At commit 3d2594d a forged final answer told node 0 that it was excluded and to delete its folder; the others stopped the run."""
+    passing_on(monkeypatch, "2", FORGED[what])
+    nodes = surviving(tmp_path, certs)
+    assert not nodes.errors
+    assert nodes.answers.keys() == set(THREE.names)
+    assert re.search(r"node 2 passed on a status of node (0|1) that \1 has not signed", caplog.text)
+
+
+def test_statuses_are_signed_for_their_node_and_run(certs):  # noqa: F811
+    """With certificates; at commit 3d2594d nothing was signed."""
+    identities = certified(certs, ["0", "1"])
+    mine, theirs, elsewhere = (
+        CertificateProofs(identities[name], run) for name, run in (("0", "r"), ("1", "r"), ("0", "other"))
+    )
+    said = mine.signed("0", Kept(Status(3, final=(0, "")))).status
+
+    def refused(name, status, by=theirs):
+        heartbeat, lines = by.believed("2", events.Heartbeat(statuses={name: status}))
+        assert [line.text for line in lines] == [
+            f"node 2 passed on a status of node {name} that {name} has not signed"
+        ] * (not heartbeat.statuses)
+        return not heartbeat.statuses
+
+    assert not refused("0", said)
+    assert refused("0", replace(said, version=4))
+    assert refused("0", replace(said, final=(1, "0")))
+    assert refused("1", said)
+    assert refused("0", said, by=elsewhere)
+    assert refused("0", replace(said, proof=b""))
+    assert refused("0", replace(said, proof=said.proof[:-9]))
+    assert refused("0", replace(said, proof=b"\0\0\0\x01x\0\0\0\x01x"))
+    assert refused("0", theirs.signed("0", Kept(said)).status)  # by another member
+    assert not refused("0", said)
+
+
+def test_proofs_are_made_and_checked_once(certs, monkeypatch):  # noqa: F811
+    identities = certified(certs, ["0", "1"])
+    checked = []
+
+    def counted(what):
+        checks = getattr(proofs, what)
+        return lambda *given: (checked.append(what), checks(*given))[1]
+
+    for what in ("certified_key", "verify"):
+        monkeypatch.setattr(proofs, what, counted(what))
+    mine, theirs = (CertificateProofs(identities[name], "r") for name in "01")
+    for version in (1, 2):
+        beat = events.Heartbeat(statuses={"0": mine.signed("0", Kept(Status(version))).status})
+        for _ in range(3):
+            assert theirs.believed("0", beat) == (beat, [])
+    assert checked == ["certified_key", "verify", "verify"]
+
+
+# ---------------------------------------------------------------------- older copies of folders
+def restarted(kept, name="2", **more):
+    """The views of a node that was started again with this on its disk, and knows the network of three."""
+    views = Views(name, Quorum(), kept, **more)
+    views.begin({name: (tuple(set("012") - {name}), 10) for name in "012"})
+    return views
+
+
+def go_on_without(lost, *nodes):
+    """The other two nodes, which can reach each other, tell each other everything."""
+    for _ in range(6):
+        for views in nodes:
+            for other in nodes:
+                views.add({other.name: other.own})
+            views.update({lost}, (), 1e9, 0.0)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_folder_restored_from_before_its_vote_does_not_lead_to_two_answers(again):
+    """Node 2 has voted, so that the answer of all three is final at node 0, which is cut off then. Node 1 has heard of the vote. At commit 3d2594d
+    nodes 1 and 2 went on with another answer, if node 2 was restored from before its vote, whether node 1 was started again or not."""
+    answered = Kept(Status(3, answered=(0, ""), process=1))
+    voted = Status(4, answered=(0, ""), vote=Vote((0, ""), (0, "")), process=1)
+    zero, one = restarted(answered, "0", process=8), restarted(answered, "1", process=9)
+    for views in (zero, one):
+        views.add({"2": voted})
+    zero.update((), (), 1e9, 0.0)
+    zero.add({"1": one.own})
+    zero.update((), (), 1e9, 0.0)
+    assert zero.own.final == (0, "")
+    if again:
+        one = restarted(one.kept, "1", process=10, seen=one.seen)
+    two = restarted(answered, process=2)
+    assert two.own.version == voted.version  # of the same number, but it says something else
+    go_on_without("0", one, two)
+    assert one.add({"2": two.own}) == ({}, {"2"})
+    assert one.status("2") == voted
+    assert one.own.entered.number == 0  # it does not go on with a node that has forgotten its vote
+    late = restarted(answered, "0", process=11)  # it hears of the vote after what node 2 says now
+    late.add({"2": two.own})
+    assert late.add({"2": voted})[1] == {"2"}
+
+
+def test_a_node_that_was_started_again_in_its_own_folder_is_believed():
+    voted = Status(4, vote=Vote((0, ""), (0, "")), process=1)
+    one, two = restarted(Kept(Status(3)), "1"), restarted(Kept(voted), process=2)
+    for said in (voted, two.own):
+        assert one.add({"2": said}) == ({"2": said}, set())
+    assert one.add({"2": voted}) == ({}, set())  # late, or replayed
+    assert one.status("2") == two.own
+
+
+def copy(folder, to):
+    """The database of a folder, over that of another."""
+    to.mkdir(mode=0o700, exist_ok=True)
+    for path in to.glob(f"{FILE}*"):
+        path.unlink()
+    for path in folder.glob(f"{FILE}*"):
+        shutil.copy(path, to)
+
+
+def test_an_older_copy_of_a_folder_is_refused(certs, tmp_path, monkeypatch, caplog):  # noqa: F811
+    """Node 2 is killed after its vote, and its folder restored from before. At commit 3d2594d it went on."""
+    folder, older, kept = tmp_path / "2", tmp_path / "older", RunFolder.keep_views
+    nodes = Surviving(tmp_path, THREE, *secure(THREE), certs=certs)
+
+    def keep(self, name, what):
+        if self.path == folder and what.status.vote is not None and not older.exists():
+            copy(folder, older)
+        kept(self, name, what)
+
+    def die(self):
+        Endpoint.sync(self)
+        if self.name != "2" or older.exists():
+            return agree(self)
+        while not older.exists():
+            with self.changed:
+                self._do(self.protocol.check_answer(time.monotonic())[0])
+                self.changed.wait(0.05)
+        while any(n.has.get("2", 0) < self.protocol.views.own.version for n in self.protocol.neighbors.values()):
+            self.protocol.raise_error()
+            time.sleep(0.05)  # until they have heard of the vote
+        raise Stop
+
+    agree = Endpoint.agree
+    monkeypatch.setattr(RunFolder, "keep_views", keep)
+    monkeypatch.setattr(Endpoint, "agree", die)
+    others = [nodes.start(name) for name in "01"]
+    join([nodes.start("2")])
+    assert isinstance(nodes.errors["2"], Stop)
+    copy(older, folder)
+    join([nodes.start("2")])
+    assert isinstance(nodes.errors["2"], OlderCopy)
+    assert "node 2 has said what it does not know: it runs in an older copy of its folder" in str(nodes.errors["2"])
+    join([nodes.start("2")])  # it does not forget that
+    assert "this node ended so before" in str(nodes.errors.pop("2"))
+    join(others)
+    assert not nodes.errors
+    assert nodes.answers.keys() == {"0", "1"}
+    assert "node 2 runs in an older copy of its folder: what it says is refused" in caplog.text
 
 
 # ---------------------------------------------------------------------- owners' mistakes, and what others leave in a folder

@@ -11,12 +11,12 @@ import itertools
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dekpca.peers.errors import BelowQuorum, Excluded, PeerLost
+from dekpca.peers.errors import BelowQuorum, Damaged, Excluded, PeerLost
 from dekpca.peers.protocol import events
-from dekpca.peers.protocol.views import Quorum
+from dekpca.peers.protocol.views import Kept, Quorum, View, Vote
 
 from .world import TIMEOUTS, DiskFull, Node, World, is_finished, undisturbed
 
@@ -77,6 +77,7 @@ class Case:
     story: list[str] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
     killed: set[str] = field(default_factory=set)  # for good
+    restored: set[str] = field(default_factory=set)  # in older copies of their folders
     lasting: bool = False
     others_away: bool = False  # nodes that live are away for a while
     split: bool = False  # nodes that live may be cut off, or late
@@ -218,6 +219,64 @@ class Case:
         elif node.running and node.farewell:
             self.world.after(0.5, self.make_room, node)
 
+    def forge(self) -> None:
+        """A member passes on statuses that others have not said, and old ones that they have. It signs as itself only. Nothing may come of it."""
+        liar, heard = self.victim(), []
+
+        def lie(other: str, beat: events.Heartbeat) -> events.Heartbeat:
+            heard.extend(beat.statuses.items())
+            views = liar.core.views
+            if views is None or not views.begun or self.rng.random() < 0.5:
+                return beat
+            # It passes on what is true too: one that keeps it back where nobody else can pass it on stalls the run.
+            others = [name for name in sorted(self.world.nodes) if name != liar.name and name not in beat.statuses]
+            if not others:
+                return beat
+            name = self.rng.choice(others)
+            known = views.status(name)
+            somewhere = self.rng.choice([(0, ""), (7, liar.name)])
+            change = self.rng.choice(
+                [
+                    {"final": somewhere, "answered": somewhere},
+                    {"vote": Vote(somewhere, somewhere)},
+                    {"vote": None, "final": None, "answered": None},
+                    {"down": tuple(n for n in sorted(self.world.nodes) if n != name)},
+                    {"view": View(7, liar.name), "entered": View(7, liar.name)},
+                ]
+            )
+            forged = replace(known, version=known.version + self.rng.randint(1, 50), **change)
+            if self.rng.random() < 0.5:
+                forged = liar.proofs.signed(name, Kept(forged)).status
+            said = dict([self.rng.choice(heard)]) if heard and self.rng.random() < 0.3 else {}
+            return replace(beat, statuses={**said, **beat.statuses, name: forged})
+
+        liar.lie = lie
+        self.tell(f"node {liar.name} forges statuses of others")
+
+    def restore(self) -> None:
+        """Its owner kills the node, and starts it in an older copy of its folder."""
+        node, copied = self.victim(), []
+        away = self.passing()
+
+        def copy() -> None:
+            if node.running and not node.disk.full and not copied:
+                copied.append(node.disk.copy())
+
+        def harm() -> None:
+            if node.running and copied:
+                self.lasting = self.split = True
+                self.named.add(node.name)
+                self.restored.add(node.name)
+                node.kill()
+                node.disk.lose_power()
+                node.disk.restore(copied[0])
+                self.world.after(away, self.start, node)
+
+        when = self.when(node, copy), self.when(node, harm)
+        self.tell(
+            f"the folder of node {node.name} is copied {when[0]}; it is killed {when[1]}, and the copy used after {away:.1f} s"
+        )
+
     def slow(self) -> None:
         self.world.slow = self.rng.choice([0.1, 0.5])
         self.tell(f"messages take up to {self.world.slow} s")
@@ -234,6 +293,13 @@ FAULTS: list[tuple[Callable[[Case], None], int]] = [
     (Case.hang, 2),
     (Case.slow, 1),
 ]
+LIES: list[tuple[Callable[[Case], None] | None, int]] = [(None, 8), (Case.forge, 4), (Case.restore, 2)]
+PASSING = (
+    Case.restart,
+    Case.break_links,
+    Case.full_disk,
+    Case.slow,
+)  # a restored folder is noticed by those that are there
 
 
 class Failure(AssertionError):
@@ -250,13 +316,18 @@ def play(seed: int, show: bool = False) -> str:
     spare = fallback(edges, rng) if quorum is not None else {}
     world = World(seed, edges, rng.randint(4, 9), show, quorum, spare)
     case = Case(world, rng)
+    kinds, weights = zip(*LIES, strict=True)
+    (lie,) = random.Random(f"lie {seed}").choices(kinds, weights)
     kinds, weights = zip(*FAULTS, strict=True)
     for fault in rng.choices(kinds, weights, k=rng.choice([1, 1, 2, 3])):
-        fault(case)
+        if lie is not Case.restore or fault in PASSING:
+            fault(case)
+    if lie is not None:
+        lie(case)
     for node in world.nodes.values():
         world.after(rng.uniform(0.0, 1.0), case.start, node)
     try:
-        return judge(case)
+        return judge(case) + ("" if lie is None else f" ({lie.__name__})")
     except Failure as failure:
         around = {name: " ".join(others) for name, others in world.edges.items()}
         story = "\n  ".join([f"network {around}", *case.story])
@@ -274,6 +345,8 @@ def judge(case: Case) -> str:
         check_error(node, case)
     if not stopped:
         return "answer"
+    if any(isinstance(node.error, Damaged) for node in stopped):
+        return "older copy of a folder named"
     if all(not node.starts for node in world.nodes.values()):
         raise Failure("nobody was started")
     resume(case)
@@ -290,6 +363,8 @@ def judge_survivors(case: Case) -> str:
     if not case.split and all(node.knows_network for node in alive):
         check_survivors(case, [node.name for node in alive])
     finished = [node for node in alive if is_finished(node)]
+    if any(isinstance(node.error, Damaged) for node in alive):
+        return "older copy of a folder named"
     if not finished:
         resume(case)
         return "too few left, error names a node, then one answer"
@@ -337,6 +412,9 @@ def parts(near: dict[str, set[str]]) -> list[set[str]]:
 
 
 def check_error(node: Node, case: Case) -> None:
+    named = any(re.search(rf"node {name}\b", str(node.error)) for name in case.restored)
+    if isinstance(node.error, Damaged) and named:
+        return
     if not isinstance(node.error, PeerLost):
         raise Failure(f"node {node.name} ended with {node.error!r}")
     if not case.lasting:
@@ -346,6 +424,8 @@ def check_error(node: Node, case: Case) -> None:
         blamed |= {
             name for name, other in nodes.items() if other.error is not None and other.stopped_at < node.stopped_at
         }
+    if node.name in case.restored:  # back when the others have finished
+        blamed |= {name for name, other in nodes.items() if is_finished(other)}
     if "nobody has described" in str(node.error):  # nodes beyond those that are lost
         left = {name: set(case.world.edges[name]) - case.named for name in nodes.keys() - case.named | {node.name}}
         blamed |= nodes.keys() - next(part for part in parts(left) if node.name in part)

@@ -10,12 +10,13 @@ depends on every message of every node. A disk holds what was committed before a
 from __future__ import annotations
 
 import heapq
+import hmac
 import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dekpca.peers.errors import PeerError
+from dekpca.peers.errors import OlderCopy, PeerError
 from dekpca.peers.protocol import events
 from dekpca.peers.protocol import wire_pb2 as wire
 from dekpca.peers.protocol.checks import Limits, MessageHead
@@ -23,6 +24,7 @@ from dekpca.peers.protocol.events import Refusal, Refused
 from dekpca.peers.protocol.handshake import HandshakeSettings
 from dekpca.peers.protocol.membership import Membership
 from dekpca.peers.protocol.node import NodeProtocol, Timeouts
+from dekpca.peers.protocol.proofs import Proofs
 from dekpca.peers.protocol.views import Key, Quorum, View, ViewChanged, Views
 from dekpca.peers.storage.database import Database
 from dekpca.peers.storage.folder import RunFolder
@@ -55,9 +57,31 @@ class Disk(Database):
             raise DiskFull(28, "No space left on device", "run.db")
         super().write(statement, values)
 
+    def copy(self) -> bytes:
+        """What is committed."""
+        self.commit()
+        return self._connection.serialize()
+
+    def restore(self, copied: bytes) -> None:
+        self._connection.deserialize(copied)
+
     def lose_power(self) -> None:
         """What was not committed is gone."""
         self._connection.rollback()
+
+
+class KeyedProofs(Proofs):
+    """A keyed hash instead of a signature, by a secret of each node. `name` signs as itself only."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.name = name
+
+    def sign(self, message: bytes) -> bytes:
+        return hmac.digest(f"secret of {self.name}".encode(), message, "sha256")
+
+    def flaw(self, name: str, message: bytes, proof: bytes) -> str:
+        return "" if proof == KeyedProofs(name).sign(message) else "the signature does not fit"
 
 
 class Node:
@@ -78,6 +102,9 @@ class Node:
         self.stopped_at = 0.0  # when it gave up
         self.links: dict[str, Link] = {}
         self.triggers: list[Callable[[Any], None]] = []  # see all events, before the protocol does
+        self.lie: Callable[[str, events.Heartbeat], events.Heartbeat] = lambda other, beat: (
+            beat
+        )  # of what it says to a neighbor
 
     @property
     def knows_network(self) -> bool:
@@ -95,15 +122,19 @@ class Node:
         self.store = RunFolder(None, self.disk)
         try:
             self.store.open({"run": "r"})
-        except OSError as error:
+        except (OSError, PeerError) as error:
             self.end(error)
             return
         self.hear_messages()
         membership = Membership(self.name, self.around, self.rows)
         membership.add(self.store.records, self.name)
+        self.proofs = KeyedProofs(self.name)
         views = None
         if self.world.quorum is not None:
-            views = Views(self.name, self.world.quorum, self.store.views, 3 * TIMEOUTS.beat)
+            views = Views(
+                self.name, self.world.quorum, self.store.views, 3 * TIMEOUTS.beat, self.process, self.store.statuses
+            )
+            views.saved = self.proofs.signed(self.name, views.saved)
         held = {other: self.store.messages.held(other) for other in (*self.around, *self.fallback)}
         self.core = NodeProtocol(
             self.name, "r", SETTINGS, membership, self.around, TIMEOUTS, now, held, self.store.finished, views, self.fallback,
@@ -123,6 +154,8 @@ class Node:
         """Of the process: what is not on disk is gone, and its connections break."""
         self.world.trace(self.name, f"ends: {error if error is not None else self.result}")
         self.running, self.error = False, error
+        if isinstance(error, OlderCopy):
+            self.store.end(error)
         self.process += 1
         for link in self.links.values():
             link.stop()
@@ -156,6 +189,9 @@ class Node:
     def receive(self, other: str, event: Any) -> None:
         for trigger in self.triggers:
             trigger(event)
+        if isinstance(event, events.Heartbeat):
+            event, refused = self.proofs.believed(other, event)
+            self.do(refused)
         self.do(self.core.receive(other, event, self.world.now))
 
     def heartbeat(self, other: str) -> events.Heartbeat:
@@ -172,7 +208,9 @@ class Node:
                 self.receive(action.name, events.FinishSaved())
             elif isinstance(action, events.SaveViews):
                 self.store.keep_views(self.name, action.kept)
-                self.do(self.core.views_saved(action.kept))
+                self.do(self.core.views_saved(self.proofs.signed(self.name, action.kept)))
+            elif isinstance(action, events.SaveStatuses):
+                self.store.keep_statuses(action.statuses)
             elif isinstance(action, events.Call):
                 for name in action.names:
                     self.links[name].start()
@@ -537,20 +575,22 @@ class Link:
             delay = 0.05 if not self.b.running else ANSWER
             self.later(delay, self.beat_failed, beating=True)
             return
-        self.later(self.latency(True), self.beat_arrives, said, beating=True, at=self.b)
+        told = self.a.lie(self.b.name, said)
+        self.later(self.latency(True), self.beat_arrives, said, told, beating=True, at=self.b)
 
     def beat_failed(self) -> None:
         self.a.guarded(self.a.receive, self.b.name, events.Unreachable("no answer to a heartbeat"))
         self.beat_under_way = False
         self.later(self.world.rng.uniform(0.1, 1.0), self.beat, beating=True)
 
-    def beat_arrives(self, said: events.Heartbeat) -> None:
+    def beat_arrives(self, said: events.Heartbeat, told: events.Heartbeat) -> None:
         if not self.open:
             self.later(ANSWER, self.beat_failed, beating=True)
             return
-        self.b.guarded(self.b.receive, self.a.name, said)
+        self.b.guarded(self.b.receive, self.a.name, told)
         if self.b.running:
-            self.later(self.latency(True), self.beat_answered, said, self.b.heartbeat(self.a.name), beating=True)
+            answer = self.b.lie(self.a.name, self.b.heartbeat(self.a.name))
+            self.later(self.latency(True), self.beat_answered, said, answer, beating=True)
 
     def beat_answered(self, said: events.Heartbeat, answer: events.Heartbeat) -> None:
         if not self.open:

@@ -7,6 +7,7 @@
       ProtocolError           a neighbor broke the protocol: the message is refused and logged, not acknowledged
         TooMuch               a neighbor may send no more before both are started again
       Damaged                 a file of the run's folder is damaged or lost
+        OlderCopy             this node runs in an older copy of its folder; the others go on without it
       Disagreement            two nodes have different settings, or different records of the network
         Changed               this node's data or settings are not those that it began the run with
       RunFailed               the problem has no solution, with these data and settings
@@ -54,6 +55,10 @@ class Damaged(PeerError):
     pass
 
 
+class OlderCopy(Damaged):
+    stops_all = False
+
+
 class Disagreement(PeerError, ValueError):
     pass
 
@@ -68,6 +73,7 @@ class RunFailed(PeerError, ValueError):
 
 # those that end a run, by the name that a heartbeat has
 KINDS: dict[str, type[PeerError]] = {
-    kind.__name__: kind for kind in (PeerLost, BelowQuorum, Excluded, ProtocolError, Damaged, Disagreement, RunFailed)
+    kind.__name__: kind
+    for kind in (PeerLost, BelowQuorum, Excluded, ProtocolError, Damaged, OlderCopy, Disagreement, RunFailed)
 }
 NEW_RUN = "start all nodes anew, with another run id and other folders"  # the remedy for what cannot be resumed

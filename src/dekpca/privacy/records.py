@@ -1,5 +1,5 @@
 """Key records: a node's public key for one run, and a hash of the settings and members that it runs with, signed by the key of its certificate. Any
-node can pass them on; none can change them.
+node can pass them on; none can change them. Statuses of peers (peers/app/proofs.py) are signed and checked by the same functions.
 
 Nodes that are not neighbors mask for each other too, so a record is checked from the certificate up to the CA, not by who handed it over.
 """
@@ -30,6 +30,10 @@ class BadRecord(PublicError):
     """A key record that is not what it says; nothing may be sent under it."""
 
 
+class BadSignature(ValueError):
+    """A certificate that no CA stands behind, or a signature that does not fit."""
+
+
 @dataclass(frozen=True)
 class KeyRecord:
     """`run` names the run and its epoch, so that a record of another run is refused. `settings` is a hash of the settings and of the names of all
@@ -45,23 +49,17 @@ class KeyRecord:
     @property
     def signed(self) -> bytes:
         """What the signature is over."""
-        return _joined((PURPOSE, self.run, self.name.encode(), self.public, self.settings))
+        return joined((PURPOSE, self.run, self.name.encode(), self.public, self.settings))
 
     def pack(self) -> bytes:
         """As bytes, to be passed on."""
-        return _joined((self.run, self.name.encode(), self.public, self.settings, self.signature, *self.chain))
+        return joined((self.run, self.name.encode(), self.public, self.settings, self.signature, *self.chain))
 
     @classmethod
     def unpack(cls, name: str, data: bytes) -> KeyRecord:
         """The record that is said to be that of node `name`; zeros may follow it."""
-        parts, at = [], 0
-        while size := int.from_bytes(data[at : at + 4], "big"):
-            parts.append(data[at + 4 : at + 4 + size])
-            at += 4 + size
         try:
-            if at > len(data):
-                raise ValueError("it was cut short")
-            run, own, public, settings, signature, *chain = parts
+            run, own, public, settings, signature, *chain = parted(data)
             return cls(run, own.decode(), public, settings, tuple(chain), signature)
         except ValueError as error:
             raise BadRecord(f"key record of node {name}: it cannot be read ({error}). Nothing was sent") from error
@@ -69,9 +67,8 @@ class KeyRecord:
 
 def sign_record(run: bytes, name: str, public: bytes, settings: bytes, key: Any, chain: Certificates) -> KeyRecord:
     """The record of a node, by the private key of its certificate."""
-    der = tuple(c.public_bytes(serialization.Encoding.DER) for c in chain)
-    record = KeyRecord(run, name, public, settings, der, b"")
-    return replace(record, signature=_sign(key, record.signed))
+    record = KeyRecord(run, name, public, settings, in_der(chain), b"")
+    return replace(record, signature=sign(key, record.signed))
 
 
 def check_record(record: KeyRecord, run: bytes, name: str, roots: Certificates, now: datetime | None = None) -> None:
@@ -82,23 +79,9 @@ def check_record(record: KeyRecord, run: bytes, name: str, roots: Certificates, 
     if record.name != name:
         raise BadRecord(f"{who}: it names node {record.name}. Nothing was sent")
     try:
-        chain = [x509.load_der_x509_certificate(der) for der in record.chain]
-    except ValueError as error:
-        raise BadRecord(f"{who}: its certificate cannot be read ({error}). Nothing was sent") from error
-    if not chain or _dns_names(chain[0]) != [name]:
-        whom = _dns_names(chain[0]) if chain else "nobody"
-        raise BadRecord(f"{who}: its certificate is for {whom}. Nothing was sent")
-    now = datetime.now(UTC) if now is None else now
-    try:
-        PolicyBuilder().store(Store(list(roots))).time(now).build_client_verifier().verify(chain[0], chain[1:])
-    except VerificationError as error:
-        wrong = f"its certificate does not lead to the CA of this network, or is not valid now ({error})"
-        raise BadRecord(f"{who}: {wrong}. Nothing was sent") from error
-    try:
-        _verify(chain[0].public_key(), record.signature, record.signed)
-    except InvalidSignature as error:
-        wrong = "the signature does not fit; somebody changed the record on its way"
-        raise BadRecord(f"{who}: {wrong}. Nothing was sent") from error
+        verify(certified_key(name, record.chain, roots, now), record.signature, record.signed)
+    except BadSignature as error:
+        raise BadRecord(f"{who}: {error}. Nothing was sent") from error
 
 
 def checked_keys(
@@ -136,13 +119,13 @@ def new_run() -> bytes:
 def epoch(run: str, view: str, challenges: Mapping[str, bytes]) -> bytes:
     """The name of an epoch of a run between peers. Every node's random challenge is in it, so that no node takes a record that was signed before."""
     said = [x for name, challenge in sorted(challenges.items()) for x in (name.encode(), challenge)]
-    return hashlib.sha256(_joined((PURPOSE, run.encode(), view.encode(), *said))).digest()
+    return hashlib.sha256(joined((PURPOSE, run.encode(), view.encode(), *said))).digest()
 
 
 def settings_hash(settings: Mapping[str, str], members: Iterable[str]) -> bytes:
     """Of the settings of a run, and of the names of all that take part."""
     texts = [*(x for item in sorted(settings.items()) for x in item), *members]
-    return hashlib.sha256(_joined(text.encode() for text in texts)).digest()
+    return hashlib.sha256(joined(text.encode() for text in texts)).digest()
 
 
 def longest(key: Any, run: bytes, name: str, chain: Certificates) -> int:
@@ -151,8 +134,42 @@ def longest(key: Any, run: bytes, name: str, chain: Certificates) -> int:
     return 5 * 4 + len(run) + len(name.encode()) + 2 * 32 + (3 * key.key_size) // 8 + 64 + ends
 
 
-def _joined(parts: Iterable[bytes]) -> bytes:
+# ---------------------------------------------------------------------- signatures and certificates
+def joined(parts: Iterable[bytes]) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def parted(data: bytes) -> list[bytes]:
+    """The parts of joined data, up to an empty one; zeros may follow."""
+    parts, at = [], 0
+    while size := int.from_bytes(data[at : at + 4], "big"):
+        parts.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    if at > len(data):
+        raise ValueError("it was cut short")
+    return parts
+
+
+def in_der(chain: Certificates) -> tuple[bytes, ...]:
+    return tuple(c.public_bytes(serialization.Encoding.DER) for c in chain)
+
+
+def certified_key(name: str, chain: Sequence[bytes], roots: Certificates, now: datetime | None = None) -> Any:
+    """The public key of a node's certificate, the first of these in DER, which a CA in `roots` stands behind."""
+    now = datetime.now(UTC) if now is None else now
+    try:
+        own, *between = map(x509.load_der_x509_certificate, chain)
+        names, key = _dns_names(own), own.public_key()
+        if names == [name]:
+            PolicyBuilder().store(Store(list(roots))).time(now).build_client_verifier().verify(own, between)
+    except VerificationError as error:
+        wrong = f"its certificate does not lead to the CA of this network, or is not valid now ({error})"
+        raise BadSignature(wrong) from error
+    except Exception as error:  # whatever a malformed certificate makes the parser raise
+        raise BadSignature(f"its certificate cannot be read ({error})") from error
+    if names != [name]:
+        raise BadSignature(f"its certificate is for {names}")
+    return key
 
 
 def _dns_names(certificate: x509.Certificate) -> list[str]:
@@ -166,18 +183,21 @@ def _dns_names(certificate: x509.Certificate) -> list[str]:
 _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 
 
-def _sign(key: Any, message: bytes) -> bytes:
+def sign(key: Any, message: bytes) -> bytes:
     if isinstance(key, ec.EllipticCurvePrivateKey):
         return key.sign(message, ec.ECDSA(hashes.SHA256()))
     if isinstance(key, rsa.RSAPrivateKey):
         return key.sign(message, _PSS, hashes.SHA256())
-    raise BadRecord(f"a key of type {type(key).__name__} cannot sign key records; use ECDSA or RSA")
+    raise BadRecord(f"a key of type {type(key).__name__} cannot sign; use ECDSA or RSA")
 
 
-def _verify(key: Any, signature: bytes, message: bytes) -> None:
-    if isinstance(key, ec.EllipticCurvePublicKey):
-        key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
-    elif isinstance(key, rsa.RSAPublicKey):
-        key.verify(signature, message, _PSS, hashes.SHA256())
-    else:
-        raise InvalidSignature
+def verify(key: Any, signature: bytes, message: bytes) -> None:
+    try:
+        if isinstance(key, ec.EllipticCurvePublicKey):
+            key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
+        elif isinstance(key, rsa.RSAPublicKey):
+            key.verify(signature, message, _PSS, hashes.SHA256())
+        else:
+            raise InvalidSignature
+    except InvalidSignature as error:
+        raise BadSignature("the signature does not fit; somebody changed the record on its way") from error

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
 from ...messages import Sum
 from ...network import Network
@@ -105,7 +103,9 @@ class KeyAgreement:
         own = RunKey.of(self.secrets.secret("key", lambda: os.urandom(KEY)))
 
         def longest_record() -> bytes:
-            return longest(self._signer(), bytes(32), name, self._chain()).to_bytes(WORD, "little")
+            return longest(self.identity.signer(), bytes(32), name, self.identity.certificates()).to_bytes(
+                WORD, "little"
+            )
 
         size = -(-int.from_bytes(self.secrets.secret("record size", longest_record), "little") // WORD)
         words = CHALLENGE // WORD
@@ -119,7 +119,8 @@ class KeyAgreement:
         now = epoch(self.run, self.view, said)
 
         def signed() -> bytes:
-            return sign_record(now, name, own.public, agreed, self._signer(), self._chain()).pack()
+            signer, chain = self.identity.signer(), self.identity.certificates()
+            return sign_record(now, name, own.public, agreed, signer, chain).pack()
 
         told = yield from _gathered(site, _words(self.secrets.secret("record", signed), size), counts)
         kept = self.secrets.secret("public keys", lambda: b"".join(self._checked(told, now, agreed, network)))
@@ -137,19 +138,12 @@ class KeyAgreement:
         for other, found in zip(told, records, strict=True):
             if found.name != other:
                 raise BadRecord(f"key record of node {other}: it names node {found.name}. Nothing was sent")
-        roots = x509.load_pem_x509_certificates(self.identity.roots)
-        keys = checked_keys(records, now, agreed, network.names, roots)
+        keys = checked_keys(records, now, agreed, network.names, self.identity.trusted())
         for other, key in keys.items():
             if len(key) != KEY:
                 text = f"its key has {len(key)} bytes, not {KEY}. Nothing was sent"
                 raise BadRecord(f"key record of node {other}: {text}")
         return [keys[other] for other in network.names]
-
-    def _signer(self) -> Any:
-        return serialization.load_pem_private_key(self.identity.key, password=None)
-
-    def _chain(self) -> list[x509.Certificate]:
-        return x509.load_pem_x509_certificates(self.identity.chain)
 
 
 def _gathered(site: Site, words: np.ndarray, counts: np.ndarray) -> Generator[Any, Any, dict[str, bytes]]:

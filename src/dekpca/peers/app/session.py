@@ -52,6 +52,7 @@ from ..protocol.views import Quorum, Views
 from ..storage.folder import RunFolder
 from .delivery import PeerDelivery
 from .keys import KeyAgreement
+from .proofs import CertificateProofs
 
 log = logging.getLogger("dekpca.peer")
 
@@ -99,12 +100,14 @@ class Session:
         self.store = RunFolder(place.folder)
         membership = Membership(place.name, list(place.neighbors), self.rows if tell_rows else 1)
         views: Views | None = None
+        process = secrets.randbits(63)
         refusal: PeerError | None = None
         try:
             self.store.open({**own, **self.settings.values})
             membership.add(self.store.records, place.name)
             if place.quorum is not None:
-                views = Views(place.name, place.quorum, self.store.views, SETTLE * place.timeouts.beat)
+                settle, seen = SETTLE * place.timeouts.beat, self.store.statuses
+                views = Views(place.name, place.quorum, self.store.views, settle, process, seen)
                 views.tell_rows = tell_rows
         except PeerError as error:
             refusal = error
@@ -116,10 +119,11 @@ class Session:
         self.resumed = any(held.values())
         self.protocol = NodeProtocol(
             place.name, place.run, self.settings, membership, place.neighbors, place.timeouts, time.monotonic(), held,
-            [] if store is None else store.finished, views, place.fallback, secrets.randbits(63), time.time(),
+            [] if store is None else store.finished, views, place.fallback, process, time.time(),
         )  # fmt: skip
         self.protocol.sealed = sealed
-        self.endpoint = Endpoint(self.protocol, store, near)
+        proofs = None if place.identity is None else CertificateProofs(place.identity, place.run)
+        self.endpoint = Endpoint(self.protocol, store, near, proofs)
         if refusal is not None:  # the neighbors wait for this node: they are told why before it stops
             self.protocol.phase = Phase.REFUSING
             self.endpoint.fail(refusal)

@@ -16,6 +16,7 @@ from ..protocol import events
 from ..protocol.checks import Limits, MessageHead, check_expected
 from ..protocol.membership import Record
 from ..protocol.node import NodeProtocol
+from ..protocol.proofs import Proofs
 from ..protocol.rounds import Rounds
 from ..protocol.views import Key
 from ..storage.folder import RunFolder
@@ -33,15 +34,19 @@ Message = tuple[MessageHead, memoryview]  # to a neighbor
 
 
 class Endpoint:
-    """`store` is None for a node that refuses to resume: it accepts no messages. `addresses` are those of the neighbors."""
+    """`store` is None for a node that refuses to resume: it accepts no messages. `addresses` are those of the neighbors, `proofs` for statuses."""
 
-    def __init__(self, protocol: NodeProtocol, store: RunFolder | None, addresses: Mapping[str, str]):
-        self.protocol, self.store, self.addresses = protocol, store, addresses
+    def __init__(
+        self, protocol: NodeProtocol, store: RunFolder | None, addresses: Mapping[str, str], proofs: Proofs | None = None
+    ):  # fmt: skip
+        self.protocol, self.store, self.addresses, self.proofs = protocol, store, addresses, proofs or Proofs()
         self.name, self.run, self.timeouts = protocol.name, protocol.run, protocol.timeouts
         self.changed = threading.Condition()
         self.wake: Callable[[events.Send], None] = lambda send: None  # the clients
         self.call: Callable[[events.Call], None] = lambda call: None  # starts calls to fallback neighbors
         self._processor = ThreadTime()
+        if protocol.views is not None:  # signed anew: the certificate may have been renewed
+            protocol.views.saved = self.proofs.signed(self.name, protocol.views.saved)
         if store is not None:
             self.messages.whole = lambda sender, round: self.receive(sender, events.MessageStored(round))
 
@@ -54,6 +59,9 @@ class Endpoint:
     def receive(self, name: str, event: Any) -> None:
         """Process an event of a neighbor; raises an error if the neighbor broke the protocol."""
         with self.changed:
+            if isinstance(event, events.Heartbeat):
+                event, refused = self.proofs.believed(name, event)
+                self._do(refused)
             self._do(self.protocol.receive(name, event, time.monotonic()))
 
     def fail(self, error: BaseException) -> None:
@@ -96,7 +104,10 @@ class Endpoint:
             elif isinstance(action, events.SaveViews):
                 assert self.store is not None
                 self.store.keep_views(self.name, action.kept)
-                self._do(self.protocol.views_saved(action.kept))
+                self._do(self.protocol.views_saved(self.proofs.signed(self.name, action.kept)))
+            elif isinstance(action, events.SaveStatuses):
+                if self.store is not None:
+                    self.store.keep_statuses(action.statuses)
             elif isinstance(action, events.Call):
                 self.call(action)
             elif isinstance(action, events.WakeProgram):

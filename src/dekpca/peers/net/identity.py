@@ -221,6 +221,16 @@ class Identity:
     def days_left(self) -> float:
         return (self.expires - datetime.now(UTC)).total_seconds() / 86400
 
+    def signer(self) -> Any:
+        """The private key, to sign with."""
+        return serialization.load_pem_private_key(self.key, password=None)
+
+    def certificates(self) -> list[x509.Certificate]:
+        return x509.load_pem_x509_certificates(self.chain)
+
+    def trusted(self) -> list[x509.Certificate]:
+        return x509.load_pem_x509_certificates(self.roots)
+
     def server_credentials(self) -> grpc.ServerCredentials:
         """For a server that requires a certificate from one of our CAs."""
         return grpc.ssl_server_credentials([(self.key, self.chain)], self.roots, require_client_auth=True)

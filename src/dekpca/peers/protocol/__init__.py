@@ -6,6 +6,7 @@
       rounds         messages of the program
       liveness       clocks: which neighbors are silent or stuck
       agreement      what a node publishes about lost nodes, and on the final answer; views has the rules
+    proofs         that a node has said its status itself
     membership     the records of the network
     handshake      settings that two nodes compare first
     checks         sizes and shapes that a neighbor may send, checked before memory is allocated; view_messages, text

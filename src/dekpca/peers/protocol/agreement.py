@@ -25,6 +25,7 @@ class Agreement:
         self.views, self.neighbors, self.live, self._wall, self._fail = views, neighbors, live, wall, fail
         views.reach = set(neighbors)
         # A node restarted after its answer was final does not wait for nodes that may not know it: the others have waited.
+        self._restored: set[str] = set()  # nodes in older copies of their folders, which were logged
         self._stays = 0.0 if views.own.final is not None else live.timeouts.peer + views.settle
 
     def check(self, now: float) -> list[Action]:
@@ -84,8 +85,17 @@ class Agreement:
                 news[name] = status
                 names = map(len, (status.view.lost, status.entered.lost, status.down, status.fallback))
                 edges = (len(view.broken) + len(view.fallback) for view in (status.view, status.entered))
-                size += 100 + 80 * sum(names) + 160 * sum(edges)
+                size += 100 + 80 * sum(names) + 160 * sum(edges) + len(status.proof)
         return news
+
+    def refuse(self, names: set[str]) -> list[Action]:
+        """These nodes run in older copies of their folders. All are sent what they had said before; so they stop."""
+        for n in self.neighbors.values():
+            for name in names:
+                n.has.pop(name, None)
+        new, self._restored = names - self._restored, self._restored | names
+        text = "node {} runs in an older copy of its folder: what it says is refused"
+        return [Log(logging.WARNING, text.format(name), {"peer": name}) for name in sorted(new)]
 
     def may_leave(self, here: Iterable[Neighbor], seconds: float) -> bool:
         """Whether all know the final answer, and these neighbors know that all do; or this node has waited for so many seconds.

@@ -184,6 +184,12 @@ class SaveViews(NamedTuple):
     kept: Kept
 
 
+class SaveStatuses(NamedTuple):
+    """Save these statuses of other nodes to disk, before the actions that follow."""
+
+    statuses: Mapping[str, Status]
+
+
 class Call(NamedTuple):
     """Call these fallback neighbors from now on."""
 
@@ -201,4 +207,4 @@ class Send(NamedTuple):
     heartbeat: bool = False
 
 
-Action = Log | SaveFinished | SaveViews | Call | WakeProgram | Send
+Action = Log | SaveFinished | SaveViews | SaveStatuses | Call | WakeProgram | Send

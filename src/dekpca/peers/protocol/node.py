@@ -17,22 +17,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...network import listing
-from ..errors import KINDS, NEW_RUN, Damaged, Disagreement, Excluded, PeerError, PeerLost, ProtocolError
+from ..errors import KINDS, NEW_RUN, Damaged, Disagreement, Excluded, OlderCopy, PeerError, PeerLost, ProtocolError
 from . import events
 from .agreement import Agreement, heard
 from .checks import MOST_WAITS, PROTOCOL, Limits, MessageHead
-from .events import Action, Log, Phase, Refusal, Refused, SaveFinished, SaveViews, Send, WakeProgram
+from .events import Action, Log, Phase, Refusal, Refused, SaveFinished, SaveStatuses, SaveViews, Send, WakeProgram
 from .handshake import HandshakeSettings
 from .liveness import Liveness, Timeouts
 from .membership import Membership, Record
 from .neighbor import Neighbor, Notice
 from .rounds import Rounds
 from .text import showable
-from .views import Kept, Status, View, ViewChanged, Views
+from .views import Kept, Status, View, ViewChanged, Views, forked
 
 __all__ = ["NodeProtocol", "Timeouts"]
 
-OTHER_FOLDER = f": its folder is not the one of this run; if that is lost, {NEW_RUN}"
+OTHER_FOLDER = (
+    f": it runs in an older copy of its folder, or in another one; use the latest; if that is lost, {NEW_RUN}"
+)
 
 
 class NodeProtocol:
@@ -196,12 +198,16 @@ class NodeProtocol:
             return []
         actions = self.agreement.call([n.name])  # a fallback neighbor calls this node
         heard(n, event)
-        ours = event.statuses.get(self.name)
-        if ours is not None and ours.version > self.views.own.version:
+        own, ours = self.views.own, event.statuses.get(self.name)
+        if ours is not None and (ours.version > own.version or forked(ours, own)):
             text = f"node {self.name} has said what it does not know{OTHER_FOLDER}"
-            return [*actions, *self.fail(Damaged(text), text)]
-        if not self.views.add(event.statuses):
+            return [*actions, *self.fail(OlderCopy(text), text)]
+        new, restored = self.views.add(event.statuses)
+        actions += self.agreement.refuse(restored)
+        if not new and not restored:
             return actions
+        if self.views.begun:
+            actions.append(SaveStatuses(new))
         actions += self._tell_all()  # forward it
         return actions + self.agreement.follow(now) if self._watches else actions
 
@@ -326,7 +332,7 @@ class NodeProtocol:
         self.phase = Phase.SETUP
         actions: list[Action] = [WakeProgram(), Send(tuple(self.neighbors))]
         if self.agreement is not None and self.views is not None:
-            actions += self.agreement.follow(now)
+            actions += [SaveStatuses(self.views.statuses), *self.agreement.follow(now)]
             if self.views.kept != self.views.saved and not any(isinstance(a, SaveViews) for a in actions):
                 actions.append(SaveViews(self.views.kept))
         return actions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from ...privacy.settings import MOST_RECORD
 from ..errors import ProtocolError
 from . import wire_pb2 as wire
 from .membership import MOST_NODES
@@ -49,8 +50,15 @@ def pack_status(name: str, status: Status) -> wire.Status:
     return wire.Status(
         name=name, version=status.version, view=pack_view(status.view), entered=pack_view(status.entered), down=status.down,
         fallback=status.fallback, answered=_pack_key(status.answered), ballot=_pack_key(ballot), vote=_pack_key(vote),
-        final=_pack_key(status.final),
+        final=_pack_key(status.final), process=status.process, since=status.since, proof=status.proof,
     )  # fmt: skip
+
+
+def signed_part(name: str, status: Status) -> bytes:
+    """What the node signs, the same at all nodes."""
+    packed = pack_status(name, status)
+    packed.ClearField("proof")
+    return packed.SerializeToString(deterministic=True)
 
 
 def unpack_status(packed: wire.Status) -> tuple[str, Status]:
@@ -58,12 +66,15 @@ def unpack_status(packed: wire.Status) -> tuple[str, Status]:
         _check_names(names, "a status")
     if not 1 <= packed.version <= MOST_NUMBER:
         raise ProtocolError(f"a status of version {packed.version}")
+    if len(packed.proof) > MOST_RECORD:
+        raise ProtocolError(f"a status with a proof of {len(packed.proof)} bytes, where {MOST_RECORD} are allowed")
     keys = ("answered", "vote", "final")
     answered, voted, final = (_unpack_key(getattr(packed, key)) if packed.HasField(key) else None for key in keys)
     vote = None if voted is None else Vote(_unpack_key(packed.ballot), voted)
     view, entered = map(unpack_view, (packed.view, packed.entered))
     down, fallback = tuple(packed.down), tuple(packed.fallback)
-    return packed.name, Status(packed.version, view, entered, answered, vote, final, down, fallback)
+    by = packed.process, packed.since, packed.proof
+    return packed.name, Status(packed.version, view, entered, answered, vote, final, down, fallback, *by)
 
 
 def pack_kept(name: str, kept: Kept) -> list[bytes]:
@@ -73,8 +84,12 @@ def pack_kept(name: str, kept: Kept) -> list[bytes]:
 
 def unpack_kept(parts: Iterable[bytes]) -> Kept:
     status, program = parts
-    _, own = unpack_status(wire.Status.FromString(status))
+    _, own = unpack_stored(status)
     return Kept(own, unpack_view(wire.View.FromString(program)))
+
+
+def unpack_stored(status: bytes) -> tuple[str, Status]:
+    return unpack_status(wire.Status.FromString(status))
 
 
 def _pack_key(key: Key | None) -> wire.ViewKey | None:

@@ -84,6 +84,9 @@ class Status:
     final: Key | None = None  # the view whose answer is final
     down: tuple[str, ...] = ()  # neighbors that are silent, or hang (liveness.py)
     fallback: tuple[str, ...] = ()  # fallback neighbors that it has called, and that answer
+    process: int = 0  # a number of the process that says this, new after each start of the node
+    since: int = 0  # the version that was on disk when that process started
+    proof: bytes = field(default=b"", compare=False, repr=False)  # that the node has said this (proofs.py)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,11 @@ class Quorum:
     rows: float = 0.0
 
 
+def forked(one: Status, other: Status) -> bool:
+    """Whether two processes of a node said this, and neither had on disk what the other has said: one ran in an older copy of the folder."""
+    return one.process != other.process and one.since < other.version and other.since < one.version
+
+
 class ViewChanged(Exception):
     """The program must restart in another view. Not an error: the driver of the program catches it."""
 
@@ -115,25 +123,32 @@ class Views:
     >>> a, b = Views("a", Quorum()), Views("b", Quorum())
     >>> a.begin(records), b.begin(records)
     (None, None)
-    >>> b.update({"c"}, (), 100.0, 0.0), a.add({"b": b.own})
-    (None, True)
+    >>> b.update({"c"}, (), 100.0, 0.0), list(a.add({"b": b.own})[0])
+    (None, ['b'])
     >>> a.update({"c"}, (), 100.0, 0.0)  # neither has heard from c: a, the first by name, proposes to go on without it
     >>> a.own.view.number, [lost.name for lost in a.own.view.lost], a.own.entered.number
     (1, ['c'], 0)
-    >>> b.add({"a": a.own}), b.update({"c"}, (), 100.0, 0.0), b.own.entered.number  # b accepts, and knows that all have
-    (True, None, 1)
-    >>> a.add({"b": b.own}), a.update({"c"}, (), 101.0, 1.0), a.kept.program.number
-    (True, None, 1)
+    >>> heard, _ = b.add({"a": a.own})
+    >>> b.update({"c"}, (), 100.0, 0.0), b.own.entered.number  # b accepts, and knows that all have
+    (None, 1)
+    >>> heard, _ = a.add({"b": b.own})
+    >>> a.update({"c"}, (), 101.0, 1.0), a.kept.program.number
+    (None, 1)
     """
 
-    def __init__(self, name: str, quorum: Quorum, kept: Kept | None = None, settle: float = 0.0):
+    def __init__(
+        self, name: str, quorum: Quorum, kept: Kept | None = None, settle: float = 0.0, process: int = 0, seen: Mapping[str, Status] | None = None
+    ):  # fmt: skip
         self.name, self.quorum, self.settle = name, quorum, settle
-        self.kept = kept or Kept()
-        self.saved = self.kept  # the part that is on disk
-        if self.kept.status.version:  # after a restart: nodes that were down may be up
-            again = replace(self.own, version=self.own.version + 1, down=(), fallback=())
-            self.kept = replace(self.kept, status=again)
+        self.kept = self.saved = kept or Kept()  # `saved`: what is on disk
+        self._say(process=process, since=self.own.version)
+        if self.own.version:  # after a restart: nodes that were down may be up
+            self._say(version=self.own.version + 1, down=(), fallback=())
+        else:
+            self.saved = self.kept
         self.statuses: dict[str, Status] = {}  # of the others
+        # The latest that this node, or an earlier process of it, has heard of each: on disk before anything is concluded from them.
+        self.seen = dict(seen or {})
         self.records: Mapping[str, Record] = {}
         self.reach: set[str] = set()  # neighbors and fallback neighbors that this node can use
         self.tell_rows = True  # errors may name numbers of rows; with privacy no node knows those of others
@@ -175,6 +190,7 @@ class Views:
         self.reach |= set(records[self.name][0])
         self._total = sum(rows for _, rows in records.values())
         self.statuses = {name: status for name, status in self.statuses.items() if self.knows(name, status)}
+        self.seen = {name: status for name, status in self.seen.items() if self.knows(name, status)}
 
     # ------------------------------------------------------------------ views
     def members(self, view: View) -> set[str]:
@@ -212,13 +228,25 @@ class Views:
     def status(self, name: str) -> Status:
         return self.own if name == self.name else self.statuses.get(name, Status())
 
-    def add(self, statuses: Mapping[str, Status]) -> bool:
-        """Add forwarded statuses; returns whether any is new. Raises ProtocolError if they name nodes that are not in this run."""
+    def add(self, statuses: Mapping[str, Status]) -> tuple[dict[str, Status], set[str]]:
+        """Add forwarded statuses. Returns those that are new, and nodes that run in an older copy of their folder: what was heard first counts.
+
+        Raises ProtocolError if they name nodes that are not in this run.
+        """
         if self.begun and not all(self.knows(name, status) for name, status in statuses.items()):
             raise ProtocolError("a status of a node, or about nodes, that are not in the network")
-        new = {n: s for n, s in statuses.items() if n != self.name and s.version > self.status(n).version}
+        new, restored = {}, set()
+        for name, status in statuses.items():
+            before = self.seen.get(name, Status())
+            latest = status if status.version > before.version else before
+            if forked(before, status):
+                restored.add(name)
+                latest = before
+            if name != self.name and latest != self.statuses.get(name, Status()):
+                new[name] = latest
         self.statuses |= new
-        return bool(new)
+        self.seen |= new
+        return new, restored
 
     def knows(self, name: str, status: Status) -> bool:
         """Whether all nodes and edges of a status are in the network."""

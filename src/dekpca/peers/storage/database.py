@@ -16,7 +16,7 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -128,8 +128,13 @@ class Database:
 
     def keep(self, name: str, value: Any) -> None:
         """Write a small value; returns when it, and all that was written before, is on disk."""
-        text = json.dumps(value)
-        self.write("INSERT OR REPLACE INTO fact VALUES (?, ?, ?)", [name, text, checksum(name, text)])
+        self.keep_all({name: value})
+
+    def keep_all(self, values: Mapping[str, Any]) -> None:
+        """The same, for several values together."""
+        for name, value in values.items():
+            text = json.dumps(value)
+            self.write("INSERT OR REPLACE INTO fact VALUES (?, ?, ?)", [name, text, checksum(name, text)])
         self.commit()
 
     def damaged(self, what: str) -> Damaged:

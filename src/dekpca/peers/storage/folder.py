@@ -11,6 +11,7 @@
       finished         neighbors that have their answer
       views            the promises of this node about views (protocol/views.py), and the view of its program
       view             the view of the messages and secrets
+      status of NAME   the latest status of another node that this one has heard of
 
 A restart runs the program from its start. What it heard before comes from the message log; its own messages are sent
 again, and neighbors that have them ignore them.
@@ -27,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from ...files import PARTIAL, make_private, private
-from ..errors import KINDS, NEW_RUN, Changed, Damaged, PeerError
+from ..errors import KINDS, NEW_RUN, Changed, Damaged, OlderCopy, PeerError
 from ..protocol.membership import Record
-from ..protocol.view_messages import pack_kept, unpack_kept
-from ..protocol.views import Kept, View
+from ..protocol.view_messages import pack_kept, pack_status, unpack_kept, unpack_stored
+from ..protocol.views import Kept, Status, View
 from .database import Database, checksum
 from .messages import MessageLog
 
@@ -123,10 +124,10 @@ class RunFolder:
 
     def end(self, error: PeerError) -> None:
         """The run cannot go on after this error: if anything was sent under masks, secrets are deleted, and a start after that ends with the same
-        error. Before all keys of a view are known nothing was, and the owner may correct what the error names.
+        error. Before all keys of a view are known nothing was, and the owner may correct what the error names. An older copy of a folder stays one.
         """
         has_keys = "SELECT 1 FROM secret WHERE name = 'public keys'"
-        if not hasattr(self, "database") or not self.database.read(has_keys):
+        if not hasattr(self, "database") or not (isinstance(error, OlderCopy) or self.database.read(has_keys)):
             return
         if self._in_view():
             self.database.keep("ended", [type(error).__name__, str(error), error.told])
@@ -179,6 +180,17 @@ class RunFolder:
     def keep_views(self, name: str, kept: Kept) -> None:
         """Returns when it is on disk."""
         self.database.keep("views", [base64.b64encode(part).decode() for part in pack_kept(name, kept)])
+
+    @property
+    def statuses(self) -> dict[str, Status]:
+        """The latest statuses of other nodes that this one has heard of, by name."""
+        names = self.database.read("SELECT name FROM fact WHERE name LIKE 'status of %'")
+        return dict(unpack_stored(base64.b64decode(self.database.fact(name))) for (name,) in names)
+
+    def keep_statuses(self, statuses: Mapping[str, Status]) -> None:
+        """Returns when they are on disk."""
+        packed = {name: pack_status(name, status).SerializeToString() for name, status in statuses.items()}
+        self.database.keep_all({f"status of {n}": base64.b64encode(data).decode() for n, data in packed.items()})
 
     def wipe(self, view: View) -> None:
         """The program restarts in this view: messages and secrets of an earlier one, which hold rows of lost nodes, are deleted."""
