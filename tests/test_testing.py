@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from dekpca import Network
 from dekpca.answer import Terms
 from dekpca.engines import local
 from dekpca.plan import Outcome
+from dekpca.rounds import Round, run_round
 from dekpca.site import apart
 from dekpca.testing import check_engine
 
@@ -137,3 +140,43 @@ def test_refuses_missing_nodes():
 
     with pytest.raises(AssertionError, match="answers for nodes"):
         check_engine(partial)
+
+
+# ---------------------------------------------------------------------- the loop of every engine
+class Named(Round):
+    """A round whose root concludes in another order than its shapes have."""
+
+    kind = "moments"
+
+    def term(self):
+        time.sleep(0.2)
+        return {"one": np.ones(1)}
+
+    def told(self):
+        return {"first": (2,), "second": (1,)}
+
+    def conclude(self, total):
+        return {"second": np.array([3.0]), "first": np.array([1.0, 2.0])}
+
+
+def driven(round_):
+    """What one node is told in a round, and the seconds of its parts."""
+    (site,) = apart([np.ones((4, 2))], Network({"a": []}))
+
+    def script(site, options):
+        return (yield from run_round(site, round_))
+
+    outcome = local.drive([site], None, local.Delivery([site]), script=script)
+    return outcome.answers[0], outcome.seconds
+
+
+def test_conclusions_are_told_by_name_whatever_their_order():
+    told, _ = driven(Named())
+    assert told["first"].tolist() == [1.0, 2.0]
+    assert told["second"].tolist() == [3.0]
+
+
+def test_the_time_of_a_term_belongs_to_the_part_of_its_sum():
+    _, seconds = driven(Named())
+    assert seconds["moments"] >= 0.2
+    assert seconds.get("meeting", 0.0) < 0.1
