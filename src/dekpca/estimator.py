@@ -16,13 +16,13 @@ from . import engines
 from .arrays import to_numpy
 from .data.checks import checked, is_foreign, placed, where_complete
 from .data.columns import Features, Samples, split_off
-from .data.frames import frame_names, is_frame
+from .data.frames import frame_names, is_dask, is_frame
 from .data.owners import deal
 from .node_model import NodeModel
 from .parameters import Parameters, check, float_types, seed_of, settings_of
 from .plan import make_plan, plan_parts
 from .results import MixedComponentsWarning, NarrowKernelWarning, Result, run_plan
-from .site import Dealt, part_sizes
+from .site import Dealt
 
 __all__ = ["DecentralizedKernelPCA", "MixedComponentsWarning", "NarrowKernelWarning"]
 
@@ -86,8 +86,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     network : Network, int or None, default=None
         A number of nodes, or None for about 200 rows per node, gives a seeded random 4-regular network (complete up
         to 5 nodes). Below 300 rows None is one node, which is central kernel PCA.
-    engine : {"local", "mpi"}, default="local"
-        What hosts the nodes and carries their messages. "local": this process. "mpi": the ranks that `mpiexec`
+    engine : {"local", "dask", "mpi"}, default="local"
+        What hosts the nodes and carries their messages. "local": this process, or for Dask collections the workers
+        that have them. "dask": the workers of the current Dask client (docs/clusters.md). "mpi": the ranks that `mpiexec`
         started (docs/clusters.md), each of which calls `fit_parts` with the samples of its own nodes. Owners who do
         not share a machine use `dekpca node run` instead (docs/peers.md).
     privacy : "secure-sums", Privacy, dict or None, default=None
@@ -194,13 +195,16 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         ----------
         X : array (rows, columns)
             NumPy, any array of the array API standard, a DataFrame of pandas or polars, or a table of pyarrow. Answers
-            are arrays of the same library or, for DataFrames, of NumPy.
+            are arrays of the same library or, for DataFrames, of NumPy. Or a Dask array or DataFrame, whose partitions
+            are the nodes and stay on their workers.
         nodes : sequence of labels, or the name of a column of X, optional
             `nodes[i]` is the node (its name or number) of row i; where `network` is not a Network, the labels name the nodes.
             A column that is named here is not a feature, and `transform` leaves it out if it is there. By default a
             seeded permutation of the rows is dealt evenly.
         """
         check(self)
+        if is_dask(X):
+            return self._fit_collection(X, nodes)
         engine = engines.module(self.engine)
         if hasattr(engine, "plan_parts"):
             remedy = "call fit_parts with the samples of this rank's nodes"
@@ -212,6 +216,23 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self._publish(run_plan(plan, engine.run, self))
         self.nodes_ = owned.node_of
         self._owner_column = nodes if isinstance(nodes, str) else None
+        return self
+
+    nodes_: Any
+
+    def _fit_collection(self, X: Any, nodes: Any) -> Self:
+        """Rows of a Dask collection, on the workers that have them."""
+        if self.engine not in ("local", "dask"):
+            raise ValueError(f"engine={self.engine!r} with a Dask {type(X).__name__}; use engine='dask'")
+        if self.memory_limit is not None or self.device is not None:
+            raise ValueError(
+                "memory_limit and device with a Dask collection: set the limits of the workers; leave both at None"
+            )
+        engine = engines.module("dask")
+        self._publish(run_plan(engine.plan_collection(self, X, nodes), engine.run, self))
+        if nodes is not None or self.missing == "drop":
+            self.nodes_ = None  # the order of the rows is not that of the partitions
+        self._owner_column = nodes
         return self
 
     def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
@@ -249,7 +270,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         plan = result.plan
         self._keep_features(plan.features)
         self.network_, self.node_sizes_ = plan.network, plan.sizes
-        self.nodes_ = np.repeat(plan.nodes, part_sizes(plan.parts))
+        self.nodes_ = np.repeat(plan.nodes, plan.sizes[plan.nodes])
         self.eigenvalues_ = self._back(result.eigenvalues)
         self.explained_variance_ratio_ = self._back(result.explained_variance_ratio)
         self.accuracy_, self.mixed_components_ = result.accuracy, result.mixed_components
@@ -281,6 +302,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         With missing="drop", rows that lack a value have NaN in all components.
         """
         check_is_fitted(self)
+        if is_dask(X):
+            return engines.module("dask").each_partition(
+                self.transform, X, len(self.eigenvalues_), self.get_feature_names_out()
+            )
         if self._owner_column is not None and is_frame(X) and self._owner_column in frame_names(X):
             _, X = split_off(X, self._owner_column, "X")
         samples = checked(X, "X", self.dtype)

@@ -153,10 +153,10 @@ def _check_projection(given: Parameters, asked: Projection, features: bool) -> N
 def _check_private(given: Parameters) -> None:
     asked = noise_of(given)
     what = f"privacy={SECURE_SUMS!r}" if asked is None else "privacy=Privacy(...)"
-    if given.engine == "mpi" or given.device is not None:
+    if given.engine != "local" or given.device is not None:
         raise ValueError(
-            f"{what} with engine={given.engine!r}, device={given.device!r}: ranks of one owner have no need of it; use engine='local', which "
-            "simulates it on the host, or `dekpca node run`"
+            f"{what} with engine={given.engine!r}, device={given.device!r}: ranks or workers of one owner have no need of it; use engine='local', "
+            "which simulates it on the host, or `dekpca node run`"
         )
     if projection_of(given) is not None:
         raise ValueError(f"{what} with solver=Projection(...): its nodes exchange rows; use solver='auto'")

@@ -13,7 +13,7 @@ from .answer import Answer, Terms
 from .landmarks import digest
 from .messages import Script
 from .privacy.errors import PublicError
-from .rounds import Arrays, Round, Shapes, Solver, Transcript, run_round, run_rounds
+from .rounds import Arrays, Round, Shapes, Solver, Transcript, run_rounds
 from .settings import Options
 from .site import Site
 from .solvers import exact, features, private, projection, sums
@@ -22,22 +22,28 @@ from .solvers.projection.solve import solve as solve_projection
 
 def program(site: Site, options: Options) -> Script:
     """Kernel PCA of the rows of all nodes, at the nodes of a site; returns their `Answer`."""
-    points, solver, transcript = options.landmarks.points, options.solver_options, Transcript()
-    if points is not None:
-        yield from compare_landmarks(site, points)
-    match solver:
-        case projection.ProjectionOptions():
-            return (yield from solve_projection(site, solver))
-        case private.PrivateOptions():
-            rounds = private.solve(site, solver)
-        case sums.SumsOptions() if options.exact:
-            rounds = exact.solve(site, solver)
-        case sums.SumsOptions() if options.random_features:
-            rounds = features.solve(site, solver)
-        case sums.SumsOptions():
-            rounds = answered(site, solver)
-    answer = yield from run_rounds(site, rounds, transcript)
+    transcript = Transcript()
+    if isinstance(options.solver_options, projection.ProjectionOptions):
+        yield from run_rounds(site, same_landmarks(site, options), transcript)
+        return (yield from solve_projection(site, options.solver_options))
+    answer = yield from run_rounds(site, rounds_of(site, options), transcript)
     return replace(answer, transcript=transcript)
+
+
+def rounds_of(site: Site, options: Options) -> Solver:
+    """The rounds of a fit that consists of nothing else, as all do but those of the projection solver; returns the `Answer`."""
+    yield from same_landmarks(site, options)
+    match options.solver_options:
+        case private.PrivateOptions() as asked:
+            return (yield from private.solve(site, asked))
+        case sums.SumsOptions() as asked if options.exact:
+            return (yield from exact.solve(site, asked))
+        case sums.SumsOptions() as asked if options.random_features:
+            return (yield from features.solve(site, asked))
+        case sums.SumsOptions() as asked:
+            return (yield from answered(site, asked))
+        case other:
+            raise TypeError(f"{type(other).__name__}: no solver of rounds")
 
 
 def answered(site: Site, options: sums.SumsOptions) -> Solver:
@@ -70,10 +76,12 @@ class Fingerprint(Round):
         return {"digest": self.mine}
 
 
-def compare_landmarks(site: Site, points: np.ndarray) -> Script:
-    """Check that all nodes were given the same landmarks."""
-    ours = Fingerprint(points)
-    told = yield from run_round(site, ours)
+def same_landmarks(site: Site, options: Options) -> Solver:
+    """Check that all nodes were given the same landmarks, if they were given any."""
+    if options.landmarks.points is None:
+        return
+    ours = Fingerprint(options.landmarks.points)
+    told = yield ours
     if not np.array_equal(told["digest"], ours.mine):
         root = site.network.names[site.network.root]
         raise PublicError(f"node {site.names[0]}: its landmarks differ from those of node {root}; give all the same")

@@ -169,21 +169,21 @@ def run_round(site: Site, round_: Round) -> Generator[Sum, Any, Arrays]:
         value = sealer.seal(kind, value, bound)
 
     def refuse(total: np.ndarray, rows: int, who: str) -> None:
-        why = round_.implausible(_named(total, sizes), rows)
+        why = round_.implausible(named(total, sizes), rows)
         if why is not None:
             raise BadTerm(f"network sum {kind!r}: {who} gave what no rows give: {why}; start all nodes anew without it")
 
     def conclude(total: np.ndarray) -> np.ndarray:
         total = total if sealer is None else sealer.open(kind, total, bound, round_.integers)
         refuse(total, site.total, "a member")
-        told = round_.conclude(_named(total, sizes))
+        told = round_.conclude(named(total, sizes))
         return _flat({name: told[name] for name in shapes})
 
     size = sum(int(np.prod(shape)) for shape in shapes.values())
     heard = yield Sum(kind, value, conclude, size, refuse=refuse if sealer is None else (lambda *sealed: None))
     if site.sealer is not None:
         site.sealer.hear(heard)
-    told = _named(heard, shapes)
+    told = named(heard, shapes)
     round_.check(told)
     return told
 
@@ -196,7 +196,8 @@ def _flat(arrays: Arrays, dtype: Any = np.float64) -> np.ndarray:
     return np.concatenate([np.zeros(0, dtype=dtype), *parts])
 
 
-def _named(flat: np.ndarray, shapes: Shapes) -> Arrays:
+def named(flat: np.ndarray, shapes: Shapes) -> Arrays:
+    """Arrays of these names and shapes, from one array."""
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()], dtype=int)
     parts = np.split(flat, ends)[:-1]
     return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}

@@ -61,7 +61,9 @@ def problems() -> Iterator[tuple[str, Plan]]:
         yield name, Plan.of(own, network, settle(settings, network, np.array(sizes)))
 
 
-def check_engine(run: Callable[..., Any], hosted: Callable[[Network], Iterable[str]] | None = None) -> None:
+def check_engine(
+    run: Callable[..., Any], hosted: Callable[[Network], Iterable[str]] | None = None, projection: bool = True
+) -> None:
     """Assert that an engine gives the local engine's answers.
 
     Parameters
@@ -70,6 +72,8 @@ def check_engine(run: Callable[..., Any], hosted: Callable[[Network], Iterable[s
         An engine: from a plan for all nodes to an outcome. If this process hosts some nodes only, `plan.hosting` is the plan for these.
     hosted : callable, optional
         The names of the nodes of a network whose answers this process gets; default: all.
+    projection : bool
+        Whether the engine carries the messages of the projection solver, too.
 
     Examples
     --------
@@ -78,6 +82,8 @@ def check_engine(run: Callable[..., Any], hosted: Callable[[Network], Iterable[s
     >>> check_engine(local.run)
     """
     for name, plan in problems():
+        if plan.options.projection is not None and not projection:
+            continue
         expected, got = (by_node(engine(plan)) for engine in (local.run, run))
         wanted = set(plan.network.names if hosted is None else hosted(plan.network))
         assert got.keys() == wanted, f"{name}: answers for nodes {sorted(got)}, expected {sorted(wanted)}"

@@ -27,7 +27,7 @@ def refuse(X: Any, who: str) -> None:
         said = "a sparse matrix, but dekpca computes with dense rows; reduce its columns (scikit-learn's TruncatedSVD), or use X.toarray()"
         said += f" if {X.shape[0] * X.shape[1] * 8 / 1e9:.2g} GB fit"
     elif library in ("dask", "dask_expr"):
-        said = f"a Dask {kind}; use X.compute() if the rows fit into memory"
+        said = f"a Dask {kind}, which only fit and transform of the estimator take; use X.compute() if the rows fit into memory"
     elif library == "polars" and kind == "LazyFrame":
         said = "a polars LazyFrame, which is a query without rows; call .collect() first"
     elif isinstance(X, Iterator):
@@ -35,6 +35,11 @@ def refuse(X: Any, who: str) -> None:
     else:
         return
     raise TypeError(f"{who}: {said}")
+
+
+def is_dask(X: Any) -> bool:
+    """Whether X is a collection of Dask, which nothing here imports."""
+    return type(X).__module__.partition(".")[0] in ("dask", "dask_expr") and hasattr(X, "__dask_graph__")
 
 
 def is_frame(X: Any) -> bool:

@@ -13,7 +13,11 @@ from typing import Any
 from ..plan import Engine
 
 # name -> module, extra to install
-ENGINES = {"local": ("dekpca.engines.local", None), "mpi": ("dekpca.engines.mpi", "mpi")}
+ENGINES = {
+    "dask": ("dekpca.engines.dask", "dask"),
+    "local": ("dekpca.engines.local", None),
+    "mpi": ("dekpca.engines.mpi", "mpi"),
+}
 
 
 def get(name: str) -> Engine:

@@ -81,7 +81,8 @@ class Marks:
 
 def rows_of(site: Site, options: SumsOptions) -> Rows:
     """The rows of the nodes of a site."""
-    keys, node = row_keys(options.seed, site.names, site.own_sizes), np.repeat(site.nodes, site.own_sizes)
+    sizes = site.own_sizes if site.X.shape[0] else 0 * site.own_sizes  # whoever only concludes has no rows
+    keys, node = row_keys(options.seed, site.names, sizes), np.repeat(site.nodes, sizes)
     if site.order is not None:
         back = np.argsort(site.order)
         keys, node = keys[back], node[back]

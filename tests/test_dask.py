@@ -1,0 +1,243 @@
+"""The Dask engine on real worker processes: the local engine's answers, also when workers are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dekpca
+from dekpca.testing import check_engine
+
+da = pytest.importorskip("dask.array")
+dd = pytest.importorskip("dask.dataframe")
+distributed = pytest.importorskip("distributed")
+engine = pytest.importorskip("dekpca.engines.dask")
+
+SETTINGS = {"n_components": 3, "gamma": 0.05, "random_state": 0}
+SPREAD = np.diag([3.0, 2.0, 1.0, 0.5, 0.3, 0.1])
+X = np.random.default_rng(0).normal(size=(6000, 6)) @ SPREAD
+ROUNDING = 1e-8  # other blocks mean other BLAS calls
+
+
+def cluster_of(workers, **options):
+    return distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0", **options)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with cluster_of(2) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+def fitted(X, nodes=None, **settings):
+    return dekpca.DecentralizedKernelPCA(**SETTINGS | settings).fit(X, nodes=nodes)
+
+
+def assert_same(model, expected):
+    assert model.n_landmarks_ == expected.n_landmarks_
+    np.testing.assert_allclose(model.eigenvalues_, expected.eigenvalues_, rtol=1e-10)
+    np.testing.assert_allclose(model.transform(X), expected.transform(X), rtol=0, atol=ROUNDING)
+    np.testing.assert_allclose(model.span_accuracy_, expected.span_accuracy_, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def by_parts():
+    return dekpca.DecentralizedKernelPCA(**SETTINGS).fit_parts(np.split(X, 6))
+
+
+def test_conformance(client):
+    check_engine(engine.run, projection=False)
+
+
+@pytest.mark.parametrize("columns", [6, 2])
+def test_partitions_of_an_array_are_nodes(client, by_parts, columns):
+    model = fitted(da.from_array(X, chunks=(1000, columns)))
+    assert_same(model, by_parts)
+    assert model.node_sizes_.tolist() == [1000] * 6
+    assert model.nodes_.tolist() == np.repeat(range(6), 1000).tolist()
+    assert model.history_["bytes"].keys() == by_parts.history_["bytes"].keys()
+
+
+def test_chunks_of_unknown_sizes_and_without_rows(client):
+    rows = da.from_array(X, chunks=(1000, 6))
+    some = rows[rows[:, 0] > 0]
+    parts = [part[part[:, 0] > 0] for part in np.split(X, 6)]
+    assert_same(fitted(some), dekpca.DecentralizedKernelPCA(**SETTINGS).fit_parts(parts))
+    gap = da.concatenate([rows[:3000], rows[:1000][rows[:1000, 0] > 1e9], rows[3000:]])
+    assert fitted(gap).node_sizes_.tolist() == [1000] * 6
+
+
+def test_transform_is_lazy_and_keeps_the_partitions(client, by_parts):
+    rows = da.from_array(X, chunks=(1000, 2))
+    Z = by_parts.transform(rows)
+    assert isinstance(Z, da.Array)
+    assert Z.chunks == ((1000,) * 6, (3,))
+    np.testing.assert_allclose(Z.compute(), by_parts.transform(X), rtol=0, atol=1e-12)
+
+
+def test_an_owner_column(client):
+    frame = pd.DataFrame(X, columns=list("fedcba"))
+    frame["who"] = np.random.default_rng(1).choice(["oslo", "rome", "bonn"], len(frame))
+    lazy = dd.from_pandas(frame, npartitions=5)
+    model, expected = fitted(lazy, nodes="who"), fitted(frame, nodes="who")
+    assert model.network_.names == ("bonn", "oslo", "rome")
+    assert model.node_sizes_.tolist() == expected.node_sizes_.tolist()
+    np.testing.assert_allclose(model.eigenvalues_, expected.eigenvalues_, rtol=1e-10)
+    Z = model.transform(lazy)
+    assert list(Z.columns) == model.get_feature_names_out().tolist()
+    np.testing.assert_allclose(Z.compute().to_numpy(), expected.transform(frame), rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("missing", ["mean", "drop"])
+def test_missing_values(client, missing):
+    holes = X[:2000].copy()
+    holes[::7, 2] = np.nan
+    parts = np.split(holes, 4)
+    model = fitted(da.from_array(holes, chunks=(500, 6)), missing=missing)
+    expected = dekpca.DecentralizedKernelPCA(**SETTINGS, missing=missing).fit_parts(parts)
+    np.testing.assert_allclose(model.eigenvalues_, expected.eigenvalues_, rtol=1e-10)
+    assert model.node_sizes_.tolist() == expected.node_sizes_.tolist()
+
+
+def test_one_partition_of_few_rows_is_central_kernel_pca(client):
+    model = fitted(da.from_array(X[:300], chunks=(300, 6)))
+    central = dekpca.baselines.central(X[:300], 3, gamma=0.05)
+    np.testing.assert_allclose(model.eigenvalues_, central.eigenvalues_, rtol=1e-9)
+
+
+def nan_in_one_partition():
+    bad = X.copy()
+    bad[4500, 3] = np.nan
+    return da.from_array(bad, chunks=(1000, 6)), {}
+
+
+def texts():
+    frame = pd.DataFrame({"a": X[:100, 0], "kind": ["x"] * 100})
+    return dd.from_pandas(frame, npartitions=2), {}
+
+
+REFUSED = {
+    "NaN": (nan_in_one_partition, r"partition 4: column 3 has no value \(NaN\) in row 500"),
+    "texts": (texts, r"column 'kind' holds str"),
+    "projection": (lambda: (da.from_array(X), {"solver": dekpca.Projection()}), r"solver=Projection\(...\).*use engine='local'"),
+    "secure sums": (lambda: (da.from_array(X), {"privacy": "secure-sums"}), "engine='dask' with privacy"),
+    "labels": (lambda: (da.from_array(X), {"nodes": [0] * len(X)}), "its partitions are the nodes"),
+    "no such column": (lambda: (texts()[0], {"nodes": "kinds"}), "did you mean 'kind'"),
+    "one dimension": (lambda: (da.from_array(X[:, 0]), {}), "give rows and columns"),
+    "memory": (lambda: (da.from_array(X), {"memory_limit": "1GB"}), "set the limits of the workers"),
+    "network": (lambda: (da.from_array(X, chunks=(1000, 6)), {"network": 4}), "6 partitions with rows for a network of 4"),
+    "mpi": (lambda: (da.from_array(X), {"engine": "mpi"}), "use engine='dask'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_done_is_refused_in_a_sentence(client, case):
+    make, says = REFUSED[case]
+    rows, settings = make()
+    with pytest.raises((ValueError, TypeError), match=says):
+        fitted(rows, **settings)
+
+
+def test_without_a_client():
+    code = "import dask.array as da, dekpca; dekpca.DecentralizedKernelPCA().fit(da.ones((20, 2)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "there is no Dask client; make one first" in done.stderr
+
+
+def test_two_fits_at_once(client, by_parts):
+    rows, found = da.from_array(X, chunks=(1000, 6)), {}
+
+    def fit(seed):
+        with client.as_current():
+            found[seed] = fitted(rows, random_state=seed)
+
+    both = [threading.Thread(target=fit, args=(seed,)) for seed in (0, 1)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(120)
+    assert_same(found[0], by_parts)
+    assert_same(found[1], dekpca.DecentralizedKernelPCA(**SETTINGS | {"random_state": 1}).fit_parts(np.split(X, 6)))
+
+
+def test_a_cluster_with_certificates(tmp_path, by_parts):
+    run = lambda *words: subprocess.run([sys.executable, "-m", "dekpca.cli", "certs", *words], check=True)  # noqa: E731
+    run("init", "--folder", str(tmp_path), "--name", "cluster")
+    run("issue", "worker", "--folder", str(tmp_path))
+    files = {"ca_file": tmp_path / "ca.crt", "cert": tmp_path / "worker.crt", "key": tmp_path / "worker.key"}
+    ca, cert, key = map(str, files.values())
+    roles = {
+        f"tls_{role}_{what}": path
+        for role in ("client", "scheduler", "worker")
+        for what, path in (("cert", cert), ("key", key))
+    }
+    security = distributed.Security(tls_ca_file=ca, require_encryption=True, **roles)
+    with cluster_of(2, security=security) as cluster, distributed.Client(cluster, security=security) as client:
+        assert client.scheduler.address.startswith("tls://")
+        assert_same(fitted(da.from_array(X, chunks=(1000, 6))), by_parts)
+
+
+# ---------------------------------------------------------------------- workers that are lost
+def killing(monkeypatch, client, at, every=False):
+    """Kill a worker (or all) when the sum with this number has been asked for; returns the list of sums so far."""
+    sums, before = [], engine.WorkerDelivery.total
+
+    def total(self, requests):
+        sums.append(requests[0].kind)
+        if len(sums) - 1 == at:
+            pids = list(client.run(os.getpid).values())
+            for pid in pids if every else pids[:1]:
+                os.kill(pid, signal.SIGKILL)
+        return before(self, requests)
+
+    monkeypatch.setattr(engine.WorkerDelivery, "total", total)
+    return sums
+
+
+def killed_at(monkeypatch, by_parts, rounds):
+    with cluster_of(2) as cluster, distributed.Client(cluster) as client:
+        for at in rounds:
+            with monkeypatch.context() as patch:
+                sums = killing(patch, client, at)
+                model = fitted(da.from_array(X, chunks=(1000, 6)))
+                assert len(sums) > at
+            assert_same(model, by_parts)
+            client.wait_for_workers(2, timeout=60)
+
+
+def test_a_worker_that_is_killed_changes_nothing(monkeypatch, by_parts):
+    killed_at(monkeypatch, by_parts, [5])
+
+
+@pytest.mark.slow
+def test_a_worker_may_be_killed_in_every_round(monkeypatch, by_parts):
+    with monkeypatch.context() as patch, cluster_of(1) as cluster, distributed.Client(cluster) as client:
+        sums = killing(patch, client, -1)
+        fitted(da.from_array(X, chunks=(1000, 6)))
+    killed_at(monkeypatch, by_parts, range(len(sums)))
+
+
+def test_without_workers_a_fit_ends_with_an_error(monkeypatch):
+    monkeypatch.setattr(engine, "NO_WORKERS", 2.0)
+    options = {"processes": False}
+    with cluster_of(1, **options) as cluster, distributed.Client(cluster) as client:
+        before = engine.WorkerDelivery.total
+
+        def total(self, requests):
+            if requests[0].kind == "moments":
+                cluster.scale(0)
+                cluster.sync(cluster._correct_state)
+                while client.nthreads():
+                    pass
+            return before(self, requests)
+
+        monkeypatch.setattr(engine.WorkerDelivery, "total", total)
+        with pytest.raises(RuntimeError, match="no worker for 2 s; start workers and call fit again"):
+            fitted(da.from_array(X, chunks=(1000, 6)))
