@@ -8,7 +8,7 @@ that replays: there are no ports, actors or locks. Only terms and the transcript
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
@@ -150,6 +150,8 @@ class WorkerDelivery(Delivery):
         self.client = client
         about = self.keep((plan.network, plan.sizes, plan.options))
         self.programs = [self.program(part, i, about) for i, part in enumerate(plan.parts)]
+        for program in self.programs:
+            finished(program, client)  # or nobody knows where its rows are
         self.transcript: list[Future] = []
 
     def program(self, part: Any, number: int, about: Future) -> Future:
@@ -165,14 +167,26 @@ class WorkerDelivery(Delivery):
         (request,) = requests
         if not len(request.value):  # the root tells something without a sum
             return request.value
-        terms = [
-            self.client.submit(Program.term, program, [*self.transcript], pure=False, key=_key(request.kind))
-            for program in self.programs
-        ]
-        while len(terms) > 1:
-            some = (terms[i : i + FAN_IN] for i in range(0, len(terms), FAN_IN))
-            terms = [self.client.submit(add, group, pure=False, key=_key("add")) for group in some]
-        return result_of(terms[0], self.client)
+        terms: dict[Future, tuple[Future, set[str]]] = {}  # by program: its term, and the worker where it is computed
+        while True:
+            self.submit_terms(request.kind, terms)
+            tree = [term for term, _ in terms.values()]
+            while len(tree) > 1:
+                some = (tree[i : i + FAN_IN] for i in range(0, len(tree), FAN_IN))
+                tree = [self.client.submit(add, group, pure=False, key=_key("add")) for group in some]
+            if finished(tree[0], self.client, set().union(*(home for _, home in terms.values()))):
+                return tree[0].result()
+
+    def submit_terms(self, kind: str, terms: dict[Future, tuple[Future, set[str]]]) -> None:
+        """Ask each program for its term at the worker that has its rows: elsewhere it would compute all of its rounds again, so that tasks which
+        Dask moves to idle workers cost more than they save. Terms whose worker was lost are asked for again."""
+        alive, homes = set(self.client.nthreads()), self.client.who_has(self.programs)
+        for program in self.programs:
+            if program in terms and terms[program][1] <= alive:
+                continue
+            home = set(homes[program.key][:1]) & alive  # empty: rows of a lost worker are made again at any other one
+            ask = {"pure": False, "key": _key(kind), "workers": sorted(home) or None}
+            terms[program] = self.client.submit(Program.term, program, [*self.transcript], **ask), home
 
     def sum(self, requests: Sequence[Sum]) -> np.ndarray:
         told = super().sum(requests)
@@ -180,20 +194,27 @@ class WorkerDelivery(Delivery):
         return told
 
 
-def result_of(future: Future, client: Client) -> Any:
-    """Of a task, as long as there are workers: without any Dask would wait for ever."""
+def finished(future: Future, client: Client, needed: Collection[str] = ()) -> bool:
+    """Wait for a task as long as there are workers: without any Dask would wait for ever. False if one of the `needed` workers is lost."""
     since = None
     while True:
         try:
             wait(future, timeout=LOOK)
         except TimeoutError:
-            now = time.monotonic()
-            since = None if client.nthreads() else since or now
+            now, alive = time.monotonic(), client.nthreads()
+            since = None if alive else since or now
             if since is not None and now - since > NO_WORKERS:
                 why = f"engine='dask': there has been no worker for {NO_WORKERS:g} s"
                 raise RuntimeError(f"{why}; start workers and call fit again") from None
+            if alive and not alive.keys() >= set(needed):
+                return False
         else:
-            return future.result()
+            return True
+
+
+def result_of(future: Future, client: Client) -> Any:
+    finished(future, client)
+    return future.result()
 
 
 def _key(what: str) -> str:
