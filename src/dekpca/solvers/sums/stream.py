@@ -149,6 +149,7 @@ class Stream:
         nothing = _moments(self._seen(self.rows()), options).term()
         self.summed = Summed(Total(nothing, {name: 0.0 * x for name, x in nothing.items()}), (), (0.0, 0.0), BLOCK)
         self.waiting: list[Rows] = []
+        self.waits = 0  # rows that wait
         self.prints = [
             array("Q") for _ in names
         ]  # of each node: a fingerprint of each row by its number; 0 if it is forgotten
@@ -208,17 +209,17 @@ class Stream:
             self.prints[j].frombytes(found[own].tobytes())
         rows, first = self.rows(X, node, number), 0
         while first < len(rows):
-            last = min(len(rows), first + BLOCK - sum(map(len, self.waiting)))
+            last = min(len(rows), first + BLOCK - self.waits)
             self.waiting.append(rows.at(np.arange(first, last)))  # a copy: X is the caller's
-            if sum(map(len, self.waiting)) == BLOCK:
+            self.waits += last - first
+            if self.waits == BLOCK:
                 self.summed = self.now()
-                self.waiting = []
+                self.waiting, self.waits = [], 0
             first = last
 
     def now(self) -> Summed:
         """With the rows that wait."""
-        waits = sum(map(len, self.waiting))
-        return self.summed.plus(self._seen(_joined(self.waiting)), self.options) if waits else self.summed
+        return self.summed.plus(self._seen(_joined(self.waiting)), self.options) if self.waits else self.summed
 
     # ------------------------------------------------------------------ rows that go
     def find(self, X: Array, node: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -255,9 +256,11 @@ class Stream:
         """Take off rows that `find` has found."""
         rows = self.rows(self.prepared(X), node, number)
         summed = np.ones(len(rows), dtype=bool)
-        for i, some in enumerate(self.waiting):
-            summed &= ~np.isin(rows.keys, some.keys)
-            self.waiting[i] = some.at(np.flatnonzero(~np.isin(some.keys, rows.keys)))
+        if self.waits:
+            some = _joined(self.waiting)
+            summed = ~np.isin(rows.keys, some.keys)
+            self.waiting = [some.at(np.flatnonzero(~np.isin(some.keys, rows.keys)))]
+            self.waits = len(self.waiting[0])
         for place in np.array_split(np.flatnonzero(summed), max(1, -(-int(summed.sum()) // BLOCK))):
             if len(place):
                 self.summed = self.summed.plus(self._seen(rows.at(place)), self.options, -1.0)
