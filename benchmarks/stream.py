@@ -21,7 +21,6 @@ from dekpca import DecentralizedKernelPCA
 from dekpca.solvers.sums import Rows, Stream, solve
 from dekpca.solvers.sums.moments import Moments, Seen
 from dekpca.solvers.sums.rows import keys_at
-from dekpca.solvers.sums.stream import Total
 
 CUTS, FORGOTTEN = 1e-10, 1e-9
 K, COLUMNS, LANDMARKS = 4, 20, 200
@@ -99,20 +98,16 @@ def rounding(floors: Floors) -> None:
         ).term()
 
     base = term(X)
-    plain, exact = dict(base), Total(base, {name: 0 * value for name, value in base.items()})
+    total = dict(base)
     for sign, order in ((1.0, range(len(some))), (-1.0, rng.permutation(len(some)))):
         for i in order:
             one = term(some[i : i + 1])
-            plain = {name: value + sign * one[name] for name, value in plain.items()}
-            exact = exact.plus(one, sign)
-    made = table(
-        "10,000 rows added to 100,000 and subtracted again: relative error of the sums", "sums", "plain", "compensated"
-    )
+            total = {name: value + sign * one[name] for name, value in total.items()}
+    made = table("10,000 rows added to sums over 100,000 and subtracted again", "sums", "relative error that is left")
     for name, value in base.items():
-        size = np.abs(value).max()
-        errors = [np.abs(found[name] - value).max() / size for found in (plain, exact.rounded)]
-        made.add_row(name, *(f"{error:.1e}" for error in errors))
-        floors.require(errors[1] <= 1e-15, f"{name}: compensated sums are exact")
+        error = np.abs(total[name] - value).max() / np.abs(value).max()
+        made.add_row(name, f"{error:.1e}")
+        floors.require(error < FORGOTTEN / 1e3, f"{name}: plain sums are exact enough")
     console.print(made)
 
 
@@ -266,16 +261,16 @@ def draw(records, tol: float, path: Path) -> None:
     for values, name, style in ((bound, "bound", "-"), (stated, "stated", "--"), (true, "true", "k.")):
         axes.semilogy(t, np.maximum(values, 1e-9), style, label=f"{name} error of the span")
     axes.axhline(tol, color="tab:red", lw=1)
-    axes.annotate("tol", (0, tol), xytext=(0, 3), textcoords="offset points", color="tab:red")
+    axes.annotate("tol", (DAYS - 2, tol), xytext=(0, 3), textcoords="offset points", color="tab:red")
     for day in t[1:][np.diff(t) == 0]:
         axes.axvline(day, color="0.6", lw=1, ls=":")
-        axes.annotate("refresh", (day, 1e-8), xytext=(4, 0), textcoords="offset points", rotation=90, color="0.4")
+        axes.annotate("refresh", (day, 1e-6), xytext=(4, 0), textcoords="offset points", rotation=90, color="0.4")
     axes.set(
         xlim=(-1, DAYS),
         xlabel=f"day ({A_DAY:,} rows each; the rows drift from day {CALM} on)",
         ylabel="error (squared sine)",
     )
-    axes.legend(loc="upper left", frameon=False)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
     figure.savefig(path, dpi=130)
 
 

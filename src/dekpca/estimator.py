@@ -39,7 +39,7 @@ Array = Any
 # Attributes that a stream computes from its sums when one of them is asked for
 FOUND = (
     "eigenvalues_", "explained_variance_ratio_", "accuracy_", "span_accuracy_", "span_accuracy_bound_", "mixed_components_", "converged_",
-    "n_iter_", "history_", "privacy_", "node_models_", "answering_node_",
+    "n_iter_", "history_", "privacy_", "node_models_", "answering_node_", "_n_features_out",
 )  # fmt: skip
 
 
@@ -372,6 +372,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                 raise ValueError("forget: no row would be left; make a new estimator instead")
             are_landmarks = stream.landmarks_among(more.X)
             stream.forget(more.X, node, number)
+        more.node_of[more.node_of >= 0] = node
         if are_landmarks:
             remedy = "begin a new estimator without it to be rid of it"
             warnings.warn(
@@ -410,7 +411,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         seed = seed_of(self)
         plan = self._plan_rows(replace(settings_of(self, more.features, seed), stream=True), more)
         answer = run_plan(plan, engines.get(self.engine), self).outcome.answers[0]
-        self._plan = replace(plan, parts=[more.X[:0, :]])
+        self._plan = replace(plan, parts=[])
         self._keep_features(more.features)
         self.network_ = more.network
         return Stream.of(more.network.names, plan.options.solver_options, answer)
@@ -435,7 +436,6 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self._stream, self.gamma_, self.n_landmarks_ = stream, float(stream.kernel.gamma), stream.marks.size
         self.node_sizes_, self.nodes_ = stream.sizes, more.node_of
         self.n_samples_seen_ = int(self.node_sizes_.sum())
-        self._n_features_out = self.n_components
         return self
 
     def __getattr__(self, name: str) -> Any:

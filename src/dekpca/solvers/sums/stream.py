@@ -6,7 +6,8 @@ For given landmarks, kernel and scales everything that a fit needs is a sum over
     judging rows  a row judges if its own draw is below its chance, which falls while rows are added: rows above it are dropped for good
 
 So the rows that are kept always include those that a fit of all rows would draw, and the answer is that of the fit, up to rounding, however the rows
-were cut. Rows are summed in blocks of BLOCK, in the order in which they came, so that not even the rounding depends on the cut.
+were cut. Rows are summed in blocks of BLOCK, in the order in which they came, so that not even the rounding depends on the cut. Plain sums are exact
+enough: 10,000 rows added to 100,000 one by one and subtracted again leave a relative error of 5e-15 (benchmarks/stream.py).
 
 When rows are forgotten, chances rise again, and rows that were dropped are missing. So rows are kept as if there were FORGETTABLE times fewer. Until
 so many are forgotten the answer is that of a fit; beyond, the rows that are left judge with the chances that they were drawn with.
@@ -46,27 +47,6 @@ NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class Total:
-    """A sum of named arrays, and what rounding has lost of it, which plain sums lose for good."""
-
-    value: Arrays
-    lost: Arrays
-
-    def plus(self, term: Arrays, sign: float = 1.0) -> Total:
-        value, lost = {}, {}
-        for name, a in self.value.items():
-            b = sign * term[name]
-            value[name] = a + b
-            added = value[name] - a
-            lost[name] = self.lost[name] + ((a - (value[name] - added)) + (b - added))  # Knuth's two-sum
-        return Total(value, lost)
-
-    @property
-    def rounded(self) -> Arrays:
-        return {name: value + self.lost[name] for name, value in self.value.items()}
-
-
-@dataclass(frozen=True, eq=False)
 class Kept(Seen):
     """Rows that may judge, and what the landmarks miss of each, which is known already."""
 
@@ -86,8 +66,8 @@ class Kept(Seen):
 
 
 @dataclass(frozen=True, eq=False)
-class Sum(Moments):
-    """The round `Moments`, of sums that were made before."""
+class SummedMoments(Moments):
+    """The same round, of sums that were made before."""
 
     total: Arrays
 
@@ -99,14 +79,15 @@ class Sum(Moments):
 class Summed:
     """The sums over the rows so far, and those of them that may judge, in the order in which they came."""
 
-    total: Total
+    total: Arrays
     kept: tuple[Kept, ...]
     most: tuple[float, float]
     crowd: float  # so many kept rows are drawn from again
 
     def plus(self, seen: Seen, options: SumsOptions, sign: float = 1.0) -> Summed:
-        total = self.total.plus(_moments(seen, options).term(), sign)
-        count, missed = total.value["count"][0], total.value["trace"][1]
+        term = _moments(seen, options).term()
+        total = {name: value + sign * term[name] for name, value in self.total.items()}
+        count, missed = total["count"][0], total["trace"][1]
         most = max(self.most[0], count), max(self.most[1], missed)
         if sign < 0:
             kept = [some.at(np.flatnonzero(~np.isin(some.rows.keys, seen.rows.keys))) for some in self.kept]
@@ -147,12 +128,11 @@ class Stream:
             names, options, marks, kinds, fill, columns,
         )  # fmt: skip
         nothing = _moments(self._seen(self.rows()), options).term()
-        self.summed = Summed(Total(nothing, {name: 0.0 * x for name, x in nothing.items()}), (), (0.0, 0.0), BLOCK)
+        self.summed = Summed(nothing, (), (0.0, 0.0), BLOCK)
         self.waiting: list[Rows] = []
         self.waits = 0  # rows that wait
-        self.prints = [
-            array("Q") for _ in names
-        ]  # of each node: a fingerprint of each row by its number; 0 if it is forgotten
+        # of each node: a fingerprint of each row by its number; 0 if it is forgotten
+        self.prints = [array("Q") for _ in names]
         self.gone = np.zeros(len(names), dtype=np.int64)
 
     @classmethod
@@ -202,24 +182,23 @@ class Stream:
         if len(bad):
             remedy = "scale the data down, lower gamma or degree, or use dtype='float64'"
             raise ValueError(f"row {bad[0]} of X: kernel {self.kernel.label} gives NaN or infinity; {remedy}")
+        owns = {j: np.flatnonzero(node == j) for j in np.unique(node).tolist()}
         number = np.empty(len(node), dtype=np.int64)
-        for j in np.unique(node).tolist():
-            own = np.flatnonzero(node == j)
+        for j, own in owns.items():
             number[own] = len(self.prints[j]) + np.arange(len(own))
-            self.prints[j].frombytes(found[own].tobytes())
-        rows, first = self.rows(X, node, number), 0
+        rows, first, summed, waiting, waits = self.rows(X, node, number), 0, self.summed, self.waiting, self.waits
         while first < len(rows):
-            last = min(len(rows), first + BLOCK - self.waits)
-            self.waiting.append(rows.at(np.arange(first, last)))  # a copy: X is the caller's
-            self.waits += last - first
-            if self.waits == BLOCK:
-                self.summed = self.now()
-                self.waiting, self.waits = [], 0
+            last = min(len(rows), first + BLOCK - waits)
+            waiting = [*waiting, rows.at(np.arange(first, last))]  # a copy: X is the caller's
+            waits += last - first
+            if waits == BLOCK:
+                summed = summed.plus(self._seen(_joined(waiting)), self.options)
+                waiting, waits = [], 0
             first = last
-
-    def now(self) -> Summed:
-        """With the rows that wait."""
-        return self.summed.plus(self._seen(_joined(self.waiting)), self.options) if self.waits else self.summed
+        # from here on nothing fails: all rows are in, or none
+        self.summed, self.waiting, self.waits = summed, waiting, waits
+        for j, own in owns.items():
+            self.prints[j].frombytes(found[own].tobytes())
 
     # ------------------------------------------------------------------ rows that go
     def find(self, X: Array, node: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -255,15 +234,15 @@ class Stream:
     def forget(self, X: Array, node: np.ndarray, number: np.ndarray) -> None:
         """Take off rows that `find` has found."""
         rows = self.rows(self.prepared(X), node, number)
-        summed = np.ones(len(rows), dtype=bool)
-        if self.waits:
-            some = _joined(self.waiting)
-            summed = ~np.isin(rows.keys, some.keys)
-            self.waiting = [some.at(np.flatnonzero(~np.isin(some.keys, rows.keys)))]
-            self.waits = len(self.waiting[0])
-        for place in np.array_split(np.flatnonzero(summed), max(1, -(-int(summed.sum()) // BLOCK))):
-            if len(place):
-                self.summed = self.summed.plus(self._seen(rows.at(place)), self.options, -1.0)
+        waiting = [_joined(self.waiting)] if self.waits else []
+        added = np.ones(len(rows), dtype=bool)
+        for some in waiting:
+            added = ~np.isin(rows.keys, some.keys)
+        waiting = [some.at(np.flatnonzero(~np.isin(some.keys, rows.keys))) for some in waiting]
+        places, summed = np.flatnonzero(added), self.summed
+        for first in range(0, len(places), BLOCK):
+            summed = summed.plus(self._seen(rows.at(places[first : first + BLOCK])), self.options, -1.0)
+        self.summed, self.waiting, self.waits = summed, waiting, sum(map(len, waiting))
         for j, i in zip(node.tolist(), number.tolist(), strict=True):
             self.prints[j][i] = 0
         self.gone += np.bincount(node, minlength=len(self.names))
@@ -274,10 +253,13 @@ class Stream:
 
         `total` is the number of rows of the whole network.
         """
-        summed, options = self.now().drawn(self.options), self.options
+        summed, options = self.summed, self.options
+        if self.waits:  # their sums are not kept: then blocks would depend on when an answer was asked for
+            summed = summed.plus(self._seen(_joined(self.waiting)), options)
+        summed = summed.drawn(options)
         kept = summed.kept[0] if summed.kept else Kept(self.rows(), self.marks, self.kernel, np.zeros(0))
         kept = replace(kept, rows=replace(kept.rows, total=total), most=summed.most)
-        moments = Sum(kept, options.centered, options.n_components, options.largest, summed.total.rounded)
+        moments = SummedMoments(kept, options.centered, options.n_components, options.largest, summed.total)
         principal = moments.found((yield moments))
         return principal, (yield from judged(kept, principal, options, STAGE))
 
