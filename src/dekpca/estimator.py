@@ -289,7 +289,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         `transform` asks for it, so that calls with few rows are cheap. Where the landmarks do not suit the rows any more, the bound on the error
         rises above `tol`, and the ConvergenceWarning advises `refresh`.
 
-        The estimator, also as a pickle, holds a sample of the rows (about 30,000, and all of the first 50,000) and 8 bytes for each row. It holds
+        The estimator, also as a pickle, holds a sample of 31,000 to 38,000 rows (all of the first 49,000) and 8 bytes for each row. It holds
         sums over the others. Rows of an earlier `fit` are not among them. (engine="local", solver="auto", privacy=None)
 
         Parameters
@@ -460,7 +460,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         if stream is None:
             self.nodes_ = np.repeat(plan.nodes, plan.sizes[plan.nodes])
             self._owner_column = None
-            self.__dict__.pop("n_samples_seen_", None)
+            for name in ("n_samples_seen_", "_plan"):  # of an earlier stream
+                self.__dict__.pop(name, None)
         self.eigenvalues_ = self._back(result.eigenvalues)
         self.explained_variance_ratio_ = self._back(result.explained_variance_ratio)
         self.accuracy_, self.mixed_components_ = result.accuracy, result.mixed_components
