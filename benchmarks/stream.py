@@ -44,6 +44,11 @@ def show(made, name: str, differences, *more: str) -> None:
     made.add_row(name, *(f"{difference:.1e}" for difference in differences), *more)
 
 
+def held(model) -> int:
+    """How many rows the estimator holds."""
+    return sum(len(some.rows) for some in model._stream.summed.kept) + model._stream.waits
+
+
 # ---------------------------------------------------------------------- cuts
 def cuts(count: int, floors: Floors) -> None:
     X = rows_of(count, np.random.default_rng(0))
@@ -52,7 +57,16 @@ def cuts(count: int, floors: Floors) -> None:
     whole = DecentralizedKernelPCA(**SETTINGS, landmarks=points).fit_parts([X])
     seconds = time.perf_counter() - start
     title = f"{count:,} rows, {LANDMARKS} landmarks: a stream against fit, which takes {seconds:.1f} s"
-    made = table(title, "rows a call", "eigenvalues", "components", "stated error", "s adding", "s for the answer")
+    made = table(
+        title,
+        "rows a call",
+        "eigenvalues",
+        "components",
+        "stated error",
+        "s adding",
+        "s for the answer",
+        "rows held, at most (at the end)",
+    )
     ends = {
         "1 (the first 2,000), then all": [*range(1, 2001), count],
         "7": [*range(7, count, 7), count],
@@ -61,14 +75,15 @@ def cuts(count: int, floors: Floors) -> None:
     }
     for name, stops in ends.items():
         model = DecentralizedKernelPCA(**SETTINGS, landmarks=points)
-        start = time.perf_counter()
+        start, most = time.perf_counter(), 0
         for first, last in zip([0, *stops], stops, strict=False):
             model.partial_fit(X[first:last])
+            most = max(most, held(model))
         added = time.perf_counter()
         model.eigenvalues_  # noqa: B018  (computed when it is asked for)
         answered = time.perf_counter()
         found = apart(model, whole, X[:2000])
-        show(made, name, found, f"{added - start:.1f}", f"{answered - added:.2f}")
+        show(made, name, found, f"{added - start:.1f}", f"{answered - added:.2f}", f"{most:,} ({held(model):,})")
         floors.require(max(found) < CUTS, f"cut {name}: within {CUTS}")
     # landmarks and gamma by the first rows, over five nodes
     auto = {"n_components": K, "random_state": 0}
@@ -79,7 +94,9 @@ def cuts(count: int, floors: Floors) -> None:
     same = DecentralizedKernelPCA(n_components=K, random_state=0, gamma=model.gamma_, landmarks=chosen)
     same.fit(X, nodes=np.arange(count) % 5)
     found = apart(model, same, X[:2000])
-    show(made, f"{count // 10:,}, which choose {len(chosen)} landmarks; five nodes", found, "", "")
+    show(
+        made, f"{count // 10:,}, which choose {len(chosen)} landmarks; five nodes", found, "", "", f"({held(model):,})"
+    )
     floors.require(max(found) < CUTS, f"landmarks of the first rows: within {CUTS}")
     console.print(made)
 

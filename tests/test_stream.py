@@ -170,7 +170,7 @@ def test_a_drifting_stream_says_that_its_landmarks_are_stale():
     assert model.converged_
     calm = 1 - model.span_accuracy_bound_**2
     drifted = X[3_000:6_000] * 1.5 + away
-    with pytest.warns(ConvergenceWarning, match=r"landmarks, which were chosen for the first rows; refresh\(X\)"):
+    with pytest.warns(ConvergenceWarning, match=r"landmarks that partial_fit keeps; refresh\(X\)"):
         assert not model.partial_fit(drifted).converged_
     assert 1 - model.span_accuracy_bound_**2 > model.tol > calm
     old, kinds = model._stream.marks.points, model._stream.kinds

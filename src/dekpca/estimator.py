@@ -284,22 +284,25 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def partial_fit(self, X: Array, y: Any = None, nodes: Any = None) -> Self:
         """Add rows to those of earlier calls.
 
-        The first call chooses landmarks, gamma and scales by its rows, as `fit` does. Later calls keep them. The answer is that of a `fit` of all
-        rows with these landmarks, gamma and scales, up to rounding, however the rows are cut into calls. It is computed when an attribute or
-        `transform` asks for it, so that calls with few rows are cheap. Where the landmarks do not suit the rows any more, the bound on the error
-        rises above `tol`, and the ConvergenceWarning advises `refresh`.
+        The first call chooses landmarks, gamma and scales by its rows, as `fit` does. Later calls keep them, and all
+        parameters as they were then. The answer is that of a `fit` of all rows with these landmarks, gamma and scales,
+        up to rounding, however the rows are cut into calls. It is computed when an attribute or `transform` asks for
+        it, so that calls with few rows are cheap. Where the landmarks do not suit the rows any more, the bound on the
+        error rises above `tol`, and the ConvergenceWarning advises `refresh`.
 
-        The estimator, also as a pickle, holds a sample of 31,000 to 38,000 rows (all of the first 49,000) and 8 bytes for each row. It holds
-        sums over the others. Rows of an earlier `fit` are not among them. (engine="local", solver="auto", privacy=None)
+        The estimator, also as a pickle, holds a sample of the rows (all of the first 49,000, later at most 43,000),
+        sums over all, and 8 bytes for each row. Rows of an earlier `fit` are not among them. With engine="local",
+        solver="auto" and without `privacy` only.
 
         Parameters
         ----------
         X : array (rows, columns)
-            At least one row, but the first call chooses by what it gets: give it as many rows as you have, or give `landmarks` as an array and
-            `gamma` as a number.
+            At least one row, but the first call chooses by what it gets: give it as many rows as you have, or give
+            `landmarks` as an array and `gamma` as a number.
         nodes : sequence of labels, or the name of a column of X, optional
-            The node of each row, as in `fit`. Nodes are those of `network`, or those that the first call names; a call need not have rows of all.
-            By default rows go to the nodes in turn: row i of all calls to node i modulo the number of nodes (network=None: one node).
+            The node of each row, as in `fit`. Nodes are those of `network`, or those that the first call names; a call
+            need not have rows of all. By default rows go to the nodes in turn: row i of all calls to node i modulo the
+            number of nodes (network=None: one node).
 
         Examples
         --------
@@ -317,15 +320,26 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return self._added(stream, more, nodes)
 
     def refresh(self, X: Array, nodes: Any = None) -> Self:
-        """Begin again with these rows alone, with the landmarks so far and as many more as `tol` needs for these rows; gamma and scales stay.
+        """Begin again with these rows alone, with the landmarks so far and as many more as `tol` needs for these rows.
 
-        For when the rows have changed so much that `partial_fit` warns. Sums over earlier rows say nothing about new landmarks, so they are
-        dropped: give the rows that the answer is to be about, such as those of the last month. More rows may follow by `partial_fit`.
+        For when the rows have changed so much that `partial_fit` warns. Gamma and scales stay. Sums over earlier rows
+        say nothing about new landmarks, so they are dropped: give the rows that the answer is to be about, such as
+        those of the last month. More rows may follow by `partial_fit`.
 
         Parameters
         ----------
         X, nodes
             As of `partial_fit`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dekpca import DecentralizedKernelPCA
+        >>> X = np.random.default_rng(0).normal(size=(500, 5))
+        >>> model = DecentralizedKernelPCA(2, gamma=0.05, random_state=0).partial_fit(X)
+        >>> before = model.n_landmarks_
+        >>> model.refresh(3 * X).n_landmarks_ > before, model.n_samples_seen_, model.converged_
+        (True, 500, True)
         """
         stream = self._streaming("refresh")
         more = self._more(X, nodes, before=0)
@@ -344,9 +358,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def forget(self, X: Array, nodes: Any = None) -> Self:
         """Take rows off that `partial_fit` or `refresh` has added, as if they had never come.
 
-        What is left of them: landmarks that are rows (there is a warning) or means of rows, gamma and the scales, which the first call or `refresh`
-        has chosen. The answer is that of a fit of the other rows, with these and with the same random draws, until two thirds of the rows, or of
-        what the landmarks miss of them, are forgotten. Beyond that it is judged by fewer rows than a fit would draw.
+        The answer is that of a fit of the other rows with the same landmarks, gamma, scales and random draws, until two
+        thirds of the rows, or of what the landmarks miss of them, are forgotten. Beyond that it is judged by fewer rows
+        than a fit would draw. What stays of forgotten rows: landmarks that are rows (there is a warning) or means of
+        rows, gamma and scales, which the first call or `refresh` has chosen.
 
         Parameters
         ----------

@@ -196,7 +196,7 @@ class Result:
         elif options.projection is not None:
             message += f", with {m} landmarks; use solver='auto', or more landmarks (Projection(n_landmarks=...))"
         elif options.stream:
-            message += f", with {m} landmarks, which were chosen for the first rows; refresh(X), with rows as they are now, adds landmarks"
+            message += f", with the {m} landmarks that partial_fit keeps; refresh(X), with rows as they are now, adds landmarks"
         elif not options.grow:
             message += f", with {m} landmarks; use landmarks='auto', or more of them"
         elif m >= most:
