@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import array_api_compat as aac
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import engines
 from .arrays import to_numpy
+from .chunks import threads
 from .data.checks import checked, is_foreign, placed, where_complete
 from .data.columns import Features, Samples, split_off
 from .data.frames import frame_names, is_dask, is_frame
-from .data.owners import deal
+from .data.owners import More, deal, deal_more
 from .node_model import NodeModel
-from .parameters import Parameters, check, float_types, seed_of, settings_of
-from .plan import make_plan, plan_parts
+from .parameters import Parameters, check, check_stream, float_types, seed_of, settings_of
+from .plan import Plan, make_plan, plan_parts
+from .program import program
 from .results import MixedComponentsWarning, NarrowKernelWarning, Result, run_plan
+from .settings import LandmarkSource, Settings
 from .site import Dealt
+from .solvers.sums import Stream
 
 __all__ = ["DecentralizedKernelPCA", "MixedComponentsWarning", "NarrowKernelWarning"]
 
 Array = Any
+
+# Attributes that a stream computes from its sums when one of them is asked for
+FOUND = (
+    "eigenvalues_", "explained_variance_ratio_", "accuracy_", "span_accuracy_", "span_accuracy_bound_", "mixed_components_", "converged_",
+    "n_iter_", "history_", "privacy_", "node_models_", "answering_node_", "_n_features_out",
+)  # fmt: skip
 
 
 class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Parameters):
@@ -156,7 +170,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         The number of rows of each node of the network.
     nodes_ : (rows,)
         The number of each row's node, or -1 if missing="drop" left the row out; after `fit_parts`, of the rows of all
-        parts that were used, in the order of `network_.names`.
+        parts that were used, in the order of `network_.names`; after `partial_fit`, of the rows of the last call.
+    n_samples_seen_ : int
+        After `partial_fit`: the number of rows that the answer is about.
     n_features_in_ : int
         The number of columns.
     feature_names_in_ : (columns,)
@@ -261,16 +277,206 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         make = getattr(engine, "plan_parts", plan_parts)  # engines with several processes make their own plan
         return self._publish(run_plan(make(self, parts), engine.run, self))
 
+    # ------------------------------------------------------------------ rows that keep coming
+    _stream: Stream | None = None
+    _plan: Plan
+
+    def partial_fit(self, X: Array, y: Any = None, nodes: Any = None) -> Self:
+        """Add rows to those of earlier calls.
+
+        The first call chooses landmarks, gamma and scales by its rows, as `fit` does. Later calls keep them, and all
+        parameters as they were then. The answer is that of a `fit` of all rows with these landmarks, gamma and scales,
+        up to rounding, however the rows are cut into calls. It is computed when an attribute or `transform` asks for
+        it, so that calls with few rows are cheap. Where the landmarks do not suit the rows any more, the bound on the
+        error rises above `tol`, and the ConvergenceWarning advises `refresh`.
+
+        The estimator, also as a pickle, holds a sample of the rows (all of the first 49,000, later at most 43,000),
+        sums over all, and 8 bytes for each row. Rows of an earlier `fit` are not among them. With engine="local",
+        solver="auto" and without `privacy` only.
+
+        Parameters
+        ----------
+        X : array (rows, columns)
+            At least one row, but the first call chooses by what it gets: give it as many rows as you have, or give
+            `landmarks` as an array and `gamma` as a number.
+        nodes : sequence of labels, or the name of a column of X, optional
+            The node of each row, as in `fit`. Nodes are those of `network`, or those that the first call names; a call
+            need not have rows of all. By default rows go to the nodes in turn: row i of all calls to node i modulo the
+            number of nodes (network=None: one node).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dekpca import DecentralizedKernelPCA
+        >>> X = np.random.default_rng(0).normal(size=(500, 5))
+        >>> model = DecentralizedKernelPCA(2, gamma=0.05, random_state=0)
+        >>> for rows in np.array_split(X, 10):
+        ...     model = model.partial_fit(rows)
+        >>> model.n_samples_seen_, model.transform(X).shape
+        (500, (500, 2))
+        """
+        more = self._more(X, nodes)
+        stream = self._begun(more) if self._stream is None else self._stream
+        return self._added(stream, more, nodes)
+
+    def refresh(self, X: Array, nodes: Any = None) -> Self:
+        """Begin again with these rows alone, with the landmarks so far and as many more as `tol` needs for these rows.
+
+        For when the rows have changed so much that `partial_fit` warns. Gamma and scales stay. Sums over earlier rows
+        say nothing about new landmarks, so they are dropped: give the rows that the answer is to be about, such as
+        those of the last month. More rows may follow by `partial_fit`.
+
+        Parameters
+        ----------
+        X, nodes
+            As of `partial_fit`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dekpca import DecentralizedKernelPCA
+        >>> X = np.random.default_rng(0).normal(size=(500, 5))
+        >>> model = DecentralizedKernelPCA(2, gamma=0.05, random_state=0).partial_fit(X)
+        >>> before = model.n_landmarks_
+        >>> model.refresh(3 * X).n_landmarks_ > before, model.n_samples_seen_, model.converged_
+        (True, 500, True)
+        """
+        stream = self._streaming("refresh")
+        more = self._more(X, nodes, before=0)
+        seed, kernel = stream.options.seed, stream.kernel
+        settings = replace(
+            settings_of(self, more.features, seed), stream=True, kernel=kernel, gamma_by_variance=False, impute=False, standardize=False,
+            landmarks=LandmarkSource(), n_landmarks="auto", resume="partial_fit",
+        )  # fmt: skip
+        plan = self._plan_rows(settings, more._replace(X=stream.prepared(more.X)))
+        points = to_numpy(stream.marks.points)
+        most = max(plan.options.max_landmarks, len(points))
+        plan = replace(plan, options=replace(plan.options, earlier=points, max_landmarks=most))
+        answer = run_plan(plan, engines.get(self.engine), self).outcome.answers[0]
+        return self._added(stream.anew(answer), more, nodes)
+
+    def forget(self, X: Array, nodes: Any = None) -> Self:
+        """Take rows off that `partial_fit` or `refresh` has added, as if they had never come.
+
+        The answer is that of a fit of the other rows with the same landmarks, gamma, scales and random draws, until two
+        thirds of the rows, or of what the landmarks miss of them, are forgotten. Beyond that it is judged by fewer rows
+        than a fit would draw. What stays of forgotten rows: landmarks that are rows (there is a warning) or means of
+        rows, gamma and scales, which the first call or `refresh` has chosen.
+
+        Parameters
+        ----------
+        X : array (rows, columns)
+            Rows exactly as they were added, once for each time. If one was not, there is a ValueError, and nothing changes.
+        nodes : sequence of labels, or the name of a column of X, optional
+            The node of each row. By default any node that has it.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dekpca import DecentralizedKernelPCA
+        >>> X = np.random.default_rng(0).normal(size=(500, 5))
+        >>> model = DecentralizedKernelPCA(2, gamma=0.05, landmarks=X[:100] / 2, random_state=0)
+        >>> model.partial_fit(X).forget(X[7:9]).n_samples_seen_
+        498
+        """
+        stream = self._streaming("forget")
+        more = self._more(X, nodes)
+        with self._working(more):
+            node, number = stream.find(more.X, None if nodes is None else more.node)
+            if len(node) == stream.sizes.sum():
+                raise ValueError("forget: no row would be left; make a new estimator instead")
+            are_landmarks = stream.landmarks_among(more.X)
+            stream.forget(more.X, node, number)
+        more.node_of[more.node_of >= 0] = node
+        if are_landmarks:
+            remedy = "begin a new estimator without it to be rid of it"
+            warnings.warn(
+                f"{are_landmarks} of the rows are landmarks, and stay in the model as such; {remedy}", stacklevel=2
+            )
+        return self._heard(stream, more)
+
+    def _streaming(self, what: str) -> Stream:
+        if self._stream is None:
+            raise NotFittedError(f"{what}: there are no rows of partial_fit; call partial_fit first")
+        return self._stream
+
+    def _more(self, X: Array, nodes: Any, before: int | None = None) -> More:
+        """Checked rows, on nodes."""
+        check(self)
+        check_stream(self, X)
+        stream = self._stream
+        if stream is None:
+            more = deal_more(X, nodes, self.network, seed_of(self), 0, self.dtype, self.missing)
+        else:
+            if not is_foreign(X):
+                bare = split_off(X, nodes, "X")[1] if isinstance(nodes, str) else X
+                validate_data(self, bare, reset=False, skip_check_array=True)
+            before = sum(map(len, stream.prints)) if before is None else before
+            more = deal_more(X, nodes, self.network_, 0, before, self.dtype, self.missing)
+            samples = Samples(more.features.from_sorted(more.X), more.features.names)
+            more = more._replace(X=self._features.arrange(samples, "X", "the first rows"))
+        return more._replace(X=placed(more.X, self.device))
+
+    def _plan_rows(self, settings: Settings, more: More) -> Plan:
+        rows = [np.flatnonzero(more.node == j) for j in range(len(more.network))]
+        return make_plan(self, settings, more.network, Dealt(more.X, rows), more.features)
+
+    def _begun(self, more: More) -> Stream:
+        """Landmarks, gamma and scales by the first rows."""
+        seed = seed_of(self)
+        plan = self._plan_rows(replace(settings_of(self, more.features, seed), stream=True), more)
+        answer = run_plan(plan, engines.get(self.engine), self).outcome.answers[0]
+        self._plan = replace(plan, parts=[])
+        self._keep_features(more.features)
+        self.network_ = more.network
+        return Stream.of(more.network.names, plan.options.solver_options, answer)
+
+    @contextmanager
+    def _working(self, more: More) -> Iterator[None]:
+        on_host = aac.is_numpy_array(more.X)
+        quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused
+        with quiet, threads(len(more.node) if on_host else 0):
+            yield
+
+    def _added(self, stream: Stream, more: More, nodes: Any) -> Self:
+        with self._working(more):
+            stream.add(more.X, more.node)
+        self._owner_column = nodes if isinstance(nodes, str) else None
+        return self._heard(stream, more)
+
+    def _heard(self, stream: Stream, more: More) -> Self:
+        """The answer of before is none any more."""
+        for name in FOUND:
+            self.__dict__.pop(name, None)
+        self._stream, self.gamma_, self.n_landmarks_ = stream, float(stream.kernel.gamma), stream.marks.size
+        self.node_sizes_, self.nodes_ = stream.sizes, more.node_of
+        self.n_samples_seen_ = int(self.node_sizes_.sum())
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in FOUND or self._stream is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        stream = self._stream
+        # the landmarks stand for the rows, which are in the sums
+        plan = replace(self._plan, sizes=stream.sizes, parts=[stream.marks.points])
+        run = partial(engines.module(self.engine).run, script=partial(program, stream=stream))
+        self._publish(run_plan(plan, run, self), stream)
+        return self.__dict__[name]
+
     @classmethod
     def from_result(cls, result: Result) -> Self:
         """An estimator with the parameters and the result of a fit that ran elsewhere."""
         return cls(**result.parameters.get_params(deep=False))._publish(result)
 
-    def _publish(self, result: Result) -> Self:
-        plan = result.plan
+    def _publish(self, result: Result, stream: Stream | None = None) -> Self:
+        plan, self._stream = result.plan, stream
         self._keep_features(plan.features)
         self.network_, self.node_sizes_ = plan.network, plan.sizes
-        self.nodes_ = np.repeat(plan.nodes, plan.sizes[plan.nodes])
+        if stream is None:
+            self.nodes_ = np.repeat(plan.nodes, plan.sizes[plan.nodes])
+            self._owner_column = None
+            for name in ("n_samples_seen_", "_plan"):  # of an earlier stream
+                self.__dict__.pop(name, None)
         self.eigenvalues_ = self._back(result.eigenvalues)
         self.explained_variance_ratio_ = self._back(result.explained_variance_ratio)
         self.accuracy_, self.mixed_components_ = result.accuracy, result.mixed_components
@@ -279,7 +485,6 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.gamma_, self.history_, self.privacy_ = result.gamma, result.history, result.ledger
         self.node_models_, self.answering_node_ = result.node_models, result.answering_node
         self._n_features_out = self.n_components
-        self._owner_column = None
         for warning in result.warnings():
             warnings.warn(warning, stacklevel=3)
         return self

@@ -19,6 +19,7 @@ from sklearn.utils._param_validation import Interval, StrOptions, validate_param
 from .arrays import to_numpy
 from .data.checks import MISSING, checked
 from .data.columns import Features, Samples
+from .data.frames import is_dask
 from .kernels import KERNELS, Kernel, make_kernel
 from .memory import parse_size
 from .network import Network
@@ -137,6 +138,19 @@ def check(given: Parameters) -> None:
         _check_projection(given, asked, features)
     if given.privacy not in (None, "none"):
         _check_private(given)
+
+
+def check_stream(given: Parameters, X: Any) -> None:
+    """Refuse parameters with which rows cannot come in parts."""
+    what = "partial_fit, refresh and forget"
+    if given.engine != "local" or is_dask(X):
+        raise ValueError(f"{what} are for engine='local' and rows in this process; use fit, or fit_parts")
+    if projection_of(given) is not None:
+        raise ValueError(f"{what} with solver=Projection(...): it iterates over all rows; use solver='auto'")
+    if isinstance(given.landmarks, str) and given.landmarks == RANDOM_FEATURES:
+        raise ValueError(f"{what} with landmarks={RANDOM_FEATURES!r}: power iterations need all rows; use 'auto'")
+    if given.privacy not in (None, "none"):
+        raise ValueError(f"{what} with privacy: the sums of a stream are kept in clear; leave privacy at None")
 
 
 def _check_projection(given: Parameters, asked: Projection, features: bool) -> None:

@@ -20,9 +20,12 @@ from .solvers import exact, features, private, projection, sums
 from .solvers.projection.solve import solve as solve_projection
 
 
-def program(site: Site, options: Options) -> Script:
-    """Kernel PCA of the rows of all nodes, at the nodes of a site; returns their `Answer`."""
+def program(site: Site, options: Options, stream: sums.Stream | None = None) -> Script:
+    """Kernel PCA of the rows of all nodes, at the nodes of a site; returns their `Answer`. `stream`: of rows that came before, in its sums."""
     transcript = Transcript()
+    if stream is not None:
+        answer = yield from run_rounds(site, streamed(site, stream), transcript)
+        return replace(answer, transcript=transcript)
     if isinstance(options.solver_options, projection.ProjectionOptions):
         yield from run_rounds(site, same_landmarks(site, options), transcript)
         return (yield from solve_projection(site, options.solver_options))
@@ -48,7 +51,15 @@ def rounds_of(site: Site, options: Options) -> Solver:
 
 def answered(site: Site, options: sums.SumsOptions) -> Solver:
     """The answer of the default solver: components in the span of the landmarks, the same functions at every node."""
-    found = yield from sums.solve(sums.rows_of(site, options), options)
+    return answer_of(site, (yield from sums.solve(sums.rows_of(site, options), options)))
+
+
+def streamed(site: Site, stream: sums.Stream) -> Solver:
+    """The answer of the default solver with the landmarks of a stream."""
+    return answer_of(site, (yield from sums.solve_stream(stream, site.total)))
+
+
+def answer_of(site: Site, found: sums.Found) -> Answer:
     first = found.prepared
     return Answer(
         site=site, kernel=first.kernel, terms=Terms(site.array(found.weights)), eigenvalues=site.array(found.eigenvalues), trace=found.trace,

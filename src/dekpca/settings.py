@@ -54,6 +54,9 @@ class Settings:
     seed: int
     secure_sums: bool = False  # network sums under masks
     privacy: Privacy | None = None  # sums with noise
+    stream: bool = (
+        False  # more rows will come (`partial_fit`): landmarks in any case, even where few rows have an exact answer
+    )
     resume: str | None = None  # the earlier run whose landmarks this one starts with; its nodes have them
     owners_apart: bool = False  # a node's neighbors belong to others, who see its terms of sums in clear
 
@@ -110,7 +113,9 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
     """Compute the options that depend on the sizes of the nodes, and refuse settings that cannot work with them."""
     total, k = int(sizes.sum()), settings.n_components
     usual = settings.landmarks.kind == "auto" and settings.n_landmarks == "auto" and not settings.sealed
-    exact = len(network) == 1 and (settings.projection is not None or (usual and total <= EXACT_ROWS))
+    exact = len(network) == 1 and (
+        settings.projection is not None or (usual and total <= EXACT_ROWS and not settings.stream)
+    )
     asked = {f.name: getattr(settings, f.name) for f in fields(Settings)}
     options = Options(**asked | {"n_landmarks": 0, "exact": exact})
     if not exact:
@@ -169,6 +174,8 @@ def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tupl
         check_private_rank(options)
         return m, f"{m} landmarks"
     everything = total if asked is not None and asked.centering is None else total - 1  # centred data spans one less
+    if options.stream and options.landmarks.points is not None:
+        everything = m
     if asked is None:
         most = options.max_landmarks if options.grow else m
         limit, why = most, f"max_landmarks={most}" if options.grow else f"{most} landmarks"

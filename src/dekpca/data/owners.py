@@ -10,8 +10,8 @@ import array_api_compat as aac
 import numpy as np
 
 from ..network import Network, listing, natural_key
-from .checks import NOTHING_LEFT, check_finite, checked, complete
-from .columns import ColumnError, Features, Samples, split_off
+from .checks import NOTHING_LEFT, check_finite, checked, complete, complete_rows
+from .columns import ColumnError, Features, Samples, split_off, take
 from .frames import is_frame, is_null, refuse
 
 ROWS_A_NODE = 200  # if the user gives no number of nodes
@@ -65,6 +65,47 @@ def deal(X: Any, nodes: Any, wanted: Wanted, seed: int, dtype: Any = None, missi
     return Owned(features.to_sorted(samples.X), features, network, rows, node_of)
 
 
+class More(NamedTuple):
+    """Rows of a stream."""
+
+    X: Any  # (rows, columns), columns in internal order; without rows that missing="drop" leaves out
+    features: Features
+    network: Network
+    node: np.ndarray  # (rows,) the number of the node of each
+    node_of: np.ndarray  # the same of each row that the user gave; -1: left out
+
+
+def deal_more(
+    X: Any, nodes: Any, wanted: Wanted, seed: int, before: int, dtype: Any = None, missing: str = "error"
+) -> More:
+    """Put rows that come after `before` others on nodes: by a label for each, by a column, or else in turn. One row may be all, and a node may get
+    none; without a number of nodes there is one.
+
+    >>> import numpy as np
+    >>> deal_more(np.ones((4, 2)), None, 3, seed=0, before=5).node.tolist()
+    [2, 0, 1, 2]
+    """
+    refuse(X, "X")
+    if isinstance(nodes, str):
+        nodes, X = split_off(X, nodes, f"nodes={nodes!r}")
+    samples = checked(X, "X", dtype)
+    total, kept = len(samples), np.arange(len(samples))
+    check_finite(samples, "X", missing)
+    if missing == "drop":
+        kept = np.flatnonzero(complete_rows(samples.X))
+        samples = Samples(take(samples.X, kept, 0), samples.names)
+    if nodes is None:
+        network = make_network(wanted, 1, seed)
+        node = (before + np.arange(len(kept))) % len(network)
+    else:
+        network, node = numbers_of(wanted, nodes, total, seed, all_nodes=False)
+        node = node[kept]
+    node_of = np.full(total, -1)
+    node_of[kept] = node
+    features = Features(int(samples.X.shape[1]), samples.names)
+    return More(features.to_sorted(samples.X), features, network, node, node_of)
+
+
 def list_parts(parts: Any) -> Sequence[Any] | Mapping[Any, Any]:
     """The argument of `fit_parts`: a sequence, a mapping or a generator of arrays, but no array."""
     if is_frame(parts) or isinstance(parts, Samples) or aac.is_array_api_obj(parts):
@@ -82,8 +123,8 @@ def make_network(wanted: Wanted, n_nodes: int, seed: int) -> Network:
     return Network.random(count, degree=DEGREE, seed=seed % 2**32)
 
 
-def named_network(wanted: Wanted, names: Sequence[str], seed: int) -> Network:
-    """The network over these names: the given one, or one made for them."""
+def named_network(wanted: Wanted, names: Sequence[str], seed: int, all_nodes: bool = True) -> Network:
+    """The network over these names: the given one, or one made for them. `all_nodes`: each node of a given one must be named."""
     if isinstance(wanted, Network):
         network = wanted
     else:
@@ -96,7 +137,7 @@ def named_network(wanted: Wanted, names: Sequence[str], seed: int) -> Network:
         there = f"not in the network, whose nodes are {listing(network.names)}"
         raise ValueError(f"nodes: {listing(unknown)} {there}; add them to it, or leave out their rows")
     empty = sorted(set(network.names).difference(names), key=natural_key)
-    if empty:
+    if empty and all_nodes:
         raise ValueError(f"nodes: no row for node {listing(empty)}; leave it out of the network, or give it rows")
     return network
 
@@ -118,6 +159,15 @@ def deal_rows(wanted: Wanted, n_rows: int, seed: int) -> tuple[Network, list[np.
 
 def deal_by_label(wanted: Wanted, labels: Any, n_rows: int, seed: int) -> tuple[Network, list[np.ndarray]]:
     """Each row to the node that its label names: the network, and the rows of each node."""
+    network, number = numbers_of(wanted, labels, n_rows, seed)
+    order = np.argsort(number, kind="stable")
+    return network, np.split(order, np.cumsum(np.bincount(number, minlength=len(network)))[:-1])
+
+
+def numbers_of(
+    wanted: Wanted, labels: Any, n_rows: int, seed: int, all_nodes: bool = True
+) -> tuple[Network, np.ndarray]:
+    """The network, and the number (rows,) of the node that each row's label names."""
     owners = np.asarray(labels).ravel()
     if len(owners) != n_rows:
         raise ValueError(f"nodes has {len(owners)} labels for {n_rows} rows; give one for each row")
@@ -130,10 +180,8 @@ def deal_by_label(wanted: Wanted, labels: Any, n_rows: int, seed: int) -> tuple[
     names = wanted.names if isinstance(wanted, Network) else ()
     if numbers and not set(given) & set(names):  # numbers of nodes that have names
         given = [names[j] if 0 <= j < len(names) else str(j) for j in labels]
-    network = named_network(wanted, given, seed)
-    number = np.array([network.number[label] for label in given])[owner]
-    order = np.argsort(number, kind="stable")
-    return network, np.split(order, np.cumsum(np.bincount(number, minlength=len(network)))[:-1])
+    network = named_network(wanted, given, seed, all_nodes)
+    return network, np.array([network.number[label] for label in given])[owner]
 
 
 def node_numbers(nodes: Sequence[Any], network: Network) -> list[int]:

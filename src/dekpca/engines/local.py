@@ -27,8 +27,8 @@ PARTS |= {"columns": "columns", "moments": "moments", "judge": "judging"}
 PARTS |= {"data": "kernel matrices", "values": "separation"}
 
 
-def run(plan: Plan, watch: Watch | None = None) -> Outcome:
-    """Run the program for all nodes.
+def run(plan: Plan, watch: Watch | None = None, script: Any = program) -> Outcome:
+    """Run the program for all nodes; `script` as of `drive`.
 
     Ctrl-C during the iterations of the projection solver stops the nodes at their next check, with the last iterate as the result; a second
     one ends at once.
@@ -36,7 +36,7 @@ def run(plan: Plan, watch: Watch | None = None) -> Outcome:
     sites = plan.sites()
     if plan.options.sealed:
         simulate_sealers(sites)
-    return drive(sites, plan.options, Delivery(sites), watch)
+    return drive(sites, plan.options, Delivery(sites), watch, script)
 
 
 def simulate_sealers(sites: Sequence[Site]) -> None:

@@ -9,6 +9,7 @@ rounds does not depend on the number of rows.
     shared_rows  more landmarks: rows, where these may leave and clusters are too small
     moments      principal directions of all rows in landmark coordinates
     judge        how far the components are from central kernel PCA
+    stream       rows that come in parts, and rows that are forgotten
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from .moments import Moments, Principal, Seen, chances
 from .options import SumsOptions
 from .rows import Rows, row_keys
 from .shared_rows import earlier_landmarks, rows_as_landmarks
+from .stream import Stream
 
 log = logging.getLogger("dekpca")
 
@@ -114,10 +116,18 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
             whole = True
         else:
             if bound >= 1.0:  # not known; more work may tell
-                verdict = yield from judged(seen, principal, options, f"{step} last", 1 if options.fixed else EFFORT)
+                verdict = yield from judged(seen, principal, options, "last", 1 if options.fixed else EFFORT)
                 note(rows, marks, verdict, stages)
             return found(first, options, marks, principal, verdict, stages)
     return None
+
+
+def solve_stream(stream: Stream, total: int) -> Solver:
+    """The components of all rows of streams, `total` in the whole network, with the landmarks that these have; returns `Found`."""
+    principal, verdict = yield from stream.rounds(total, judged)
+    marks, about = Marks(stream.marks, stream.kinds), verdict.accuracy
+    first = Prepared(stream.rows(), None, stream.fill, stream.columns, stream.kernel)
+    return found(first, stream.options, marks, principal, verdict, [(marks.size, about.error, about.bound)])
 
 
 def note(rows: Rows, marks: Marks, verdict: Verdict, stages: Stages) -> float:
@@ -190,7 +200,7 @@ def rows_to_grow_by(seen: Seen, principal: Principal, size: int, purpose: str) -
     twice the missed trace over `size`."""
     if principal.count <= 2 * size:
         return seen.rows, lambda: seen.rest
-    chance = chances(seen, principal, size)
+    chance = chances(seen.rest, principal.count, principal.missed, size)
     places = seen.rows.drawn(purpose, chance)
     return seen.rows.at(places), lambda: seen.rest[places] / chance[places]
 

@@ -62,9 +62,14 @@ class Judged:
     by_rows: bool = False  # as points that all nodes know
 
     @property
+    def count(self) -> float:
+        """The number of rows from which judging rows are drawn."""
+        return max(self.principal.count, self.all.drawn_from[0])
+
+    @property
     def everyone(self) -> bool:
         """Whether all rows judge."""
-        return self.principal.count <= self._most_rows or self.principal.count <= 2 * JUDGES * self.effort
+        return self.count <= self._most_rows or self.count <= 2 * JUDGES * self.effort
 
     @property
     def _most_rows(self) -> int:
@@ -74,14 +79,14 @@ class Judged:
     @property
     def frequencies(self) -> int:
         """Of each group."""
-        if self.principal.count > self._most_rows:
+        if self.count > self._most_rows:
             return FREQUENCIES
-        return int(FREQUENCIES * self.effort * min(1.0, 2 * JUDGES / max(self.principal.count, 1.0)))
+        return int(FREQUENCIES * self.effort * min(1.0, 2 * JUDGES / max(self.count, 1.0)))
 
     @property
     def gain(self) -> int:
         """How many times smaller the noise of the next effort is: it has more rows or frequencies; and all rows in each group, if all rows judge."""
-        return EFFORT * (GROUPS if not self.everyone and self.principal.count <= 2 * JUDGES * EFFORT else 1)
+        return EFFORT * (GROUPS if not self.everyone and self.count <= 2 * JUDGES * EFFORT else 1)
 
     @cached_property
     def places(self) -> np.ndarray:
@@ -95,7 +100,8 @@ class Judged:
 
     @property
     def _chance(self) -> np.ndarray:
-        return chances(self.all, self.principal, max(JUDGES * self.effort, GROUPS * self.all.rows.fewest))
+        wanted, missed = max(JUDGES * self.effort, GROUPS * self.all.rows.fewest), self.all.drawn_from[1]
+        return chances(self.all.rest, self.count, max(self.principal.missed, missed), wanted)
 
     @cached_property
     def weights(self) -> np.ndarray:
@@ -172,6 +178,16 @@ class Judged:
     def of_group(self, b: int) -> slice:
         """The columns of the features of group b."""
         return slice(2 * self.frequencies * b, 2 * self.frequencies * (b + 1))
+
+
+def may_judge(rows: Rows, rest: np.ndarray, count: float, missed: float, stage: str, by_rows: bool) -> np.ndarray:
+    """(n,) which rows a judgement needs, with any effort, if there are `count` rows or more, of which the landmarks miss `missed` or more."""
+    if count <= 2 * JUDGES * (1 if by_rows else EFFORT):
+        return np.ones(len(rows), dtype=bool)
+    needed = rows.uniform(f"judges {stage}") < chances(rest, count, missed, JUDGES)
+    if not by_rows:
+        needed |= rows.uniform(f"judges {stage} again") < chances(rest, count, missed, JUDGES * EFFORT)
+    return needed
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,6 +67,12 @@ class Seen:
         return self._pass[0]
 
     @property
+    def drawn_from(self) -> tuple[float, float]:
+        """The rows are all that are drawn from at least so many, of which the landmarks miss at least so much: from any number, if all rows are
+        there."""
+        return 0.0, 0.0
+
+    @property
     def moments(self) -> tuple[np.ndarray, ...]:
         """The sums of psi, of psi psi' and of k(x, x); and of (psi, 1) times the reference of signs.py."""
         return self._pass[1:]
@@ -96,10 +102,11 @@ class Principal:
         return self.directions / np.sqrt(self.values)
 
 
-def chances(seen: Seen, principal: Principal, wanted: int) -> np.ndarray:
-    """(n,) the chance of each row to be among about `wanted`: half of it even, half by what the landmarks miss of the row."""
-    even, mass = 0.5 / principal.count, max(principal.missed, 1e-300)
-    return np.minimum(1.0, wanted * (even + 0.5 * seen.rest / mass))
+def chances(rest: np.ndarray, count: float, missed: float, wanted: int) -> np.ndarray:
+    """(n,) the chance of each row to be among about `wanted` of `count` rows, of which the landmarks miss `missed` in all: half of it even, half by
+    what they miss of the row, `rest` (n,)."""
+    even, mass = 0.5 / count, max(missed, 1e-300)
+    return np.minimum(1.0, wanted * (even + 0.5 * rest / mass))
 
 
 def leading(matrix: np.ndarray, q: int) -> tuple[np.ndarray, np.ndarray]:

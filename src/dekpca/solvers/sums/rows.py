@@ -67,9 +67,14 @@ class Rows:
 
 def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray) -> np.ndarray:
     """Keys of the rows of nodes with these names, node by node."""
-    starts = np.array([_code(f"{seed}\0{name}") for name in names], dtype=np.uint64)
     number = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return _mixed(np.repeat(starts, sizes) + GOLDEN * number.astype(np.uint64))
+    return keys_at(seed, names, np.repeat(np.arange(len(names)), sizes), number)
+
+
+def keys_at(seed: int, names: Sequence[str], node: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Keys of the rows with these numbers at these nodes, of which `names` has the names."""
+    starts = np.array([_code(f"{seed}\0{name}") for name in names], dtype=np.uint64)
+    return _mixed(starts[node] + GOLDEN * number.astype(np.uint64))
 
 
 def uniform(keys: np.ndarray, purpose: str) -> np.ndarray:
