@@ -48,6 +48,7 @@ class Parameters(BaseEstimator):
         "solver": [StrOptions({"auto"}), Projection],
         "standardize": ["boolean"],
         "missing": [StrOptions(set(MISSING))],
+        "contamination": [Interval(Real, 0, 0.5, closed="right"), None],
         "network": [Network, Interval(Integral, 1, None, closed="left"), None],
         "engine": [str],  # checked by dekpca.engines
         "privacy": [StrOptions({SECURE_SUMS, "none"}), Privacy, dict, None],
@@ -74,6 +75,7 @@ class Parameters(BaseEstimator):
     solver: Any = "auto"
     standardize: Any = False
     missing: Any = "error"
+    contamination: Any = None
     network: Any = None
     engine: Any = "local"
     privacy: Any = None
@@ -137,6 +139,14 @@ def check(given: Parameters) -> None:
         _check_projection(given, asked, features)
     if given.privacy not in (None, "none"):
         _check_private(given)
+    if given.contamination is not None and (asked is not None or noise_of(given) is not None):
+        what, why = (
+            "solver=Projection(...)",
+            "its nodes have components of their own, and one threshold would not fit all",
+        )
+        if asked is None:
+            what, why = "privacy=Privacy(...)", "the histogram of all rows would be told without noise"
+        raise ValueError(f"contamination={given.contamination:g} with {what}: {why}; leave one of both out")
 
 
 def _check_projection(given: Parameters, asked: Projection, features: bool) -> None:
@@ -196,6 +206,7 @@ def settings_of(given: Parameters, features: Features, seed: int) -> Settings:
         seed=seed,
         secure_sums=given.privacy == SECURE_SUMS if isinstance(given.privacy, str) else False,
         privacy=None if asked is None else asked.with_columns(features),
+        contamination=None if given.contamination is None else float(given.contamination),
     )
 
 

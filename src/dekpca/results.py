@@ -125,9 +125,17 @@ class Result:
     def gamma(self) -> float:
         return float(self._first.kernel.gamma)
 
+    @property
+    def offset(self) -> float | None:
+        """The score below which `contamination` of all rows are, if asked for."""
+        histogram, share = self._first.histogram, self.plan.options.contamination
+        return None if histogram is None or share is None else -histogram.quantile(1.0 - share)
+
     @cached_property
     def node_models(self) -> NodeModels:
-        return NodeModels(self.outcome.answers, self.plan.options.share_rows, self.plan.features, self.ledger)
+        options = self.plan.options
+        about = options.share_rows, self.plan.features, self.ledger, options.contamination
+        return NodeModels(self.outcome.answers, *about)
 
     @cached_property
     def history(self) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class Settings:
     privacy: Privacy | None = None  # sums with noise
     resume: str | None = None  # the earlier run whose landmarks this one starts with; its nodes have them
     owners_apart: bool = False  # a node's neighbors belong to others, who see its terms of sums in clear
+    contamination: float | None = None  # share of all rows beyond the threshold, which a sum of a histogram finds
 
     @property
     def random_features(self) -> bool:
@@ -113,6 +114,7 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
     exact = len(network) == 1 and (settings.projection is not None or (usual and total <= EXACT_ROWS))
     asked = {f.name: getattr(settings, f.name) for f in fields(Settings)}
     options = Options(**asked | {"n_landmarks": 0, "exact": exact})
+    check_histogram(settings)
     if not exact:
         check_rows_stay(settings)
         options = _settle_landmarks(options, settings, total)
@@ -190,6 +192,13 @@ def check_rows_stay(settings: Settings) -> None:
     if settings.projection is not None and not settings.share_rows:
         remedy = "use solver='auto', or share_rows=True if rows may leave their nodes"
         raise ValueError(f"solver=Projection(...) with share_rows=False: its nodes exchange rows; {remedy}")
+
+
+def check_histogram(settings: Settings) -> None:
+    """Refuse a histogram in which a neighbor of another owner would see single rows, if rows may not leave their nodes."""
+    if settings.contamination is not None and settings.owners_apart and not (settings.sealed or settings.share_rows):
+        what = f"contamination={settings.contamination:g} with share_rows=False and sums in clear"
+        raise ValueError(f"{what}: a neighbor would see the errors of single rows; use privacy='secure-sums'")
 
 
 def check_private_rank(settings: Settings) -> None:

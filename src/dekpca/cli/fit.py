@@ -70,6 +70,7 @@ def fit(
     share_rows: parameters.ShareRows = True,
     solver: parameters.Solver = "auto",
     standardize: Annotated[bool, typer.Option("--standardize", help="Scale columns, over all nodes.")] = False,
+    contamination: parameters.Contamination = None,
     privacy: parameters.PrivacyOption = None,
     engine: Annotated[str, typer.Option(help="local, or mpi under mpiexec (dekpca launch).")] = "local",
     dtype: Annotated[str | None, typer.Option(help="float32 or float64; default: the data's.")] = None,
@@ -109,7 +110,7 @@ def fit(
         n_components, kernel=kernel, gamma=parameters.parse_gamma(gamma), degree=degree, coef0=coef0, normalize=normalize, tol=tol,
         landmarks=parameters.parse_landmarks(landmarks), max_landmarks=max_landmarks, share_rows=share_rows, solver=parameters.parse_solver(solver),
         standardize=standardize, missing=missing, engine=engine, privacy=parameters.parse_privacy(privacy), dtype=dtype, device=device,
-        memory_limit=memory_limit, random_state=random_state,
+        memory_limit=memory_limit, random_state=random_state, contamination=contamination,
     )  # fmt: skip
     paths, roles = _expand(data), make_roles(owner, label, id_column, columns, drop, one_hot)
     made = None if network is None else parameters.parse_network(network, random_state)
@@ -268,7 +269,7 @@ def _summary(model: DecentralizedKernelPCA) -> dict[str, Any]:
         "span_accuracy_bound": known(model.span_accuracy_bound_),
         "mixed_components": [[i + 1 for i in group] for group in model.mixed_components_],
         "landmarks": model.n_landmarks_, "privacy": None if model.privacy_ is None else model.privacy_.as_dict(),
-        "answering_node": model.network_.names[model.answering_node_],
+        "answering_node": model.network_.names[model.answering_node_], "offset": getattr(model, "offset_", None),
     }  # fmt: skip
 
 

@@ -28,6 +28,8 @@ SOLVERS = "auto, projection or paper. Options of dekpca.Projection follow after 
 Solver = Annotated[str, typer.Option(help=SOLVERS)]
 HIDDEN = "secure-sums: sums leave a node under masks. Or noise, by options of dekpca.Privacy: epsilon=1,delta=1e-6."
 PrivacyOption = Annotated[str | None, typer.Option("--privacy", help=HIDDEN)]
+BEYOND = "A share of the rows, such as 0.01: finds the threshold of scores beyond which so many are."
+Contamination = Annotated[float | None, typer.Option(help=BEYOND)]
 RandomState = Annotated[int, typer.Option("--random-state", "--seed", help="Deals rows, draws network and landmarks.")]
 
 

@@ -68,6 +68,8 @@ def disclosure(settings: Settings, rows: int, columns: int, neighbors: Sequence[
         what = "coordinates" if private else what
         count_too = ", and how many rows there are" if private else ""
         lines.append((f"sums of the rows' {what}, and of products of these{count_too}", sums))
+    if settings.contamination is not None:
+        lines.append(("a histogram of the reconstruction errors of the rows", sums))
     if iterating:
         lines.append(("in each iteration, estimates of the components at your rows and at theirs", near))
     if named:
