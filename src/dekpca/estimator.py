@@ -36,8 +36,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     Parameters
     ----------
-    n_components : int, default=2
-        Number of components.
+    n_components : int or float, default=2
+        Number of components. A float between 0 and 1 is a share of the variance, as in scikit-learn's PCA: the network
+        takes as many components as explain at least this share (`n_components_`). Needs solver="auto".
     kernel : {"rbf", "linear", "poly", "laplacian", "sigmoid", "cosine"} or callable, default="rbf"
         A callable maps two sample matrices to the matrix of k(a, b). The kernel must be positive semi-definite,
         which sigmoid is not for most data. An indefinite kernel is refused on a network; a single node leaves
@@ -122,6 +123,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     Attributes
     ----------
+    n_components_ : int
+        The number of components.
     eigenvalues_ : (n_components,)
         Estimates of the eigenvalues of the centred kernel matrix of all data.
     explained_variance_ratio_ : (n_components,)
@@ -287,7 +290,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             self.offset_ = result.offset
         elif hasattr(self, "offset_"):  # of an earlier fit
             del self.offset_
-        self._n_features_out = self.n_components
+        self.n_components_ = self._n_features_out = result.n_components
         self._owner_column = None
         for warning in result.warnings():
             warnings.warn(warning, stacklevel=3)

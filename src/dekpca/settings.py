@@ -40,7 +40,7 @@ class LandmarkSource:
 class Settings:
     """The requested settings."""
 
-    n_components: int
+    n_components: int | float  # a float below 1: a share of the variance, from which the network finds the number
     kernel: Kernel
     gamma_by_variance: bool = False  # gamma="scale": from a network sum
     tol: float = 1e-3
@@ -71,7 +71,7 @@ class Settings:
         """Of a fit with differential privacy."""
         assert self.privacy is not None
         kind, points = self.landmarks.kind, self.landmarks.points
-        common = self.n_components, self.kernel, self.privacy, self.seed
+        common = int(self.n_components), self.kernel, self.privacy, self.seed
         count = len(points) if points is not None else int(self.n_landmarks)
         return PrivateOptions(*common, kind, count, points, self.standardize)
 
@@ -128,7 +128,7 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
         raise ValueError(f"n_components={k}, but {why} allow{'s' * ('=' in why)} at most {limit}; {remedy}")
     if settings.projection is None:
         return options
-    return replace(options, n_columns=_columns(settings.projection, k, limit, why))
+    return replace(options, n_columns=_columns(settings.projection, int(k), limit, why))
 
 
 def _columns(asked: Projection, k: int, limit: int, why: str) -> int:
@@ -158,7 +158,7 @@ def _settle_landmarks(options: Options, settings: Settings, total: int) -> Optio
     most = options.max_landmarks
     if most == MAX_LANDMARKS and total <= SMALL_TABLE and options.share_rows:
         most = 2 * total  # all rows, in addition to the means of clusters
-    first = min(max(FIRST_LANDMARKS, 4 * options.n_components), most)
+    first = min(max(FIRST_LANDMARKS, 4 * int(options.n_components)), most)
     return replace(options, n_landmarks=first, max_landmarks=most, grow=True)
 
 

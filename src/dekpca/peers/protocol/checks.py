@@ -75,7 +75,7 @@ class Limits:
     def of(cls, run: str, dtype: str, options: Options, sizes: np.ndarray, n_columns: int, depth: int) -> Limits:
         """From the settings and the sizes of all nodes."""
         m, q, n = (options.max_landmarks if options.grow else options.n_landmarks), options.n_columns, int(sizes.max())
-        p = q + EXTRA
+        p = m if options.n_components < 1 else max(q, int(options.n_components)) + EXTRA
         numbers = max(
             n * n_columns,  # data
             4 * (m + 64) * (n_columns + 3),  # clusters, landmarks: pieces of clusters, four times the new landmarks
