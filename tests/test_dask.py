@@ -82,6 +82,21 @@ def test_transform_is_lazy_and_keeps_the_partitions(client, by_parts):
     np.testing.assert_allclose(Z.compute(), by_parts.transform(X), rtol=0, atol=1e-12)
 
 
+def test_scores_are_lazy(client, by_parts):
+    model = fitted(da.from_array(X, chunks=(1000, 6)), contamination=0.02)
+    frame = pd.DataFrame(X)
+    for name in ("score_samples", "hotelling_t2"):
+        expected = getattr(by_parts, name)(X)
+        found = getattr(by_parts, name)(da.from_array(X, chunks=(1000, 2)))
+        assert isinstance(found, da.Array)
+        assert found.chunks == ((1000,) * 6,)
+        np.testing.assert_allclose(found.compute(), expected, rtol=0, atol=1e-12)
+        series = getattr(by_parts, name)(dd.from_pandas(frame, npartitions=3))
+        np.testing.assert_allclose(series.compute().to_numpy(), expected, rtol=0, atol=1e-12)
+    beyond = model.score_samples(da.from_array(X, chunks=(1000, 6))) < model.offset_
+    assert 0 < beyond.mean().compute() <= 0.02
+
+
 def test_an_owner_column(client):
     frame = pd.DataFrame(X, columns=list("fedcba"))
     frame["who"] = np.random.default_rng(1).choice(["oslo", "rome", "bonn"], len(frame))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import numpy as np
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -41,6 +43,16 @@ def test_data_already_apart(tmp_path):
     assert found["agreement"] > 0.99
     assert found["cork after consensus"] > 0.85
     assert sorted(p.name for p in tmp_path.iterdir()) == ["aarhus.npz", "bergen.npz", "cork.npz", "delft.npz"]
+
+
+def test_broken_sensor(tmp_path):
+    """Together the broken one stands out; alone all look alike."""
+    module = load("broken_sensor")
+    found = module.main(tmp_path / "broken_sensor.png")
+    others = np.delete(found["together"], module.BROKEN)
+    assert found["together"][module.BROKEN] > 4 * others.max()
+    assert np.ptp(found["alone"]) < 0.01
+    assert (tmp_path / "broken_sensor.png").stat().st_size > 10_000
 
 
 def test_five_hospitals(tmp_path):

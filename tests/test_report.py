@@ -511,3 +511,20 @@ def test_without_plotly_the_extra_is_named():
     )
     result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert "pip install 'dekpca[report]'" in result.stderr
+
+
+def test_scores_of_all_rows(tmp_path):
+    """As many rows beyond the threshold as scores say, and which they are."""
+    model, parts = fitted(contamination=0.1)
+    X = np.concatenate(parts)
+    beyond = np.flatnonzero(model.score_samples(X) < model.offset_)
+    assert 5 < len(beyond) < 20  # all of them are listed
+    page = fit_report(tmp_path / "fit.html", model, X, node_of=model.nodes_)
+    seen = Seen(page.read_text(encoding="utf-8"))
+    assert "Scores" in seen.headings
+    assert f"Of the {len(X)} rows of the fit, {len(beyond)} are beyond" in seen.text
+    within, out = (numbers(trace["y"]) for trace in data_of(page)["scores"]["data"][:2])
+    assert (within.sum(), out.sum()) == (len(X) - len(beyond), len(beyond))
+    listed = seen.text.split("Rows of X beyond the threshold")[-1]
+    assert all(re.search(rf"\b{row}\b", listed) for row in beyond)
+    assert "Scores" not in Seen(fit_report(tmp_path / "no.html", fitted()[0]).read_text(encoding="utf-8")).headings

@@ -168,7 +168,9 @@ class _Problem:
         vectors = signed(vectors, reference(self.kernel, X.shape[1])(X) @ vectors)
         positive = values > CUTOFF * max(values[0], 0)
         scale = np.where(positive, 1.0 / np.sqrt(np.where(positive, values, 1.0)), 0.0)
-        return self.model(name, X, vectors * scale, np.maximum(values, 0.0), what)
+        model = self.model(name, X, vectors * scale, np.maximum(values, 0.0), what)
+        mean = Function((X,), (np.full((n, 1), 1.0 / n, dtype=X.dtype),), np.zeros(1, dtype=X.dtype))
+        return replace(model, mean=replace(mean, offset=0.5 * mean(self.kernel, X).mean(axis=0)), n_rows=float(n))
 
     def model(self, name: str, X: np.ndarray, coefficients: np.ndarray, values: np.ndarray, what: str) -> NodeModel:
         """The first functions over X, centred by its mean; columns of zeros for components that the data does not have."""

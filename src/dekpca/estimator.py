@@ -39,7 +39,7 @@ Array = Any
 # Attributes that a stream computes from its sums when one of them is asked for
 FOUND = (
     "eigenvalues_", "explained_variance_ratio_", "accuracy_", "span_accuracy_", "span_accuracy_bound_", "mixed_components_", "converged_",
-    "n_iter_", "history_", "privacy_", "node_models_", "answering_node_", "_n_features_out",
+    "n_iter_", "history_", "privacy_", "node_models_", "answering_node_", "n_components_", "_n_features_out",
 )  # fmt: skip
 
 
@@ -50,8 +50,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     Parameters
     ----------
-    n_components : int, default=2
-        Number of components.
+    n_components : int or float, default=2
+        Number of components. A float between 0 and 1 is a share of the variance, as in scikit-learn's PCA: the network
+        takes as many components as explain at least this share (`n_components_`). Needs solver="auto".
     kernel : {"rbf", "linear", "poly", "laplacian", "sigmoid", "cosine"} or callable, default="rbf"
         A callable maps two sample matrices to the matrix of k(a, b). The kernel must be positive semi-definite,
         which sigmoid is not for most data. An indefinite kernel is refused on a network; a single node leaves
@@ -97,6 +98,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         What to do about missing values (NaN): refuse them; leave such rows out of the fit, and give NaN for them in
         `transform`; or replace them by the column's mean over all nodes (a network sum), which node models keep for
         new points.
+    contamination : float or None, default=None
+        A share of the rows of the fit, such as 0.01. One more network sum, of a histogram of reconstruction errors, then
+        finds the threshold `offset_` of `score_samples` below which at most this share of all rows is.
     network : Network, int or None, default=None
         A number of nodes, or None for about 200 rows per node, gives a seeded random 4-regular network (complete up
         to 5 nodes). Below 300 rows None is one node, which is central kernel PCA.
@@ -133,6 +137,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     Attributes
     ----------
+    n_components_ : int
+        The number of components.
     eigenvalues_ : (n_components,)
         Estimates of the eigenvalues of the centred kernel matrix of all data.
     explained_variance_ratio_ : (n_components,)
@@ -159,6 +165,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         iterates.
     gamma_ : float
         The kernel's gamma that the fit used.
+    offset_ : float
+        Only with `contamination`: rows with a lower `score_samples` are outliers. The same at all nodes.
     node_models_ : sequence of NodeModel
         The components as each node knows them, by number or name. With engine="mpi" only those of the nodes of this
         rank; `history_` has only these nodes too.
@@ -184,7 +192,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         "landmarks", "error" and "bound": by stage, the number of landmarks, the estimated error of the span (sin^2)
         and its bound. "messages" and "bytes": by phase, what each node sent. Phases: columns, axes, clusters,
         landmarks, moments, judge (rounds of the default solver), sizes (secure sums), fingerprint (given landmarks),
-        mean, power (random features); of `Projection`: data (its samples), rho, share, view (each iteration), check,
+        mean, power (random features), scores (`contamination`); of `Projection`: data (its samples), rho, share, view (each iteration), check,
         values, spectrum, deflate. "edges" (E, 2) and "edge_bytes" (E,): along each directed edge, in all.
         "seconds": by part of the program. By iteration: "residual" and "change" of the worst node, "since_check" (its
         change since the last check), "objective" and, with diagnostics, "lagrangian"; "residual_by_node"
@@ -484,7 +492,11 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.n_landmarks_, self.n_iter_, self.converged_ = result.n_landmarks, result.n_iter, result.converged
         self.gamma_, self.history_, self.privacy_ = result.gamma, result.history, result.ledger
         self.node_models_, self.answering_node_ = result.node_models, result.answering_node
-        self._n_features_out = self.n_components
+        if result.offset is not None:
+            self.offset_ = result.offset
+        elif hasattr(self, "offset_"):  # of an earlier fit
+            del self.offset_
+        self.n_components_ = self._n_features_out = result.n_components
         for warning in result.warnings():
             warnings.warn(warning, stacklevel=3)
         return self
@@ -506,10 +518,31 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         `node_models_[j].transform` uses another node's.
         With missing="drop", rows that lack a value have NaN in all components.
         """
+        return self._of_rows("transform", X, list(self.get_feature_names_out()) if is_dask(X) else None)
+
+    def score_samples(self, X: Array) -> Array:
+        """How normal each row is, (rows,): minus its reconstruction error. Higher is more normal, as in scikit-learn's outlier detectors.
+
+        With `contamination`, outliers are the rows with `score_samples(X) < offset_`, at every node alike. Uses the model of
+        `answering_node_`, as `transform` does.
+        """
+        return -self.reconstruction_error(X)
+
+    def reconstruction_error(self, X: Array) -> Array:
+        """What the components leave of each row in feature space, (rows,): |phi(x) - mean|^2 - sum of the squared component values (Q, SPE)."""
+        return self._of_rows("reconstruction_error", X)
+
+    def hotelling_t2(self, X: Array) -> Array:
+        """How far out each row is within the components, (rows,): the sum of squared component values, each over its variance over all rows of the
+        fit (Hotelling's T2)."""
+        return self._of_rows("hotelling_t2", X)
+
+    def _of_rows(self, method: str, X: Array, columns: Sequence[str] | None = None) -> Array:
+        """A method of the answering node's model, of rows as `transform` takes them. `columns`: of the answer, if it is a matrix."""
         check_is_fitted(self)
         if is_dask(X):
             return engines.module("dask").each_partition(
-                self.transform, X, len(self.eigenvalues_), self.get_feature_names_out()
+                getattr(self, method), X, method if columns is None else columns
             )
         if self._owner_column is not None and is_frame(X) and self._owner_column in frame_names(X):
             _, X = split_off(X, self._owner_column, "X")
@@ -519,7 +552,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             samples = Samples(self._in_kind(samples.X), self._features.names)
 
         def values(X: Array) -> Array:
-            return self._answering.transform(Samples(X, self._features.names))
+            return getattr(self._answering, method)(Samples(X, self._features.names))
 
         if self.missing == "drop":
             return self._back(where_complete(values, samples.X))

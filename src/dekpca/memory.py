@@ -55,7 +55,10 @@ def fitting(site: Site, options: Options, limit: int, copied: bool = True) -> Op
 
 def needed(site: Site, options: Options, m: int) -> int:
     """Bytes that a fit with m landmarks takes besides the rows and, with the projection solver, besides matrices between neighbors."""
-    n, columns, k = int(site.own_sizes.sum()), int(site.X.shape[1]), options.n_components
+    n, columns = int(site.own_sizes.sum()), int(site.X.shape[1])
+    k = (
+        m if options.n_components < 1 else int(options.n_components)
+    )  # a share of the variance: all that the landmarks see
     item = item_bytes(site.X)
     if options.exact:
         return 4 * n * n * 8

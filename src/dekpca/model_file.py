@@ -30,10 +30,11 @@ from .kernels import KERNELS, FunctionKernel, Kernel, make_kernel
 from .node_model import Function, Held, NodeModel
 from .privacy.ledger import Entry, Ledger
 from .scaling import Columns
+from .scores import BINS, Histogram
 from .solvers.projection import EXPANSIONS
 
 FORMAT = "dekpca-node-model"
-VERSION = 7
+VERSION = 8
 DTYPES = ("<f4", "<f8")
 MOST_HEADER = 64 * 2**20  # bytes; it names every column
 MOST_ARRAYS = 32
@@ -58,6 +59,10 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
         found |= {"column_mean": [model.columns.mean], "column_scale": [model.columns.scale]}
     if model.fill is not None:
         found["fill"] = [model.fill]
+    if model.mean is not None:
+        found |= {"mean_coefficients": model.mean.coefficients, "mean_offset": [model.mean.offset]}
+    if model.histogram is not None:
+        found["histogram"] = [model.histogram.counts]
     arrays = {name: np.concatenate([to_numpy(x) for x in parts]) for name, parts in found.items()}
     arrays = {name: np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<")) for name, x in arrays.items()}
     kernel = {key: getattr(model.kernel, key) for key in ("gamma", "degree", "coef0", "normalize")}
@@ -72,6 +77,9 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
         "feature_names": model.features.names,
         "reading": model.reading,
         "missing": model.missing,
+        "n_rows": model.n_rows,
+        "contamination": model.contamination,
+        "scale": None if model.histogram is None else model.histogram.scale,
         "accuracy": None if model.accuracy is None else asdict(model.accuracy),
         "privacy": None if model.privacy_ is None else model.privacy_.as_dict(),
         "arrays": {name: [x.dtype.str, x.shape] for name, x in arrays.items()},
@@ -211,7 +219,10 @@ def _model(
     points, eigenvalues = _array(arrays, "points", 2), _array(arrays, "eigenvalues", 1)
     if (eigenvalues < 0).any():
         raise ModelFileError("an eigenvalue below 0")
-    functions = {name: _function(name, arrays, contents, fourier) for name in expansions}
+    functions = {name: _function(name, arrays, contents, fourier, len(eigenvalues)) for name in expansions}
+    mean = _function("mean", arrays, contents, fourier, 1) if "mean_offset" in arrays else None
+    if mean is not None and [len(c) for c in mean.coefficients] != [len(c) for c in functions[expansion].coefficients]:
+        raise ModelFileError("a mean over other points than the components")
     names, width = None, points.shape[1]
     if header["feature_names"] is not None:
         names = tuple(_names(header, "feature_names"))
@@ -224,10 +235,11 @@ def _model(
             raise ModelFileError("a column scale that is not above 0")
     if "fill" in arrays:
         fill = _array(arrays, "fill", 1, width)
+    run, transcript = (None if header[key] is None else _text(header, key) for key in ("run", "transcript"))
     return NodeModel(
         _text(header, "name"), _kernel(header, kernel, kernel_params), functions, expansion, eigenvalues, centering, contents, columns,
         Features(width, names), fill, _reading(header), _accuracy(header, len(eigenvalues)), _ledger(header), _missing(header),
-        *(None if header[key] is None else _text(header, key) for key in ("run", "transcript")),
+        run, transcript, mean, _not_negative(header, "n_rows"), *_threshold(header, arrays),
     )  # fmt: skip
 
 
@@ -245,8 +257,22 @@ def _kernel(header: Mapping[str, Any], given: Any, params: Mapping[str, Any] | N
     return make_kernel(given, **numbers, kernel_params=params) if function else make_kernel(name, **numbers)
 
 
-def _function(name: str, arrays: Mapping[str, np.ndarray], contents: Sequence[Held], fourier: bool) -> Function:
-    points, k = arrays["points"], arrays["eigenvalues"].shape[0]
+def _threshold(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> tuple[Histogram | None, float | None]:
+    """The histogram of reconstruction errors, and the share of rows that are beyond the threshold."""
+    if "histogram" not in arrays:
+        return None, None
+    counts, scale, share = (
+        _array(arrays, "histogram", 1, BINS),
+        _number(header, "scale"),
+        _number(header, "contamination"),
+    )
+    if (counts < 0).any() or not counts.any() or scale <= 0 or not 0 < share <= 0.5:
+        raise ModelFileError("a histogram that no rows have")
+    return Histogram(scale, counts), share
+
+
+def _function(name: str, arrays: Mapping[str, np.ndarray], contents: Sequence[Held], fourier: bool, k: int) -> Function:
+    points = arrays["points"]
     coefficients, offset = _array(arrays, f"{name}_coefficients", 2), _array(arrays, f"{name}_offset", 1, k)
     ends = [0, *accumulate(held.rows for held in contents)]
     if any(held.rows < 0 for held in contents):
@@ -344,6 +370,12 @@ def _number(where: Mapping[str, Any], key: str) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ModelFileError(f"{key}={_printable(repr(value))[:60]}")
     return float(value)
+
+
+def _not_negative(where: Mapping[str, Any], key: str) -> float:
+    if (value := _number(where, key)) < 0:
+        raise ModelFileError(f"{key}={value}")
+    return value
 
 
 def _array(arrays: Mapping[str, np.ndarray], name: str, axes: int, length: int | None = None) -> np.ndarray:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from numbers import Real
 from os import PathLike
 from typing import Any, overload
@@ -19,15 +18,14 @@ import array_api_compat as aac
 import numpy as np
 
 from .accuracy import Accuracy
-from .answer import Answer, Terms
-from .arrays import transposed
-from .chunks import by_rows, threads
+from .answer import Answer, Function
 from .data.checks import check_finite
 from .data.columns import Features, Samples, check_same_names
 from .kernels import Kernel, Rbf
-from .landmarks import RandomFeatures, row_kernel
+from .landmarks import RandomFeatures
 from .privacy.ledger import Ledger
 from .scaling import Columns, filled
+from .scores import Histogram
 from .solvers.sums.clusters import LEAST_CLUSTER
 
 Array = Any
@@ -36,35 +34,6 @@ log = logging.getLogger("dekpca")
 
 # Of pre-images, relative to the number of points: the largest eigenvalue that their kernel matrix may have.
 RIDGE = 1e-3
-
-
-@dataclass(frozen=True, eq=False)
-class Function:
-    """k functions over several sets of points: coefficients (P_i, k) for each set, one offset (k,).
-
-    With `fourier` the only set holds the frequencies of random features, P / 2 of them.
-    """
-
-    points: tuple[Array, ...]
-    coefficients: tuple[Array, ...]
-    offset: Array
-    fourier: bool = False
-
-    def __call__(self, kernel: Kernel, X: Array) -> Array:
-        """Values at the rows of X, (rows, k), computed in chunks, with NumPy in threads."""
-        xp = aac.array_namespace(X, self.offset)
-        several = len(self.points) > 1
-        if several and any(kernel.far(kernel.squares(points)) for points in self.points):
-            parts = zip(self.points, self.coefficients, strict=True)
-            return sum(Function((p,), (c,), 0.0 * self.offset)(kernel, X) for p, c in parts) - self.offset
-        points, coefficients = (xp.concat(x) if several else x[0] for x in (self.points, self.coefficients))
-        basis, rows, width = self.basis(kernel, points), X.shape[0], 2 * coefficients.shape[0]
-        with threads(rows if aac.is_numpy_array(X) else 0):
-            return by_rows(lambda some: basis(X[some, :]) @ coefficients - self.offset, rows, width, X)
-
-    def basis(self, kernel: Kernel, points: Array) -> Callable[[Array], Array]:
-        """The basis functions of one set of points, as a function of rows."""
-        return partial(kernel.features, frequencies=points) if self.fourier else row_kernel(kernel, points)
 
 
 @dataclass(frozen=True)
@@ -108,6 +77,13 @@ class NodeModel:
         Of a model of peers: the id of its run, and the nodes that were lost during the fit (name, rows, time).
     transcript : str or None
         A hash of everything that the nodes were told in the fit: nodes with the same answer have the same.
+    mean : Function or None
+        The mean of all rows in feature space, for scores; None: the nodes were centred by means of their own.
+    n_rows : float
+        Of all nodes; with differential privacy, the noisy number.
+    offset_ : float
+        With `contamination`: rows x with score_samples(x) < offset_ are as far out as this share of all rows of the
+        fit. It comes from `histogram`, the reconstruction errors of all rows, and is the same at all nodes.
     contents : sequence of Held
         The points in the model and its file, and their owners. If none are samples (`any(held.samples for held in
         model.contents)` is False) the model can be published.
@@ -141,6 +117,10 @@ class NodeModel:
     missing: Sequence[dict[str, Any]] = ()
     run: str | None = None
     transcript: str | None = None
+    mean: Function | None = None
+    n_rows: float = 0.0
+    histogram: Histogram | None = None
+    contamination: float | None = None
     _preimages: dict[tuple[str, float], Preimages] = field(default_factory=dict, init=False)
     _told_order: bool = field(default=False, init=False)
 
@@ -182,6 +162,62 @@ class NodeModel:
         """Component values at the rows of X: (rows, n_components). Named columns are matched by name, in any order."""
         function = self.function(expansion)
         return function(self.kernel, self.prepared(X, function.offset))
+
+    # ------------------------------------------------------------------ scores of rows
+    def score_samples(self, X: Array) -> Array:
+        """How normal each row is, (rows,): minus its reconstruction error. Higher is more normal, as in scikit-learn's outlier detectors.
+
+        With `contamination`, outliers are the rows with `score_samples(X) < offset_`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dekpca import DecentralizedKernelPCA
+        >>> X = np.random.default_rng(0).normal(size=(600, 3)) * [3, 1, 0.1]
+        >>> model = DecentralizedKernelPCA(2, network=3, contamination=0.01, random_state=0).fit(X)
+        >>> node = model.node_models_[1]
+        >>> bool((node.score_samples(X) < node.offset_).mean() <= 0.01)
+        True
+        >>> (node.score_samples([[0.0, 0.0, 0.0], [0.0, 0.0, 5.0]]) < node.offset_).tolist()
+        [False, True]
+        """
+        return -self.reconstruction_error(X)
+
+    def reconstruction_error(self, X: Array) -> Array:
+        """What the components leave of each row in feature space, (rows,): |phi(x) - mean|^2 - sum of the squared component values (Q, SPE)."""
+        return self._with_errors(X)[1]
+
+    def hotelling_t2(self, X: Array) -> Array:
+        """How far out each row is within the components, (rows,): the sum of squared component values, each over its variance over all rows of the
+        fit (Hotelling's T2)."""
+        return self._t2(self.transform(X))
+
+    def scores(self, X: Array) -> tuple[Array, Array, Array]:
+        """Component values, reconstruction errors and Hotelling's T2 of each row, all from one evaluation of the kernel."""
+        values, errors = self._with_errors(X)
+        return values, errors, self._t2(values)
+
+    def _with_errors(self, X: Array) -> tuple[Array, Array]:
+        if self.mean is None:
+            why = f"its components are centred by the mean of {self.name}'s own rows or of others, not of all rows"
+            raise ValueError(f"node {self.name}: no reconstruction error: {why}; use solver='auto'")
+        function = self.function()
+        return function.with_errors(self.mean, self.kernel, self.prepared(X, function.offset))
+
+    def _t2(self, values: Array) -> Array:
+        if not self.n_rows:
+            raise ValueError(
+                f"node {self.name}: no T2: the variances of its components are not known; use solver='auto'"
+            )
+        xp, there = aac.array_namespace(values), self.eigenvalues_ > 0
+        variance = xp.where(there, self.eigenvalues_ / self.n_rows, xp.ones_like(self.eigenvalues_))
+        return xp.sum(values * values / variance, axis=1)
+
+    @property
+    def offset_(self) -> float:
+        if self.histogram is None or self.contamination is None:
+            raise AttributeError(f"node {self.name}: no threshold; fit with contamination=, such as 0.01")
+        return -self.histogram.quantile(1.0 - self.contamination)
 
     def prepared(self, X: Array, like: Array) -> Array:
         """Rows as input of the functions, in the library and dtype of `like`: columns in order, missing values filled, standardized."""
@@ -323,9 +359,16 @@ class Preimages:
 class NodeModels(Sequence[NodeModel]):
     """The models of all nodes by number or name (of an MPI rank: of its nodes); each is built on first use."""
 
-    def __init__(self, answers: Sequence[Answer], share_rows: bool, features: Features, ledger: Ledger | None = None):
+    def __init__(
+        self,
+        answers: Sequence[Answer],
+        share_rows: bool,
+        features: Features,
+        ledger: Ledger | None = None,
+        contamination: float | None = None,
+    ):
         self._network = answers[0].site.network
-        self._common = share_rows, features, ledger
+        self._common = share_rows, features, ledger, contamination
         kept = [answer.without_rows() for answer in answers]
         self._answers = {int(j): answer for answer in kept for j in answer.site.nodes}
         self._numbers = sorted(self._answers)
@@ -370,10 +413,12 @@ LANDMARKS: dict[str, tuple[str, bool | None]] = {
 }
 
 
-def _make(answer: Answer, node: int, share_rows: bool, features: Features, ledger: Ledger | None) -> NodeModel:
+def _make(
+    answer: Answer, node: int, share_rows: bool, features: Features, ledger: Ledger | None, contamination: float | None
+) -> NodeModel:
     """Fold landmark coordinates and means of one node's functions into coefficients and offsets."""
     expansions = answer.expansions(node)
-    functions = {name: _fold(answer, terms) for name, terms in expansions.items()}
+    functions = {name: answer.function(terms) for name, terms in expansions.items()}
     *_, (expansion, largest) = expansions.items()
     contents = [] if answer.marks is None else _held_landmarks(answer, share_rows)
     contents += [Held(int(p.shape[0]), owner, True) for p, owner in zip(largest.points, largest.owners, strict=True)]
@@ -381,6 +426,7 @@ def _make(answer: Answer, node: int, share_rows: bool, features: Features, ledge
     return NodeModel(
         answer.site.network.names[node], answer.kernel, functions, expansion, answer.eigenvalues, centering, contents, answer.columns, features,
         answer.fill, accuracy=answer.accuracy, privacy_=ledger, transcript=None if answer.transcript is None else answer.transcript.digest,
+        mean=answer.mean_function(largest, functions[expansion]), n_rows=answer.n_rows, histogram=answer.histogram, contamination=contamination,
     )  # fmt: skip
 
 
@@ -396,23 +442,3 @@ def _held_landmarks(answer: Answer, share_rows: bool) -> list[Held]:
         elif count:
             found.append(Held(count, what, share_rows if rows is None else rows))
     return found
-
-
-def _fold(answer: Answer, terms: Terms) -> Function:
-    marks, shared, points, coefficients = answer.marks, terms.shared, list(terms.points), list(terms.coefficients)
-    xp = aac.array_namespace(shared)
-    if terms.centre is not None:  # every set of samples is centred by its own mean
-        coefficients = [c - xp.mean(c, axis=0, keepdims=True) for c in coefficients]
-    offset = xp.zeros(answer.eigenvalues.shape, dtype=shared.dtype, device=aac.device(shared))
-    if answer.mean is not None and terms.centre is None:
-        offset = answer.mean @ shared  # the mean is in the span of the landmarks: the other terms do not contribute
-    if isinstance(marks, RandomFeatures):
-        return Function((marks.frequencies,), (shared,), offset, fourier=True)
-    if marks is not None:
-        for p, c in zip(points, coefficients, strict=True):
-            shared = shared - transposed(marks.coordinates(answer.kernel, p)) @ c
-        points, coefficients = [marks.points, *points], [marks.root @ shared, *coefficients]
-    function = Function(tuple(points), tuple(coefficients), offset)
-    if terms.centre is not None:  # a new point is centred by the mean of this node
-        return replace(function, offset=xp.mean(function(answer.kernel, terms.centre), axis=0))
-    return function

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 
 # scikit-learn has no public API to check parameters; its own estimators declare them like this
-from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
+from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions, validate_parameter_constraints
 
 from .arrays import to_numpy
 from .data.checks import MISSING, checked
@@ -35,7 +35,7 @@ class Parameters(BaseEstimator):
     """The parameters of a fit: the constructor of `DecentralizedKernelPCA`. They are unchecked before `check`."""
 
     _parameter_constraints = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "n_components": [Interval(Integral, 1, None, closed="left"), Interval(RealNotInt, 0, 1, closed="neither")],
         "kernel": [StrOptions(KERNELS.keys()), callable],
         "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions({"scale"}), None],
         "degree": [Interval(Real, 0, None, closed="left")],
@@ -49,6 +49,7 @@ class Parameters(BaseEstimator):
         "solver": [StrOptions({"auto"}), Projection],
         "standardize": ["boolean"],
         "missing": [StrOptions(set(MISSING))],
+        "contamination": [Interval(Real, 0, 0.5, closed="right"), None],
         "network": [Network, Interval(Integral, 1, None, closed="left"), None],
         "engine": [str],  # checked by dekpca.engines
         "privacy": [StrOptions({SECURE_SUMS, "none"}), Privacy, dict, None],
@@ -75,6 +76,7 @@ class Parameters(BaseEstimator):
     solver: Any = "auto"
     standardize: Any = False
     missing: Any = "error"
+    contamination: Any = None
     network: Any = None
     engine: Any = "local"
     privacy: Any = None
@@ -115,7 +117,8 @@ def kernel_of(given: Parameters, n_features: int = 1) -> Kernel:
 def check(given: Parameters) -> None:
     """Refuse parameters that are wrong for any data."""
     if given.n_components is None:
-        raise ValueError("n_components=None: all components of N rows are N columns at every node; give a number")
+        remedy = "give a number, or a share of the variance such as 0.95"
+        raise ValueError(f"n_components=None: all components of N rows are N columns at every node; {remedy}")
     if isinstance(given.kernel, str) and given.kernel == "precomputed":
         raise ValueError(
             "kernel='precomputed': a node must compare its rows with landmarks and neighbors, which a matrix given to it cannot do. Where one "
@@ -134,10 +137,27 @@ def check(given: Parameters) -> None:
         what = f"landmarks={RANDOM_FEATURES!r} with kernel={given.kernel!r}"
         raise ValueError(f"{what}, which has none; kernels that have them: {those}")
     asked = projection_of(given)
+    fixed = {
+        "solver=Projection(...)": asked is not None,
+        "privacy=Privacy(...)": noise_of(given) is not None,
+        f"landmarks={RANDOM_FEATURES!r}": features,
+    }
+    if not isinstance(given.n_components, Integral) and any(fixed.values()):
+        what = next(name for name, there in fixed.items() if there)
+        why = "it must know the number of components before it begins"
+        raise ValueError(f"n_components={given.n_components:g} with {what}: {why}; give a whole number")
     if asked is not None:
         _check_projection(given, asked, features)
     if given.privacy not in (None, "none"):
         _check_private(given)
+    if given.contamination is not None and (asked is not None or noise_of(given) is not None):
+        what, why = (
+            "solver=Projection(...)",
+            "its nodes have components of their own, and one threshold would not fit all",
+        )
+        if asked is None:
+            what, why = "privacy=Privacy(...)", "the histogram of all rows would be told without noise"
+        raise ValueError(f"contamination={given.contamination:g} with {what}: {why}; leave one of both out")
 
 
 def check_stream(given: Parameters, X: Any) -> None:
@@ -151,6 +171,8 @@ def check_stream(given: Parameters, X: Any) -> None:
         raise ValueError(f"{what} with landmarks={RANDOM_FEATURES!r}: power iterations need all rows; use 'auto'")
     if given.privacy not in (None, "none"):
         raise ValueError(f"{what} with privacy: the sums of a stream are kept in clear; leave privacy at None")
+    if given.contamination is not None:
+        raise ValueError(f"{what} with contamination={given.contamination:g}: the histogram needs all rows again; leave it at None, or use fit")
 
 
 def _check_projection(given: Parameters, asked: Projection, features: bool) -> None:
@@ -196,7 +218,7 @@ def settings_of(given: Parameters, features: Features, seed: int) -> Settings:
     if asked is not None and source.kind == "auto":
         source, count = LandmarkSource("synthetic"), POINTS if count == "auto" else count
     return Settings(
-        n_components=int(given.n_components),
+        n_components=int(given.n_components) if isinstance(given.n_components, Integral) else float(given.n_components),
         kernel=kernel,
         gamma_by_variance=isinstance(given.gamma, str) and kernel.has_gamma,
         tol=float(given.tol),
@@ -210,6 +232,7 @@ def settings_of(given: Parameters, features: Features, seed: int) -> Settings:
         seed=seed,
         secure_sums=given.privacy == SECURE_SUMS if isinstance(given.privacy, str) else False,
         privacy=None if asked is None else asked.with_columns(features),
+        contamination=None if given.contamination is None else float(given.contamination),
     )
 
 

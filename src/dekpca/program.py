@@ -18,6 +18,7 @@ from .settings import Options
 from .site import Site
 from .solvers import exact, features, private, projection, sums
 from .solvers.projection.solve import solve as solve_projection
+from .solvers.scores import with_histogram
 
 
 def program(site: Site, options: Options, stream: sums.Stream | None = None) -> Script:
@@ -36,6 +37,12 @@ def program(site: Site, options: Options, stream: sums.Stream | None = None) -> 
 def rounds_of(site: Site, options: Options) -> Solver:
     """The rounds of a fit that consists of nothing else, as all do but those of the projection solver; returns the `Answer`."""
     yield from same_landmarks(site, options)
+    answer = yield from components(site, options)
+    return answer if options.contamination is None else (yield from with_histogram(answer))
+
+
+def components(site: Site, options: Options) -> Solver:
+    """Returns the `Answer` of one of the solvers."""
     match options.solver_options:
         case private.PrivateOptions() as asked:
             return (yield from private.solve(site, asked))

@@ -82,9 +82,22 @@ class Result:
         return self._first.accuracy
 
     @property
+    def n_components(self) -> int:
+        return int(self.eigenvalues.shape[0])
+
+    @property
+    def enough(self) -> bool:
+        """Whether the components explain the share of the variance that was asked for, if a share was."""
+        return self.parameters.n_components >= 1 or self._explained >= self.parameters.n_components * (1 - 1e-9)
+
+    @property
+    def _explained(self) -> float:
+        return float(self.explained_variance_ratio.sum())
+
+    @property
     def accuracy(self) -> np.ndarray:
         if self.estimate is None:
-            return np.full(self.parameters.n_components, np.nan)
+            return np.full(self.n_components, np.nan)
         return np.array(self.estimate.components)
 
     @property
@@ -119,15 +132,23 @@ class Result:
 
     @property
     def converged(self) -> bool:
-        return self._first.converged and self.accurate and not self.missing_components
+        return self._first.converged and self.accurate and self.enough and not self.missing_components
 
     @property
     def gamma(self) -> float:
         return float(self._first.kernel.gamma)
 
+    @property
+    def offset(self) -> float | None:
+        """The score below which `contamination` of all rows are, if asked for."""
+        histogram, share = self._first.histogram, self.plan.options.contamination
+        return None if histogram is None or share is None else -histogram.quantile(1.0 - share)
+
     @cached_property
     def node_models(self) -> NodeModels:
-        return NodeModels(self.outcome.answers, self.plan.options.share_rows, self.plan.features, self.ledger)
+        options = self.plan.options
+        about = options.share_rows, self.plan.features, self.ledger, options.contamination
+        return NodeModels(self.outcome.answers, *about)
 
     @cached_property
     def history(self) -> dict[str, Any]:
@@ -146,7 +167,9 @@ class Result:
             found.append(ConvergenceWarning(self._not_converged()))
         if self.missing_components:
             found.append(ConvergenceWarning(self._zero()))
-        some = len(self.missing_components) < self.parameters.n_components
+        elif not self.enough:
+            found.append(ConvergenceWarning(self._too_little()))
+        some = len(self.missing_components) < self.n_components
         if self.estimate is not None and not self.accurate and some:
             found.append(ConvergenceWarning(self._inaccurate(self.estimate)))
         if self.estimate is not None and self.estimate.mixed and self.accurate:
@@ -220,9 +243,19 @@ class Result:
             texts.append(f"components {names} cannot be told apart (eigenvalues {sizes})")
         return "; ".join(texts) + ": their span is right, but each may be any mixture of them"
 
+    def _too_little(self) -> str:
+        """Which share of the variance the components explain, instead of the one that was asked for."""
+        asked, options = self.parameters.n_components, self.plan.options
+        remedy = "raise max_landmarks, " if options.grow else "use landmarks='auto', "
+        remedy = remedy if options.share_rows else f"{remedy}use share_rows=True if rows may leave their nodes, "
+        return (
+            f"n_components={asked:g}: {self.n_components} components explain {self._explained:.1%} of the variance; the {self.n_landmarks} landmarks "
+            f"see no more of it; {remedy}or lower gamma or n_components"
+        )
+
     def _zero(self) -> str:
         """Which components the data does not have."""
-        k, there = self.parameters.n_components, self.parameters.n_components - len(self.missing_components)
+        k, there = self.n_components, self.n_components - len(self.missing_components)
         zero, remedy = f"components {there + 1} to {k} are zero", "lower n_components"
         if there and self.n_landmarks and float(self.explained_variance_ratio.sum()) < 1 - SEEN:
             remedy += "" if self.plan.options.share_rows else ", or use share_rows=True, if rows may leave their nodes"

@@ -40,7 +40,7 @@ class LandmarkSource:
 class Settings:
     """The requested settings."""
 
-    n_components: int
+    n_components: int | float  # a float below 1: a share of the variance, from which the network finds the number
     kernel: Kernel
     gamma_by_variance: bool = False  # gamma="scale": from a network sum
     tol: float = 1e-3
@@ -59,6 +59,7 @@ class Settings:
     )
     resume: str | None = None  # the earlier run whose landmarks this one starts with; its nodes have them
     owners_apart: bool = False  # a node's neighbors belong to others, who see its terms of sums in clear
+    contamination: float | None = None  # share of all rows beyond the threshold, which a sum of a histogram finds
 
     @property
     def random_features(self) -> bool:
@@ -73,7 +74,7 @@ class Settings:
         """Of a fit with differential privacy."""
         assert self.privacy is not None
         kind, points = self.landmarks.kind, self.landmarks.points
-        common = self.n_components, self.kernel, self.privacy, self.seed
+        common = int(self.n_components), self.kernel, self.privacy, self.seed
         count = len(points) if points is not None else int(self.n_landmarks)
         return PrivateOptions(*common, kind, count, points, self.standardize)
 
@@ -118,6 +119,7 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
     )
     asked = {f.name: getattr(settings, f.name) for f in fields(Settings)}
     options = Options(**asked | {"n_landmarks": 0, "exact": exact})
+    check_histogram(settings)
     if not exact:
         check_rows_stay(settings)
         options = _settle_landmarks(options, settings, total)
@@ -131,7 +133,7 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
         raise ValueError(f"n_components={k}, but {why} allow{'s' * ('=' in why)} at most {limit}; {remedy}")
     if settings.projection is None:
         return options
-    return replace(options, n_columns=_columns(settings.projection, k, limit, why))
+    return replace(options, n_columns=_columns(settings.projection, int(k), limit, why))
 
 
 def _columns(asked: Projection, k: int, limit: int, why: str) -> int:
@@ -161,7 +163,7 @@ def _settle_landmarks(options: Options, settings: Settings, total: int) -> Optio
     most = options.max_landmarks
     if most == MAX_LANDMARKS and total <= SMALL_TABLE and options.share_rows:
         most = 2 * total  # all rows, in addition to the means of clusters
-    first = min(max(FIRST_LANDMARKS, 4 * options.n_components), most)
+    first = min(max(FIRST_LANDMARKS, 4 * int(options.n_components)), most)
     return replace(options, n_landmarks=first, max_landmarks=most, grow=True)
 
 
@@ -197,6 +199,13 @@ def check_rows_stay(settings: Settings) -> None:
     if settings.projection is not None and not settings.share_rows:
         remedy = "use solver='auto', or share_rows=True if rows may leave their nodes"
         raise ValueError(f"solver=Projection(...) with share_rows=False: its nodes exchange rows; {remedy}")
+
+
+def check_histogram(settings: Settings) -> None:
+    """Refuse a histogram in which a neighbor of another owner would see single rows, if rows may not leave their nodes."""
+    if settings.contamination is not None and settings.owners_apart and not (settings.sealed or settings.share_rows):
+        what = f"contamination={settings.contamination:g} with share_rows=False and sums in clear"
+        raise ValueError(f"{what}: a neighbor would see the errors of single rows; use privacy='secure-sums'")
 
 
 def check_private_rank(settings: Settings) -> None:

@@ -58,7 +58,7 @@ def fit(
     one_hot: OneHot = None,
     missing: Annotated[str, typer.Option(help="Missing values: error, drop the rows, or mean of all nodes.")] = "error",
     network: Annotated[str | None, typer.Option(help=parameters.TOPOLOGIES)] = None,
-    n_components: parameters.NComponents = 2,
+    n_components: parameters.NumberOrShare = "2",
     kernel: Annotated[str, typer.Option(help="rbf linear poly laplacian sigmoid cosine")] = "rbf",
     gamma: parameters.Gamma = "scale",
     degree: Annotated[int, typer.Option(help="Of poly.")] = 3,
@@ -70,6 +70,7 @@ def fit(
     share_rows: parameters.ShareRows = True,
     solver: parameters.Solver = "auto",
     standardize: Annotated[bool, typer.Option("--standardize", help="Scale columns, over all nodes.")] = False,
+    contamination: parameters.Contamination = None,
     privacy: parameters.PrivacyOption = None,
     engine: Annotated[str, typer.Option(help="local, or mpi under mpiexec (dekpca launch).")] = "local",
     dtype: Annotated[str | None, typer.Option(help="float32 or float64; default: the data's.")] = None,
@@ -106,10 +107,11 @@ def fit(
     make_folder(out_dir)
     _check_report(report, compare, engine)
     model = DecentralizedKernelPCA(
-        n_components, kernel=kernel, gamma=parameters.parse_gamma(gamma), degree=degree, coef0=coef0, normalize=normalize, tol=tol,
+        parameters.parse_components(n_components),
+        kernel=kernel, gamma=parameters.parse_gamma(gamma), degree=degree, coef0=coef0, normalize=normalize, tol=tol,
         landmarks=parameters.parse_landmarks(landmarks), max_landmarks=max_landmarks, share_rows=share_rows, solver=parameters.parse_solver(solver),
         standardize=standardize, missing=missing, engine=engine, privacy=parameters.parse_privacy(privacy), dtype=dtype, device=device,
-        memory_limit=memory_limit, random_state=random_state,
+        memory_limit=memory_limit, random_state=random_state, contamination=contamination,
     )  # fmt: skip
     paths, roles = _expand(data), make_roles(owner, label, id_column, columns, drop, one_hot)
     made = None if network is None else parameters.parse_network(network, random_state)
@@ -247,7 +249,7 @@ def _report(path: Path, model: DecentralizedKernelPCA, sources: dict[str, Data],
         if first.fill is not None:
             full = Samples(filled(X.X, first.features.from_sorted(first.fill[None, :])[0]), names)
         parts = [full[model.nodes_ == j] for j in range(len(model.network_))]
-        k = model.n_components
+        k = model.n_components_
         central, local = baselines.central(parts, k, **given), baselines.local(parts, k, **given)
         others = {"local": local, "neighborhood": baselines.neighborhood(parts, model.network_, k, **given)}
     classes = np.concatenate(labels) if len(labels) == len(ordered) else None
@@ -262,13 +264,13 @@ def _summary(model: DecentralizedKernelPCA) -> dict[str, Any]:
     return {
         "version": __version__, "nodes": len(model.network_), "columns": model.n_features_in_,
         "feature_names": names, "gamma": model.gamma_,
-        "components": model.n_components, "converged": bool(model.converged_), "iterations": model.n_iter_,
+        "components": model.n_components_, "converged": bool(model.converged_), "iterations": model.n_iter_,
         "eigenvalues": model.eigenvalues_, "explained_variance_ratio": model.explained_variance_ratio_,
         "accuracy": [known(a) for a in model.accuracy_], "span_accuracy": known(model.span_accuracy_),
         "span_accuracy_bound": known(model.span_accuracy_bound_),
         "mixed_components": [[i + 1 for i in group] for group in model.mixed_components_],
         "landmarks": model.n_landmarks_, "privacy": None if model.privacy_ is None else model.privacy_.as_dict(),
-        "answering_node": model.network_.names[model.answering_node_],
+        "answering_node": model.network_.names[model.answering_node_], "offset": getattr(model, "offset_", None),
     }  # fmt: skip
 
 

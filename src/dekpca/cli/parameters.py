@@ -19,6 +19,8 @@ EXAMPLES = "ring:20 ring:20:4 path:10 star:8 grid:4x5 complete:6 random:20:0.3"
 TOPOLOGIES = f"{EXAMPLES}, or a file with an edge a line (oslo rome)"
 
 NComponents = Annotated[int, typer.Option("--n-components", "-k", min=1, help="How many components.")]
+SHARE = "How many components; or a share of the variance, such as 0.95."
+NumberOrShare = Annotated[str, typer.Option("--n-components", "-k", help=SHARE)]
 Gamma = Annotated[str, typer.Option(help="A number, or scale: 1 / (columns x variance).")]
 Tol = Annotated[float, typer.Option(min=0, help="Target error: sin^2 of the angle to central kernel PCA.")]
 Landmarks = Annotated[str, typer.Option(help="auto (as many as --tol needs), a number, random-features, or a file.")]
@@ -28,6 +30,8 @@ SOLVERS = "auto, projection or paper. Options of dekpca.Projection follow after 
 Solver = Annotated[str, typer.Option(help=SOLVERS)]
 HIDDEN = "secure-sums: sums leave a node under masks. Or noise, by options of dekpca.Privacy: epsilon=1,delta=1e-6."
 PrivacyOption = Annotated[str | None, typer.Option("--privacy", help=HIDDEN)]
+BEYOND = "A share of the rows, such as 0.01: finds the threshold of scores beyond which so many are."
+Contamination = Annotated[float | None, typer.Option(help=BEYOND)]
 RandomState = Annotated[int, typer.Option("--random-state", "--seed", help="Deals rows, draws network and landmarks.")]
 
 
@@ -39,6 +43,22 @@ def parse_gamma(text: str) -> Any:
         if re.match(r"[-+]?[0-9.]+$", text):
             raise ValueError(f"--gamma {text}: expected a number or a word") from None
         return text
+
+
+def parse_components(text: str) -> int | float:
+    """Parse `--n-components`.
+
+    Examples
+    --------
+    >>> parse_components("3"), parse_components("0.95")
+    (3, 0.95)
+    """
+    found = _value(str(text))
+    if not isinstance(found, (int, float)) or isinstance(found, bool) or found <= 0 or (found >= 1 and found % 1):
+        raise ValueError(
+            f"--n-components {text}: give a whole number, or a share of the variance below 1, such as 0.95"
+        )
+    return int(found) if found >= 1 else found
 
 
 def parse_landmarks(text: str) -> Any:

@@ -56,7 +56,7 @@ def simulate(
     out_dir: Annotated[Path, typer.Option("--out", help="A new folder for all files.")] = Path("dekpca-peers"),
     data: Annotated[Path | None, typer.Option(help="Rows to deal to the nodes; default: handwritten digits.")] = None,
     network: Annotated[str | None, typer.Option(help=f"Default: a ring of --nodes. {parameters.TOPOLOGIES}")] = None,
-    n_components: parameters.NComponents = 2,
+    n_components: parameters.NumberOrShare = "2",
     gamma: parameters.Gamma = "scale",
     tol: parameters.Tol = 1e-3,
     landmarks: parameters.Landmarks = "auto",
@@ -83,7 +83,8 @@ def simulate(
     net = usual if network is None else parameters.parse_network(network, random_state)
     net = Network.from_edges([(f"node-{a}", f"node-{b}") for a, b in net.edges])
     model = {
-        "n_components": n_components, "gamma": parameters.parse_gamma(gamma), "tol": tol, "share_rows": share_rows, "solver": _solver(solver),
+        "n_components": parameters.parse_components(n_components),
+        "gamma": parameters.parse_gamma(gamma), "tol": tol, "share_rows": share_rows, "solver": _solver(solver),
         "landmarks": int(landmarks) if landmarks.isdigit() else str(Path(landmarks).resolve()) if Path(landmarks).suffix else landmarks,
         "random_state": random_state,
     }  # fmt: skip

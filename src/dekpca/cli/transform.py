@@ -31,6 +31,7 @@ def transform(
     columns: Columns = None,
     drop: Drop = None,
     missing: Annotated[str, typer.Option(help="Missing values: error, drop the rows, or the fit's mean.")] = "error",
+    scores: Annotated[bool, typer.Option("--scores", help="Further columns: how far out each row is.")] = False,
     out_file: Annotated[Path, typer.Option("--out", help="A .npy, .csv or .parquet file.")] = Path("components.npy"),
     as_json: Json = False,
     config: Config = None,
@@ -38,13 +39,16 @@ def transform(
 ) -> None:
     """Component values of new samples, from the model of any node.
 
-    Columns are matched by name, in any order. The model stores which columns of the fit's files were not features, and which was the id.
+    Columns are matched by name, in any order. --scores adds the reconstruction error, Hotelling's T2 and, if the fit had --contamination, 1 for each
+    outlier and 0 for other rows. The model stores which columns of the fit's files were not features, and which was the id.
 
     Examples:
 
       dekpca transform dekpca-models new.csv --out components.csv
 
       dekpca transform dekpca-models/rome.npz new.npy
+
+      dekpca transform dekpca-models new.csv --scores --out scores.csv
 
       dekpca transform dekpca-models new.csv --node rome --id patient --missing drop --out components.parquet
     """
@@ -68,12 +72,22 @@ def transform(
             has, fitted = ("has no", "with") if source.names is None else ("has", "without")
             order = f"the model was fitted {fitted} them; columns are taken in the order of the fit"
             say("warning", f"{data} {has} column names, but {order}")
-        values = loaded.transform(Samples(source.X.astype(np.float64), source.names))
-    write_values(out_file, values, None if out_file.suffix.lower() == ".npy" else source.ids, roles.id or "id")
+        samples, more = Samples(source.X.astype(np.float64), source.names), {}
+        if scores:
+            values, error, t2 = loaded.scores(samples)
+            more = {"reconstruction error": error, "hotelling t2": t2}
+            if loaded.histogram is not None:
+                more["outlier"] = (-error < loaded.offset_).astype(np.float64)
+        else:
+            values = loaded.transform(samples)
+    ids = None if out_file.suffix.lower() == ".npy" else source.ids
+    write_values(out_file, np.column_stack([values, *more.values()]), ids, roles.id or "id", list(more))
     counted = {"rows": len(values), "rows_dropped": source.dropped, "components": values.shape[1]}
+    counted |= {"outliers": int(more["outlier"].sum())} if "outlier" in more else {}
     result = {"model": path, "node": loaded.name, **counted, "file": out_file}
     left_out = f"; {source.dropped} rows with missing values left out" if source.dropped else ""
-    text = f"{len(values)} rows through node {loaded.name}: {out_file}{left_out}"
+    found = f"; {counted['outliers']} outliers" if "outliers" in counted else ""
+    text = f"{len(values)} rows through node {loaded.name}: {out_file}{left_out}{found}"
     emit(result, as_json, lambda: print_plain(text))
 
 

@@ -153,4 +153,5 @@ def where_complete(f: Callable[[Array], Array], X: Array) -> Array:
     """f of the rows of X, with NaN for rows that lack a value."""
     xp = aac.array_namespace(X)
     absent, nan = xp.isnan(X), xp.full((1, 1), xp.nan, dtype=X.dtype, device=aac.device(X))
-    return xp.where(xp.any(absent, axis=1, keepdims=True), nan, f(xp.where(absent, xp.ones_like(X), X)))
+    found, missing = f(xp.where(absent, xp.ones_like(X), X)), xp.any(absent, axis=1, keepdims=True)
+    return xp.where(missing, nan, found) if len(found.shape) == 2 else xp.where(missing[:, 0], nan[:, 0], found)

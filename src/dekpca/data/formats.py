@@ -240,10 +240,13 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def write_values(path: Path, values: np.ndarray, ids: np.ndarray | None = None, id_name: str = "id") -> None:
-    """Component values (rows, k) to a .csv, .parquet or .npy file; ids come first (.npy has none)."""
+def write_values(
+    path: Path, values: np.ndarray, ids: np.ndarray | None = None, id_name: str = "id", more: Sequence[str] = ()
+) -> None:
+    """Component values (rows, k) to a .csv, .parquet or .npy file; ids come first (.npy has none). `more` names the last columns of the values."""
+    names = [*(f"component {i + 1}" for i in range(values.shape[1] - len(more))), *more]
     columns = {} if ids is None else {id_name: ids}
-    columns |= {f"component {i + 1}": x for i, x in enumerate(values.T)}
+    columns |= dict(zip(names, values.T, strict=True))
     with atomic_write(path) as file:
         if path.suffix.lower() == ".npy":
             np.save(file, values, allow_pickle=False)

@@ -300,16 +300,22 @@ def _blocks(X: Any, owner: Any) -> tuple[Features, list[Any]]:
     return Features(int(X.shape[1])), X.to_delayed().ravel().tolist()
 
 
-def each_partition(f: Callable[[Any], np.ndarray], X: Any, columns: int, names: Sequence[str]) -> Any:
-    """f of each partition, a matrix of so many columns, as a lazy collection: a Dask array, or a DataFrame with these names."""
+def each_partition(f: Callable[[Any], np.ndarray], X: Any, columns: str | Sequence[str]) -> Any:
+    """f of each partition as a lazy collection: a matrix with these columns, or numbers of this name, one for each row."""
+    one = isinstance(columns, str)
     if not hasattr(X, "to_bag"):
         X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
         kind = X.dtype if X.dtype in (np.float32, np.float64) else np.float64
-        return X.map_blocks(f, dtype=kind, chunks=(X.chunks[0], (columns,)), meta=np.empty((0, columns), dtype=kind))
-    make = type(X._meta)
+        if one:
+            return X.map_blocks(f, dtype=kind, drop_axis=1, meta=np.empty(0, dtype=kind))
+        chunks = X.chunks[0], (len(columns),)
+        return X.map_blocks(f, dtype=kind, chunks=chunks, meta=np.empty((0, len(columns)), dtype=kind))
+    make, series = type(X._meta), type(X._meta.iloc[:, 0])
 
     def part(block: Any) -> Any:
-        values = f(block) if len(block) else np.empty((0, columns))
-        return make(values, columns=list(names), index=block.index)
+        values = f(block) if len(block) else np.empty(0 if one else (0, len(columns)))
+        if one:
+            return series(values, name=columns, index=block.index)
+        return make(values, columns=list(columns), index=block.index)
 
     return X.map_partitions(part, meta=part(X._meta))

@@ -132,3 +132,14 @@ def bar_figure(groups: Mapping[str, Any], labels: Sequence[str], xtitle: str, yt
         marker = {"color": METHODS.get(name, SERIES[i % len(SERIES)])}
         drawn.add_bar(x=list(labels), y=np.asarray(values, dtype=float), name=plain(name), marker=marker)
     return drawn
+
+
+def histogram_figure(middle: np.ndarray, within: np.ndarray, beyond: np.ndarray, threshold: float) -> go.Figure:
+    """Reconstruction errors of all rows on a log scale: how many are within and beyond the threshold."""
+    drawn = figure("reconstruction error", "rows", barmode="stack", xaxis_type="log", bargap=0.02)
+    for name, rows, color in (("within the threshold", within, BLUE), ("beyond it", beyond, RED)):
+        drawn.add_bar(x=middle, y=rows, name=name, marker={"color": color})
+    drawn.add_vline(
+        threshold, line={"color": ORANGE, "dash": "dash"}, name=f"threshold: {threshold:.3g}", showlegend=True
+    )
+    return drawn

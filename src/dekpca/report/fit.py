@@ -18,11 +18,12 @@ from ..results import FLAT
 from . import charts
 from .embedding import embedding_chart
 from .measures import Findings, hosted, measure
-from .page import Chart, Section, cards_html, escape, table_html, write_page
+from .page import Chart, Section, cards_html, escape, folded_html, table_html, write_page
 from .settings import settings_section
 from .traffic import in_bytes, network_section
 
 ITERATIONS_LISTED = 60
+BEYOND_LISTED = 20  # rows with the largest reconstruction errors
 
 
 def fit_report(
@@ -89,6 +90,8 @@ def fit_report(
         text = "The rows by two of their components, as a node values them by itself."
         chart = embedding_chart(model, X, labels, central, node_of, baselines.get("local"))
         sections.append(Section("embedding", "Embedding", text, [chart]))
+    if hasattr(model, "offset_"):
+        sections.append(_scores(model, X, node_of))
     sections.append(network_section(model, found))
     sections.append(settings_section(model, settings, node_of is not None))
     lead = "How close the nodes came to kernel PCA of all the data, which none of them sees, and what it took."
@@ -267,3 +270,32 @@ def _components(model: Any, found: Findings, central: NodeModel | None) -> Secti
     if not found.methods and len(found.sent) == len(model.network_):
         text += " Who has all rows can measure it too (central=, or dekpca fit --compare)."
     return Section("components", "Components", text, [bars, agreement])
+
+
+def _scores(model: Any, X: Samples | None, node_of: Any) -> Section:
+    histogram, threshold = model.node_models_[0].histogram, -model.offset_
+    fine = np.where(histogram.edges[1:] <= threshold, 1, 0) * histogram.counts, histogram.counts
+    within, counts = (v.reshape(-1, 4).sum(axis=1) for v in fine)  # eight bars for each factor of two
+    middle = np.sqrt(histogram.edges[:-1:4] * histogram.edges[4::4])
+    shown = slice(np.flatnonzero(counts)[0], np.flatnonzero(counts)[-1] + 1)
+    within, beyond, middle = within[shown], (counts - within)[shown], middle[shown]
+    figure = charts.histogram_figure(middle, within, beyond, threshold)
+    out, rows = int(beyond.sum()), int(counts.sum())
+    columns = {"error, about": middle, "rows within": within.astype(int), "rows beyond": beyond.astype(int)}
+    caption = f"Of the {rows:,} rows of the fit, {out:,} are beyond {threshold:.3g}."
+    table = table_html(columns, "Reconstruction errors of all rows")
+    chart = Chart("scores", figure, f"A histogram: {caption}", caption, table, 340)
+    text = (
+        "The reconstruction error of a row is what the components leave of it in feature space. One sum of a histogram over all nodes gives every "
+        f"node the same threshold, beyond which at most {model.contamination:.3g} of the rows are (contamination)."
+    )
+    below = ""
+    if X is not None:
+        errors = hosted(model.node_models_[0].reconstruction_error(X))
+        first = [
+            int(i) for i in np.argsort(-np.nan_to_num(errors), kind="stable")[:BEYOND_LISTED] if errors[i] > threshold
+        ]
+        named = {} if node_of is None else {"node": [model.network_.names[node_of[i]] for i in first]}
+        says = "Rows of X beyond the threshold, with the largest errors"
+        below = folded_html(says, table_html({"row": first} | named | {"error": errors[first]}, says)) if first else ""
+    return Section("scores", "Scores", text, [chart], below)

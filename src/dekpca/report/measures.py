@@ -94,7 +94,7 @@ def true_errors(model: Any, X: Samples | None, node_of: Any, central: NodeModel 
     points = node.features.from_sorted(points if node.columns is None else hosted(node.columns.restored(points)))
     rows, plain = (
         node.features.from_sorted(node.features.arrange(X, "X", "the model")),
-        {"engine": "local", "privacy": None},
+        {"engine": "local", "privacy": None, "n_components": k, "contamination": None},
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is not accurate enough yet is why there was a next stage

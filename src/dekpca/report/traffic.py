@@ -21,7 +21,7 @@ PHASES = {
     "data": "samples, to neighbors", "fingerprint": "that all have the same landmarks", "mean": "the network's mean",
     "power": "power iterations", "check": "whether to stop", "spectrum": "eigenvalues",
     "rho": "penalties", "share": "every iteration, to neighbors", "view": "every iteration, back", "values": "component values on samples",
-    "deflate": "the paper's deflation",
+    "deflate": "the paper's deflation", "scores": "the histogram of reconstruction errors",
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from .sums.columns import prepared
 def solve(site: Site, options: SumsOptions) -> Solver:
     """The leading eigenvectors of the kernel matrix, centred if asked; returns the `Answer`. Negative eigenvalues are left out."""
     first = yield from prepared(rows_of(site, options), options)
-    kernel, X, k = first.kernel, first.rows.X, options.n_components
+    kernel, X = first.kernel, first.rows.X
     X = X + 0 if X is site.X else X  # the model holds these rows: the caller may change its own
     raw = on_host(kernel.gram(X, X))
     check_finite(raw, f"node {site.names[0]}", kernel)
@@ -32,7 +32,10 @@ def solve(site: Site, options: SumsOptions) -> Solver:
             wrong = f"smallest eigenvalue {lowest:.3g} of a Gram matrix whose largest is {top:.3g}"
             text = f"kernel {kernel.label} is not positive semi-definite: {wrong}; negative eigenvalues are left out"
             warnings.warn(text, UserWarning, stacklevel=2)
-    trace = float(np.maximum(values, 0.0).sum())
+    trace, k = float(np.maximum(values, 0.0).sum()), int(options.n_components)
+    if options.n_components < 1:  # a share of the variance
+        reached = np.cumsum(np.maximum(values[::-1], 0.0)) >= options.n_components * trace
+        k = int(np.argmax(reached)) + 1
     values, basis = values[::-1][:k], basis[:, ::-1][:, :k]
     basis = signed(basis, on_host(reference(kernel, X.shape[1])(X)) @ basis)
     real = values > max(CUTOFF * values[0], rounding)

@@ -38,7 +38,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     """The leading eigenvectors of the covariance of the features of all rows; returns the `Answer`, of which no accuracy is known."""
     first = yield from prepared(rows_of(site, options), options)
     kernel, X, total = first.kernel, first.rows.X, site.total
-    k, m = options.n_components, options.first + options.first % 2  # cosine and sine
+    k, m = int(options.n_components), options.first + options.first % 2  # cosine and sine
     features = draw_features(X, kernel, m, options.seed)
     psi = features.coordinates(kernel, X)
     about = yield FirstMoments(psi, reference(kernel, X.shape[1])(X), total)

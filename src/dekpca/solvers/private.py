@@ -112,6 +112,7 @@ def solve(site: Site, options: PrivateOptions) -> Solver:
         site=site, kernel=kernel, terms=Terms(site.array(told["directions"])), eigenvalues=site.array(told["values"] * size),
         trace=float(told["trace"][0]) * size, marks=marks, kinds=() if options.random_features else ((options.kind, marks.size),),
         mean=site.array(told["mean"] * np.sqrt(size)), columns=scales, accuracy=about, stages=((marks.size, about.error, about.bound),),
+        rows=float(told["rows"][0]),
     )  # fmt: skip
 
 

@@ -68,6 +68,8 @@ def disclosure(settings: Settings, rows: int, columns: int, neighbors: Sequence[
         what = "coordinates" if private else what
         count_too = ", and how many rows there are" if private else ""
         lines.append((f"sums of the rows' {what}, and of products of these{count_too}", sums))
+    if settings.contamination is not None:
+        lines.append(("a histogram of the reconstruction errors of the rows", sums))
     if iterating:
         lines.append(("in each iteration, estimates of the components at your rows and at theirs", near))
     if named:
@@ -113,7 +115,7 @@ def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = Fals
         return lines
     points = points[:: max(1, -(-len(points) // MOST_POINTS))]
     for rows in EXAMPLES if privacy.rows is None else (privacy.rows,):
-        plan = expected(points, settings.kernel, rows, privacy, nodes, settings.n_components)
+        plan = expected(points, settings.kernel, rows, privacy, nodes, int(settings.n_components))
         each = " ".join(f"{a:.4f}" for a in plan.components)
         case = f"if all nodes have {rows:,} rows that resemble the public points"
         what = "  expected agreement with kernel PCA without noise"

@@ -14,6 +14,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from ...privacy.settings import MOST_RECORD
+from ...scores import BINS
 from ...settings import Options
 from ...solvers.sums.judge import JUDGES, largest_sum
 from ...solvers.sums.moments import EXTRA
@@ -40,7 +41,7 @@ DTYPES = {"<f8": 8, "<f4": 4, "<u8": 8}
 SEALED = "<u8"  # of sums under masks, and of key records
 KINDS = {
     "sizes", "columns", "axes", "clusters", "landmarks", "moments", "judge", "fingerprint", "mean", "power", "spectrum", "check",
-    "data", "rho", "share", "view", "values", "deflate", "keys",
+    "data", "rho", "share", "view", "values", "deflate", "keys", "scores",
 }  # all that docs/privacy.md lists  # fmt: skip
 
 M = TypeVar("M", bound=Message)
@@ -74,7 +75,7 @@ class Limits:
     def of(cls, run: str, dtype: str, options: Options, sizes: np.ndarray, n_columns: int, depth: int) -> Limits:
         """From the settings and the sizes of all nodes."""
         m, q, n = (options.max_landmarks if options.grow else options.n_landmarks), options.n_columns, int(sizes.max())
-        p = q + EXTRA
+        p = m if options.n_components < 1 else max(q, int(options.n_components)) + EXTRA
         numbers = max(
             n * n_columns,  # data
             4 * (m + 64) * (n_columns + 3),  # clusters, landmarks: pieces of clusters, four times the new landmarks
@@ -83,6 +84,7 @@ class Limits:
             largest_sum(p),  # judge
             60 * n_columns + 60,  # axes, columns
             512,  # sizes (powers of two), fingerprint
+            0 if options.contamination is None else BINS,  # scores
             0 if options.kernel.has_sketch or not options.share_rows else 4 * JUDGES * (n_columns + 2),  # judging rows
             (m + n) * q,  # share, view, values
             2 + q + m * q,  # power

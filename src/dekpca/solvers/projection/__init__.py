@@ -213,4 +213,4 @@ class ProjectionOptions:
 
     @property
     def n_components(self) -> int:
-        return self.sums.n_components
+        return int(self.sums.n_components)

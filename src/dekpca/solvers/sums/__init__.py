@@ -105,9 +105,9 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
         seen = Seen(rows if whole else rows.sampled(share, f"stage {step}"), marks.points, options.kernel)
         moments = Moments(seen, options.centered, options.n_components, options.largest)
         principal = moments.found((yield moments))
-        bound = 1.0
-        if not options.fixed:
-            verdict = yield from judged(seen, principal, options, str(step))
+        bound, known = 1.0, replace(options, n_components=principal.components)
+        if not options.fixed and principal.enough:
+            verdict = yield from judged(seen, principal, known, str(step))
             bound = note(rows, marks, verdict, stages)
         more = yield from next_stage(seen, principal, options, axes, marks, step, bound)
         if more is not None:
@@ -116,9 +116,9 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
             whole = True
         else:
             if bound >= 1.0:  # not known; more work may tell
-                verdict = yield from judged(seen, principal, options, "last", 1 if options.fixed else EFFORT)
+                verdict = yield from judged(seen, principal, known, "last", 1 if options.fixed else EFFORT)
                 note(rows, marks, verdict, stages)
-            return found(first, options, marks, principal, verdict, stages)
+            return found(first, known, marks, principal, verdict, stages)
     return None
 
 
@@ -127,7 +127,8 @@ def solve_stream(stream: Stream, total: int) -> Solver:
     principal, verdict = yield from stream.rounds(total, judged)
     marks, about = Marks(stream.marks, stream.kinds), verdict.accuracy
     first = Prepared(stream.rows(), None, stream.fill, stream.columns, stream.kernel)
-    return found(first, stream.options, marks, principal, verdict, [(marks.size, about.error, about.bound)])
+    known = replace(stream.options, n_components=principal.components)
+    return found(first, known, marks, principal, verdict, [(marks.size, about.error, about.bound)])
 
 
 def note(rows: Rows, marks: Marks, verdict: Verdict, stages: Stages) -> float:
@@ -221,7 +222,7 @@ def more_wanted(m: int, bound: float, options: SumsOptions) -> int:
 # ---------------------------------------------------------------------- components
 def judged(seen: Seen, principal: Principal, options: SumsOptions, stage: str, effort: int = 1) -> Solver:
     """The components of the rows, and their accuracy; returns `Verdict`."""
-    there, k = len(principal.values), options.n_components
+    there, k = len(principal.values), int(options.n_components)
     if not there or (there < k and principal.missed > NEGLIGIBLE * principal.trace):
         # All rows are alike, or the landmarks see nothing of them, or may miss the other components: nothing is known.
         return Verdict(principal.values, np.eye(there), Accuracy.of(np.ones(there), 1.0, 1.0), 1.0)
@@ -236,7 +237,7 @@ def found(
     first: Prepared, options: SumsOptions, marks: Marks, principal: Principal, verdict: Verdict, stages: Stages
 ) -> Found:
     """The result; components that the data does not have are zero, with an error of 1."""
-    k, there, about = options.n_components, len(verdict.values), verdict.accuracy
+    k, there, about = int(options.n_components), len(verdict.values), verdict.accuracy
     basis = signed(verdict.basis, principal.along @ verdict.basis)
     weights = np.zeros((marks.size, k))
     weights[:, :there] = principal.weights @ (basis * np.sqrt(verdict.values))

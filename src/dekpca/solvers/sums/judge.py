@@ -465,7 +465,7 @@ def judge_functions(judged: Judged, g: Values, within: np.ndarray, outside: Valu
 
 def judge_by(images: Any, g: Values, within: np.ndarray, outside: Values | None = None) -> Solver:
     """The last two rounds of a judgement: components in the span of the functions, and what leaves it; returns `Verdict`."""
-    k = min(images.judged.options.n_components, len(within))
+    k = min(int(images.judged.options.n_components), len(within))
     separated = yield Separate(images, g, within, k)
     told = yield Leak(images, g, outside, separated, images.judged.principal.whole)
     groups = range(1, int(told["group"].max(initial=0)) + 1)

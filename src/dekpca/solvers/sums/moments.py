@@ -95,6 +95,8 @@ class Principal:
     count: float
     missed: float
     whole: bool
+    components: int  # how many are wanted
+    enough: bool = True  # whether these explain the share of the variance that was asked for
 
     @property
     def weights(self) -> np.ndarray:
@@ -124,7 +126,7 @@ class Moments(Round):
 
     seen: Seen
     centered: bool
-    n_components: int
+    n_components: int | float
     largest: float  # k(x, x), at most
     kind = "moments"
 
@@ -161,11 +163,13 @@ class Moments(Round):
 
     @property
     def _q(self) -> int:
-        return min(self.seen.marks.size, self.n_components + EXTRA)
+        m = self.seen.marks.size
+        return m if self.n_components < 1 else min(m, int(self.n_components) + EXTRA)
 
     def told(self) -> Shapes:
         m, q = self.seen.marks.size, self._q
-        return {"count": (1,), "trace": (2,), "mean": (m,), "values": (q,), "directions": (m, q), "along": (q,)}
+        shapes = {"count": (1,), "trace": (2,), "mean": (m,), "values": (q,), "directions": (m, q), "along": (q,)}
+        return shapes | ({"components": (1,)} if self.n_components < 1 else {})
 
     def conclude(self, total: Arrays) -> Arrays:
         m, q, count = self.seen.marks.size, self._q, max(float(np.rint(total["count"][0])), 1.0)
@@ -177,10 +181,16 @@ class Moments(Round):
         vectors = flip_signs(vectors)
         floor = max(NOTHING * values[0], 100 * np.finfo(np.float64).eps * float(total["trace"][0]))
         trace = total["trace"] - np.array([count * float(mean @ mean), 0.0])
-        there = values > floor
+        there, found = values > floor, {}
+        if self.n_components < 1:
+            # Of the whole trace, with what the landmarks miss; eigenvalues in their span are too small: the share is not overstated. 0: not reached.
+            reached = np.cumsum(np.where(there, values, 0.0)) >= self.n_components * trace[0]
+            components = min(int(np.argmax(reached)) + 1 if reached.any() else 0, int(there.sum()))
+            there &= np.arange(q) < (components + EXTRA if components else q)
+            found = {"components": np.array([float(components)])}
         values, vectors = np.where(there, values, 0.0), np.where(there, vectors, 0.0)
         along = (total["along"][:m] - total["along"][m] * mean) @ vectors / np.sqrt(np.where(there, values, 1.0))
-        about = {"count": np.array([count]), "trace": trace, "mean": mean}
+        about = found | {"count": np.array([count]), "trace": trace, "mean": mean}
         return about | {"values": values, "directions": vectors, "along": along}
 
     def check(self, told: Arrays) -> None:
@@ -189,11 +199,25 @@ class Moments(Round):
         falling = (values >= 0).all() and (np.diff(values) <= 0).all()
         if not falling or told["count"][0] < 1 or trace < -1e-6 * abs(missed):
             raise BadConclusion("the root tells eigenvalues or a trace that no sum of squares has; start all anew")
+        if self.n_components < 1 and told["components"][0] not in range(int((values > 0).sum()) + 1):
+            raise BadConclusion("the root tells more components than there are eigenvalues; start all anew")
 
     def found(self, told: Arrays) -> Principal:
         """From what all nodes were told."""
         there = int((told["values"] > 0).sum())
         count, trace, missed = map(float, (*told["count"], *told["trace"]))
-        whole = there < self.n_components + EXTRA
+        wanted = int(self.n_components if self.n_components >= 1 else told["components"][0])
+        whole, enough = there < wanted + EXTRA or wanted == 0, wanted > 0
         directions, values, along = told["directions"][:, :there], told["values"][:there], told["along"][:there]
-        return Principal(directions, values, along, told["mean"], trace, count, max(missed, 0.0), whole)
+        return Principal(
+            directions,
+            values,
+            along,
+            told["mean"],
+            trace,
+            count,
+            max(missed, 0.0),
+            whole,
+            wanted or max(there, 1),
+            enough,
+        )

@@ -13,7 +13,7 @@ from ...kernels import Kernel
 class SumsOptions:
     """The same at every node, except for `earlier`."""
 
-    n_components: int
+    n_components: int | float  # a float below 1: a share of the variance
     kernel: Kernel
     seed: int
     tol: float = 1e-3

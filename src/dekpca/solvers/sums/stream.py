@@ -261,7 +261,8 @@ class Stream:
         kept = replace(kept, rows=replace(kept.rows, total=total), most=summed.most)
         moments = SummedMoments(kept, options.centered, options.n_components, options.largest, summed.total)
         principal = moments.found((yield moments))
-        return principal, (yield from judged(kept, principal, options, STAGE))
+        known = replace(options, n_components=principal.components)
+        return principal, (yield from judged(kept, principal, known, STAGE))
 
     def rows(self, X: Array = None, node: np.ndarray = NONE, number: np.ndarray = NONE) -> Rows:
         """Prepared rows with these numbers at these nodes; by default none."""
