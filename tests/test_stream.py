@@ -90,6 +90,14 @@ def test_the_first_rows_choose_landmarks_and_the_rows_are_dealt_in_turn():
     assert_same(model, same, 1e-10)
 
 
+def test_the_number_of_components_by_a_share_of_the_variance():
+    rows, settings = X[:9_000], {"n_components": 0.5, "tol": 1.0}
+    fit = model_of(**settings).fit_parts([rows])
+    model = streamed(model_of(**settings), [4_000, 9_000], rows)
+    assert model.n_components_ == fit.n_components_ > 1
+    assert_same(model, fit, 1e-10, rows[:500])
+
+
 def test_scales_and_means_are_those_of_the_first_rows():
     rows = X[:3_000] * [1, 5, 0.1, 3, 1] + 2
     rows[np.random.default_rng(0).random(rows.shape) < 0.02] = np.nan
@@ -227,6 +235,7 @@ def test_what_cannot_be_summed_is_refused():
         ({"landmarks": "random-features"}, "use 'auto'"),
         ({"privacy": Privacy(epsilon=1, delta=1e-6)}, "leave privacy at None"),
         ({"privacy": "secure-sums"}, "leave privacy at None"),
+        ({"contamination": 0.1}, "the histogram needs all rows again"),
     ):
         with pytest.raises(ValueError, match=match):
             model_of(**settings).partial_fit(X[:100])

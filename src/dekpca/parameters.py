@@ -172,7 +172,9 @@ def check_stream(given: Parameters, X: Any) -> None:
     if given.privacy not in (None, "none"):
         raise ValueError(f"{what} with privacy: the sums of a stream are kept in clear; leave privacy at None")
     if given.contamination is not None:
-        raise ValueError(f"{what} with contamination={given.contamination:g}: the histogram needs all rows again; leave it at None, or use fit")
+        raise ValueError(
+            f"{what} with contamination={given.contamination:g}: the histogram needs all rows again; leave it at None, or use fit"
+        )
 
 
 def _check_projection(given: Parameters, asked: Projection, features: bool) -> None:
