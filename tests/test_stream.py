@@ -239,6 +239,8 @@ def test_what_cannot_be_summed_is_refused():
     ):
         with pytest.raises(ValueError, match=match):
             model_of(**settings).partial_fit(X[:100])
+    with pytest.raises(ValueError, match=r"3 samples in all .* give the first call of partial_fit more rows"):
+        model_of(landmarks="auto").partial_fit(X[:3])
     model = model_of(kernel="poly", degree=3).partial_fit(X[:1]).partial_fit(X[1:300])
     before = model.eigenvalues_
     with pytest.raises(ValueError, match="row 1 of X: kernel poly gives NaN or infinity"):

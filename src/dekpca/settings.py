@@ -130,6 +130,7 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
     if k > limit:
         more = " or raise max_landmarks" if options.grow else ", or give more landmarks"
         remedy = "lower n_components" + ("" if limit >= total - 1 or exact else more)
+        remedy += ", or give the first call of partial_fit more rows" if settings.stream else ""
         raise ValueError(f"n_components={k}, but {why} allow{'s' * ('=' in why)} at most {limit}; {remedy}")
     if settings.projection is None:
         return options
