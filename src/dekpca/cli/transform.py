@@ -10,9 +10,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from ..data import column_names, read
+from ..data import Rows, column_names
 from ..data.columns import Samples
-from ..data.formats import check_output, write_values
+from ..data.formats import check_output, writing
 from ..network import listing
 from ..node_model import NodeModel
 from .common import Config, Debug, Json, emit, make_folder, print_plain, say, verb
@@ -38,7 +38,7 @@ def transform(
 ) -> None:
     """Component values of new samples, from the model of any node.
 
-    Columns are matched by name, in any order. The model stores which columns of the fit's files were not features, and which was the id.
+    Rows are read and written in blocks, so that neither file need fit into memory. Columns are matched by name, in any order. The model stores which columns of the fit's files were not features, and which was the id.
 
     Examples:
 
@@ -62,18 +62,21 @@ def transform(
             no_means = f"--missing mean: {path} keeps no means of the columns"
             raise ValueError(f"{no_means}; fit with --missing mean, or use --missing drop")
         loaded.fill = loaded.columns.mean
-    with notes():
-        source = read(data, roles, missing)  # type: ignore[arg-type]
+    dropped = 0
+    with notes(), writing(out_file, loaded.n_components, roles.id) as output:
+        source = Rows.from_file(data, roles)
         if (source.names is None) != (loaded.features.names is None):
             has, fitted = ("has no", "with") if source.names is None else ("has", "without")
             order = f"the model was fitted {fitted} them; columns are taken in the order of the fit"
             say("warning", f"{data} {has} column names, but {order}")
-        values = loaded.transform(Samples(source.X.astype(np.float64), source.names))
-    write_values(out_file, values, None if out_file.suffix.lower() == ".npy" else source.ids, roles.id or "id")
-    counted = {"rows": len(values), "rows_dropped": source.dropped, "components": values.shape[1]}
+        for block in source.blocks(missing):  # type: ignore[arg-type]
+            if len(block.X):
+                output.write(loaded.transform(Samples(block.X.astype(np.float64), block.names)), block.ids)
+            dropped += block.dropped
+    counted = {"rows": output.rows, "rows_dropped": dropped, "components": output.k}
     result = {"model": path, "node": loaded.name, **counted, "file": out_file}
-    left_out = f"; {source.dropped} rows with missing values left out" if source.dropped else ""
-    text = f"{len(values)} rows through node {loaded.name}: {out_file}{left_out}"
+    left_out = f"; {dropped} rows with missing values left out" if dropped else ""
+    text = f"{output.rows} rows through node {loaded.name}: {out_file}{left_out}"
     emit(result, as_json, lambda: print_plain(text))
 
 
