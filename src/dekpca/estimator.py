@@ -14,13 +14,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import engines
 from .arrays import to_numpy
+from .data.blocks import Blocks
 from .data.checks import checked, is_foreign, placed, where_complete
 from .data.columns import Features, Samples, split_off
 from .data.frames import frame_names, is_dask, is_frame
 from .data.owners import deal
+from .data.rows import Rows
 from .node_model import NodeModel
 from .parameters import Parameters, check, float_types, seed_of, settings_of
-from .plan import make_plan, plan_parts
+from .plan import make_plan, plan_parts, plan_rows
 from .results import MixedComponentsWarning, NarrowKernelWarning, Result, run_plan
 from .site import Dealt
 
@@ -205,6 +207,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         check(self)
         if is_dask(X):
             return self._fit_collection(X, nodes)
+        if isinstance(X, Rows):
+            return self._fit_rows(X, nodes)
         engine = engines.module(self.engine)
         if hasattr(engine, "plan_parts"):
             remedy = "call fit_parts with the samples of this rank's nodes"
@@ -232,6 +236,18 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self._publish(run_plan(engine.plan_collection(self, X, nodes), engine.run, self))
         if nodes is not None or self.missing == "drop":
             self.nodes_ = None  # the order of the rows is not that of the partitions
+        self._owner_column = nodes
+        return self
+
+    def _fit_rows(self, X: Rows, nodes: Any) -> Self:
+        """Rows that are read in blocks."""
+        plan = plan_rows(self, X, nodes)
+        (part,), in_blocks = plan.parts, isinstance(plan.parts[0], Blocks)
+        surveyed = part.reader.seconds if in_blocks else 0.0
+        self._publish(run_plan(plan, engines.module("local").run, self))
+        if in_blocks:
+            self.nodes_ = None if self.missing == "drop" else part.node
+            self.history_["passes"], self.history_["seconds"]["first pass"] = part.reader.passes, surveyed
         self._owner_column = nodes
         return self
 
@@ -306,6 +322,11 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             return engines.module("dask").each_partition(
                 self.transform, X, len(self.eigenvalues_), self.get_feature_names_out()
             )
+        if isinstance(X, Rows):
+            owner = self._owner_column
+            X = X.owned_by(owner) if owner is not None and owner in X.source.names and X.roles.owner is None else X
+            missing: Any = "error" if self.missing == "error" else "mean"
+            return np.concatenate([self.transform(block.samples) for block in X.blocks(missing)])
         if self._owner_column is not None and is_frame(X) and self._owner_column in frame_names(X):
             _, X = split_off(X, self._owner_column, "X")
         samples = checked(X, "X", self.dtype)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from numbers import Integral
 
 from .chunks import STRIPES, SUMMED_BYTES, item_bytes, row_bytes
+from .data.blocks import Blocks
 from .settings import Options
 from .site import Site
 from .solvers.sums import LEAST_SAMPLE, SAMPLE
@@ -38,14 +39,15 @@ def parse_size(limit: int | str | None) -> int | None:
 def fitting(site: Site, options: Options, limit: int, copied: bool = True) -> Options:
     """The options, with at most as many landmarks as fit into the limit, and kernel matrices stored only if they fit. `copied`: the rows are
     counted, since a fit may copy them."""
-    rows = site.X.shape[0] * row_bytes(site.X) if copied else 0
+    in_blocks = isinstance(site.X, Blocks)
+    rows = site.X.bytes if in_blocks else site.X.shape[0] * row_bytes(site.X) if copied else 0
     most = options.max_landmarks
     while options.grow and most > options.n_landmarks and rows + needed(site, options, most) > limit:
         most = max(options.n_landmarks, int(0.8 * most))
     options = replace(options, max_landmarks=most)
     least = rows + needed(site, options, options.n_landmarks)
     if least > limit:
-        narrower = "use dtype='float32', " if item_bytes(site.X) > 4 else ""
+        narrower = "use dtype='float32', " if item_bytes(site.like) > 4 else ""
         raise ValueError(
             f"memory_limit={limit / 1e9:.3g} GB: the samples of these {len(site.nodes)} nodes and {options.n_landmarks} landmarks take about "
             f"{least / 1e9:.3g} GB; raise it, {narrower}or spread the nodes over more processes (engine='mpi')"
@@ -56,7 +58,7 @@ def fitting(site: Site, options: Options, limit: int, copied: bool = True) -> Op
 def needed(site: Site, options: Options, m: int) -> int:
     """Bytes that a fit with m landmarks takes besides the rows and, with the projection solver, besides matrices between neighbors."""
     n, columns, k = int(site.own_sizes.sum()), int(site.X.shape[1]), options.n_components
-    item = item_bytes(site.X)
+    item = item_bytes(site.like)
     if options.exact:
         return 4 * n * n * 8
     if options.random_features:

@@ -38,7 +38,8 @@ def transform(
 ) -> None:
     """Component values of new samples, from the model of any node.
 
-    Rows are read and written in blocks, so that neither file need fit into memory. Columns are matched by name, in any order. The model stores which columns of the fit's files were not features, and which was the id.
+    Rows are read and written in blocks, so that neither file need fit into memory. Columns are matched by name, in any order. The model stores which
+    columns of the fit's files were not features, and which was the id.
 
     Examples:
 

@@ -109,10 +109,12 @@ def renamed(network: Network, names: Sequence[str]) -> Network:
 
 
 def deal_rows(wanted: Wanted, n_rows: int, seed: int) -> tuple[Network, list[np.ndarray]]:
-    """A seeded permutation of the rows, dealt evenly: the network, and the rows of each node."""
+    """A seeded permutation of the rows, dealt evenly: the network, and the rows of each node. One node has all rows in their order."""
     network = make_network(wanted, max(1, round(n_rows / ROWS_A_NODE)), seed)
     if n_rows < len(network):
         raise ValueError(f"n_samples={n_rows} rows for {len(network)} nodes; each needs at least one: use fewer nodes")
+    if len(network) == 1:
+        return network, [np.arange(n_rows)]
     return network, np.array_split(np.random.default_rng(seed).permutation(n_rows), len(network))
 
 
@@ -126,14 +128,19 @@ def deal_by_label(wanted: Wanted, labels: Any, n_rows: int, seed: int) -> tuple[
     if missing:
         raise ValueError(f"nodes: no label in row {listing(missing)}; give every row its node")
     labels, owner = np.unique(owners if numbers else owners.astype(str), return_inverse=True)
-    given = labels.astype(str).tolist()
-    names = wanted.names if isinstance(wanted, Network) else ()
-    if numbers and not set(given) & set(names):  # numbers of nodes that have names
-        given = [names[j] if 0 <= j < len(names) else str(j) for j in labels]
+    given = name_labels(labels.astype(str).tolist(), numbers, wanted)
     network = named_network(wanted, given, seed)
     number = np.array([network.number[label] for label in given])[owner]
     order = np.argsort(number, kind="stable")
     return network, np.split(order, np.cumsum(np.bincount(number, minlength=len(network)))[:-1])
+
+
+def name_labels(labels: list[str], numbers: bool, wanted: Wanted) -> list[str]:
+    """Names of nodes from labels: if these are numbers, they may be those of the nodes of a network with other names."""
+    names = wanted.names if isinstance(wanted, Network) else ()
+    if not numbers or set(labels) & set(names):
+        return labels
+    return [names[int(j)] if 0 <= int(j) < len(names) else j for j in labels]
 
 
 def node_numbers(nodes: Sequence[Any], network: Network) -> list[int]:

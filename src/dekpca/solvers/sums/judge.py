@@ -16,7 +16,7 @@ First-order perturbation theory turns the leak into an angle. The noise of S tur
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,7 @@ from ...arrays import flip_signs, like, on_host, take, transposed
 from ...chunks import STRIPES, by_rows, row_bytes, summed
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
+from ...site import uniform
 from .moments import Principal, Seen, chances
 from .options import SumsOptions
 from .rows import Rows
@@ -45,6 +46,7 @@ LUCK = 3.84  # the turn is a random angle whose mean square is estimated: the 95
 HIDDEN = 0.4  # of the k-th eigenvalue: a rest with a larger one may hide a component. Few power steps see about 0.7 of it, noise makes it larger
 TWICE = 2.0  # the missed trace of the judging rows may differ from that of all rows by this factor
 NEGLIGIBLE = 1e-6  # of the trace: what is missed cannot hide a component
+LIKELY = 1.5  # times its chance to judge, as a sample tells it: a row of a file is kept that may judge
 ROUGH = 1e-5  # of the trace missed by the landmarks: features in float32 are exact enough
 LONGEST = 64.0  # a row's features of one group, at most: on average they are not longer than 1, but the landmarks may extrapolate
 ROOM = 4.0  # times the number of rows: the weights of the judging rows add up to less
@@ -89,22 +91,22 @@ class Judged:
         rows = self.all.rows
         found = np.arange(len(rows))
         if not self.everyone:
-            found = np.flatnonzero(rows.uniform(f"judges {self.stage}") < self._chance)
+            found = rows.below(judging(self.stage), lambda some: self._chance(self.all.rest[some]))
         enough = rows.least == 1 or len(found) >= rows.least * self.shares
         return found if enough else found[:0]
 
-    @property
-    def _chance(self) -> np.ndarray:
-        return chances(self.all, self.principal, max(JUDGES * self.effort, GROUPS * self.all.rows.fewest))
+    def _chance(self, rest: np.ndarray) -> np.ndarray:
+        return chances(rest, self.principal, max(JUDGES * self.effort, GROUPS * self.all.rows.fewest))
 
     @cached_property
     def weights(self) -> np.ndarray:
         """(n,) how many rows each stands for."""
-        return np.ones(len(self.places)) if self.everyone else 1.0 / self._chance[self.places]
+        return np.ones(len(self.places)) if self.everyone else 1.0 / self._chance(self.rest)
 
     @cached_property
     def rows(self) -> Rows:
-        return self.all.rows if len(self.places) == len(self.all.rows) else self.all.rows.at(self.places)
+        rows = self.all.rows
+        return rows.here() if len(self.places) == len(rows) else rows.at(self.places)
 
     @cached_property
     def group(self) -> np.ndarray:
@@ -172,6 +174,28 @@ class Judged:
     def of_group(self, b: int) -> slice:
         """The columns of the features of group b."""
         return slice(2 * self.frequencies * b, 2 * self.frequencies * (b + 1))
+
+
+def judging(stage: str) -> str:
+    """The purpose of the random numbers that choose the judging rows."""
+    return f"judges {stage}"
+
+
+def likely_judges(principal: Principal, total: int, stage: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Which of all rows will judge at a stage, at either effort, and some more: by keys, and by what the landmarks miss of the rows. `principal`
+    was found from a sample of the rows with the same landmarks. So a pass over a file can keep these rows."""
+    sample = replace(principal, count=float(total), missed=principal.missed * total / principal.count)
+
+    def likely(keys: np.ndarray, rest: np.ndarray) -> np.ndarray:
+        first, again = (LIKELY * chances(rest, sample, JUDGES * effort) for effort in (1, EFFORT))
+        return (uniform(keys, judging(stage)) < first) | (uniform(keys, judging(again_at(stage))) < again)
+
+    return likely
+
+
+def again_at(stage: str) -> str:
+    """The name of a stage at a larger effort."""
+    return f"{stage} again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -433,7 +457,7 @@ def judge(seen: Seen, principal: Principal, options: SumsOptions, stage: str, ef
 
     verdict = yield from judged(stage, effort)
     if effort == 1 and verdict.accuracy.bound > options.tol >= verdict.within_reach:
-        verdict = yield from judged(f"{stage} again", EFFORT)
+        verdict = yield from judged(again_at(stage), EFFORT)
     return verdict
 
 
