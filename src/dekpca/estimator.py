@@ -12,7 +12,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from . import engines
+from . import engines, progress
 from .arrays import to_numpy
 from .data.blocks import Blocks
 from .data.checks import checked, is_foreign, placed, where_complete
@@ -108,7 +108,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     memory_limit : int, str or None, default=None
         Largest number of bytes (or "2GB") that `fit` allocates in addition to its input. It limits the number of
         landmarks; kernel matrices of `Projection` that do not fit are computed again in each iteration, which
-        gives the same answer in more time. (engine="local")
+        gives the same answer in more time. Of `Rows` it also bounds blocks and samples. (engine="local")
     copy_X : bool, default=True
         If False, X is not copied where the rows of the nodes are consecutive (`nodes` in order, nodes of equal
         size). The fitted model may then refer to X, which must not be changed.
@@ -158,7 +158,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         The number of rows of each node of the network.
     nodes_ : (rows,)
         The number of each row's node, or -1 if missing="drop" left the row out; after `fit_parts`, of the rows of all
-        parts that were used, in the order of `network_.names`.
+        parts that were used, in the order of `network_.names`. None after a fit of `Rows` with missing="drop".
     n_features_in_ : int
         The number of columns.
     feature_names_in_ : (columns,)
@@ -172,7 +172,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         landmarks, moments, judge (rounds of the default solver), sizes (secure sums), fingerprint (given landmarks),
         mean, power (random features); of `Projection`: data (its samples), rho, share, view (each iteration), check,
         values, spectrum, deflate. "edges" (E, 2) and "edge_bytes" (E,): along each directed edge, in all.
-        "seconds": by part of the program. By iteration: "residual" and "change" of the worst node, "since_check" (its
+        "seconds": by part of the program. Of `Rows` also "passes" over the file, and how many rows missing="drop" left
+        out ("dropped"). By iteration: "residual" and "change" of the worst node, "since_check" (its
         change since the last check), "objective" and, with diagnostics, "lagrangian"; "residual_by_node"
         (iterations, nodes). (Random features: "residual" alone.)
 
@@ -198,11 +199,11 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         X : array (rows, columns)
             NumPy, any array of the array API standard, a DataFrame of pandas or polars, or a table of pyarrow. Answers
             are arrays of the same library or, for DataFrames, of NumPy. Or a Dask array or DataFrame, whose partitions
-            are the nodes and stay on their workers.
+            are the nodes and stay on their workers. Or `dekpca.Rows`: files that need not fit into memory.
         nodes : sequence of labels, or the name of a column of X, optional
             `nodes[i]` is the node (its name or number) of row i; where `network` is not a Network, the labels name the nodes.
             A column that is named here is not a feature, and `transform` leaves it out if it is there. By default a
-            seeded permutation of the rows is dealt evenly.
+            seeded permutation of the rows is dealt evenly; `Rows` are on one node, unless `network` says otherwise.
         """
         check(self)
         if is_dask(X):
@@ -241,13 +242,15 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     def _fit_rows(self, X: Rows, nodes: Any) -> Self:
         """Rows that are read in blocks."""
-        plan = plan_rows(self, X, nodes)
+        with progress.shown(bool(self.verbose)):
+            plan = plan_rows(self, X, nodes)
         (part,), in_blocks = plan.parts, isinstance(plan.parts[0], Blocks)
         surveyed = part.reader.seconds if in_blocks else 0.0
         self._publish(run_plan(plan, engines.module("local").run, self))
         if in_blocks:
             self.nodes_ = None if self.missing == "drop" else part.node
-            self.history_["passes"], self.history_["seconds"]["first pass"] = part.reader.passes, surveyed
+            self.history_ |= {"passes": part.reader.passes, "dropped": part.reader.dropped}
+            self.history_["seconds"]["first pass"] = surveyed
         self._owner_column = nodes
         return self
 

@@ -39,7 +39,7 @@ class Reader:
         self.block_bytes = BLOCK_BYTES if limit is None else max(1, min(BLOCK_BYTES, limit // 32))
         self.pool_bytes = POOL_BYTES if limit is None else min(POOL_BYTES, limit // 4)
         self.cuts: list[tuple[int, bytes]] = []  # rows and their sum, of each block, as the first pass found them
-        self.passes, self.seconds = 0, 0.0
+        self.passes, self.seconds, self.dropped = 0, 0.0, 0
         self.block: np.ndarray = np.zeros((0, features.count), dtype=self.dtype)  # that was read last
         self.start = 0
         self.forget()
@@ -55,6 +55,7 @@ class Reader:
             cut = len(X), np.add.reduce(X, axis=None).tobytes()
             if first:
                 self.cuts.append(cut)
+                self.dropped += data.dropped
             elif number >= len(self.cuts) or self.cuts[number] != cut:
                 raise DataError(f"{self.rows.who}: other rows than in the first pass; {AGAIN}")
             self.start, self.block = count, X

@@ -12,7 +12,7 @@ import numpy as np
 from ..network import Network, listing, natural_key
 from .checks import NOTHING_LEFT, check_finite, checked, complete
 from .columns import ColumnError, Features, Samples, split_off
-from .frames import is_frame, is_null, refuse
+from .frames import in_blocks, is_frame, is_null, refuse
 
 ROWS_A_NODE = 200  # if the user gives no number of nodes
 DEGREE = 4  # of the random regular network made then
@@ -67,7 +67,7 @@ def deal(X: Any, nodes: Any, wanted: Wanted, seed: int, dtype: Any = None, missi
 
 def list_parts(parts: Any) -> Sequence[Any] | Mapping[Any, Any]:
     """The argument of `fit_parts`: a sequence, a mapping or a generator of arrays, but no array."""
-    if is_frame(parts) or isinstance(parts, Samples) or aac.is_array_api_obj(parts):
+    if is_frame(parts) or isinstance(parts, Samples) or aac.is_array_api_obj(parts) or in_blocks(parts):
         raise ValueError(f"fit_parts takes one array for each node, but got one {type(parts).__name__}; use fit(X)")
     return parts if isinstance(parts, (Mapping, Sequence)) else list(parts)
 

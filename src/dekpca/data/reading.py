@@ -217,8 +217,8 @@ def warn_of_ids(who: str, data: Data, every: str = "every row") -> None:
             log.warning(f"{alike}; an id is not a feature: {remedy}")
 
 
-def remembered(roles: Roles, sources: Sequence[Data]) -> dict[str, Any]:
-    """What a model stores, so that `dekpca transform` takes files with the same columns."""
+def remembered(roles: Roles, sources: Sequence[Any]) -> dict[str, Any]:
+    """What a model stores, so that `dekpca transform` takes files with the same columns; `sources` are of `Data` or `Rows`."""
     ignored = dict.fromkeys(name for source in sources for name in source.ignored)
     one_hot = {name: list(categories or ()) for name, categories in roles.one_hot.items()}
     return {"id": roles.id, "ignore": list(ignored), "one_hot": one_hot}

@@ -155,6 +155,11 @@ class Rows:
         return len(self.chosen.numbers) + sum(len(categories or ()) for categories in self.roles.one_hot.values())
 
     @property
+    def ignored(self) -> tuple[str, ...]:
+        """Columns that are neither features nor ids."""
+        return self.chosen.ignored
+
+    @property
     def bytes(self) -> float:
         """What all rows would take as numbers in memory; of a csv file an estimate."""
         return 8.0 * self.columns * self.source.estimated_rows
