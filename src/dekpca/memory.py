@@ -93,7 +93,7 @@ def needed(site: Site, options: Options, m: int) -> int:
 def grams(site: Site) -> int:
     """Bytes of the kernel matrices of all neighborhoods, and of one more while it is made."""
     sizes = neighborhoods(site)
-    return (sum(size**2 for size in sizes) + 2 * max(sizes) ** 2) * item_bytes(site.X)
+    return (sum(size**2 for size in sizes) + 2 * max(sizes) ** 2) * item_bytes(site.like)
 
 
 def neighborhoods(site: Site) -> list[int]:
