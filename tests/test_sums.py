@@ -16,6 +16,7 @@ from dekpca.kernels import make_kernel
 from dekpca.landmarks import Landmarks
 from dekpca.results import MixedComponentsWarning
 from dekpca.rounds import BadConclusion, Transcript, replayed
+from dekpca.site import row_keys, uniform
 from dekpca.solvers.sums import SumsOptions, solve
 from dekpca.solvers.sums.clusters import (
     LEAST_CLUSTER,
@@ -27,7 +28,7 @@ from dekpca.solvers.sums.clusters import (
     sums_by_label,
 )
 from dekpca.solvers.sums.moments import Moments, Seen
-from dekpca.solvers.sums.rows import Rows, row_keys, uniform
+from dekpca.solvers.sums.rows import Rows
 
 RBF = make_kernel("rbf", gamma=0.1)
 TOL = 1e-3

@@ -2,6 +2,7 @@
 
 from . import baselines, metrics
 from ._version import __version__
+from .data import Rows
 from .estimator import DecentralizedKernelPCA
 from .network import Network, NetworkError
 from .node_model import NodeModel
@@ -16,6 +17,7 @@ __all__ = [
     "NodeModel",
     "Privacy",
     "Projection",
+    "Rows",
     "__version__",
     "baselines",
     "metrics",

@@ -16,16 +16,18 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from . import engines
+from . import engines, progress
 from .arrays import to_numpy
 from .chunks import threads
+from .data.blocks import Blocks
 from .data.checks import checked, is_foreign, placed, where_complete
 from .data.columns import Features, Samples, split_off
 from .data.frames import frame_names, is_dask, is_frame
 from .data.owners import More, deal, deal_more
+from .data.rows import Rows
 from .node_model import NodeModel
 from .parameters import Parameters, check, check_stream, float_types, seed_of, settings_of
-from .plan import Plan, make_plan, plan_parts
+from .plan import Plan, make_plan, plan_parts, plan_rows
 from .program import program
 from .results import MixedComponentsWarning, NarrowKernelWarning, Result, run_plan
 from .settings import LandmarkSource, Settings
@@ -124,7 +126,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     memory_limit : int, str or None, default=None
         Largest number of bytes (or "2GB") that `fit` allocates in addition to its input. It limits the number of
         landmarks; kernel matrices of `Projection` that do not fit are computed again in each iteration, which
-        gives the same answer in more time. (engine="local")
+        gives the same answer in more time. Of `Rows` it also bounds blocks and samples. (engine="local")
     copy_X : bool, default=True
         If False, X is not copied where the rows of the nodes are consecutive (`nodes` in order, nodes of equal
         size). The fitted model may then refer to X, which must not be changed.
@@ -178,7 +180,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         The number of rows of each node of the network.
     nodes_ : (rows,)
         The number of each row's node, or -1 if missing="drop" left the row out; after `fit_parts`, of the rows of all
-        parts that were used, in the order of `network_.names`; after `partial_fit`, of the rows of the last call.
+        parts that were used, in the order of `network_.names`; after `partial_fit`, of the rows of the last call. None
+        after a fit of `Rows` with missing="drop".
     n_samples_seen_ : int
         After `partial_fit`: the number of rows that the answer is about.
     n_features_in_ : int
@@ -194,7 +197,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         landmarks, moments, judge (rounds of the default solver), sizes (secure sums), fingerprint (given landmarks),
         mean, power (random features), scores (`contamination`); of `Projection`: data (its samples), rho, share, view (each iteration), check,
         values, spectrum, deflate. "edges" (E, 2) and "edge_bytes" (E,): along each directed edge, in all.
-        "seconds": by part of the program. By iteration: "residual" and "change" of the worst node, "since_check" (its
+        "seconds": by part of the program. Of `Rows` also "passes" over the file, and how many rows missing="drop" left
+        out ("dropped"). By iteration: "residual" and "change" of the worst node, "since_check" (its
         change since the last check), "objective" and, with diagnostics, "lagrangian"; "residual_by_node"
         (iterations, nodes). (Random features: "residual" alone.)
 
@@ -220,15 +224,17 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         X : array (rows, columns)
             NumPy, any array of the array API standard, a DataFrame of pandas or polars, or a table of pyarrow. Answers
             are arrays of the same library or, for DataFrames, of NumPy. Or a Dask array or DataFrame, whose partitions
-            are the nodes and stay on their workers.
+            are the nodes and stay on their workers. Or `dekpca.Rows`: files that need not fit into memory.
         nodes : sequence of labels, or the name of a column of X, optional
             `nodes[i]` is the node (its name or number) of row i; where `network` is not a Network, the labels name the nodes.
             A column that is named here is not a feature, and `transform` leaves it out if it is there. By default a
-            seeded permutation of the rows is dealt evenly.
+            seeded permutation of the rows is dealt evenly; `Rows` are on one node, unless `network` says otherwise.
         """
         check(self)
         if is_dask(X):
             return self._fit_collection(X, nodes)
+        if isinstance(X, Rows):
+            return self._fit_rows(X, nodes)
         engine = engines.module(self.engine)
         if hasattr(engine, "plan_parts"):
             remedy = "call fit_parts with the samples of this rank's nodes"
@@ -256,6 +262,20 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self._publish(run_plan(engine.plan_collection(self, X, nodes), engine.run, self))
         if nodes is not None or self.missing == "drop":
             self.nodes_ = None  # the order of the rows is not that of the partitions
+        self._owner_column = nodes
+        return self
+
+    def _fit_rows(self, X: Rows, nodes: Any) -> Self:
+        """Rows that are read in blocks."""
+        with progress.shown(bool(self.verbose)):
+            plan = plan_rows(self, X, nodes)
+        (part,), in_blocks = plan.parts, isinstance(plan.parts[0], Blocks)
+        surveyed = part.reader.seconds if in_blocks else 0.0
+        self._publish(run_plan(plan, engines.module("local").run, self))
+        if in_blocks:
+            self.nodes_ = None if self.missing == "drop" else part.node
+            self.history_ |= {"passes": part.reader.passes, "dropped": part.reader.dropped}
+            self.history_["seconds"]["first pass"] = surveyed
         self._owner_column = nodes
         return self
 
@@ -544,6 +564,11 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             return engines.module("dask").each_partition(
                 getattr(self, method), X, method if columns is None else columns
             )
+        if isinstance(X, Rows):
+            owner = self._owner_column
+            X = X.owned_by(owner) if owner is not None and owner in X.source.names and X.roles.owner is None else X
+            missing: Any = "error" if self.missing == "error" else "mean"
+            return np.concatenate([self._of_rows(method, block.samples) for block in X.blocks(missing)])
         if self._owner_column is not None and is_frame(X) and self._owner_column in frame_names(X):
             _, X = split_off(X, self._owner_column, "X")
         samples = checked(X, "X", self.dtype)

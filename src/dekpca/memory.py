@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from numbers import Integral
+from pathlib import Path
 
 from .chunks import STRIPES, SUMMED_BYTES, item_bytes, row_bytes
+from .data.blocks import Blocks
 from .settings import Options
 from .site import Site
 from .solvers.sums import LEAST_SAMPLE, SAMPLE
@@ -16,6 +19,7 @@ from .solvers.sums.moments import EXTRA
 UNITS = {"": 1, "B": 1} | {f"{prefix}B": 10 ** (3 * i) for i, prefix in enumerate("KMGT", 1)}
 UNITS |= {f"{prefix}IB": 2 ** (10 * i) for i, prefix in enumerate("KMGT", 1)}
 
+CONTAINER = Path("/sys/fs/cgroup/memory.max")
 PASS_BYTES = 2**22  # what a pass over the rows works on at a time
 ITERATES = 12  # live arrays of an iteration, for each sample of a neighborhood and each landmark
 
@@ -35,20 +39,31 @@ def parse_size(limit: int | str | None) -> int | None:
     return int(float(match[1]) * UNITS[unit])  # type: ignore[index]
 
 
+def machine_bytes() -> int:
+    """The memory that this process may use: of the machine, or of its container, if that has a limit."""
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**62
+    try:
+        return min(most, int(CONTAINER.read_text(encoding="ascii")))
+    except (OSError, ValueError):  # there is none, or it has no limit
+        return most
+
+
 def fitting(site: Site, options: Options, limit: int, copied: bool = True) -> Options:
     """The options, with at most as many landmarks as fit into the limit, and kernel matrices stored only if they fit. `copied`: the rows are
     counted, since a fit may copy them."""
-    rows = site.X.shape[0] * row_bytes(site.X) if copied else 0
+    in_blocks = isinstance(site.X, Blocks)
+    rows = site.X.bytes if in_blocks else site.X.shape[0] * row_bytes(site.X) if copied else 0
     most = options.max_landmarks
     while options.grow and most > options.n_landmarks and rows + needed(site, options, most) > limit:
         most = max(options.n_landmarks, int(0.8 * most))
     options = replace(options, max_landmarks=most)
     least = rows + needed(site, options, options.n_landmarks)
     if least > limit:
-        narrower = "use dtype='float32', " if item_bytes(site.X) > 4 else ""
+        narrower = ", use dtype='float32'" if item_bytes(site.like) > 4 else ""
+        others = "" if in_blocks else ", or spread the nodes over more processes (engine='mpi')"
         raise ValueError(
             f"memory_limit={limit / 1e9:.3g} GB: the samples of these {len(site.nodes)} nodes and {options.n_landmarks} landmarks take about "
-            f"{least / 1e9:.3g} GB; raise it, {narrower}or spread the nodes over more processes (engine='mpi')"
+            f"{least / 1e9:.3g} GB; raise it{narrower}{others}"
         )
     return replace(options, store_grams=least + grams(site) <= limit)
 
@@ -59,7 +74,7 @@ def needed(site: Site, options: Options, m: int) -> int:
     k = (
         m if options.n_components < 1 else int(options.n_components)
     )  # a share of the variance: all that the landmarks see
-    item = item_bytes(site.X)
+    item = item_bytes(site.like)
     if options.exact:
         return 4 * n * n * 8
     if options.random_features:
@@ -81,7 +96,7 @@ def needed(site: Site, options: Options, m: int) -> int:
 def grams(site: Site) -> int:
     """Bytes of the kernel matrices of all neighborhoods, and of one more while it is made."""
     sizes = neighborhoods(site)
-    return (sum(size**2 for size in sizes) + 2 * max(sizes) ** 2) * item_bytes(site.X)
+    return (sum(size**2 for size in sizes) + 2 * max(sizes) ** 2) * item_bytes(site.like)
 
 
 def neighborhoods(site: Site) -> list[int]:

@@ -16,15 +16,18 @@ from typing import Any
 import numpy as np
 
 from .answer import Answer
+from .data.blocks import survey
 from .data.checks import check_parts, placed
 from .data.columns import Features
 from .data.owners import list_parts, make_network, named_network
+from .data.rows import Rows
 from .memory import fitting, parse_size
 from .messages import Iteration
 from .network import Network
 from .parameters import Parameters, check, seed_of, settings_of
-from .settings import Options, Settings, settle
+from .settings import RANDOM_FEATURES, Options, Settings, settle
 from .site import Site, apart, make_site, part_sizes
+from .solvers.sums import SumsOptions, draws_ahead
 
 Array = Any
 Watch = Callable[[Iteration], None]  # told of every iteration
@@ -137,6 +140,39 @@ def make_plan(
     if limit is None:
         return plan
     return replace(plan, options=fitting(plan.site(), plan.options, limit, parameters.copy_X))
+
+
+def plan_rows(parameters: Parameters, rows: Rows, nodes: Any = None) -> Plan:
+    """A plan for rows that are read in blocks. The first pass over them is made here: it checks and counts them."""
+    check(parameters)
+    random = isinstance(parameters.landmarks, str) and parameters.landmarks == RANDOM_FEATURES
+    taken = {
+        f"engine={parameters.engine!r}": parameters.engine != "local",
+        f"device={parameters.device!r}": parameters.device is not None,
+        "solver=Projection(...)": parameters.solver != "auto",
+        "privacy": parameters.privacy not in (None, "none"),
+        f"landmarks={RANDOM_FEATURES!r}": random,
+    }
+    for what in (name for name, given in taken.items() if given):
+        remedy = "leave it at its default, or give an array if the rows fit into memory"
+        raise ValueError(
+            f"{what} with rows in blocks ({rows.who}), which only the default solver of one process takes; {remedy}"
+        )
+    if nodes is not None:
+        if not isinstance(nodes, str):
+            raise ValueError("nodes with rows in blocks: give the name of the column of owners, or leave it at None")
+        rows = rows.owned_by(nodes)
+    seed, limit, features = seed_of(parameters), parse_size(parameters.memory_limit), Features(rows.columns, rows.names)
+    settings = settings_of(parameters, features, seed)
+    ahead = settle(settings, Network.complete(1), np.array([2**60])).solver_options
+    assert isinstance(ahead, SumsOptions)
+    moments = settings.impute or settings.standardize or settings.gamma_by_variance
+    given = parameters.network, seed, parameters.dtype, parameters.missing
+    blocks, network, sizes = survey(rows, features, *given, draws_ahead(ahead), moments, limit)
+    options = settle(settings, network, sizes)
+    part = blocks.take(np.arange(len(blocks.keys))) if options.exact else blocks
+    plan = Plan(network, sizes, [part], options, np.arange(len(network)), features)
+    return plan if limit is None else replace(plan, options=fitting(plan.site(), options, limit, False))
 
 
 def plan_parts(parameters: Parameters, parts: Sequence[Array] | Mapping[Any, Array]) -> Plan:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import array_api_compat as aac
 import numpy as np
 
 from .arrays import like, take
+from .kernels import row_tiles
 from .network import Network
 
 Array = Any
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+DRAWN = 2**16  # rows whose random numbers are drawn at a time: they fit into a cache
 
 
 @dataclass(eq=False)
@@ -23,7 +28,7 @@ class Site:
     network: Network
     sizes: np.ndarray  # rows of every node of the network
     nodes: np.ndarray  # numbers of the nodes here
-    X: Array  # (n, columns) their rows
+    X: Array  # (n, columns) their rows; or data.blocks.Blocks, if they do not fit into memory
     order: np.ndarray | None = None  # positions in X of the rows, counted node by node; None: in this order already
     sealer: Any = None  # privacy.masks.Sealer of a site of one node: its terms leave it under masks
 
@@ -44,9 +49,14 @@ class Site:
     def has_root(self) -> bool:
         return self.network.root in self.nodes
 
+    @property
+    def like(self) -> Array:
+        """An array of the library, device and dtype of the rows."""
+        return getattr(self.X, "none", self.X)
+
     def array(self, values: Any) -> Array:
         """Host numbers in the library, on the device and in the dtype of the rows."""
-        return like(self.X, values)
+        return like(self.like, values)
 
 
 class Dealt(Sequence[Array]):
@@ -88,3 +98,46 @@ def apart(parts: Sequence[Array], network: Network, nodes: Any = None, sizes: An
     """A site for each node; arguments as of `make_site`."""
     hosted, sizes = range(len(parts)) if nodes is None else nodes, part_sizes(parts) if sizes is None else sizes
     return [make_site([parts[i]], network, [j], sizes) for i, j in enumerate(hosted)]
+
+
+# ---------------------------------------------------------------------- draws
+def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray) -> np.ndarray:
+    """Keys of the rows of nodes with these names, node by node. Draws by them depend on the seed, a row's node and its number there, not on which
+    process holds the row."""
+    starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64)
+    number = np.arange(int(sizes.sum()))
+    number -= np.repeat(np.cumsum(sizes) - sizes, sizes)
+    keys = number.view(np.uint64)
+    keys *= GOLDEN
+    keys += np.repeat(starts, sizes)
+    return mixed(keys)
+
+
+def keys_at(seed: int, names: Sequence[str], node: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Keys of the rows with these numbers at these nodes, of which `names` has the names."""
+    starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64)
+    return mixed(starts[node] + GOLDEN * number.astype(np.uint64))
+
+
+def start_of(seed: int, name: str) -> np.uint64:
+    """What the keys of the rows of a node begin with."""
+    return np.uint64(_code(f"{seed}\0{name}"))
+
+
+def uniform(keys: np.ndarray, purpose: str) -> np.ndarray:
+    """A number from 0 to 1 for each key, another one for another purpose."""
+    code, found = np.uint64(_code(purpose)), np.empty(len(keys))
+    for some in row_tiles(len(keys), DRAWN):
+        found[some] = (mixed(keys[some] ^ code) >> np.uint64(11)) * 2.0**-53
+    return found
+
+
+def _code(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def mixed(x: np.ndarray) -> np.ndarray:
+    """The finalizer of SplitMix64: a bijection of 64 bits that looks random."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

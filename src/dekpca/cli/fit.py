@@ -18,10 +18,12 @@ from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 
 from .. import __version__, baselines
-from ..data import Data, Roles, read, remembered
+from ..data import Data, Roles, Rows, read, remembered
 from ..data.columns import Features, Samples
+from ..data.reading import source_categories
 from ..estimator import DecentralizedKernelPCA, NarrowKernelWarning
 from ..files import PUBLIC, write_text
+from ..memory import machine_bytes, parse_size
 from ..network import listing, natural_key
 from ..results import MixedComponentsWarning
 from ..scaling import filled
@@ -44,6 +46,8 @@ from .common import (
 from .reading import Columns, Drop, IdColumn, OneHot, make_roles, notes, with_categories
 
 SUMMARY = "summary.json"
+SHARE = 0.25  # of the machine's memory: rows that take more are read in blocks. At once they take about three times their size
+NODES_AND_OWNER = "--nodes deals rows and --owner says whose they are; give one of them"
 
 
 @verb
@@ -75,7 +79,7 @@ def fit(
     engine: Annotated[str, typer.Option(help="local, or mpi under mpiexec (dekpca launch).")] = "local",
     dtype: Annotated[str | None, typer.Option(help="float32 or float64; default: the data's.")] = None,
     device: Annotated[str | None, typer.Option(help="Compute there, such as cuda (needs PyTorch).")] = None,
-    memory_limit: Annotated[str | None, typer.Option(help="Memory beside the data, such as 2GB.")] = None,
+    memory_limit: Annotated[str | None, typer.Option(help="Such as 2GB; a larger file is read in blocks.")] = None,
     random_state: parameters.RandomState = 0,
     out_dir: Annotated[Path, typer.Option("--out", help="Folder for the models.")] = Path("dekpca-models"),
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
@@ -86,7 +90,8 @@ def fit(
 ) -> None:
     """Fit decentralized kernel PCA to files and save one model per node.
 
-    Rows are dealt to --nodes nodes, or belong to the node in the --owner column, or every node has its own file.
+    Rows are dealt to --nodes nodes, or belong to the node in the --owner column, or every node has its own file. A folder of parquet files is one
+    table. A file whose rows would take more than --memory-limit, or a quarter of the machine's memory, is read in blocks.
     Named columns are matched by name, in any order. Parameters are those of dekpca.DecentralizedKernelPCA.
     Exit code 3: saved, but less accurate than --tol asks for, or not converged.
 
@@ -125,13 +130,23 @@ def fit(
             numbers, told, reading = on_ranks.fit(model, paths, nodes, roles, made)
         else:
             roles = with_categories(paths, roles)
-            sources = _read_all(paths, roles, missing)
-            reading, read_in = remembered(roles, list(sources.values())), time.perf_counter()
-            _fit(model, sources, nodes, made)
+            large = _large(paths, roles, memory_limit)
+            if large is not None:
+                if report is not None:
+                    remedy = "leave it out, or raise --memory-limit if the rows fit into memory"
+                    raise ValueError(f"--report: it shows all rows, and {large.who} is read in blocks; {remedy}")
+                reading, read_in = remembered(roles, [large]), time.perf_counter()
+                _fit_rows(model, large, nodes, made)
+                dropped = model.history_.get("dropped", 0)
+            else:
+                sources = _read_all(paths, roles, missing)
+                reading, read_in = remembered(roles, list(sources.values())), time.perf_counter()
+                _fit(model, sources, nodes, made)
+                dropped = sum(source.dropped for source in sources.values())
             seconds = {"reading": read_in - start, "fitting": time.perf_counter() - read_in}
             phases = {phase: int(x.sum()) for phase, x in model.history_["bytes"].items()}
-            dropped = sum(source.dropped for source in sources.values())
-            numbers = {"rows": len(model.nodes_), "rows_dropped": dropped, "bytes_by_phase": phases, "seconds": seconds}
+            rows = int(model.node_sizes_.sum())
+            numbers = {"rows": rows, "rows_dropped": dropped, "bytes_by_phase": phases, "seconds": seconds}
     start = time.perf_counter()
     files = _file_names(model.network_.names)
     removed = _remove_stale(out_dir, files) if told else []
@@ -199,9 +214,31 @@ def _fit(model: DecentralizedKernelPCA, sources: dict[str, Data], nodes: int | N
         model.set_params(network=nodes if network is None else network).fit(source.samples)
         return
     if nodes is not None:
-        raise ValueError("--nodes deals rows and --owner says whose they are; give one of them")
+        raise ValueError(NODES_AND_OWNER)
     names = list(dict.fromkeys(map(str, source.owners.tolist())))
     model.set_params(network=on_ranks.over_names(network, names)).fit(source.samples, nodes=source.owners)
+
+
+def _large(paths: list[Path], roles: Roles, memory_limit: str | None) -> Rows | None:
+    """One file whose rows do not fit into memory, to be read in blocks."""
+    if len(paths) > 1 or paths[0].suffix.lower() == ".npz":  # an archive cannot be read in blocks
+        return None
+    limit, rows = parse_size(memory_limit), Rows.from_file(paths[0], roles)
+    most = SHARE * machine_bytes() if limit is None else limit
+    if rows.bytes <= most:
+        return None
+    of = "a quarter of this machine's memory" if limit is None else f"--memory-limit {memory_limit}"
+    say("note", f"{rows.who}: {rows.bytes / 1e9:.2g} GB as numbers, more than {of}: read in blocks")
+    return rows
+
+
+def _fit_rows(model: DecentralizedKernelPCA, rows: Rows, nodes: int | None, network: Any) -> None:
+    owner = rows.roles.owner
+    if nodes is not None and owner is not None:
+        raise ValueError(NODES_AND_OWNER)
+    if owner is not None and network is not None:
+        network = on_ranks.over_names(network, sorted(source_categories(rows.source, owner)))
+    model.set_params(network=nodes if network is None else network).fit(rows)
 
 
 def _file_names(names: Sequence[str]) -> dict[str, str]:

@@ -10,9 +10,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from ..data import column_names, read
+from ..data import Rows, column_names
 from ..data.columns import Samples
-from ..data.formats import check_output, write_values
+from ..data.formats import check_output, writing
 from ..network import listing
 from ..node_model import NodeModel
 from .common import Config, Debug, Json, emit, make_folder, print_plain, say, verb
@@ -39,8 +39,9 @@ def transform(
 ) -> None:
     """Component values of new samples, from the model of any node.
 
-    Columns are matched by name, in any order. --scores adds the reconstruction error, Hotelling's T2 and, if the fit had --contamination, 1 for each
-    outlier and 0 for other rows. The model stores which columns of the fit's files were not features, and which was the id.
+    Rows are read and written in blocks, so that neither file need fit into memory. Columns are matched by name, in any order. --scores adds the
+    reconstruction error, Hotelling's T2 and, if the fit had --contamination, 1 for each outlier and 0 for other rows. The model stores which columns
+    of the fit's files were not features, and which was the id.
 
     Examples:
 
@@ -66,28 +67,31 @@ def transform(
             no_means = f"--missing mean: {path} keeps no means of the columns"
             raise ValueError(f"{no_means}; fit with --missing mean, or use --missing drop")
         loaded.fill = loaded.columns.mean
-    with notes():
-        source = read(data, roles, missing)  # type: ignore[arg-type]
+    dropped = outliers = 0
+    judged = scores and loaded.histogram is not None
+    names = [f"component {i + 1}" for i in range(loaded.n_components)]
+    names += ["reconstruction error", "hotelling t2"] * scores + ["outlier"] * judged
+    with notes(), writing(out_file, names, roles.id) as output:
+        source = Rows.from_file(data, roles)
         if (source.names is None) != (loaded.features.names is None):
             has, fitted = ("has no", "with") if source.names is None else ("has", "without")
             order = f"the model was fitted {fitted} them; columns are taken in the order of the fit"
             say("warning", f"{data} {has} column names, but {order}")
-        samples, more = Samples(source.X.astype(np.float64), source.names), {}
-        if scores:
-            values, error, t2 = loaded.scores(samples)
-            more = {"reconstruction error": error, "hotelling t2": t2}
-            if loaded.histogram is not None:
-                more["outlier"] = (-error < loaded.offset_).astype(np.float64)
-        else:
-            values = loaded.transform(samples)
-    ids = None if out_file.suffix.lower() == ".npy" else source.ids
-    write_values(out_file, np.column_stack([values, *more.values()]), ids, roles.id or "id", list(more))
-    counted = {"rows": len(values), "rows_dropped": source.dropped, "components": values.shape[1]}
-    counted |= {"outliers": int(more["outlier"].sum())} if "outlier" in more else {}
+        for block in source.blocks(missing):  # type: ignore[arg-type]
+            if len(block.X):
+                samples = Samples(block.X.astype(np.float64), block.names)
+                values = [*loaded.scores(samples)] if scores else [loaded.transform(samples)]
+                if judged:
+                    values.append((-values[1] < loaded.offset_).astype(np.float64))
+                    outliers += int(values[-1].sum())
+                output.write(np.column_stack(values), block.ids)
+            dropped += block.dropped
+    counted = {"rows": output.rows, "rows_dropped": dropped, "components": loaded.n_components}
+    counted |= {"outliers": outliers} if judged else {}
     result = {"model": path, "node": loaded.name, **counted, "file": out_file}
-    left_out = f"; {source.dropped} rows with missing values left out" if source.dropped else ""
-    found = f"; {counted['outliers']} outliers" if "outliers" in counted else ""
-    text = f"{len(values)} rows through node {loaded.name}: {out_file}{left_out}{found}"
+    left_out = f"; {dropped} rows with missing values left out" if dropped else ""
+    found = f"; {outliers} outliers" if judged else ""
+    text = f"{output.rows} rows through node {loaded.name}: {out_file}{left_out}{found}"
     emit(result, as_json, lambda: print_plain(text))
 
 

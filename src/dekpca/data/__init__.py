@@ -4,5 +4,6 @@ from .checks import MISSING, Missing
 from .columns import one_hot
 from .formats import DataError
 from .reading import Data, Roles, column_names, read, remembered
+from .rows import Rows
 
-__all__ = ["MISSING", "Data", "DataError", "Missing", "Roles", "column_names", "one_hot", "read", "remembered"]
+__all__ = ["MISSING", "Data", "DataError", "Missing", "Roles", "Rows", "column_names", "one_hot", "read", "remembered"]

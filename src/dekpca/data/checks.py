@@ -107,8 +107,9 @@ def placed(X: Array, device: str | None) -> Array:
 
 
 # ---------------------------------------------------------------------- infinite and missing values
-def check_finite(samples: Samples, who: str, missing: str | None, where: Where = "row {}".format) -> None:
-    """Refuse infinity and, with missing="error" or None (the user has no choice), NaN. The message names the column."""
+def check_finite(samples: Samples, who: str, missing: str | None, where: Where = "row {}".format, of: str = "") -> None:
+    """Refuse infinity and, with missing="error" or None (the user has no choice), NaN. The message names the column. `of`: how many rows were
+    seen, of which these are the last ones."""
     found = first_bad(samples.X, allow_nan=missing in ("drop", "mean"))
     if found is None:
         return
@@ -116,7 +117,7 @@ def check_finite(samples: Samples, who: str, missing: str | None, where: Where =
     if bool(samples.X[found] == samples.X[found]):
         raise ColumnError(f"{what} is infinite in {where(row)}; correct or remove the row")
     lacking = len(samples) - int(complete_rows(samples.X).sum())
-    what += f" has no value (NaN) in {where(row)}; rows with missing values: {lacking} of {len(samples)}"
+    what += f" has no value (NaN) in {where(row)}; rows with missing values: {lacking} of {of or len(samples)}"
     raise ColumnError(f"{what}; correct or remove them{CHOOSE_MISSING if missing == 'error' else ''}")
 
 

@@ -6,18 +6,19 @@ import csv
 import io
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from zipfile import BadZipFile
 
 import numpy as np
 
 from ..files import atomic_write
-from ..network import listing
-from .frames import ColumnError, column, is_null, matrix
+from ..network import listing, natural_key
+from .columns import check_same_names
+from .frames import ColumnError, column, frame_names, is_frame, is_null, matrix
 
 SAMPLES = ("X", "data")  # names of the matrix in an archive, by precedence
 LABELS = ("y", "labels", "label", "target")
@@ -26,7 +27,11 @@ ABSENT = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "?"}
 CHUNK = 10_000  # lines of a csv file held as texts at a time
 NO_NUMBER = "drop the column, make a feature of each category (one-hot {}), or name it as the id, owner or label"
 
+BUFFER = 2**20  # bytes of a column of a parquet file read at a time
+
 Values = dict[str, np.ndarray]
+Where = Callable[[int], str]  # a row, in words
+Block = tuple[np.ndarray, Values, Where]
 
 
 class DataError(ValueError):
@@ -37,8 +42,8 @@ class DataError(ValueError):
 def reading(path: Path) -> Iterator[None]:
     """Errors of this module, and of the libraries that read files, as a DataError that names the file."""
     try:
-        if not path.is_file():
-            raise DataError("no such file" + (", it is a folder" if path.is_dir() else ""))
+        if not path.is_file() and not _parquet_files(path):
+            raise DataError("no such file" + (", it is a folder of other files than .parquet" if path.is_dir() else ""))
         yield
     except ColumnError as error:  # names the file already
         raise DataError(str(error)) from error
@@ -51,13 +56,19 @@ def reading(path: Path) -> Iterator[None]:
     except (EOFError, BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: the file is damaged or empty ({error})") from error
     except MemoryError as error:
-        raise DataError(f"{path}: does not fit into memory; give every node a file of its own") from error
+        raise DataError(
+            f"{path}: does not fit into memory; read it in blocks (dekpca.Rows), or give every node a file of its own"
+        ) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 class Source:
     """A file, opened: the names of its columns, and how to read some of them."""
+
+    files: Sequence[Path] = ()
+    rows: int | None = None  # how many, if that is known before they are read
+    is_float32 = False  # all columns
 
     def __init__(self, names: Sequence[str] | int):
         self.named = not isinstance(names, int)
@@ -68,8 +79,16 @@ class Source:
         """The columns `numbers` as a matrix, NaN for missing values; and the columns `values` unchanged."""
         raise NotImplementedError
 
+    def blocks(self, numbers: Sequence[str], values: Sequence[str], size: int) -> Iterator[Block]:
+        """As `read`, in blocks of at most `size` rows, of which one is in memory at a time."""
+        raise NotImplementedError
+
     def where(self, row: int) -> str:
         return f"row {row}"
+
+    @property
+    def estimated_rows(self) -> float:
+        return float(self.rows or 0)
 
 
 class Matrix(Source):
@@ -83,16 +102,50 @@ class Matrix(Source):
         super().__init__(X.shape[1] if names is None else names)
         if len(self.names) != X.shape[1]:
             raise DataError(f"{len(self.names)} names for the {X.shape[1]} columns of the samples; give each a name")
-        self.X = X
+        self.X, self.rows, self.is_float32 = X, len(X), X.dtype == np.float32
 
     def read(self, numbers: Sequence[str], values: Sequence[str]) -> tuple[np.ndarray, Values]:
         places = {name: i for i, name in enumerate(self.names)}
         X = self.X if list(numbers) == self.names else self.X[:, [places[name] for name in numbers]]
         found = {name: self.beside[name] if name in self.beside else self.X[:, places[name]] for name in values}
         for name, beside in found.items():
-            if beside.shape != (len(X),):
-                raise DataError(f"{name} has shape {beside.shape}, expected one value for each of the {len(X)} rows")
+            _check_length(name, beside, len(X))
         return X, found
+
+    def blocks(self, numbers: Sequence[str], values: Sequence[str], size: int) -> Iterator[Block]:
+        places = {name: i for i, name in enumerate(self.names)}
+        columns = slice(None) if list(numbers) == self.names else [places[name] for name in numbers]
+        beside = {name: self.beside[name] for name in values if name in self.beside}
+        for name, x in beside.items():
+            _check_length(name, x, len(self.X))
+        for start, X in self._slices(size):
+            found = {name: X[:, places[name]] for name in values if name not in beside}
+            found |= {name: x[start : start + len(X)] for name, x in beside.items()}
+            yield X[:, columns], found, _counted_from(start)
+
+    def _slices(self, size: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Rows of a file .npy: read, since pages of a memory map count as memory of the process."""
+        X = self.X
+        if not self.files or not X.flags.c_contiguous:
+            yield from ((start, np.ascontiguousarray(X[start : start + size])) for start in range(0, len(X), size))
+            return
+        with self.files[0].open("rb") as file:
+            file.seek(X.offset)  # type: ignore[attr-defined]
+            for start in range(0, len(X), size):
+                shape = min(size, len(X) - start), X.shape[1]
+                found = np.fromfile(file, X.dtype, shape[0] * shape[1])
+                if len(found) < shape[0] * shape[1]:
+                    raise DataError(f"the file ends within row {start + len(found) // shape[1]} of {len(X)}")
+                yield start, found.reshape(shape)
+
+
+def _check_length(name: str, beside: np.ndarray, rows: int) -> None:
+    if beside.shape != (rows,):
+        raise DataError(f"{name} has shape {beside.shape}, expected one value for each of the {rows} rows")
+
+
+def _counted_from(start: int, of: str = "") -> Where:
+    return lambda row: f"row {start + row}{of}"
 
 
 class Csv(Source):
@@ -100,28 +153,43 @@ class Csv(Source):
 
     def __init__(self, path: Path, names: Sequence[str] | int, header: bool, delimiter: str):
         super().__init__(names)
-        self.path, self.header, self.delimiter = path, header, delimiter
+        self.files, self.header, self.delimiter = [path], header, delimiter
         self._lines: list[int] = []
 
     def where(self, row: int) -> str:
         return f"line {self._lines[row]}"
 
     def read(self, numbers: Sequence[str], values: Sequence[str]) -> tuple[np.ndarray, Values]:
+        matrices, lines = [np.empty((0, len(numbers)))], []
+        texts: dict[str, list[np.ndarray]] = {name: [np.array([], dtype=str)] for name in values}
+        for block, found, _ in self.blocks(numbers, values, CHUNK):
+            matrices.append(block)
+            lines += self._lines
+            for name, cells in found.items():
+                texts[name].append(cells)
+        self._lines = lines
+        return np.concatenate(matrices), {name: np.concatenate(cells) for name, cells in texts.items()}
+
+    def blocks(self, numbers: Sequence[str], values: Sequence[str], size: int) -> Iterator[Block]:
         places = {name: i for i, name in enumerate(self.names)}
-        matrices = [np.empty((0, len(numbers)))]
-        texts: dict[str, list[str]] = {name: [] for name in values}
-        self._lines = []
-        with self.path.open(newline="", encoding="utf-8-sig") as file:
+        with self.files[0].open(newline="", encoding="utf-8-sig") as file:
+            self._lines = []
             rows = self._rows(file)
-            while some := list(islice(rows, CHUNK)):
+            while some := list(islice(rows, min(size, CHUNK))):
                 cells = list(zip(*some, strict=True))
                 block = np.empty((len(some), len(numbers)))
                 for i, name in enumerate(numbers):
                     block[:, i] = self._parsed(name, cells[places[name]])
-                matrices.append(block)
-                for name in values:
-                    texts[name] += [cell.strip() for cell in cells[places[name]]]
-        return np.concatenate(matrices), {name: np.array(cells, dtype=str) for name, cells in texts.items()}
+                texts = {name: np.array([cell.strip() for cell in cells[places[name]]], dtype=str) for name in values}
+                yield block, texts, self.where
+                self._lines = []
+
+    @property
+    def estimated_rows(self) -> float:
+        """From the length of the first lines."""
+        with self.files[0].open("rb") as file:
+            some = file.read(2**20)
+        return self.files[0].stat().st_size * max(some.count(b"\n"), 1) / max(len(some), 1)
 
     def _rows(self, file: Any) -> Iterator[list[str]]:
         reader = csv.reader(file, delimiter=self.delimiter)
@@ -154,7 +222,7 @@ def is_absent(value: Any) -> bool:
 
 def open_source(path: Path, mentioned: set[str]) -> Source:
     """`mentioned` are columns that must exist; they identify a header."""
-    kind = path.suffix.lower()
+    kind = ".parquet" if path.is_dir() else path.suffix.lower()
     if kind in (".npz", ".npy"):
         return _open_numpy(path)
     if kind in (".csv", ".tsv"):
@@ -169,7 +237,9 @@ def _open_numpy(path: Path) -> Source:
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(loaded, np.ndarray):
-            return Matrix(loaded, "the array")
+            source = Matrix(loaded, "the array")
+            source.files = [path]
+            return source
         with loaded:
             arrays: dict[str, np.ndarray] = dict(loaded)
     except DataError:
@@ -216,20 +286,84 @@ def _is_number(text: str) -> bool:
 
 
 class Parquet(Source):
-    """Typed columns."""
+    """Typed columns, of a file or of all files in a folder, one after the other in natural order of their names."""
 
     def __init__(self, path: Path):
-        pyarrow = _pyarrow()
-        try:
-            self.table = pyarrow.parquet.read_table(path)
-        except pyarrow.ArrowInvalid as error:
-            raise DataError(f"not a parquet file ({error})") from error
-        super().__init__(self.table.column_names)
-        self.path = path
+        self.files = _parquet_files(path)
+        with _arrow(path) as pyarrow:
+            schema = pyarrow.parquet.read_schema(self.files[0])
+            self.rows = sum(pyarrow.parquet.read_metadata(file).num_rows for file in self.files)
+            for file in self.files[1:]:
+                names = pyarrow.parquet.read_schema(file).names
+                check_same_names(names, schema.names, str(file), str(self.files[0]))
+        super().__init__(schema.names)
+        self.is_float32 = {str(kind) for kind in schema.types} == {"float"}
 
     def read(self, numbers: Sequence[str], values: Sequence[str]) -> tuple[np.ndarray, Values]:
-        X = matrix(self.table, str(self.path), NO_NUMBER, numbers)
-        return X, {name: column(self.table, self.names.index(name))[0] for name in values}
+        names = [*dict.fromkeys([*numbers, *values])]
+        with _arrow(self.files[0]) as pyarrow:
+            tables = [pyarrow.parquet.read_table(file, columns=names, partitioning=None) for file in self.files]
+            table = pyarrow.concat_tables([table.select(names) for table in tables])
+        X = matrix(table, str(self.files[0]), NO_NUMBER, numbers)
+        return X, {name: column(table, names.index(name))[0] for name in values}
+
+    def blocks(self, numbers: Sequence[str], values: Sequence[str], size: int) -> Iterator[Block]:
+        names = [*dict.fromkeys([*numbers, *values])]
+        for file in self.files:
+            start, of = 0, f" of {file}" if len(self.files) > 1 else ""
+            with (
+                _arrow(file) as pyarrow,
+                pyarrow.parquet.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False) as opened,
+            ):
+                for batch in opened.iter_batches(size, columns=names):
+                    table = pyarrow.Table.from_batches([batch])
+                    X, at = matrix(table, str(file), NO_NUMBER, numbers), table.column_names.index
+                    yield X, {name: column(table, at(name))[0] for name in values}, _counted_from(start, of)
+                    start += len(X)
+
+
+class Made(Source):
+    """Arrays or DataFrames that a function makes, anew for each pass."""
+
+    def __init__(self, make: Callable[[], Any]):
+        self.make, first = make, next(iter(make()), None)
+        if first is None or not (is_frame(first) or getattr(first, "ndim", 0) == 2):
+            raise DataError(f"the first block is {type(first).__name__}; give arrays (rows, columns) or DataFrames")
+        super().__init__(frame_names(first) if is_frame(first) else first.shape[1])
+        self.is_float32 = not is_frame(first) and first.dtype == np.float32
+
+    def blocks(self, numbers: Sequence[str], values: Sequence[str], size: int) -> Iterator[Block]:
+        places, start = {name: i for i, name in enumerate(self.names)}, 0
+        for block in self.make():
+            where = _counted_from(start)
+            start += block.shape[0]
+            if is_frame(block):
+                check_same_names(frame_names(block), self.names, f"the block before row {start}", "the first block")
+                at = frame_names(block).index
+                yield matrix(block, "X", NO_NUMBER, numbers), {n: column(block, at(n))[0] for n in values}, where
+            elif block.ndim != 2 or block.shape[1] != len(self.names):
+                raise DataError(f"the block before row {start} has shape {block.shape}, not {len(self.names)} columns")
+            else:
+                yield block[:, [places[n] for n in numbers]], {n: block[:, places[n]] for n in values}, where
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    """The file, or the files of a folder of parquet files, which may have others whose names begin with a dot or "_", as Spark writes them."""
+    if not path.is_dir():
+        return [path] if path.is_file() else []
+    files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith((".", "_"))]
+    alike = all(file.suffix.lower() == ".parquet" for file in files)
+    return sorted(files, key=lambda file: natural_key(str(file))) if alike else []
+
+
+@contextmanager
+def _arrow(path: Path) -> Iterator[Any]:
+    """pyarrow, whose errors become a DataError."""
+    pyarrow = _pyarrow()
+    try:
+        yield pyarrow
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, OSError) as error:
+        raise DataError(f"not a parquet file, or damaged ({error})") from error
 
 
 def _pyarrow() -> Any:
@@ -240,29 +374,60 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def write_values(
-    path: Path, values: np.ndarray, ids: np.ndarray | None = None, id_name: str = "id", more: Sequence[str] = ()
-) -> None:
-    """Component values (rows, k) to a .csv, .parquet or .npy file; ids come first (.npy has none). `more` names the last columns of the values."""
-    names = [*(f"component {i + 1}" for i in range(values.shape[1] - len(more))), *more]
-    columns = {} if ids is None else {id_name: ids}
-    columns |= dict(zip(names, values.T, strict=True))
-    with atomic_write(path) as file:
-        if path.suffix.lower() == ".npy":
-            np.save(file, values, allow_pickle=False)
-        elif path.suffix.lower() == ".csv":
-            text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(zip(*(x.tolist() for x in columns.values()), strict=True))
-            text.detach()
+class Writer:
+    """Numbers (rows, k) in columns of these names to an open .csv, .parquet or .npy file, block by block; ids come first (.npy has none)."""
+
+    def __init__(self, file: IO[bytes], kind: str, names: Sequence[str], id_name: str | None):
+        self.file, self.kind, self.k, self.rows = file, kind, len(names), 0
+        self.names = [*([] if id_name is None or kind == ".npy" else [id_name]), *names]
+        self.parquet: Any = None
+        if kind == ".csv":
+            self._csv([self.names])
+        elif kind == ".npy":
+            self._header()
+
+    def write(self, values: np.ndarray, ids: np.ndarray | None = None) -> None:
+        columns = dict(zip(self.names, [*([] if len(self.names) == self.k else [ids]), *values.T], strict=True))
+        if self.kind == ".npy":
+            self.file.write(np.ascontiguousarray(values, dtype=np.float64).tobytes())
+        elif self.kind == ".csv":
+            self._csv(zip(*(x.tolist() for x in columns.values()), strict=True))
         else:
             pyarrow = _pyarrow()
-            pyarrow.parquet.write_table(pyarrow.table(columns), file)
+            table = pyarrow.table(columns)
+            self.parquet = self.parquet or pyarrow.parquet.ParquetWriter(self.file, table.schema)
+            self.parquet.write_table(table)
+        self.rows += len(values)
+
+    def close(self) -> None:
+        if self.parquet is not None:
+            self.parquet.close()
+        if self.kind == ".npy":
+            self.file.seek(0)
+            self._header()
+
+    def _csv(self, rows: Iterable[Any]) -> None:
+        text = io.TextIOWrapper(self.file, encoding="utf-8", newline="")
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        text.detach()
+
+    def _header(self) -> None:
+        """NumPy leaves room in it for any number of rows."""
+        about = {"descr": "<f8", "fortran_order": False, "shape": (self.rows, self.k)}
+        np.lib.format.write_array_header_1_0(self.file, about)
+
+
+@contextmanager
+def writing(path: Path, names: Sequence[str], id_name: str | None = None) -> Iterator[Writer]:
+    """A `Writer` of a file that is there when all is written."""
+    with atomic_write(path) as file:
+        writer = Writer(file, path.suffix.lower(), names, id_name)
+        yield writer
+        writer.close()
 
 
 def check_output(path: Path) -> None:
-    """Refuse a file name whose format `write_values` does not know, or cannot write on this machine."""
+    """Refuse a file name whose format `writing` does not know, or cannot write on this machine."""
     if path.suffix.lower() not in (".npy", ".csv", ".parquet"):
         raise ValueError(f"--out {path}: unknown format {path.suffix or '(no ending)'}; use .npy, .csv or .parquet")
     if path.suffix.lower() == ".parquet":

@@ -30,6 +30,8 @@ def refuse(X: Any, who: str) -> None:
         said = f"a Dask {kind}, which only fit and transform of the estimator take; use X.compute() if the rows fit into memory"
     elif library == "polars" and kind == "LazyFrame":
         said = "a polars LazyFrame, which is a query without rows; call .collect() first"
+    elif in_blocks(X):
+        said = "Rows, which only fit and transform of the estimator take; go through X.blocks(), of which .samples is an array with names"
     elif isinstance(X, Iterator):
         said = f"a {kind}, expected one array or DataFrame; fit_parts takes a generator of parts"
     else:
@@ -40,6 +42,11 @@ def refuse(X: Any, who: str) -> None:
 def is_dask(X: Any) -> bool:
     """Whether X is a collection of Dask, which nothing here imports."""
     return type(X).__module__.partition(".")[0] in ("dask", "dask_expr") and hasattr(X, "__dask_graph__")
+
+
+def in_blocks(X: Any) -> bool:
+    """Whether X is `dekpca.Rows`."""
+    return type(X).__name__ == "Rows" and hasattr(X, "blocks")
 
 
 def is_frame(X: Any) -> bool:

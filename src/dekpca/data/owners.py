@@ -12,7 +12,7 @@ import numpy as np
 from ..network import Network, listing, natural_key
 from .checks import NOTHING_LEFT, check_finite, checked, complete, complete_rows
 from .columns import ColumnError, Features, Samples, split_off, take
-from .frames import is_frame, is_null, refuse
+from .frames import in_blocks, is_frame, is_null, refuse
 
 ROWS_A_NODE = 200  # if the user gives no number of nodes
 DEGREE = 4  # of the random regular network made then
@@ -108,7 +108,7 @@ def deal_more(
 
 def list_parts(parts: Any) -> Sequence[Any] | Mapping[Any, Any]:
     """The argument of `fit_parts`: a sequence, a mapping or a generator of arrays, but no array."""
-    if is_frame(parts) or isinstance(parts, Samples) or aac.is_array_api_obj(parts):
+    if is_frame(parts) or isinstance(parts, Samples) or aac.is_array_api_obj(parts) or in_blocks(parts):
         raise ValueError(f"fit_parts takes one array for each node, but got one {type(parts).__name__}; use fit(X)")
     return parts if isinstance(parts, (Mapping, Sequence)) else list(parts)
 
@@ -150,10 +150,12 @@ def renamed(network: Network, names: Sequence[str]) -> Network:
 
 
 def deal_rows(wanted: Wanted, n_rows: int, seed: int) -> tuple[Network, list[np.ndarray]]:
-    """A seeded permutation of the rows, dealt evenly: the network, and the rows of each node."""
+    """A seeded permutation of the rows, dealt evenly: the network, and the rows of each node. One node has all rows in their order."""
     network = make_network(wanted, max(1, round(n_rows / ROWS_A_NODE)), seed)
     if n_rows < len(network):
         raise ValueError(f"n_samples={n_rows} rows for {len(network)} nodes; each needs at least one: use fewer nodes")
+    if len(network) == 1:
+        return network, [np.arange(n_rows)]
     return network, np.array_split(np.random.default_rng(seed).permutation(n_rows), len(network))
 
 
@@ -176,12 +178,17 @@ def numbers_of(
     if missing:
         raise ValueError(f"nodes: no label in row {listing(missing)}; give every row its node")
     labels, owner = np.unique(owners if numbers else owners.astype(str), return_inverse=True)
-    given = labels.astype(str).tolist()
-    names = wanted.names if isinstance(wanted, Network) else ()
-    if numbers and not set(given) & set(names):  # numbers of nodes that have names
-        given = [names[j] if 0 <= j < len(names) else str(j) for j in labels]
+    given = name_labels(labels.astype(str).tolist(), numbers, wanted)
     network = named_network(wanted, given, seed, all_nodes)
     return network, np.array([network.number[label] for label in given])[owner]
+
+
+def name_labels(labels: list[str], numbers: bool, wanted: Wanted) -> list[str]:
+    """Names of nodes from labels: if these are numbers, they may be those of the nodes of a network with other names."""
+    names = wanted.names if isinstance(wanted, Network) else ()
+    if not numbers or set(labels) & set(names):
+        return labels
+    return [names[int(j)] if 0 <= int(j) < len(names) else j for j in labels]
 
 
 def node_numbers(nodes: Sequence[Any], network: Network) -> list[int]:

@@ -14,7 +14,7 @@ import numpy as np
 from ..network import listing
 from .checks import MISSING, Missing, check_finite, complete
 from .columns import Samples, check_known, check_unique, encoded
-from .formats import LABELS, DataError, Source, is_absent, open_source, reading
+from .formats import CHUNK, LABELS, DataError, Source, Values, Where, is_absent, open_source, reading
 
 log = logging.getLogger("dekpca")
 
@@ -75,6 +75,12 @@ class Data:
     def samples(self) -> Samples:
         return Samples(self.X, self.names)
 
+    def at(self, kept: np.ndarray) -> Data:
+        """These rows alone; the others are counted as dropped."""
+        given = {what: getattr(self, what) for what in ("labels", "owners", "ids")}
+        rest: Any = {what: x[kept] for what, x in given.items() if x is not None}
+        return replace(self, X=self.X[kept], dropped=len(self.X) - len(kept), **rest)
+
 
 def read(path: str | Path, roles: Roles | None = None, missing: Missing = "error") -> Data:
     """The samples of a file, by its ending.
@@ -103,15 +109,16 @@ def read(path: str | Path, roles: Roles | None = None, missing: Missing = "error
         raise ValueError(f"missing={missing!r}: known are {', '.join(MISSING)}")
     with reading(path):
         source = open_source(path, set(roles.mentioned))
-        data = _take_roles(path, source, roles)
+        chosen = choose(str(path), source, roles)
+        X, values = source.read(chosen.numbers, chosen.values)
+        if not len(X):
+            raise DataError("no rows; give at least one")
+        data = chosen.data(X, values, source.where)
         check_finite(data.samples, str(path), missing, source.where)
         if missing == "drop":
-            samples, kept = complete(data.samples, str(path))
-            given = {what: getattr(data, what) for what in ("labels", "owners", "ids")}
-            rest: Any = {what: x[kept] for what, x in given.items() if x is not None}
-            data = replace(data, X=samples.X, dropped=len(data.X) - len(kept), **rest)
-    if data.names is not None and roles.columns is None:
-        _warn_of_ids(path, data.names, data.X)
+            data = data.at(complete(data.samples, str(path))[1])
+    if roles.columns is None:
+        warn_of_ids(str(path), data)
     return data
 
 
@@ -129,16 +136,52 @@ def categories(path: str | Path, column: str) -> set[str]:
     with reading(path):
         source = open_source(path, {column})
         check_known(column, [*source.beside, *source.names], str(path))
-        values = source.read([], [column])[1][column]
-    return {str(v) for v in values if not is_absent(v)}
+        return source_categories(source, column)
 
 
-def _take_roles(path: Path, source: Source, roles: Roles) -> Data:
-    check_unique(source.names, str(path))
+def source_categories(source: Source, column: str) -> set[str]:
+    if column in source.beside:
+        return {str(v) for v in source.beside[column] if not is_absent(v)}
+    found: set[str] = set()
+    for _, values, _ in source.blocks([], [column], CHUNK):
+        found |= {str(v) for v in values[column] if not is_absent(v)}
+    return found
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What to read of a file: columns as numbers, columns of categories, and those with a role."""
+
+    who: str  # the file
+    numbers: list[str]
+    one_hot: Mapping[str, Sequence[str] | None]
+    roled: dict[str, str]  # "labels", "owners", "ids" to a column
+    named: bool
+    ignored: tuple[str, ...]
+
+    @property
+    def values(self) -> list[str]:
+        """Columns that are read as they are."""
+        return [*dict.fromkeys([*self.roled.values(), *self.one_hot])]
+
+    def data(self, X: np.ndarray, values: Values, where: Where) -> Data:
+        """From these columns of some rows."""
+        names = [*self.numbers]
+        for name, categories in self.one_hot.items():
+            known = [None if is_absent(value) else value for value in values[name]]
+            made = encoded(name, known, categories, self.who, where)
+            X, names = np.column_stack([X, *made.values()]), [*names, *made]
+        given: Any = {what: values[name] for what, name in self.roled.items()}
+        return Data(X, tuple(names) if self.named or self.one_hot else None, **given, ignored=self.ignored)
+
+
+def choose(who: str, source: Source, roles: Roles) -> Chosen:
+    """Apply roles to the columns of a file."""
+    check_unique(source.names, who)
     for name in roles.mentioned:
-        check_known(name, [*source.beside, *source.names], str(path))
+        check_known(name, [*source.beside, *source.names], who)
     features = set(roles.columns or ()) | set(roles.one_hot)
-    label = roles.label or _usual_label(path, source, roles, features)
+    label = roles.label or _usual_label(who, source, roles, features)
     others = {roles.owner, label, roles.id, *roles.drop, *roles.ignore}
     clash = sorted(name for name in others & features if name is not None)
     if clash:
@@ -149,40 +192,33 @@ def _take_roles(path: Path, source: Source, roles: Roles) -> Data:
     if not chosen:
         raise DataError(f"no column is left for the features; it has {listing(map(repr, source.names))}")
     roled = {"labels": label, "owners": roles.owner, "ids": roles.id}
-    X, values = source.read(numbers, [*{name for name in roled.values() if name is not None}, *roles.one_hot])
-    if not len(X):
-        raise DataError("no rows; give at least one")
-    names = [*numbers]
-    for name, categories in roles.one_hot.items():
-        known = [None if is_absent(value) else value for value in values[name]]
-        made = encoded(name, known, categories, str(path), source.where)
-        X, names = np.column_stack([X, *made.values()]), [*names, *made]
-    given: Any = {what: values[name] for what, name in roled.items() if name is not None}
+    given = {what: name for what, name in roled.items() if name is not None}
     ignored = tuple(name for name in source.names if source.named and name not in chosen and name != roles.id)
-    return Data(X, tuple(names) if source.named or roles.one_hot else None, **given, ignored=ignored)
+    return Chosen(who, numbers, roles.one_hot, given, source.named, ignored)
 
 
-def _usual_label(path: Path, source: Source, roles: Roles, features: set[str]) -> str | None:
+def _usual_label(who: str, source: Source, roles: Roles, features: set[str]) -> str | None:
     taken = {roles.owner, roles.id, *roles.drop, *features, *roles.keep}
     known = {*source.beside} | ({*source.names} if source.named else set())
     found = next((name for name in LABELS if name in known and name not in taken), None)
     if found is not None and found in source.names and roles.columns is None and found not in roles.ignore:
-        log.info(f"{path}: column {found!r} is taken for the label, not for a feature; list the columns to make it one")
+        log.info(f"{who}: column {found!r} is taken for the label, not for a feature; list the columns to make it one")
     return found
 
 
-def _warn_of_ids(path: Path, names: Sequence[str], X: np.ndarray) -> None:
-    for name, values in zip(names, X.T, strict=True):
-        if len(X) < 2 or not LIKE_AN_ID.search(name) or not np.isfinite(values).all():
+def warn_of_ids(who: str, data: Data, every: str = "every row") -> None:
+    """Warn of features that look like the names of rows; `every` says which rows these are."""
+    for name, values in zip(data.names or (), data.X.T, strict=False):
+        if len(values) < 2 or not LIKE_AN_ID.search(name) or not np.isfinite(values).all():
             continue
         if (values == values.round()).all() and len(np.unique(values)) == len(values):
-            alike = f"{path}: column {name!r} has another whole number in every row, as an id has"
+            alike = f"{who}: column {name!r} has another whole number in {every}, as an id has"
             remedy = "name it as the id, or drop it; list the columns to keep it"
             log.warning(f"{alike}; an id is not a feature: {remedy}")
 
 
-def remembered(roles: Roles, sources: Sequence[Data]) -> dict[str, Any]:
-    """What a model stores, so that `dekpca transform` takes files with the same columns."""
+def remembered(roles: Roles, sources: Sequence[Any]) -> dict[str, Any]:
+    """What a model stores, so that `dekpca transform` takes files with the same columns; `sources` are of `Data` or `Rows`."""
     ignored = dict.fromkeys(name for source in sources for name in source.ignored)
     one_hot = {name: list(categories or ()) for name, categories in roles.one_hot.items()}
     return {"id": roles.id, "ignore": list(ignored), "one_hot": one_hot}

@@ -105,7 +105,7 @@ def drive(
 ) -> Outcome:
     """Run the programs of some sites, whose requests `delivery` answers. `script` is the program, or wraps it."""
     scripts = [script(site, options) for site in sites]
-    on_host = aac.is_numpy_array(sites[0].X)  # other libraries have threads of their own
+    on_host = aac.is_numpy_array(sites[0].like)  # other libraries have threads of their own
     rows = sum(site.X.shape[0] for site in sites) if on_host else 0
     # the program itself detects overflow; no warnings of NumPy
     with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore", divide="ignore"), threads(rows):

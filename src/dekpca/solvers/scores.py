@@ -9,6 +9,7 @@ import numpy as np
 
 from ..answer import Answer
 from ..arrays import on_host
+from ..data.blocks import blocks_of
 from ..kernels import row_tiles
 from ..rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from ..scores import BINS, Histogram
@@ -33,9 +34,10 @@ class Errors(Round):
         function, counts = answer.function(terms), np.zeros(BINS)
         mean = answer.mean_function(terms, function)
         assert mean is not None
-        for rows in row_tiles(X.shape[0], AT_ONCE) if X.shape[0] else ():
-            _, errors = function.with_errors(mean, answer.kernel, answer.prepared(X[rows, :]))
-            counts += Histogram.of(on_host(errors).astype(np.float64), self.scale).counts
+        for _, block in blocks_of(X):
+            for rows in row_tiles(block.shape[0], AT_ONCE) if block.shape[0] else ():
+                _, errors = function.with_errors(mean, answer.kernel, answer.prepared(block[rows, :]))
+                counts += Histogram.of(on_host(errors).astype(np.float64), self.scale).counts
         return {"counts": counts}
 
     def bounds(self) -> dict[str, Any]:

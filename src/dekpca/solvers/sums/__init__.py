@@ -22,19 +22,29 @@ import numpy as np
 
 from ...accuracy import ROUNDING, Accuracy
 from ...arrays import like, on_host
+from ...data.blocks import Blocks, Draws
 from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Solver
 from ...signs import signed
-from ...site import Site
-from .clusters import LEAST_CLUSTER, GivenLandmarks, Weights, first_landmarks, more_landmarks
+from ...site import Site, row_keys
+from .clusters import (
+    FIRST,
+    LEAST_CLUSTER,
+    ROWS_A_CENTRE,
+    GivenLandmarks,
+    Weights,
+    first_landmarks,
+    more_landmarks,
+)
 from .columns import Prepared, prepared
-from .directions import Axes, find_axes
-from .judge import EFFORT, NEGLIGIBLE, Judged, Verdict, judge
+from .directions import AXES, Axes, find_axes
+from .directions import SAMPLE as AXES_SAMPLE
+from .judge import EFFORT, LAST, NEGLIGIBLE, Judged, Verdict, judge, likely_judges
 from .judge_by_rows import judge_by_rows, judge_by_trace
 from .moments import Moments, Principal, Seen, chances
 from .options import SumsOptions
-from .rows import Rows, row_keys
+from .rows import Rows
 from .shared_rows import earlier_landmarks, rows_as_landmarks
 from .stream import Stream
 
@@ -46,6 +56,7 @@ SAMPLE = 32  # rows a landmark, drawn at random, are enough to grow by and to ju
 LEAST_SAMPLE = 4096  # rows
 ORDER = 1.5  # the error falls at least with this power of the number of landmarks
 LEAST_GROWTH, MOST_GROWTH, MANY = 1.4, 3.0, 300  # factors from a stage to the next; beyond MANY landmarks at most 2
+MANY_STAGES = 6  # from 100 landmarks to 2,500; more take more passes over a file
 WORTHWHILE = 1.05  # growth by less ends it: no clusters of enough rows are left where the rest is
 
 
@@ -83,8 +94,11 @@ class Marks:
 
 def rows_of(site: Site, options: SumsOptions) -> Rows:
     """The rows of the nodes of a site."""
-    sizes = site.own_sizes if site.X.shape[0] else 0 * site.own_sizes  # whoever only concludes has no rows
-    keys, node = row_keys(options.seed, site.names, sizes), np.repeat(site.nodes, sizes)
+    if isinstance(site.X, Blocks):
+        keys, node = site.X.keys, site.X.node
+    else:
+        sizes = site.own_sizes if site.X.shape[0] else 0 * site.own_sizes  # whoever only concludes has no rows
+        keys, node = row_keys(options.seed, site.names, sizes), np.repeat(site.nodes, sizes)
     if site.order is not None:
         back = np.argsort(site.order)
         keys, node = keys[back], node[back]
@@ -98,11 +112,11 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
     rows, options = first.rows, replace(options, kernel=first.kernel)
     axes = yield from axes_of(first, options)
     marks = yield from first_stage(first, options, axes)
-    whole, stages = False, Stages()
+    whole, stages, likely = False, Stages(), None
     for step in count(1):
         share = max(SAMPLE * marks.size, LEAST_SAMPLE) / rows.total
         whole = whole or share >= 0.5
-        seen = Seen(rows if whole else rows.sampled(share, f"stage {step}"), marks.points, options.kernel)
+        seen = Seen(rows if whole else rows.sampled(share, at_stage(step)), marks.points, options.kernel, likely)
         moments = Moments(seen, options.centered, options.n_components, options.largest)
         principal = moments.found((yield moments))
         bound, known = 1.0, replace(options, n_components=principal.components)
@@ -114,9 +128,10 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
             marks = more
         elif not whole:
             whole = True
+            likely = likely_judges(principal, rows.total, LAST if options.fixed else str(step + 1))
         else:
             if bound >= 1.0:  # not known; more work may tell
-                verdict = yield from judged(seen, principal, known, "last", 1 if options.fixed else EFFORT)
+                verdict = yield from judged(seen, principal, known, LAST, 1 if options.fixed else EFFORT)
                 note(rows, marks, verdict, stages)
             return found(first, known, marks, principal, verdict, stages)
     return None
@@ -129,6 +144,25 @@ def solve_stream(stream: Stream, total: int) -> Solver:
     first = Prepared(stream.rows(), None, stream.fill, stream.columns, stream.kernel)
     known = replace(stream.options, n_components=principal.components)
     return found(first, known, marks, principal, verdict, [(marks.size, about.error, about.bound)])
+
+
+def at_stage(step: int) -> str:
+    """The purpose of the random numbers that choose the rows of a stage."""
+    return f"stage {step}"
+
+
+def draws_ahead(options: SumsOptions) -> Draws:
+    """The random samples that a fit of many rows may ask for before it makes a pass over all rows, and how many rows each has, about at most. Whoever
+    reads rows from a file can keep them in one pass."""
+    found = []
+    if options.points is None:
+        found = [(AXES, AXES_SAMPLE), (FIRST, ROWS_A_CENTRE * options.first)]
+    most = options.max_landmarks if options.points is None else len(options.points)
+    m = min(2 * options.first, most)
+    for step in range(1, MANY_STAGES + 1):
+        found.append((at_stage(step), max(SAMPLE * m, LEAST_SAMPLE)))
+        m = min(most, int(m * (MOST_GROWTH if m < MANY else 2.0)) + 1)
+    return found
 
 
 def note(rows: Rows, marks: Marks, verdict: Verdict, stages: Stages) -> float:
@@ -152,13 +186,13 @@ def axes_of(first: Prepared, options: SumsOptions) -> Solver:
 
 def first_stage(first: Prepared, options: SumsOptions, axes: Axes | None) -> Solver:
     """The first landmarks; returns `Marks`."""
-    rows, kernel, marks = first.rows, options.kernel, Marks(Landmarks.none(first.rows.X))
+    rows, kernel, marks = first.rows, options.kernel, Marks(Landmarks.none(first.rows.array))
     if axes is None or options.resume is not None:
         points, kind = options.points, "points"
         if points is None:
             points, kind = (yield from earlier_landmarks(rows, options)), "earlier"
         if first.columns is not None:
-            points = on_host(first.columns.standardized(like(rows.X, points)))
+            points = on_host(first.columns.standardized(like(rows.array, points)))
         told = yield GivenLandmarks(points, marks.points, kernel)
         marks = marks.plus(told["points"][: int(told["count"][0])], kind, kernel)
     else:
@@ -200,10 +234,13 @@ def rows_to_grow_by(seen: Seen, principal: Principal, size: int, purpose: str) -
     """All rows or, if there are many, about `size` of them; and what the landmarks miss of each and of those that it stands for, which is at most
     twice the missed trace over `size`."""
     if principal.count <= 2 * size:
-        return seen.rows, lambda: seen.rest
-    chance = chances(seen.rest, principal.count, principal.missed, size)
-    places = seen.rows.drawn(purpose, chance)
-    return seen.rows.at(places), lambda: seen.rest[places] / chance[places]
+        return seen.rows.here(), lambda: seen.rest
+
+    def chance(rest: np.ndarray) -> np.ndarray:
+        return chances(rest, principal.count, principal.missed, size)
+
+    places = seen.rows.drawn(purpose, lambda some: chance(seen.rest[some]))
+    return seen.rows.at(places), lambda: seen.rest[places] / chance(seen.rest[places])
 
 
 def more_wanted(m: int, bound: float, options: SumsOptions) -> int:

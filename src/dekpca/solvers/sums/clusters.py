@@ -32,6 +32,7 @@ Weights = Callable[[], np.ndarray]  # of each row
 
 LEAST_CLUSTER = 5  # rows of a cluster whose mean may be told
 ROWS_A_CENTRE = 16  # so many rows, drawn at random, are enough to find a centre
+FIRST = "first landmarks"  # the purpose of the random numbers that choose these rows
 STEPS = 2  # of Lloyd's algorithm after each split
 STAGES = (8, 2, 1)  # the first centres are split until there are an eighth, half, and all of them
 MOST_CUTS = 8
@@ -282,7 +283,7 @@ class Pieces:
 def first_landmarks(rows: Rows, axes: Axes, none: Landmarks, options: SumsOptions) -> Solver:
     """About options.first points, from the mean of all rows: all centres move. Returns the points (m, M)."""
     wanted, seed = options.first, options.seed
-    some = rows.sampled(ROWS_A_CENTRE * wanted / rows.total, "first landmarks")
+    some = rows.sampled(ROWS_A_CENTRE * wanted / rows.total, FIRST)
     Y, ones, together = axes.along(some.X), lambda: np.ones(len(some)), lambda: np.zeros(len(some), dtype=np.int64)
     centres = np.zeros((1, Y.shape[1]))
     cuts = (yield Weigh(some, together, ones, 1, max(wanted // STAGES[0], 2), 1.0, seed))["cuts"]

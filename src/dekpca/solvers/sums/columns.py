@@ -11,6 +11,7 @@ import numpy as np
 
 from ...arrays import like, on_host
 from ...chunks import chunks_of, row_bytes, summed
+from ...data.blocks import Blocks
 from ...kernels import Kernel
 from ...rounds import Arrays, Round, Shapes, Sizes, Solver
 from ...scaling import BadColumn, Columns, filled
@@ -29,6 +30,11 @@ class Means(Round):
     kind = "columns"
 
     def term(self) -> Arrays:
+        if isinstance(self.rows.X, Blocks):  # from the first pass over the file
+            count, mean, _ = self.rows.X.moments
+            _refuse_overflow(mean, self.rows.X, "its sum overflows")
+            return {"value": mean * count, "count": count}
+
         def some(X: Array) -> Array:
             xp = aac.array_namespace(X)
             if not self.impute:
@@ -67,9 +73,13 @@ class Variances(Round):
     kind = "columns"
 
     def term(self) -> Arrays:
-        X, mean = self.rows.X, like(self.rows.X, self.mean)
-        xp = aac.array_namespace(X)
-        squares = on_host(_over_rows(X, lambda some: xp.sum((some - mean) ** 2, axis=0)))
+        X = self.rows.X
+        if isinstance(X, Blocks):
+            count, own, squares = X.moments
+            squares = squares + count * (own - self.mean) ** 2
+        else:
+            mean, xp = like(X, self.mean), aac.array_namespace(X)
+            squares = on_host(_over_rows(X, lambda some: xp.sum((some - mean) ** 2, axis=0)))
         _refuse_overflow(squares, X, "its squares overflow")
         return {"squares": squares}
 
@@ -106,18 +116,22 @@ def prepared(rows: Rows, options: SumsOptions) -> Solver:
     if options.impute or options.standardize or options.gamma_by_variance:
         mean = (yield Means(rows, options.impute))["mean"]
     if options.impute:
-        fill = like(rows.X, mean)
-        rows = replace(rows, X=filled(rows.X, fill))
+        fill = like(rows.array, mean)
+        rows = replace(rows, X=_mapped(rows.X, lambda X: filled(X, fill)))
     if mean is not None and (options.standardize or options.gamma_by_variance):
         variance = (yield Variances(rows, mean))["variance"]
         if options.standardize:
-            columns = Columns.of(like(rows.X, mean), like(rows.X, variance))
+            columns = Columns.of(like(rows.array, mean), like(rows.array, variance))
             largest = float(rows.total) ** 0.5  # whatever the rows are
-            rows = replace(rows, X=columns.standardized(rows.X), largest=largest)
+            rows = replace(rows, X=_mapped(rows.X, columns.standardized), largest=largest)
             mean, variance = np.zeros_like(mean), variance / on_host(columns.scale) ** 2
         if options.gamma_by_variance:
             kernel = replace(kernel, gamma=kernel.scaled(rows.columns, float(variance.mean() + mean.var())))
     return Prepared(rows, mean, fill, columns, kernel)
+
+
+def _mapped(X: Array, f: Callable[[Array], Array]) -> Array:
+    return X.mapped(f) if isinstance(X, Blocks) else f(X)
 
 
 def _over_rows(X: Array, f: Callable[[Array], Array]) -> Array:

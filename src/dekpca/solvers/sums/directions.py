@@ -19,6 +19,7 @@ from .rows import Rows
 Array = Any
 
 MOST = 50
+AXES = "axes"  # the purpose of the random numbers that choose these rows
 SAMPLE = 2048  # rows
 EXTRA = 10  # columns of the power iteration beyond MOST
 
@@ -69,7 +70,7 @@ class Image(Round):
 
 def find_axes(rows: Rows, mean: np.ndarray | None, seed: int) -> Solver:
     """The leading axes of a random sample of the rows, and their mean unless it is known; returns `Axes`."""
-    some = rows.sampled(SAMPLE / rows.total, "axes")
+    some = rows.sampled(SAMPLE / rows.total, AXES)
     if mean is None:
         mean = (yield Means(some, False))["mean"]
     width = rows.columns

@@ -28,6 +28,7 @@ from ...arrays import flip_signs, like, on_host, take, transposed
 from ...chunks import STRIPES, by_rows, row_bytes, summed
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
+from ...site import uniform
 from .moments import Principal, Seen, chances
 from .options import SumsOptions
 from .rows import Rows
@@ -35,6 +36,7 @@ from .rows import Rows
 Array = Any
 Values = Callable[[], np.ndarray]  # of functions on the judging rows of this process
 
+LAST = "last"  # the name of the last judgement, which a fit with given landmarks has alone
 JUDGES = 2048  # judging rows, if there are more rows than four times that
 GROUPS = 8  # independent estimates, whose spread is the noise
 FREQUENCIES = 48  # in each group
@@ -45,6 +47,7 @@ LUCK = 3.84  # the turn is a random angle whose mean square is estimated: the 95
 HIDDEN = 0.4  # of the k-th eigenvalue: a rest with a larger one may hide a component. Few power steps see about 0.7 of it, noise makes it larger
 TWICE = 2.0  # the missed trace of the judging rows may differ from that of all rows by this factor
 NEGLIGIBLE = 1e-6  # of the trace: what is missed cannot hide a component
+LIKELY = 1.5  # times its chance to judge, as a sample tells it: a row of a file is kept that may judge
 ROUGH = 1e-5  # of the trace missed by the landmarks: features in float32 are exact enough
 LONGEST = 64.0  # a row's features of one group, at most: on average they are not longer than 1, but the landmarks may extrapolate
 ROOM = 4.0  # times the number of rows: the weights of the judging rows add up to less
@@ -94,23 +97,23 @@ class Judged:
         rows = self.all.rows
         found = np.arange(len(rows))
         if not self.everyone:
-            found = np.flatnonzero(rows.uniform(f"judges {self.stage}") < self._chance)
+            found = rows.below(judging(self.stage), lambda some: self._chance(self.all.rest[some]))
         enough = rows.least == 1 or len(found) >= rows.least * self.shares
         return found if enough else found[:0]
 
-    @property
-    def _chance(self) -> np.ndarray:
+    def _chance(self, rest: np.ndarray) -> np.ndarray:
         wanted, missed = max(JUDGES * self.effort, GROUPS * self.all.rows.fewest), self.all.drawn_from[1]
-        return chances(self.all.rest, self.count, max(self.principal.missed, missed), wanted)
+        return chances(rest, self.count, max(self.principal.missed, missed), wanted)
 
     @cached_property
     def weights(self) -> np.ndarray:
         """(n,) how many rows each stands for."""
-        return np.ones(len(self.places)) if self.everyone else 1.0 / self._chance[self.places]
+        return np.ones(len(self.places)) if self.everyone else 1.0 / self._chance(self.rest)
 
     @cached_property
     def rows(self) -> Rows:
-        return self.all.rows if len(self.places) == len(self.all.rows) else self.all.rows.at(self.places)
+        rows = self.all.rows
+        return rows.here() if len(self.places) == len(rows) else rows.at(self.places)
 
     @cached_property
     def group(self) -> np.ndarray:
@@ -180,14 +183,40 @@ class Judged:
         return slice(2 * self.frequencies * b, 2 * self.frequencies * (b + 1))
 
 
-def may_judge(rows: Rows, rest: np.ndarray, count: float, missed: float, stage: str, by_rows: bool) -> np.ndarray:
-    """(n,) which rows a judgement needs, with any effort, if there are `count` rows or more, of which the landmarks miss `missed` or more."""
+def judging(stage: str) -> str:
+    """The purpose of the random numbers that choose the judging rows."""
+    return f"judges {stage}"
+
+
+def again_at(stage: str) -> str:
+    """The name of a stage at a larger effort."""
+    return f"{stage} again"
+
+
+def may_judge(
+    keys: np.ndarray,
+    rest: np.ndarray,
+    count: float,
+    missed: float,
+    stage: str,
+    by_rows: bool = False,
+    room: float = 1.0,
+) -> np.ndarray:
+    """(n,) which rows a judgement needs, with any effort, if there are `count` rows or more, of which the landmarks miss `missed` or more; more of
+    them with `room` above 1."""
     if count <= 2 * JUDGES * (1 if by_rows else EFFORT):
-        return np.ones(len(rows), dtype=bool)
-    needed = rows.uniform(f"judges {stage}") < chances(rest, count, missed, JUDGES)
+        return np.ones(len(keys), dtype=bool)
+    needed = uniform(keys, judging(stage)) < room * chances(rest, count, missed, JUDGES)
     if not by_rows:
-        needed |= rows.uniform(f"judges {stage} again") < chances(rest, count, missed, JUDGES * EFFORT)
+        needed |= uniform(keys, judging(again_at(stage))) < room * chances(rest, count, missed, JUDGES * EFFORT)
     return needed
+
+
+def likely_judges(principal: Principal, total: int, stage: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Which of all rows will judge at a stage, and some more: by keys, and by what the landmarks miss of the rows. `principal` was found from a
+    sample of the rows with the same landmarks. So a pass over a file can keep these rows."""
+    missed = principal.missed * total / principal.count
+    return lambda keys, rest: may_judge(keys, rest, float(total), missed, stage, room=LIKELY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -449,7 +478,7 @@ def judge(seen: Seen, principal: Principal, options: SumsOptions, stage: str, ef
 
     verdict = yield from judged(stage, effort)
     if effort == 1 and verdict.accuracy.bound > options.tol >= verdict.within_reach:
-        verdict = yield from judged(f"{stage} again", EFFORT)
+        verdict = yield from judged(again_at(stage), EFFORT)
     return verdict
 
 

@@ -36,13 +36,13 @@ class Shared:
     @cached_property
     def psi(self) -> np.ndarray:
         seen = self.judged.all
-        return on_host(seen.marks.coordinates(seen.kernel, like(seen.rows.X, self.points)))
+        return on_host(seen.marks.coordinates(seen.kernel, like(seen.rows.array, self.points)))
 
     @cached_property
     def rest(self) -> np.ndarray:
         """(R,) what the landmarks miss of each."""
         seen = self.judged.all
-        size = on_host(seen.kernel.diagonal(like(seen.rows.X, self.points)))
+        size = on_host(seen.kernel.diagonal(like(seen.rows.array, self.points)))
         return np.maximum(size - np.einsum("ij,ij->i", self.psi, self.psi), 0.0)
 
     @cached_property
@@ -150,7 +150,7 @@ def judge_by_rows(judged: Judged) -> Solver:
         return replace(judged.rows, X=np.concatenate([on_host(judged.rows.X), beside], axis=1))
 
     bound = max(rows.largest, 2.0 * judged.principal.count, float(GROUPS))
-    told = (yield InPlaces(replace(rows, X=rows.X[:0, :], largest=bound), given, counts, rows.columns + 2))["rows"]
+    told = (yield InPlaces(replace(rows, X=rows.array[:0, :], largest=bound), given, counts, rows.columns + 2))["rows"]
     group, mine = np.rint(told[:, -1]).astype(np.int64), places(judged.rows, counts)
     shared = Shared(judged, told[:, :-2], told[:, -2], group, mine)
     mean = (yield Means(shared))["mean"] if judged.options.centered else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,7 @@ from scipy.linalg import eigh
 
 from ...arrays import add_products, flip_signs, on_host, symmetric, times_triangle
 from ...chunks import DEVICE_BYTES, row_bytes, summed
+from ...data.blocks import Blocks, blocks_of
 from ...kernels import Kernel, row_tiles
 from ...landmarks import Landmarks, row_kernel
 from ...rounds import Arrays, BadConclusion, Round, Shapes
@@ -29,19 +31,38 @@ ROUNDED = 1e-3  # relative, and of a sum that is zero: more than the rounding of
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Rows, and what the landmarks see of them. One pass over the rows, in chunks, when the first of its results is needed."""
+    """Rows, and what the landmarks see of them. One pass over the rows, in chunks, when the first of its results is needed.
+
+    `likely` says which rows of a file are likely to be asked for after the pass, from their keys and what the landmarks miss of them.
+    """
 
     rows: Rows
     marks: Landmarks
     kernel: Kernel
+    likely: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
     @cached_property
     def _pass(self) -> tuple[np.ndarray, ...]:
-        X, marks, kernel = self.rows.X, self.marks, self.kernel
-        xp, m = aac.array_namespace(X), self.marks.size
+        rows, total = self.rows, None
+        if isinstance(rows.X, Blocks):
+            rows.X.reader.forget()
+        like = rows.array
+        missed = aac.array_namespace(like).empty((len(rows),), dtype=like.dtype, device=aac.device(like))
+        for start, X in blocks_of(rows.X):
+            at = slice(start, start + X.shape[0])
+            found = self._sums(X, missed[at])
+            total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
+            if isinstance(rows.X, Blocks) and self.likely is not None:
+                rows.X.reader.keep(self.likely(rows.keys[at], missed[at]))
+        assert total is not None
+        first, second, trace, along, level = (on_host(x) for x in total)
+        return on_host(missed), first, symmetric(second), np.atleast_1d(trace), np.append(along, level)
+
+    def _sums(self, X: Array, missed: Array) -> tuple[Array, ...]:
+        """Of some rows; what the landmarks miss of each is written to `missed`."""
+        marks, kernel, xp, m = self.marks, self.kernel, aac.array_namespace(X), self.marks.size
         with_points, fixed = row_kernel(kernel, marks.points), reference(kernel, self.rows.columns)
         chunk = (CHUNK_BYTES if aac.is_numpy_array(X) else DEVICE_BYTES) // max(1, row_bytes(marks.root))
-        missed = xp.empty((X.shape[0],), dtype=X.dtype, device=aac.device(X))
 
         def part(rows: slice) -> tuple[Array, ...]:
             first, second, trace = xp.zeros((m,), dtype=xp.float64, device=aac.device(X)), None, 0.0
@@ -58,8 +79,7 @@ class Seen:
                 along, level = along + xp.astype(t @ psi, xp.float64), level + xp.sum(t, dtype=xp.float64)
             return first, second, trace, along, level
 
-        first, second, trace, along, level = (on_host(x) for x in summed(part, X.shape[0], X, 8 * m * m))
-        return on_host(missed), first, symmetric(second), np.atleast_1d(trace), np.append(along, level)
+        return summed(part, X.shape[0], X, 8 * m * m)
 
     @property
     def rest(self) -> np.ndarray:

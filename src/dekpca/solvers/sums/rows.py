@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from ...arrays import take
+from ...data.blocks import Blocks, array_of
+from ...kernels import row_tiles
+from ...site import DRAWN, uniform
 
 Array = Any
-
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+Chance = float | Callable[[slice], np.ndarray]  # of each row, or a function of some places
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,7 @@ class Rows:
     masks.
     """
 
-    X: Array
+    X: Array  # or Blocks, of a file that does not fit into memory
     keys: np.ndarray
     node: np.ndarray
     total: int
@@ -46,48 +47,38 @@ class Rows:
     def columns(self) -> int:
         return int(self.X.shape[1])
 
+    @property
+    def array(self) -> Array:
+        """An array of the library, device and dtype of the rows: these, or none of them if they are in blocks."""
+        return array_of(self.X)
+
     def uniform(self, purpose: str) -> np.ndarray:
         """(n,) a number between 0 and 1 for each row."""
         return uniform(self.keys, purpose)
 
     def at(self, places: np.ndarray) -> Rows:
-        """Some of the rows."""
-        return replace(self, X=take(self.X, places), keys=self.keys[places], node=self.node[places])
+        """Some of the rows, in memory."""
+        X = self.X.take(places) if isinstance(self.X, Blocks) else take(self.X, places)
+        return replace(self, X=X, keys=self.keys[places], node=self.node[places])
+
+    def here(self) -> Rows:
+        """All of them, in memory."""
+        return self.at(np.arange(len(self))) if isinstance(self.X, Blocks) else self
 
     def sampled(self, share: float, purpose: str) -> Rows:
         """Each row with this probability, or a larger one if nodes would have too few; all of them from 1 on. None if below `least`."""
         share = max(share, self.fewest / self.total)
-        return self if share >= 1 else self.at(self.drawn(purpose, share))
+        return self.here() if share >= 1 else self.at(self.drawn(purpose, share))
 
-    def drawn(self, purpose: str, chance: float | np.ndarray) -> np.ndarray:
+    def drawn(self, purpose: str, chance: Chance) -> np.ndarray:
         """The places of rows that are drawn with these chances; none if they are fewer than `least`."""
-        places = np.flatnonzero(self.uniform(purpose) < chance)
+        places = self.below(purpose, chance)
         return places if len(places) >= self.least else places[:0]
 
-
-def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray) -> np.ndarray:
-    """Keys of the rows of nodes with these names, node by node."""
-    number = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return keys_at(seed, names, np.repeat(np.arange(len(names)), sizes), number)
-
-
-def keys_at(seed: int, names: Sequence[str], node: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Keys of the rows with these numbers at these nodes, of which `names` has the names."""
-    starts = np.array([_code(f"{seed}\0{name}") for name in names], dtype=np.uint64)
-    return _mixed(starts[node] + GOLDEN * number.astype(np.uint64))
-
-
-def uniform(keys: np.ndarray, purpose: str) -> np.ndarray:
-    """A number from 0 to 1 for each key, another one for another purpose."""
-    return (_mixed(keys ^ np.uint64(_code(purpose))) >> np.uint64(11)) * 2.0**-53
-
-
-def _code(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-def _mixed(x: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64: a bijection of 64 bits that looks random."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    def below(self, purpose: str, chance: Chance) -> np.ndarray:
+        """The places of rows whose number `uniform` is below their chance."""
+        found = [np.zeros(0, dtype=np.int64)]
+        for some in row_tiles(len(self), DRAWN):
+            limit = chance(some) if callable(chance) else chance
+            found.append(some.start + np.flatnonzero(uniform(self.keys[some], purpose) < limit))
+        return np.concatenate(found)

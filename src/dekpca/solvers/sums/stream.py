@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -30,17 +30,17 @@ from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Arrays, Solver
 from ...scaling import Columns, filled
-from .judge import may_judge
+from ...site import keys_at
+from .judge import LAST, may_judge
 from .moments import Moments, Seen
 from .options import SumsOptions
-from .rows import Rows, keys_at
+from .rows import Rows
 
 Array = Any
 
 BLOCK = 4096  # rows that are summed at once: then the products of a block take longer than adding its moments
 FORGETTABLE = 3.0  # rows are kept as if there were so many times fewer: half of all rows may be forgotten, and half of what is missed, up to chance
 CROWDED = 1.25  # kept rows are drawn again when there are so many times more than after the last time
-STAGE = "last"  # the name of the judgement of a fit with given landmarks (`solve`)
 
 
 NONE = np.zeros(0, dtype=np.int64)
@@ -50,7 +50,7 @@ NONE = np.zeros(0, dtype=np.int64)
 class Kept(Seen):
     """Rows that may judge, and what the landmarks miss of each, which is known already."""
 
-    left: np.ndarray
+    left: np.ndarray = field(default_factory=lambda: np.zeros(0))
     most: tuple[float, float] = (0.0, 0.0)  # the number of rows and what was missed of them, at the most so far
 
     @property
@@ -94,7 +94,7 @@ class Summed:
             return replace(self, total=total, kept=tuple(kept))
         summed = replace(self, total=total, most=most)
         if options.kernel.has_sketch or options.share_rows:  # else no rows judge
-            new = Kept(seen.rows, seen.marks, seen.kernel, seen.rest)
+            new = Kept(seen.rows, seen.marks, seen.kernel, left=seen.rest)
             kept = [*self.kept, new.at(np.flatnonzero(summed.needed(new, options)))]
             summed = replace(summed, kept=tuple(kept))
         return summed.drawn(options) if sum(len(some.rows) for some in summed.kept) > self.crowd else summed
@@ -102,7 +102,7 @@ class Summed:
     def needed(self, kept: Kept, options: SumsOptions) -> np.ndarray:
         """(n,) which of the rows may judge."""
         count, missed = (number / FORGETTABLE for number in self.most)
-        return may_judge(kept.rows, kept.rest, count, missed, STAGE, not options.kernel.has_sketch)
+        return may_judge(kept.rows.keys, kept.rest, count, missed, LAST, not options.kernel.has_sketch)
 
     def drawn(self, options: SumsOptions) -> Summed:
         """Without the rows that cannot judge any more."""
@@ -257,12 +257,12 @@ class Stream:
         if self.waits:  # their sums are not kept: then blocks would depend on when an answer was asked for
             summed = summed.plus(self._seen(_joined(self.waiting)), options)
         summed = summed.drawn(options)
-        kept = summed.kept[0] if summed.kept else Kept(self.rows(), self.marks, self.kernel, np.zeros(0))
+        kept = summed.kept[0] if summed.kept else Kept(self.rows(), self.marks, self.kernel, left=np.zeros(0))
         kept = replace(kept, rows=replace(kept.rows, total=total), most=summed.most)
         moments = SummedMoments(kept, options.centered, options.n_components, options.largest, summed.total)
         principal = moments.found((yield moments))
         known = replace(options, n_components=principal.components)
-        return principal, (yield from judged(kept, principal, known, STAGE))
+        return principal, (yield from judged(kept, principal, known, LAST))
 
     def rows(self, X: Array = None, node: np.ndarray = NONE, number: np.ndarray = NONE) -> Rows:
         """Prepared rows with these numbers at these nodes; by default none."""
