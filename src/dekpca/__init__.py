@@ -1,6 +1,6 @@
 """dekpca: decentralized kernel PCA. Data stays on its node, nodes talk to their neighbors only, and all nodes get the answer."""
 
-from . import baselines, metrics
+from . import baselines, metrics, plot
 from ._version import __version__
 from .estimator import DecentralizedKernelPCA
 from .network import Network, NetworkError
@@ -19,6 +19,7 @@ __all__ = [
     "__version__",
     "baselines",
     "metrics",
+    "plot",
 ]
 
 
