@@ -330,7 +330,9 @@ def traffic(model: Any, ax: Any = None) -> Any:
     """
     check_is_fitted(model)
     ax, sent = _axes(ax), {phase: np.mean(v) / 1e3 for phase, v in model.history_["bytes"].items()}
-    ax.bar_label(ax.barh([*sent], [*sent.values()], color=STATED), fmt=" %.3g")
+    ax.bar_label(
+        ax.barh([*sent], [*sent.values()], color=STATED), fmt=lambda kb: f" {kb:,.0f}" if kb >= 10 else f" {kb:.2g}"
+    )
     ax.invert_yaxis()
     ax.margins(x=0.2)
     ax.set(xlabel="kB sent by a node")

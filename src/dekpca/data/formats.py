@@ -30,7 +30,17 @@ Values = dict[str, np.ndarray]
 
 
 class DataError(ValueError):
-    """A file that cannot be read as samples."""
+    """A file that cannot be read as samples.
+
+    Examples
+    --------
+    >>> from dekpca.data import DataError, read
+    >>> try:
+    ...     read("rows.mat")
+    ... except DataError as error:
+    ...     print("rows.mat" in str(error))
+    True
+    """
 
 
 @contextmanager
