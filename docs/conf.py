@@ -37,6 +37,7 @@ myst_heading_anchors = 4
 
 # --- the reference
 autosummary_generate = True
+toc_object_entries_show_parents = "hide"
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
@@ -65,6 +66,7 @@ sphinx_gallery_conf = {
 # --- the pages
 html_theme = "pydata_sphinx_theme"
 html_title = "dekpca"
+html_context = {"default_mode": "auto"}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = html_show_copyright = html_show_sourcelink = html_copy_source = False

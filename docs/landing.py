@@ -68,9 +68,9 @@ def animation() -> str:
             out.append(_dot(cx + radius * np.cos(angle), cy + radius * np.sin(angle), value, 2.2))
     for (x, z), (u, v), value in zip(ends, starts, of, strict=True):
         out.append(_dot(x, z, value, 3, f' class="dot" style="--x:{u - x:.0f}px;--y:{v - z:.0f}px"'))
-    out.append('<text x="150" y="322">no node has more than a sliver of the rows</text>')
-    out.append('<text class="before" x="480" y="322">all rows, as one node alone values them</text>')
-    out.append('<text class="after" x="480" y="322">the same node after a few sums: the whole picture</text>')
+    out.append('<text x="150" y="322">each node: a sliver</text>')
+    out.append('<text class="before" x="480" y="322">all rows, by one node alone</text>')
+    out.append('<text class="after" x="480" y="322">the same, after a few sums</text>')
     return "\n".join([*out, "</svg>", ""])
 
 

@@ -48,8 +48,9 @@ def test_examples_in_the_docs_run(page, tmp_path, monkeypatch):
         pytest.importorskip("mpi4py")
     monkeypatch.chdir(tmp_path)
     given_to(page.name)
+    names: dict = {}  # later blocks of a page use what earlier ones made
     for code in FENCED.findall(page.read_text(encoding="utf-8")):
-        exec(code.replace("ROWS, COLUMNS = 1_000_000, 20", "ROWS, COLUMNS = 16_000, 20"), {})
+        exec(code.replace("ROWS, COLUMNS = 1_000_000, 20", "ROWS, COLUMNS = 16_000, 20"), names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -50,6 +50,7 @@ def site():
             "-m",
             "sphinx",
             "-q",
+            "-E",
             "-W",
             "--keep-going",
             "-d",
