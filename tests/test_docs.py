@@ -15,7 +15,10 @@ import dekpca
 from dekpca.cli import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "cli.md"),
+]  # which is made
 LISTED = re.findall(r"^   ((?:\w+\.)*\w+)$", (ROOT / "docs" / "reference" / "api.rst").read_text(), re.MULTILINE)
 MODULES = ("baselines", "metrics", "plot")
 
