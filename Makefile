@@ -11,7 +11,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n
 AT_ONCE := $(MAKE) --no-print-directory -j2
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all tests all-tests coverage test-openmpi test-faults simulate attacks soak fuzz wire lint format quality clean
+.PHONY: demo docs note test test-all tests all-tests coverage test-openmpi test-faults simulate attacks soak fuzz wire lint format quality clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dekpca needs Python 3.11 or later; set PYTHON=..."; exit 1; }
@@ -34,6 +34,20 @@ $(VENV)/all: $(VENV)/installed
 
 demo: $(VENV)/demo
 	$(BIN)/dekpca demo
+
+# What the site needs.
+$(VENV)/docs: $(VENV)/demo
+	$(INSTALL) -e '.[docs]'
+	touch $@
+
+# The site: made offline into build/site, with warnings as errors; the gallery is run. Open build/site/index.html.
+docs: $(VENV)/docs
+	$(BIN)/python -m sphinx -q -W --keep-going -j 2 -b html -d build/doctrees docs build/site
+
+# The technical note as a PDF, from its page of the site.
+CHROMIUM ?= chromium
+note: docs
+	$(CHROMIUM) --headless --no-sandbox --disable-gpu --no-pdf-header-footer --print-to-pdf=build/note.pdf "file://$(CURDIR)/build/site/explanation/note.html"
 
 # Linters and tests, from a fresh clone.
 test: $(VENV)/installed
@@ -112,4 +126,4 @@ quality: $(VENV)/installed
 	$(BIN)/python benchmarks/peers.py --data $(DATA)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) build docs/gallery docs/reference/api docs/reference/cli.md docs/_static/landing.svg .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -13,7 +13,7 @@ fewer seeds is run with the seeds whose last digit is below that number.
     python benchmarks/regimes.py --only "rare groups" --seeds 1000 1001
     python benchmarks/regimes.py --read regimes.csv     # the report of cells that were computed before
 
-Rows are appended to --out as fits end. Prints the claims of docs/accuracy.md, and exits with 1 where one does not hold.
+Rows are appended to --out as fits end. Prints the claims of docs/explanation/accuracy.md, and exits with 1 where one does not hold.
 """
 
 from __future__ import annotations

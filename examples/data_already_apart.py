@@ -24,7 +24,7 @@ def main(folder: Path = Path("hospitals")) -> dict[str, float]:
     parts = {name: X[owner == j] for j, name in enumerate(names)}
 
     # %% [markdown]
-    # No row leaves its hospital; only means of clusters and sums do (docs/privacy.md). Columns have units, so they
+    # No row leaves its hospital; only means of clusters and sums do (docs/explanation/privacy.md). Columns have units, so they
     # are standardized by the mean and deviation over all four.
 
     # %%

@@ -3,7 +3,7 @@
 #
 # Five hospitals have images of digits, each mostly of two kinds (scikit-learn's digits, copied with noise, since
 # differential privacy needs many rows). They want the components of all images together, without revealing any
-# single image (docs/privacy.md).
+# single image (docs/explanation/privacy.md).
 
 # %%
 from pathlib import Path
@@ -31,7 +31,7 @@ def main(folder: Path = Path("five-hospitals"), rows: int = 15_000, draw: bool =
     # accuracy for epsilon = 1, from public images alone. In the fit each hospital adds its share of the noise and
     # its masks; the ledger records the epsilon spent, and a second fit would be refused. Here all
     # hospitals are simulated in one process; real ones use `dekpca node run`, with the same settings in node.toml
-    # (docs/privacy.md), and `dekpca node simulate` runs such nodes on one machine.
+    # (docs/explanation/privacy.md), and `dekpca node simulate` runs such nodes on one machine.
 
     # %%
     folder.mkdir(parents=True, exist_ok=True)

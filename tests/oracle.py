@@ -1,6 +1,6 @@
 """An independent implementation of the iteration: plain loops over nodes and edges, dense matrices, no messages.
 
-Written from the formulas of docs/algorithm.md; it shares no code with the library and is the tests' oracle for it.
+Written from the formulas of docs/explanation/algorithm.md; it shares no code with the library and is the tests' oracle for it.
 """
 
 from __future__ import annotations

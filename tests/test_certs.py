@@ -371,8 +371,8 @@ def test_openssl_is_content(certs, purpose):
 
 @OPENSSL
 def test_the_commands_for_an_own_ca_work(tmp_path):
-    """docs/security.md: the lines for openssl, as they stand there; and dekpca's own CA signs a request the same way."""
-    text = (Path(__file__).parent.parent / "docs" / "security.md").read_text(encoding="utf-8")
+    """docs/explanation/security.md: the lines for openssl, as they stand there; and dekpca's own CA signs a request the same way."""
+    text = (Path(__file__).parent.parent / "docs" / "explanation" / "security.md").read_text(encoding="utf-8")
     lines = next(b for b in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "openssl req -x509" in b)
     subprocess.run(["sh", "-e", "-c", lines], cwd=tmp_path, check=True, capture_output=True)
     a = of(tmp_path, "hospital-a")

@@ -1,4 +1,4 @@
-"""Every layer imports only downwards: the drawing in docs/architecture.md against every import of the package."""
+"""Every layer imports only downwards: the drawing in docs/explanation/architecture.md against every import of the package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "dekpca"
 
 def drawing():
     """The layers from the top, each a set of module names; folders end in a slash."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     block = re.search(r"(?:^    .*\n)+", text, re.MULTILINE)[0]
     layers = [set()]
     for line in block.splitlines():

@@ -1,4 +1,4 @@
-"""Every message of a run: who says what to whom, and nothing else. The tables of docs/privacy.md, as a test."""
+"""Every message of a run: who says what to whom, and nothing else. The tables of docs/explanation/privacy.md, as a test."""
 
 from __future__ import annotations
 

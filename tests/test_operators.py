@@ -1,4 +1,4 @@
-"""docs/operators.md, and examples/ops: the commands in the blocks of the page are run, in three folders as three owners."""
+"""docs/tutorials/operators.md, and examples/ops: the commands in the blocks of the page are run, in three folders as three owners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dekpca.peers.app.config import free_addresses
 from faults.supervisor import until
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "tutorials" / "operators.md").read_text(encoding="utf-8")
 OWNERS = ["oslo", "rome", "bonn"]
 PATIENCE = 120  # seconds
 
@@ -83,7 +83,7 @@ def test_three_owners(tmp_path, monkeypatch, nursery):
 def test_the_unit_restarts_after_exit_code_4_alone():
     unit = (ROOT / "examples" / "ops" / "dekpca-node.service").read_text()
     (never,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
-    _, _, codes = (ROOT / "docs" / "peers.md").read_text().partition("| exit code |")
+    _, _, codes = (ROOT / "docs" / "howto" / "peers.md").read_text().partition("| exit code |")
     table = re.findall(r"^\| (\d+) \|", codes.partition("\n\n")[0], re.MULTILINE)
     assert set(table) - set(never.split()) == {"0", "4"}
     assert len((ROOT / "examples" / "ops" / "Containerfile").read_text().splitlines()) <= 10

@@ -91,7 +91,7 @@ def test_between_owners_sums_are_secure_unless_they_cannot_be(config, text, secu
 
 
 def test_every_setting_is_in_the_docs():
-    text = (Path(__file__).parent.parent / "docs" / "peers.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parent.parent / "docs" / "reference" / "node-toml.md").read_text(encoding="utf-8")
     for field in fields(Config):
         assert field.name == "path" or re.search(rf"(`|^    |\[){field.name}(`|\]| =)", text, re.MULTILINE), field.name
 
@@ -166,7 +166,7 @@ def test_rows_do_not_go_to_neighbors_unasked(config):
     assert not (path.parent / "oslo-run").exists()
 
 
-# docs/privacy.md, "In one table": does a row of a node's data leave it?
+# docs/explanation/privacy.md, "In one table": does a row of a node's data leave it?
 @pytest.mark.parametrize(
     ("settings", "rows"),
     [
@@ -211,7 +211,7 @@ def test_what_is_said_of_columns_and_missing_values(named, says):
     assert said[says] == "to your neighbors: rome"
     assert said["sums of each column, and how many values it has"].startswith("in sums")
     assert not any("column" in what for what in dict(disclosure(asked, 30, 4, ["rome"])) if "names" in what)
-    text = (Path(__file__).parent.parent / "docs" / "privacy.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parent.parent / "docs" / "explanation" / "privacy.md").read_text(encoding="utf-8")
     assert "| column names |" in text
     assert "`secret_columns`" in text
 

@@ -238,7 +238,9 @@ def test_a_port_that_is_taken_says_so_and_nothing_else(tmp_path, capfd):
 
 
 def test_the_figures_in_the_docs():
-    text = " ".join((Path(__file__).parent.parent / "docs" / "security.md").read_text(encoding="utf-8").split())
+    text = " ".join(
+        (Path(__file__).parent.parent / "docs" / "explanation" / "security.md").read_text(encoding="utf-8").split()
+    )
     figures = [
         f"| {listening.HANDSHAKE:g} s, whatever it sends |",
         f"| {listening.MOST_PENDING}, or fewer if fewer are left (at least {listening.LEAST_PENDING})",

@@ -90,7 +90,7 @@ def test_layers_import_downwards_and_the_protocol_has_no_input_and_output(layer)
 
 # ---------------------------------------------------------------------- the table
 def test_docs_print_the_table_of_transitions():
-    text = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parent.parent / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
     printed = re.findall(r"^\| `(\w+)\.(\w+)` \| `(\w+)` \| `(\w+)\.(\w+)` \|", text, re.M)
     table = [
         (type(state).__name__, state.name, event.__name__, type(after).__name__, after.name)

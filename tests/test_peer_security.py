@@ -2,7 +2,7 @@
 
 Nodes a, b and c run; c is stopped for a while, so that a waits in some iteration, and a is attacked. Then c goes on (with a certificate of
 another CA, as when CAs are changed), and the models must be those of a run that nobody attacked, bit for bit. Whoever holds a
-neighbor's certificate may send wrong numbers, of course (docs/security.md).
+neighbor's certificate may send wrong numbers, of course (docs/explanation/security.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """dekpca: decentralized kernel PCA. Data stays on its node, nodes talk to their neighbors only, and all nodes get the answer."""
 
-from . import baselines, metrics
+from . import baselines, metrics, plot
 from ._version import __version__
 from .data import Rows
 from .estimator import DecentralizedKernelPCA
@@ -21,6 +21,7 @@ __all__ = [
     "__version__",
     "baselines",
     "metrics",
+    "plot",
 ]
 
 

@@ -73,7 +73,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Use k(x, y) / sqrt(k(x, x) k(y, y)) instead of k(x, y).
     tol : float, default=1e-3
         The error that is asked for: sin^2 of the largest angle between the span of the components and that of
-        central kernel PCA (docs/accuracy.md). Landmarks are added until the bound on it is at most `tol`. If it
+        central kernel PCA (docs/explanation/accuracy.md). Landmarks are added until the bound on it is at most `tol`. If it
         stays above, there is a ConvergenceWarning. With random features it is the squared relative residual at
         which the iteration stops.
     landmarks : "auto", int, array (m, columns) or "random-features", default="auto"
@@ -108,12 +108,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         to 5 nodes). Below 300 rows None is one node, which is central kernel PCA.
     engine : {"local", "dask", "mpi"}, default="local"
         What hosts the nodes and carries their messages. "local": this process, or for Dask collections the workers
-        that have them. "dask": the workers of the current Dask client (docs/clusters.md). "mpi": the ranks that `mpiexec`
-        started (docs/clusters.md), each of which calls `fit_parts` with the samples of its own nodes. Owners who do
-        not share a machine use `dekpca node run` instead (docs/peers.md).
+        that have them. "dask": the workers of the current Dask client (docs/howto/clusters.md). "mpi": the ranks that `mpiexec`
+        started (docs/howto/clusters.md), each of which calls `fit_parts` with the samples of its own nodes. Owners who do
+        not share a machine use `dekpca node run` instead (docs/howto/peers.md).
     privacy : "secure-sums", Privacy, dict or None, default=None
         "secure-sums": every network sum is over integers modulo 2^64, under masks that cancel in the total
-        (docs/privacy.md). `dekpca.Privacy(epsilon=..., delta=...)`, or a dict of its fields: differential privacy
+        (docs/explanation/privacy.md). `dekpca.Privacy(epsilon=..., delta=...)`, or a dict of its fields: differential privacy
         for each row, with secure sums. Landmarks are then public points (an array), "random-features", or, with a
         bound `norm` on the rows, points drawn from noisy sums ("auto" or a number). engine="local" simulates both;
         between owners (`dekpca node run`) they protect.
@@ -146,7 +146,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     explained_variance_ratio_ : (n_components,)
         Eigenvalues over the trace of the centred kernel matrix.
     accuracy_ : (n_components,)
-        For each component, the estimated |correlation| of its values on all rows with those of central kernel PCA;
+        For each component, the estimated absolute correlation of its values on all rows with those of central kernel PCA;
         0 for a component that the data does not have, NaN where nothing is known (random features, and `Projection`
         that does not begin with landmarks).
     span_accuracy_ : float

@@ -2,7 +2,7 @@
 
     similarity   |cos| in feature space between a node's own function w_j and the central component: the paper's measure
     oracle       the same for the projection of the central component on the node's span: the optimum for w_j
-    agreement    |correlation| over given points of a node's values with the central ones: what a user cares about
+    agreement    absolute correlation over given points of a node's values with the central ones: what a user cares about
     angles       principal angles between the span of a node's functions and that of the central components
 
 `model` is a fitted DecentralizedKernelPCA or a list of node models (a baseline's, say); `central` is `baselines.central`
@@ -27,7 +27,7 @@ Array = Any
 
 
 def similarity(model: Any, central: NodeModel) -> np.ndarray:
-    """|cos(w_j, u_i)| for each node j and component i.
+    """Absolute cos(w_j, u_i) for each node j and component i.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def oracle(model: Any, central: NodeModel) -> np.ndarray:
 
 
 def agreement(model: Any, central: NodeModel, X: Array, expansion: str | None = None) -> np.ndarray:
-    """|correlation| over the rows of X of each node's component values with the central ones.
+    """Absolute correlation over the rows of X of each node's component values with the central ones.
 
     Examples
     --------

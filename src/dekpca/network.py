@@ -33,7 +33,17 @@ LISTED = 8  # names in an error message before "and N more"
 
 
 class NetworkError(ValueError):
-    """The algorithm cannot run on this graph; the message names the nodes and the remedy."""
+    """The algorithm cannot run on this graph; the message names the nodes and the remedy.
+
+    Examples
+    --------
+    >>> from dekpca import Network, NetworkError
+    >>> try:
+    ...     Network.from_edges([("oslo", "rome"), ("bonn", "kiel")])
+    ... except NetworkError as error:
+    ...     print("kiel" in str(error))
+    True
+    """
 
 
 def natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:

@@ -62,7 +62,7 @@ class NodeModel:
     eigenvalues_ : array (n_components,)
         Estimates of the eigenvalues of the whole network's centred kernel matrix.
     accuracy_ : array (n_components,)
-        For each component, the estimated |correlation| of its values with those of central kernel PCA; NaN if unknown.
+        For each component, the estimated absolute correlation of its values with those of central kernel PCA; NaN if unknown.
     span_accuracy_ : float
         The estimated smallest cosine between the span of the components and the central one.
     feature_names_in_ : array (columns,)

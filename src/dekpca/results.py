@@ -26,11 +26,35 @@ FLAT = 0.01  # a first component that explains less causes a warning
 
 
 class MixedComponentsWarning(UserWarning):
-    """Components with nearly equal eigenvalues cannot be told apart: `mixed_components_`."""
+    """Components with nearly equal eigenvalues cannot be told apart: `mixed_components_`.
+
+    Examples
+    --------
+    Ignore it where components are used together:
+
+    >>> import warnings
+    >>> from dekpca.estimator import MixedComponentsWarning
+    >>> warnings.simplefilter("ignore", MixedComponentsWarning)
+    """
 
 
 class NarrowKernelWarning(UserWarning):
-    """The kernel is too narrow for the data: the components explain almost no variance."""
+    """The kernel is too narrow for the data: the components explain almost no variance.
+
+    Examples
+    --------
+    Make it an error, which names a smaller gamma:
+
+    >>> import warnings
+    >>> from sklearn.datasets import load_wine
+    >>> from dekpca import DecentralizedKernelPCA
+    >>> from dekpca.estimator import NarrowKernelWarning
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", NarrowKernelWarning)
+    ...     DecentralizedKernelPCA(2, gamma=10, network=1).fit(load_wine().data)
+    Traceback (most recent call last):
+    dekpca.results.NarrowKernelWarning: ...
+    """
 
 
 def run_plan(

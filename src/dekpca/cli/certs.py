@@ -1,4 +1,4 @@
-"""`dekpca certs`: a private CA and node certificates for small groups, and details of any certificate (docs/security.md)."""
+"""`dekpca certs`: a private CA and node certificates for small groups, and details of any certificate (docs/explanation/security.md)."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 
-from .. import baselines, metrics
+from .. import baselines, metrics, plot
 from ..data.columns import Samples
 from ..estimator import DecentralizedKernelPCA
 from ..experiments import splits
 from ..network import Network
-from ..report import figures, measures
-from ..report.panels import COLORS, Panel, Series, draw
+from ..report import measures
+from ..report.panels import Panel, Series, draw, pyplot, save_figure
 from ..solvers.projection import PAPER
 from .common import Debug, err, make_folder, out, verb
 
@@ -117,30 +117,26 @@ def _report(path: Path, model: Any, X: Any, y: Any, central: Any, others: dict[s
 
 def _draw(path: Path, model: Any, central: Any, local: Any, agreement: Any, true: Any, X: Any, y: Any) -> bool:
     try:
-        plt = figures.pyplot()
+        plt = pyplot()
     except ImportError as lacking:
         err.print(f"no figure: {lacking}", markup=False)
         return False
     mosaic = [["net"] * 3 + ["error"] * 3 + ["agree"] * 3 + ["sent"] * 3, [*"aaaabbbbcccc"]]
     figure, axes = plt.subplot_mosaic(mosaic, figsize=(16, 9.5), layout="constrained")
     main = [int(np.bincount(y[model.nodes_ == j]).argmax()) for j in range(NODES)]
-    figures.draw_network(axes["net"], model.network_, main, "20 nodes, coloured by their main digit", SHOWN)
-    m, error, bound = (model.history_[key] for key in STAGES)
-    lines = [Series("stated by the nodes", m, error, color=COLORS[0]), Series("true", m, true, color=COLORS[2])]
-    lines.append(Series("stated: at most", m, bound, color=COLORS[0], dashed=True))
-    lines.append(Series(f"asked for: {TOL:g}", m, [TOL] * len(m), color="#999999", dashed=True))
-    draw(axes["error"], Panel("Error, stage by stage", "landmarks", "sin² of the angle to central", lines, log_y=True))
+    plot.network(model, main, SHOWN, axes["net"]).set_title("20 nodes, coloured by their main digit")
+    plot.convergence(model, true, axes["error"]).set_title("Error, stage by stage")
     bars = [Series(name, range(COMPONENTS), v.mean(axis=0), v.std(axis=0), "bars") for name, v in agreement.items()]
     draw(axes["agree"], Panel("Agreement, mean and deviation", "component", "", bars, x_ticks=_names(model)))
-    title = f"kB sent by a node, in {sum(measures.rounds(model).values())} rounds"
-    figures.draw_bars(axes["sent"], {name: v.mean() / 1e3 for name, v in model.history_["bytes"].items()}, title)
-    truth, own = central.transform(X), model.nodes_ == SHOWN
+    plot.traffic(model, axes["sent"]).set_title(f"Sent in {sum(measures.rounds(model).values())} rounds")
+    own = model.nodes_ == SHOWN
     for place, title, node, ringed in (
         ("a", "central: sees all images", central, None),
         ("b", f"node {SHOWN} before: knows its own images (ringed)", local[SHOWN], own),
         ("c", f"node {SHOWN} after talking to its neighbors", model.node_models_[SHOWN], own),
     ):
-        scatter = figures.draw_embedding(axes[place], figures.aligned(node.transform(X), truth), y, title, ringed)
-    figure.legend(*scatter.legend_elements(), title="digit", loc="outside right lower", fontsize=8)
-    figures.save_figure(figure, path, dpi=110)
+        plot.embedding(node, X, y, reference=central, own=ringed, legend=False, ax=axes[place]).set_title(title)
+    handles = axes["a"].get_legend_handles_labels()
+    figure.legend(*handles, title="digit", loc="outside right lower", fontsize=8, markerscale=2)
+    save_figure(figure, path, dpi=110)
     return True

@@ -19,7 +19,7 @@ def launch(
     ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="How many ranks.")] = 2,
     debug: Debug = False,
 ) -> None:
-    """Run a dekpca command on several MPI ranks of this machine; on a cluster use its own launcher (docs/clusters.md).
+    """Run a dekpca command on several MPI ranks of this machine; on a cluster use its own launcher (docs/howto/clusters.md).
 
     One BLAS thread per rank unless OMP_NUM_THREADS is set.
 

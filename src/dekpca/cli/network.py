@@ -52,11 +52,12 @@ def network(
 
 
 def _draw(path: Path, net: Network) -> None:
-    from ..report.figures import draw_network, pyplot, save_figure
+    from .. import plot
+    from ..report.panels import pyplot, save_figure
 
     make_folder(path.parent)
     figure, ax = pyplot().subplots(figsize=(7, 7))
-    draw_network(ax, net, np.zeros(len(net)), repr(net))
+    plot.network(net, ax=ax)
     save_figure(figure, path, dpi=120, bbox_inches="tight")
 
 

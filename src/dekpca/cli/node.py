@@ -1,4 +1,4 @@
-"""`dekpca node`: take part in a run of nodes of different owners (docs/peers.md)."""
+"""`dekpca node`: take part in a run of nodes of different owners (docs/howto/peers.md)."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     begun, known = settings.folder.exists(), len(settings.neighbors) + 1
     for line in peer.disclosure.guarantee(prepared.settings, columns, known, begun, settings.on_loss == "continue"):
         print_plain(line, err)
-    print_plain("docs/privacy.md says what can be learned from each.", err)
+    print_plain("docs/explanation/privacy.md says what can be learned from each.", err)
     if yes:
         return
     if not (sys.stdin.isatty() and err.is_terminal):

@@ -35,7 +35,17 @@ Block = tuple[np.ndarray, Values, Where]
 
 
 class DataError(ValueError):
-    """A file that cannot be read as samples."""
+    """A file that cannot be read as samples.
+
+    Examples
+    --------
+    >>> from dekpca.data import DataError, read
+    >>> try:
+    ...     read("rows.mat")
+    ... except DataError as error:
+    ...     print("rows.mat" in str(error))
+    True
+    """
 
 
 @contextmanager

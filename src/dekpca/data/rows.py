@@ -33,7 +33,7 @@ class Rows:
 
     Memory holds a block of rows, samples of them, and about 20 bytes for each row. The answer is that of `fit` of the same rows as an array, to
     rounding, with the same `network`; without a network, and without an owner of each row, all rows are on one node. Make it by one of the methods
-    `from_...`, whose options say what the columns are, as on the command line (docs/data.md).
+    `from_...`, whose options say what the columns are, as on the command line (docs/howto/data.md).
 
     Examples
     --------

@@ -28,13 +28,29 @@ def evenly(y: Any, sizes: Any, seed: int = 0) -> list[np.ndarray]:
 
 
 def one_class_a_node(y: Any, sizes: Any, seed: int = 0) -> list[np.ndarray]:
-    """The hardest heterogeneity: each node has one class only; classes alternate from node to node."""
+    """The hardest heterogeneity: each node has one class only; classes alternate from node to node.
+
+    Examples
+    --------
+    >>> from dekpca.experiments.splits import one_class_a_node
+    >>> y = [0, 1] * 30
+    >>> [{y[i] for i in rows} for rows in one_class_a_node(y, [20, 10, 5])]
+    [{0}, {1}, {0}]
+    """
     classes = np.unique(y)
     return _from_pools(y, [{classes[j % len(classes)]: int(size)} for j, size in enumerate(sizes)], seed)
 
 
 def mostly_one_class(y: Any, sizes: Any, share: float = 0.8, seed: int = 0) -> list[np.ndarray]:
-    """Each node has one main class, which makes up `share` of its rows; the others come from all classes."""
+    """Each node has one main class, which makes up `share` of its rows; the others come from all classes.
+
+    Examples
+    --------
+    >>> from dekpca.experiments.splits import mostly_one_class
+    >>> y = [0, 1] * 50
+    >>> [sum(y[i] for i in rows) <= 10 for rows in mostly_one_class(y, [40, 40], share=0.8)]
+    [True, False]
+    """
     classes = np.unique(y)
     rng = np.random.default_rng(seed)
     wanted = []
@@ -49,6 +65,12 @@ def dirichlet(y: Any, sizes: Any, alpha: float, seed: int = 0) -> list[np.ndarra
     """Class shares of each node drawn from a Dirichlet distribution: alpha = inf is `evenly`, 0 one class a node.
 
     Exhausted classes are replaced by the remaining ones, in proportion.
+
+    Examples
+    --------
+    >>> from dekpca.experiments.splits import dirichlet
+    >>> [len(rows) for rows in dirichlet([0, 1] * 50, [30, 20], alpha=0.5)]
+    [30, 20]
     """
     y, sizes = np.asarray(y), np.asarray(sizes)
     if alpha == 0:

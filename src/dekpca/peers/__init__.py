@@ -5,7 +5,7 @@
     net/       server, clients, certificates; the endpoint, which connects them with the program
     app/       the application of an owner: config, session, log, status
 
-Each imports only from those above it, and only the command line imports this package. docs/protocol.md has the
+Each imports only from those above it, and only the command line imports this package. docs/reference/protocol.md has the
 messages and states, and says why a killed node can resume. Owners start their nodes by `dekpca node run`;
 `dekpca node simulate` starts such nodes on one machine.
 """

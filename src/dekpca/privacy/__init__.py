@@ -9,5 +9,5 @@ ledger        what was spent on a data set, in a file
 errors        what other nodes hear of an error
 settings      what a user asks for, and what is refused
 
-Nothing here draws from `random_state`. docs/privacy.md has the promises, and against whom they hold.
+Nothing here draws from `random_state`. docs/explanation/privacy.md has the promises, and against whom they hold.
 """

@@ -1,4 +1,4 @@
-"""Releases: moments of unit vectors as integers, with noise. Here are the sensitivities; docs/privacy.md has the proof.
+"""Releases: moments of unit vectors as integers, with noise. Here are the sensitivities; docs/explanation/privacy.md has the proof.
 
 A row x has coordinates of norm at most 1, which become integers q with |q| <= S = 2^16. It adds to the sums
 

@@ -47,6 +47,17 @@ class Privacy:
         them, to -1 and 1.
     rows : int or None
         About how many rows all nodes have together, a public number. `dekpca node run` says what agreement to expect with so many.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dekpca import DecentralizedKernelPCA, Privacy
+    >>> rng = np.random.default_rng(0)
+    >>> X, public = rng.normal(size=(5000, 3)), rng.normal(size=(50, 3))
+    >>> privacy = Privacy(epsilon=1, delta=1e-6, rank=5)
+    >>> model = DecentralizedKernelPCA(1, gamma=0.1, network=3, landmarks=public, privacy=privacy, tol=0.9).fit(X)
+    >>> model.privacy_.epsilon <= 1
+    True
     """
 
     epsilon: float

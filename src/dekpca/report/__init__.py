@@ -1,6 +1,6 @@
 """Pictures of fits and experiments.
 
-    figures                          parts of matplotlib figures              pip install 'dekpca[plot]'
+    panels                           charts as data, by matplotlib            pip install 'dekpca[plot]'
     fit_report, experiment_report    one self-contained HTML file for each    pip install 'dekpca[report]'
 
 Modules are imported at first use, so that either extra works without the other.

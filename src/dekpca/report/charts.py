@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..network import Network
-from .figures import inner_edges, positions
+from ..plot import ROUNDING, inner_edges, positions
 
 try:
     import plotly.graph_objects as go
@@ -31,7 +31,6 @@ SIDES += ["middle left", "bottom left", "bottom center", "bottom right"]
 MOST_EDGES = 4000  # drawn; more are unreadable, and make a large file
 LABELLED = 40  # nodes up to which names fit beside them
 WIDTHS = 4  # of edges, by their traffic
-ROUNDING = 1e-12  # the smallest error on a logarithmic axis
 CURVE = 1500  # points, as many as a screen has pixels
 
 

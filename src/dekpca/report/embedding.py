@@ -10,8 +10,8 @@ import numpy as np
 
 from ..data.columns import Samples
 from ..node_model import NodeModel
+from ..plot import aligned
 from . import charts
-from .figures import aligned
 from .measures import hosted, spread
 from .page import Chart, select_html
 

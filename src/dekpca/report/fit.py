@@ -14,6 +14,7 @@ from ..arrays import to_numpy
 from ..data.columns import Samples
 from ..network import listing
 from ..node_model import NodeModel
+from ..plot import residuals, tolerance
 from ..results import FLAT
 from . import charts
 from .embedding import embedding_chart
@@ -156,7 +157,7 @@ def verdict(model: Any) -> tuple[str, str, str]:
     head = "As asked for." if model.converged_ else "Not as asked for."
     said = ["One node computed kernel PCA of all rows."] if len(model.network_) == 1 else []
     if len(history["residual"]):
-        residual, allowed = history["residual"][-1], _tolerance(model)
+        residual, allowed = history["residual"][-1], tolerance(model)
         last = max([residual, *history["since_check"][-1:]])
         head = "Converged." if model.converged_ or last <= allowed else "Not converged."
         said.append(f"After {model.n_iter_} iterations the residual is {residual:.2g}; {allowed:.2g} is allowed.")
@@ -166,11 +167,6 @@ def verdict(model: Any) -> tuple[str, str, str]:
             head = "As accurate as asked for." if model.converged_ else "Less accurate than asked for."
         said.append(f"The stated error is {error:.2g}, at most {bound:.2g}, where tol={model.tol:g} is asked for.")
     return "good" if model.converged_ else "bad", head, " ".join(said)
-
-
-def _tolerance(model: Any) -> float:
-    """Of residual and change in an iteration, whose squares `tol` bounds."""
-    return float(getattr(model.solver, "tol", model.tol)) ** 0.5
 
 
 def warnings_of(model: Any) -> list[str]:
@@ -213,9 +209,7 @@ def _stages(model: Any, found: Findings) -> Section:
 
 
 def _convergence(model: Any) -> Section:
-    history, tolerance = model.history_, _tolerance(model)
-    keys, names = ("residual", "since_check", "change"), ("residual", "change since the last check", "change")
-    curves = {name: np.asarray(history[key]) for key, name in zip(keys, names, strict=True) if len(history[key])}
+    history, curves, allowed = model.history_, residuals(model), tolerance(model)
     steps = len(history["residual"])
     listed = np.unique(np.linspace(0, steps - 1, ITERATIONS_LISTED).round().astype(int))
     columns = {"iteration": listed + 1} | {name: values[listed] for name, values in curves.items()}
@@ -224,8 +218,8 @@ def _convergence(model: Any) -> Section:
     text = "The residual of the power iterations, relative to the components."
     if len(history["since_check"]):
         text = "How far nodes are from agreeing with their neighbors (residual), and how much they still move (change), relative to the components."
-    text += f" All stop together when they are below the tolerance, {tolerance:.2g}."
-    figure, caption = charts.convergence_figure(curves, tolerance), "Of the worst node, on a logarithmic scale."
+    text += f" All stop together when they are below the tolerance, {allowed:.2g}."
+    figure, caption = charts.convergence_figure(curves, allowed), "Of the worst node, on a logarithmic scale."
     chart = Chart("convergence", figure, label, caption, table)
     return Section("convergence", "Convergence", text, [chart])
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .figures import pyplot, save_figure
+from ..files import PUBLIC, atomic_write
 
 # Paul Tol's, safe for color-blind readers
 COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
@@ -61,6 +61,25 @@ class Panel:
 
     def colored(self) -> list[tuple[Series, str]]:
         return [(s, s.color or COLORS[i % len(COLORS)]) for i, s in enumerate(self.series)]
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot, set up to write files."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("matplotlib is not installed; pip install 'dekpca[plot]'") from error
+    matplotlib.use("Agg")
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
+
+
+def save_figure(figure: Any, path: Path, **options: Any) -> None:
+    """Write a figure in the format of the file's ending, and close it."""
+    with atomic_write(path, PUBLIC) as file:
+        figure.savefig(file, format=path.suffix[1:] or "png", **options)
+    pyplot().close(figure)
 
 
 def save(panels: Sequence[Panel], title: str, stem: Path, columns: int = 3) -> list[Path]:

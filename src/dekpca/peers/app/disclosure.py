@@ -1,4 +1,7 @@
-"""What will leave this machine, and to whom, said before anybody is called. docs/privacy.md explains each line, and tests compare the two."""
+"""What will leave this machine, and to whom, said before anybody is called.
+
+docs/explanation/privacy.md explains each line, and tests compare the two.
+"""
 
 from __future__ import annotations
 

@@ -142,7 +142,9 @@ class Session:
         identity = self.place.identity
         if identity is not None and identity.days_left < EXPIRY_WARNING:
             until = identity.expires.strftime("%Y-%m-%d %H:%M UTC")
-            log.warning("certificate expires soon: renew it (docs/security.md)", extra={"valid_until": until})
+            log.warning(
+                "certificate expires soon: renew it (docs/explanation/security.md)", extra={"valid_until": until}
+            )
         return self
 
     def __exit__(self, *error: Any) -> None:

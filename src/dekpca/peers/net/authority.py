@@ -19,7 +19,7 @@ from .identity import IdentityError, moment, pem, private_pem, public
 
 SKEW = timedelta(minutes=5)  # certificates are valid from a little earlier, since clocks of different owners differ
 CA_CERT, CA_KEY = "ca.crt", "ca.key"
-ROTATION = "(docs/security.md, rotation)"
+ROTATION = "(docs/explanation/security.md, rotation)"
 
 
 def init_ca(folder: Path, name: str = "dekpca", days: float = 1825) -> Path:

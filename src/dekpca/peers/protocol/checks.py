@@ -42,7 +42,7 @@ SEALED = "<u8"  # of sums under masks, and of key records
 KINDS = {
     "sizes", "columns", "axes", "clusters", "landmarks", "moments", "judge", "fingerprint", "mean", "power", "spectrum", "check",
     "data", "rho", "share", "view", "values", "deflate", "keys", "scores",
-}  # all that docs/privacy.md lists  # fmt: skip
+}  # all that docs/explanation/privacy.md lists  # fmt: skip
 
 M = TypeVar("M", bound=Message)
 

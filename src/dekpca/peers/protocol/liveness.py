@@ -1,4 +1,4 @@
-"""Which neighbors are silent, and which are alive without progress (docs/protocol.md, heartbeats).
+"""Which neighbors are silent, and which are alive without progress (docs/reference/protocol.md, heartbeats).
 
 When one node is stuck, `idle` grows at all nodes, and `waits_for` identifies the stuck node: it waits for nobody. Its
 neighbors give up after `progress_timeout`, and name it. A node may lie: one that claims to wait has twice the limit; one

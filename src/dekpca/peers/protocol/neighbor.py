@@ -4,7 +4,7 @@
     Link     whether it answers
     Notice   whether it has the finish or stop notice of this node
 
-Only TRANSITIONS changes them; docs/protocol.md prints the table, and a test compares the two. The other fields are times and counts.
+Only TRANSITIONS changes them; docs/reference/protocol.md prints the table, and a test compares the two. The other fields are times and counts.
 """
 
 from __future__ import annotations

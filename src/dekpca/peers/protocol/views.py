@@ -5,7 +5,7 @@ ordered by number, then by the name of the proposer. Every node publishes a `Sta
 has accepted. Neighbors forward statuses, the newest of each node counts, and a status is on disk before it is sent.
 So lost, repeated and late heartbeats do no harm, and a restarted node keeps its promises.
 
-docs/protocol.md has the rules by which a status changes, and why two groups never finish with different answers: this
+docs/reference/protocol.md has the rules by which a status changes, and why two groups never finish with different answers: this
 is Paxos with views as ballots. Three states at the end, in this order:
 
     `answered`  this node has the answer of a view; a later view may replace it

@@ -58,8 +58,8 @@ class Projection:
     """Options of the projection solver, for `solver=` of `DecentralizedKernelPCA`.
 
     It is the decentralized algorithm of the paper, made to converge: nodes exchange their rows with their neighbors once, and then iterate. What it
-    does, and what differs from the paper, is in docs/algorithm.md. Bad values, and values that exclude each other, raise a ValueError here. On a
-    network of one node nothing iterates: the answer is central kernel PCA.
+    does, and what differs from the paper, is in docs/explanation/algorithm.md. Bad values, and values that exclude each other, raise a ValueError
+    here. On a network of one node nothing iterates: the answer is central kernel PCA.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Projection:
     exchange_noise : float or str, default=0.0
         Gaussian noise on samples before they leave a node, drawn once: a standard deviation, or a signal to noise ratio such as "20dB"; with
         standardize=True in units of the scaled columns. Node models then hold noisy samples only, and no row becomes a landmark. Component values
-        and sums are still those of the samples without noise: docs/privacy.md says what this hides.
+        and sums are still those of the samples without noise: docs/explanation/privacy.md says what this hides.
     max_iter : int, default=100
         Largest number of iterations; with update="paper" for each component.
     tol : float, default=1e-3

@@ -21,7 +21,8 @@ w_j = P_j z_q, for the node itself and each neighbor q, where P_j projects on th
     P_j z_q = phi(X_j) K_j^-1 phi(X_j)'z_q                    `node.projected[q]`
     rho of node j on z_q                                      `run.on_w(j)[q]`, which is `run.on_z(q)[j]`
 
-With `dekpca.PAPER` this is Alg. 1 except for the following. What `update="proximal"` and landmarks change besides, and why, is in docs/algorithm.md.
+With `dekpca.PAPER` this is Alg. 1 except for the following. What `update="proximal"` and landmarks change besides, and why, is in
+docs/explanation/algorithm.md.
 
 - The paper sends alpha and the multiplier; a node sends rho alpha + multiplier, all that its neighbor uses of them. Multipliers are not scaled by
   rho, which a schedule changes, and are kept as coefficients over the samples (K_j^-1 times the paper's): no node inverts a neighbor's matrix.

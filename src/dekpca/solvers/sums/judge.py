@@ -10,7 +10,7 @@ functions with values g(x), orthonormal over all rows, that diagonalize psi psi'
     Leak        O_b = (Y_b + rest(x, x) g - g S) B, what leaves the span; products of two different groups contain no squared noise
 
 First-order perturbation theory turns the leak into an angle. The noise of S turns the components: how far is seen by leaving out each group in turn
-(jackknife). docs/algorithm.md has the derivation, docs/accuracy.md measurements.
+(jackknife). docs/explanation/algorithm.md has the derivation, docs/explanation/accuracy.md measurements.
 """
 
 from __future__ import annotations

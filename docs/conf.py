@@ -1,0 +1,142 @@
+"""Sphinx: `make docs` builds the site into build/site, offline, with warnings as errors."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import typer
+from latex2mathml.converter import convert
+from typer.cli import get_docs_for_click
+from typer.main import get_command
+
+from dekpca import __version__
+from dekpca.cli import app as program
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the examples, of which two run at once
+warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")
+
+project, author, version, release = "dekpca", "the dekpca developers", __version__, __version__
+copyright = "the dekpca developers"
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "sphinx_gallery.gen_gallery", "sphinx_design",
+]  # fmt: skip
+exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.json"]
+highlight_language = "none"
+nitpicky = False
+suppress_warnings = ["config.cache"]  # sphinx-gallery's settings hold a function
+
+# --- Markdown: as on a code host, with the anchors of its headings
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
+myst_heading_anchors = 4
+
+# --- the reference
+autosummary_generate = True
+toc_object_entries_show_parents = "hide"
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+
+# --- the gallery
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples/gallery",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",
+    "within_subsection_order": "FileNameSortKey",
+    "backreferences_dir": "gallery/backreferences",
+    "doc_module": ("dekpca",),
+    "reference_url": {"dekpca": None},
+    "abort_on_example_error": True,
+    "show_signature": False,
+    "show_memory": False,
+    "min_reported_time": 1e9,  # times would differ from build to build
+    "write_computation_times": False,
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "plot_gallery": "True",
+    "parallel": 2,
+}
+
+# --- the pages
+html_theme = "pydata_sphinx_theme"
+html_title = "dekpca"
+html_context = {"default_mode": "auto"}
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = html_show_copyright = html_show_sourcelink = html_copy_source = False
+html_last_updated_fmt = None
+html_math_renderer = "mathml"
+html_sidebars = {"index": [], "gallery/index": []}
+html_theme_options = {
+    "logo": {"text": "dekpca"},
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+    "show_toc_level": 2,
+    "show_prev_next": False,
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_show_copyright = True
+
+templates_path = ["_templates"]
+
+
+def page_titles(app, name, source):
+    """[accuracy.md](accuracy.md) reads well on a code host; here the text is the page's title."""
+    source[0] = re.sub(r"\[[\w/]+\.md\]\(([^)]+)\)", r"[](\1)", source[0])
+
+
+def links_to_pages(app, what, name, obj, options, lines):
+    """docs/explanation/accuracy.md in a docstring is a link."""
+    lines[:] = [re.sub(r"docs/(\w+/\w+)\.md", r":doc:`/\1`", line) for line in lines]
+
+
+def command_line(app):
+    """reference/cli.md, from the program."""
+    command = get_command(program)
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="dekpca", title="The command line")
+    text = re.sub(r"^## `dekpca (\w+)`$", r"## dekpca \1", text, flags=re.M)
+    text = re.sub(r"^### `dekpca (\w+ [\w-]+)`$", r"### dekpca \1", text, flags=re.M)
+    text = re.sub(r"^  (dekpca .*)$", r"    \1", text, flags=re.M)  # examples are code
+    text = text.replace("  [default: ", " [default: ")
+    intro = "Made from the program itself: `dekpca VERB --help` says the same. [usage.md](../howto/usage.md#command-line) has examples.\n\n"
+    head, _, rest = text.partition("\n\n")
+    _write(HERE / "reference" / "cli.md", f"{head}\n\n{intro}{rest}")
+
+
+def landing(app):
+    """The animation of the landing page."""
+    from landing import animation
+
+    _write(HERE / "_static" / "landing.svg", animation())
+
+
+def _write(path, text):
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+def mathml(self, node):
+    display = node.tagname == "math_block"
+    text = convert(node.astext(), display="block" if display else "inline")
+    self.body.append(f'<div class="formula">{text}</div>' if display else text)
+    from docutils.nodes import SkipNode
+
+    raise SkipNode
+
+
+def setup(app):
+    app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
+    app.connect("source-read", page_titles)
+    app.connect("autodoc-process-docstring", links_to_pages)
+    app.connect("builder-inited", command_line, priority=100)
+    app.connect("builder-inited", landing, priority=100)

@@ -1,0 +1,42 @@
+"""
+How a fit comes to its answer
+=============================
+
+The default adds landmarks until a bound on the error is below ``tol``. ``Projection`` iterates until neighbors agree. The
+paper's own step moves away again if it is not stopped early.
+"""
+
+import warnings
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import load_digits
+
+from dekpca import PAPER, DecentralizedKernelPCA, Network, Projection, baselines, metrics, plot
+
+X = load_digits().data[:1000]
+parts, network = np.array_split(X, 10), Network.ring(10, 4)
+given = {"gamma": 1e-3, "network": network, "random_state": 0}
+default = DecentralizedKernelPCA(4, tol=1e-5, **given).fit_parts(parts)
+projection = DecentralizedKernelPCA(4, solver=Projection(tol=1e-5), **given).fit_parts(parts)
+
+figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+plot.convergence(default, ax=axes[0]).set_title("the default")
+plot.convergence(projection, ax=axes[1]).set_title("Projection()")
+
+central = baselines.central(X, 1, gamma=1e-3, normalize=True)
+iterations = (5, 10, 20, 40, 80, 160)
+for name, solver in {"the paper's step": PAPER, "proximal step": replace(PAPER, update="proximal")}.items():
+    found = []
+    for most in iterations:
+        model = DecentralizedKernelPCA(1, solver=replace(solver, max_iter=most), normalize=True, **given)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it was stopped early is the point
+            found.append(metrics.similarity(model.fit_parts(parts), central).mean())
+    axes[2].plot(iterations, found, "o-", label=name)
+axes[2].set(xscale="log", xlabel="stopped after so many iterations", ylabel="similarity", title="without landmarks")
+axes[2].legend(frameon=False)
+
+# %%
+# **Try next**: ``rho="paper-bound"``; nodes with one digit each; :doc:`/explanation/note` on why the step matters.

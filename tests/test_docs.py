@@ -1,0 +1,73 @@
+"""What the pages say of the program is so: every public name is listed and has an example, and every command has its options."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import dekpca
+from dekpca.cli import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "cli.md"),
+]  # which is made
+LISTED = re.findall(r"^   ((?:\w+\.)*\w+)$", (ROOT / "docs" / "reference" / "api.rst").read_text(), re.MULTILINE)
+MODULES = ("baselines", "metrics", "plot")
+
+
+def named(name):
+    module, _, last = f"dekpca.{name}".rpartition(".")
+    return getattr(import_module(module), last)
+
+
+def test_the_reference_has_every_public_name():
+    public = {name for name in dekpca.__all__ if name not in MODULES and not name.startswith("_")}
+    for module in MODULES:
+        found = vars(getattr(dekpca, module))
+        own = {name for name, x in found.items() if inspect.isfunction(x) and x.__module__ == f"dekpca.{module}"}
+        public |= {f"{module}.{name}" for name in found.get("__all__", {n for n in own if not n.startswith("_")})}
+    public |= {f"report.{name}" for name in import_module("dekpca.report").__all__}
+    assert public <= set(LISTED)
+    assert len(LISTED) == len(set(LISTED))
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_every_public_name_has_an_example(name):
+    assert ">>> " in inspect.getdoc(named(name))  # which runs with the doctests
+
+
+def commands():
+    """(page, words) for each `dekpca ...` line of a code block."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        fenced = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+        lines = re.findall(r"^    (dekpca .*)$", text, re.MULTILINE) + re.findall(
+            r"^(dekpca .*)$", "\n".join(fenced), re.MULTILINE
+        )
+        yield from ((page.name, shlex.split(line, comments=True)) for line in lines)
+
+
+def test_commands_in_the_docs_have_verbs_and_options_that_exist():
+    checked = 0
+    for page, words in commands():
+        command, rest = get_command(app), words[1:]
+        while hasattr(command, "commands"):
+            assert rest[:1], (page, words)
+            assert rest[0] in command.commands, (page, words)
+            command, rest = command.commands[rest[0]], rest[1:]
+        known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+        for word in rest:
+            if word == "--":  # what follows is for another command
+                break
+            if word.startswith("-") and not re.fullmatch(r"-[\d.e-]+", word):
+                assert word.partition("=")[0] in known, (page, words)
+                checked += 1
+    assert checked > 20
