@@ -36,7 +36,7 @@ from .moments import Moments, Principal, Seen, chances
 from .options import SumsOptions
 from .rows import Rows, row_keys
 from .shared_rows import earlier_landmarks, rows_as_landmarks
-from .stream import Stream
+from .stream import STAGE, Stream
 
 log = logging.getLogger("dekpca")
 
@@ -107,7 +107,7 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
         principal = moments.found((yield moments))
         bound = 1.0
         if not options.fixed:
-            verdict = yield from judged(seen, principal, options, str(step))
+            verdict = yield from judged(seen, principal, options, STAGE if whole and options.stream else str(step))
             bound = note(rows, marks, verdict, stages)
         more = yield from next_stage(seen, principal, options, axes, marks, step, bound)
         if more is not None:
@@ -116,7 +116,7 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
             whole = True
         else:
             if bound >= 1.0:  # not known; more work may tell
-                verdict = yield from judged(seen, principal, options, "last", 1 if options.fixed else EFFORT)
+                verdict = yield from judged(seen, principal, options, STAGE, 1 if options.fixed else EFFORT)
                 note(rows, marks, verdict, stages)
             return found(first, options, marks, principal, verdict, stages)
     return None
