@@ -275,8 +275,12 @@ def draw(records, tol: float, path: Path) -> None:
     t, _, _, true, stated, bound = np.array(records).T
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
     axes.axvspan(-1, CALM, color="0.95", lw=0)
-    for values, name, style in ((bound, "bound", "-"), (stated, "stated", "--"), (true, "true", "k.")):
-        axes.semilogy(t, np.maximum(values, 1e-9), style, label=f"{name} error of the span")
+    for values, name, style in (
+        (bound, "bound on the error", "-"),
+        (stated, "stated error", "--"),
+        (true, "true error", "k."),
+    ):
+        axes.semilogy(t, np.maximum(values, 1e-9), style, label=name)
     axes.axhline(tol, color="tab:red", lw=1)
     axes.annotate("tol", (DAYS - 2, tol), xytext=(0, 3), textcoords="offset points", color="tab:red")
     for day in t[1:][np.diff(t) == 0]:

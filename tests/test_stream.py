@@ -195,6 +195,15 @@ def test_a_drifting_stream_says_that_its_landmarks_are_stale():
     assert model.n_samples_seen_ == 4_000
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_landmarks_satisfy_the_judgement_of_the_stream(seed):
+    """They grow until the judgement that a stream repeats is content, not another one: else refresh could leave a warning that it cannot cure."""
+    rows = np.random.default_rng(seed).normal(size=(500, 5))
+    model = DecentralizedKernelPCA(2, gamma=0.05, random_state=seed).partial_fit(rows)
+    assert model.converged_
+    assert model.refresh(3 * rows).converged_
+
+
 # ---------------------------------------------------------------------- what an estimator holds, and what it refuses
 def test_memory_is_bounded_and_a_pickle_goes_on():
     model = streamed(model_of(), [*range(7_000, MANY, 7_000), MANY])

@@ -103,7 +103,7 @@ class Options(Settings):
             max_landmarks=self.max_landmarks if self.grow else self.n_landmarks, points=self.landmarks.points, resume=self.resume,
             earlier=self.earlier, share_rows=self.share_rows and not noise,  # else a landmark would be a row without noise
             centered=asked is None or asked.centering is not None, gamma_by_variance=self.gamma_by_variance, impute=self.impute,
-            standardize=self.standardize, sealed=self.sealed, owners_apart=self.owners_apart,
+            standardize=self.standardize, sealed=self.sealed, stream=self.stream, owners_apart=self.owners_apart,
         )  # fmt: skip
         if asked is None or self.exact:
             return sums

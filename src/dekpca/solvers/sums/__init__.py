@@ -121,7 +121,7 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
         principal = moments.found((yield moments))
         bound, known = 1.0, replace(options, n_components=principal.components)
         if not options.fixed and principal.enough:
-            verdict = yield from judged(seen, principal, known, str(step))
+            verdict = yield from judged(seen, principal, known, LAST if whole and options.stream else str(step))
             bound = note(rows, marks, verdict, stages)
         more = yield from next_stage(seen, principal, options, axes, marks, step, bound)
         if more is not None:
