@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from importlib import import_module
 
 import numpy as np
@@ -84,7 +85,11 @@ def test_a_file_in_blocks_gives_what_its_rows_in_memory_give(folder, kind):
     model = DecentralizedKernelPCA(3, random_state=0).fit(rows)
     check_same(model, DecentralizedKernelPCA(3, random_state=0, network=1).fit(given), given)
     assert model.history_["passes"] == 2
-    np.testing.assert_allclose(model.transform(rows), model.transform(given), atol=1e-12)
+    with warnings.catch_warnings(action="error"):
+        np.testing.assert_allclose(model.transform(rows), model.transform(given), atol=1e-12)
+        if kind == "blocks":  # columns are matched by name
+            other = written(folder, kind, FRAME[sorted(FRAME.columns)])
+            np.testing.assert_allclose(model.transform(other), model.transform(given), atol=1e-12)
     assert len(model.nodes_) == N
     assert not model.nodes_.any()
 
@@ -193,7 +198,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         X = rng.normal(size=(rows, columns)) * np.geomspace(3, 0.3, columns)
         pyarrow.parquet.write_table(pyarrow.table({str(i): x for i, x in enumerate(X.T)}), tmp_path / f"{name}.parquet")
     words = [sys.executable, "-c", MEASURED, str(tmp_path / "few.parquet"), str(tmp_path / "many.parquet")]
-    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=300)
     few, many = json.loads(done.stdout)
     # 64 MB are the rows that the second file has more; what a row takes in memory is its key, twice, and what is missed of it
     assert many - few < 800_000 * 40
@@ -229,25 +234,19 @@ def test_files_that_change_or_are_damaged_are_refused(folder, tmp_path):
         model.fit(Rows.from_blocks(lambda: [FRAME[:4000]] * next(few)))
 
 
-def bad(name, change):
-    frame = FRAME.astype({"a": object}) if name == "text" else FRAME.copy()
-    change(frame)
-    return frame
-
-
 LACKS = r"column 'a' has no value \(NaN\) in row 9001; rows with missing values: 1 of the first \d+; .*missing='drop'"
 BAD = {
-    "nan": (lambda f: f.isetitem(1, f["a"].where(f.index != 9001)), LACKS),
-    "infinite": (lambda f: f.isetitem(3, f["c9"].where(f.index != 8123, np.inf)), r"column 'c9' is infinite in row 8123"),
-    "text": (lambda f: f.isetitem(1, f["a"].astype(str)), r"column 'a' holds .*, not numbers; drop the column"),
-    "empty": (lambda f: f.drop(f.index, inplace=True), "no rows; give at least one"),
-}  # fmt: skip
+    "nan": (lambda f: f.assign(a=f["a"].where(f.index != 9001)), LACKS),
+    "infinite": (lambda f: f.assign(c9=f["c9"].where(f.index != 8123, np.inf)), r"column 'c9' is infinite in row 8123"),
+    "text": (lambda f: f.assign(a=f["a"].astype(str)), r"column 'a' holds .*, not numbers; drop the column"),
+    "empty": (lambda f: f[:0], "no rows; give at least one"),
+}
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_rows_are_named(tmp_path, name):
     change, says = BAD[name]
-    frame = bad(name, change)
+    frame = change(FRAME)
     with pytest.raises(ValueError, match=says):
         DecentralizedKernelPCA(2).fit(written(tmp_path, "parquet", frame))
     if name == "nan":

@@ -567,21 +567,26 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         if isinstance(X, Rows):
             owner = self._owner_column
             X = X.owned_by(owner) if owner is not None and owner in X.source.names and X.roles.owner is None else X
-            missing: Any = "error" if self.missing == "error" else "mean"
-            return np.concatenate([self._of_rows(method, block.samples) for block in X.blocks(missing)])
+            missing: Any = "error" if self.missing == "error" else "mean"  # a row that lacks a value has values, too
+            features, who = self._features, X.who
+            blocks = (checked(block.samples, who, self.dtype) for block in X.blocks(missing))
+            ordered = (features.from_sorted(features.arrange(block, who, "the fit")) for block in blocks)
+            return np.concatenate([self._values(method, self._in_kind(block)) for block in ordered])
         if self._owner_column is not None and is_frame(X) and self._owner_column in frame_names(X):
             _, X = split_off(X, self._owner_column, "X")
         samples = checked(X, "X", self.dtype)
         if not is_foreign(samples.X):
             validate_data(self, X, reset=False, skip_check_array=True)  # scikit-learn's contract for names of columns
             samples = Samples(self._in_kind(samples.X), self._features.names)
+        return self._values(method, samples.X)
+
+    def _values(self, method: str, X: Array) -> Array:
+        """A method of the answering node's model, of rows with columns in the order of the fit."""
 
         def values(X: Array) -> Array:
             return getattr(self._answering, method)(Samples(X, self._features.names))
 
-        if self.missing == "drop":
-            return self._back(where_complete(values, samples.X))
-        return self._back(values(samples.X))
+        return self._back(where_complete(values, X) if self.missing == "drop" else values(X))
 
     def inverse_transform(self, Z: Array, alpha: float | None = None) -> Array:
         """Points with about these component values, from the model of `answering_node_`: see `NodeModel.inverse_transform`."""
