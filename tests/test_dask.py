@@ -11,8 +11,14 @@ import threading
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from threadpoolctl import threadpool_info
 
 import dekpca
+from dekpca.chunks import threads
 from dekpca.testing import check_engine
 
 da = pytest.importorskip("dask.array")
@@ -95,6 +101,41 @@ def test_scores_are_lazy(client, by_parts):
         np.testing.assert_allclose(series.compute().to_numpy(), expected, rtol=0, atol=1e-12)
     beyond = model.score_samples(da.from_array(X, chunks=(1000, 6))) < model.offset_
     assert 0 < beyond.mean().compute() <= 0.02
+
+
+def test_a_pipeline_of_dask_arrays(client):
+    """Steps that take Dask arrays pass them on; nothing is computed before it is asked for."""
+    steps = make_pipeline(FunctionTransformer(np.tanh), dekpca.DecentralizedKernelPCA(**SETTINGS))
+    rows = da.from_array(X, chunks=(1000, 6))
+    Z = steps.fit(rows).transform(rows)
+    expected = dekpca.DecentralizedKernelPCA(**SETTINGS).fit_parts(np.split(np.tanh(X), 6))
+    assert isinstance(Z, da.Array)
+    np.testing.assert_allclose(Z.compute(), expected.transform(np.tanh(X)), rtol=0, atol=ROUNDING)
+    assert isinstance(steps.score_samples(rows), da.Array)
+
+
+def grid_search():
+    """In a worker: threads that a fit may use, those of BLAS, and those that a search has started."""
+    with threads(10**6) as allowed:
+        pass
+    blas = max(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+    steps = make_pipeline(dekpca.DecentralizedKernelPCA(network=4, random_state=0), LogisticRegression())
+    search = GridSearchCV(steps, {"decentralizedkernelpca__n_components": [1, 2]}, cv=2).fit(X[:800], X[:800, 0] > 0)
+    started = [thread.name for thread in threading.enumerate() if thread.name.startswith("dekpca")]
+    return allowed, blas, len(started), float(search.best_score_)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_grid_search_in_a_worker_has_the_threads_of_the_worker(count):
+    """Dask gives its workers one thread of BLAS, unless told otherwise; a fit takes no more, with its calling thread."""
+    env = (
+        {} if count == 1 else dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
+    )
+    with cluster_of(1, **({"env": env} if env else {})) as cluster, distributed.Client(cluster) as client:
+        allowed, blas, started, score = client.submit(grid_search).result(timeout=120)
+    assert allowed == blas == count
+    assert started <= count - 1
+    assert score > 0.7
 
 
 def test_an_owner_column(client):

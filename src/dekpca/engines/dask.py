@@ -17,21 +17,17 @@ import dask
 import numpy as np
 from distributed import Client, Future, get_client, wait
 
-from ..chunks import threads
 from ..data.checks import NOTHING_LEFT, check_finite, checked, complete_rows
 from ..data.columns import ColumnError, Features, Samples, check_known, split_off
 from ..data.frames import is_null
 from ..data.owners import make_network, named_network
-from ..messages import Sum
-from ..network import Network, listing
+from ..network import listing
 from ..parameters import Parameters, seed_of, settings_of
 from ..plan import Outcome, Plan, Watch
-from ..program import rounds_of
-from ..rounds import named, run_round
-from ..settings import Options, settle
-from ..site import Site
-from .local import Delivery, drive
+from ..settings import settle
+from .local import drive
 from .local import run as run_here
+from .workers import ClientDelivery, Program, add
 
 Array = Any
 
@@ -99,60 +95,21 @@ class Checked:
         return self.X.shape, self.X.dtype, self.owners
 
 
-class Program:
-    """The rows of a partition and the rounds of its nodes. It can be told again from the start whatever it was told before."""
-
-    def __init__(self, rows: Array | Checked, about: tuple[Network, np.ndarray, Options], nodes: np.ndarray):
-        network, sizes, self.options = about
-        self.site = Site(network, sizes, nodes, rows.X if isinstance(rows, Checked) else rows)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"site": self.site, "options": self.options}  # a copy elsewhere begins anew
-
-    def __sizeof__(self) -> int:
-        return int(self.site.X.nbytes)  # for Dask, which balances the memory of its workers
-
-    def term(self, transcript: Sequence[np.ndarray]) -> np.ndarray:
-        """Of the sum that follows after all this was told. No term before it is computed."""
-        live = self.__dict__.pop("_live", None)  # nobody else may use it meanwhile
-        if live is None or live[2] > len(transcript):
-            rounds = rounds_of(self.site, self.options)
-            live = rounds, next(rounds), 0
-        rounds, current, heard = live
-        quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-        with quiet, threads(self.site.X.shape[0]):
-            for told in transcript[heard:]:
-                current = rounds.send(named(told, current.told()))
-            value = next(run_round(self.site, current)).value
-        self._live = rounds, current, len(transcript)
-        return value
-
-
-def add(terms: Sequence[np.ndarray]) -> np.ndarray:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
-
-
 def same(value: Any) -> Any:
     return value
 
 
 # ---------------------------------------------------------------------- at the client
-class WorkerDelivery(Delivery):
+class WorkerDelivery(ClientDelivery):
     """Asks the workers for the total of every sum, and tells them the conclusions."""
 
     def __init__(self, plan: Plan, client: Client):
-        none = np.zeros((0, plan.features.count), dtype=plan.parts[0].dtype)
-        self.site = Site(plan.network, plan.sizes, plan.nodes, none)
-        super().__init__([self.site])
+        super().__init__(plan)
         self.client = client
         about = self.keep((plan.network, plan.sizes, plan.options))
         self.programs = [self.program(part, i, about) for i, part in enumerate(plan.parts)]
         for program in self.programs:
             finished(program, client)  # or nobody knows where its rows are
-        self.transcript: list[Future] = []
 
     def program(self, part: Any, number: int, about: Future) -> Future:
         """The program of a part of the plan, on a worker."""
@@ -163,13 +120,10 @@ class WorkerDelivery(Delivery):
         """Something that every task may use. It is part of the graph, so that it outlives the workers that hold it."""
         return self.client.submit(same, value, pure=False, key=_key("told"))
 
-    def total(self, requests: Sequence[Sum]) -> np.ndarray:
-        (request,) = requests
-        if not len(request.value):  # the root tells something without a sum
-            return request.value
+    def workers_total(self, kind: str, transcript: Sequence[Any]) -> np.ndarray:
         terms: dict[Future, tuple[Future, set[str]]] = {}  # by program: its term, and the worker where it is computed
         while True:
-            self.submit_terms(request.kind, terms)
+            self.submit_terms(kind, transcript, terms)
             tree = [term for term, _ in terms.values()]
             while len(tree) > 1:
                 some = (tree[i : i + FAN_IN] for i in range(0, len(tree), FAN_IN))
@@ -177,7 +131,7 @@ class WorkerDelivery(Delivery):
             if finished(tree[0], self.client, set().union(*(home for _, home in terms.values()))):
                 return tree[0].result()
 
-    def submit_terms(self, kind: str, terms: dict[Future, tuple[Future, set[str]]]) -> None:
+    def submit_terms(self, kind: str, transcript: Sequence[Any], terms: dict[Future, tuple[Future, set[str]]]) -> None:
         """Ask each program for its term at the worker that has its rows: elsewhere it would compute all of its rounds again, so that tasks which
         Dask moves to idle workers cost more than they save. Terms whose worker was lost are asked for again."""
         alive, homes = set(self.client.nthreads()), self.client.who_has(self.programs)
@@ -186,12 +140,7 @@ class WorkerDelivery(Delivery):
                 continue
             home = set(homes[program.key][:1]) & alive  # empty: rows of a lost worker are made again at any other one
             ask = {"pure": False, "key": _key(kind), "workers": sorted(home) or None}
-            terms[program] = self.client.submit(Program.term, program, [*self.transcript], **ask), home
-
-    def sum(self, requests: Sequence[Sum]) -> np.ndarray:
-        told = super().sum(requests)
-        self.transcript.append(self.keep(told))
-        return told
+            terms[program] = self.client.submit(Program.term, program, [*transcript], **ask), home
 
 
 def finished(future: Future, client: Client, needed: Collection[str] = ()) -> bool:
