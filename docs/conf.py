@@ -53,6 +53,7 @@ sphinx_gallery_conf = {
     "doc_module": ("dekpca",),
     "reference_url": {"dekpca": None},
     "abort_on_example_error": True,
+    "capture_repr": (),  # addresses of objects would differ from build to build
     "show_signature": False,
     "show_memory": False,
     "min_reported_time": 1e9,  # times would differ from build to build

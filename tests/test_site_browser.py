@@ -39,6 +39,14 @@ FOUND = {  # words, and pages of which one is among the first three that the sea
     "out of memory": {"howto/out-of-memory"},
 }  # fmt: skip
 
+# Elements of a page's text that reach beyond the screen, and cannot be scrolled to.
+CUT_OFF = """() => [...document.querySelectorAll("article *")].filter((e) => {
+    if (e.closest("svg, math, .sr-only, .visually-hidden") || e.getBoundingClientRect().right <= innerWidth + 1) return false;
+    for (let a = e; a; a = a.parentElement)
+        if (["auto", "scroll"].includes(getComputedStyle(a).overflowX)) return false;
+    return e.getClientRects().length > 0;
+}).map((e) => e.outerHTML.slice(0, 120))"""
+
 
 @pytest.fixture(scope="module")
 def site():
@@ -123,6 +131,7 @@ def test_every_page(chromium, site, scheme):
                 wide = tab.evaluate("document.scrollingElement.scrollWidth")
                 if wide > PHONE[0]:
                     wrong.append(f"{name}: {wide} pixels wide")
+                wrong.extend(f"{name}: cut off: {text}" for text in tab.evaluate(CUT_OFF))
             else:
                 found = judge.run(tab, options={"runOnly": ["color-contrast"]}).response["violations"]
                 wrong.extend(

@@ -193,7 +193,7 @@ def network(model: Any, by: Any = None, highlighted: int | str | None = None, ax
         style = (
             {"color": "white", "va": "center"}
             if inside
-            else {"va": "bottom", "xytext": (0, 9), "textcoords": "offset points"}
+            else {"va": "bottom", "xytext": (0, 11), "textcoords": "offset points"}
         )
         for name, xy in zip(net.names, place, strict=True):
             ax.annotate(name, xy, ha="center", fontsize=7 if inside else 9, zorder=3, **style)
