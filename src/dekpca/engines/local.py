@@ -105,8 +105,11 @@ def drive(
 ) -> Outcome:
     """Run the programs of some sites, whose requests `delivery` answers. `script` is the program, or wraps it."""
     scripts = [script(site, options) for site in sites]
-    on_host = aac.is_numpy_array(sites[0].like)  # other libraries have threads of their own
-    rows = sum(site.X.shape[0] for site in sites) if on_host else 0
+    array = sites[0].like
+    theirs = (
+        not aac.is_numpy_array(array) and "cpu" in str(aac.device(array)).lower()
+    )  # a library with threads of its own
+    rows = 0 if theirs else sum(site.X.shape[0] for site in sites)
     # the program itself detects overflow; no warnings of NumPy
     with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore", divide="ignore"), threads(rows):
         seconds: dict[str, float] = defaultdict(float)

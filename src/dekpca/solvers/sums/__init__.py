@@ -100,7 +100,8 @@ def rows_of(site: Site, options: SumsOptions) -> Rows:
         sizes = site.own_sizes if site.X.shape[0] else 0 * site.own_sizes  # whoever only concludes has no rows
         keys, node = row_keys(options.seed, site.names, sizes), np.repeat(site.nodes, sizes)
     if site.order is not None:
-        back = np.argsort(site.order)
+        back = np.empty_like(site.order)
+        back[site.order] = np.arange(len(back))
         keys, node = keys[back], node[back]
     seen = options.owners_apart and not options.share_rows and site.sealer is None
     return Rows(site.X, keys, node, site.total, len(site.sizes), LEAST_CLUSTER if seen else 1, speaks=site.has_root)

@@ -237,6 +237,7 @@ class Sketch(Round):
 
         def part(rows: slice) -> tuple[np.ndarray, ...]:
             left, right, found, ones = like(features, beside[rows]), like(features, scaled[rows]), [], []
+            xp = aac.array_namespace(features)
             for b in range(GROUPS):
                 own, mine = members[b][rows], features[rows, judged.of_group(b)]
                 products = [transposed(mine) @ left]
@@ -245,9 +246,9 @@ class Sketch(Round):
                 else:
                     inside = np.flatnonzero(own)
                     products.append(transposed(take(mine, inside)) @ take(right, inside))
-                found.append(np.concatenate([on_host(x) for x in products], axis=1))
+                found.append(xp.concat(products, axis=1))
                 ones.append(scaled[rows][own].sum(axis=0))
-            return np.stack(found), np.stack(ones)
+            return on_host(xp.stack(found)), np.stack(ones)
 
         found, ones = summed(part, len(w), features)
         mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
@@ -293,15 +294,14 @@ class Images:
         members = np.stack([judged.members(b) for b in range(GROUPS)], axis=1)
 
         def some(rows: slice) -> np.ndarray:
-            out = np.empty((rows.stop - rows.start, GROUPS, g.shape[1]))
-            for b in range(GROUPS):
-                mine = features[rows, judged.of_group(b)]
-                out[:, b] = on_host(mine @ right[b]) - offset[b]
-                long = xp.vecdot(mine, mine) - 2.0 * (mine @ middle[b, :])
-                own = members[rows, b] * judged.shares * judged.weights[rows] * (on_host(long) + squares[b])
-                out[:, b] -= own[:, None] * g[rows]
-            return out
+            mine = [features[rows, judged.of_group(b)] for b in range(GROUPS)]
+            images = xp.stack([x @ y for x, y in zip(mine, right, strict=True)], axis=1)
+            long = xp.stack([xp.vecdot(x, x) - 2.0 * (x @ middle[b, :]) for b, x in enumerate(mine)], axis=1)
+            own = judged.shares * judged.weights[rows, None] * members[rows] * (on_host(long) + squares)
+            return on_host(images) - offset - own[:, :, None] * g[rows, None, :]
 
+        if not aac.is_numpy_array(features):
+            return some(slice(0, len(g)))
         return by_rows(some, len(g), row_bytes(features) // 4, g)
 
     def powered(self, basis: np.ndarray) -> np.ndarray:
