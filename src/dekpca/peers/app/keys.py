@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from cryptography import x509
 
 from ...messages import Sum
 from ...network import Network
@@ -123,6 +124,7 @@ class KeyAgreement:
             return sign_record(now, name, own.public, agreed, signer, chain).pack()
 
         told = yield from _gathered(site, _words(self.secrets.secret("record", signed), size), counts)
+        self._refuse_denied(told)
         kept = self.secrets.secret("public keys", lambda: b"".join(self._checked(told, now, agreed, network)))
         keys = {other: kept[KEY * i : KEY * (i + 1)] for i, other in enumerate(network.names)}
         if keys[name] != own.public:
@@ -131,6 +133,18 @@ class KeyAgreement:
         history = hashlib.sha256(now + agreed + kept).digest()
         pairs = pair_keys(name, own, keys, now)
         return PeerSealer(name, pairs, history, secrets=self.secrets, releasing=self.releasing)
+
+    def _refuse_denied(self, told: dict[str, bytes]) -> None:
+        """Also after a restart, with which an owner may have denied a certificate that was checked before."""
+        for other in told.keys() if self.identity.deny else ():
+            try:
+                chain = [x509.load_der_x509_certificate(c) for c in KeyRecord.unpack(other, told[other]).chain]
+            except ValueError as error:
+                raise BadRecord(
+                    f"key record of node {other}: its certificate cannot be read. Nothing was sent"
+                ) from error
+            if why := self.identity.denial(chain):
+                raise BadRecord(f"key record of node {other}: {why}. Nothing was sent")
 
     def _checked(self, told: dict[str, bytes], now: bytes, agreed: bytes, network: Network) -> list[bytes]:
         """The public keys of all nodes, by number, from their records: checked once, by the CA and the date of the first start."""
