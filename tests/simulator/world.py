@@ -154,7 +154,7 @@ class Node:
         """Of the process: what is not on disk is gone, and its connections break."""
         self.world.trace(self.name, f"ends: {error if error is not None else self.result}")
         self.running, self.error = False, error
-        if isinstance(error, OlderCopy):
+        if isinstance(error, OlderCopy) and not self.disk.full:
             self.store.end(error)
         self.process += 1
         for link in self.links.values():
