@@ -69,6 +69,35 @@ def test_a_root_that_tells_one_child_another_basis_reads_nothing_of_it(certs, tm
     assert uniform_p(mine[-2] + theirs[-2]) < LEVEL  # before the lie their total was in clear, as it should be
 
 
+def test_a_root_that_tells_one_child_another_answer_ends_the_run_for_all(certs, tmp_path, wire):  # noqa: F811
+    """In the last round of all no sum follows whose masks would not cancel; but everybody signs what it was told. Until then two answers were
+    possible, and showed in the transcripts of the models alone."""
+    network, rounds = NETWORKS["star"], []
+    root, victim = network.names[network.root], next(j for j in range(len(network)) if j != network.root)
+    told = telling(root, victim, "judge", lambda told: told * (1 + 1e-9))
+
+    def count(node, request):
+        rounds.append((node, request.kind))
+        return request
+
+    wire.spoil = staticmethod(count)
+    Nodes(tmp_path / "undisturbed", network, *secure(network), certs=certs).run()
+    last = rounds.count((root, "judge"))
+    rounds.clear()
+
+    def lie(node, request):
+        count(node, request)
+        return told(node, request) if rounds.count((root, "judge")) == last else request
+
+    wire.spoil = staticmethod(lie)
+    errors = failed(Nodes(tmp_path / "lie", network, *secure(network), certs=certs))
+    assert errors.keys() == set(network.names)
+    assert all(
+        "has not signed that it was told the same: members were told different things" in str(e)
+        for e in errors.values()
+    )
+
+
 def retell(folder, kind, dtype="<f8"):
     """The disk of a node that does not run: what it was told last in rounds of this kind is changed, as by a parent that sends something else."""
     query = f"SELECT id, {COLUMNS} FROM chunk WHERE kind = ? AND dtype = ? ORDER BY id"

@@ -18,6 +18,7 @@ from dekpca.peers.errors import BelowQuorum, Damaged, Excluded, PeerLost
 from dekpca.peers.protocol import events
 from dekpca.peers.protocol.views import Kept, Lost, Quorum, View, Vote
 
+from .masked import MaskedWorld
 from .world import TIMEOUTS, DiskFull, Node, World, is_finished, undisturbed
 
 LONG = 500.0  # seconds of the virtual clock; a lost node takes about ten, one that never came forty, one that hangs a hundred, agreements 400
@@ -349,6 +350,49 @@ class Failure(AssertionError):
 
 def play(seed: int, show: bool = False) -> str:
     """The run of a seed; returns how it ended, and raises Failure, with the seed and the story, if that is wrong."""
+    return play_masked(seed, show) if seed % 4 == 3 else play_in_clear(seed, show)
+
+
+def play_masked(seed: int, show: bool = False) -> str:
+    """Secure sums: one member may tell others different things, and another one is killed and comes back. No two answers, no hang, and an observer
+    who holds the secrets of all nodes but two reads nothing."""
+    rng = random.Random(f"masked {seed}")
+    quorum = None if rng.random() < 0.5 else Quorum()
+    world = MaskedWorld(seed, shape(rng), 0, show, quorum)
+    case, liar = Case(world, rng), rng.choice(sorted(world.nodes))
+    lying = rng.random() < 0.7
+    for fault in rng.choices([Case.restart, Case.break_links, Case.kill, Case.slow], k=rng.choice([1, 2])):
+        fault(case)
+    if lying:
+        node, which, one = world.nodes[liar], rng.randint(1, 3 * len(world.nodes)), rng.random() < 0.5
+        node.lies, told = True, itertools.count(1)
+
+        def tells(child: str, value: int) -> int:
+            """Another thing to one child, or to some of them, or another thing each time: also when it says it again."""
+            return value ^ rng.getrandbits(8) if (next(told) == which if one else rng.random() < 0.3) else value
+
+        node.tells = tells  # type: ignore[attr-defined]
+        case.tell(f"node {liar} tells its children different things")
+    for node in world.nodes.values():
+        world.after(rng.uniform(0.0, 1.0), case.start, node)
+    try:
+        until_over(world)
+        honest = [node for node in world.nodes.values() if not (lying and node.name == liar)]
+        finished = [node for node in honest if is_finished(node)]
+        if len({(node.view.key, node.result) for node in finished}) > 1:
+            raise Failure(f"SPLIT ANSWER: {[(node.name, node.view.key, node.result) for node in finished]}")
+        if read := world.readable({liar} if lying else set()):
+            raise Failure(f"READABLE: {read[0]}")
+        if not lying and not case.lasting and len(finished) < len(world.nodes):
+            raise Failure("nobody lied and nothing lasted, but not all have an answer")
+        return f"masked, {'a liar, ' if lying else ''}{'an answer' if finished else 'no answer'}"
+    except Failure as failure:
+        around = {name: " ".join(others) for name, others in world.edges.items()}
+        story = "\n  ".join([f"network {around}", *case.story])
+        raise Failure(f"seed {seed}: {failure}\n  {story}\n{world.report()}") from failure
+
+
+def play_in_clear(seed: int, show: bool = False) -> str:
     rng = random.Random(f"case {seed}")
     edges = shape(rng)
     quorum = None if rng.random() < 0.3 else Quorum()
