@@ -30,7 +30,7 @@ class Sent:
     """What a node has sealed: what is left when all masks but that with node `other` are taken off, beside the truth."""
 
     number: tuple[str, int]  # the view, and the number of the sum
-    history: bytes
+    told: tuple[int, ...]  # everything that the node was told before
     plain: int
     left: dict[str, int]  # by the other node
 
@@ -54,6 +54,7 @@ class MaskedNode(Node):
         agreed = hashlib.sha256(f"{view} {self.network.names}".encode()).digest()
         self.sealer = Sealer(self.name, keys, agreed)
         self.begun_in, self.total, self.told = 0, 0, 0
+        self.heard: tuple[int, ...] = ()
 
     @property
     def last_round(self) -> int:
@@ -82,14 +83,14 @@ class MaskedNode(Node):
             signature = KeyedProofs(self.name).sign(self.sealer.history)
             self.total = int.from_bytes(signature, "little") << (8 * SLOT * self.me)
             return
-        history, plain = self.sealer.history, self.rows * (number + 1)
+        history, plain = self.sealer.history, self.rows * (number + 1 + self.told % 997)  # it depends on what was told
         self.total = packed(self.sealer.seal("simulated", np.array([plain], dtype=np.int64), BOUND))
         left = {}
         for other, key in self.sealer.keys.items():  # the observer has all other keys
             alone = Sealer(self.name, {other: key}, history)
             alone._sealed = number
             left[other] = int(alone.seal("simulated", np.array([plain], dtype=np.int64), BOUND)[0])
-        self.world.sent[self.name].add_once(Sent((str(self.core.view), number), history, plain, left))
+        self.world.sent[self.name].add_once(Sent((str(self.core.view), number), self.heard, plain, left))
 
     def hear(self, round: int, heard: dict[str, int]) -> None:
         step, number = (round - 1) % (2 * self.depth), (round - 1) // (2 * self.depth)
@@ -118,6 +119,7 @@ class MaskedNode(Node):
     def conclude(self, number: int) -> None:
         if number < SUMS:
             self.sealer.hear(np.array([float(self.told % 2**53)]))
+            self.heard = (*self.heard, self.told)
             return
         for other in self.network.names:
             place = 8 * SLOT * self.network.number[other]
@@ -165,7 +167,7 @@ class MaskedWorld(World):
                             found.append(f"the difference of two sums of node {a}: {one.number} and {two.number}")
                     for two in theirs:
                         known = (one.left[b] + two.left[a] - one.plain - two.plain) % CONTENT == 0
-                        if known != ((one.number, one.history) == (two.number, two.history)):
+                        if known != ((one.number, one.told) == (two.number, two.told)):
                             found.append(f"the sum of nodes {a} and {b}: {one.number} and {two.number}, {known}")
         return found
 
