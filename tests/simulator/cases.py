@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -392,7 +392,9 @@ def play_masked(seed: int, show: bool = False) -> str:
         raise Failure(f"seed {seed}: {failure}\n  {story}\n{world.report()}") from failure
 
 
-def play_in_clear(seed: int, show: bool = False) -> str:
+def play_in_clear(
+    seed: int, show: bool = False, lies: Sequence[tuple[Callable[[Case], None] | None, int]] = LIES
+) -> str:
     rng = random.Random(f"case {seed}")
     edges = shape(rng)
     quorum = None if rng.random() < 0.3 else Quorum()
@@ -401,7 +403,7 @@ def play_in_clear(seed: int, show: bool = False) -> str:
     spare = fallback(edges, rng) if quorum is not None else {}
     world = World(seed, edges, rng.randint(4, 9), show, quorum, spare)
     case = Case(world, rng)
-    kinds, weights = zip(*LIES, strict=True)
+    kinds, weights = zip(*lies, strict=True)
     (lie,) = random.Random(f"lie {seed}").choices(kinds, weights)
     kinds, weights = zip(*FAULTS, strict=True)
     for fault in rng.choices(kinds, weights, k=rng.choice([1, 1, 2, 3])):
