@@ -496,12 +496,14 @@ def test_an_older_view_without_a_node_does_not_exclude_it():
     assert d.error is None
     a = begun("a", FIVE, Kept(late, first))
     save(a, a.receive("b", Heartbeat(statuses={"d": replace(voted, final=(0, ""))}), 1.0))
+    assert a.error is None  # one that says so is not enough
+    save(a, a.receive("b", Heartbeat(statuses=dict.fromkeys("bc", voted)), 1.0))
     assert isinstance(a.error, Excluded)
     assert "nothing of it is in their answer" not in str(a.error)
     assert "its rows are in their answer" in str(a.error)
     left_out = begun("a", FIVE, Kept(Status(5, answered=(0, ""))))
     done = Status(9, second, second, answered=second.key, vote=Vote(second.key, second.key), final=second.key)
-    save(left_out, left_out.receive("b", Heartbeat(statuses={"b": done}), 1.0))
+    save(left_out, left_out.receive("b", Heartbeat(statuses=dict.fromkeys("bcd", done)), 1.0))
     assert isinstance(left_out.error, Excluded)
     assert "nothing of it is in their answer" in str(left_out.error)
 
