@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -76,6 +77,9 @@ def test_three_owners(tmp_path, monkeypatch, nursery):
             assert nursery.ended[key][0] == 0, log.read_text()
     values = {name: NodeModel.load(folders[name] / f"{name}.npz").transcript for name in OWNERS}
     assert len(set(values.values())) == 1
+    dekpca(folders["oslo"], *commands("node audit"), monkeypatch)
+    started = json.loads((folders["oslo"] / "oslo-run" / "audit.jsonl").read_text().splitlines()[0])
+    assert re.fullmatch("[0-9a-f]{64}", started["consent_sha256"])
     dekpca(folders["oslo"], *commands("transform"), monkeypatch)
     assert (folders["oslo"] / "components.csv").exists()
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import urllib.request
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -14,8 +17,9 @@ import pytest
 
 from dekpca import Network
 from dekpca.peers.app.check import row
-from dekpca.peers.app.config import read, write_nodes
+from dekpca.peers.app.config import free_addresses, read, write_nodes
 from dekpca.peers.net.authority import init_ca, issue
+from dekpca.peers.net.identity import fingerprint, read_certificates
 from dekpca.peers.net.probe import Seen
 from faults.supervisor import until
 
@@ -94,9 +98,16 @@ def test_a_missing_neighbor_is_named_with_its_address(nursery, owners):
 
 
 def test_nodes_that_run_already_are_not_disturbed(nursery, owners):
-    run = {name: Started(nursery, owners, "node", "run", owners / f"{name}.toml", "--yes") for name in ("rome", "bonn")}
+    (metrics,) = free_addresses(1)
+    asked = {"rome": ("--metrics", metrics), "bonn": ()}
+    run = {
+        name: Started(nursery, owners, "node", "run", owners / f"{name}.toml", "--yes", *asked[name]) for name in asked
+    }
     for one in run.values():
         until(lambda one=one: "listening" in one.text(), "the node listens", PATIENCE)
+    with urllib.request.urlopen(f"http://{metrics}/healthz", timeout=PATIENCE) as page:  # of a real process
+        assert page.status == 200
+        assert re.fullmatch("meeting, waits for node .*oslo\n", page.read().decode())
     one = check(nursery, owners, "oslo")
     assert one.end() == 0, one.text()
     assert all("runs already" in found["remark"] for found in one.table().values())
@@ -115,6 +126,26 @@ def test_nodes_that_run_already_are_not_disturbed(nursery, owners):
     assert not [line for line in said if line.get("peer") == "oslo" and "up" in line["message"]]
     run["oslo"] = Started(nursery, owners, "node", "run", owners / "oslo.toml", "--yes")
     assert [one.end() for one in run.values()] == [0, 0, 0], [one.text() for one in run.values()]
+
+
+def test_a_neighbor_with_a_denied_certificate_is_refused_and_the_log_says_so(nursery, owners):
+    """Its calls are refused; `deny` is read at the start of a node."""
+    stolen = fingerprint(read_certificates(owners / "certs" / "oslo.crt")[0])
+    change(owners, "rome", "members =", f'deny = ["{stolen}"]\nmembers =')
+    run = {name: Started(nursery, owners, "node", "run", owners / f"{name}.toml", "--yes") for name in ("rome", "oslo")}
+    assert run["oslo"].end() == 2, run["oslo"].text()
+    assert "refused by node rome: node oslo: its certificate" in run["oslo"].text()
+    until(
+        lambda: f"its certificate {stolen} is denied (deny in node.toml)" in run["rome"].text(),
+        "the log says so",
+        PATIENCE,
+    )
+    change(owners, "oslo", "members =", f'deny = ["{stolen}"]\nmembers =')
+    one = check(nursery, owners, "oslo")
+    assert one.end() == 2
+    assert "is denied (deny in node.toml); get a new one" in one.text()
+    nursery.signal(run["rome"].key, signal.SIGTERM)
+    run["rome"].end()
 
 
 def wrong_ca(owners):

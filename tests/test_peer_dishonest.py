@@ -17,7 +17,7 @@ from dekpca.peers.app.proofs import CertificateProofs
 from dekpca.peers.errors import Disagreement, OlderCopy, PeerLost, RunFailed
 from dekpca.peers.net.endpoint import Endpoint
 from dekpca.peers.protocol import events
-from dekpca.peers.protocol.views import Kept, Quorum, Status, Views, Vote
+from dekpca.peers.protocol.views import Kept, Lost, Quorum, Status, View, Views, Vote
 from dekpca.peers.storage.database import FILE, checksum
 from dekpca.peers.storage.folder import RunFolder
 from dekpca.peers.storage.messages import COLUMNS
@@ -67,6 +67,35 @@ def test_a_root_that_tells_one_child_another_basis_reads_nothing_of_it(certs, tm
     theirs = stripped_sums(network, sums, told[network.names[other]], known, other, victim)
     assert uniform_p(mine[-1] + theirs[-1]) > LEVEL
     assert uniform_p(mine[-2] + theirs[-2]) < LEVEL  # before the lie their total was in clear, as it should be
+
+
+def test_a_root_that_tells_one_child_another_answer_ends_the_run_for_all(certs, tmp_path, wire):  # noqa: F811
+    """In the last round of all no sum follows whose masks would not cancel; but everybody signs what it was told. Until then two answers were
+    possible, and showed in the transcripts of the models alone."""
+    network, rounds = NETWORKS["star"], []
+    root, victim = network.names[network.root], next(j for j in range(len(network)) if j != network.root)
+    told = telling(root, victim, "judge", lambda told: told * (1 + 1e-9))
+
+    def count(node, request):
+        rounds.append((node, request.kind))
+        return request
+
+    wire.spoil = staticmethod(count)
+    Nodes(tmp_path / "undisturbed", network, *secure(network), certs=certs).run()
+    last = rounds.count((root, "judge"))
+    rounds.clear()
+
+    def lie(node, request):
+        count(node, request)
+        return told(node, request) if rounds.count((root, "judge")) == last else request
+
+    wire.spoil = staticmethod(lie)
+    errors = failed(Nodes(tmp_path / "lie", network, *secure(network), certs=certs))
+    assert errors.keys() == set(network.names)
+    assert all(
+        "has not signed that it was told the same: members were told different things" in str(e)
+        for e in errors.values()
+    )
 
 
 def retell(folder, kind, dtype="<f8"):
@@ -221,6 +250,23 @@ def test_a_neighbor_that_gives_what_no_rows_give_is_named(alter, says, tmp_path,
     assert all(says in str(error) for error in errors.values())
 
 
+@pytest.mark.parametrize("kind", ["columns", "clusters", "landmarks", "axes", "judge"])
+def test_terms_that_no_rows_give_are_refused_in_every_round(kind, tmp_path, wire):  # noqa: F811
+    """Counts of rows that are not there, where a round has counts; what is not finite everywhere."""
+    network = NETWORKS["path"]
+    leaf = next(name for name, children in zip(network.names, network.children, strict=True) if not len(children))
+
+    def spoil(node, request):
+        if node != leaf or request.kind != kind or not request.messages:
+            return request
+        factor = 1e6 if kind in ("columns", "clusters", "landmarks") else np.inf
+        return replace(request, messages={edge: factor * (value + 1) for edge, value in request.messages.items()})
+
+    wire.spoil = staticmethod(spoil)
+    errors = failed(Nodes(tmp_path, network, *secure(network, secure_sums=False)))
+    assert all(f"network sum {kind!r}: node {leaf} gave what no rows give" in str(e) for e in errors.values())
+
+
 def test_under_masks_a_member_is_known_to_lie_but_not_which(certs, tmp_path, wire, monkeypatch):  # noqa: F811
     network, term = NETWORKS["path"], Moments.term
 
@@ -371,6 +417,22 @@ def test_a_node_that_was_started_again_in_its_own_folder_is_believed():
         assert one.add({"2": said}) == ({"2": said}, set())
     assert one.add({"2": voted}) == ({}, set())  # late, or replayed
     assert one.status("2") == two.own
+
+
+def test_a_member_alone_cannot_exclude_a_node_or_end_the_agreement():
+    """Node 2 signs what it likes of itself. Before, nodes that heard a false final answer, or view, counted themselves as excluded."""
+    elsewhere = View(7, "2", (Lost("0", 0.0), Lost("1", 0.0)))
+    for lie in (Status(9, final=ELSEWHERE), Status(9, vote=Vote(ELSEWHERE, ELSEWHERE)), Status(9, entered=elsewhere)):
+        zero = restarted(Kept(Status(3, answered=(0, ""), process=1)), "0")
+        zero.add({"2": lie})
+        zero.update((), (), 1e9, 0.0)
+        assert zero.own.final is None
+        one = restarted(Kept(Status(3, answered=(0, ""), vote=Vote((0, ""), (0, "")), process=1)), "1")
+        zero.add({"1": one.own, "2": replace(lie, version=10, answered=(0, ""))})
+        zero.update((), (), 1e9, 0.0)
+        assert zero.own.vote == Vote((0, ""), (0, ""))
+        zero.update((), (), 1e9, 0.0)
+        assert zero.own.final == (0, "")  # two of three have voted for it
 
 
 def copy(folder, to):

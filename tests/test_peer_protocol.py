@@ -8,10 +8,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dekpca import __version__
+from dekpca.peers.app.session import Place, agreed_settings
 from dekpca.peers.errors import (
     BelowQuorum,
     Damaged,
@@ -239,6 +242,11 @@ def test_what_a_refusal_means():
 def test_callers_are_known_by_their_certificate():
     here = protocol("a", "b")
     assert here.admit("b", "b", str(PROTOCOL), "r") == "b"
+    place = Place("a", "r", "127.0.0.1:1", {"b": "127.0.0.1:2"}, Path("a"))
+    ours = agreed_settings(place, np.zeros((3, 2)), {}, None)
+    other = replace(ours, values={**ours.values, "dekpca": "0.0.9"})
+    with pytest.raises(Disagreement, match=rf"dekpca: node a has {__version__}, node b has 0.0.9"):
+        ours.compare("a", "b", other)
     for caller, why in [
         ((None, "b", str(PROTOCOL), "r"), Refusal.UNKNOWN),
         (("c", "c", str(PROTOCOL), "r"), Refusal.STRANGER),
@@ -488,12 +496,14 @@ def test_an_older_view_without_a_node_does_not_exclude_it():
     assert d.error is None
     a = begun("a", FIVE, Kept(late, first))
     save(a, a.receive("b", Heartbeat(statuses={"d": replace(voted, final=(0, ""))}), 1.0))
+    assert a.error is None  # one that says so is not enough
+    save(a, a.receive("b", Heartbeat(statuses=dict.fromkeys("bc", voted)), 1.0))
     assert isinstance(a.error, Excluded)
     assert "nothing of it is in their answer" not in str(a.error)
     assert "its rows are in their answer" in str(a.error)
     left_out = begun("a", FIVE, Kept(Status(5, answered=(0, ""))))
     done = Status(9, second, second, answered=second.key, vote=Vote(second.key, second.key), final=second.key)
-    save(left_out, left_out.receive("b", Heartbeat(statuses={"b": done}), 1.0))
+    save(left_out, left_out.receive("b", Heartbeat(statuses=dict.fromkeys("bcd", done)), 1.0))
     assert isinstance(left_out.error, Excluded)
     assert "nothing of it is in their answer" in str(left_out.error)
 

@@ -21,14 +21,14 @@ def test_every_seed_ends_as_it_must(first):
 
 def test_nodes_stay_until_those_beyond_a_lost_one_have_found_them():
     """Seed 10273: a node that connects two others to the rest is lost when all but these know that the answer is final."""
-    assert cases.play(10273) == "answer (forge)"  # by its seed, a member forges statuses too
+    assert cases.play_in_clear(10273, lies=[(cases.Case.forge, 1)]) == "answer (forge)"  # a member forges statuses too
 
 
 def test_a_seed_is_played_the_same_every_time(capsys):
     """Else a failure could not be seen again."""
     traces = []
     for _ in range(2):
-        cases.play(7, show=True)
+        cases.play(8, show=True)
         traces.append(capsys.readouterr().out)
     assert traces[0] == traces[1]
     assert len(traces[0].splitlines()) > 20
@@ -36,8 +36,8 @@ def test_a_seed_is_played_the_same_every_time(capsys):
 
 def test_a_run_that_ends_wrongly_says_its_seed_and_its_story(monkeypatch):
     monkeypatch.setattr(cases, "undisturbed", lambda edges, rows, rounds: dict.fromkeys(edges, -1))
-    with pytest.raises(cases.Failure, match=r"seed 7: node \w has a WRONG ANSWER(.|\n)*network"):
-        cases.play(7)
+    with pytest.raises(cases.Failure, match=r"seed 8: node \w has a WRONG ANSWER(.|\n)*network"):
+        cases.play(8)
 
 
 def test_an_error_that_names_an_innocent_node_is_a_failure():

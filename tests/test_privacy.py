@@ -22,6 +22,7 @@ from dekpca import DecentralizedKernelPCA, Network, Projection, baselines
 from dekpca.data.columns import Features
 from dekpca.engines import local
 from dekpca.kernels import make_kernel
+from dekpca.landmarks import Landmarks, RandomFeatures
 from dekpca.plan import Plan
 from dekpca.privacy import noise
 from dekpca.privacy.accounting import composed, epsilon_of, multiplier_for
@@ -30,7 +31,7 @@ from dekpca.privacy.masks import Sealer
 from dekpca.privacy.releases import COUNT, SCALE, Release, releases
 from dekpca.privacy.settings import Privacy, kernel_size, refuse_unaccounted
 from dekpca.settings import LandmarkSource
-from dekpca.solvers.private import REST, Embedding, expected
+from dekpca.solvers.private import REST, Coordinates, Embedding, expected, leading
 
 
 def run(parts, network, options):
@@ -174,6 +175,42 @@ def test_sums_are_exact():
     assert rows == 1000
     np.testing.assert_allclose(products, q.T @ q / release.shrink**2)
     np.testing.assert_allclose(mean, q.sum(axis=0) / release.shrink)
+
+
+def squared(A, B):
+    return (A @ B.T + 1.0) ** 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "marks"),
+    [("rbf", "points"), ("laplacian", "points"), ("cosine", "points"), ("linear", "points"), ("poly", "points"), ("poly normalized", "points"),
+     ("callable", "points"), ("rbf", "random-features"), ("laplacian", "random-features")],
+)  # fmt: skip
+def test_the_integers_of_a_row_do_not_depend_on_the_other_rows(kernel, marks):
+    """Bit for bit, wherever it stands, whatever rows are beside it and however many: so a row changes the sums by what it adds and nothing else."""
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(1500, 41)) * rng.gamma(1.0, size=41) + 3.0
+    rows[::50] *= 1e3  # rows for which kernels use another formula, if these are among others
+    name, normalize = kernel.split()[0], kernel in ("poly normalized", "callable")
+    kernel = make_kernel(squared if name == "callable" else name, gamma=0.03, normalize=normalize)
+    if marks == "points":
+        points = rows[:97] + rng.normal(size=(97, 41))
+        root = leading(kernel, points, 30)[2]
+        embedding = Embedding.of(kernel, points, root, 0) if kernel.has_features else None
+        found = Landmarks(points, root)
+    else:
+        found, embedding = RandomFeatures(kernel.frequencies(41, 60, 0)), None
+    norm = None if kernel.is_normal or kernel.normalize else 30.0
+    coordinates = Coordinates(kernel, found, embedding, norm, kernel.largest(norm or np.inf))
+    release = Release("", coordinates(rows[:1]).shape[1], 4.0, 3, 1)
+
+    def numbers(which):
+        found = coordinates(np.asarray(rows[which]))
+        return np.concatenate([found, release.integers(found)], axis=1)
+
+    alone = np.concatenate([numbers([i]) for i in range(len(rows))])
+    for which in (slice(None), slice(None, None, -1), slice(7, 1029), slice(3, 13), rng.permutation(1500)[:1111]):
+        np.testing.assert_array_equal(numbers(which), alone[which])
 
 
 def test_the_honest_nodes_alone_carry_the_noise():

@@ -53,6 +53,34 @@ def test_examples_in_the_docs_run(page, tmp_path, monkeypatch):
         exec(code.replace("ROWS, COLUMNS = 1_000_000, 20", "ROWS, COLUMNS = 16_000, 20"), names)
 
 
+def test_every_test_that_the_docs_name_exists():
+    """Each cell of the tables of adversaries has the test that shows it."""
+    tests = {
+        name
+        for path in (ROOT / "tests").glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    named = {
+        page: re.findall(r"`(test_\w+)`", (ROOT / "docs" / "explanation" / page).read_text(encoding="utf-8"))
+        for page in ("privacy.md", "security.md")
+    }
+    assert min(map(len, named.values())) > 8
+    assert {name for names in named.values() for name in names} <= tests
+    rows = re.findall(
+        r"^\| (?:an outsider|a curious|a member|two or more|the root).*$",
+        (ROOT / "docs" / "explanation" / "privacy.md").read_text(),
+        re.MULTILINE,
+    )
+    assert len(rows) == 5
+    unproven = [cell for row in rows for cell in row.split("|")[2:-1] if "`test_" not in cell]
+    assert [cell.strip()[:8] for cell in unproven] == [
+        "the same",
+        "the same",
+        "the same",
+        "what eac",
+    ]  # as another cell says
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_all_python_code_is_marked_as_such(page):
     """Code in an indented block would not be run here."""

@@ -51,9 +51,13 @@ class Round:
     def implausible(self, total: Arrays, rows: int) -> str | None:
         """Why this cannot be a sum over at most so many rows, as the end of a sentence; None if nothing speaks against it. Members may lie.
 
-        By default every number must be finite.
+        By default every number must be finite, and an array named `count` has numbers of rows.
         """
-        return None if all(np.isfinite(value).all() for value in total.values()) else "NaN or infinity"
+        if not all(np.isfinite(value).all() for value in total.values()):
+            return "NaN or infinity"
+        counts = np.ravel(total.get("count", 0.0))
+        wrong = counts[(counts < -0.5) | (counts > rows + 0.5)]  # under masks numbers are rounded
+        return f"{wrong[0]:.6g} rows, where there are {rows}" if len(wrong) else None
 
     def told(self) -> Shapes:
         """The shapes of the conclusion, which all nodes know before they are told."""

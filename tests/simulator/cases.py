@@ -10,17 +10,18 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dekpca.peers.errors import BelowQuorum, Damaged, Excluded, PeerLost
 from dekpca.peers.protocol import events
-from dekpca.peers.protocol.views import Kept, Quorum, View, Vote
+from dekpca.peers.protocol.views import Kept, Lost, Quorum, View, Vote
 
+from .masked import MaskedWorld
 from .world import TIMEOUTS, DiskFull, Node, World, is_finished, undisturbed
 
-LONG = 250.0  # seconds of the virtual clock; a lost node takes about ten, one that never came forty, one that hangs is there for a hundred
+LONG = 500.0  # seconds of the virtual clock; a lost node takes about ten, one that never came forty, one that hangs a hundred, agreements 400
 SHORT = 0.6 * TIMEOUTS.peer  # what passes before anybody gives up
 NOTICED = 5 * TIMEOUTS.progress  # after which the owner of a node that hangs ends it
 KINDS = (
@@ -78,6 +79,8 @@ class Case:
     named: set[str] = field(default_factory=set)
     killed: set[str] = field(default_factory=set)  # for good
     restored: set[str] = field(default_factory=set)  # in older copies of their folders
+    liar: str = ""  # lies about itself
+    held_up: bool = False  # a member may hold up an agreement
     lasting: bool = False
     others_away: bool = False  # nodes that live are away for a while
     split: bool = False  # nodes that live may be cut off, or late
@@ -253,6 +256,39 @@ class Case:
         liar.lie = lie
         self.tell(f"node {liar.name} forges statuses of others")
 
+    def claim(self) -> None:
+        """A member lies about itself, in statuses that it signs: that an answer is final, that it has voted for one that nobody has, that it has gone
+        on without others. More than half of the nodes must say so before anybody believes it."""
+        liar, version = self.victim(), itertools.count(1000)
+
+        def lie(other: str, beat: events.Heartbeat) -> events.Heartbeat:
+            views = liar.core.views
+            if views is None or not views.begun or views.own.final is not None:
+                return beat
+            somewhere = self.rng.choice([(0, ""), (7, liar.name)])
+            alone = View(7, liar.name, tuple(Lost(n, 0.0) for n in sorted(self.world.nodes) if n != liar.name))
+            change = self.rng.choice(
+                [{"final": somewhere}, {"vote": Vote((7, liar.name), (7, liar.name))}, {"entered": alone}]
+            )
+            said = replace(views.own, version=next(version), **change)
+            return replace(
+                beat, statuses={**beat.statuses, liar.name: liar.proofs.signed(liar.name, Kept(said)).status}
+            )
+
+        liar.lie, self.lasting, self.split, self.held_up = lie, True, True, True
+        self.liar = liar.name
+        self.named.add(liar.name)
+        self.tell(f"node {liar.name} lies about itself")
+
+    def withhold(self) -> None:
+        """A member passes on nothing of what others say."""
+        liar = self.victim()
+        liar.lie = lambda other, beat: replace(
+            beat, statuses={name: said for name, said in beat.statuses.items() if name == liar.name}
+        )
+        self.lasting = self.split = self.held_up = True
+        self.tell(f"node {liar.name} keeps back the statuses of others")
+
     def restore(self) -> None:
         """Its owner kills the node, and starts it in an older copy of its folder."""
         node, copied = self.victim(), []
@@ -293,7 +329,13 @@ FAULTS: list[tuple[Callable[[Case], None], int]] = [
     (Case.hang, 2),
     (Case.slow, 1),
 ]
-LIES: list[tuple[Callable[[Case], None] | None, int]] = [(None, 8), (Case.forge, 4), (Case.restore, 2)]
+LIES: list[tuple[Callable[[Case], None] | None, int]] = [
+    (None, 6),
+    (Case.forge, 4),
+    (Case.restore, 2),
+    (Case.claim, 2),
+    (Case.withhold, 1),
+]
 PASSING = (
     Case.restart,
     Case.break_links,
@@ -308,6 +350,51 @@ class Failure(AssertionError):
 
 def play(seed: int, show: bool = False) -> str:
     """The run of a seed; returns how it ended, and raises Failure, with the seed and the story, if that is wrong."""
+    return play_masked(seed, show) if seed % 4 == 3 else play_in_clear(seed, show)
+
+
+def play_masked(seed: int, show: bool = False) -> str:
+    """Secure sums: one member may tell others different things, and another one is killed and comes back. No two answers, no hang, and an observer
+    who holds the secrets of all nodes but two reads nothing."""
+    rng = random.Random(f"masked {seed}")
+    quorum = None if rng.random() < 0.5 else Quorum()
+    world = MaskedWorld(seed, shape(rng), 0, show, quorum)
+    case, liar = Case(world, rng), rng.choice(sorted(world.nodes))
+    lying = rng.random() < 0.7
+    for fault in rng.choices([Case.restart, Case.break_links, Case.kill, Case.slow], k=rng.choice([1, 2])):
+        fault(case)
+    if lying:
+        node, which, one = world.nodes[liar], rng.randint(1, 3 * len(world.nodes)), rng.random() < 0.5
+        node.lies, told = True, itertools.count(1)
+
+        def tells(child: str, value: int) -> int:
+            """Another thing to one child, or to some of them, or another thing each time: also when it says it again."""
+            return value ^ rng.getrandbits(8) if (next(told) == which if one else rng.random() < 0.3) else value
+
+        node.tells = tells  # type: ignore[attr-defined]
+        case.tell(f"node {liar} tells its children different things")
+    for node in world.nodes.values():
+        world.after(rng.uniform(0.0, 1.0), case.start, node)
+    try:
+        until_over(world)
+        honest = [node for node in world.nodes.values() if not (lying and node.name == liar)]
+        finished = [node for node in honest if is_finished(node)]
+        if len({(node.view.key, node.result) for node in finished}) > 1:
+            raise Failure(f"SPLIT ANSWER: {[(node.name, node.view.key, node.result) for node in finished]}")
+        if read := world.readable({liar} if lying else set()):
+            raise Failure(f"READABLE: {read[0]}")
+        if not lying and not case.lasting and len(finished) < len(world.nodes):
+            raise Failure("nobody lied and nothing lasted, but not all have an answer")
+        return f"masked, {'a liar, ' if lying else ''}{'an answer' if finished else 'no answer'}"
+    except Failure as failure:
+        around = {name: " ".join(others) for name, others in world.edges.items()}
+        story = "\n  ".join([f"network {around}", *case.story])
+        raise Failure(f"seed {seed}: {failure}\n  {story}\n{world.report()}") from failure
+
+
+def play_in_clear(
+    seed: int, show: bool = False, lies: Sequence[tuple[Callable[[Case], None] | None, int]] = LIES
+) -> str:
     rng = random.Random(f"case {seed}")
     edges = shape(rng)
     quorum = None if rng.random() < 0.3 else Quorum()
@@ -316,7 +403,7 @@ def play(seed: int, show: bool = False) -> str:
     spare = fallback(edges, rng) if quorum is not None else {}
     world = World(seed, edges, rng.randint(4, 9), show, quorum, spare)
     case = Case(world, rng)
-    kinds, weights = zip(*LIES, strict=True)
+    kinds, weights = zip(*lies, strict=True)
     (lie,) = random.Random(f"lie {seed}").choices(kinds, weights)
     kinds, weights = zip(*FAULTS, strict=True)
     for fault in rng.choices(kinds, weights, k=rng.choice([1, 1, 2, 3])):
@@ -415,6 +502,8 @@ def check_error(node: Node, case: Case) -> None:
     named = any(re.search(rf"node {name}\b", str(node.error)) for name in case.restored)
     if isinstance(node.error, Damaged) and named:
         return
+    if node.name == case.liar or (case.held_up and "(limit 400 s)" in str(node.error)):
+        return  # a liar may hear what it has said; nobody can tell who holds up an agreement
     if not isinstance(node.error, PeerLost):
         raise Failure(f"node {node.name} ended with {node.error!r}")
     if not case.lasting:
@@ -473,12 +562,16 @@ def resume(case: Case) -> None:
     case.tell("all is well again, and those without an answer are started")
     for node in world.nodes.values():
         node.triggers.clear()
+        node.lie = lambda other, beat: beat
+        node.frozen_until = 0.0
         node.disk.full = node.hangs = False
         if not is_finished(node):
             node.start()
     until_over(world)
     check_answers(world)
-    for name, node in world.nodes.items():
+    for name, node in (
+        world.nodes.items() if not case.liar else ()
+    ):  # what a liar has said, its node does not know any more
         # A node that has finished does not come back, and one that it had given up may miss it.
         # One that the others went on without is told, or finds nobody; also one that was cut off before it knew the network (seed 2380).
         alone = BelowQuorum if node.knows_network else PeerLost

@@ -38,6 +38,7 @@ ANSWER = 2.0  # seconds until a call that is not answered has failed
 SYNC = 0.02  # seconds until a message is on disk
 FAREWELL = 3.0  # seconds, as in net/endpoint.py
 PRIME = 1_000_003
+SIZE = 224  # bytes of a message: a signature of each of seven nodes (masked.py); the program here needs a few
 
 
 class DiskFull(OSError):
@@ -106,6 +107,8 @@ class Node:
             beat
         )  # of what it says to a neighbor
 
+    lies = False  # tells others different things
+
     @property
     def knows_network(self) -> bool:
         return self.disk.fact("network") is not None
@@ -154,7 +157,7 @@ class Node:
         """Of the process: what is not on disk is gone, and its connections break."""
         self.world.trace(self.name, f"ends: {error if error is not None else self.result}")
         self.running, self.error = False, error
-        if isinstance(error, OlderCopy):
+        if isinstance(error, OlderCopy) and not self.disk.full:
             self.store.end(error)
         self.process += 1
         for link in self.links.values():
@@ -251,25 +254,42 @@ class Node:
             self.store.keep_records(records)
             self.begin()
         near = self.neighbors()
-        while self.round < self.world.rounds:
+        while self.round < self.last_round:
             if not self.waiting:
                 if not self.core.check_window(self.round + 1, now):
                     return
-                sent = [(other, self.value) for other in near]
-                expected = {other: MessageHead(self.round + 1, "share", "<f8", (1,)) for other in near}
+                sent = [(other, self.say(self.round + 1, other)) for other in near]
+                expected = {other: MessageHead(self.round + 1, "share", "<f8", (SIZE // 8,)) for other in near}
                 self.do(self.core.start_round(self.round + 1, sent, expected, now))
                 self.waiting = True
             if not all(self.core.check_waiting(other, now) for other in near):
                 return
             self.round, self.waiting = self.round + 1, False
-            heard = {other: self.held(other, self.round) for other in near}
-            self.value = mix(self.name, self.round, self.value, heard)
-            if self.round == self.world.rounds:
+            self.hear(self.round, {other: self.held(other, self.round) for other in near})
+            if self.round == self.last_round:
                 self.core.start_finishing(now)
         self.leave()
 
+    @property
+    def last_round(self) -> int:
+        return self.world.rounds
+
+    def say(self, round: int, other: str) -> int:
+        return self.value
+
+    def hear(self, round: int, heard: Mapping[str, int]) -> None:
+        self.value = mix(self.name, round, self.value, heard)
+
+    def content(self, round: int, other: str, value: int) -> int:
+        """What it sends, each time: a liar may change it."""
+        return value
+
+    def begin_program(self) -> None:
+        """The network is known."""
+
     def begin(self) -> None:
         self.begun = True
+        self.begin_program()
         self.do(self.core.begin(LIMITS, self.world.now))
 
     def begin_anew(self) -> None:
@@ -293,7 +313,7 @@ class Node:
         return sorted(self.core.near)
 
     def held(self, other: str, round: int) -> int:
-        into = bytearray(8)
+        into = bytearray(SIZE)
         self.store.messages.read(other, round, memoryview(into))
         return int.from_bytes(into, "little")
 
@@ -516,8 +536,9 @@ class Link:
             return
         window = self.a.core.neighbors[self.b.name].window
         for round, value in window.pending(self.sent):
-            self.a.receive(self.b.name, events.ChunkSent(8))
-            self.later(self.latency(), self.message_arrives, round, value, at=self.b)
+            self.a.receive(self.b.name, events.ChunkSent(SIZE))
+            content = self.a.content(round, self.b.name, value)
+            self.later(self.latency(), self.message_arrives, round, content, at=self.b)
             self.sent = round
 
     def message_arrives(self, round: int, value: int) -> None:
@@ -528,16 +549,16 @@ class Link:
         if b.core.view.key != self.view:
             self.later(self.latency(), self.refused, Refusal.LATER, "another view")
             return
-        head = wire.Head(run="r", sender=self.a.name, round=round, kind="share", dtype="<f8", shape=[1])
+        head = wire.Head(run="r", sender=self.a.name, round=round, kind="share", dtype="<f8", shape=[SIZE // 8])
         try:
             accepted, new = b.core.rounds.accept(self.a.name, head)
         except PeerError as error:
             self.later(self.latency(), self.refused, Refusal.MESSAGE, str(error))
             return
-        b.receive(self.a.name, events.ChunkReceived(8, new))
+        b.receive(self.a.name, events.ChunkReceived(SIZE, new))
         if new:
-            b.guarded(b.store.messages.append, Chunk(self.a.name, accepted, 0, 0, value.to_bytes(8, "little")))
-        else:  # the same again, to the last bit
+            b.guarded(b.store.messages.append, Chunk(self.a.name, accepted, 0, 0, value.to_bytes(SIZE, "little")))
+        elif not self.a.lies:  # the same again, to the last bit
             assert b.held(self.a.name, round) == value, (
                 f"round {round} of node {self.a.name} was sent with two contents"
             )

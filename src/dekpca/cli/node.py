@@ -158,11 +158,49 @@ def check(
 
 def _tell_check(peer: Any, rows: list[Any]) -> None:
     heads = ["neighbor", "we reach it", "it reaches us", "certificate", "settings", "remark"]
-    table = [heads, *([str(value) for value in vars(row).values()][: len(heads)] for row in rows)]
+    _print_table([heads, *([str(value) for value in vars(row).values()][: len(heads)] for row in rows)])
+    print_plain(peer.check.summary(rows))
+
+
+def _print_table(table: list[list[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for cells in table:
         print_plain(" | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
-    print_plain(peer.check.summary(rows))
+
+
+@node.command()
+@verb
+def audit(
+    folder: Annotated[Path, typer.Argument(help="The node's folder, or a copy of its audit.jsonl.")],
+    ca: Annotated[Path | None, typer.Option(help="The CA of the network: checks the node's certificate too.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Verify the audit file of a node and print it: what its owner agreed to, settings, members, and every message with its hash.
+
+    Exit code 2: the file was changed, or the node has not signed it.
+
+    Example: dekpca node audit oslo-run --ca ca.crt
+    """
+    from ..peers.app import audit as audits
+    from ..peers.net.identity import read_certificates
+
+    lines, about = audits.read(folder, read_certificates(ca, "CA") if ca is not None else [])
+
+    def tell() -> None:
+        heads = ["what", "view", "round", "kind", "node", "bytes", "sha256"]
+        cells = [[str(line.get(head, "")) for head in heads] for line in lines]
+        for row, line in zip(cells, lines, strict=True):
+            more = {k: v for k, v in line.items() if k not in {*heads, "chain", "signature", "certificates"}}
+            row[-1] = row[-1][:16] or "; ".join(f"{k} {v}" for k, v in more.items())
+        _print_table([heads, *cells])
+        by = f"by certificate {about['certificate']}" if about["certificate"] else "by nobody: it has no certificate"
+        trusted = " of this CA" if about["checked_by_ca"] else "; compare it with dekpca certs show, or give --ca"
+        print_plain(f"{about['lines']} lines, a whole chain; signed {by}{trusted if about['certificate'] else ''}")
+        if about["unsigned"]:
+            print_plain(f"the last {about['unsigned']} lines are not signed: the node was killed, or runs")
+
+    emit({**about, "entries": lines}, as_json, tell)
 
 
 def _ending(peer: Any, error: BaseException, settings: Any) -> tuple[int, str]:
@@ -200,14 +238,14 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     rows, columns = prepared.samples.shape
     named = "" if prepared.features.names is None else "fingerprint" if settings.secret_columns else "names"
     whom = [*settings.neighbors, *(f"{name} (if nodes are lost)" for name in settings.fallback)]
-    lines = peer.disclosure.disclosure(prepared.settings, rows, columns, whom, named)
-    print_plain(f"Node {settings.name}, run {settings.run}. What will leave this machine:", err)
-    for what, to in lines:
-        print_plain(f"  - {what}\n      {to}", err)
+    lines = [f"Node {settings.name}, run {settings.run}. What will leave this machine:"]
+    leaves = peer.disclosure.disclosure(prepared.settings, rows, columns, whom, named)
+    lines += [f"  - {what}\n      {to}" for what, to in leaves]
     begun, known = settings.folder.exists(), len(settings.neighbors) + 1
-    for line in peer.disclosure.guarantee(prepared.settings, columns, known, begun, settings.on_loss == "continue"):
-        print_plain(line, err)
-    print_plain("docs/explanation/privacy.md says what can be learned from each.", err)
+    lines += peer.disclosure.guarantee(prepared.settings, columns, known, begun, settings.on_loss == "continue")
+    lines.append("docs/explanation/privacy.md says what can be learned from each.")
+    prepared.consent = "\n".join(lines)
+    print_plain(prepared.consent, err)
     if yes:
         return
     if not (sys.stdin.isatty() and err.is_terminal):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .base import KERNELS, TILE_ROWS, Kernel, row_tiles
+from .base import KERNELS, TILE_ROWS, Kernel, inverse_root, row_tiles
 from .draws import normal, uniform
 from .function import FunctionKernel
 from .products import Cosine, Linear, Poly, Sigmoid
@@ -37,6 +37,6 @@ def make_kernel(
 
 
 __all__ = [
-    "KERNELS", "TILE_ROWS", "Cosine", "FunctionKernel", "Kernel", "Laplacian", "Linear", "Poly", "Rbf", "Sigmoid", "Stationary", "make_kernel",
-    "normal", "row_tiles", "uniform",
+    "KERNELS", "TILE_ROWS", "Cosine", "FunctionKernel", "Kernel", "Laplacian", "Linear", "Poly", "Rbf", "Sigmoid", "Stationary", "inverse_root",
+    "make_kernel", "normal", "row_tiles", "uniform",
 ]  # fmt: skip

@@ -81,6 +81,11 @@ class Kernel(ABC):
     def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
         """k of all rows of A (a, M) with all rows of B (b, M), without normalization; `squares` are those of B, if they are known."""
 
+    def of_products(self, products: Array, squares_a: Array, squares_b: Array) -> Array | None:
+        """k from the products x'y (a, b) and the squares |x|^2 (a, 1) and |y|^2 (b,), entry by entry, without normalization; may overwrite the
+        products. None: k is no function of these."""
+        return None
+
     def matrix_diagonal(self, A: Array) -> Array:
         """k(x, x) for each row of A (a, M), without normalization."""
         xp, tiles = aac.array_namespace(A), [A[i, :] for i in row_tiles(A.shape[0], DIAGONAL_ROWS)]

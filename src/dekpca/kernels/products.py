@@ -40,6 +40,9 @@ class Linear(PowerOfProduct):
     def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
         return A @ transposed(B)
 
+    def of_products(self, products: Array, squares_a: Array, squares_b: Array) -> Array:
+        return products
+
     def matrix_diagonal(self, A: Array) -> Array:
         return _squares(A)
 
@@ -59,6 +62,9 @@ class Cosine(PowerOfProduct):
     def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
         return self.factors(A)[0] @ transposed(self.factors(B)[0])
 
+    def of_products(self, products: Array, squares_a: Array, squares_b: Array) -> Array:
+        return products * inverse_root(squares_a) * inverse_root(squares_b)
+
     def matrix_diagonal(self, A: Array) -> Array:
         return aac.array_namespace(A).astype(_squares(A) > 0, A.dtype)
 
@@ -75,10 +81,13 @@ class Poly(PowerOfProduct):
             raise ValueError(f"kernel='poly', degree={self.degree}: only whole degrees are positive semi-definite")
 
     def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
-        return (self.gamma * (A @ transposed(B)) + self.coef0) ** self.degree
+        return self.of_products(A @ transposed(B))
+
+    def of_products(self, products: Array, squares_a: Array = None, squares_b: Array = None) -> Array:
+        return (self.gamma * products + self.coef0) ** self.degree
 
     def matrix_diagonal(self, A: Array) -> Array:
-        return (self.gamma * _squares(A) + self.coef0) ** self.degree
+        return self.of_products(_squares(A))
 
     def bound(self, norm: float) -> float:
         return max(abs(self.coef0), abs(self.gamma * norm**2 + self.coef0)) ** self.degree

@@ -33,20 +33,22 @@ class Rbf(Stationary):
         return aac.array_namespace(X).vecdot(X, X)
 
     def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
-        xp = aac.array_namespace(A)
         size_a, size_b = self.squares(A), self.squares(B) if squares is None else squares
         if self.far(size_a) or self.far(size_b):
             among = B[:1, :]  # any sample will do
             A, B = A - among, B - among
             size_a, size_b = self.squares(A), self.squares(B)
-        out = A @ transposed(B)
-        out *= 2.0 * self.gamma
-        out -= self.gamma * size_a[:, None]
-        out -= self.gamma * size_b[None, :]
-        if aac.is_numpy_array(out):
-            np.minimum(out, 0.0, out=out)  # rounding may leave a tiny negative distance
-            return np.exp(out, out=out)
-        return xp.exp(xp.clip(out, max=0.0))
+        return self.of_products(A @ transposed(B), size_a[:, None], size_b)
+
+    def of_products(self, products: Array, squares_a: Array, squares_b: Array) -> Array:
+        products *= 2.0 * self.gamma
+        products -= self.gamma * squares_a
+        products -= self.gamma * squares_b
+        if aac.is_numpy_array(products):
+            np.minimum(products, 0.0, out=products)  # rounding may leave a tiny negative distance
+            return np.exp(products, out=products)
+        xp = aac.array_namespace(products)
+        return xp.exp(xp.clip(products, max=0.0))
 
     def frequencies(self, n_features: int, count: int, seed: int) -> np.ndarray:
         return np.sqrt(2.0 * self.gamma) * normal((count, n_features), seed)

@@ -8,9 +8,7 @@ A row x has coordinates of norm at most 1, which become integers q with |q| <= S
     S^2 / 4                 (1 number: the count)     S^2 / 4
 
 so together sqrt(1 + 1/4 + 1/16) S^2. The products decide how far noise turns components; the mean, which counts by how far it lies along them,
-may have more noise. The integers are added up exactly, so nothing is rounded after this. The coordinates of a row are products in floating point,
-whose last bits may depend on how many rows are multiplied at a time. One that lies at the edge between two integers then tips over, which changes
-a sum by S at most twice: ROUNDING has room for about thirty of these.
+may have more noise. The integers of a row do not depend on the other rows (solvers/private.py), and are added up exactly.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..arrays import rounded
 from ..kernels import row_tiles
 from .accounting import discreteness, multiplier_for
 from .errors import PublicError
@@ -31,7 +30,6 @@ FIRST, COUNTED = 0.5, 0.25  # weights of the sum of the coordinates, and of the 
 HALF = SCALE // 2  # times q, that is added to the first sum
 COUNT = SCALE**2 // 4  # that is added to the count
 EXACT_ROWS = 2**20  # products of integers up to S that float64 adds up without rounding: 2^52 / S^2
-ROUNDING = 1.001  # times the sensitivity; of a million rows with 120 coordinates about one tips over
 LARGEST_TOTAL = 2**61  # of a sum of S^2 over rows; noise is on top
 MECHANISM = "discrete Gaussian"
 
@@ -58,7 +56,7 @@ class Release:
 
     @property
     def sensitivity(self) -> float:
-        return ROUNDING * SCALE**2 * math.sqrt(1.0 + FIRST**2 + COUNTED**2)
+        return SCALE**2 * math.sqrt(1.0 + FIRST**2 + COUNTED**2)
 
     @property
     def honest(self) -> int:
@@ -92,6 +90,7 @@ class Release:
         """Rows (n, width) as whole numbers of norm at most S, in float64. Whatever the rows are, the norm holds."""
         if not np.isfinite(coordinates).all():
             raise ValueError("coordinates that are NaN or infinite have no bounded sums; nothing was sent")
+        coordinates = rounded(coordinates)  # so that the norm of a row is exact
         size = np.linalg.norm(coordinates, axis=1)
         q = np.rint(coordinates * (self.shrink / np.maximum(size, 1.0))[:, None])
         squares = np.einsum("ij,ij->i", q, q)  # exact: whole numbers far below 2^53

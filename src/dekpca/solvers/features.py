@@ -83,6 +83,13 @@ class FirstMoments(Round):
     def bounds(self) -> dict[str, Any]:
         return {"first": 2.0 * self.total, "squares": 2.0 * self.total, "along": LONGEST * self.total}  # k(x, x) = 1
 
+    def implausible(self, total: Arrays, rows: int) -> str | None:
+        (squares,) = total["squares"]  # k(x, x) = 1
+        wrong = abs(squares - rows) > 1e-3 * rows or (np.abs(total["first"]) > 2.0 * rows).any()
+        return super().implausible(total, rows) or (
+            f"features of {squares:.6g} rows, where there are {rows}" if wrong else None
+        )
+
     def told(self) -> Shapes:
         return {"mean": (self.psi.shape[1],), "trace": (1,), "along": (self.psi.shape[1],)}
 

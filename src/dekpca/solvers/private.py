@@ -21,8 +21,8 @@ from scipy.special import ndtri
 
 from ..accuracy import Accuracy, mixed_groups
 from ..answer import Answer, Terms
-from ..arrays import flip_signs
-from ..kernels import Kernel, row_tiles, uniform
+from ..arrays import flip_signs, rounded
+from ..kernels import Kernel, inverse_root, row_tiles, uniform
 from ..landmarks import Landmarks, RandomFeatures, check_finite, shared_seed
 from ..privacy.releases import COUNTED, FIRST, LARGEST_TOTAL, Release
 from ..privacy.settings import Privacy, kernel_size
@@ -81,6 +81,7 @@ def solve(site: Site, options: PrivateOptions) -> Solver:
         rows = scales.standardized(rows)
     size = kernel_size(kernel, privacy.norm)
     bounded = kernel.is_normal or kernel.normalize
+    norm = None if bounded else float(privacy.norm or 0.0)
     *for_points, main = options.releases(int(rows.shape[1]), len(site.network))
     marks: Any
     embedding, cut = None, 0.0
@@ -98,13 +99,7 @@ def solve(site: Site, options: PrivateOptions) -> Solver:
         if main.width > rank:
             embedding = Embedding.of(kernel, points, np.asarray(marks.root), options.seed)
 
-    def coordinates(rows: np.ndarray) -> np.ndarray:
-        rows = rows if bounded else clipped(rows, float(privacy.norm or 0.0))
-        if isinstance(marks, RandomFeatures):
-            return kernel.features(rows, marks.frequencies)
-        psi = kernel.gram(rows, marks.points) @ marks.root / np.sqrt(size)
-        return psi if embedding is None else np.concatenate([psi, embedding.rest(rows, psi)], axis=1)
-
+    coordinates = Coordinates(kernel, marks, embedding, norm, size)
     told = yield Components(site, main, rows, coordinates, k, rank, cut, bounded)
     (error,), method = told["error"], "private" if embedding else UNSEEN
     about = Accuracy.of(told["errors"], error, error, mixed_groups(told["near"][:, :k]), method)
@@ -116,9 +111,42 @@ def solve(site: Site, options: PrivateOptions) -> Solver:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """Coordinates (n, r) of rows. The bits of a row's coordinates depend on that row alone, not on the rows beside it, their number, or its place:
+    sums over columns are exact (`rounded`), and everything else is entry by entry. So adding a row changes no other row's integers."""
+
+    kernel: Kernel
+    marks: Any
+    embedding: Embedding | None
+    norm: float | None  # to which rows are clipped
+    size: float  # a bound on k(x, x)
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        rows = rows if self.norm is None else clipped(rows, self.norm)
+        if isinstance(self.marks, RandomFeatures):
+            return self.kernel.features(rounded(rows), rounded(self.marks.frequencies))
+        gram = row_by_row(self.kernel, rows, np.asarray(self.marks.points))
+        psi = rounded(rounded(gram) @ rounded(np.asarray(self.marks.root).T).T / np.sqrt(self.size))
+        return psi if self.embedding is None else np.concatenate([psi, self.embedding.rest(rows, psi)], axis=1)
+
+
+def row_by_row(kernel: Kernel, rows: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """k of rows with points, each row's numbers from that row alone."""
+    origin = points[0] if kernel.is_stationary else 0.0  # rows far from the origin would lose digits
+    A, B = rounded(rows - origin), rounded(points - origin)
+    a, b = (A * A).sum(axis=1, keepdims=True), (B * B).sum(axis=1)
+    gram = kernel.of_products(A @ B.T, a, b)
+    if gram is None:
+        return np.concatenate([kernel.gram(np.array(rows[i : i + 1]), points) for i in range(len(rows))])
+    if kernel.normalize and not kernel.is_normal:
+        gram = gram * inverse_root(kernel.of_products(a, a, a)) * inverse_root(kernel.of_products(b, b, b))
+    return gram
+
+
 def clipped(X: np.ndarray, norm: float) -> np.ndarray:
     """Rows of at most this norm. How many were longer is not told."""
-    size = np.linalg.norm(X, axis=1)
+    size = np.linalg.norm(rounded(X), axis=1)
     return X * np.minimum(1.0, norm / np.maximum(size, 1e-300))[:, None]
 
 
@@ -177,11 +205,11 @@ class Embedding:
     @classmethod
     def of(cls, kernel: Kernel, points: np.ndarray, root: np.ndarray, seed: int) -> Embedding:
         drawn = kernel.frequencies(points.shape[1], REST // 2, shared_seed(seed, "private estimate"))
-        return cls(kernel, drawn, np.asarray(kernel.features(points, drawn)).T @ root)
+        return cls(kernel, rounded(drawn), rounded(np.asarray(kernel.features(points, drawn)).T @ root))
 
     def rest(self, rows: np.ndarray, psi: np.ndarray) -> np.ndarray:
-        """(n, features), no longer than what psi leaves of a unit vector. In expectation it is as long as that."""
-        rest = self.kernel.features(rows, self.frequencies) - psi @ self.image.T
+        """(n, features), no longer than what psi, which is `rounded`, leaves of a unit vector. In expectation it is as long as that."""
+        rest = rounded(self.kernel.features(rounded(rows), self.frequencies) - psi @ self.image.T)
         room = np.sqrt(np.maximum(1.0 - np.einsum("ij,ij->i", psi, psi), 0.0))
         return rest * np.minimum(1.0, room / np.maximum(np.linalg.norm(rest, axis=1), 1e-300))[:, None]
 

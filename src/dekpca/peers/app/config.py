@@ -12,6 +12,7 @@
     ca = "ca.crt"
 
     members = ["oslo", "rome", "bonn"] # optional, the same at all nodes: who takes part, and nobody else
+    deny = ["5F:0A:..."]               # optional: fingerprints of certificates that are refused, as dekpca certs show prints them
 
     [neighbors]                        # name = address
     rome = "rome.example.org:7070"
@@ -102,6 +103,7 @@ class Config:
     certificate: Path | None = None
     key: Path | None = None
     ca: Path | None = None
+    deny: list[str] = field(default_factory=list)  # fingerprints of certificates that are refused: stolen ones
     peer_timeout: float = Timeouts.peer
     start_timeout: float = Timeouts.start
     heartbeat: float = Timeouts.beat
@@ -136,7 +138,7 @@ class Config:
             text = f"{listing(missing)} not given; every node needs certificate, key and ca ({hint})"
             raise ConfigError(f"{self.path}: {text}")
         assert self.certificate is not None and self.key is not None and self.ca is not None  # noqa: PT018
-        return load(self.certificate, self.key, self.ca, self.name)
+        return load(self.certificate, self.key, self.ca, self.name, self.deny)
 
     def place(self, identity: Identity | None) -> Place:
         timeouts = Timeouts(self.peer_timeout, self.start_timeout, self.heartbeat, self.progress_timeout)

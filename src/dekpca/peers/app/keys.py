@@ -3,6 +3,8 @@
     challenges   each node gives 32 random bytes; with the run, the view and the names they make the name of the epoch
     records      each node's public key for this epoch, with a hash of its settings and of all members, signed by its certificate; passed on along
                  the tree to all, and checked by all
+    confirmations  at the end of the program, before anybody has an answer: each node has signed a hash of everything that it was told, and all
+                 check that it is theirs. So there are no two answers, whatever the root or a node between tells
 
 Whoever passes records on cannot hide that another node runs with other settings, or with other members. A record of another run or view names
 another epoch, and is refused. What a node draws for this (challenge, key, noise) is in its folder, since a node that was killed must send the same
@@ -20,13 +22,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from cryptography import x509
 
 from ...messages import Sum
 from ...network import Network
 from ...privacy.errors import PublicError
 from ...privacy.masks import RunKey, Sealer, pair_keys
 from ...privacy.noise import discrete_gaussian
-from ...privacy.records import BadRecord, KeyRecord, checked_keys, epoch, longest, settings_hash, sign_record
+from ...privacy.records import (
+    BadRecord,
+    KeyRecord,
+    checked_keys,
+    epoch,
+    joined,
+    longest,
+    parted,
+    settings_hash,
+    sign,
+    sign_record,
+    verify,
+)
 from ...privacy.settings import MOST_RECORD
 from ...settings import Options
 from ...site import Site
@@ -39,6 +54,7 @@ log = logging.getLogger("dekpca.peer")
 CHALLENGE, KEY = 32, 32  # bytes
 WORD = 8  # bytes
 KIND = "keys"  # of the messages
+CONFIRMED = b"dekpca confirmation, version 1"
 LEAST_MEMBERS = 3  # of two, each would learn the other's sums from the totals
 
 Script = Callable[..., Generator[Any, Any, Any]]
@@ -85,13 +101,32 @@ class KeyAgreement:
         """The same program, whose network sums are secure."""
 
         def sealed(site: Site, options: Options, *more: Any) -> Generator[Any, Any, Any]:
-            site.sealer = yield from self.sealer(site, options)
-            return (yield from script(site, options, *more))
+            site.sealer, records = yield from self.sealer(site, options)
+            answer = yield from script(site, options, *more)
+            yield from self._confirm(site, site.sealer.history, records)
+            return answer
 
         return sealed
 
-    def sealer(self, site: Site, options: Options) -> Generator[Any, Any, Sealer]:
-        """Agree with all nodes of the network. Raises BadRecord, before anything is summed, where a record is not what it should be."""
+    def _confirm(self, site: Site, history: bytes, records: dict[str, bytes]) -> Generator[Any, Any, None]:
+        (name,), message = site.names, joined((CONFIRMED, history))
+        kept = f"confirmation {history.hex()}"  # sent again with the same bits
+        own = self.secrets.secret(kept, lambda: sign(self.identity.signer(), message))
+        counts = np.array([len(records[other]) // WORD for other in site.network.names])
+        words = _words(joined((own,)), int(counts[site.network.number[name]]))
+        said = yield from _gathered(site, words, counts)
+        for other, data in said.items():
+            certificate = x509.load_der_x509_certificate(KeyRecord.unpack(other, records[other]).chain[0])
+            try:
+                (signature,) = parted(data)
+                verify(certificate.public_key(), signature, message)
+            except ValueError as error:
+                text = f"node {other} has not signed that it was told the same: members were told different things"
+                raise BadRecord(f"node {name}: {text}, or a node between changed what it said; {NEW_RUN}") from error
+
+    def sealer(self, site: Site, options: Options) -> Generator[Any, Any, tuple[Sealer, dict[str, bytes]]]:
+        """Agree with all nodes of the network: the sealer of this node, and the records of all. Raises BadRecord, before anything is summed, where
+        a record is not what it should be."""
         (name,), network = site.names, site.network
         if len(network) < LEAST_MEMBERS and not self.allow_two:
             raise PublicError(
@@ -123,6 +158,7 @@ class KeyAgreement:
             return sign_record(now, name, own.public, agreed, signer, chain).pack()
 
         told = yield from _gathered(site, _words(self.secrets.secret("record", signed), size), counts)
+        self._refuse_denied(told)
         kept = self.secrets.secret("public keys", lambda: b"".join(self._checked(told, now, agreed, network)))
         keys = {other: kept[KEY * i : KEY * (i + 1)] for i, other in enumerate(network.names)}
         if keys[name] != own.public:
@@ -130,7 +166,19 @@ class KeyAgreement:
         log.info("keys agreed on", extra={"nodes": len(network), "epoch": now.hex()[:16]})
         history = hashlib.sha256(now + agreed + kept).digest()
         pairs = pair_keys(name, own, keys, now)
-        return PeerSealer(name, pairs, history, secrets=self.secrets, releasing=self.releasing)
+        return PeerSealer(name, pairs, history, secrets=self.secrets, releasing=self.releasing), told
+
+    def _refuse_denied(self, told: dict[str, bytes]) -> None:
+        """Also after a restart, with which an owner may have denied a certificate that was checked before."""
+        for other in told.keys() if self.identity.deny else ():
+            try:
+                chain = [x509.load_der_x509_certificate(c) for c in KeyRecord.unpack(other, told[other]).chain]
+            except ValueError as error:
+                raise BadRecord(
+                    f"key record of node {other}: its certificate cannot be read. Nothing was sent"
+                ) from error
+            if why := self.identity.denial(chain):
+                raise BadRecord(f"key record of node {other}: {why}. Nothing was sent")
 
     def _checked(self, told: dict[str, bytes], now: bytes, agreed: bytes, network: Network) -> list[bytes]:
         """The public keys of all nodes, by number, from their records: checked once, by the CA and the date of the first start."""

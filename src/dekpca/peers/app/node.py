@@ -53,6 +53,7 @@ class Prepared:
     facts: dict[str, str]
     reading: dict[str, Any]  # how the file was read: `dekpca transform` reads others alike
     earlier: NodeModel | None = None  # of the run that is resumed, if this node was there
+    consent: str = ""  # the text that the owner agreed to
 
 
 def prepare(config: Config) -> Prepared:
@@ -69,6 +70,10 @@ def prepare(config: Config) -> Prepared:
     if settings.privacy is not None and config.quorum_rows:
         text = "quorum_rows with privacy: no node tells how many rows it has; use quorum, a number of nodes"
         raise ConfigError(f"{config.path}: {text}")
+    if config.deny and not settings.sealed:
+        remedy = "use secure sums, or remove the neighbor"
+        text = "deny with sums in clear: a node calls its neighbors before it sees their certificates"
+        raise ConfigError(f"{config.path}: {text}; {remedy}")
     facts, reading = texts(flattened(settings)), remembered(config.roles, [data])
     earlier = earlier_model(config, settings, features)
     return Prepared(config, parameters, settings, features, samples, data.labels, facts, reading, earlier)
@@ -124,7 +129,9 @@ def run(
     if settings.sealed and identity is None:
         raise ValueError(NO_CERTIFICATES)
     private, place = settings.privacy is not None, config.place(identity)
-    session = Session(place, samples, prepared.facts, features.sorted_names, not private, settings.sealed)
+    session = Session(
+        place, samples, prepared.facts, features.sorted_names, not private, settings.sealed, prepared.consent
+    )
     with session, watch(session.protocol):
         if prepared.earlier is not None:
             prepared.earlier.save(config.folder / EARLIER)
@@ -157,6 +164,7 @@ def run(
         model = result.node_models[config.name]
         model.run, model.reading, model.missing = config.run, prepared.reading, tuple(missing)
         model.save(config.model_file)
+        session.note("answer", view=str(session.protocol.view), transcript=model.transcript)
         if report is not None:
             report(result, missing)
         said = summary(config, result, session.resumed, missing)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from ...privacy.records import certified_key, in_der, joined, parted, sign, verify
+from cryptography import x509
+
+from ...privacy.records import BadSignature, certified_key, in_der, joined, parted, sign, verify
 from ..net.identity import Identity
 from ..protocol.proofs import Proofs
 
@@ -23,6 +25,8 @@ class CertificateProofs(Proofs):
 
         @lru_cache(CHAINS)
         def key_of(name: str, chain: tuple[bytes, ...]) -> Any:
+            if why := identity.denial(map(x509.load_der_x509_certificate, chain)):
+                raise BadSignature(why)
             return certified_key(name, chain, roots)
 
         self._key_of = key_of

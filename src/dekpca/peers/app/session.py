@@ -50,6 +50,7 @@ from ..protocol.membership import Membership
 from ..protocol.node import NodeProtocol, Timeouts
 from ..protocol.views import Quorum, Views
 from ..storage.folder import RunFolder
+from .audit import Audit
 from .delivery import PeerDelivery
 from .keys import KeyAgreement
 from .proofs import CertificateProofs
@@ -86,18 +87,19 @@ class Session:
 
     `columns` are the names of the columns, in the order they have in the samples, if they have names. `tell_rows`: how many rows each node has is
     told to all; else it is None, or 1, wherever others' rows are counted. `sealed`: sums are secure or private, and errors tell no numbers.
+    `consent`: the text that the owner agreed to.
     """
 
     def __init__(
         self, place: Place, samples: np.ndarray, facts: Mapping[str, str], columns: Sequence[str] | None = None, tell_rows: bool = True,
-        sealed: bool = False,
+        sealed: bool = False, consent: str = "",
     ):  # fmt: skip
         self.place, self.rows, self.tell_rows = place, len(samples), tell_rows
         self.settings = agreed_settings(place, samples, facts, columns)
         own = {"protocol": str(PROTOCOL), "run": place.run, "node": place.name}
         own |= {"neighbors": ", ".join(sorted(place.neighbors))}
         own |= {"data": fingerprint(samples), "threads": str(place.threads)}
-        self.store = RunFolder(place.folder)
+        self.store, self.audit = RunFolder(place.folder), None  # type: RunFolder, Audit | None
         membership = Membership(place.name, list(place.neighbors), self.rows if tell_rows else 1)
         views: Views | None = None
         process = secrets.randbits(63)
@@ -109,6 +111,9 @@ class Session:
                 settle, seen = SETTLE * place.timeouts.beat, self.store.statuses
                 views = Views(place.name, place.quorum, self.store.views, settle, process, seen)
                 views.tell_rows = tell_rows
+            agreed = hashlib.sha256(consent.encode()).hexdigest() if consent else None
+            about = {"node": place.name, "run": place.run, "protocol": PROTOCOL, "consent_sha256": agreed}
+            self.audit = Audit(place.folder, place.identity, **about, settings=self.settings.values)
         except PeerError as error:
             refusal = error
         except BaseException:
@@ -152,6 +157,8 @@ class Session:
             self.transport.__exit__(*error)
         finally:
             self._forget_after(error[1])
+            if self.audit is not None:
+                self.audit.close("finished" if error[1] is None else f"{type(error[1]).__name__}: {error[1]}")
             self.store.close()
             self._pinned.restore_original_limits()
 
@@ -169,6 +176,7 @@ class Session:
         self.store.keep_records(self.endpoint.meet())
         network, sizes = self.network()
         self._check_members(network)
+        self.note("members", view=str(self.protocol.view), names=list(network.names))
         log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, **self._all_rows(sizes)})
         return network, sizes
 
@@ -198,6 +206,7 @@ class Session:
         self.resumed = False
         self.transport.acknowledge_at_once(False)
         network, sizes = self.network()
+        self.note("members", view=str(self.protocol.view), names=list(network.names))
         log.warning("begun anew", extra={"nodes": len(network), **self._all_rows(sizes), "missing": self.missing()})
         return network, sizes
 
@@ -232,7 +241,7 @@ class Session:
         self.protocol.sealed |= options.sealed
         _, sizes = self.network()
         site = make_site([part], network, [network.number[self.place.name]], sizes)
-        delivery = PeerDelivery(site, self.endpoint)
+        delivery = PeerDelivery(site, self.endpoint, self.audit)
         dtype = part.dtype.newbyteorder("<").str
         limits = Limits.of(self.place.run, dtype, options, sizes, part.shape[1], network.depth)
         self.endpoint.begin(limits)
@@ -285,6 +294,11 @@ class Session:
             log.warning("neighbor was not heard from any more; this node has its answer", extra={"peer": name})
         log.info("finished")
         return gone
+
+    def note(self, what: str, **about: Any) -> None:
+        """Add a line to the audit file."""
+        if self.audit is not None:
+            self.audit.note(what, **about)
 
     def forget_secrets(self) -> None:
         """The answer is kept, and the run will not be resumed: keys and noise are deleted."""

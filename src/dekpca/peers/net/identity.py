@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from ...files import EXPOSED
+from ..protocol.events import Refusal, Refused
 from ..protocol.text import name_problem
 
 # gRPC's texts for a failed connection, and their meaning between nodes.
@@ -216,6 +218,7 @@ class Identity:
     chain: bytes = field(repr=False)
     key: bytes = field(repr=False)
     roots: bytes = field(repr=False)
+    deny: frozenset[str] = frozenset()  # fingerprints of certificates that are refused, in hexadecimal
 
     @property
     def days_left(self) -> float:
@@ -230,6 +233,19 @@ class Identity:
 
     def trusted(self) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(self.roots)
+
+    def denial(self, chain: Iterable[x509.Certificate]) -> str:
+        """Why a node with these certificates is refused; nothing if it is not."""
+        denied = [found for found in map(fingerprint, chain) if plain_fingerprint(found) in self.deny]
+        return f"its certificate {denied[0]} is denied (deny in node.toml)" if denied else ""
+
+    def peer_name(self, auth_context: Mapping[str, Iterable[bytes]]) -> str | None:
+        """The name of the other side of a call (see below); raises Refused if its certificate is denied."""
+        shown = list(auth_context.get("x509_pem_cert", ()))
+        name = peer_name(auth_context)
+        if name is not None and (why := self.denial([x509.load_pem_x509_certificate(shown[0])])):
+            raise Refused(Refusal.STRANGER, f"node {name}: {why}")
+        return name
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """For a server that requires a certificate from one of our CAs."""
@@ -256,8 +272,16 @@ def _name_in(shown: bytes) -> str | None:
         return None
 
 
-def load(cert: Path, key: Path, ca: Path, name: str) -> Identity:
-    """The identity of node `name`; raises IdentityError, naming the file, for files that would be refused later."""
+def plain_fingerprint(given: str) -> str:
+    """A fingerprint without colons, in lower case; raises IdentityError for what is none."""
+    plain = given.replace(":", "").lower()
+    if not re.fullmatch("[0-9a-f]{64}", plain):
+        raise IdentityError(f"deny: {given!r} is no SHA-256 fingerprint; copy the one that dekpca certs show prints")
+    return plain
+
+
+def load(cert: Path, key: Path, ca: Path, name: str, deny: Iterable[str] = ()) -> Identity:
+    """The identity of node `name`; raises IdentityError, naming the file, for files that would be refused later. `deny`: fingerprints."""
     cert, key, ca = Path(cert), Path(key), Path(ca)
     check_name(name)
     roots, chain = read_certificates(ca, "CA"), read_certificates(cert, "certificate")
@@ -278,7 +302,10 @@ def load(cert: Path, key: Path, ca: Path, name: str) -> Identity:
         remedy = "give the key that this certificate was made for"
         raise IdentityError(f"key {key}: does not fit certificate {cert}; {remedy}")
     files = b"".join(map(pem, chain)), private_pem(secret), b"".join(map(pem, roots))
-    return Identity(name, own.not_valid_after_utc, fingerprint(own), *files)
+    found = Identity(name, own.not_valid_after_utc, fingerprint(own), *files, frozenset(map(plain_fingerprint, deny)))
+    if why := found.denial(chain):
+        raise IdentityError(f"certificate {cert}: {why}; get a new one")
+    return found
 
 
 def explain(details: str) -> str:

@@ -21,7 +21,6 @@ from ..protocol import wire_pb2 as wire
 from ..protocol.handshake import HandshakeSettings
 from .client import CALL, Client
 from .endpoint import Endpoint
-from .identity import peer_name
 from .server import CLOCK, CODES, SERVICE, TROUBLE, Messages, Server, check_of, wait_for
 from .transport import Transport
 
@@ -88,7 +87,8 @@ class ProbeServer(Server):
         async def later(messages: Messages, context: Any) -> Messages:
             protocol, run, claimed, _ = checks.read_metadata(dict(context.invocation_metadata()))
             with contextlib.suppress(events.Refused):  # our own call to that node says what is wrong
-                name = self.endpoint.protocol.admit(peer_name(context.auth_context()), claimed, protocol, run)
+                shown = None if self.identity is None else self.identity.peer_name(context.auth_context())
+                name = self.endpoint.protocol.admit(shown, claimed, protocol, run)
                 self.endpoint.heard(name, context).runs = True
             await context.abort(CODES[events.Refusal.LATER], f"node {self.endpoint.name} does not run yet")
             yield b""  # a generator, as gRPC expects

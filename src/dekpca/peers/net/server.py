@@ -28,7 +28,7 @@ from ..protocol.view_messages import pack_status, parse_key
 from ..protocol.views import Key
 from ..storage.messages import Chunk
 from .endpoint import Endpoint
-from .identity import Identity, peer_name
+from .identity import Identity
 from .listener import Listener, descriptors
 
 log = logging.getLogger("dekpca.peer")
@@ -126,9 +126,9 @@ class Server:
     async def _admit(self, context: Any) -> tuple[str, str]:
         """The calling neighbor, and the view of a delivery; other callers are refused."""
         protocol, run, claimed, view = checks.read_metadata(dict(context.invocation_metadata()))
-        authenticated = claimed if self.identity is None else peer_name(context.auth_context())
         connection = None if self._listener is None else self._listener.connection(context.peer())
         try:
+            authenticated = claimed if self.identity is None else self.identity.peer_name(context.auth_context())
             name = self.endpoint.protocol.admit(authenticated, claimed, protocol, run)
         except Refused as error:
             where = "a connection that has ended" if connection is None else connection.address

@@ -23,7 +23,7 @@ from .agreement import Agreement, heard
 from .checks import MOST_WAITS, PROTOCOL, Limits, MessageHead
 from .events import Action, Log, Phase, Refusal, Refused, SaveFinished, SaveStatuses, SaveViews, Send, WakeProgram
 from .handshake import HandshakeSettings
-from .liveness import Liveness, Timeouts
+from .liveness import CLAIMS, Liveness, Timeouts
 from .membership import Membership, Record
 from .neighbor import Neighbor, Notice
 from .rounds import Rounds
@@ -384,7 +384,16 @@ class NodeProtocol:
 
     def check_losses(self, now: float) -> list[Action]:
         """Check timeouts: neighbors may be lost, or back. To be called at least at every heartbeat."""
-        return self.agreement.check(now) if self.agreement is not None and self._watches else []
+        if self.agreement is None or not self._watches:
+            return []
+        actions, still = self.agreement.check(now), now - self.live.moved_at
+        most = 2 * max(CLAIMS * self.timeouts.progress, self.timeouts.start)
+        if still > most and self.phase is not Phase.FINISHED and self.error is None:
+            why = "and the nodes have not agreed on going on; one of them may lie, or keep back what others say"
+            actions += self.fail(
+                PeerLost(f"node {self.name}: nothing has moved for {still:.0f} s (limit {most:g} s), {why}")
+            )
+        return actions
 
     def views_saved(self, kept: Kept) -> list[Action]:
         """This is on disk: it may be sent to neighbors, and the program may act on it."""

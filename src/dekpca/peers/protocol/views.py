@@ -25,7 +25,7 @@ import networkx as nx
 import numpy as np
 
 from ...network import Network, listing, natural_key
-from ..errors import BelowQuorum, Disagreement, Excluded, PeerError, ProtocolError, RunFailed
+from ..errors import BelowQuorum, Disagreement, Excluded, PeerError, ProtocolError
 from .membership import Record, network_of
 
 Key = tuple[int, str]  # of a view: its number, and the name of its proposer
@@ -294,21 +294,18 @@ class Views:
             self._say(view=max(offered, key=lambda view: view.key))
 
     def _enter(self) -> None:
-        """If a member has voted, all vote for the answer of the latest vote; else they compute one."""
+        """If a member has voted for the answer that this node has, it votes for it, too; else it computes one. (What is voted for, all have; a vote
+        for another answer is a lie.)"""
         view = self.own.view
         members = [self.status(name) for name in self.members(view)]
         if view.key == self.own.entered.key or any(status.view.key != view.key for status in members):
             return
-        votes = [status.vote for status in members if status.vote is not None]
-        answer = max(votes).answer if votes else None
-        if answer is None:
-            self.kept = replace(self.kept, program=view)
-            self._say(entered=view, answered=None)
-        elif answer == self.own.answered:
+        answer = self.own.answered
+        if answer is not None and any(status.vote is not None and status.vote.answer == answer for status in members):
             self._say(entered=view, vote=Vote(view.key, answer))
         else:
-            text = f"node {self.name} has no answer of view {answer[0]}, which others voted for"
-            raise RunFailed(f"view {view.number}: {text}")
+            self.kept = replace(self.kept, program=view)
+            self._say(entered=view, answered=None)
 
     def _vote(self) -> None:
         """Vote in the view that this node has entered, unless it has accepted a later one."""
@@ -319,21 +316,22 @@ class Views:
             self._say(vote=Vote(view.key, view.key))
 
     def _conclude(self) -> None:
-        """Whether there is a final answer; and whether this node has it."""
-        said = [self.own, *self.statuses.values()]
-        votes = Counter(status.vote for status in said if status.vote is not None)
-        chosen = {vote.answer for vote, count in votes.items() if count > len(self.records) // 2}
-        chosen |= {status.final for status in said if status.final is not None}
-        for answer in chosen:
-            if answer != self.own.answered:
-                raise Excluded(self._finished_without(answer))
-            self._say(final=answer)
-            return
-        for status in self.statuses.values():
-            if status.entered.key > self.own.entered.key and self.name in status.entered.without:
-                ours = Vote(status.entered.key, self.own.answered) if self.own.answered is not None else None
-                if ours is None or status.vote != ours:  # else they vote for this node's answer, too
-                    raise Excluded(self._left_out("go on", status.entered))
+        """Whether there is a final answer; and whether this node has it, or is left out. More than half of all nodes must say so, each for itself: a
+        node votes for one answer only, in whatever views, and what one member claims has no effect."""
+        half, said = len(self.records) // 2, [self.own, *self.statuses.values()]
+        votes = Counter(status.vote.answer for status in said if status.vote is not None)
+        for answer, count in votes.items():
+            if count > half:
+                if answer != self.own.answered:
+                    raise Excluded(self._finished_without(answer))
+                self._say(final=answer)
+                return
+        without = [status for status in said if self.name in status.entered.without]
+        # Those that vote for this node's answer leave it out of the vote only.
+        without = [s for s in without if s.vote is None or s.vote.answer != self.own.answered]
+        if len(without) > half:
+            latest = max((status.entered for status in without), key=lambda view: view.key)
+            raise Excluded(self._left_out("go on", latest))
 
     def _finished_without(self, answer: Key) -> str:
         said = (self.own, *self.statuses.values())

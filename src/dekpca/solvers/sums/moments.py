@@ -171,13 +171,14 @@ class Moments(Round):
         m, kernel, slack = self.seen.marks.size, self.seen.kernel, 1 + ROUNDED
         (count,), (trace, _), first = total["count"], total["trace"], total["first"]
         squares = total["second"][np.cumsum(np.arange(m + 1, 1, -1)) - m - 1]  # the diagonal of an upper triangle
-        if not -0.5 <= count <= rows + 0.5:
-            return f"{count:.6g} rows, where there are {rows}"
         if not kernel.is_definite:
             return None
         if (kernel.is_normal or kernel.normalize) and trace > slack * count + ROUNDED:
             return f"a trace of {trace:.6g} for {count:.6g} rows, of which each adds at most 1"
-        if squares.sum() > slack * trace + ROUNDED or (first**2 > slack * max(count, 1.0) * squares + ROUNDED).any():
+        i, j = np.triu_indices(m)
+        beyond = (total["second"] ** 2 > slack * np.abs(squares[i] * squares[j]) + ROUNDED).any()  # Cauchy-Schwarz
+        beyond |= (first**2 > slack * max(count, 1.0) * squares + ROUNDED).any()
+        if squares.sum() > slack * trace + ROUNDED or beyond:
             return f"moments that are larger than their trace of {trace:.6g} allows"
         return None
 

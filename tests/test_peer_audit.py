@@ -1,0 +1,114 @@
+"""The audit file of a node, and certificates that are denied."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import replace
+
+import pytest
+from cryptography import x509
+from typer.testing import CliRunner
+
+from dekpca import Network
+from dekpca.cli import app
+from dekpca.peers.app.audit import AUDIT, Audit, BadAudit, read
+from dekpca.peers.net.identity import IdentityError, load
+from peer_nodes import Nodes, Stop, certified, join
+from test_peer_private import certs, failed, only_keys, secure, wire  # noqa: F401
+
+NETWORK = Network.path(3)
+
+
+def test_the_audit_file_has_every_message_with_its_hash(certs, tmp_path, wire):  # noqa: F811
+    """A killed node goes on in the same file, without lines for what it sends or reads again; what one end sent is what the other received."""
+
+    def die(node, request):
+        if node == "2" and request.kind == "moments" and not killed:
+            killed.append(node)
+            raise Stop
+        return request
+
+    killed = []
+    wire.spoil = staticmethod(die)
+    nodes = Nodes(tmp_path, NETWORK, *secure(NETWORK), certs=certs)
+    others = [nodes.start(name) for name in "01"]
+    join([nodes.start("2")])
+    join([nodes.start("2"), *others])
+    assert not nodes.errors
+    roots = x509.load_pem_x509_certificates((certs / "ca.crt").read_bytes())
+    found = {name: read(tmp_path / name, roots) for name in NETWORK.names}
+    ends = set()
+    for name, (lines, about) in found.items():
+        starts = 2 if name == "2" else 1
+        assert [line["what"] for line in lines].count("start") == starts
+        assert (about["signatures"], about["unsigned"]) == (2 * starts, 0)
+        (members,) = [line for line in lines if line["what"] == "members"]
+        assert members["names"] == list(NETWORK.names)
+        assert lines[0]["settings"]["n_components"] == "3"
+        assert lines[-1]["outcome"] == "finished"
+        for line in lines:
+            if line["what"] in ("sent", "received"):
+                ways = (name, line["node"]) if line["what"] == "sent" else (line["node"], name)
+                ends.add((*ways, line["round"], line["what"], line["kind"], line["bytes"], line["sha256"]))
+        assert stat.S_IMODE((tmp_path / name / AUDIT).stat().st_mode) == 0o600
+    sent, received = ({end[:3] + end[4:] for end in ends if end[3] == what} for what in ("sent", "received"))
+    assert sent == received  # neither end has another hash of any message, and no message is missing
+    assert len(sent) == len(ends) / 2 > 20
+    assert {end[3] for end in sent} >= {"keys", "columns", "moments", "judge"}
+
+
+def test_an_audit_file_that_was_changed_is_refused(certs, tmp_path):  # noqa: F811
+    identity = certified(certs, ["0"])["0"]
+    audit = Audit(tmp_path, identity, node="0", run="r", settings={"tol": "0.1"})
+    for round in range(5):
+        audit.message("sent", "0", round, "moments", "1", memoryview(b"x" * round))
+    audit.close("finished")
+    lines = (tmp_path / AUDIT).read_text().splitlines()
+    done = CliRunner().invoke(app, ["node", "audit", str(tmp_path), "--ca", str(certs / "ca.crt")])
+    assert done.exit_code == 0, done.output
+    assert f"signed by certificate {identity.fingerprint} of this CA" in done.output.replace("\n", " ")
+
+    def refused(changed):
+        (tmp_path / AUDIT).write_text("\n".join(changed) + "\n")
+        done = CliRunner().invoke(app, ["node", "audit", str(tmp_path)])
+        with pytest.raises(BadAudit):
+            read(tmp_path)
+        return done.exit_code == 2
+
+    assert refused([*lines[:2], lines[2].replace('"bytes": 1', '"bytes": 2'), *lines[3:]])
+    assert refused([*lines[:2], *lines[3:]])
+    assert refused([lines[1], lines[0], *lines[2:]])
+    forged = json.loads(lines[0]) | {"run": "another"}
+    assert refused([json.dumps(forged), *lines[1:]])
+    (tmp_path / "other").mkdir()
+    Audit(tmp_path / "other", certified(certs, ["1"])["1"], node="0").close("finished")
+    whole = (tmp_path / "other" / AUDIT).read_text().splitlines()
+    assert refused([json.dumps(json.loads(whole[0]) | {"signature": json.loads(whole[1])["signature"]}), whole[1]])
+    with pytest.raises(BadAudit, match="certificate is for"):  # whose key it is shows by the CA
+        read(tmp_path / "other", x509.load_pem_x509_certificates((certs / "ca.crt").read_bytes()))
+    (tmp_path / AUDIT).write_text("\n".join(lines[:4]) + '\n{"what": "se')  # a power cut
+    again = Audit(tmp_path, identity, node="0", run="r")
+    again.message("sent", "0", 1, "moments", "1", memoryview(b"x"))  # as before: no new line
+    again.message("sent", "0", 1, "moments", "1", memoryview(b"y"))
+    again.close("finished")
+    assert [line["what"] for line in read(tmp_path)[0]] == ["start", "sent", "sent", "sent", "start", "sent", "end"]
+
+
+def test_a_denied_certificate_is_refused(certs, tmp_path, wire):  # noqa: F811
+    """By a neighbor when it calls, and by all members by its key record: nothing but keys has left then."""
+    network, thief = Network.path(3), certified(certs, ["2"])["2"]
+    nodes = Nodes(tmp_path, network, *secure(network), certs=certs)
+    assert list(nodes.places["0"].neighbors) == ["1"]  # node 0 hears of node 2 by its record alone
+
+    identity = load(certs / "0.crt", certs / "0.key", certs / "ca.crt", "0", [thief.fingerprint])
+    nodes.places["0"] = replace(nodes.places["0"], identity=identity)
+    errors = failed(nodes)
+    assert any(
+        f"key record of node 2: its certificate {thief.fingerprint} is denied" in str(e) for e in errors.values()
+    )
+    assert only_keys(wire)
+    with pytest.raises(IdentityError, match="is denied"):
+        load(certs / "2.crt", certs / "2.key", certs / "ca.crt", "2", [thief.fingerprint.lower()])
+    with pytest.raises(IdentityError, match="no SHA-256 fingerprint"):
+        load(certs / "2.crt", certs / "2.key", certs / "ca.crt", "2", ["5F"])
