@@ -129,10 +129,10 @@ def _direction(config: Config, name: str, address: str, seen: Seen, trouble: str
     if seen.reached and not seen.heard and seen.calls and config.listen is not None:
         said = f" (it says: {seen.theirs.partition(' (')[0]})" if seen.theirs else ""
         remedy = f"a firewall at node {config.name} (this one) may drop them, or it has another address for us"
-        return f"its calls do not arrive{said}: {remedy}; that is no harm, since this node calls"
+        return f"it answers, but its calls do not arrive{said}: {remedy}; that is no harm, since this node calls"
     if seen.heard and not seen.reached and address:
         remedy = f"a firewall at node {name} may drop them, or the address is wrong"
-        return f"our calls to {address} do not arrive{why}: {remedy}; that is no harm, since it calls us"
+        return f"it calls us, but our calls to {address} do not arrive{why}: {remedy}; that is no harm, since it calls"
     if seen.reached or seen.heard or seen.wrong:
         return ""
     start, drop = (
