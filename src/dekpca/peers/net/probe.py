@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from cryptography import x509
 
@@ -76,6 +76,10 @@ class Probe(Endpoint):
 
 class ProbeServer(Server):
     endpoint: Probe
+
+    async def _refuse(self, context: Any, method: str, why: Refusal, who: str, text: str) -> NoReturn:
+        """Nodes that run are not stopped: our own call says what is wrong."""
+        await super()._refuse(context, method, why if method == "Check" else Refusal.LATER, who, text)
 
     async def _serve(self, edge: Edge, method: str, stream: Stream, context: Any) -> None:
         seen = self.endpoint.seen[edge.name]

@@ -82,7 +82,7 @@ class Server:
             await self._listener.close()
 
     # ------------------------------------------------------------------ callers
-    async def _admit(self, context: Any) -> str:
+    async def _admit(self, context: Any, method: str) -> str:
         """The calling neighbor; other callers are refused."""
         protocol, run, claimed = checks.read_metadata(dict(context.invocation_metadata()))
         authenticated = claimed if self.identity is None else peer_name(context.auth_context())
@@ -91,12 +91,12 @@ class Server:
             name = self.endpoint.protocol.admit(authenticated, claimed, protocol, run)
         except Refused as error:
             where = "a connection that has ended" if connection is None else connection.address
-            await self._refuse(context, error.why, where, str(error))
+            await self._refuse(context, method, error.why, where, str(error))
         if self._listener is not None and connection is not None:
             self._listener.admit(connection, name)
         return name
 
-    async def _refuse(self, context: Any, why: Refusal, who: str, text: str) -> NoReturn:
+    async def _refuse(self, context: Any, method: str, why: Refusal, who: str, text: str) -> NoReturn:
         if why is not Refusal.LATER:
             log.warning("refused", extra={"caller": who, "why": text})
         await context.abort(CODES[why], text[:1500])
@@ -106,7 +106,7 @@ class Server:
         """A call of a neighbor: an error ends the call, and is logged."""
 
         async def call(_: Any, context: Any) -> None:
-            edge = self.edges[await self._admit(context)]
+            edge = self.edges[await self._admit(context, method)]
             try:
                 await self._serve(edge, method, Stream(context, caller=False), context)
                 return
@@ -118,7 +118,7 @@ class Server:
                     edge.report(events.WeRefused(error))
             # Outside the except clause: the error refers to the message, and gRPC would keep both until the next garbage collection.
             if why is not None:
-                await self._refuse(context, why, f"node {edge.name}", text)
+                await self._refuse(context, method, why, f"node {edge.name}", text)
             elif text:
                 await context.abort(Code.UNAVAILABLE, text)
 
