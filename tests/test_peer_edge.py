@@ -18,7 +18,9 @@ import pytest
 
 from dekpca import Network
 from dekpca.peers.app.config import write_nodes
+from dekpca.peers.errors import ProtocolError
 from dekpca.peers.net.authority import init_ca, issue
+from dekpca.peers.net.edge import Edge
 from faults.supervisor import until
 from peer_nodes import Nodes, bits, join, problem
 
@@ -75,6 +77,27 @@ def test_the_second_by_name_calls_if_it_is_not_called(tmp_path):
     nodes = Nodes(tmp_path / "one-way", network, parts, options)
     places(nodes, **{"0": (nodes.places["0"].listen, {"1": "127.0.0.1:1"})})
     assert bits(nodes.run()) == bits(expected)
+
+
+@pytest.mark.parametrize("wrong", ["0", "1"])
+def test_what_the_protocol_does_not_allow_is_refused_in_both_directions(tmp_path, monkeypatch, wrong):
+    """Node 0 calls: it refuses by a call of its own, node 1 by the status of the call. Whoever is refused stops, and so does the other."""
+    chunks = Edge._chunks
+
+    def damaged(self, message, data):
+        return chunks(self, message._replace(kind="password") if self.endpoint.name == wrong else message, data)
+
+    monkeypatch.setattr(Edge, "_chunks", damaged)
+    network = Network.path(2)
+    parts, options = problem(network)
+    nodes = Nodes(tmp_path, network, parts, options)
+    join([nodes.start(name) for name in network.names])
+    other = "1" if wrong == "0" else "0"
+    assert {type(error) for error in nodes.errors.values()} == {ProtocolError}
+    said = str(nodes.errors[wrong])
+    assert said.startswith(f"node {other} does not take what this node sends: round ")
+    assert "'password' of '<f8' [5]: no message of this protocol" in said
+    assert f"says node {wrong}" in str(nodes.errors[other])
 
 
 class Forwarder:
