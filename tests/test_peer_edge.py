@@ -96,7 +96,8 @@ def test_what_the_protocol_does_not_allow_is_refused_in_both_directions(tmp_path
     assert {type(error) for error in nodes.errors.values()} == {ProtocolError}
     said = str(nodes.errors[wrong])
     assert said.startswith(f"node {other} does not take what this node sends: round ")
-    assert "'password' of '<f8' [5]: no message of this protocol" in said
+    assert "'password'" in said
+    assert "no message of this protocol" in said
     assert f"says node {wrong}" in str(nodes.errors[other])
 
 
