@@ -22,6 +22,7 @@ from dekpca.peers.errors import Changed, Damaged, Disagreement, PeerLost, Protoc
 from dekpca.peers.net import endpoint as endpoints
 from dekpca.peers.net.authority import init_ca
 from dekpca.peers.net.client import Client
+from dekpca.peers.net.edge import NEWS, Edge
 from dekpca.peers.net.transport import Transport
 from dekpca.peers.protocol.node import Timeouts
 from dekpca.peers.storage.database import FILE
@@ -490,22 +491,29 @@ def test_a_client_that_misses_its_cancellation_is_cancelled_again(tmp_path):
     assert len(missed) == 2
 
 
-@pytest.mark.parametrize("which", ["_talk", "_beat"])
-def test_no_half_of_a_client_is_left_if_only_it_misses_its_cancellation(tmp_path, monkeypatch, which):
+METHODS = ["Collect", "Deliver", "Handshake", "Heartbeat"]
+
+
+@pytest.mark.parametrize("which", METHODS)
+def test_no_call_of_a_client_is_left_if_only_it_misses_its_cancellation(tmp_path, monkeypatch, which):
     begun, ended = [], []
 
-    async def forever(self, work):
-        begun.append(work.__name__)
-        for _ in range(2 if work.__name__ == which else 1):
+    async def connected(self, channel):
+        pass
+
+    async def forever(self, channel, method, work):
+        begun.append(method)
+        for _ in range(2 if method == which else 1):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
-        ended.append(work.__name__)
+        ended.append(method)
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(Client, "_forever", forever)
+    monkeypatch.setattr(Client, "_connect", connected)
+    monkeypatch.setattr(Client, "_again", forever)
     with endpoint(tmp_path, "b") as here, Transport(here, tmp_path, None, "127.0.0.1:0"):
-        wait_for(lambda: len(begun) == 2)
-    assert sorted(ended) == ["_beat", "_talk"]
+        wait_for(lambda: len(begun) == 4)
+    assert sorted(ended) == METHODS
 
 
 def test_no_thread_and_no_file_is_left(tmp_path):
@@ -532,26 +540,41 @@ def test_no_thread_and_no_file_is_left(tmp_path):
     assert sum(t.name == "transport" for t in threading.enumerate()) == 1
 
 
-def test_a_client_delivers_when_another_node_has_told_the_news(tmp_path, monkeypatch):
-    """At c6f9cc8 it waited for ever: the program had begun, and its wake-up call was lost while the client paused before a handshake."""
-    did = []
+def test_messages_are_sent_when_another_node_has_told_the_news(tmp_path):
+    """At c6f9cc8 a client waited for ever: the program had begun, and its wake-up call was lost while the client paused before a handshake."""
+
+    class Line:
+        """A stream to a neighbor that says nothing."""
+
+        def __init__(self):
+            self.heard, self.said = asyncio.Event(), []
+            self.heard.set()
+
+        async def write(self, message):
+            self.said.append(type(message).__name__)
+
+        async def messages(self):
+            await asyncio.Event().wait()
+            yield b""
 
     async def talk(here):
-        client = Client(here, "b", None)
-
-        async def note(self, channel, what):
-            did.append(what)
-
-        async def pause(seconds):  # meanwhile b makes a handshake
-            here.protocol.neighbors["b"].knows |= here.protocol.membership.records.keys()
-
-        monkeypatch.setattr(Client, "_handshake", lambda self, channel: note(self, channel, "handshake"))
-        monkeypatch.setattr(Client, "_deliver", lambda self, channel: note(self, channel, "deliver"))
-        here.protocol.rounds.limits = object()  # the program has begun, and has woken the client
-        with monkeypatch.context() as patched:
-            patched.setattr(asyncio, "sleep", pause)
-            await asyncio.wait_for(client._talk(None), 5)
+        edge, line = Edge(here, "b"), Line()
+        tasks = [asyncio.ensure_future(work(line)) for work in (edge.greet, edge.send)]
+        await asyncio.sleep(0.05)
+        assert line.said == ["Handshake"]
+        here.protocol.membership.add({"c": (("b",), 3)}, "b")
+        edge.news.ring()
+        await asyncio.sleep(
+            NEWS / 2
+        )  # it pauses before it tells b of c; meanwhile b tells the same, and the program begins
+        here.protocol.neighbors["b"].knows |= here.protocol.membership.records.keys()
+        here.protocol.rounds.limits = object()
+        edge.news.ring()
+        await asyncio.sleep(3 * NEWS)
+        assert line.said == ["Handshake", "Chunk"]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     with endpoint(tmp_path, "b") as here:
         asyncio.run(talk(here))
-    assert did == ["handshake", "deliver"]

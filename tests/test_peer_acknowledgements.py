@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 from dekpca import Network
-from dekpca.peers.net import server as serving
+from dekpca.peers.net import edge as serving
 from dekpca.peers.protocol import wire_pb2 as wire
 from dekpca.peers.protocol.checks import Limits
 from peer_nodes import Nodes, Stop, bits, endpoint, join, problem
@@ -23,11 +23,11 @@ class Receiver:
     def __init__(self, here):
         self.messages = here.messages
         here.begin(Limits(run="r", dtype="<f8", largest=1000, ahead=32))
-        self.server = serving.Server(here, None, None)
+        self.edge = serving.Edge(here, "b")
         self.syncs = []  # what waits for the disk; nothing is synced until `sync`
         self.messages.sync = self.wait_for_disk
         self.said = asyncio.Queue()
-        self.receipts = self.server._acknowledgements("b", self._messages(), (0, ""))
+        self.receipts = self.edge._acknowledgements(self._messages(), (0, ""))
 
     async def _messages(self):
         while (data := await self.said.get()) is not None:
@@ -96,11 +96,11 @@ def test_acknowledgements_are_sent_at_once_when_the_program_has_ended(tmp_path, 
         receiver.say(1, 2)
         await receiver.settle()
         assert not receiver.syncs, "nobody waits for these"
-        receiver.server.acknowledge_at_once()
+        receiver.edge.at_once.set()
         await receiver.settle()
         receiver.sync()
         assert await receipt == [1, 2]
-        receiver.server.acknowledge_at_once(False)  # the program begins anew
+        receiver.edge.at_once.clear()  # the program begins anew
         receipt = asyncio.ensure_future(anext(receiver.receipts))
         receiver.say(3)
         await receiver.settle()

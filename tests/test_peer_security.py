@@ -29,7 +29,7 @@ from dekpca.cli import app
 from dekpca.peers.app.config import free_addresses
 from dekpca.peers.errors import ProtocolError
 from dekpca.peers.net.authority import init_ca, issue
-from dekpca.peers.net.server import SERVICE
+from dekpca.peers.net.edge import SERVICE
 from dekpca.peers.protocol import wire_pb2 as wire
 from dekpca.peers.protocol.checks import metadata
 from dekpca.peers.protocol.events import MessageStored
@@ -40,6 +40,7 @@ from peer_nodes import stored
 RUN = "security"
 PATIENCE = 300  # seconds for anything that should happen: a busy machine may be very slow
 Code = grpc.StatusCode
+METHODS = ("Handshake", "Deliver", "Collect", "Heartbeat", "Refuse", "Check")
 
 
 # ---------------------------------------------------------------------- a run under attack
@@ -288,12 +289,12 @@ def attack_all(attacked: Nodes, certs: Path) -> None:
         (Attacker(address, certs, name="c", claims="b"), ["the certificate is that of node c, but the call says 'b'"]),
         (Attacker(address, certs, name="a", claims="b"), ["node 'a' is not a neighbor of node a"]),
     ):
-        for method in ("Handshake", "Deliver", "Heartbeat"):
+        for method in METHODS:
             code, why, heard = attacker.call(method)
             assert (code, heard) == (Code.PERMISSION_DENIED, [])
             assert words[0] in why
             logged("refused", words[0], "127.0.0.1")
-    for method in ("Handshake", "Deliver", "Heartbeat"):
+    for method in METHODS:
         code, _, heard = Attacker(address, certs, run="last year").call(method)
         assert (code, heard) == (Code.FAILED_PRECONDITION, [])
         logged("refused", "run: node a has 'security', node b has 'last year'")
@@ -315,7 +316,7 @@ def attack_all(attacked: Nodes, certs: Path) -> None:
         ([piece(shape=[2]), endless], "a chunk of 32 bytes at byte 0 of 16"),
         ([endless], "a chunk without a message"),
     ):
-        code, why, heard = neighbor.call("Deliver", *messages)
+        code, why, heard = neighbor.call("Deliver", fuzz.OPENING, *messages)
         assert code == Code.INVALID_ARGUMENT, (words, code, why)
         receipts = [wire.Acknowledgement.FromString(data) for data in heard]
         assert receipts[0].opening
@@ -326,13 +327,13 @@ def attack_all(attacked: Nodes, certs: Path) -> None:
         code, _, heard = neighbor.call(method, b"\xff" * 100)
         assert (code, heard) == (Code.INVALID_ARGUMENT, [])
         logged("refused", "node b", "a message of 100 bytes that is no")
-    for method in ("Handshake", "Deliver", "Heartbeat"):  # gRPC itself refuses these, before the node sees them
+    for method in METHODS:  # gRPC itself refuses these, before the node sees them
         assert neighbor.call(method, bytes(2 << 20))[0] == Code.RESOURCE_EXHAUSTED
         bomb = neighbor.call(method, bytes(16 << 20), compression=grpc.Compression.Gzip)  # a few kilobytes on the way
         assert bomb[0] in (Code.RESOURCE_EXHAUSTED, Code.UNIMPLEMENTED)
 
     # what b has said long ago, again: acknowledged, and dropped
-    code, why, heard = neighbor.call("Deliver", piece(round=1))
+    code, why, heard = neighbor.call("Deliver", fuzz.OPENING, piece(round=1))
     receipts = [wire.Acknowledgement.FromString(data) for data in heard]
     assert (code, receipts[0].opening, list(receipts[1].rounds)) == (Code.OK, True, [1]), why
 

@@ -40,7 +40,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dekpca.peers.net import authority
-from dekpca.peers.net.server import SERVICE
+from dekpca.peers.net.edge import SERVICE
 from dekpca.peers.protocol import wire_pb2 as wire
 from dekpca.peers.protocol.checks import metadata
 

@@ -32,12 +32,13 @@ import grpc
 
 from dekpca.peers.errors import Disagreement, ProtocolError
 from dekpca.peers.net.authority import init_ca, issue
+from dekpca.peers.net.edge import SERVICE, Edge
 from dekpca.peers.net.endpoint import Endpoint
 from dekpca.peers.net.identity import Identity, load
-from dekpca.peers.net.server import SERVICE, Server
+from dekpca.peers.net.server import Server
 from dekpca.peers.protocol import events
 from dekpca.peers.protocol import wire_pb2 as wire
-from dekpca.peers.protocol.checks import Limits, check_heartbeat, metadata, parse
+from dekpca.peers.protocol.checks import Limits, metadata, parse
 from dekpca.peers.protocol.handshake import HandshakeSettings
 from dekpca.peers.protocol.membership import Membership
 from dekpca.peers.protocol.node import NodeProtocol, Timeouts
@@ -67,7 +68,7 @@ class Mutator:
     def message(self, run: str, sender: str, round: int) -> Any:
         """A good message of some kind."""
         r = self.random
-        which = r.randrange(8)
+        which = r.randrange(9)
         if which < 4:
             return self.piece(run, sender, round)
         if which == 4:
@@ -82,6 +83,8 @@ class Mutator:
             return wire.Handshake(settings=[wire.Setting(name=w, value=v) for w, v in FACTS.items()], records=records)
         if which == 5:
             return wire.Acknowledgement(opening=r.random() < 0.5, held=[round, round + 1], rounds=[round])
+        if which == 6:
+            return wire.Refusal(status=r.choice(["INVALID_ARGUMENT", "ABORTED", "OK"]), text="it is wrong")
         return wire.Heartbeat(
             silence=r.random(),
             phase="iterating",
@@ -215,6 +218,19 @@ ALLOWED_GROWTH = 8e6  # bytes of memory; an interpreter's heap breathes by a few
 ALLOWED_PEAK = 200e6  # bytes for a moment: a message of gRPC has 1 MiB, and lists of numbers take some times that
 
 
+class Line:
+    """One end of a call of the attacker; nobody reads what is answered."""
+
+    def __init__(self, messages: AsyncIterator[bytes]):
+        self._messages, self.heard = messages, asyncio.Event()
+
+    def messages(self) -> AsyncIterator[bytes]:
+        return self._messages
+
+    async def write(self, message: Any) -> None:
+        message.SerializeToString()
+
+
 class Node:
     """Node a, between its program and its neighbors b and c: all of the engine but the program. Neighbor b is the attacker."""
 
@@ -240,8 +256,10 @@ class Node:
         self.endpoint = Endpoint(self.protocol, self.store, dict.fromkeys("bc", "127.0.0.1:1"))
         self.endpoint.begin(LIMITS)
         self.protocol.rounds.round = self.reached
-        self.server = Server(self.endpoint, self.folder, self.identity)
-        self.server.acknowledge_at_once()
+        self.edges = {name: Edge(self.endpoint, name) for name in "bc"}
+        self.edge = self.edges["b"]
+        self.edge.at_once.set()
+        self.server = Server(self.endpoint, self.edges, self.folder, self.identity)
 
     def go_on(self) -> None:
         """The program is ten rounds further."""
@@ -255,20 +273,23 @@ class Node:
             yield data
 
     async def deliver(self, messages: Iterable[Said]) -> None:
-        async for rounds in self.server._acknowledgements("b", self.each(messages), (0, "")):
+        async for rounds in self.edge._acknowledgements(self.each(messages), (0, "")):
             self.outcomes["acknowledged"] += len(rounds)
 
     async def handshake(self, messages: Iterable[Said]) -> None:
         if self.outcomes["messages read"] % 2:  # a node that knows nothing yet believes more
             self.protocol.membership = Membership("a", ["b", "c"], 30)
-        async for _ in self.server._handshake("b", self.each(messages), ""):
-            self.outcomes["handshakes"] += 1
-            if self.protocol.membership.complete:
-                self.protocol.membership.network()
+        await self.edge._hear_records(Line(self.each(messages)))
+        self.outcomes["handshakes"] += 1
+        if self.protocol.membership.complete:
+            self.protocol.membership.network()
 
     async def beat(self, messages: Iterable[Said]) -> None:
-        async for data in self.each(messages):
-            self.endpoint.receive("b", check_heartbeat(parse(wire.Heartbeat, data)))
+        asked = [(self.endpoint.heartbeat("b"), asyncio.Event())]
+        await self.edge._hear_beats(Line(self.each(messages)), asked)
+
+    async def refusal(self, messages: Iterable[Said]) -> None:
+        await self.edge.refused(Line(self.each(messages)))
 
     async def acknowledgement(self, messages: Iterable[Said]) -> None:
         async for data in self.each(messages):
@@ -280,7 +301,8 @@ class Node:
         """One call full of damage. Anything but an error of the protocol goes through to the caller."""
         message = mutator.message(RUN, "b", self.protocol.rounds.round)
         take = {
-            wire.Chunk: self.deliver, wire.Handshake: self.handshake, wire.Heartbeat: self.beat, wire.Acknowledgement: self.acknowledgement
+            wire.Chunk: self.deliver, wire.Handshake: self.handshake, wire.Heartbeat: self.beat, wire.Acknowledgement: self.acknowledgement,
+            wire.Refusal: self.refusal,
         }  # fmt: skip
         work = take[type(message)](mutator.call(message, RUN, "b", self.protocol.rounds.round))
         try:
@@ -371,8 +393,10 @@ METHODS = {
     wire.Chunk: "Deliver",
     wire.Handshake: "Handshake",
     wire.Heartbeat: "Heartbeat",
-    wire.Acknowledgement: "Deliver",
+    wire.Acknowledgement: "Collect",
+    wire.Refusal: "Refuse",
 }
+OPENING = wire.Chunk(view="0").SerializeToString()  # of a delivery
 REFUSALS = {
     "INVALID_ARGUMENT",
     "FAILED_PRECONDITION",
@@ -399,7 +423,8 @@ def fuzz_over_tls(folder: Path, messages: int, seed: int) -> Counter[str]:
                     if mutator.random.random() < 0.9
                     else mutator.random.choice([*METHODS.values()])
                 )
-                outcomes[call(channel, method, [one.data for one in said])] += 1
+                opening = [OPENING] if method == "Deliver" and mutator.random.random() < 0.9 else []
+                outcomes[call(channel, method, [*opening, *(one.data for one in said)])] += 1
                 outcomes["damaged"] += sum(one.damaged for one in said)
                 if turn % 50 == 0:
                     node.go_on()
@@ -437,7 +462,7 @@ def serving(node: Node) -> Iterator[str]:
     async def start() -> str:
         node.meet()
         node.protocol.neighbors["b"].apply(events.Joined())
-        node.server.ready.set()
+        node.edge.ready.set()
         return await node.server.start("127.0.0.1:0")
 
     try:

@@ -124,10 +124,10 @@ def check(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Before the day: check config, certificate, folder, data and port, then both directions to every neighbor that is up.
+    """Before the day: check config, certificate, folder, data and port, then the connection to every neighbor that is up.
 
     A neighbor is up that runs this command at the same time, or that runs already, which it does not disturb. Of the rows
-    nothing leaves. Exit codes: 0, all well; 2, something to correct; 4, a neighbor is missing, or cannot be reached in a direction.
+    nothing leaves. Exit codes: 0, all well; 2, something to correct; 4, a neighbor is missing, or no connection to it works in either direction.
 
     Example: dekpca node check node.toml --seconds 300
     """
@@ -157,7 +157,7 @@ def check(
 
 
 def _tell_check(peer: Any, rows: list[Any]) -> None:
-    heads = ["neighbor", "we reach it", "it reaches us", "certificate", "settings", "remark"]
+    heads = ["neighbor", "we reach it", "it reaches us", "who calls", "certificate", "settings", "remark"]
     _print_table([heads, *([str(value) for value in vars(row).values()][: len(heads)] for row in rows)])
     print_plain(peer.check.summary(rows))
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from ...network import listing
 from ..net.authority import SKEW
+from ..net.client import CONNECT
+from ..net.endpoint import REVERSE
 from ..net.identity import Identity, fingerprint, moment
 from ..net.probe import Probe, ProbeTransport, Seen
 from ..protocol.membership import Membership
@@ -35,6 +37,7 @@ class Row:
     neighbor: str
     we_reach_it: str
     it_reaches_us: str
+    calls: str
     certificate: str
     settings: str
     remark: str
@@ -80,8 +83,10 @@ def neighbors(config: Config, identity: Identity, prepared: Prepared, seconds: f
         with ProbeTransport(probe, Path(folder), identity, config.listen):
             end = time.monotonic() + seconds
             while (now := time.monotonic()) < end:
-                if all(seen.whole for seen in probe.seen.values()) or any(seen.wrong for seen in probe.seen.values()):
+                if all(map(probe.in_both_directions, probe.seen)) or any(seen.wrong for seen in probe.seen.values()):
                     end = min(end, now + STAY)
+                elif all(seen.whole for seen in probe.seen.values()):  # the other direction may come yet
+                    end = min(end, now + CONNECT + STAY)
                 time.sleep(0.1)
         return [row(config, name, seen, protocol.neighbors[name].trouble) for name, seen in probe.seen.items()]
 
@@ -89,7 +94,10 @@ def neighbors(config: Config, identity: Identity, prepared: Prepared, seconds: f
 def row(config: Config, name: str, seen: Seen, trouble: str) -> Row:
     """What was seen of a neighbor, and the remedy."""
     address = {**config.neighbors, **config.fallback}[name]
-    remarks = [text for text in (seen.wrong, _direction(config, name, address, seen, trouble)) if text]
+    can_call = bool(address) and not address.startswith(REVERSE)
+    remarks = [
+        text for text in (seen.wrong, _direction(config, name, address if can_call else "", seen, trouble)) if text
+    ]
     code = WRONG if seen.wrong else WELL if seen.whole else MISSING
     limit = SKEW.total_seconds()
     if abs(seen.ahead) > limit:
@@ -107,23 +115,35 @@ def row(config: Config, name: str, seen: Seen, trouble: str) -> Row:
         certificate = "by our CA"
     if seen.runs and not seen.wrong:
         remarks.append("it runs already, and waits for this node" if seen.whole else "it runs already")
-    settings = "the same" if seen.reached and not seen.wrong else "see remark" if seen.wrong else "not compared"
-    yes = {True: "yes", False: "no"}
-    return Row(name, yes[seen.reached], yes[seen.heard], certificate, settings, "; ".join(remarks), code)
+    settings = "see remark" if seen.wrong else "the same" if seen.compared else "not compared"
+    first = min(name, config.name) if seen.reached and seen.heard else config.name if seen.reached else name
+    out = "yes" if seen.reached else "no" if can_call else "no address here"
+    back = "yes" if seen.heard else "no" if seen.calls else "no address there"
+    who = first if seen.reached or seen.heard else "nobody"
+    return Row(name, out, back, who, certificate, settings, "; ".join(remarks), code)
 
 
 def _direction(config: Config, name: str, address: str, seen: Seen, trouble: str) -> str:
-    """Which direction does not work, and whose firewall may be the reason."""
-    if seen.whole or (seen.wrong and not seen.reached):
-        return ""
-    if seen.reached:
+    """Which direction does not work, and whose firewall may be the reason. One is enough."""
+    why = f" ({trouble.partition(' (')[0]})" if trouble else ""
+    if seen.reached and not seen.heard and seen.calls and config.listen is not None:
         said = f" (it says: {seen.theirs.partition(' (')[0]})" if seen.theirs else ""
         remedy = f"a firewall at node {config.name} (this one) may drop them, or it has another address for us"
-        return f"it answers, but its calls do not arrive{said}: {remedy}; open the port of listen = {config.listen!r} for it"
-    why = f" ({trouble.partition(' (')[0]})" if trouble else ""
-    if seen.heard:
-        return f"it calls us, but our calls to {address} do not arrive{why}: a firewall at node {name} may drop them, or the address is wrong"
-    return f"nobody answers at {address}, and it has not called{why}: start node run or node check there, and compare the addresses"
+        return f"it answers, but its calls do not arrive{said}: {remedy}; that is no harm, since this node calls"
+    if seen.heard and not seen.reached and address:
+        remedy = f"a firewall at node {name} may drop them, or the address is wrong"
+        return f"it calls us, but our calls to {address} do not arrive{why}: {remedy}; that is no harm, since it calls"
+    if seen.reached or seen.heard or seen.wrong:
+        return ""
+    start, drop = (
+        "start node run or node check there",
+        f"a firewall at node {config.name} (this one) may drop its calls",
+    )
+    if not address:
+        return f"it has not called, and has no address here: {start}, with the address of node {config.name}; {drop}"
+    also, drops = ("", "") if config.listen is None else (", and it has not called", f", and {drop}")
+    start += f", and compare the addresses; a firewall at node {name} may drop our calls"
+    return f"nobody answers at {address}{also}{why}: {start}{drops}"
 
 
 def exit_code(rows: list[Row]) -> int:
@@ -137,7 +157,7 @@ def summary(rows: list[Row]) -> str:
     if wrong:
         return f"something has to be corrected, here or at node {listing(wrong)}"
     return (
-        f"node {listing(missing)} is missing, or one direction does not work"
+        f"node {listing(missing)} is missing, or can neither be reached nor reach this node"
         if missing
         else "all well: dekpca node run"
     )

@@ -2,7 +2,7 @@
 
     name = "oslo"                      # as the certificate has it, and as the neighbors write it
     run = "study-7"                    # the same at all nodes; another one for every run
-    listen = "0.0.0.0:7070"
+    listen = "0.0.0.0:7070"            # optional: without it no port is open, and this node calls its neighbors
     data = "oslo.csv"                  # any file that dekpca fit takes; label, id, columns, drop, one_hot and missing say what its columns are
     folder = "oslo-run"                # messages of the neighbors, also their rows
     out = "oslo.npz"                   # this node's model, at the end
@@ -14,8 +14,10 @@
     members = ["oslo", "rome", "bonn"] # optional, the same at all nodes: who takes part, and nobody else
     deny = ["5F:0A:..."]               # optional: fingerprints of certificates that are refused, as dekpca certs show prints them
 
-    [neighbors]                        # name = address
+    [neighbors]                        # name = address; one of both ends of an edge needs the other's
     rome = "rome.example.org:7070"
+    bonn = ""                          # it calls this node
+    genf = "reverse relay.example.org:7072"  # it calls this node through a forwarder, to which this node connects
 
     [model]                            # parameters of DecentralizedKernelPCA, the same at all nodes
     n_components = 4
@@ -48,6 +50,7 @@ from ...files import private, write_text
 from ...network import Network, listing
 from ...parameters import SECURE_SUMS, Parameters
 from ...solvers.projection import Projection
+from ..net.endpoint import REVERSE
 from ..net.identity import Identity, check_name, load
 from ..protocol.checks import MOST_RUN
 from ..protocol.node import Timeouts
@@ -55,7 +58,7 @@ from ..protocol.views import Quorum
 from .session import Place
 
 PATHS = ("data", "folder", "out", "report", "certificate", "key", "ca")
-REQUIRED = ("name", "run", "listen", "data", "folder", "neighbors")
+REQUIRED = ("name", "run", "data", "folder", "neighbors")
 NOT_HERE = {
     "network": "it is made of the neighbors",
     "engine": "a node is a process of its own",
@@ -85,10 +88,10 @@ class Config:
     path: Path
     name: str
     run: str
-    listen: str
     data: Path
     folder: Path
     neighbors: Mapping[str, str]
+    listen: str | None = None  # without it, no port is open
     model: Mapping[str, Any] = field(default_factory=dict)
     out: Path | None = None
     report: Path | None = None
@@ -128,7 +131,9 @@ class Config:
     @property
     def addresses(self) -> list[tuple[str, str]]:
         """What each address is of, and the address."""
-        return [("listen", self.listen), *self.neighbors.items(), *self.fallback.items()]
+        listen = [] if self.listen is None else [("listen", self.listen)]
+        near = {**self.neighbors, **self.fallback}.items()
+        return [*listen, *((name, where.removeprefix(REVERSE)) for name, where in near if where)]
 
     def identity(self) -> Identity:
         """From the certificate files; there is no run without."""
@@ -214,6 +219,11 @@ def _check(config: Config) -> None:
         raise ValueError(f"resume = {config.resume!r} in run {config.run!r}; {rule}")
     for what, address in config.addresses:
         split_address(f"{config.path}: {what}", address)
+    absent = [name for name, where in {**config.neighbors, **config.fallback}.items() if not where]
+    if absent and config.listen is None:
+        text = f"node {listing(absent)} has no address here, and node {config.name} has none either (no listen): neither can call the other"
+        remedy = "write its address, or open a port with listen, or connect both to a forwarder (docs/peers.md)"
+        raise ValueError(f"{text}; {remedy}")
     _check_loss(config)
     for name in ABOVE_0:
         if not 0 < getattr(config, name) < 1e7:
@@ -282,7 +292,7 @@ def _check_type(path: Path, of: Field[Any], value: Any) -> None:
     if key == "missing" and value not in MISSING:
         raise ConfigError(f"{path}: missing = {value!r}; known are {', '.join(MISSING)}")
     if key in ("neighbors", "fallback") and not all(isinstance(v, str) for v in value.values()):
-        raise ConfigError(f'{path}: [{key}]: write name = "host:port"')
+        raise ConfigError(f'{path}: [{key}]: write name = "host:port", or name = "" for a node that calls this one')
 
 
 # ---------------------------------------------------------------------- nodes on one machine, to try things out

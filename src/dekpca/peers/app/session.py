@@ -69,8 +69,8 @@ class Place:
 
     name: str
     run: str
-    listen: str
-    neighbors: Mapping[str, str]
+    listen: str | None  # None: no port is open
+    neighbors: Mapping[str, str]  # their addresses; empty if they call
     folder: Path
     identity: Identity | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -143,7 +143,8 @@ class Session:
             if self.protocol.error is not None:
                 raise self.protocol.error from error
             raise
-        log.info("listening", extra={"address": self.transport.address, "resumed": self.resumed})
+        text = "listening" if self.transport.address else "no port is open: this node calls its neighbors"
+        log.info(text, extra={"address": self.transport.address, "resumed": self.resumed})
         identity = self.place.identity
         if identity is not None and identity.days_left < EXPIRY_WARNING:
             until = identity.expires.strftime("%Y-%m-%d %H:%M UTC")

@@ -1,36 +1,36 @@
-"""A client for each neighbor: it makes handshakes, delivers messages, and reconnects when a connection breaks.
+"""Calls to one neighbor: connects to it, and again when the connection breaks.
 
-A client has one connection for messages and another for heartbeats, so that a large message does not delay a
-heartbeat. Retries have exponential backoff with jitter. A broken connection is logged once; the protocol decides
-when it has been broken for too long.
+Of two nodes that have each other's address the first by name calls. The other one calls only while it is not called: the first may be unable to
+reach it, or may not have its address. If both have connected at the same time, the other one ends its calls. Retries have exponential backoff with
+jitter. A broken connection is logged once; the protocol decides when it has been broken for too long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
-from ..errors import Disagreement, PeerError, ProtocolError
+from ..errors import Disagreement
 from ..protocol import events
 from ..protocol import wire_pb2 as wire
-from ..protocol.checks import CHUNK, MessageHead, check_handshake, check_heartbeat, metadata, parse
+from ..protocol.checks import metadata
 from ..protocol.text import showable
-from ..protocol.views import Key
-from .endpoint import Endpoint
+from .edge import CODES, OPTIONS, REFUSALS, SERVICE, Broken, Edge, Stream, Work, cancel, wait_for
 from .identity import UNTRUSTED, Identity, explain
-from .server import BOTH_ENDS, REFUSALS, SERVICE, handshake_of, heartbeat_of, wait_for
 
-CALL = 30.0  # seconds for a handshake
-NEWS = 0.02  # seconds in which records of several nodes are batched
+log = logging.getLogger("dekpca.peer")
+
+CALL = 30.0  # seconds for a refusal
 CONNECT = 10.0  # seconds for a connection, handshake included
 FIRST_LOOK = 0.002  # seconds until the first look for a connection, then twice as long; TLS takes milliseconds
 FIRST_DELAY, MOST_DELAY = 0.1, 2.0  # seconds before a retry
-OPTIONS = [
-    *BOTH_ENDS,
+CHANNEL = [
+    *OPTIONS,
     ("grpc.use_local_subchannel_pool", 1),  # a separate connection
     ("grpc.enable_retries", 0),  # done here
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -44,187 +44,137 @@ OPTIONS = [
 class Client:
     """The calls to one neighbor."""
 
-    def __init__(self, endpoint: Endpoint, name: str, identity: Identity | None):
-        self.endpoint, self.name, self.identity = endpoint, name, identity
-        self.address = endpoint.addresses[name]
-        self.news = asyncio.Event()  # there is something to send
-        self.beat_now = asyncio.Event()
-        self.called = asyncio.Event()  # the neighbor has called, so it can probably be reached
-        self._metadata = metadata(endpoint.run, endpoint.name)
+    def __init__(self, edge: Edge, identity: Identity | None):
+        self.edge, self.name, self.identity, self.endpoint = edge, edge.name, identity, edge.endpoint
+        self.address = self.endpoint.addresses[self.name]
+        self.first = self.endpoint.name < self.name
+        self._metadata = metadata(self.endpoint.run, self.endpoint.name)
 
-    def start(self) -> list[asyncio.Task[None]]:
-        """Two tasks, cancelled separately: a single task for both would end with the first of them, and leave the other."""
-        return [asyncio.create_task(self._forever(work)) for work in (self._talk, self._beat)]
+    def report(self, event: Any) -> None:
+        self.edge.report(event)
 
-    def _report(self, event: Any) -> None:
-        self.endpoint.receive(self.name, event)
-
-    async def _forever(self, work: Any) -> None:
+    async def run(self) -> None:
         delay = FIRST_DELAY
         while True:
+            await self._turn()
+            why = ""
             try:
                 async with self._channel() as channel:
                     async with asyncio.timeout(CONNECT):
                         await self._connect(channel)
                     delay = FIRST_DELAY
-                    await work(channel)
+                    if not self.edge.called:
+                        self.edge.calling = True
+                        await self._talk(channel)
             except grpc.aio.AioRpcError as error:
-                text, why = showable(error.details() or error.code().name), REFUSALS.get(error.code())
-                self._report(self._untrusted(text) if why is None else events.TheyRefused(why, text))
+                text = showable(error.details() or error.code().name)
+                why = explain(text)
+                if any(words in text for words in UNTRUSTED):
+                    self._untrusted(why)
             except TimeoutError:
-                self._report(events.Unreachable(f"no connection to {self.address}"))
-            except (ProtocolError, asyncio.InvalidStateError) as error:  # the latter: writing to a call that has ended
-                self._report(events.Unreachable(str(error)))
-            except PeerError as error:
-                self.endpoint.fail(error)
-                return
-            except events.Refused:
-                pass  # this node stops
-            if delay > FIRST_DELAY:  # a neighbor that calls often must not trigger a retry each time
-                await asyncio.sleep(FIRST_DELAY)
-            await wait_for(self.called, delay * random.uniform(0.5, 1.0))
-            self.called.clear()
+                why = f"no connection to {self.address}"
+            except Broken as error:
+                why = str(error)
+            finally:
+                self.edge.calling = False
+            if why:
+                self.lost(why)
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(2 * delay, MOST_DELAY)
 
-    def _untrusted(self, text: str) -> Any:
-        """The event of a broken connection. A certificate that is not trusted stays so: before the run has begun this node stops, and says why."""
-        protocol, why = self.endpoint.protocol, explain(text)
-        neighbor = protocol.neighbors[self.name]
-        if not any(words in text for words in UNTRUSTED) or protocol.begun or neighbor.joined or neighbor.received:
-            return events.Unreachable(why)
-        remedy = "compare both nodes' ca and certificate (dekpca certs show), and the address"
-        return events.WeRefused(Disagreement(f"node {self.name} at {self.address}: {why}; {remedy}"))
+    def lost(self, why: str) -> None:
+        self.edge.lost(why)
+
+    async def _turn(self) -> None:
+        """Wait until this node should call."""
+        while True:
+            turned = self.edge.turned.next
+            if self.edge.called:
+                await turned.wait()
+            elif self.first or self.edge.neighbor.fallback or not await wait_for(turned, self.endpoint.timeouts.beat):
+                return
+
+    def _untrusted(self, why: str) -> None:
+        """A certificate that is not trusted stays so: before the run has begun this node stops, and says why."""
+        neighbor = self.edge.neighbor
+        if not (self.endpoint.protocol.begun or neighbor.joined or neighbor.received):
+            remedy = "compare both nodes' ca and certificate (dekpca certs show), and the address"
+            text = f"node {self.name} at {self.address}: {why}; {remedy}"
+            self.report(events.WeRefused(Disagreement(text)))
+
+    def _channel(self) -> Any:
+        if self.identity is None:
+            return grpc.aio.insecure_channel(self.address, options=CHANNEL)
+        options = [*CHANNEL, ("grpc.ssl_target_name_override", self.name)]
+        return grpc.aio.secure_channel(self.address, self.identity.channel_credentials(), options=options)
 
     async def _connect(self, channel: Any) -> None:
         """Wait for the TLS handshake. If it fails, a call fails at once with the reason, which the state of a channel lacks."""
         pause = FIRST_LOOK
         while (state := channel.get_state(try_to_connect=True)) != grpc.ChannelConnectivity.READY:
             if state == grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                call = channel.stream_stream(f"/{SERVICE}/Heartbeat")(metadata=self._metadata, timeout=1.0)
+                call = self._call(channel, "Heartbeat", 1.0)
                 try:
-                    await self._read(call)
+                    await call.read()
                 finally:
                     call.cancel()
             # not wait_for_state_change: when cancelled, it keeps the channel alive and connecting
             await asyncio.sleep(pause)
             pause = min(2 * pause, FIRST_DELAY)
 
-    def _channel(self) -> Any:
-        if self.identity is None:
-            return grpc.aio.insecure_channel(self.address, options=OPTIONS)
-        options = [*OPTIONS, ("grpc.ssl_target_name_override", self.name)]
-        return grpc.aio.secure_channel(self.address, self.identity.channel_credentials(), options=options)
+    def _call(self, channel: Any, method: str, timeout: float | None = None) -> Any:
+        return channel.stream_stream(f"/{SERVICE}/{method}")(metadata=self._metadata, timeout=timeout)
 
-    # ------------------------------------------------------------------ handshakes and messages
     async def _talk(self, channel: Any) -> None:
-        protocol = self.endpoint.protocol
-        await self._handshake(channel)
-        while not protocol.begun or protocol.has_news(self.name):
-            self.news.clear()
-            if not protocol.has_news(self.name):
-                await self.news.wait()
-                continue
-            await asyncio.sleep(NEWS)  # it may get the records from another node, or have new ones itself
-            if protocol.has_news(self.name):
-                await self._handshake(channel)
-        await self._deliver(channel)
-
-    async def _handshake(self, channel: Any) -> None:
-        if self.endpoint.protocol.silenced:
-            await asyncio.Event().wait()  # until this client is cancelled; heartbeats have the reason
-        said = handshake_of(self.endpoint)
-        call = channel.stream_stream(f"/{SERVICE}/Handshake")(metadata=self._metadata, timeout=CALL)
+        """All calls, until the connection breaks, or the neighbor calls and goes first."""
+        works = [self._again(channel, method, work) for method, (work, _) in self.edge.works.items()]
+        tasks = [asyncio.ensure_future(work) for work in [*works, *([] if self.first else [self._until_called()])]]
         try:
-            await call.write(said.SerializeToString())
-            data = await self._read(call)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            call.cancel()
-        self._report(check_handshake(parse(wire.Handshake, data)))
-        self._report(events.HandshakeSent(frozenset(record.name for record in said.records)))
-        self._report(events.Answered())
+            await cancel(tasks)
 
-    async def _deliver(self, channel: Any) -> None:
-        """Retransmit messages that are not acknowledged, then send new ones."""
-        view = self.endpoint.protocol.view
-        said = metadata(self.endpoint.run, self.endpoint.name, str(view) if view.number else "")
-        call = channel.stream_stream(f"/{SERVICE}/Deliver")(metadata=said)
-        try:
-            opening = await self._acknowledgement(call)
-            if not opening.opening:
-                raise ProtocolError("a delivery that does not begin with what is held")
-            self._report(events.Opening(frozenset(opening.held), view.key))
-            works = (self._send(call, view.key), self._hear(call, view.key))
-            sending, hearing = map(asyncio.ensure_future, works)
-            try:
-                done, _ = await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
-                if hearing not in done and self.endpoint.protocol.view.key == view.key:
-                    done, _ = await asyncio.wait({hearing}, timeout=1.0)  # reading a failed call gives its error
-                for task in done or {sending}:
-                    task.result()
-            finally:
-                for task in (sending, hearing):
-                    task.cancel()
-                await asyncio.gather(sending, hearing, return_exceptions=True)
-        finally:
-            call.cancel()
+    async def _until_called(self) -> None:
+        while not self.edge.called:
+            await self.edge.turned.next.wait()
 
-    async def _read(self, call: Any) -> bytes:
-        """The next message of a call, or its error."""
-        data = await call.read()
-        if data is grpc.aio.EOF:
-            code, details = await call.code(), await call.details()
-            raise grpc.aio.AioRpcError(code, await call.initial_metadata(), await call.trailing_metadata(), details)
-        return data
-
-    async def _acknowledgement(self, call: Any) -> wire.Acknowledgement:
-        found = parse(wire.Acknowledgement, await self._read(call))
-        self._report(events.Answered())
-        return found
-
-    async def _hear(self, call: Any, view: Key) -> None:
+    async def _again(self, channel: Any, method: str, work: Work) -> None:
+        """Call, and again when the call ends: the program runs in another view, or the neighbor is to be tried again."""
+        delay = FIRST_DELAY
         while True:
-            found = await self._acknowledgement(call)
-            self._report(events.Acknowledged(tuple(found.rounds), view))
+            begun, refused = asyncio.get_running_loop().time(), None
+            call = self._call(channel, method)
+            try:
+                await work(Stream(call, caller=True))
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in REFUSALS:
+                    raise
+                self.report(events.TheyRefused(REFUSALS[error.code()], showable(error.details() or "")))
+            except Broken:
+                raise
+            except Exception as error:
+                refused = error
+            finally:
+                call.cancel()
+            if refused is not None:
+                await self._refuse(channel, refused)
+            delay = (
+                FIRST_DELAY if asyncio.get_running_loop().time() - begun > MOST_DELAY else min(2 * delay, MOST_DELAY)
+            )
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
 
-    async def _send(self, call: Any, view: Key) -> None:
-        """Send messages while the program runs in this view."""
-        window, last = self.endpoint.protocol.neighbors[self.name].window, 0  # rounds only increase
-        while self.endpoint.protocol.view.key == view:
-            self.news.clear()
-            pending = self.endpoint.pending(self.name, last, view)
-            for round, (head, data) in pending:
-                for chunk in self._chunks(head, data):
-                    await call.write(chunk.SerializeToString())
-                    self._report(events.ChunkSent(len(chunk.data)))
-                    if round not in window.unacknowledged:  # the neighbor has it already
-                        break
-                last = round
-            if not pending:
-                await self.news.wait()
-
-    def _chunks(self, message: MessageHead, data: memoryview) -> Iterator[wire.Chunk]:
-        head = wire.Head(
-            run=self.endpoint.run, sender=self.endpoint.name, round=message.round, kind=message.kind, dtype=message.dtype,
-            shape=message.shape,
-        )  # fmt: skip
-        for start in range(0, max(message.size, 1), CHUNK):
-            yield wire.Chunk(head=None if start else head, offset=start, data=bytes(data[start : start + CHUNK]))
-
-    # ------------------------------------------------------------------ heartbeats
-    async def _beat(self, channel: Any) -> None:
-        call = channel.stream_stream(f"/{SERVICE}/Heartbeat")(metadata=self._metadata)
-        period = self.endpoint.timeouts.beat
-        try:
-            while True:
-                self.beat_now.clear()
-                sent = self.endpoint.heartbeat(self.name)
-                await call.write(heartbeat_of(sent).SerializeToString())
-                async with asyncio.timeout(max(CONNECT, 2 * period)):
-                    data = await self._read(call)
-                heard = check_heartbeat(parse(wire.Heartbeat, data))
-                # Answered first: if its heartbeat stops this node, it is up, and waits for an acknowledgement.
-                for event in (events.Answered(), heard, events.HeartbeatAnswered(sent)):
-                    self._report(event)
-                await wait_for(self.beat_now, period)
-        finally:
-            call.cancel()
+    async def _refuse(self, channel: Any, error: Exception) -> None:
+        """Tell the neighbor why what it says is not taken."""
+        why, text = self.edge.failed(error)
+        if why is None or why is events.Refusal.LATER:
+            return
+        log.warning("refused", extra={"caller": f"node {self.name}", "why": text})
+        call = self._call(channel, "Refuse", CALL)
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await call.write(wire.Refusal(status=CODES[why].name, text=text[:1500]).SerializeToString())
+            await call.done_writing()
+            await call.read()
+        if isinstance(error, Disagreement):
+            self.report(events.WeRefused(error))

@@ -1,4 +1,4 @@
-"""The endpoint of a node: the protocol and the folder, shared by the program, the server, the clients and the writer thread.
+"""The endpoint of a node: the protocol and the folder, shared by the program, the edges and the writer thread.
 
 All access goes through `changed`, a condition on which the program waits. The clock is read here, and the actions of the protocol are executed here.
 """
@@ -30,11 +30,14 @@ FAREWELL = 3.0  # seconds for stop notices to the neighbors
 # short enough for an owner who has corrected the config and wants to restart.
 LATE = 60.0
 
+REVERSE = "reverse "  # before the address of a forwarder
+
 Message = tuple[MessageHead, memoryview]  # to a neighbor
 
 
 class Endpoint:
-    """`store` is None for a node that refuses to resume: it accepts no messages. `addresses` are those of the neighbors, `proofs` for statuses."""
+    """`store` is None for a node that refuses to resume: it accepts no messages. `addresses` are those of the neighbors (empty: the neighbor calls;
+    after REVERSE: it calls through this forwarder), `proofs` for statuses."""
 
     def __init__(
         self, protocol: NodeProtocol, store: RunFolder | None, addresses: Mapping[str, str], proofs: Proofs | None = None
@@ -42,7 +45,7 @@ class Endpoint:
         self.protocol, self.store, self.addresses, self.proofs = protocol, store, addresses, proofs or Proofs()
         self.name, self.run, self.timeouts = protocol.name, protocol.run, protocol.timeouts
         self.changed = threading.Condition()
-        self.wake: Callable[[events.Send], None] = lambda send: None  # the clients
+        self.wake: Callable[[events.Send], None] = lambda send: None  # the edges
         self.call: Callable[[events.Call], None] = lambda call: None  # starts calls to fallback neighbors
         self._processor = ThreadTime()
         if protocol.views is not None:  # signed anew: the certificate may have been renewed
@@ -55,7 +58,15 @@ class Endpoint:
         assert self.store is not None, "a node that refuses to resume takes no messages"
         return self.store.messages
 
-    # ------------------------------------------------------------------ for the server and the clients
+    # ------------------------------------------------------------------ for the edges
+    def can_call(self, name: str) -> bool:
+        """Whether this node has an address of the neighbor."""
+        return bool(self.addresses[name]) and not self.addresses[name].startswith(REVERSE)
+
+    def forwarders(self) -> list[str]:
+        """Addresses to connect to, in order to be called over these connections."""
+        return [where.removeprefix(REVERSE) for where in self.addresses.values() if where.startswith(REVERSE)]
+
     def receive(self, name: str, event: Any) -> None:
         """Process an event of a neighbor; raises an error if the neighbor broke the protocol."""
         with self.changed:

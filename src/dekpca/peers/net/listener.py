@@ -39,13 +39,14 @@ RATE = 500.0  # connections accepted per second beyond that
 BACKLOG = 4096  # connections that wait in the kernel; Linux allows as many by default
 RECORD = 5 + (1 << 14)  # bytes of the first TLS record with its header, at most
 HELLO = 22  # the type of the first TLS record: handshake
-CONNECTIONS = 4  # of one neighbor: it uses two, and two more may be broken but not detected yet
+CONNECTIONS = 4  # of one neighbor: it uses one, and others may be broken but not detected yet, or of dekpca node check
+REDIAL = 0.5  # seconds before a forwarder is connected to again
 REPORT = 10.0  # seconds between two log lines about closed connections
 PATH = 100  # bytes in the path of a Unix socket; Linux allows 107, macOS 103
 
 # File descriptors. A node used 27, and 8 for each neighbor (tests/faults/attacks.py counts them).
 OWN = 128  # for the node's files, gRPC's own, name resolution, metrics
-PER_NEIGHBOR = 3 * CONNECTIONS + 4  # two connections in each direction, and as many while they are replaced
+PER_NEIGHBOR = 3 * CONNECTIONS + 4  # connections of it, and to it
 MOST_PENDING, LEAST_PENDING = 384, 96
 
 
@@ -75,6 +76,9 @@ class End(asyncio.Protocol):
     def __init__(self, listener: Listener, connection: Connection):
         self.listener, self.connection = listener, connection
 
+    def itself(self) -> End:
+        return self
+
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         if self is self.connection.outside:
@@ -103,9 +107,9 @@ class End(asyncio.Protocol):
 class Connection:
     """One connection: to the caller and, after its handshake has begun, to gRPC."""
 
-    def __init__(self, listener: Listener, number: int, address: tuple[Any, ...]):
+    def __init__(self, listener: Listener, number: int, address: str, origin: str):
         self.name = f"{number}.socket"  # its name in gRPC
-        self.address, self.origin = f"{address[0]}:{address[1]}", _origin(address[0])
+        self.address, self.origin = address, origin
         self.outside, self.inside = End(listener, self), End(listener, self)
         self.begun = b""  # bytes received before gRPC is connected
         self.cost = 1  # descriptors
@@ -167,6 +171,22 @@ class Listener:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
+    def dial(self, address: str) -> None:
+        """Connect to a forwarder, again and again: what comes over these connections is treated like what comes to the port."""
+        self._start(self._dial(address))
+
+    async def _dial(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        while True:
+            end = Connection(self, next(self._numbers), address, address).outside
+            with contextlib.suppress(OSError):
+                await asyncio.get_running_loop().create_connection(
+                    partial(End.itself, end), host.strip("[]"), int(port)
+                )
+                while not end.transport.is_closing():
+                    await asyncio.sleep(REDIAL)
+            await asyncio.sleep(REDIAL)
+
     # ------------------------------------------------------------------ for the server
     def connection(self, peer: str) -> Connection | None:
         """The connection that gRPC calls `peer`."""
@@ -200,7 +220,7 @@ class Listener:
                 await asyncio.sleep(1 / RATE)
 
     def _new_end(self, address: tuple[Any, ...]) -> End:
-        return Connection(self, next(self._numbers), address).outside
+        return Connection(self, next(self._numbers), f"{address[0]}:{address[1]}", _origin(address[0])).outside
 
     def made(self, connection: Connection) -> None:
         self._pending.setdefault(connection.origin, {})[connection] = None

@@ -1,7 +1,7 @@
-"""The calls of `dekpca node check`: a node calls its neighbors and listens for their calls, before the run.
+"""The calls of `dekpca node check`: a node calls the neighbors whose address it has, and listens for calls, before the run.
 
 It calls `Check`, which nodes that check and nodes that run answer alike, without an effect on them. All other calls are of nodes that run already:
-they are told to call again later. So a check neither joins nor stops a run.
+they are told to call again later. So a check neither joins nor stops a run. One direction is enough, because an edge needs one connection.
 """
 
 from __future__ import annotations
@@ -9,23 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from cryptography import x509
 
 from ..errors import Disagreement
 from ..protocol import checks, events
 from ..protocol import wire_pb2 as wire
+from ..protocol.events import Refusal, Refused
 from ..protocol.handshake import HandshakeSettings
-from .client import CALL, Client
+from .client import Client
+from .edge import CALLS, CLOCK, TROUBLE, Edge, Stream, check_of
 from .endpoint import Endpoint
-from .server import CLOCK, CODES, SERVICE, TROUBLE, Messages, Server, check_of, wait_for
+from .server import Server
 from .transport import Transport
 
 AGAIN = 1.0  # seconds between two calls to a neighbor that answers
-REFUSED = (events.Refusal.SETTINGS, events.Refusal.STRANGER)
+REFUSED = (Refusal.SETTINGS, Refusal.STRANGER)
 
 
 @dataclass
@@ -36,13 +37,15 @@ class Seen:
     heard: bool = False  # it has called
     runs: bool = False  # it is not a check
     certificate: x509.Certificate | None = None  # of its calls
+    compared: bool = False  # its settings are known
+    calls: bool = True  # it has an address of this node, as far as known
     theirs: str = ""  # why its calls to this node fail, as it says
     wrong: str = ""  # what the owners have to correct
     ahead: float = 0.0  # seconds that its clock is ahead of ours
 
     @property
     def whole(self) -> bool:
-        return self.reached and self.heard
+        return (self.reached or self.heard) and self.compared
 
 
 class Probe(Endpoint):
@@ -52,18 +55,17 @@ class Probe(Endpoint):
         super().__init__(protocol, None, addresses)
         self.seen = {name: Seen() for name in addresses}
 
-    def heard(self, name: str, context: Any) -> Seen:
+    def in_both_directions(self, name: str) -> bool:
+        """Whether a neighbor was seen in each direction for which there is an address."""
         seen = self.seen[name]
-        seen.heard = True
-        for shown in context.auth_context().get("x509_pem_cert", ()):
-            seen.certificate = x509.load_pem_x509_certificate(shown)
-        return seen
+        return seen.whole and (seen.reached or not self.can_call(name)) and (seen.heard or not seen.calls)
 
-    def answered(self, name: str, settings: HandshakeSettings, begun: float) -> None:
-        """A neighbor has said its settings."""
+    def said(self, name: str, data: bytes, begun: float) -> None:
+        """A neighbor has said its settings, since `begun`."""
+        settings = checks.check_handshake(checks.parse(wire.Handshake, data)).settings
         seen, values = self.seen[name], dict(settings.values)
-        clock, seen.theirs = values.pop(CLOCK, ""), values.pop(TROUBLE, "")
-        seen.reached, seen.wrong = True, ""
+        clock, seen.theirs, calls = (values.pop(key, "") for key in (CLOCK, TROUBLE, CALLS))
+        seen.calls, seen.compared, seen.wrong = calls != "no", True, ""
         with contextlib.suppress(ValueError):
             seen.ahead = float(clock) - (begun + time.time()) / 2
         try:
@@ -75,38 +77,38 @@ class Probe(Endpoint):
 class ProbeServer(Server):
     endpoint: Probe
 
-    async def _admit(self, context: Any) -> tuple[str, str]:
-        name, view = await super()._admit(context)
-        self.endpoint.heard(name, context)
-        return name, view
+    async def _refuse(self, context: Any, method: str, why: Refusal, who: str, text: str) -> NoReturn:
+        """Nodes that run are not stopped: our own call says what is wrong."""
+        await super()._refuse(context, method, why if method == "Check" else Refusal.LATER, who, text)
 
-    def _admitted(self, handler: Callable[[str, Messages, str], Messages]) -> Any:
-        if handler == self._check:
-            return super()._admitted(handler)
-
-        async def later(messages: Messages, context: Any) -> Messages:
-            protocol, run, claimed, _ = checks.read_metadata(dict(context.invocation_metadata()))
-            with contextlib.suppress(events.Refused):  # our own call to that node says what is wrong
-                shown = None if self.identity is None else self.identity.peer_name(context.auth_context())
-                name = self.endpoint.protocol.admit(shown, claimed, protocol, run)
-                self.endpoint.heard(name, context).runs = True
-            await context.abort(CODES[events.Refusal.LATER], f"node {self.endpoint.name} does not run yet")
-            yield b""  # a generator, as gRPC expects
-
-        return later
+    async def _serve(self, edge: Edge, method: str, stream: Stream, context: Any) -> None:
+        seen = self.endpoint.seen[edge.name]
+        seen.heard, seen.runs = True, seen.runs or method != "Check"
+        for shown in context.auth_context().get("x509_pem_cert", ()):
+            seen.certificate = x509.load_pem_x509_certificate(shown)
+        if method in ("Check", "Handshake"):
+            async for data in stream.messages():
+                self.endpoint.said(edge.name, data, time.time())
+                if method == "Check":
+                    await stream.write(check_of(self.endpoint, edge.name))
+                    continue
+                break
+        if method != "Check":
+            raise Refused(Refusal.LATER, f"node {self.endpoint.name} does not run yet")
 
 
 class ProbeClient(Client):
     endpoint: Probe
 
-    def start(self) -> list[asyncio.Task[None]]:
-        return [asyncio.create_task(self._forever(self._check))]
+    async def _turn(self) -> None:
+        """It calls whoever has an address."""
 
-    def _report(self, event: Any) -> None:
-        seen, neighbor = self.endpoint.seen[self.name], self.endpoint.protocol.neighbors[self.name]
+    def lost(self, why: str) -> None:
+        self.edge.neighbor.trouble = why
+
+    def report(self, event: Any) -> None:
+        seen, neighbor = self.endpoint.seen[self.name], self.edge.neighbor
         match event:
-            case events.Unreachable(why):
-                neighbor.trouble = why
             case events.TheyRefused(why, text) if why in REFUSED:
                 seen.reached, seen.wrong = True, f"refused by node {self.name}: {text}"
             case events.TheyRefused(_, text):
@@ -114,19 +116,18 @@ class ProbeClient(Client):
             case events.WeRefused(error):
                 seen.wrong = neighbor.trouble = str(error)
 
-    async def _check(self, channel: Any) -> None:
-        while True:
-            call = channel.stream_stream(f"/{SERVICE}/Check")(metadata=self._metadata, timeout=CALL)
-            try:
-                begun = time.time()
-                await call.write(check_of(self.endpoint, self.name).SerializeToString())
-                said = checks.check_handshake(checks.parse(wire.Handshake, await self._read(call)))
-            finally:
-                call.cancel()
-            self.endpoint.protocol.neighbors[self.name].trouble = ""
-            self.endpoint.answered(self.name, said.settings, begun)
-            await wait_for(self.called, AGAIN)
-            self.called.clear()
+    async def _talk(self, channel: Any) -> None:
+        await self._again(channel, "Check", self._check)
+
+    async def _check(self, stream: Stream) -> None:
+        await stream.write(check_of(self.endpoint, self.name))
+        begun = time.time()
+        async for data in stream.messages():
+            self.endpoint.said(self.name, data, begun)
+            self.endpoint.seen[self.name].reached, self.edge.neighbor.trouble = True, ""
+            await asyncio.sleep(AGAIN)
+            begun = time.time()
+            await stream.write(check_of(self.endpoint, self.name))
 
 
 class ProbeTransport(Transport):

@@ -1,4 +1,4 @@
-"""Server and clients of a node, on an event loop in a separate thread, so that computation does not delay them."""
+"""Server, edges and clients of a node, on an event loop in a separate thread, so that computation does not delay them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from ..protocol import events
 from .client import Client
+from .edge import Edge
 from .endpoint import Endpoint
 from .identity import Identity
 from .server import Server
@@ -41,12 +42,12 @@ class Transport:
     server: type[Server] = Server
     client: type[Client] = Client
 
-    def __init__(self, endpoint: Endpoint, folder: Path, identity: Identity | None, listen: str):
+    def __init__(self, endpoint: Endpoint, folder: Path, identity: Identity | None, listen: str | None):
         self.endpoint, self.identity, self.listen = endpoint, identity, listen
         self.address = ""
         self._loop = event_loop()
-        self._server = self.server(endpoint, folder, identity)
-        self._clients: dict[str, Client] = {}
+        self.edges = {name: Edge(endpoint, name) for name in endpoint.protocol.neighbors}
+        self._server = self.server(endpoint, self.edges, folder, identity)
         self._tasks: list[asyncio.Task[None]] = []
 
     def __enter__(self) -> Transport:
@@ -65,25 +66,26 @@ class Transport:
 
     def accept_messages(self) -> None:
         """The network is known: messages of the program are accepted from now on."""
-        self._loop.call_soon_threadsafe(self._server.ready.set)
+        for edge in self.edges.values():
+            self._loop.call_soon_threadsafe(edge.ready.set)
 
     def acknowledge_at_once(self, at_once: bool = True) -> None:
-        """The program has ended: neighbors get their acknowledgements at once."""
-        self._loop.call_soon_threadsafe(self._server.acknowledge_at_once, at_once)
+        """The program has ended: from now on acknowledgements are not delayed. (After a restart of the program they are.)"""
+        for edge in self.edges.values():
+            self._loop.call_soon_threadsafe(edge.at_once.set if at_once else edge.at_once.clear)
 
     def _call_too(self, call: events.Call) -> None:
         """Call fallback neighbors from now on."""
         self._loop.call_soon_threadsafe(self._start_clients, call.names)
 
     def _wake(self, send: events.Send) -> None:
-        """Wake the clients: there is something to send."""
+        """There is something to send."""
 
         def ring() -> None:
             for name in send.names:
-                if name in self._clients:
-                    self._clients[name].news.set()
-                    if send.heartbeat:
-                        self._clients[name].beat_now.set()
+                self.edges[name].news.ring()
+                if send.heartbeat:
+                    self.edges[name].beat_now.ring()
 
         if send.names:
             self._loop.call_soon_threadsafe(ring)
@@ -96,14 +98,14 @@ class Transport:
         self._start_clients([n.name for n in self.endpoint.protocol.neighbors.values() if n.called])
 
     def _start_clients(self, names: Iterable[str]) -> None:
-        for name in names:
-            client = self._clients[name] = self.client(self.endpoint, name, self.identity)
-            self._server.on_call[name] = client.called.set
-            for task in client.start():
-                task.add_done_callback(self._client_ended)
-                self._tasks.append(task)
+        for name in filter(self.endpoint.can_call, names):
+            task = asyncio.create_task(self.client(self.edges[name], self.identity).run())
+            task.add_done_callback(self._client_ended)
+            self._tasks.append(task)
 
     async def _stop(self) -> None:
+        for edge in self.edges.values():
+            edge.leaving = True
         going = set(self._tasks)
         for seconds in CANCEL:  # more than once: a gRPC call loses a cancellation if it ends at that moment
             for task in going:

@@ -185,18 +185,16 @@ def check_expected(sender: str, came: MessageHead, expected: MessageHead) -> Non
         raise ProtocolError(f"node {sender} sent {sent} in round {came.round}, expected {due}; {NEW_RUN}")
 
 
-def metadata(run: str, name: str, view: str = "") -> tuple[tuple[str, str | bytes], ...]:
-    """The metadata of every call; a delivery also has the view of its messages, if that is not view 0."""
-    said: dict[str, str | bytes] = {"dekpca-protocol": str(PROTOCOL), "dekpca-run-bin": run.encode()}
-    said |= {"dekpca-node-bin": name.encode()} | ({"dekpca-view-bin": view.encode()} if view else {})
-    return tuple(said.items())
+def metadata(run: str, name: str) -> tuple[tuple[str, str | bytes], ...]:
+    """The metadata of every call."""
+    return ("dekpca-protocol", str(PROTOCOL)), ("dekpca-run-bin", run.encode()), ("dekpca-node-bin", name.encode())
 
 
-def read_metadata(given: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """Protocol, run and node of a call, and the view of a delivery; empty if absent, the view also for view 0."""
+def read_metadata(given: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Protocol, run and node of a call; empty if absent."""
 
     def text(key: str) -> str:
         value = given.get(key, b"")
         return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
-    return text("dekpca-protocol"), text("dekpca-run-bin"), text("dekpca-node-bin"), text("dekpca-view-bin")
+    return text("dekpca-protocol"), text("dekpca-run-bin"), text("dekpca-node-bin")

@@ -101,7 +101,9 @@ class Liveness:
             limit = self.timeouts.peer if n.joined and n.answered_at is not None else self.timeouts.start
             if (silent := self.silent(n, now)) > limit:
                 text = f"node {n.name} was not heard from for {silent:.0f} s (limit {limit:g} s)"
-                text += f", and node {self.name} waits for {what}{self._one_way(n)}"
+                text += f", and node {self.name} waits for {what}"
+                if n.answered_at is None:
+                    text += "; a firewall may drop all calls between them: dekpca node check names it"
                 raise PeerLost(text + _trouble(n.stop_reason or n.trouble))
         for n in self.neighbors.values():
             if self.takes_nothing(n, now):
@@ -110,14 +112,6 @@ class Liveness:
                 raise PeerLost(
                     f"node {n.name} has taken nothing from node {self.name} {since}, though it is alive; {due}"
                 )
-
-    def _one_way(self, n: Neighbor) -> str:
-        """Which direction of an edge does not work, if the other one does."""
-        if n.answered_at is None and n.heard_at is not None:
-            return f"; it calls this node, but calls to it do not arrive: a firewall at node {n.name} may drop them"
-        if n.answered_at is not None and n.heard_at is None:
-            return f"; it answers, but has not called: a firewall at node {self.name} may drop its calls"
-        return ""
 
     def takes_nothing(self, n: Neighbor, now: float) -> bool:
         """Whether the neighbor is alive, but receives no messages. Before it has entered this view it need not accept any."""

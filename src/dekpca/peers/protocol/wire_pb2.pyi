@@ -51,14 +51,16 @@ class Head(_message.Message):
     def __init__(self, run: _Optional[str] = ..., sender: _Optional[str] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("head", "offset", "data")
+    __slots__ = ("head", "offset", "data", "view")
     HEAD_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     head: Head
     offset: int
     data: bytes
-    def __init__(self, head: _Optional[_Union[Head, _Mapping]] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    view: str
+    def __init__(self, head: _Optional[_Union[Head, _Mapping]] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., view: _Optional[str] = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
     __slots__ = ("opening", "held", "rounds")
@@ -70,8 +72,16 @@ class Acknowledgement(_message.Message):
     rounds: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, opening: bool = ..., held: _Optional[_Iterable[int]] = ..., rounds: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class Refusal(_message.Message):
+    __slots__ = ("status", "text")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    text: str
+    def __init__(self, status: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
 class Heartbeat(_message.Message):
-    __slots__ = ("silence", "phase", "iteration", "finished", "stop_reason", "stops_all", "kind", "idle", "waits_for", "view", "process", "statuses")
+    __slots__ = ("silence", "phase", "iteration", "finished", "stop_reason", "stops_all", "kind", "idle", "waits_for", "view", "process", "statuses", "answer")
     SILENCE_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +94,7 @@ class Heartbeat(_message.Message):
     VIEW_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     STATUSES_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     silence: float
     phase: str
     iteration: int
@@ -96,7 +107,8 @@ class Heartbeat(_message.Message):
     view: str
     process: int
     statuses: _containers.RepeatedCompositeFieldContainer[Status]
-    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., finished: bool = ..., stop_reason: _Optional[str] = ..., stops_all: bool = ..., kind: _Optional[str] = ..., idle: _Optional[float] = ..., waits_for: _Optional[_Iterable[str]] = ..., view: _Optional[str] = ..., process: _Optional[int] = ..., statuses: _Optional[_Iterable[_Union[Status, _Mapping]]] = ...) -> None: ...
+    answer: bool
+    def __init__(self, silence: _Optional[float] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ..., finished: bool = ..., stop_reason: _Optional[str] = ..., stops_all: bool = ..., kind: _Optional[str] = ..., idle: _Optional[float] = ..., waits_for: _Optional[_Iterable[str]] = ..., view: _Optional[str] = ..., process: _Optional[int] = ..., statuses: _Optional[_Iterable[_Union[Status, _Mapping]]] = ..., answer: bool = ...) -> None: ...
 
 class Lost(_message.Message):
     __slots__ = ("name", "since")
