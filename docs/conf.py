@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import typer
+from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
 from typer.cli import get_docs_for_click
 from typer.main import get_command
@@ -129,9 +130,9 @@ def _write(path, text):
 def mathml(self, node):
     display = node.tagname == "math_block"
     text = convert(node.astext(), display="block" if display else "inline")
+    if "\\" in text:  # a command that the converter does not know stays as it is
+        raise ValueError(f"no MathML for {node.astext()!r}")
     self.body.append(f'<div class="formula">{text}</div>' if display else text)
-    from docutils.nodes import SkipNode
-
     raise SkipNode
 
 
