@@ -36,7 +36,7 @@ def test_partitions_of_a_spark_frame_are_nodes(monkeypatch):
         table = pa.table({name: X[:, i] for i, name in reversed(list(enumerate("abcdef")))})
         rows = spark.createDataFrame(table)
         frame = rows.repartitionByRange(3, "a").where(
-            f"a > {np.median(X[:, 0])!r}"
+            f"a > {float(np.median(X[:, 0]))!r}"
         )  # of the lowest third nothing is left
         cached = frame.cache().withColumn("number", spark_partition_id()).toPandas()
         parts = [part[list("abcdef")] for _, part in cached.groupby("number")]
