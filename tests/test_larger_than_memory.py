@@ -200,8 +200,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     words = [sys.executable, "-c", MEASURED, str(tmp_path / "few.parquet"), str(tmp_path / "many.parquet")]
     done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=300)
     few, many = json.loads(done.stdout)
-    # 64 MB are the rows that the second file has more; what a row takes in memory is its key, twice, and what is missed of it
-    assert many - few < 800_000 * 40
+    # The second file has 64 MB of rows more. What a row takes in memory is its key, twice, and what is missed of it: 24 bytes; the rest is what
+    # pyarrow and the allocator keep.
+    assert many - few < 800_000 * 60
 
 
 # ---------------------------------------------------------------------- what is refused
