@@ -201,6 +201,13 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(client, case):
         fitted(rows, **settings)
 
 
+def test_a_fit_that_is_refused_spends_no_privacy(client, tmp_path):
+    asked = dekpca.Privacy(epsilon=1, delta=1e-6, ledger=tmp_path / "ledger.json")
+    with pytest.raises(ValueError, match="engine='dask' with privacy"):
+        fitted(da.from_array(X), privacy=asked, landmarks=X[:20])
+    assert not (tmp_path / "ledger.json").exists()
+
+
 def test_without_a_client():
     code = "import dask.array as da, dekpca; dekpca.DecentralizedKernelPCA().fit(da.ones((20, 2)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -18,6 +18,7 @@ import dekpca
 from dekpca import DecentralizedKernelPCA, Rows
 from dekpca.cli import app
 from dekpca.data import DataError
+from dekpca.data.formats import writing
 
 N, BLOCK = 12_000, 700  # many blocks, the last one smaller; the rows of a stage are a sample
 ROUNDING = 1e-10  # sums in another order, through an eigenproblem
@@ -205,6 +206,42 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     assert many - few < 800_000 * 60
 
 
+def test_columns_and_owners_mean_what_they_mean_in_memory(tmp_path):
+    """No column is guessed to be a label; names of nodes and the dtype do not depend on where the rows are."""
+    frame = FRAME.iloc[:3000].astype(np.float32).rename(columns={FRAME.columns[0]: "y"})
+    sites = {
+        "share": np.resize(np.array([0.1, 0.2], dtype=np.float32), 3000),
+        "day": np.resize(np.array(["2020-01-01", "2020-02-01"], dtype="datetime64[ns]"), 3000),
+        "site": np.resize(["a", "b"], 3000),
+    }
+    for owner, labels in sites.items():
+        owned = frame.assign(**{owner: labels})
+        owned.to_parquet(path := tmp_path / f"{owner}.parquet")
+        rows = Rows.from_parquet(path, block_rows=BLOCK)
+        model, other = (
+            DecentralizedKernelPCA(2, gamma=0.05, random_state=0).fit(X, nodes=owner) for X in (rows, owned)
+        )
+        assert model.network_.names == other.network_.names
+        assert model.n_features_in_ == other.n_features_in_ == len(frame.columns)
+        assert model.eigenvalues_.dtype == other.eigenvalues_.dtype == np.float32
+        np.testing.assert_allclose(model.eigenvalues_, other.eigenvalues_, rtol=1e-5)  # of float32
+        assert model.transform(owned).shape == (3000, 2)
+
+
+def test_ids_of_later_blocks_may_be_missing(tmp_path):
+    ids = pandas.array([*range(BLOCK), None, *range(BLOCK)], dtype="Int64")
+    frame = FRAME.iloc[: len(ids)].assign(patient=ids)
+    frame.to_parquet(tmp_path / "x.parquet", row_group_size=BLOCK)
+    model = DecentralizedKernelPCA(2, gamma=0.05, random_state=0).fit(FRAME)
+    rows = Rows.from_parquet(tmp_path / "x.parquet", id="patient", block_rows=BLOCK)
+    with writing(tmp_path / "z.parquet", ["component 1", "component 2"], "patient") as out:
+        for block in rows.blocks():
+            out.write(model.transform(block.samples), block.ids)
+    found = pandas.read_parquet(tmp_path / "z.parquet")["patient"]
+    assert found.isna().sum() == 1
+    assert found.dropna().astype(int).tolist() == ids.dropna().tolist()
+
+
 # ---------------------------------------------------------------------- what is refused
 def test_files_that_change_or_are_damaged_are_refused(folder, tmp_path):
     model = DecentralizedKernelPCA(2, gamma=0.1, random_state=0)
@@ -333,6 +370,9 @@ def test_the_command_line_reads_large_files_in_blocks(tmp_path, monkeypatch, kin
             values = values.to_numpy()
         np.testing.assert_allclose(values, expected, atol=1e-12)
         assert file.stat().st_mode & 0o077 == 0
+    refused = run("fit", path, "--nodes", 2, "--network", "ring:5", "--out", tmp_path / "none")
+    assert refused.exit_code == 2
+    assert "--nodes 2, but the network has 5" in refused.stderr
     refused = run("fit", path, *columns, "--out", tmp_path / "none", "--report", tmp_path / "r.html")
     assert refused.exit_code == 2
     assert "it shows all rows, and" in refused.stderr

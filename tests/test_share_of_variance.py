@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import dask.array as da
 import distributed
@@ -73,6 +74,16 @@ def test_a_share_that_the_landmarks_do_not_see_is_not_claimed(shares):
     assert model.n_components_ <= 10
     assert model.explained_variance_ratio_.sum() <= shares[model.n_components_ - 1] + 1e-9
     assert not model.converged_
+
+
+def test_a_share_just_below_one_is_all_components():
+    """Rounding may keep the sum of all eigenvalues below it."""
+    for seed in range(8):
+        X = np.random.default_rng(seed).normal(size=(60, 4))
+        model = DecentralizedKernelPCA(np.nextafter(1.0, 0.0), gamma=0.3, network=1, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert model.fit(X).explained_variance_ratio_.sum() > 0.999
 
 
 def test_rows_that_are_all_alike():

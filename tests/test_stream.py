@@ -257,3 +257,26 @@ def test_what_cannot_be_summed_is_refused():
     with pytest.raises(ValueError, match="expecting 5 features"):
         model.partial_fit(X[:2, :4])
     assert (model.eigenvalues_ == before).all()
+
+
+def test_what_is_not_finite_never_enters_the_sums():
+    model = model_of(dtype=None).partial_fit(X[:300].astype(np.float32))
+    before = model.eigenvalues_
+    with pytest.raises(ValueError, match="row 1 of X: NaN or infinity as float32"):
+        model.partial_fit(np.array([X[0], X[0] + 1e39]))
+    assert (model.partial_fit(X[300:301]).forget(X[300:301].astype(np.float32)).eigenvalues_ == before).all()
+
+
+def test_parameters_may_not_change_during_a_stream():
+    model = model_of().partial_fit(X[:300])
+    fit = model_of().fit_parts([X[:300]])
+    model.set_params(n_components=2, engine="dask")
+    assert model.eigenvalues_.shape == (K,)
+    np.testing.assert_allclose(model.eigenvalues_, fit.eigenvalues_, rtol=1e-10)
+    for work in (model.partial_fit, model.refresh, model.forget):
+        with pytest.raises(ValueError, match=r"engine='local' and rows in this process"):
+            work(X[:9])
+    model.set_params(engine="local")
+    with pytest.raises(ValueError, match="n_components: changed since the first call of partial_fit; set it back"):
+        model.partial_fit(X[:9])
+    assert model.set_params(n_components=K).partial_fit(X[300:309]).n_samples_seen_ == 309

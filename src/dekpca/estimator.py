@@ -25,6 +25,7 @@ from .data.columns import Features, Samples, split_off
 from .data.frames import frame_names, is_dask, is_frame
 from .data.owners import More, deal, deal_more
 from .data.rows import Rows
+from .network import listing
 from .node_model import NodeModel
 from .parameters import Parameters, check, check_stream, float_types, seed_of, settings_of
 from .plan import Plan, make_plan, plan_parts, plan_rows
@@ -254,6 +255,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         """Rows of a Dask collection, on the workers that have them."""
         if self.engine not in ("local", "dask"):
             raise ValueError(f"engine={self.engine!r} with a Dask {type(X).__name__}; use engine='dask'")
+        for what, given in (
+            ("solver=Projection(...)", self.solver != "auto"),
+            ("privacy", self.privacy not in (None, "none")),
+        ):
+            if given:
+                raise ValueError(f"engine='dask' with {what}: workers only add terms of sums; use engine='local'")
         if self.memory_limit is not None or self.device is not None:
             raise ValueError(
                 "memory_limit and device with a Dask collection: set the limits of the workers; leave both at None"
@@ -276,7 +283,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             self.nodes_ = None if self.missing == "drop" else part.node
             self.history_ |= {"passes": part.reader.passes, "dropped": part.reader.dropped}
             self.history_["seconds"]["first pass"] = surveyed
-        self._owner_column = nodes
+        elif self.missing == "drop":
+            self.nodes_ = None
+        self._owner_column = X.roles.owner if nodes is None else nodes
         return self
 
     def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
@@ -308,12 +317,13 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     # ------------------------------------------------------------------ rows that keep coming
     _stream: Stream | None = None
     _plan: Plan
+    _given: dict[str, Any]  # the parameters of the first call
 
     def partial_fit(self, X: Array, y: Any = None, nodes: Any = None) -> Self:
         """Add rows to those of earlier calls.
 
-        The first call chooses landmarks, gamma and scales by its rows, as `fit` does. Later calls keep them, and all
-        parameters as they were then. The answer is that of a `fit` of all rows with these landmarks, gamma and scales,
+        The first call chooses landmarks, gamma and scales by its rows, as `fit` does. Later calls keep them, and refuse
+        parameters that have changed. The answer is that of a `fit` of all rows with these landmarks, gamma and scales,
         up to rounding, however the rows are cut into calls. It is computed when an attribute or `transform` asks for
         it, so that calls with few rows are cheap. Where the landmarks do not suit the rows any more, the bound on the
         error rises above `tol`, and the ConvergenceWarning advises `refresh`.
@@ -436,6 +446,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         if stream is None:
             more = deal_more(X, nodes, self.network, seed_of(self), 0, self.dtype, self.missing)
         else:
+            self._check_unchanged()
             if not is_foreign(X):
                 bare = split_off(X, nodes, "X")[1] if isinstance(nodes, str) else X
                 validate_data(self, bare, reset=False, skip_check_array=True)
@@ -444,6 +455,14 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             samples = Samples(more.features.from_sorted(more.X), more.features.names)
             more = more._replace(X=self._features.arrange(samples, "X", "the first rows"))
         return more._replace(X=placed(more.X, self.device))
+
+    def _check_unchanged(self) -> None:
+        """Refuse other parameters than those of the first call."""
+        now = self.get_params(deep=False)
+        other = [n for n, x in self._given.items() if x is not now[n] and (hasattr(x, "shape") or x != now[n])]
+        if other:
+            what = f"{listing(other)}: changed since the first call of partial_fit"
+            raise ValueError(f"{what}; set it back, or begin anew with a new estimator")
 
     def _plan_rows(self, settings: Settings, more: More) -> Plan:
         rows = [np.flatnonzero(more.node == j) for j in range(len(more.network))]
@@ -454,7 +473,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         seed = seed_of(self)
         plan = self._plan_rows(replace(settings_of(self, more.features, seed), stream=True), more)
         answer = run_plan(plan, engines.get(self.engine), self).outcome.answers[0]
-        self._plan = replace(plan, parts=[])
+        self._plan, self._given = replace(plan, parts=[]), self.get_params(deep=False)
         self._keep_features(more.features)
         self.network_ = more.network
         return Stream.of(more.network.names, plan.options.solver_options, answer)
@@ -474,7 +493,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     def _heard(self, stream: Stream, more: More) -> Self:
         """The answer of before is none any more."""
-        for name in FOUND:
+        for name in (*FOUND, "offset_"):
             self.__dict__.pop(name, None)
         self._stream, self.gamma_, self.n_landmarks_ = stream, float(stream.kernel.gamma), stream.marks.size
         self.node_sizes_, self.nodes_ = stream.sizes, more.node_of
@@ -487,8 +506,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         stream = self._stream
         # the landmarks stand for the rows, which are in the sums
         plan = replace(self._plan, sizes=stream.sizes, parts=[stream.marks.points])
-        run = partial(engines.module(self.engine).run, script=partial(program, stream=stream))
-        self._publish(run_plan(plan, run, self), stream)
+        run = partial(engines.module("local").run, script=partial(program, stream=stream))
+        self._publish(run_plan(plan, run, type(self)(**self._given)), stream)
         return self.__dict__[name]
 
     @classmethod
@@ -503,7 +522,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         if stream is None:
             self.nodes_ = np.repeat(plan.nodes, plan.sizes[plan.nodes])
             self._owner_column = None
-            for name in ("n_samples_seen_", "_plan"):  # of an earlier stream
+            for name in ("n_samples_seen_", "_plan", "_given"):  # of an earlier stream
                 self.__dict__.pop(name, None)
         self.eigenvalues_ = self._back(result.eigenvalues)
         self.explained_variance_ratio_ = self._back(result.explained_variance_ratio)
@@ -561,6 +580,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         """A method of the answering node's model, of rows as `transform` takes them. `columns`: of the answer, if it is a matrix."""
         check_is_fitted(self)
         if is_dask(X):
+            self.node_models_  # noqa: B018  # of a stream: computed here once, and not by every task
             return engines.module("dask").each_partition(
                 getattr(self, method), X, method if columns is None else columns
             )

@@ -208,8 +208,7 @@ def _fit(model: DecentralizedKernelPCA, sources: dict[str, Data], nodes: int | N
         model.fit_parts({name: source.samples for name, source in sources.items()})
         return
     (source,) = sources.values()
-    if nodes is not None and network is not None and len(network) != nodes:
-        raise ValueError(f"--nodes {nodes}, but the network has {len(network)}; leave out --nodes")
+    _check_nodes(nodes, network)
     if source.owners is None:
         model.set_params(network=nodes if network is None else network).fit(source.samples)
         return
@@ -232,8 +231,14 @@ def _large(paths: list[Path], roles: Roles, memory_limit: str | None) -> Rows | 
     return rows
 
 
+def _check_nodes(nodes: int | None, network: Any) -> None:
+    if nodes is not None and network is not None and len(network) != nodes:
+        raise ValueError(f"--nodes {nodes}, but the network has {len(network)}; leave out --nodes")
+
+
 def _fit_rows(model: DecentralizedKernelPCA, rows: Rows, nodes: int | None, network: Any) -> None:
     owner = rows.roles.owner
+    _check_nodes(nodes, network)
     if nodes is not None and owner is not None:
         raise ValueError(NODES_AND_OWNER)
     if owner is not None and network is not None:

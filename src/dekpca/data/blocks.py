@@ -33,7 +33,7 @@ class Reader:
     """Passes over the rows, and rows that are kept in memory for later."""
 
     def __init__(self, rows: Rows, features: Features, dtype: Any, missing: Any, limit: int | None):
-        kind = np.float32 if rows.source.is_float32 and not rows.roles.one_hot else np.float64
+        kind = np.float32 if rows.source.float32 >= {*rows.chosen.numbers, *rows.roles.one_hot} else np.float64
         self.rows, self.features, self.missing = rows, features, missing
         self.dtype = np.dtype(kind if dtype is None else dtype)
         self.block_bytes = BLOCK_BYTES if limit is None else max(1, min(BLOCK_BYTES, limit // 32))
@@ -224,7 +224,9 @@ class ByOwner:
     """Each row on the node that its label names."""
 
     def __init__(self, seed: int):
-        self.seed, self.number, self.numbers = seed, {}, True  # type: int, dict[Any, int], bool
+        self.seed, self.numbers = seed, True
+        self.number: dict[Any, int] = {}  # by label
+        self.texts: dict[str, int] = {}  # by label as text, which is the same for all types of labels
         self.begin, self.counts = np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64)
         self.found: list[np.ndarray] = []
         self.codes: list[np.ndarray] = []
@@ -237,9 +239,10 @@ class ByOwner:
                 if is_null(label):
                     row = start + next(i for i, other in enumerate(labels) if is_null(other))
                     raise ValueError(f"nodes: no label in row {row}; give every row its node")
-                number[label] = len(number)
+                text = str(np.asarray([label], dtype=owners.dtype).astype(str)[0])
+                number[label] = self.texts.setdefault(text, len(self.texts))
         code = np.fromiter(map(number.__getitem__, labels), dtype=np.int32, count=count)
-        new = [start_of(self.seed, str(label)) for label in list(number)[len(self.begin) :]]
+        new = [start_of(self.seed, text) for text in list(self.texts)[len(self.begin) :]]
         self.begin = np.concatenate([self.begin, np.array(new, dtype=np.uint64)])
         self.counts = np.concatenate([self.counts, np.zeros(len(new), dtype=np.int64)])
         self.codes.append(code)
@@ -256,7 +259,7 @@ class ByOwner:
         return mixed(self.begin[code] + GOLDEN * place.astype(np.uint64))
 
     def end(self, wanted: Wanted) -> tuple[Network, np.ndarray, np.ndarray, np.ndarray, bool]:
-        texts = [str(label) for label in self.number]
+        texts = list(self.texts)
         names = name_labels(texts, self.numbers, wanted)
         network, sizes = named_network(wanted, names, self.seed), self.counts
         if names != texts:

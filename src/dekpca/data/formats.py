@@ -78,7 +78,7 @@ class Source:
 
     files: Sequence[Path] = ()
     rows: int | None = None  # how many, if that is known before they are read
-    is_float32 = False  # all columns
+    float32: frozenset[str] = frozenset()  # columns of this type
 
     def __init__(self, names: Sequence[str] | int):
         self.named = not isinstance(names, int)
@@ -112,7 +112,7 @@ class Matrix(Source):
         super().__init__(X.shape[1] if names is None else names)
         if len(self.names) != X.shape[1]:
             raise DataError(f"{len(self.names)} names for the {X.shape[1]} columns of the samples; give each a name")
-        self.X, self.rows, self.is_float32 = X, len(X), X.dtype == np.float32
+        self.X, self.rows, self.float32 = X, len(X), frozenset(self.names if X.dtype == np.float32 else ())
 
     def read(self, numbers: Sequence[str], values: Sequence[str]) -> tuple[np.ndarray, Values]:
         places = {name: i for i, name in enumerate(self.names)}
@@ -307,7 +307,7 @@ class Parquet(Source):
                 names = pyarrow.parquet.read_schema(file).names
                 check_same_names(names, schema.names, str(file), str(self.files[0]))
         super().__init__(schema.names)
-        self.is_float32 = {str(kind) for kind in schema.types} == {"float"}
+        self.float32 = frozenset(n for n, kind in zip(schema.names, schema.types, strict=True) if str(kind) == "float")
 
     def read(self, numbers: Sequence[str], values: Sequence[str]) -> tuple[np.ndarray, Values]:
         names = [*dict.fromkeys([*numbers, *values])]
@@ -340,7 +340,7 @@ class Made(Source):
         if first is None or not (is_frame(first) or getattr(first, "ndim", 0) == 2):
             raise DataError(f"the first block is {type(first).__name__}; give arrays (rows, columns) or DataFrames")
         super().__init__(frame_names(first) if is_frame(first) else first.shape[1])
-        self.is_float32 = not is_frame(first) and first.dtype == np.float32
+        self.float32 = frozenset(self.names if not is_frame(first) and first.dtype == np.float32 else ())
 
     def blocks(self, numbers: Sequence[str], values: Sequence[str], size: int) -> Iterator[Block]:
         places, start = {name: i for i, name in enumerate(self.names)}, 0
@@ -404,8 +404,13 @@ class Writer:
             self._csv(zip(*(x.tolist() for x in columns.values()), strict=True))
         else:
             pyarrow = _pyarrow()
-            table = pyarrow.table(columns)
+            table = pyarrow.table({name: pyarrow.array(x, from_pandas=x is ids) for name, x in columns.items()})
             self.parquet = self.parquet or pyarrow.parquet.ParquetWriter(self.file, table.schema)
+            try:
+                table = table.cast(self.parquet.schema)
+            except pyarrow.ArrowInvalid as error:
+                remedy = "write .csv, or make them all numbers or all texts"
+                raise DataError(f"ids of another type than those before: {error}; {remedy}") from None
             self.parquet.write_table(table)
         self.rows += len(values)
 

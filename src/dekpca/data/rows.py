@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .checks import MISSING, NOTHING_LEFT, Missing, check_finite, complete_rows
-from .formats import DataError, Made, Source, open_source, reading
+from .formats import LABELS, DataError, Made, Source, open_source, reading
 from .frames import ColumnError
 from .reading import Chosen, Data, Roles, choose, source_categories, warn_of_ids
 
@@ -69,7 +69,7 @@ class Rows:
         one_hot : sequence of str, or mapping of str to sequence of str, optional
             Columns of categories, each of which becomes a feature of zeros and ones. Without the categories the column is read once to find them.
         label, id : str, optional
-            Columns to leave out.
+            Columns to leave out. (On the command line a column called y, label, labels or target is a label by default; not here.)
 
         Examples
         --------
@@ -216,4 +216,5 @@ def _roles(columns: Mapping[str, Any]) -> Roles:
             f"Rows: unknown option {', '.join(sorted(columns.keys() - known))}; known are {', '.join(sorted(known))}"
         )
     one_hot = columns.get("one_hot", {})
-    return Roles(**{**columns, "one_hot": dict(one_hot) if isinstance(one_hot, Mapping) else dict.fromkeys(one_hot)})
+    categories = dict(one_hot) if isinstance(one_hot, Mapping) else dict.fromkeys(one_hot)
+    return Roles(**{**columns, "one_hot": categories}, keep=LABELS)  # a label has to be named here

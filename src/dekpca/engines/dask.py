@@ -220,8 +220,7 @@ def plan_collection(parameters: Parameters, X: Any, owner: Any = None) -> Plan:
         total[number] = list(own.values())
     parts = [Partition(futures[i], found[i][0], found[i][1], number) for i, number in zip(there, numbers, strict=True)]
     options = settle(settings_of(parameters, features, seed), network, total)
-    plan = Plan(network, total, parts, options, np.arange(len(network)), features)
-    return plan
+    return Plan(network, total, parts, options, np.arange(len(network)), features)
 
 
 def _blocks(X: Any, owner: Any) -> tuple[Features, list[Any]]:

@@ -27,7 +27,7 @@ About = tuple[Network, np.ndarray, Options]  # network, rows of every node, opti
 class Program:
     """The rows of a partition and the rounds of its nodes. It can be told again from the start whatever it was told before."""
 
-    def __init__(self, rows: Any, about: tuple[Network, np.ndarray, Options], nodes: np.ndarray):
+    def __init__(self, rows: Any, about: About, nodes: np.ndarray):
         network, sizes, self.options = about
         self.site = Site(network, sizes, nodes, getattr(rows, "X", rows))
 

@@ -35,7 +35,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     trace, k = float(np.maximum(values, 0.0).sum()), int(options.n_components)
     if options.n_components < 1:  # a share of the variance
         reached = np.cumsum(np.maximum(values[::-1], 0.0)) >= options.n_components * trace
-        k = int(np.argmax(reached)) + 1
+        k = int(np.argmax(reached)) + 1 if reached.any() else len(values)
     values, basis = values[::-1][:k], basis[:, ::-1][:, :k]
     basis = signed(basis, on_host(reference(kernel, X.shape[1])(X)) @ basis)
     real = values > max(CUTOFF * values[0], rounding)

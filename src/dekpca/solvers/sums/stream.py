@@ -178,7 +178,11 @@ class Stream:
         """Add rows (n, columns) of these nodes (n,). Rows that do not fill a block wait."""
         found, X = self.fingerprints(X), self.prepared(X)
         xp = aac.array_namespace(X)
-        bad = np.flatnonzero(to_numpy(~xp.isfinite(self.kernel.diagonal(X))))  # in the sums it would be there for good
+        bad = np.flatnonzero(to_numpy(~xp.all(xp.isfinite(X), axis=1)))  # in the sums it would be there for good
+        if len(bad):
+            remedy = f"give rows that are numbers of {self.marks.points.dtype}, as the first ones"
+            raise ValueError(f"row {bad[0]} of X: NaN or infinity as {self.marks.points.dtype}; {remedy}")
+        bad = np.flatnonzero(to_numpy(~xp.isfinite(self.kernel.diagonal(X))))
         if len(bad):
             remedy = "scale the data down, lower gamma or degree, or use dtype='float64'"
             raise ValueError(f"row {bad[0]} of X: kernel {self.kernel.label} gives NaN or infinity; {remedy}")
