@@ -44,7 +44,8 @@ for name, solver in solvers.items():
         found.append(metrics.similarity(model, central).mean())
     axes[2].plot(iterations, found, "o-", label=name)
     print(f"{name:30}", np.round(found, 2))
-axes[2].set(xscale="log", xlabel="stopped after so many iterations", ylabel="similarity", title="without landmarks")
+axes[2].set(xscale="log", xlabel="stopped after so many iterations", ylabel="similarity")
+axes[2].set_title("without landmarks")
 axes[2].legend(frameon=False, fontsize="small")
 
 # %%

@@ -40,9 +40,7 @@ for t in range(24):
         model.refresh(rows)  # keeps the landmarks, adds others, and begins anew with the rows of today
         notes.append(note(t, model))
         refreshed.append(t)
-        print(
-            f"day {t}: the bound was {notes[-2][2]:.0e}; {before} landmarks before, {model.n_landmarks_} after refresh"
-        )
+        print(f"day {t}: bound {notes[-2][2]:.0e}, landmarks {before}; refreshed: {model.n_landmarks_}")
 
 days, stated, bound = np.transpose(notes)
 figure, ax = plt.subplots(figsize=(8, 4), layout="constrained")
