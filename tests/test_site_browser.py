@@ -26,7 +26,11 @@ DESKTOP, PHONE = (1280, 900), (375, 812)
 LOOKED_AT = [
     "index",
     "tutorials/without-a-centre",
+    "tutorials/stream",
+    "tutorials/broken-sensor",
     "gallery/plot_02_swiss_roll",
+    "gallery/plot_14_drift",
+    "gallery/plot_15_broken_sensor",
     "reference/api/dekpca.DecentralizedKernelPCA",
 ]
 FOUND = {  # words, and pages of which one is among the first three that the search finds
@@ -37,6 +41,7 @@ FOUND = {  # words, and pages of which one is among the first three that the sea
     "epsilon": {"explanation/privacy", "reference/api/dekpca.Privacy", "tutorials/private-sums", "gallery/plot_13_noise"},
     "owner column": {"howto/data", "howto/index"},
     "out of memory": {"howto/out-of-memory"},
+    "anomaly": {"howto/scores", "tutorials/broken-sensor", "gallery/plot_15_broken_sensor"},
 }  # fmt: skip
 
 # Elements of a page's text that reach beyond the screen, and cannot be scrolled to.

@@ -568,7 +568,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return -self.reconstruction_error(X)
 
     def reconstruction_error(self, X: Array) -> Array:
-        """What the components leave of each row in feature space, (rows,): |phi(x) - mean|^2 - sum of the squared component values (Q, SPE)."""
+        """What the components leave of each row in feature space, (rows,): `|phi(x) - mean|^2` - sum of the squared component values (Q, SPE)."""
         return self._of_rows("reconstruction_error", X)
 
     def hotelling_t2(self, X: Array) -> Array:

@@ -82,7 +82,7 @@ class NodeModel:
     n_rows : float
         Of all nodes; with differential privacy, the noisy number.
     offset_ : float
-        With `contamination`: rows x with score_samples(x) < offset_ are as far out as this share of all rows of the
+        With `contamination`: rows x with `score_samples(x) < offset_` are as far out as this share of all rows of the
         fit. It comes from `histogram`, the reconstruction errors of all rows, and is the same at all nodes.
     contents : sequence of Held
         The points in the model and its file, and their owners. If none are samples (`any(held.samples for held in
@@ -184,7 +184,7 @@ class NodeModel:
         return -self.reconstruction_error(X)
 
     def reconstruction_error(self, X: Array) -> Array:
-        """What the components leave of each row in feature space, (rows,): |phi(x) - mean|^2 - sum of the squared component values (Q, SPE)."""
+        """What the components leave of each row in feature space, (rows,): `|phi(x) - mean|^2` - sum of the squared component values (Q, SPE)."""
         return self._with_errors(X)[1]
 
     def hotelling_t2(self, X: Array) -> Array:

@@ -82,7 +82,7 @@ class Kernel(ABC):
         """k of all rows of A (a, M) with all rows of B (b, M), without normalization; `squares` are those of B, if they are known."""
 
     def of_products(self, products: Array, squares_a: Array, squares_b: Array) -> Array | None:
-        """k from the products x'y (a, b) and the squares |x|^2 (a, 1) and |y|^2 (b,), entry by entry, without normalization; may overwrite the
+        """k from the products x'y (a, b) and the squares `|x|^2` (a, 1) and `|y|^2` (b,), entry by entry, without normalization; may overwrite the
         products. None: k is no function of these."""
         return None
 
