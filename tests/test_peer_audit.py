@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dekpca import Network
 from dekpca.cli import app
-from dekpca.peers.app.audit import AUDIT, Audit, BadAudit, read
+from dekpca.peers.app.audit import AUDIT, Audit, BadAudit, _next, read
 from dekpca.peers.net.identity import IdentityError, load
 from peer_nodes import Nodes, Stop, certified, join
 from test_peer_private import certs, failed, only_keys, secure, wire  # noqa: F401
@@ -93,6 +93,43 @@ def test_an_audit_file_that_was_changed_is_refused(certs, tmp_path):  # noqa: F8
     again.message("sent", "0", 1, "moments", "1", memoryview(b"y"))
     again.close("finished")
     assert [line["what"] for line in read(tmp_path)[0]] == ["start", "sent", "sent", "sent", "start", "sent", "end"]
+
+
+def test_an_audit_file_that_nobody_signed_is_refused(certs, tmp_path):  # noqa: F811
+    """Whoever has no key of the node can make a whole chain, and go on with one: both show."""
+    identity, roots = certified(certs, ["0"])["0"], x509.load_pem_x509_certificates((certs / "ca.crt").read_bytes())
+
+    def made(name, *processes):
+        """An audit file by these, one after the other: its node, by which identity, and its end."""
+        (tmp_path / name).mkdir()
+        for node, by, outcome in processes:
+            audit = Audit(tmp_path / name, by, node=node, run="r")
+            audit.note("members", names=[name, outcome])
+            if outcome:
+                audit.close(outcome)
+        return tmp_path / name
+
+    forged = made("forged", ("0", None, "finished"))
+    assert read(forged)[1]["signatures"] == 0  # of --insecure-loopback
+    done = CliRunner().invoke(app, ["node", "audit", str(forged), "--ca", str(certs / "ca.crt")])
+    assert done.exit_code == 2
+    assert "line 1: its signature does not hold (it has no certificate)" in done.output.replace("\n", " ")
+    with pytest.raises(BadAudit, match=r"line 4: .*it has no certificate"):
+        read(made("longer", ("0", identity, "finished"), ("0", None, "finished")))
+    with pytest.raises(BadAudit, match=r"line 4: .*it is of node 1, not of node 0"):
+        read(made("other", ("0", identity, "finished"), ("1", certified(certs, ["1"])["1"], "finished")), roots)
+    ended = made("ended", ("0", identity, "finished"))
+    last = json.loads((ended / AUDIT).read_text().splitlines()[-1])
+    more = {"what": "members", "names": []}
+    with open(ended / AUDIT, "a") as file:
+        file.write(json.dumps(more | {"chain": _next(last["chain"], more)}) + "\n")
+    with pytest.raises(BadAudit, match="line 4: a node that has not started, or has ended, writes nothing"):
+        read(ended)
+    assert read(made("killed", ("0", identity, ""), ("0", identity, "")), roots)[1]["unsigned"] == 0
+    assert read(made("runs", ("0", identity, "")), roots)[1]["unsigned"] == 1
+    (ended / AUDIT).write_text("")
+    with pytest.raises(BadAudit, match="it is empty"):
+        read(ended)
 
 
 def test_a_denied_certificate_is_refused(certs, tmp_path, wire):  # noqa: F811
