@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import stat
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from cryptography import x509
 from typer.testing import CliRunner
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 from dekpca import Network
 from dekpca.cli import app
 from dekpca.peers.app.audit import AUDIT, Audit, BadAudit, _next, read
+from dekpca.peers.app.session import Place, Session
 from dekpca.peers.net.identity import IdentityError, load
 from peer_nodes import Nodes, Stop, certified, join
 from test_peer_private import certs, failed, only_keys, secure, wire  # noqa: F401
@@ -130,6 +133,16 @@ def test_an_audit_file_that_nobody_signed_is_refused(certs, tmp_path):  # noqa: 
     (ended / AUDIT).write_text("")
     with pytest.raises(BadAudit, match="it is empty"):
         read(ended)
+
+
+def test_a_node_that_cannot_listen_ends_its_audit_file(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = Place("a", "r", f"127.0.0.1:{taken.getsockname()[1]}", {"b": "127.0.0.1:1"}, tmp_path / "a")
+        with pytest.raises(ValueError, match="cannot be bound"), Session(place, np.zeros((5, 2)), {}):
+            pass
+    lines, _ = read(tmp_path / "a")
+    assert [line["what"] for line in lines] == ["start", "end"]
+    assert "cannot be bound" in lines[-1]["outcome"]
 
 
 def test_a_denied_certificate_is_refused(certs, tmp_path, wire):  # noqa: F811
