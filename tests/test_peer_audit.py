@@ -135,6 +135,20 @@ def test_an_audit_file_that_nobody_signed_is_refused(certs, tmp_path):  # noqa: 
         read(ended)
 
 
+def test_a_changed_audit_file_is_put_aside_and_kept(tmp_path, caplog):
+    changed = []
+    for run in ("first", "second"):
+        Audit(tmp_path, None, node="oslo", run=run).close("finished")
+        changed.append((tmp_path / AUDIT).read_text().replace("oslo", "rome", 1))
+        (tmp_path / AUDIT).write_text(changed[-1])
+        Audit(tmp_path, None, node="oslo", run="r").close("finished")
+        read(tmp_path)
+        (tmp_path / AUDIT).unlink()
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == changed
+    said = [record for record in caplog.records if record.message == "the audit file was changed: it is put aside"]
+    assert [record.file for record in said] == [str(path) for path in sorted(tmp_path.iterdir())]
+
+
 def test_a_node_that_cannot_listen_ends_its_audit_file(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = Place("a", "r", f"127.0.0.1:{taken.getsockname()[1]}", {"b": "127.0.0.1:1"}, tmp_path / "a")

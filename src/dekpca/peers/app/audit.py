@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -53,8 +54,11 @@ class Audit:
         data = self.path.read_bytes()
         try:
             found = list(_lines(data[: data.rfind(b"\n") + 1]))
-        except BadAudit:
-            self.path.replace(self.path.with_suffix(".changed"))
+        except BadAudit as error:
+            names = (self.path.with_suffix(f".changed-{number}") for number in itertools.count(1))
+            aside = next(name for name in names if not name.exists())
+            self.path.rename(aside)
+            log.warning("the audit file was changed: it is put aside", extra={"file": str(aside), "why": str(error)})
             return []
         if not data.endswith(b"\n"):
             with open(self.path, "r+b", opener=private) as file:
