@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
 import stat
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from cryptography import x509
 from typer.testing import CliRunner
 
 from dekpca import Network
 from dekpca.cli import app
-from dekpca.peers.app.audit import AUDIT, Audit, BadAudit, read
+from dekpca.peers.app.audit import AUDIT, Audit, BadAudit, _next, read
+from dekpca.peers.app.session import Place, Session
 from dekpca.peers.net.identity import IdentityError, load
 from peer_nodes import Nodes, Stop, certified, join
 from test_peer_private import certs, failed, only_keys, secure, wire  # noqa: F401
@@ -93,6 +96,67 @@ def test_an_audit_file_that_was_changed_is_refused(certs, tmp_path):  # noqa: F8
     again.message("sent", "0", 1, "moments", "1", memoryview(b"y"))
     again.close("finished")
     assert [line["what"] for line in read(tmp_path)[0]] == ["start", "sent", "sent", "sent", "start", "sent", "end"]
+
+
+def test_an_audit_file_that_nobody_signed_is_refused(certs, tmp_path):  # noqa: F811
+    """Whoever has no key of the node can make a whole chain, and go on with one: both show."""
+    identity, roots = certified(certs, ["0"])["0"], x509.load_pem_x509_certificates((certs / "ca.crt").read_bytes())
+
+    def made(name, *processes):
+        """An audit file by these, one after the other: its node, by which identity, and its end."""
+        (tmp_path / name).mkdir()
+        for node, by, outcome in processes:
+            audit = Audit(tmp_path / name, by, node=node, run="r")
+            audit.note("members", names=[name, outcome])
+            if outcome:
+                audit.close(outcome)
+        return tmp_path / name
+
+    forged = made("forged", ("0", None, "finished"))
+    assert read(forged)[1]["signatures"] == 0  # of --insecure-loopback
+    done = CliRunner().invoke(app, ["node", "audit", str(forged), "--ca", str(certs / "ca.crt")])
+    assert done.exit_code == 2
+    assert "line 1: its signature does not hold (it has no certificate)" in done.output.replace("\n", " ")
+    with pytest.raises(BadAudit, match=r"line 4: .*it has no certificate"):
+        read(made("longer", ("0", identity, "finished"), ("0", None, "finished")))
+    with pytest.raises(BadAudit, match=r"line 4: .*it is of node 1, not of node 0"):
+        read(made("other", ("0", identity, "finished"), ("1", certified(certs, ["1"])["1"], "finished")), roots)
+    ended = made("ended", ("0", identity, "finished"))
+    last = json.loads((ended / AUDIT).read_text().splitlines()[-1])
+    more = {"what": "members", "names": []}
+    with open(ended / AUDIT, "a") as file:
+        file.write(json.dumps(more | {"chain": _next(last["chain"], more)}) + "\n")
+    with pytest.raises(BadAudit, match="line 4: a node that has not started, or has ended, writes nothing"):
+        read(ended)
+    assert read(made("killed", ("0", identity, ""), ("0", identity, "")), roots)[1]["unsigned"] == 0
+    assert read(made("runs", ("0", identity, "")), roots)[1]["unsigned"] == 1
+    (ended / AUDIT).write_text("")
+    with pytest.raises(BadAudit, match="it is empty"):
+        read(ended)
+
+
+def test_a_changed_audit_file_is_put_aside_and_kept(tmp_path, caplog):
+    changed = []
+    for run in ("first", "second"):
+        Audit(tmp_path, None, node="oslo", run=run).close("finished")
+        changed.append((tmp_path / AUDIT).read_text().replace("oslo", "rome", 1))
+        (tmp_path / AUDIT).write_text(changed[-1])
+        Audit(tmp_path, None, node="oslo", run="r").close("finished")
+        read(tmp_path)
+        (tmp_path / AUDIT).unlink()
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == changed
+    said = [record for record in caplog.records if record.message == "the audit file was changed: it is put aside"]
+    assert [record.file for record in said] == [str(path) for path in sorted(tmp_path.iterdir())]
+
+
+def test_a_node_that_cannot_listen_ends_its_audit_file(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = Place("a", "r", f"127.0.0.1:{taken.getsockname()[1]}", {"b": "127.0.0.1:1"}, tmp_path / "a")
+        with pytest.raises(ValueError, match="cannot be bound"), Session(place, np.zeros((5, 2)), {}):
+            pass
+    lines, _ = read(tmp_path / "a")
+    assert [line["what"] for line in lines] == ["start", "end"]
+    assert "cannot be bound" in lines[-1]["outcome"]
 
 
 def test_a_denied_certificate_is_refused(certs, tmp_path, wire):  # noqa: F811

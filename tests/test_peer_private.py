@@ -24,7 +24,7 @@ from dekpca.peers.app import config, disclosure, keys, node, session
 from dekpca.peers.app.config import write_nodes
 from dekpca.peers.app.delivery import PeerDelivery
 from dekpca.peers.errors import Changed, Damaged, Excluded, RunFailed
-from dekpca.peers.net.authority import init_ca
+from dekpca.peers.net.authority import init_ca, issue
 from dekpca.peers.protocol.node import Timeouts
 from dekpca.peers.protocol.views import Quorum, ViewChanged, Views
 from dekpca.peers.storage.folder import RunFolder
@@ -37,6 +37,7 @@ from dekpca.privacy.records import sign_record
 from dekpca.privacy.releases import Release
 from dekpca.scaling import BadColumn
 from dekpca.settings import LandmarkSource
+from dekpca.site import apart
 from peer_nodes import Nodes, Stop, certified, join, protocol, stored
 from uniformity import LEVEL, least_effect, same_p, stripped_sums, two_apart, uniform_p
 
@@ -444,7 +445,8 @@ def test_a_node_that_was_killed_goes_on_with_the_same_masks(certs, tmp_path, wir
 
 
 def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypatch):
-    """A node is killed; until it is started again its certificate was renewed, as a longer one, and that of another node has run out."""
+    """A node is killed; until it is started again its certificate was renewed, as a longer one, and that of another node has run out. What it signs
+    at the end others verify by the key of the epoch, not by the certificate that they know."""
     network, at, checked, size = NETWORKS["ring"], [], keys.checked_keys, keys.longest
     parts, options = secure(network)
 
@@ -459,11 +461,46 @@ def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypat
     nodes = Nodes(tmp_path, network, parts, options, certs=certs)
     others = [nodes.start(name) for name in network.names if name != "1"]
     join([nodes.start("1")])
+    issue(certs, "1", replace=True)
+    nodes.places["1"] = replace(nodes.places["1"], identity=certified(certs, "1")["1"])
     join([nodes.start("1"), *others])
     assert at
     assert not nodes.errors
     simulated = local.run(Plan.of(parts, network, options)).answers[0]
     assert {answer.terms.shared.tobytes() for answer in nodes.answers.values()} == {simulated.terms.shared.tobytes()}
+
+
+class Kept(dict):
+    """What a node keeps in its folder."""
+
+    def secret(self, name, make):
+        return self[name] if name in self else self.setdefault(name, make())
+
+
+def test_after_a_restart_other_key_records_are_refused(certs, tmp_path):
+    """Records are checked once. A node between cannot show a restarted node another one later, by whose key it would sign for the other."""
+    network = Network.path(3)
+    init_ca(tmp_path)
+    identities, folders = certified(certs, network.names), {name: Kept() for name in network.names}
+    forged = certified(tmp_path, "1")["1"]  # of another CA
+    liar = replace(forged, roots=forged.roots + identities["1"].roots)
+
+    def script(site, options):
+        return site.names[0]
+        yield
+
+    def agree(identities):
+        agreements = {n: keys.KeyAgreement(identities[n], "run", "0", {}, folders[n]) for n in network.names}
+        sites = apart(clusters([5] * 3), network)
+        return local.drive(
+            sites, None, local.Delivery(sites),
+            script=lambda site, options: agreements[site.names[0]].before(script)(site, options),
+        ).answers  # fmt: skip
+
+    assert agree(identities) == agree(identities) == ["0", "1", "2"]  # all are killed, and go on
+    folders["1"] = Kept({name: folders["1"][name] for name in ("challenge", "key", "record size")})
+    with pytest.raises(keys.BadRecord, match="node 0: it was told other key records than before it was restarted"):
+        agree(identities | {"1": liar})
 
 
 class Surviving(Nodes):
@@ -554,7 +591,7 @@ def test_keys_are_deleted_after_an_end_that_cannot_be_resumed(error, tmp_path):
     store.secret("key", lambda: b"k")
     store.end(error)  # no sum was masked yet: the run may go on when its owner has corrected what was wrong
     assert store.secret("key", lambda: b"other") == b"k"
-    store.secret("public keys", lambda: b"p")
+    store.secret("checked records", lambda: b"p")
     store.end(error)
     assert store.database.read("SELECT name FROM secret") == []
     store.close()

@@ -27,12 +27,14 @@ from typer.testing import CliRunner
 
 from dekpca.cli import app
 from dekpca.peers.app.config import free_addresses
+from dekpca.peers.app.session import Place, Session
 from dekpca.peers.errors import ProtocolError
 from dekpca.peers.net.authority import init_ca, issue
 from dekpca.peers.net.edge import SERVICE
 from dekpca.peers.protocol import wire_pb2 as wire
 from dekpca.peers.protocol.checks import metadata
 from dekpca.peers.protocol.events import MessageStored
+from dekpca.peers.protocol.node import Timeouts
 from faults import fuzz
 from faults.supervisor import Nursery, until
 from peer_nodes import stored
@@ -448,6 +450,34 @@ def test_messages_that_break_off_do_not_fill_the_disk(tmp_path):
     assert node.store.database.read("SELECT count(*) FROM chunk") == [(0,)]  # nobody will send the rest
     node.protocol.receive("b", MessageStored(1), time.monotonic())
     asyncio.run(node.deliver([begun]))
+
+
+def test_a_neighbor_does_not_take_the_calls_of_another(tmp_path):
+    """It opens as many calls of every kind as its connections allow, and says nothing."""
+    over = threading.Event()
+
+    def silent():
+        over.wait()
+        yield from ()
+
+    with contextlib.ExitStack() as stack:
+        place = Place("a", "r", "127.0.0.1:0", {"b": "", "c": ""}, tmp_path / "a", timeouts=Timeouts(peer=1, start=60))
+        address = stack.enter_context(Session(place, np.zeros((5, 2)), {})).transport.address
+        stack.callback(over.set)
+
+        def channel():
+            pool = [("grpc.use_local_subchannel_pool", 1)]
+            return stack.enter_context(grpc.insecure_channel(address, options=pool))
+
+        def call(channel, name, method, said):
+            return channel.stream_stream(f"/{SERVICE}/{method}")(said, metadata=metadata("r", name), timeout=PATIENCE)
+
+        channels = [channel() for _ in range(4)]
+        calls = [call(one, "b", method, silent()) for one in channels for method in METHODS * 2]
+        calls += [call(one, "b", "Check", silent()) for one in channels for _ in range(4)]
+        until(lambda: sum(one.is_active() for one in calls) <= 8 * len(METHODS), "calls of b are refused", 20)
+        said = iter([wire.Handshake().SerializeToString()])
+        assert next(call(channel(), "c", "Check", said))
 
 
 def test_the_same_seed_damages_the_same_way():

@@ -29,6 +29,7 @@ from uniformity import LEVEL, least_effect, record, same_p, stripped, two_apart,
 
 RUN = b"run 1"
 SETTINGS = b"a hash of settings and members"
+CONFIRMING = b"a key to verify what a node signs"
 
 
 def run(parts, network, options):
@@ -158,7 +159,7 @@ def authority(tmp_path_factory):
 def test_records_of_all_nodes_give_their_keys(authority):
     roots, nodes = authority
     keys = {name: RunKey.made() for name in ("oslo", "rome")}
-    records = [sign_record(RUN, name, key.public, SETTINGS, *nodes[name]) for name, key in keys.items()]
+    records = [sign_record(RUN, name, key.public, CONFIRMING, SETTINGS, *nodes[name]) for name, key in keys.items()]
     assert checked_keys([*records, records[0]], RUN, SETTINGS, ("oslo", "rome"), roots) == {
         name: key.public for name, key in keys.items()
     }
@@ -166,22 +167,25 @@ def test_records_of_all_nodes_give_their_keys(authority):
 
 def test_bad_records_are_refused_before_anything_is_sent(authority):
     roots, nodes = authority
-    oslo, rome = (sign_record(RUN, name, RunKey.made().public, SETTINGS, *nodes[name]) for name in ("oslo", "rome"))
+    oslo, rome = (
+        sign_record(RUN, name, RunKey.made().public, CONFIRMING, SETTINGS, *nodes[name]) for name in ("oslo", "rome")
+    )
     names = ("oslo", "rome")
     swapped = [replace(oslo, public=rome.public), replace(rome, public=oslo.public)]
-    forged = sign_record(RUN, "rome", RunKey.made().public, SETTINGS, *nodes["stranger"])
-    posing = sign_record(RUN, "rome", RunKey.made().public, SETTINGS, *nodes["oslo"])
-    replayed = sign_record(b"run 0", "rome", RunKey.made().public, SETTINGS, *nodes["rome"])
-    mixed = sign_record(RUN, "rome", RunKey.made().public, SETTINGS, nodes["oslo"][0], nodes["rome"][1])
-    again = sign_record(RUN, "rome", RunKey.made().public, SETTINGS, *nodes["rome"])
-    other = sign_record(RUN, "rome", RunKey.made().public, b"epsilon 4", *nodes["rome"])
-    same = sign_record(RUN, "rome", oslo.public, SETTINGS, *nodes["rome"])
+    forged = sign_record(RUN, "rome", RunKey.made().public, CONFIRMING, SETTINGS, *nodes["stranger"])
+    posing = sign_record(RUN, "rome", RunKey.made().public, CONFIRMING, SETTINGS, *nodes["oslo"])
+    replayed = sign_record(b"run 0", "rome", RunKey.made().public, CONFIRMING, SETTINGS, *nodes["rome"])
+    mixed = sign_record(RUN, "rome", RunKey.made().public, CONFIRMING, SETTINGS, nodes["oslo"][0], nodes["rome"][1])
+    again = sign_record(RUN, "rome", RunKey.made().public, CONFIRMING, SETTINGS, *nodes["rome"])
+    other = sign_record(RUN, "rome", RunKey.made().public, CONFIRMING, b"epsilon 4", *nodes["rome"])
+    same = sign_record(RUN, "rome", oslo.public, CONFIRMING, SETTINGS, *nodes["rome"])
     for records, seen in (
         (swapped, "signature does not fit"),
         ([oslo, forged], "does not lead to the CA"),
         ([oslo, posing], r"its certificate is for \['oslo'\]"),
         ([oslo, replayed], "of another run"),
         ([oslo, mixed], "signature does not fit"),
+        ([oslo, replace(rome, confirming=bytes(32))], "signature does not fit"),
         ([oslo, rome, again], "two with different keys"),
         ([oslo, same], "the same key"),
         (
@@ -203,7 +207,7 @@ def test_bad_records_are_refused_before_anything_is_sent(authority):
 
 def test_a_packed_record_comes_back_as_it_was(authority):
     _, nodes = authority
-    rome = sign_record(RUN, "rome", RunKey.made().public, SETTINGS, *nodes["rome"])
+    rome = sign_record(RUN, "rome", RunKey.made().public, CONFIRMING, SETTINGS, *nodes["rome"])
     assert KeyRecord.unpack("rome", rome.pack() + bytes(12)) == rome
     with pytest.raises(BadRecord, match="cannot be read"):
         KeyRecord.unpack("rome", rome.pack()[:-3])

@@ -178,7 +178,8 @@ def audit(
 ) -> None:
     """Verify the audit file of a node and print it: what its owner agreed to, settings, members, and every message with its hash.
 
-    Exit code 2: the file was changed, or the node has not signed it.
+    Exit code 2: the file was changed or is empty, or the node has not signed it. A node without certificates signs nothing: its file verifies without
+    --ca only, as a whole chain.
 
     Example: dekpca node audit oslo-run --ca ca.crt
     """

@@ -1,4 +1,4 @@
-"""Key records: a node's public key for one run, and a hash of the settings and members that it runs with, signed by the key of its certificate. Any
+"""Key records: a node's public keys for one run, and a hash of the settings and members that it runs with, signed by the key of its certificate. Any
 node can pass them on; none can change them. Statuses of peers (peers/app/proofs.py) are signed and checked by the same functions.
 
 Nodes that are not neighbors mask for each other too, so a record is checked from the certificate up to the CA, not by who handed it over.
@@ -21,7 +21,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from .errors import PublicError
 
-PURPOSE = b"dekpca key record, version 2"
+PURPOSE = b"dekpca key record, version 3"
 NONCE_BYTES = 32
 Certificates = Sequence[x509.Certificate]
 
@@ -37,11 +37,13 @@ class BadSignature(ValueError):
 @dataclass(frozen=True)
 class KeyRecord:
     """`run` names the run and its epoch, so that a record of another run is refused. `settings` is a hash of the settings and of the names of all
-    members. `chain` are DER certificates, the node's own first."""
+    members. `public` is the key for masks; `confirming` verifies what the node signs in this run, also after its certificate was renewed. `chain` are
+    DER certificates, the node's own first."""
 
     run: bytes
     name: str
     public: bytes
+    confirming: bytes
     settings: bytes
     chain: tuple[bytes, ...]
     signature: bytes
@@ -49,25 +51,28 @@ class KeyRecord:
     @property
     def signed(self) -> bytes:
         """What the signature is over."""
-        return joined((PURPOSE, self.run, self.name.encode(), self.public, self.settings))
+        return joined((PURPOSE, self.run, self.name.encode(), self.public, self.confirming, self.settings))
 
     def pack(self) -> bytes:
         """As bytes, to be passed on."""
-        return joined((self.run, self.name.encode(), self.public, self.settings, self.signature, *self.chain))
+        keys = self.public, self.confirming
+        return joined((self.run, self.name.encode(), *keys, self.settings, self.signature, *self.chain))
 
     @classmethod
     def unpack(cls, name: str, data: bytes) -> KeyRecord:
         """The record that is said to be that of node `name`; zeros may follow it."""
         try:
-            run, own, public, settings, signature, *chain = parted(data)
-            return cls(run, own.decode(), public, settings, tuple(chain), signature)
+            run, own, public, confirming, settings, signature, *chain = parted(data)
+            return cls(run, own.decode(), public, confirming, settings, tuple(chain), signature)
         except ValueError as error:
             raise BadRecord(f"key record of node {name}: it cannot be read ({error}). Nothing was sent") from error
 
 
-def sign_record(run: bytes, name: str, public: bytes, settings: bytes, key: Any, chain: Certificates) -> KeyRecord:
+def sign_record(
+    run: bytes, name: str, public: bytes, confirming: bytes, settings: bytes, key: Any, chain: Certificates
+) -> KeyRecord:
     """The record of a node, by the private key of its certificate."""
-    record = KeyRecord(run, name, public, settings, in_der(chain), b"")
+    record = KeyRecord(run, name, public, confirming, settings, in_der(chain), b"")
     return replace(record, signature=sign(key, record.signed))
 
 
@@ -131,7 +136,7 @@ def settings_hash(settings: Mapping[str, str], members: Iterable[str]) -> bytes:
 def longest(key: Any, run: bytes, name: str, chain: Certificates) -> int:
     """Bytes of a packed record of this node at most; those of an ECDSA signature vary."""
     ends = sum(4 + len(c.public_bytes(serialization.Encoding.DER)) for c in chain)
-    return 5 * 4 + len(run) + len(name.encode()) + 2 * 32 + (3 * key.key_size) // 8 + 64 + ends
+    return 6 * 4 + len(run) + len(name.encode()) + 3 * 32 + (3 * key.key_size) // 8 + 64 + ends
 
 
 # ---------------------------------------------------------------------- signatures and certificates

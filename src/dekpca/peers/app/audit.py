@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -53,8 +54,11 @@ class Audit:
         data = self.path.read_bytes()
         try:
             found = list(_lines(data[: data.rfind(b"\n") + 1]))
-        except BadAudit:
-            self.path.replace(self.path.with_suffix(".changed"))
+        except BadAudit as error:
+            names = (self.path.with_suffix(f".changed-{number}") for number in itertools.count(1))
+            aside = next(name for name in names if not name.exists())
+            self.path.rename(aside)
+            log.warning("the audit file was changed: it is put aside", extra={"file": str(aside), "why": str(error)})
             return []
         if not data.endswith(b"\n"):
             with open(self.path, "r+b", opener=private) as file:
@@ -88,7 +92,8 @@ class Audit:
 
 
 def read(folder: Path, roots: Sequence[x509.Certificate] = ()) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The lines of an audit file, and what was verified; raises BadAudit. With `roots`, certificates are checked up to these."""
+    """The lines of an audit file, and what was verified; raises BadAudit. With `roots`, certificates are checked up to these, and there must be some.
+    Whoever has no key of the node can only add lines of messages where it was killed, which are counted as `unsigned`."""
     path = folder / AUDIT if folder.is_dir() else folder
     try:
         lines = list(_lines(path.read_bytes()))
@@ -96,13 +101,23 @@ def read(folder: Path, roots: Sequence[x509.Certificate] = ()) -> tuple[list[dic
         raise BadAudit(f"{path}: {error.strerror}") from error
     except BadAudit as error:
         raise BadAudit(f"{path}: {error}") from error
-    key, who, signed, last = None, "", 0, 0
+    key, who, signed, last, before = None, "", 0, 0, "end"
+    if not lines:
+        raise BadAudit(f"{path}: it is empty")
     for number, line in enumerate(lines, 1):
-        if line["what"] not in SIGNED:
+        if before == "end" and line["what"] != "start":
+            raise BadAudit(f"{path}: line {number}: a node that has not started, or has ended, writes nothing")
+        before = line["what"]
+        if before not in SIGNED:
             continue
         try:
-            if line["what"] == "start":
+            if before == "start":
+                needed = bool(roots) or key is not None
                 key, who = _certified(line, roots)
+                if key is None and needed:
+                    raise BadSignature("it has no certificate")
+                if line.get("node") != lines[0].get("node"):
+                    raise BadSignature(f"it is of node {line.get('node')}, not of node {lines[0].get('node')}")
             if key is not None:
                 verify(key, base64.b64decode(line["signature"]), PURPOSE + line["chain"].encode())
                 signed, last = signed + 1, number

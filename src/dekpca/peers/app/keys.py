@@ -1,15 +1,15 @@
 """Keys for secure sums between peers, agreed on anew for every run and view, before anything else of the program is sent.
 
     challenges   each node gives 32 random bytes; with the run, the view and the names they make the name of the epoch
-    records      each node's public key for this epoch, with a hash of its settings and of all members, signed by its certificate; passed on along
+    records      each node's public keys for this epoch, with a hash of its settings and of all members, signed by its certificate; passed on along
                  the tree to all, and checked by all
-    confirmations  at the end of the program, before anybody has an answer: each node has signed a hash of everything that it was told, and all
-                 check that it is theirs. So there are no two answers, whatever the root or a node between tells
+    confirmations  at the end of the program, before anybody has an answer: each node has signed a hash of everything that it was told, by its key of
+                 this epoch, and all check that it is theirs. So there are no two answers, whatever the root or a node between tells
 
 Whoever passes records on cannot hide that another node runs with other settings, or with other members. A record of another run or view names
-another epoch, and is refused. What a node draws for this (challenge, key, noise) is in its folder, since a node that was killed must send the same
-again; it is deleted with the view, and at the end of the run. So is its record, and the public keys once they are checked: certificates may be
-renewed, or run out, while a run goes on.
+another epoch, and is refused. What a node draws for this (challenge, keys, noise) is in its folder, since a node that was killed must send the same
+again; it is deleted with the view, and at the end of the run. So is its record, and a hash of all records once they are checked: certificates may be
+renewed, or run out, while a run goes on, and records that differ after a restart are refused.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from ...messages import Sum
 from ...network import Network
@@ -36,11 +38,8 @@ from ...privacy.records import (
     epoch,
     joined,
     longest,
-    parted,
     settings_hash,
-    sign,
     sign_record,
-    verify,
 )
 from ...privacy.settings import MOST_RECORD
 from ...settings import Options
@@ -51,10 +50,10 @@ from ..storage.folder import RunFolder
 
 log = logging.getLogger("dekpca.peer")
 
-CHALLENGE, KEY = 32, 32  # bytes
+CHALLENGE, KEY, SIGNATURE = 32, 32, 64  # bytes
 WORD = 8  # bytes
 KIND = "keys"  # of the messages
-CONFIRMED = b"dekpca confirmation, version 1"
+CONFIRMED = b"dekpca confirmation, version 2"
 LEAST_MEMBERS = 3  # of two, each would learn the other's sums from the totals
 
 Script = Callable[..., Generator[Any, Any, Any]]
@@ -108,23 +107,24 @@ class KeyAgreement:
 
         return sealed
 
-    def _confirm(self, site: Site, history: bytes, records: dict[str, bytes]) -> Generator[Any, Any, None]:
-        (name,), message = site.names, joined((CONFIRMED, history))
-        kept = f"confirmation {history.hex()}"  # sent again with the same bits
-        own = self.secrets.secret(kept, lambda: sign(self.identity.signer(), message))
-        counts = np.array([len(records[other]) // WORD for other in site.network.names])
-        words = _words(joined((own,)), int(counts[site.network.number[name]]))
-        said = yield from _gathered(site, words, counts)
-        for other, data in said.items():
-            certificate = x509.load_der_x509_certificate(KeyRecord.unpack(other, records[other]).chain[0])
+    def _confirm(self, site: Site, history: bytes, records: dict[str, KeyRecord]) -> Generator[Any, Any, None]:
+        (name,), words = site.names, SIGNATURE // WORD
+        own = _words(self._signer().sign(_confirmation(name, history)), words)
+        said = yield from _gathered(site, own, np.full(len(site.network), words))
+        for other, signature in said.items():
             try:
-                (signature,) = parted(data)
-                verify(certificate.public_key(), signature, message)
-            except ValueError as error:
+                Ed25519PublicKey.from_public_bytes(records[other].confirming).verify(
+                    signature, _confirmation(other, history)
+                )
+            except InvalidSignature as error:
                 text = f"node {other} has not signed that it was told the same: members were told different things"
                 raise BadRecord(f"node {name}: {text}, or a node between changed what it said; {NEW_RUN}") from error
 
-    def sealer(self, site: Site, options: Options) -> Generator[Any, Any, tuple[Sealer, dict[str, bytes]]]:
+    def _signer(self) -> Ed25519PrivateKey:
+        """Of this epoch: a certificate that is renewed meanwhile has another key."""
+        return Ed25519PrivateKey.from_private_bytes(self.secrets.secret("signing key", lambda: os.urandom(KEY)))
+
+    def sealer(self, site: Site, options: Options) -> Generator[Any, Any, tuple[Sealer, dict[str, KeyRecord]]]:
         """Agree with all nodes of the network: the sealer of this node, and the records of all. Raises BadRecord, before anything is summed, where
         a record is not what it should be."""
         (name,), network = site.names, site.network
@@ -155,24 +155,35 @@ class KeyAgreement:
 
         def signed() -> bytes:
             signer, chain = self.identity.signer(), self.identity.certificates()
-            return sign_record(now, name, own.public, agreed, signer, chain).pack()
+            confirming = self._signer().public_key().public_bytes_raw()
+            return sign_record(now, name, own.public, confirming, agreed, signer, chain).pack()
 
         told = yield from _gathered(site, _words(self.secrets.secret("record", signed), size), counts)
-        self._refuse_denied(told)
-        kept = self.secrets.secret("public keys", lambda: b"".join(self._checked(told, now, agreed, network)))
-        keys = {other: kept[KEY * i : KEY * (i + 1)] for i, other in enumerate(network.names)}
-        if keys[name] != own.public:
+        records = {other: KeyRecord.unpack(other, data) for other, data in told.items()}
+        self._refuse_denied(records)
+        seen = hashlib.sha256(b"".join(told.values())).digest()
+
+        def checked() -> bytes:
+            self._check(records, now, agreed, network)
+            return seen
+
+        if self.secrets.secret("checked records", checked) != seen:
+            raise BadRecord(
+                f"node {name}: it was told other key records than before it was restarted; another member lies, or runs in an older copy of "
+                f"its folder. Nothing more was sent; {NEW_RUN}"
+            )
+        if records[name].public != own.public:
             raise BadRecord(f"key record of node {name}: its own came back with another key. Nothing was sent")
         log.info("keys agreed on", extra={"nodes": len(network), "epoch": now.hex()[:16]})
-        history = hashlib.sha256(now + agreed + kept).digest()
-        pairs = pair_keys(name, own, keys, now)
-        return PeerSealer(name, pairs, history, secrets=self.secrets, releasing=self.releasing), told
+        history = hashlib.sha256(now + agreed + seen).digest()
+        pairs = pair_keys(name, own, {other: record.public for other, record in records.items()}, now)
+        return PeerSealer(name, pairs, history, secrets=self.secrets, releasing=self.releasing), records
 
-    def _refuse_denied(self, told: dict[str, bytes]) -> None:
+    def _refuse_denied(self, records: dict[str, KeyRecord]) -> None:
         """Also after a restart, with which an owner may have denied a certificate that was checked before."""
-        for other in told.keys() if self.identity.deny else ():
+        for other, record in records.items() if self.identity.deny else ():
             try:
-                chain = [x509.load_der_x509_certificate(c) for c in KeyRecord.unpack(other, told[other]).chain]
+                chain = [x509.load_der_x509_certificate(c) for c in record.chain]
             except ValueError as error:
                 raise BadRecord(
                     f"key record of node {other}: its certificate cannot be read. Nothing was sent"
@@ -180,18 +191,22 @@ class KeyAgreement:
             if why := self.identity.denial(chain):
                 raise BadRecord(f"key record of node {other}: {why}. Nothing was sent")
 
-    def _checked(self, told: dict[str, bytes], now: bytes, agreed: bytes, network: Network) -> list[bytes]:
-        """The public keys of all nodes, by number, from their records: checked once, by the CA and the date of the first start."""
-        records = [KeyRecord.unpack(other, data) for other, data in told.items()]
-        for other, found in zip(told, records, strict=True):
+    def _check(self, records: dict[str, KeyRecord], now: bytes, agreed: bytes, network: Network) -> None:
+        """Refuse bad records. They are checked once, by the CA and the date of the first start."""
+        for other, found in records.items():
             if found.name != other:
                 raise BadRecord(f"key record of node {other}: it names node {found.name}. Nothing was sent")
-        keys = checked_keys(records, now, agreed, network.names, self.identity.trusted())
-        for other, key in keys.items():
-            if len(key) != KEY:
-                text = f"its key has {len(key)} bytes, not {KEY}. Nothing was sent"
-                raise BadRecord(f"key record of node {other}: {text}")
-        return [keys[other] for other in network.names]
+        checked_keys(records.values(), now, agreed, network.names, self.identity.trusted())
+        for other, found in records.items():
+            for key in (found.public, found.confirming):
+                if len(key) != KEY:
+                    text = f"its key has {len(key)} bytes, not {KEY}. Nothing was sent"
+                    raise BadRecord(f"key record of node {other}: {text}")
+
+
+def _confirmation(name: str, history: bytes) -> bytes:
+    """What node `name` signs if it was told all this."""
+    return joined((CONFIRMED, name.encode(), history))
 
 
 def _gathered(site: Site, words: np.ndarray, counts: np.ndarray) -> Generator[Any, Any, dict[str, bytes]]:

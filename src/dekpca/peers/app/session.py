@@ -139,7 +139,7 @@ class Session:
         try:
             self.transport.__enter__()
         except BaseException as error:
-            self.store.close()
+            self._close(error)
             if self.protocol.error is not None:
                 raise self.protocol.error from error
             raise
@@ -158,10 +158,13 @@ class Session:
             self.transport.__exit__(*error)
         finally:
             self._forget_after(error[1])
-            if self.audit is not None:
-                self.audit.close("finished" if error[1] is None else f"{type(error[1]).__name__}: {error[1]}")
-            self.store.close()
-            self._pinned.restore_original_limits()
+            self._close(error[1])
+
+    def _close(self, error: BaseException | None) -> None:
+        if self.audit is not None:
+            self.audit.close("finished" if error is None else f"{type(error).__name__}: {error}")
+        self.store.close()
+        self._pinned.restore_original_limits()
 
     def _forget_after(self, error: BaseException | None) -> None:
         """Keys and noise are deleted after an end that cannot be resumed. (After a disagreement nothing was drawn, or the owner corrects it.)"""

@@ -6,6 +6,7 @@ A refusal is logged with its reason and ends only the call: a stranger or a faul
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,11 +28,12 @@ log = logging.getLogger("dekpca.peer")
 logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)  # it logs every cancelled call; we log what matters
 
 STREAMS = 8  # concurrent calls of one neighbor, of a kind: one is active, others may be broken but not detected yet
+STRANGERS = 32  # concurrent calls that are not admitted yet, or are being refused
 GRACE = 0.5  # seconds for neighbors that leave too to end their own calls
 SERVER = [
     *OPTIONS,
     ("grpc.max_metadata_size", 16 << 10),
-    ("grpc.max_concurrent_streams", 16),  # on one connection; a neighbor uses four
+    ("grpc.max_concurrent_streams", 16),  # on one connection; a neighbor uses four, and for moments Refuse or Check
     ("grpc.http2.max_ping_strikes", 0),  # no limit on pings of neighbors
     ("grpc.keepalive_time_ms", 20_000),
 ]
@@ -42,6 +44,7 @@ class Server:
 
     def __init__(self, endpoint: Endpoint, edges: Mapping[str, Edge], folder: Path, identity: Identity | None):
         self.endpoint, self.edges, self.folder, self.identity = endpoint, edges, folder, identity
+        self._calls: Counter[tuple[str, str]] = Counter()  # open, by neighbor and method
         self._server: Any = None
         self._listener: Listener | None = None
 
@@ -52,8 +55,9 @@ class Server:
             return ""
         neighbors = len(self.endpoint.protocol.neighbors)
         room = descriptors(neighbors)
-        self._server = grpc.aio.server(options=SERVER, maximum_concurrent_rpcs=8 * neighbors + 32)
         methods = (*next(iter(self.edges.values())).works, "Refuse", "Check")
+        most = STREAMS * len(methods) * neighbors + STRANGERS
+        self._server = grpc.aio.server(options=SERVER, maximum_concurrent_rpcs=most)
         handlers = {method: grpc.stream_stream_rpc_method_handler(self._handler(method)) for method in methods}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         self._listener = Listener(self.folder, room, tls=self.identity is not None)
@@ -125,15 +129,20 @@ class Server:
         return call
 
     async def _serve(self, edge: Edge, method: str, stream: Stream, context: Any) -> None:
-        if method == "Check":
-            await self._check(edge, stream)
-        elif method == "Refuse":
-            await edge.refused(stream)
-        elif edge.calls[method] >= STREAMS:
+        kind = edge.name, method
+        if self._calls[kind] >= STREAMS:
             raise Refused(Refusal.LATER, f"{STREAMS} calls at once are enough")
-        else:
-            with edge.during_call(method):
-                await edge.works[method][1](stream)
+        self._calls[kind] += 1
+        try:
+            if method == "Check":
+                await self._check(edge, stream)
+            elif method == "Refuse":
+                await edge.refused(stream)
+            else:
+                with edge.during_call(method):
+                    await edge.works[method][1](stream)
+        finally:
+            self._calls[kind] -= 1
 
     async def _check(self, edge: Edge, stream: Stream) -> None:
         """Answer `dekpca node check` of a neighbor, which compares the settings itself: it has no effect on this node."""

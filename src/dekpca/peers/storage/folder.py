@@ -124,9 +124,9 @@ class RunFolder:
 
     def end(self, error: PeerError) -> None:
         """The run cannot go on after this error: if anything was sent under masks, secrets are deleted, and a start after that ends with the same
-        error. Before all keys of a view are known nothing was, and the owner may correct what the error names. An older copy of a folder stays one.
+        error. Before all keys of a view are checked nothing was, and the owner may correct what the error names. An older copy of a folder stays one.
         """
-        has_keys = "SELECT 1 FROM secret WHERE name = 'public keys'"
+        has_keys = "SELECT 1 FROM secret WHERE name = 'checked records'"
         if not hasattr(self, "database") or not (isinstance(error, OlderCopy) or self.database.read(has_keys)):
             return
         if self._in_view():
