@@ -222,7 +222,7 @@ def _check(config: Config) -> None:
     absent = [name for name, where in {**config.neighbors, **config.fallback}.items() if not where]
     if absent and config.listen is None:
         text = f"node {listing(absent)} has no address here, and node {config.name} has none either (no listen): neither can call the other"
-        remedy = "write its address, or open a port with listen, or connect both to a forwarder (docs/peers.md)"
+        remedy = "write its address, or open a port with listen, or connect both to a forwarder (docs/howto/peers.md)"
         raise ValueError(f"{text}; {remedy}")
     _check_loss(config)
     for name in ABOVE_0:

@@ -76,7 +76,8 @@ class Broken(Exception):
 
 
 class Stream:
-    """One end of a call. The called node says nothing before it has `heard` the caller."""
+    """One end of a call. In a handshake and in heartbeats the called node says nothing before it has `heard` the caller; in Collect it says its view
+    first, and nothing more before the caller has answered."""
 
     def __init__(self, call: Any, caller: bool):
         self._call, self._writing, self.heard = call, asyncio.Lock(), asyncio.Event()

@@ -76,9 +76,6 @@ class End(asyncio.Protocol):
     def __init__(self, listener: Listener, connection: Connection):
         self.listener, self.connection = listener, connection
 
-    def itself(self) -> End:
-        return self
-
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         if self is self.connection.outside:
@@ -178,12 +175,11 @@ class Listener:
     async def _dial(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         while True:
-            end = Connection(self, next(self._numbers), address, address).outside
             with contextlib.suppress(OSError):
-                await asyncio.get_running_loop().create_connection(
-                    partial(End.itself, end), host.strip("[]"), int(port)
+                transport, _ = await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(self, next(self._numbers), address, address).outside, host.strip("[]"), int(port)
                 )
-                while not end.transport.is_closing():
+                while not transport.is_closing():
                     await asyncio.sleep(REDIAL)
             await asyncio.sleep(REDIAL)
 
