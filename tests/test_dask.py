@@ -125,7 +125,7 @@ def grid_search():
     return allowed, blas, len(started), float(search.best_score_)
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_grid_search_in_a_worker_has_the_threads_of_the_worker(count):
     """Dask gives its workers one thread of BLAS, unless told otherwise; a fit takes no more, with its calling thread."""
     env = (
@@ -230,6 +230,7 @@ def test_two_fits_at_once(client, by_parts):
     assert_same(found[1], dekpca.DecentralizedKernelPCA(**SETTINGS | {"random_state": 1}).fit_parts(np.split(X, 6)))
 
 
+@pytest.mark.slow
 def test_a_cluster_with_certificates(tmp_path, by_parts):
     run = lambda *words: subprocess.run([sys.executable, "-m", "dekpca.cli", "certs", *words], check=True)  # noqa: E731
     run("init", "--folder", str(tmp_path), "--name", "cluster")

@@ -130,6 +130,7 @@ def test_nodes_that_run_already_are_not_disturbed(nursery, owners):
     assert [one.end() for one in run.values()] == [0, 0, 0], [one.text() for one in run.values()]
 
 
+@pytest.mark.slow  # it stays for a minute to tell others; test_peer_dishonest.py has it with nodes in threads
 def test_a_neighbor_with_a_denied_certificate_is_refused_and_the_log_says_so(nursery, owners):
     """Its calls are refused; `deny` is read at the start of a node."""
     stolen = fingerprint(read_certificates(owners / "certs" / "oslo.crt")[0])
