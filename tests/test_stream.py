@@ -267,6 +267,11 @@ def test_what_is_not_finite_never_enters_the_sums():
     assert (model.partial_fit(X[300:301]).forget(X[300:301].astype(np.float32)).eigenvalues_ == before).all()
 
 
+def test_first_rows_that_all_lack_a_value_are_refused():
+    with pytest.raises(ValueError, match="X: every row lacks a value"):
+        model_of(missing="drop").partial_fit(np.full((3, 5), np.nan))
+
+
 def test_parameters_may_not_change_during_a_stream():
     model = model_of().partial_fit(X[:300])
     fit = model_of().fit_parts([X[:300]])

@@ -20,7 +20,7 @@ from . import engines, progress
 from .arrays import to_numpy
 from .chunks import threads
 from .data.blocks import Blocks
-from .data.checks import checked, is_foreign, placed, where_complete
+from .data.checks import NOTHING_LEFT, checked, is_foreign, placed, where_complete
 from .data.columns import Features, Samples, split_off
 from .data.frames import frame_names, is_dask, is_frame
 from .data.owners import More, deal, deal_more
@@ -470,6 +470,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     def _begun(self, more: More) -> Stream:
         """Landmarks, gamma and scales by the first rows."""
+        if not len(more.node):
+            raise ValueError(f"X: {NOTHING_LEFT}")
         seed = seed_of(self)
         plan = self._plan_rows(replace(settings_of(self, more.features, seed), stream=True), more)
         answer = run_plan(plan, engines.get(self.engine), self).outcome.answers[0]
