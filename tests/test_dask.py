@@ -58,6 +58,7 @@ def by_parts():
     return dekpca.DecentralizedKernelPCA(**SETTINGS).fit_parts(np.split(X, 6))
 
 
+@pytest.mark.slow
 def test_conformance(client):
     check_engine(engine.run, projection=False)
 
@@ -125,7 +126,8 @@ def grid_search():
     return allowed, blas, len(started), float(search.best_score_)
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
 def test_a_grid_search_in_a_worker_has_the_threads_of_the_worker(count):
     """Dask gives its workers one thread of BLAS, unless told otherwise; a fit takes no more, with its calling thread."""
     env = (
@@ -208,6 +210,7 @@ def test_a_fit_that_is_refused_spends_no_privacy(client, tmp_path):
     assert not (tmp_path / "ledger.json").exists()
 
 
+@pytest.mark.slow
 def test_without_a_client():
     code = "import dask.array as da, dekpca; dekpca.DecentralizedKernelPCA().fit(da.ones((20, 2)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -274,6 +277,7 @@ def killed_at(monkeypatch, by_parts, rounds):
         assert_same(model, by_parts)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_changes_nothing(monkeypatch, by_parts):
     killed_at(monkeypatch, by_parts, [5])
 
@@ -286,6 +290,7 @@ def test_a_worker_may_be_killed_in_every_round(monkeypatch, by_parts):
     killed_at(monkeypatch, by_parts, range(len(sums)))
 
 
+@pytest.mark.slow
 def test_without_workers_a_fit_ends_with_an_error(monkeypatch):
     monkeypatch.setattr(engine, "NO_WORKERS", 2.0)
     options = {"processes": False}

@@ -190,6 +190,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
     import pyarrow
     import pyarrow.parquet

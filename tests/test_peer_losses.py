@@ -43,7 +43,8 @@ def truths(nursery, tmp_path_factory):
     return losses.Truths(nursery, tmp_path_factory.mktemp("losses"))
 
 
-@pytest.mark.parametrize("name", ["ring-killed", pytest.param("ring-parted", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEW)
 def test_the_others_go_on_or_all_stop(name, nursery, truths, tmp_path, monkeypatch):
     monkeypatch.setattr(
         losses, "GRACE", 60.0
