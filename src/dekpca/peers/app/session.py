@@ -247,7 +247,7 @@ class Session:
         site = make_site([part], network, [network.number[self.place.name]], sizes)
         delivery = PeerDelivery(site, self.endpoint, self.audit)
         dtype = part.dtype.newbyteorder("<").str
-        limits = Limits.of(self.place.run, dtype, options, sizes, part.shape[1], network.depth)
+        limits = Limits.of(self.place.run, dtype, options, sizes, part.shape[1], network)
         self.endpoint.begin(limits)
         self.transport.accept_messages()
         log.info("begun", extra={"resumed": self.resumed})
