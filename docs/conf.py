@@ -27,7 +27,7 @@ copyright = "the dekpca developers"
 extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "sphinx_gallery.gen_gallery", "sphinx_design",
 ]  # fmt: skip
-exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.json"]
+exclude_patterns = ["_build", "_contents", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.json"]
 highlight_language = "none"
 nitpicky = False
 suppress_warnings = ["config.cache"]  # sphinx-gallery's settings hold a function
@@ -64,6 +64,24 @@ sphinx_gallery_conf = {
     "plot_gallery": "True",
     "parallel": 2,
 }
+
+
+def installed_first(notebook, name):
+    """Of the site's own wheel; what else a notebook imports, Pyodide finds by itself."""
+    cell = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    notebook["cells"].insert(0, {**cell, "source": ["%pip install -q dekpca"]})
+
+
+# --- `make docs-lite`: a button beside each example, which opens it as a notebook that runs in the reader's browser. It needs a web
+# server, and a CDN for Pyodide; so the plain site, which opens from a file and asks nobody for anything, has none.
+if lite := os.environ.get("DEKPCA_LITE"):  # a folder with pypi/dekpca-*.whl
+    extensions.append("jupyterlite_sphinx")
+    jupyterlite_dir = lite
+    sphinx_gallery_conf["jupyterlite"] = {
+        "jupyterlite_contents": f"{lite}/contents",
+        "notebook_modification_function": installed_first,
+        "use_jupyter_lab": False,
+    }
 
 # --- the pages
 html_theme = "pydata_sphinx_theme"
@@ -136,7 +154,14 @@ def mathml(self, node):
     raise SkipNode
 
 
+def notebooks(app):
+    """jupyterlite-sphinx keeps the name of a folder in the paths of its notebooks, and sphinx-gallery's buttons leave it out: name what is in it."""
+    app.config.jupyterlite_contents = [f"{lite}/contents/*"]
+
+
 def setup(app):
+    if lite:
+        app.connect("builder-inited", notebooks)
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
     app.connect("source-read", page_titles)
     app.connect("autodoc-process-docstring", links_to_pages)
