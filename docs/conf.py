@@ -120,6 +120,21 @@ def links_to_pages(app, what, name, obj, options, lines):
     lines[:] = [re.sub(r"docs/(\w+/\w+)\.md", r":doc:`/\1`", line) for line in lines]
 
 
+def pages_that_use(app, what, name, obj, options, lines):
+    """Links to the pages whose code has this name, as the gallery's examples are linked by sphinx-gallery."""
+    *_, module, last = name.split(".")
+    if what not in ("class", "function", "exception", "data") or not name.startswith("dekpca"):
+        return
+    called = rf"\b{last}\b" if last[0].isupper() else rf"\b{module}\.{last}\b|import .*\b{last}\b"
+    found = [
+        page.relative_to(HERE).with_suffix("").as_posix()
+        for page in sorted(HERE.glob("*/*.md"))
+        if re.search(called, "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)))
+    ]
+    if 0 < len(found) <= 8:  # the estimator is on nearly all
+        lines += ["", ".. rubric:: Pages that use it", "", ", ".join(f":doc:`/{page}`" for page in found) + "."]
+
+
 def command_line(app):
     """reference/cli.md, from the program."""
     command = get_command(program)
@@ -165,5 +180,6 @@ def setup(app):
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
     app.connect("source-read", page_titles)
     app.connect("autodoc-process-docstring", links_to_pages)
+    app.connect("autodoc-process-docstring", pages_that_use, priority=900)  # numpydoc is done then
     app.connect("builder-inited", command_line, priority=100)
     app.connect("builder-inited", landing, priority=100)
