@@ -36,11 +36,11 @@ for neighbors in around:
             model.fit_parts(parts)
         found[name].append(metrics.similarity(model, central).mean())
 
-figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
+figure, ax = plt.subplots(figsize=(8, 4), layout="constrained")
 for name, values in found.items():
     ax.plot(around, values, "o-", label=name)
 ax.set(xlabel="neighbors of a node", ylabel="similarity with the central component", xticks=around)
-ax.legend(frameon=False)
+ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 
 # %%
 # Similarity is the paper's measure: the cosine between a node's function and the central component. A function over a node's own
