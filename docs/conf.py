@@ -67,9 +67,10 @@ sphinx_gallery_conf = {
 
 
 def installed_first(notebook, name):
-    """Of the site's own wheel; what else a notebook imports, Pyodide finds by itself."""
+    """From the site's own wheel; what else a notebook imports, Pyodide finds by itself."""
+    says = "# This runs in your browser. Python and its packages are loaded from a CDN, which takes a while.\n"
     cell = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
-    notebook["cells"].insert(0, {**cell, "source": ["%pip install -q dekpca"]})
+    notebook["cells"].insert(0, {**cell, "source": [says, "%pip install -q dekpca"]})
 
 
 # --- `make docs-lite`: a button beside each example, which opens it as a notebook that runs in the reader's browser. It needs a web
