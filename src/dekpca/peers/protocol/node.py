@@ -28,7 +28,7 @@ from .membership import Membership, Record
 from .neighbor import Neighbor, Notice
 from .rounds import Rounds
 from .text import showable
-from .views import Kept, Status, View, ViewChanged, Views, forked
+from .views import Kept, Status, View, ViewChanged, Views, contradict
 
 __all__ = ["NodeProtocol", "Timeouts"]
 
@@ -199,12 +199,12 @@ class NodeProtocol:
         actions = self.agreement.call([n.name])  # a fallback neighbor calls this node
         heard(n, event)
         own, ours = self.views.own, event.statuses.get(self.name)
-        if ours is not None and (ours.version > own.version or forked(ours, own)):
+        if ours is not None and (ours.version > own.version or contradict(ours, own)):
             text = f"node {self.name} has said what it does not know{OTHER_FOLDER}"
             return [*actions, *self.fail(OlderCopy(text), text)]
-        new, restored = self.views.add(event.statuses)
-        actions += self.agreement.refuse(restored)
-        if not new and not restored:
+        new, false = self.views.add(event.statuses)
+        actions += self.agreement.refuse(false)
+        if not new and not false:
             return actions
         if self.views.begun:
             actions.append(SaveStatuses(new))
@@ -389,10 +389,10 @@ class NodeProtocol:
         actions, still = self.agreement.check(now), now - self.live.moved_at
         most = 2 * max(CLAIMS * self.timeouts.progress, self.timeouts.start)
         if still > most and self.phase is not Phase.FINISHED and self.error is None:
-            why = "and the nodes have not agreed on going on; one of them may lie, or keep back what others say"
-            actions += self.fail(
-                PeerLost(f"node {self.name}: nothing has moved for {still:.0f} s (limit {most:g} s), {why}")
-            )
+            who = sorted(self.agreement.false | self.views.awaited() | self.live.waits_for) or sorted(self.near)
+            why = f"and the nodes have not agreed on going on: node {', node '.join(who)}, or one on the way, may lie"
+            limit = f"for {still:.0f} s (limit {most:g} s)"
+            actions += self.fail(PeerLost(f"node {self.name}: nothing has moved {limit}, {why} or keep back what others say"))
         return actions
 
     def views_saved(self, kept: Kept) -> list[Action]:
