@@ -520,7 +520,9 @@ def check_error(node: Node, case: Case) -> None:
         left = {name: set(case.world.edges[name]) - case.named for name in nodes.keys() - case.named | {node.name}}
         blamed |= nodes.keys() - next(part for part in parts(left) if node.name in part)
     text = str(node.error)
-    if case.holds_up and "(limit 400 s)" in text:  # it keeps back what nodes beyond it say: who of them lies nobody can tell
+    if (
+        case.holds_up and "(limit 400 s)" in text
+    ):  # it keeps back what nodes beyond it say: who of them lies nobody can tell
         speaker, _, text = text.removeprefix("node ").partition(": nothing has moved for 4")
         around = {name: {*case.world.edges[name], *case.world.fallback.get(name, ())} for name in nodes}
         left = {name: near - {case.holds_up} for name, near in around.items() if name != case.holds_up}

@@ -24,8 +24,8 @@ class Agreement:
     ):  # fmt: skip
         self.views, self.neighbors, self.live, self._wall, self._fail = views, neighbors, live, wall, fail
         views.reach = set(neighbors)
-        # A node restarted after its answer was final does not wait for nodes that may not know it: the others have waited.
         self.false: set[str] = set()  # nodes that have contradicted themselves, which were logged
+        # A node restarted after its answer was final does not wait for nodes that may not know it: the others have waited.
         self._stays = 0.0 if views.own.final is not None else live.timeouts.peer + views.settle
 
     def check(self, now: float) -> list[Action]:

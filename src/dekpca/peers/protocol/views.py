@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
+import networkx as nx
 import numpy as np
 
 from ...network import Network, listing, natural_key
@@ -108,8 +109,6 @@ class Quorum:
 def contradict(one: Status, other: Status) -> bool:
     """Whether no node that keeps its promises says both: it lies, or ran in an older copy of its folder.
 
-    Examples
-    --------
     >>> voted = Status(4, answered=(0, ""), vote=Vote((0, ""), (0, "")))
     >>> contradict(Status(3), voted), contradict(Status(5), voted)  # a vote is never taken back
     (False, True)
@@ -117,14 +116,10 @@ def contradict(one: Status, other: Status) -> bool:
     old, new = sorted((one, other), key=lambda status: status.version)
     if old.version == new.version:
         return old != new
-    if new.view.key < old.view.key or new.entered.key < old.entered.key:
-        return True
-    if old.answered != new.answered and old.answered is not None and old.entered.key == new.entered.key:
-        return True
-    if old.vote == new.vote:
-        return False
-    taken_back = old.vote is not None and (new.vote is None or new.vote.answer != old.vote.answer)
-    return taken_back or (new.vote is not None and new.vote.ballot < old.view.key)  # it had promised not to
+    answers = old.answered in (None, new.answered) or old.entered.key != new.entered.key
+    votes = old.vote == new.vote or (new.vote is not None and new.vote.ballot >= old.view.key)  # as it had promised
+    votes = votes and (old.vote is None or (new.vote is not None and new.vote.answer == old.vote.answer))
+    return new.view.key < old.view.key or new.entered.key < old.entered.key or not (answers and votes)
 
 
 class ViewChanged(Exception):
@@ -314,8 +309,8 @@ class Views:
         """Later views. They leave out only nodes that cannot be reached: whoever proposes them may lie."""
         latest = self._latest()
         reached, *_ = self._reached(latest if self.name in self.members(latest) else self.own.entered)
-        offered = [status.view for status in self.statuses.values() if self._acceptable(status.view)]
-        offered = [view for view in offered if reached <= self.members(view)]
+        views = [status.view for status in self.statuses.values() if reached <= self.members(status.view)]
+        offered = [view for view in views if self._acceptable(view)]
         if offered:
             self._promise(max(offered, key=lambda view: view.key))
 
@@ -365,14 +360,14 @@ class Views:
 
     def awaited(self) -> set[str]:
         """The nodes whose statuses the next rule waits for, and those that have gone on without this node."""
-        own, members = self.own, self.members(self.own.view) - {self.name}
+        own = self.own
+        said = {name: self.status(name) for name in self.members(own.view) - {self.name}}
         if own.view.key != own.entered.key:
-            late = {name for name in members if self.status(name).view.key != own.view.key}
+            late = {name for name, status in said.items() if status.view.key != own.view.key}
         elif own.vote is not None:
-            votes = {name: self.status(name).vote for name in members}
-            late = {name for name, vote in votes.items() if vote is None or vote.answer != own.answered}
+            late = {name for name, status in said.items() if status.vote is None or status.vote.answer != own.answered}
         else:
-            late = {name for name in members if own.answered and self.status(name).answered != own.view.key}
+            late = {name for name, status in said.items() if own.answered and status.answered != own.view.key}
         return late | {name for name, status in self.statuses.items() if self.name in status.entered.without}
 
     def _finished_without(self, answer: Key) -> str:
@@ -387,7 +382,7 @@ class Views:
         who = ""
         if view is not None:
             members = self.members(view)
-            who = f" ({len(members)} of {len(self.records)}: {_names(members)})"
+            who = f" ({len(members)} of {len(self.records)}: {listing(sorted(members, key=natural_key))})"
         rows = "nothing of it is in their answer, and its rows are deleted there"
         return f"the other nodes{who} {what} without node {self.name}, which they had not heard from; {rows}. {NOTHING_TO_DO}"
 
@@ -450,17 +445,12 @@ class Views:
         share = f" and {self.quorum.rows:.0%} of the rows" if self.quorum.rows else ""
         rows = f" with {self.rows(reached)} of {self._total} rows" if self.tell_rows else ""
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        left = f"{len(reached)} of {len(self.records)} nodes ({_names(reached)}){rows} remain"
+        left = f"{len(reached)} of {len(self.records)} nodes ({listing(sorted(reached, key=natural_key))}){rows} remain"
         quorum = f"the quorum is {self._quorum_nodes} nodes{share}"
         down = [(name, other) for name in self.records for other in self.status(name).down]
         cut = [f"node {a} counts node {b} as lost" for a, b in sorted(down) if (a in reached) != (b in reached)]
         why = f" ({', '.join(cut[:8])})" if cut else ""
         return BelowQuorum(f"node {', node '.join(missing[:8])}{more} cannot be reached{why}; {left}, where {quorum}")
-
-
-def _names(names: Iterable[str]) -> str:
-    ordered: list[str] = sorted(names, key=natural_key)
-    return listing(ordered)
 
 
 def _edge(a: str, b: str) -> Edge:
@@ -469,13 +459,5 @@ def _edge(a: str, b: str) -> Edge:
 
 def _component(start: str, edges: set[Edge]) -> set[str]:
     """The connected component of a node along these edges."""
-    near: dict[str, list[str]] = {}
-    for a, b in edges:
-        near.setdefault(a, []).append(b)
-        near.setdefault(b, []).append(a)
-    found, todo = {start}, [start]
-    while todo:
-        new = set(near.get(todo.pop(), ())) - found
-        found |= new
-        todo += new
-    return found
+    graph = nx.Graph(list(edges))
+    return set(nx.node_connected_component(graph, start)) if start in graph else {start}
