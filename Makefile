@@ -11,7 +11,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n
 AT_ONCE := $(MAKE) --no-print-directory -j2
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo docs docs-lite note test test-all tests all-tests coverage test-openmpi test-faults simulate attacks soak fuzz wire lint format quality clean
+.PHONY: demo docs docs-lite note test test-all tests all-tests coverage test-openmpi test-faults simulate rules attack-table namespaces attacks soak fuzz wire lint format quality clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dekpca needs Python 3.11 or later; set PYTHON=..."; exit 1; }
@@ -93,6 +93,18 @@ test-faults: $(VENV)/installed simulate
 # The protocol under the simulator alone; about a minute for 10,000 seeds.
 simulate: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m simulator.run --seeds $(SIMULATED) --first $(FIRST) --jobs 2
+
+# Each rule of the agreement, taken away: a case that goes wrong without it. About a minute.
+rules: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m simulator.rules
+
+# Each attack of members: its test fails without the line that defends against it. Minutes.
+attack-table: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m faults.attack_table
+
+# Five owners on machines of their own, with firewalls and a forwarder; needs root, iproute2, nftables and socat, or skips.
+namespaces: $(VENV)/installed
+	$(BIN)/python -m pytest -q -rs tests/test_peer_edge.py tests/test_peer_check.py -k 'five_owners or firewall_drops'
 
 # Strangers and neighbors that attack three peers with 1,024 file descriptors each; two minutes.
 attacks: $(VENV)/installed

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dekpca.peers.errors import PeerLost
-from simulator import cases
+from simulator import cases, rules, walks
 from simulator.world import World
 
 BLOCK = 20
@@ -22,6 +22,32 @@ def test_every_seed_ends_as_it_must(first):
 def test_nodes_stay_until_those_beyond_a_lost_one_have_found_them():
     """Seed 10273: a node that connects two others to the rest is lost when all but these know that the answer is final."""
     assert cases.play_in_clear(10273, lies=[(cases.Case.forge, 1)]) == "answer (forge)"  # a member forges statuses too
+
+
+@pytest.mark.parametrize(
+    "given", [{"nodes": 3, "copies": 1}, {"nodes": 4, "liars": 1}, {"nodes": 5, "quorum": 4, "liars": 2}]
+)
+def test_walks_of_the_agreement_have_one_answer_and_leave_out_nobody_without_a_reason(given):
+    """Below the number of liars that it takes; with at least one final answer, or the walks show nothing."""
+    assert sum(walks.walk(seed, **given) for seed in range(20)) > 0
+
+
+@pytest.mark.parametrize("nodes", range(3, 8))
+def test_how_many_liars_it_takes_for_two_answers(nodes):
+    """Each of two groups needs a quorum with the liars; there are nodes - liars others: liars >= 2 quorum - nodes."""
+    for quorum in range(nodes // 2 + 1, nodes + 1):
+        for liars in range(nodes - 1):
+            answers = max(len(walks.double_vote(nodes, quorum, liars, first)) for first in range(1, nodes - liars))
+            assert (answers > 1) == (liars >= 2 * quorum - nodes), (quorum, liars)
+
+
+@pytest.mark.slow  # a minute; without a rule a run may hang, to its limit
+@pytest.mark.parametrize("rule", rules.RULES)
+def test_every_rule_is_needed(rule):
+    _, case, seed = rules.RULES[rule]
+    with rules.taken_away(rule):
+        assert rules.goes_wrong(case, seed)
+    case(seed)
 
 
 def test_a_seed_is_played_the_same_every_time(capsys):

@@ -109,7 +109,7 @@ class Session:
             membership.add(self.store.records, place.name)
             if place.quorum is not None:
                 settle, seen = SETTLE * place.timeouts.beat, self.store.statuses
-                views = Views(place.name, place.quorum, self.store.views, settle, process, seen)
+                views = Views(place.name, place.quorum, self.store.views, settle, seen)
                 views.tell_rows = tell_rows
             agreed = hashlib.sha256(consent.encode()).hexdigest() if consent else None
             about = {"node": place.name, "run": place.run, "protocol": PROTOCOL, "consent_sha256": agreed}
