@@ -72,6 +72,15 @@ def test_partitions_of_an_array_are_nodes(client, by_parts, columns):
     assert model.history_["bytes"].keys() == by_parts.history_["bytes"].keys()
 
 
+def test_a_round_is_one_task_for_each_worker(client):
+    with distributed.get_task_stream(client) as tasks:
+        model = fitted(da.from_array(X, chunks=(200, 6)))
+    assert len(model.node_sizes_) == 30
+    kinds = [str(task["key"]).removeprefix("dekpca ").split("-")[0] for task in tasks.data]
+    assert 1 <= kinds.count("axes") <= 2  # rounds of this kind: one; workers: two
+    assert kinds.count("rows") == kinds.count("axes")
+
+
 def test_chunks_of_unknown_sizes_and_without_rows(client):
     rows = da.from_array(X, chunks=(1000, 6))
     some = rows[rows[:, 0] > 0]
@@ -233,21 +242,26 @@ def test_two_fits_at_once(client, by_parts):
     assert_same(found[1], dekpca.DecentralizedKernelPCA(**SETTINGS | {"random_state": 1}).fit_parts(np.split(X, 6)))
 
 
-@pytest.mark.slow
-def test_a_cluster_with_certificates(tmp_path, by_parts):
+def security_of(folder):
     run = lambda *words: subprocess.run([sys.executable, "-m", "dekpca.cli", "certs", *words], check=True)  # noqa: E731
-    run("init", "--folder", str(tmp_path), "--name", "cluster")
-    run("issue", "worker", "--folder", str(tmp_path))
-    files = {"ca_file": tmp_path / "ca.crt", "cert": tmp_path / "worker.crt", "key": tmp_path / "worker.key"}
-    ca, cert, key = map(str, files.values())
+    run("init", "--folder", str(folder), "--name", "cluster")
+    run("issue", "worker", "--folder", str(folder))
     roles = {
-        f"tls_{role}_{what}": path
+        f"tls_{role}_{what}": str(folder / f"worker.{ending}")
         for role in ("client", "scheduler", "worker")
-        for what, path in (("cert", cert), ("key", key))
+        for what, ending in (("cert", "crt"), ("key", "key"))
     }
-    security = distributed.Security(tls_ca_file=ca, require_encryption=True, **roles)
-    with cluster_of(2, security=security) as cluster, distributed.Client(cluster, security=security) as client:
-        assert client.scheduler.address.startswith("tls://")
+    return distributed.Security(tls_ca_file=str(folder / "ca.crt"), require_encryption=True, **roles)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+def test_four_workers_also_with_certificates(tmp_path, by_parts, scheme):
+    options = {"security": security_of(tmp_path)} if scheme == "tls" else {}
+    with cluster_of(4, **options) as cluster, distributed.Client(cluster, **options) as client:
+        assert client.scheduler.address.startswith(f"{scheme}://")
+        assert len(client.nthreads()) == 4
+        check_engine(engine.run, projection=False)
         assert_same(fitted(da.from_array(X, chunks=(1000, 6))), by_parts)
 
 

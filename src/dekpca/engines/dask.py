@@ -1,8 +1,8 @@
 """The Dask engine: the partitions of a collection are the nodes, or hold them. Their rows stay on the workers of the current `Client`.
 
-A round is one task for each partition and a tree of additions. The client concludes: it runs the program of a site that has no rows, and asks the
-workers for the total of each sum. A task is a pure function of a partition and of the transcript, so a worker that is lost is replaced by another one
-that replays: there are no ports, actors or locks. Only terms and the transcript move.
+A round is one task for each worker that has rows, and a tree of additions. The client concludes: it runs the program of a site that has no rows, and
+asks the workers for the total of each sum. A task is a pure function of partitions and of the transcript, so a worker that is lost is replaced by
+another one that replays: there are no ports, actors or locks. Only terms and the transcript move.
 """
 
 from __future__ import annotations
@@ -107,48 +107,72 @@ class WorkerDelivery(ClientDelivery):
         super().__init__(plan)
         self.client = client
         about = self.keep((plan.network, plan.sizes, plan.options))
-        self.programs = [self.program(part, i, about) for i, part in enumerate(plan.parts)]
-        for program in self.programs:
-            finished(program, client)  # or nobody knows where its rows are
+        parts = [self.held(part, i) for i, part in enumerate(plan.parts)]
+        programs = [self.program(home, own, about) for home, own in self.together(parts, plan.options.owners_apart)]
+        finished(programs, client)
+        for part in parts:
+            part.rows.release()  # the programs have them; Dask makes them again for a program that is lost
+        self.homes: dict[Future, str | None] = dict.fromkeys(programs)  # the worker of each program, if it is known
 
-    def program(self, part: Any, number: int, about: Future) -> Future:
-        """The program of a part of the plan, on a worker."""
-        rows, nodes = (part.rows, part.nodes) if isinstance(part, Partition) else (self.keep(part), np.array([number]))
-        return self.client.submit(Program, rows, about, nodes, pure=False, key=_key("rows"))
+    def held(self, part: Any, number: int) -> Partition:
+        """A part of the plan on a worker."""
+        if isinstance(part, Partition):
+            return part
+        return Partition(self.keep(part), part.shape, part.dtype, np.array([number]))
+
+    def together(self, parts: Sequence[Partition], apart: bool) -> list[tuple[str | None, list[Partition]]]:
+        """The parts of each worker, of which one program computes one term; `apart`: each part has a program of its own."""
+        finished([part.rows for part in parts], self.client)  # or nobody knows where they are
+        at = self.client.who_has([part.rows for part in parts])
+        found: dict[tuple[str | None, int], list[Partition]] = {}
+        for i, part in enumerate(parts):
+            home = next(iter(at[part.rows.key]), None)
+            found.setdefault((home, i if apart else 0), []).append(part)
+        return [(home, own) for (home, _), own in found.items()]
+
+    def program(self, home: str | None, parts: Sequence[Partition], about: Future) -> Future:
+        """The program of some parts, at the worker that has their rows; if it is lost, Dask makes it again at another one."""
+        where = {"workers": home, "allow_other_workers": True} if home else {}
+        rows, nodes = [part.rows for part in parts], np.concatenate([part.nodes for part in parts])
+        return self.client.submit(Program, rows, about, nodes, pure=False, key=_key("rows"), **where)
 
     def keep(self, value: Any) -> Future:
         """Something that every task may use. It is part of the graph, so that it outlives the workers that hold it."""
         return self.client.submit(same, value, pure=False, key=_key("told"))
 
     def workers_total(self, kind: str, transcript: Sequence[Any]) -> np.ndarray:
-        terms: dict[Future, tuple[Future, set[str]]] = {}  # by program: its term, and the worker where it is computed
+        """Each program computes its term at the worker that has it: elsewhere it would compute all of its rounds again, so that tasks which Dask
+        moves to idle workers cost more than they save. Terms whose worker was lost are asked for again."""
+        terms: dict[Future, Future] = {}
         while True:
-            self.submit_terms(kind, transcript, terms)
-            tree = [term for term, _ in terms.values()]
+            if not all(self.homes.values()):
+                self.find_homes()
+            for program, home in self.homes.items():
+                if program not in terms:
+                    ask = {"pure": False, "key": _key(kind), "workers": home}
+                    terms[program] = self.client.submit(Program.term, program, [*transcript], **ask)
+            tree = list(terms.values())
             while len(tree) > 1:
                 some = (tree[i : i + FAN_IN] for i in range(0, len(tree), FAN_IN))
                 tree = [self.client.submit(add, group, pure=False, key=_key("add")) for group in some]
-            if finished(tree[0], self.client, set().union(*(home for _, home in terms.values()))):
+            if finished(tree, self.client, set(self.homes.values()) - {None}):
                 return tree[0].result()
+            before = dict(self.homes)
+            self.find_homes()
+            terms = {program: term for program, term in terms.items() if before[program] in (None, self.homes[program])}
 
-    def submit_terms(self, kind: str, transcript: Sequence[Any], terms: dict[Future, tuple[Future, set[str]]]) -> None:
-        """Ask each program for its term at the worker that has its rows: elsewhere it would compute all of its rounds again, so that tasks which
-        Dask moves to idle workers cost more than they save. Terms whose worker was lost are asked for again."""
-        alive, homes = set(self.client.nthreads()), self.client.who_has(self.programs)
-        for program in self.programs:
-            if program in terms and terms[program][1] <= alive:
-                continue
-            home = set(homes[program.key][:1]) & alive  # empty: rows of a lost worker are made again at any other one
-            ask = {"pure": False, "key": _key(kind), "workers": sorted(home) or None}
-            terms[program] = self.client.submit(Program.term, program, [*transcript], **ask), home
+    def find_homes(self) -> None:
+        alive, at = self.client.nthreads(), self.client.who_has([*self.homes])
+        for program in self.homes:  # None: rows of a lost worker are made again at any other one
+            self.homes[program] = next((home for home in at[program.key] if home in alive), None)
 
 
-def finished(future: Future, client: Client, needed: Collection[str] = ()) -> bool:
-    """Wait for a task as long as there are workers: without any Dask would wait for ever. False if one of the `needed` workers is lost."""
+def finished(futures: Sequence[Future], client: Client, needed: Collection[str | None] = ()) -> bool:
+    """Wait for tasks as long as there are workers: without any Dask would wait for ever. False if one of the `needed` workers is lost."""
     since = None
     while True:
         try:
-            wait(future, timeout=LOOK)
+            wait(futures, timeout=LOOK)
         except TimeoutError:
             now, alive = time.monotonic(), client.nthreads()
             since = None if alive else since or now
@@ -162,7 +186,7 @@ def finished(future: Future, client: Client, needed: Collection[str] = ()) -> bo
 
 
 def result_of(future: Future, client: Client) -> Any:
-    finished(future, client)
+    finished([future], client)
     return future.result()
 
 

@@ -126,9 +126,12 @@ class Judged:
         found[order] = (first + np.arange(len(order)) - start) % GROUPS
         return found
 
-    def members(self, b: int) -> np.ndarray:
-        """(n,) which rows are summed with the features of group b: its own, or all if all rows judge."""
-        return np.ones(len(self.places), dtype=bool) if self.everyone else self.group == b
+    @cached_property
+    def members(self) -> np.ndarray:
+        """(n, GROUPS) 1 where a row is summed with the features of a group: its own, or all if all rows judge; else 0."""
+        if self.everyone:
+            return np.ones((len(self.places), GROUPS))
+        return (self.group[:, None] == np.arange(GROUPS)).astype(np.float64)
 
     @property
     def shares(self) -> int:
@@ -160,9 +163,9 @@ class Judged:
         """(n, GROUPS * features) random features of the rest, not centred, group by group."""
         kernel, marks, X, psi = self.all.kernel, self.all.marks, self.rows.X, self.psi
         xp = aac.array_namespace(X)
-        # the rounding of float32 is far below what is missed of a row, and below the noise of drawing rows
+        # the rounding of float32 is far below what is missed of a row, and below the noise of drawing rows, or of few frequencies
         missed = self.principal.missed > ROUGH * self.principal.trace
-        rough = missed and not self.everyone and not kernel.far(xp.vecdot(X, X))
+        rough = missed and self.count > 2 * JUDGES and not kernel.far(xp.vecdot(X, X))
         kind = xp.float32 if rough else X.dtype
 
         def rounded(x: Array, kind: Any = kind) -> Array:
@@ -233,24 +236,21 @@ class Sketch(Round):
         scaled = judged.shares * w[:, None] * self.g()
         # of all rows: the mean, and random signs as a start; of the rows of a group: the functions
         beside = np.concatenate([w[:, None], np.sqrt(w)[:, None] * judged.signs], axis=1)
-        members = [judged.members(b) for b in range(GROUPS)]
+        members, xp = judged.members, aac.array_namespace(features)
 
         def part(rows: slice) -> tuple[np.ndarray, ...]:
-            left, right, found, ones = like(features, beside[rows]), like(features, scaled[rows]), [], []
-            xp = aac.array_namespace(features)
-            for b in range(GROUPS):
-                own, mine = members[b][rows], features[rows, judged.of_group(b)]
-                products = [transposed(mine) @ left]
-                if own.all():
-                    products.append(transposed(mine) @ right)
-                else:
-                    inside = np.flatnonzero(own)
-                    products.append(transposed(take(mine, inside)) @ take(right, inside))
-                found.append(xp.concat(products, axis=1))
-                ones.append(scaled[rows][own].sum(axis=0))
-            return on_host(xp.stack(found)), np.stack(ones)
+            mine, left, right = features[rows, :], like(features, beside[rows]), like(features, scaled[rows])
+            if judged.everyone:
+                image = transposed(mine) @ right
+            else:
+                groups = enumerate(np.flatnonzero(own) for own in members[rows].T)
+                image = xp.concat(
+                    [transposed(take(mine[:, judged.of_group(b)], own)) @ take(right, own) for b, own in groups]
+                )
+            return on_host(xp.concat([transposed(mine) @ left, image], axis=1)), members[rows].T @ scaled[rows]
 
         found, ones = summed(part, len(w), features)
+        found = found.reshape(GROUPS, -1, found.shape[1])
         mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
         weight = np.array([w.sum(), w @ judged.rest])
         return {"image": image, "ones": ones, "mean": mean, "weight": weight, "power": power}
@@ -291,14 +291,15 @@ class Images:
         right = [like(features, some) for some in image]
         offset = np.einsum("bf,bfq->bq", mean, image)
         middle, squares = like(features, mean), (mean * mean).sum(axis=1)
-        members = np.stack([judged.members(b) for b in range(GROUPS)], axis=1)
+        own = judged.shares * judged.weights[:, None] * judged.members
 
         def some(rows: slice) -> np.ndarray:
             mine = [features[rows, judged.of_group(b)] for b in range(GROUPS)]
             images = xp.stack([x @ y for x, y in zip(mine, right, strict=True)], axis=1)
             long = xp.stack([xp.vecdot(x, x) - 2.0 * (x @ middle[b, :]) for b, x in enumerate(mine)], axis=1)
-            own = judged.shares * judged.weights[rows, None] * members[rows] * (on_host(long) + squares)
-            return on_host(images) - offset - own[:, :, None] * g[rows, None, :]
+            found = on_host(images) - offset
+            found -= (own[rows] * (on_host(long) + squares))[:, :, None] * g[rows, None, :]
+            return found
 
         if not aac.is_numpy_array(features):
             return some(slice(0, len(g)))
@@ -329,18 +330,17 @@ class Separate(Round):
 
     def term(self) -> Arrays:
         judged, Y, g = self.images.judged, self.images.Y, self.g()
-        weighted, upper = judged.weights[:, None] * g, np.triu_indices(g.shape[1])
-        everything = Y.sum(axis=1)
+        (n, q), weighted, upper = g.shape, judged.weights[:, None] * g, np.triu_indices(g.shape[1])
         alone, by_chance = judged.rest[:, None] * g, np.sqrt(np.maximum(1.0 - 1.0 / judged.weights, 0.0))[:, None]
+        noisy, products = by_chance * weighted, (weighted.T @ Y.reshape(n, GROUPS * q)).reshape(q, GROUPS, q)
         diagonal, pairs = [weighted.T @ alone], []
         for b in range(GROUPS):
-            own = judged.group == b
+            own, across = judged.group == b, products[:, b]
             drawn = own & (judged.weights > 1.0)
             told = drawn if drawn.sum() >= judged.all.rows.least else drawn & False
-            diagonal.append((by_chance * weighted)[told].T @ alone[told])
-            across = weighted.T @ Y[:, b]
-            if not judged.everyone:
-                across = weighted[~own].T @ Y[~own, b] + weighted[own].T @ (everything[own] - Y[own, b])
+            diagonal.append(noisy[told].T @ alone[told])
+            if not judged.everyone:  # a row of this group meets the features of the others instead
+                across = across + weighted[own].T @ (Y[own].sum(axis=1) - 2.0 * Y[own, b])
             pairs.append((across + across.T) / 2)
         power = self.images.back(self.images.powered(self.images.told["power"]))
         return {"diagonal": np.stack(diagonal)[:, *upper], "pairs": np.stack(pairs)[:, *upper], "power": power}
@@ -395,7 +395,8 @@ class Leak(Round):
         stays = judged.rest[:, None] * (g @ told["basis"]) - g @ told["image"]
         if self.outside is not None:
             stays = stays + self.outside() @ told["basis"]
-        out = self.images.Y @ told["basis"] + stays[:, None, :]
+        (n, groups, q), k = self.images.Y.shape, told["basis"].shape[1]
+        out = (self.images.Y.reshape(n * groups, q) @ told["basis"]).reshape(n, groups, k) + stays[:, None, :]
         both, w = out.sum(axis=1), judged.weights[:, None]
         each = out.reshape(-1, out.shape[2])
         leak = (w * both).T @ both - (np.repeat(judged.weights, GROUPS)[:, None] * each).T @ each
