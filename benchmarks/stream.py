@@ -90,7 +90,7 @@ def cuts(count: int, floors: Floors) -> None:
     model = DecentralizedKernelPCA(**auto, network=5)
     for rows in np.array_split(X, 10):
         model.partial_fit(rows)
-    chosen = model._stream.marks.points
+    chosen = model._stream.basis.marks.points
     same = DecentralizedKernelPCA(n_components=K, random_state=0, gamma=model.gamma_, landmarks=chosen)
     same.fit(X, nodes=np.arange(count) % 5)
     found = apart(model, same, X[:2000])

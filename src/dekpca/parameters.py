@@ -19,7 +19,6 @@ from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions, va
 from .arrays import to_numpy
 from .data.checks import MISSING, checked
 from .data.columns import Features, Samples
-from .data.frames import is_dask
 from .kernels import KERNELS, Kernel, make_kernel
 from .memory import parse_size
 from .network import Network
@@ -160,11 +159,9 @@ def check(given: Parameters) -> None:
         raise ValueError(f"contamination={given.contamination:g} with {what}: {why}; leave one of both out")
 
 
-def check_stream(given: Parameters, X: Any) -> None:
+def check_stream(given: Parameters) -> None:
     """Refuse parameters with which rows cannot come in parts."""
     what = "partial_fit, refresh and forget"
-    if given.engine != "local" or is_dask(X):
-        raise ValueError(f"{what} are for engine='local' and rows in this process; use fit, or fit_parts")
     if projection_of(given) is not None:
         raise ValueError(f"{what} with solver=Projection(...): it iterates over all rows; use solver='auto'")
     if isinstance(given.landmarks, str) and given.landmarks == RANDOM_FEATURES:

@@ -27,9 +27,11 @@ About = tuple[Network, np.ndarray, Options]  # network, rows of every node, opti
 class Program:
     """The rows of a partition and the rounds of its nodes. It can be told again from the start whatever it was told before."""
 
-    def __init__(self, rows: Any, about: About, nodes: np.ndarray):
+    def __init__(
+        self, rows: Any, about: About, nodes: np.ndarray, numbered: tuple[np.ndarray, np.ndarray] | None = None
+    ):
         network, sizes, self.options = about
-        self.site = Site(network, sizes, nodes, getattr(rows, "X", rows))
+        self.site = Site(network, sizes, nodes, getattr(rows, "X", rows), numbered=numbered)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"site": self.site, "options": self.options}  # a copy elsewhere begins anew
