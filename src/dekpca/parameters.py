@@ -159,14 +159,13 @@ def check(given: Parameters) -> None:
         raise ValueError(f"contamination={given.contamination:g} with {what}: {why}; leave one of both out")
 
 
-def check_stream(given: Parameters) -> None:
-    """Refuse parameters with which rows cannot come in parts."""
-    what = "partial_fit, refresh and forget"
+def check_stream(given: Parameters, what: str = "partial_fit, refresh and forget", sealed: bool = False) -> None:
+    """Refuse parameters with which rows cannot come in parts. `sealed`: sums may be secure."""
     if projection_of(given) is not None:
         raise ValueError(f"{what} with solver=Projection(...): it iterates over all rows; use solver='auto'")
     if isinstance(given.landmarks, str) and given.landmarks == RANDOM_FEATURES:
         raise ValueError(f"{what} with landmarks={RANDOM_FEATURES!r}: power iterations need all rows; use 'auto'")
-    if given.privacy not in (None, "none"):
+    if given.privacy not in (None, "none", *([SECURE_SUMS] if sealed else [])):
         raise ValueError(f"{what} with privacy: the sums of a stream are kept in clear; leave privacy at None")
     if given.contamination is not None:
         raise ValueError(
