@@ -111,7 +111,10 @@ def rounding(floors: Floors) -> None:
 
     def term(rows: np.ndarray) -> dict[str, np.ndarray]:
         return Moments(
-            Seen(stream.rows(rows, *np.zeros((2, len(rows)), int)), stream.marks, stream.kernel), True, K, 1
+            Seen(stream.basis.rows(rows, *np.zeros((2, len(rows)), int)), stream.basis.marks, stream.basis.kernel),
+            True,
+            K,
+            1,
         ).term()
 
     base = term(X)
@@ -162,9 +165,9 @@ def forgotten(count: int, floors: Floors) -> None:
     model = streamed()
     stream, left = model._stream, np.flatnonzero(~goes)
     node = np.zeros(len(left), dtype=int)
-    keys = keys_at(0, stream.names, node, left)
-    answer = _run(solve(Rows(X[left], keys, node, len(left), 1), stream.options))
-    psi = answer.marks.coordinates(stream.kernel, X[:2000])
+    keys = keys_at(0, stream.basis.names, node, left)
+    answer = _run(solve(Rows(X[left], keys, node, len(left), 1), stream.basis.options))
+    psi = answer.marks.coordinates(stream.basis.kernel, X[:2000])
     values, there = model.transform(X[:2000]), (psi - answer.mean) @ answer.weights
     found = (
         np.abs(model.eigenvalues_ / answer.eigenvalues - 1).max(),

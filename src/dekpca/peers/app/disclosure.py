@@ -68,14 +68,7 @@ def disclosure(
     if kind == "points":
         lines.append(("a hash of the landmarks that all have", EVERYBODY))
     if added is not None:
-        run, new = added
-        lines.append((f"a hash of all that was told in run {run}", near))
-        if new:
-            whoever = "whoever knows the totals of both runs" if settings.sealed else "a neighbor that knows both runs"
-            alone = " of all nodes" if settings.sealed else f", {new} of this node,"
-            lines.append(
-                (f"by the difference to run {run}: the same sums over the new rows{alone} alone", f"to {whoever}")
-            )
+        lines.append((f"a hash of all that was told in run {added[0]}", near))
     if settings.impute:
         lines.append(("sums of each column, and how many values it has", sums))
     if settings.standardize and not private:  # else by public ranges
@@ -87,6 +80,11 @@ def disclosure(
         what = "coordinates" if private else what
         count_too = ", and how many rows there are" if private else ""
         lines.append((f"sums of the rows' {what}, and of products of these{count_too}", sums))
+    if added is not None and added[1]:
+        run, new = added
+        whoever = "whoever knows the totals of both runs" if settings.sealed else "a neighbor that knows both runs"
+        alone = " of all nodes" if settings.sealed else f", {new} of this node,"
+        lines.append((f"by the difference to run {run}: the same sums over the new rows{alone} alone", f"to {whoever}"))
     if settings.contamination is not None:
         lines.append(("a histogram of the reconstruction errors of the rows", sums))
     if iterating:
