@@ -18,9 +18,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from common import Floors, console, table
 from dekpca import DecentralizedKernelPCA
+from dekpca.site import keys_at
 from dekpca.solvers.sums import Rows, Stream, solve
 from dekpca.solvers.sums.moments import Moments, Seen
-from dekpca.solvers.sums.rows import keys_at
 
 CUTS, FORGOTTEN = 1e-10, 1e-9
 K, COLUMNS, LANDMARKS = 4, 20, 200
