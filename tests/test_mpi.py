@@ -59,6 +59,10 @@ def test_what_differs_is_named_on_all_ranks():
     assert_holds(3, "disagreement")
 
 
+def test_rows_that_keep_coming():
+    assert_holds(3, "bad_streams", "streams")
+
+
 def test_settings_that_differ_have_other_texts():
     """Two penalty rules without fields were taken for the same."""
 

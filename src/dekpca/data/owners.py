@@ -76,10 +76,17 @@ class More(NamedTuple):
 
 
 def deal_more(
-    X: Any, nodes: Any, wanted: Wanted, seed: int, before: int, dtype: Any = None, missing: str = "error"
+    X: Any,
+    nodes: Any,
+    wanted: Wanted,
+    seed: int,
+    before: int,
+    dtype: Any = None,
+    missing: str = "error",
+    own: Sequence[int] | None = None,
 ) -> More:
     """Put rows that come after `before` others on nodes: by a label for each, by a column, or else in turn. One row may be all, and a node may get
-    none; without a number of nodes there is one.
+    none; without a number of nodes there is one. `own`: the nodes of this process, of several; then there may be no row.
 
     >>> import numpy as np
     >>> deal_more(np.ones((4, 2)), None, 3, seed=0, before=5).node.tolist()
@@ -88,7 +95,7 @@ def deal_more(
     refuse(X, "X")
     if isinstance(nodes, str):
         nodes, X = split_off(X, nodes, f"nodes={nodes!r}")
-    samples = checked(X, "X", dtype)
+    samples = checked(X, "X", dtype, least=1 if own is None else 0)
     total, kept = len(samples), np.arange(len(samples))
     check_finite(samples, "X", missing)
     if missing == "drop":
@@ -96,7 +103,8 @@ def deal_more(
         samples = Samples(take(samples.X, kept, 0), samples.names)
     if nodes is None:
         network = make_network(wanted, 1, seed)
-        node = (before + np.arange(len(kept))) % len(network)
+        mine = np.arange(len(network)) if own is None else np.asarray(own)
+        node = mine[(before + np.arange(len(kept))) % len(mine)]
     else:
         network, node = numbers_of(wanted, nodes, total, seed, all_nodes=False)
         node = node[kept]
@@ -180,7 +188,7 @@ def numbers_of(
     labels, owner = np.unique(owners if numbers else owners.astype(str), return_inverse=True)
     given = name_labels(labels.astype(str).tolist(), numbers, wanted)
     network = named_network(wanted, given, seed, all_nodes)
-    return network, np.array([network.number[label] for label in given])[owner]
+    return network, np.array([network.number[label] for label in given], dtype=np.int64)[owner]
 
 
 def name_labels(labels: list[str], numbers: bool, wanted: Wanted) -> list[str]:

@@ -7,6 +7,7 @@ the transcript: whoever has both can compute it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,20 @@ About = tuple[Network, np.ndarray, Options]  # network, rows of every node, opti
 class Program:
     """The rows of some partitions and the rounds of their nodes. It can be told again from the start whatever it was told before.
 
-    The rows of several partitions are copied into one array: a term for all of them takes less time than one for each.
+    The rows of several partitions are copied into one array: a term for all of them takes less time than one for each. `numbered`: the node of each
+    row and its number there, if partitions share nodes.
     """
 
-    def __init__(self, parts: Sequence[Any], about: About, nodes: np.ndarray):
+    def __init__(
+        self,
+        parts: Sequence[Any],
+        about: About,
+        nodes: np.ndarray,
+        numbered: tuple[np.ndarray, np.ndarray] | None = None,
+    ):
         network, sizes, self.options = about
-        self.site = make_site([getattr(part, "X", part) for part in parts], network, nodes.tolist(), sizes)
+        site = make_site([getattr(part, "X", part) for part in parts], network, nodes.tolist(), sizes)
+        self.site = replace(site, numbered=numbered)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"site": self.site, "options": self.options}  # a copy elsewhere begins anew

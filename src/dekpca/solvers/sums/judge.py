@@ -204,14 +204,16 @@ def may_judge(
     stage: str,
     by_rows: bool = False,
     room: float = 1.0,
+    fewest: int = 0,
 ) -> np.ndarray:
     """(n,) which rows a judgement needs, with any effort, if there are `count` rows or more, of which the landmarks miss `missed` or more; more of
-    them with `room` above 1."""
+    them with `room` above 1. `fewest` as of `Rows`."""
     if count <= 2 * JUDGES * (1 if by_rows else EFFORT):
         return np.ones(len(keys), dtype=bool)
-    needed = uniform(keys, judging(stage)) < room * chances(rest, count, missed, JUDGES)
+    needed = uniform(keys, judging(stage)) < room * chances(rest, count, missed, max(JUDGES, GROUPS * fewest))
     if not by_rows:
-        needed |= uniform(keys, judging(again_at(stage))) < room * chances(rest, count, missed, JUDGES * EFFORT)
+        wanted = max(JUDGES * EFFORT, GROUPS * fewest)
+        needed |= uniform(keys, judging(again_at(stage))) < room * chances(rest, count, missed, wanted)
     return needed
 
 
