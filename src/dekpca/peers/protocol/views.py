@@ -381,8 +381,8 @@ class Views:
     def _left_out(self, what: str, view: View | None) -> str:
         who = ""
         if view is not None:
-            members = self.members(view)
-            who = f" ({len(members)} of {len(self.records)}: {listing(sorted(members, key=natural_key))})"
+            members: list[str] = sorted(self.members(view), key=natural_key)
+            who = f" ({len(members)} of {len(self.records)}: {listing(members)})"
         rows = "nothing of it is in their answer, and its rows are deleted there"
         return f"the other nodes{who} {what} without node {self.name}, which they had not heard from; {rows}. {NOTHING_TO_DO}"
 
@@ -441,11 +441,12 @@ class Views:
         self._promise(replace(wanted, number=number, proposer=self.name, lost=lost))
 
     def _too_few(self, reached: set[str]) -> PeerError:
+        here: list[str] = sorted(reached, key=natural_key)
         missing = sorted(self.records.keys() - reached, key=natural_key)
         share = f" and {self.quorum.rows:.0%} of the rows" if self.quorum.rows else ""
         rows = f" with {self.rows(reached)} of {self._total} rows" if self.tell_rows else ""
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        left = f"{len(reached)} of {len(self.records)} nodes ({listing(sorted(reached, key=natural_key))}){rows} remain"
+        left = f"{len(reached)} of {len(self.records)} nodes ({listing(here)}){rows} remain"
         quorum = f"the quorum is {self._quorum_nodes} nodes{share}"
         down = [(name, other) for name in self.records for other in self.status(name).down]
         cut = [f"node {a} counts node {b} as lost" for a, b in sorted(down) if (a in reached) != (b in reached)]
