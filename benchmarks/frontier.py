@@ -494,9 +494,7 @@ def gpu(given: Any, floors: Floors) -> None:
                 settings = {"landmarks": m} if m else {}
 
                 def fit(settings: dict = settings, network: Network = network) -> Any:
-                    return DecentralizedKernelPCA(
-                        K, gamma=gamma, network=network, random_state=0, copy_X=False, **settings
-                    ).fit(X)
+                    return DecentralizedKernelPCA(K, gamma=gamma, network=network, random_state=0, **settings).fit(X)
 
                 torch.cuda.reset_peak_memory_stats()
                 seconds, model = timed_on_device(fit)
@@ -524,7 +522,7 @@ def gpu(given: Any, floors: Floors) -> None:
     X = scale.draw(base, 10_000_000)[0]
     network = Network.ring(2000, 4)
     seconds, model = timed_on_device(
-        lambda: DecentralizedKernelPCA(K, gamma=gamma, network=network, random_state=0, copy_X=False).fit(X), 2
+        lambda: DecentralizedKernelPCA(K, gamma=gamma, network=network, random_state=0).fit(X), 2
     )
     console.print(
         f"10,000,000 rows, 2,000 nodes, default: {seconds:.2f} s, {model.n_landmarks_} landmarks, estimated {numbers(model.accuracy_, 5)}"

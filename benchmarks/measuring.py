@@ -142,7 +142,7 @@ def draw(X: Array, rows: int, seed: int = 0) -> tuple[Array, bool]:
 
 def estimator(network: Network, gamma: float, **settings: Any) -> DecentralizedKernelPCA:
     settings = {"solver": Projection(), **settings}
-    return DecentralizedKernelPCA(K, gamma=gamma, network=network, random_state=0, copy_X=False, **settings)
+    return DecentralizedKernelPCA(K, gamma=gamma, network=network, random_state=0, **settings)
 
 
 def fit(

@@ -55,7 +55,7 @@ import numpy as np
 from dekpca import DecentralizedKernelPCA
 X, sizes = np.load(sys.argv[1]), json.loads(sys.argv[2])
 owner = np.repeat(np.arange(len(sizes)), sizes)
-model = DecentralizedKernelPCA(3, random_state=0, copy_X=False)
+model = DecentralizedKernelPCA(3, random_state=0)
 start = time.perf_counter()
 model.fit(X, nodes=owner)
 seconds = time.perf_counter() - start

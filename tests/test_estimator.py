@@ -603,6 +603,18 @@ def test_deflation_past_the_rank_gives_nothing_not_noise():
     assert model.explained_variance_ratio_.sum() < 1.01
 
 
+@pytest.mark.parametrize("solver", ["auto", Projection(n_landmarks=30, max_iter=5)], ids=["auto", "projection"])
+def test_a_model_does_not_change_with_the_callers_array(solver):
+    X = np.concatenate(clusters([30] * 4))
+    model = DecentralizedKernelPCA(2, gamma=0.05, solver=solver, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, nodes=np.repeat(range(4), 30))
+    new, before = X[:9].copy(), model.transform(X[:9])
+    X[:] = 7
+    np.testing.assert_array_equal(model.transform(new), before)
+
+
 def test_parts_by_name_go_to_their_nodes():
     named = dict(zip(["paris", "rome", "oslo"], clusters([20, 30, 25]), strict=True))
     network = Network.from_edges([("paris", "rome"), ("rome", "oslo")])

@@ -6,6 +6,7 @@ import copy
 import pickle
 import warnings
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -294,3 +295,16 @@ def test_a_copy_goes_on_with_its_own_rows():
     assert (model.n_samples_seen_, other.n_samples_seen_) == (5_000, 8_990)
     assert (model.eigenvalues_ == model_of().partial_fit(X[:5_000]).eigenvalues_).all()
     model.forget(X[:10])  # they are still here
+
+
+def test_a_copy_by_pickle_goes_on_with_landmarks_that_were_given(tmp_path):
+    """Its array of landmarks is another one with the same numbers."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(300, 4))
+    model = DecentralizedKernelPCA(2, gamma=0.1, landmarks=rows[:60] / 2, random_state=0).partial_fit(rows[:200])
+    joblib.dump(model, tmp_path / "model.joblib")
+    other = joblib.load(tmp_path / "model.joblib").partial_fit(rows[200:])
+    np.testing.assert_allclose(other.eigenvalues_, model.partial_fit(rows[200:]).eigenvalues_, rtol=1e-12)
+    other.landmarks = rows[:60]
+    with pytest.raises(ValueError, match="landmarks: changed since the first call"):
+        other.partial_fit(rows[:5])

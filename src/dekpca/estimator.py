@@ -46,6 +46,13 @@ FOUND = (
 )  # fmt: skip
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of a parameter are the same; arrays by what is in them, since a copy by pickle has others."""
+    if hasattr(one, "shape") or hasattr(other, "shape"):
+        return type(one) is type(other) and one.shape == other.shape and bool((to_numpy(one) == to_numpy(other)).all())
+    return one is other or bool(one == other)
+
+
 class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Parameters):
     """Kernel PCA of data on many nodes, which communicate with their neighbors only.
 
@@ -128,9 +135,6 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Largest number of bytes (or "2GB") that `fit` allocates in addition to its input. It limits the number of
         landmarks; kernel matrices of `Projection` that do not fit are computed again in each iteration, which
         gives the same answer in more time. Of `Rows` it also bounds blocks and samples. (engine="local")
-    copy_X : bool, default=True
-        If False, X is not copied where the rows of the nodes are consecutive (`nodes` in order, nodes of equal
-        size). The fitted model may then refer to X, which must not be changed.
     random_state : int, RandomState or None, default=None
         Seed for dealing the rows and for drawing network, landmarks, noise and random starts. Draws of a node
         depend on its name, not on its number.
@@ -443,7 +447,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def _check_unchanged(self) -> None:
         """Refuse other parameters than those of the first call."""
         now = self.get_params(deep=False)
-        other = [n for n, x in self._given.items() if x is not now[n] and (hasattr(x, "shape") or x != now[n])]
+        other = [n for n, x in self._given.items() if not same(x, now[n])]
         if other:
             what = f"{listing(other)}: changed since the first call of partial_fit"
             raise ValueError(f"{what}; set it back, or begin anew with a new estimator")

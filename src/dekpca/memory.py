@@ -48,10 +48,10 @@ def machine_bytes() -> int:
         return most
 
 
-def fitting(site: Site, options: Options, limit: int, copied: bool = True) -> Options:
-    """The options, with at most as many landmarks as fit into the limit, and kernel matrices stored only if they fit. `copied`: the rows are
-    counted, since a fit may copy them."""
+def fitting(site: Site, options: Options, limit: int) -> Options:
+    """The options, with at most as many landmarks as fit into the limit, and kernel matrices stored only if they fit."""
     in_blocks = isinstance(site.X, Blocks)
+    copied = options.projection is not None or options.exact or options.standardize or options.impute
     rows = site.X.bytes if in_blocks else site.X.shape[0] * row_bytes(site.X) if copied else 0
     most = options.max_landmarks
     while options.grow and most > options.n_landmarks and rows + needed(site, options, most) > limit:

@@ -55,7 +55,6 @@ class Parameters(BaseEstimator):
         "dtype": "no_validation",
         "device": [str, None],
         "memory_limit": [Interval(Integral, 1, None, closed="left"), str, None],
-        "copy_X": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -82,7 +81,6 @@ class Parameters(BaseEstimator):
     dtype: Any = None
     device: Any = None
     memory_limit: Any = None
-    copy_X: Any = True
     random_state: Any = None
     verbose: Any = False
 

@@ -139,7 +139,7 @@ def make_plan(
     limit = parse_size(parameters.memory_limit)
     if limit is None:
         return plan
-    return replace(plan, options=fitting(plan.site(), plan.options, limit, parameters.copy_X))
+    return replace(plan, options=fitting(plan.site(), plan.options, limit))
 
 
 def plan_rows(parameters: Parameters, rows: Rows, nodes: Any = None) -> tuple[Plan, Blocks]:
@@ -172,7 +172,7 @@ def plan_rows(parameters: Parameters, rows: Rows, nodes: Any = None) -> tuple[Pl
     options = settle(settings, network, sizes)
     part = blocks.take(np.arange(len(blocks.keys))) if options.exact else blocks
     plan = Plan(network, sizes, [part], options, np.arange(len(network)), features)
-    options = options if limit is None else fitting(plan.site(), options, limit, False)
+    options = options if limit is None else fitting(plan.site(), options, limit)
     return replace(plan, options=options), blocks
 
 

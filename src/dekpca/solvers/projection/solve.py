@@ -98,7 +98,9 @@ def meet(site: Site, options: ProjectionOptions) -> Script:
     rows = rows if site.order is None else rows.at(site.order)
     first, marks, principal = yield from run_rounds(site, agree(rows, options), transcript)
     kernel, points, local = first.kernel, None, asked.centering == "local"
-    parts = np.split(to_numpy(first.rows.X), np.cumsum(site.own_sizes)[:-1])
+    X = to_numpy(first.rows.X)
+    X = X.copy() if first.rows.X is rows.X else X  # the models hold these rows: the caller may change its own
+    parts = np.split(X, np.cumsum(site.own_sizes)[:-1])
     if marks is not None:
         points = Landmarks(to_numpy(marks.points.points), to_numpy(marks.points.root))
     mean = None if principal is None or asked.centering != "global" else principal.mean.astype(parts[0].dtype)
