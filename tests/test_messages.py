@@ -137,7 +137,7 @@ def allowed(message, options, stages):
     own, theirs = len(PARTS[message.sender]), len(PARTS[message.receiver])
     q = k + max(4, k) if options.random_features else 1 if paper else options.n_columns
     last = k if paper else q
-    signs = [(NETWORK.n_edges * last,), (len(NETWORK) * last,)] if paper else []
+    signs = [((NETWORK.n_edges + len(NETWORK)) * last,), (len(NETWORK) * last,)] if paper else []
     return {
         "fingerprint": [(16,)],
         "mean": [(2 * m + 2,), (2 * m + 1,)],  # up, and down

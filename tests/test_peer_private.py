@@ -91,7 +91,7 @@ def test_sums_are_those_of_the_fixed_point_values_bit_for_bit(name, certs, tmp_p
     network = NETWORKS[name]
     values = np.random.default_rng(3).normal(size=(len(network), 50))
 
-    def script(site, options):
+    def script(site, options, stream=None):
         sealed = site.sealer.seal("mean", values[int(site.nodes[0])], 40.0)
         return (yield Sum("mean", sealed, lambda total: site.sealer.open("mean", total, 40.0), 50))
 
@@ -485,7 +485,7 @@ def test_after_a_restart_other_key_records_are_refused(certs, tmp_path):
     forged = certified(tmp_path, "1")["1"]  # of another CA
     liar = replace(forged, roots=forged.roots + identities["1"].roots)
 
-    def script(site, options):
+    def script(site, options, stream=None):
         return site.names[0]
         yield
 

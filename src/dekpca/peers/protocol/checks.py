@@ -90,7 +90,7 @@ class Limits:
             (m + n) * q,  # share, view, values
             2 + q + m * q,  # power
             1 + 4 * q * q + 3 * q + m * q,  # spectrum, check
-            0 if options.projection is None else max(network.n_edges, len(sizes)) * q,  # signs, of the paper's update
+            0 if options.projection is None else (network.n_edges + len(sizes)) * q,  # signs, of the paper's update
             len(sizes),  # counts
         )
         largest = numbers * DTYPES["<f8"]

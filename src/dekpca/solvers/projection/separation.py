@@ -36,7 +36,7 @@ def separated(run: Run, turn: np.ndarray) -> Script:
         told[node.number] = dict.fromkeys(node.around, np.concatenate([node.psi.T @ (values @ turn), values @ turn]))
     heard = yield from exchange(site, "values", told, by_sender(site, m, q), turn.dtype)
     if not mix:
-        signs = (yield from run_round(site, Signs.of(run, heard)))["signs"].astype(turn.dtype)
+        signs = (yield from run_round(site, Signs.of(run, heard, turn)))["signs"].astype(turn.dtype)
         at_rows = [signs[node.number] * values for node, values in zip(run.nodes, at_rows, strict=True)]
         heard = {j: {l: signs[l] * values for l, values in own.items()} for j, own in heard.items()}
         for node in run.nodes:
@@ -53,50 +53,52 @@ def separated(run: Run, turn: np.ndarray) -> Script:
 class Signs(Round):
     """The signs of the nodes' columns, which the paper's update leaves open: nodes that begin with opposite signs end with them.
 
-    `products` (E, q) are g_j'K_jl g_l for each edge (j, l), where g are the values of the columns: below 0 if the signs differ. The root follows the
-    edges with the largest products, whose signs are the clearest. Told: (J, q), 1 or -1.
+    `products` (E, q): for each edge (j, l) the sum of g_l times the values of z_j on X_l, and of g_j times those of z_l on X_j, where g are the values
+    of the columns; below 0 if the signs differ. The root follows the edges with the largest products, whose signs are the clearest. Those nodes are
+    turned that have less of the `squares` (J, q) of g. Told: (J, q), 1 or -1.
     """
 
-    pairs: np.ndarray  # (E, 2) the edges
+    network: Network
     products: np.ndarray
-    nodes: int
+    squares: np.ndarray
     kind = "spectrum"
 
     @classmethod
-    def of(cls, run: Run, heard: dict[int, dict[int, np.ndarray]]) -> Signs:
+    def of(cls, run: Run, heard: dict[int, dict[int, np.ndarray]], turn: np.ndarray) -> Signs:
         network, m = run.site.network, run.nodes[0].m
         number = {pair: e for e, pair in enumerate(map(tuple, network.pairs.tolist()))}
-        products = np.zeros((len(number), run.nodes[0].w.shape[1]))
+        q = run.nodes[0].w.shape[1]
+        products, squares = np.zeros((len(number), q)), np.zeros((len(network), q))
         for node in run.nodes:
             values = heard[node.number]
-            for l in (
-                l for l in node.around if l > node.number
-            ):  # of the two nodes of an edge, the first one counts it
-                alone = [values[q][m:] if q == l else np.zeros_like(values[q][m:]) for q in node.around]
-                through = node.near.split(node.near.values(np.concatenate(alone)))[0]
-                rest, marks = values[node.number][m:] * through, values[node.number][:m] * values[l][:m]
-                products[number[node.number, l]] = on_host(rest.sum(axis=0) + marks.sum(axis=0))
-        return cls(network.pairs, products, len(network))
+            squares[node.number] = on_host((values[node.number][m:] ** 2).sum(axis=0))
+            seen = node.near.split(node.near.values(node.z @ turn))
+            for l, at_rows in zip(node.around[1:], seen[1:], strict=True):
+                found = (values[l][m:] * at_rows).sum(axis=0) + (values[l][:m] * (node.z_shared @ turn)).sum(axis=0)
+                products[number[min(node.number, l), max(node.number, l)]] += on_host(found)
+        return cls(network, products, squares)
 
     def term(self) -> Arrays:
-        return {"products": self.products}
+        return {"products": self.products, "squares": self.squares}
 
     def told(self) -> Shapes:
-        return {"signs": (self.nodes, self.products.shape[1])}
+        return {"signs": (len(self.network), self.products.shape[1])}
 
     def conclude(self, total: Arrays) -> Arrays:
-        signs = np.ones((self.nodes, self.products.shape[1]))
+        pairs, nodes = self.network.pairs, len(self.network)
+        signs = np.ones((nodes, self.products.shape[1]))
         for column, products in enumerate(total["products"].T):
             size = np.abs(products)
-            # the largest products first, as the smallest weights of a tree; all weights are above 0, or an edge would be none
+            # largest products first, as the smallest weights of a tree; weights are above 0, or an edge would be none
             weights = 2.0 - size / max(size.max(initial=0.0), np.finfo(np.float64).tiny)
-            graph = coo_array((weights, self.pairs.T), shape=(self.nodes, self.nodes)).tocsr()
-            order, before = breadth_first_order(minimum_spanning_tree(graph), 0, directed=False)
-            opposed = {tuple(pair) for pair in self.pairs[products < 0].tolist()}
+            graph = coo_array((weights, pairs.T), shape=(nodes, nodes)).tocsr()
+            order, before = breadth_first_order(minimum_spanning_tree(graph), self.network.root, directed=False)
+            opposed = {tuple(pair) for pair in pairs[products < 0].tolist()}
             for j in order[1:].tolist():
                 pair = (min(j, int(before[j])), max(j, int(before[j])))
                 signs[j, column] = signs[before[j], column] * (-1.0 if pair in opposed else 1.0)
-        return {"signs": signs}
+        kept = (signs * total["squares"]).sum(axis=0) >= 0
+        return {"signs": np.where(kept, signs, -signs)}
 
     def check(self, told: Arrays) -> None:
         if not (np.abs(told["signs"]) == 1.0).all():
