@@ -11,14 +11,14 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from .arrays import like, take
-from .kernels import row_tiles
+from .arrays import integers, like, take
+from .chunks import by_rows
 from .network import Network
 
 Array = Any
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-DRAWN = 2**16  # rows whose random numbers are drawn at a time: they fit into a cache
+HOST = np.zeros(0)
 
 
 @dataclass(eq=False)
@@ -101,22 +101,24 @@ def apart(parts: Sequence[Array], network: Network, nodes: Any = None, sizes: An
 
 
 # ---------------------------------------------------------------------- draws
-def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray) -> np.ndarray:
-    """Keys of the rows of nodes with these names, node by node. Draws by them depend on the seed, a row's node and its number there, not on which
-    process holds the row."""
-    starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64)
-    number = np.arange(int(sizes.sum()))
-    number -= np.repeat(np.cumsum(sizes) - sizes, sizes)
-    keys = number.view(np.uint64)
-    keys *= GOLDEN
-    keys += np.repeat(starts, sizes)
-    return mixed(keys)
+def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray, beside: Array = HOST) -> Array:
+    """Keys of the rows of nodes with these names, node by node, in the library and on the device of `beside`. Draws by them depend on the seed, a
+    row's node and its number there, not on which process holds the row."""
+    xp, before = aac.array_namespace(beside), np.cumsum(sizes) - sizes
+    starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64) - GOLDEN * before.astype(np.uint64)
+    number = xp.arange(int(sizes.sum()), dtype=xp.int64, device=aac.device(beside))
+    first = xp.repeat(integers(beside, starts.view(np.int64)), integers(beside, sizes))
+    return by_rows(lambda some: mixed(first[some] + number[some] * _word(int(GOLDEN))), number.shape[0], 8, beside)
 
 
 def keys_at(seed: int, names: Sequence[str], node: np.ndarray, number: np.ndarray) -> np.ndarray:
     """Keys of the rows with these numbers at these nodes, of which `names` has the names."""
-    starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64)
-    return mixed(starts[node] + GOLDEN * number.astype(np.uint64))
+    return keys_from(np.array([start_of(seed, name) for name in names], dtype=np.uint64)[node], number)
+
+
+def keys_from(starts: Any, number: np.ndarray) -> np.ndarray:
+    """Keys of the rows with these numbers at nodes that begin with these `starts`."""
+    return mixed((starts + GOLDEN * number.astype(np.uint64)).view(np.int64))
 
 
 def start_of(seed: int, name: str) -> np.uint64:
@@ -124,20 +126,32 @@ def start_of(seed: int, name: str) -> np.uint64:
     return np.uint64(_code(f"{seed}\0{name}"))
 
 
-def uniform(keys: np.ndarray, purpose: str) -> np.ndarray:
+def uniform(keys: Array, purpose: str) -> Array:
     """A number from 0 to 1 for each key, another one for another purpose."""
-    code, found = np.uint64(_code(purpose)), np.empty(len(keys))
-    for some in row_tiles(len(keys), DRAWN):
-        found[some] = (mixed(keys[some] ^ code) >> np.uint64(11)) * 2.0**-53
-    return found
+    xp, code = aac.array_namespace(keys), _word(_code(purpose))
+
+    def some(rows: slice) -> Array:
+        return xp.astype(_shifted(mixed(keys[rows] ^ code), 11), xp.float64) * 2.0**-53
+
+    return by_rows(some, keys.shape[0], 8, keys)
 
 
 def _code(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def mixed(x: np.ndarray) -> np.ndarray:
+def mixed(x: Array) -> Array:
     """The finalizer of SplitMix64: a bijection of 64 bits that looks random."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x = (x ^ _shifted(x, 30)) * _word(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _word(0x94D049BB133111EB)
+    return x ^ _shifted(x, 31)
+
+
+def _word(value: int) -> int:
+    """64 bits as a signed integer: not all libraries have unsigned ones."""
+    return value - 2**64 * (value >> 63)
+
+
+def _shifted(x: Array, bits: int) -> Array:
+    """To the right, with zeros on the left."""
+    return (x >> bits) & (2 ** (64 - bits) - 1)

@@ -24,7 +24,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ...accuracy import Accuracy, mixed_groups
-from ...arrays import flip_signs, like, on_host, take, transposed
+from ...arrays import flip_signs, integers, inverse, like, take, transposed, upper_triangle, where
 from ...chunks import STRIPES, by_rows, row_bytes, summed
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
@@ -34,7 +34,7 @@ from .options import SumsOptions
 from .rows import Rows
 
 Array = Any
-Values = Callable[[], np.ndarray]  # of functions on the judging rows of this process
+Values = Callable[[], Array]  # of functions on the judging rows of this process, in float64
 
 LAST = "last"  # the name of the last judgement, which a fit with given landmarks has alone
 JUDGES = 2048  # judging rows, if there are more rows than four times that
@@ -92,43 +92,40 @@ class Judged:
         return EFFORT * (GROUPS if not self.everyone and self.count <= 2 * JUDGES * EFFORT else 1)
 
     @cached_property
-    def places(self) -> np.ndarray:
+    def places(self) -> Array:
         """Which rows judge. Where others see a node's terms, none of a node that has so few that a term would tell of single rows."""
         rows = self.all.rows
-        found = np.arange(len(rows))
+        found = integers(rows.keys, np.arange(len(rows)))
         if not self.everyone:
             found = rows.below(judging(self.stage), lambda some: self._chance(self.all.rest[some]))
-        enough = rows.least == 1 or len(found) >= rows.least * self.shares
+        enough = rows.least == 1 or found.shape[0] >= rows.least * self.shares
         return found if enough else found[:0]
 
-    def _chance(self, rest: np.ndarray) -> np.ndarray:
+    def _chance(self, rest: Array) -> Array:
         wanted, missed = max(JUDGES * self.effort, GROUPS * self.all.rows.fewest), self.all.drawn_from[1]
         return chances(rest, self.count, max(self.principal.missed, missed), wanted)
 
     @cached_property
-    def weights(self) -> np.ndarray:
+    def weights(self) -> Array:
         """(n,) how many rows each stands for."""
-        return np.ones(len(self.places)) if self.everyone else 1.0 / self._chance(self.rest)
+        return aac.array_namespace(self.rest).ones_like(self.rest) if self.everyone else 1.0 / self._chance(self.rest)
 
     @cached_property
     def rows(self) -> Rows:
         rows = self.all.rows
-        return rows.here() if len(self.places) == len(rows) else rows.at(self.places)
+        return rows.here() if self.places.shape[0] == len(rows) else rows.at(self.places)
 
     @cached_property
-    def group(self) -> np.ndarray:
-        """(n,) the group of each row: the rows of a node are dealt in a random order."""
+    def group(self) -> Array:
+        """(n, GROUPS) which group each row is in: the rows of a node are dealt in a random order."""
         rows = self.rows
-        order = np.lexsort((rows.uniform(f"groups {self.stage}"), rows.node))
-        start = np.searchsorted(rows.node[order], rows.node[order])  # where the rows of a row's node begin
-        first = (rows.keys[order][start] % np.uint64(GROUPS)).astype(np.int64)
-        found = np.empty(len(order), dtype=np.int64)
-        found[order] = (first + np.arange(len(order)) - start) % GROUPS
-        return found
-
-    def members(self, b: int) -> np.ndarray:
-        """(n,) which rows are summed with the features of group b: its own, or all if all rows judge."""
-        return np.ones(len(self.places), dtype=bool) if self.everyone else self.group == b
+        xp, numbers = aac.array_namespace(rows.keys), integers(rows.keys, np.arange(len(rows)))
+        order = xp.argsort(rows.uniform(f"groups {self.stage}"))
+        order = take(order, xp.argsort(take(rows.node, order), stable=True))
+        node, keys = take(rows.node, order), take(rows.keys, order)
+        start = xp.searchsorted(node, node)  # where the rows of a row's node begin
+        found = ((take(keys, start) & (GROUPS - 1)) + numbers - start) % GROUPS
+        return take(found, inverse(order))[:, None] == integers(found, np.arange(GROUPS))
 
     @property
     def shares(self) -> int:
@@ -136,24 +133,26 @@ class Judged:
         return 1 if self.everyone else GROUPS
 
     @cached_property
-    def rest(self) -> np.ndarray:
-        return self.all.rest[self.places]
+    def rest(self) -> Array:
+        return take(self.all.rest, self.places)
 
     @cached_property
     def psi(self) -> Array:
         return self.all.marks.coordinates(self.all.kernel, self.rows.X)
 
     @cached_property
-    def functions(self) -> np.ndarray:
-        """(n, q) values of the principal functions."""
-        psi = self.psi
-        return on_host((psi - like(psi, self.principal.mean)) @ like(psi, self.principal.weights))
+    def functions(self) -> Array:
+        """(n, q) values of the principal functions, in float64."""
+        psi, xp = self.psi, aac.array_namespace(self.psi)
+        found = (psi - like(psi, self.principal.mean)) @ like(psi, self.principal.weights)
+        return xp.astype(found, xp.float64, copy=False)
 
     @cached_property
-    def signs(self) -> np.ndarray:
+    def signs(self) -> Array:
         """(n, POWER) random signs."""
-        bits = np.stack([self.rows.uniform(f"signs {self.stage} {i}") for i in range(POWER)], axis=1)
-        return np.where(bits < 0.5, -1.0, 1.0)
+        xp = aac.array_namespace(self.rows.keys)
+        bits = xp.stack([self.rows.uniform(f"signs {self.stage} {i}") for i in range(POWER)], axis=1)
+        return 1.0 - 2.0 * xp.astype(bits < 0.5, xp.float64)
 
     @cached_property
     def features(self) -> Array:
@@ -178,9 +177,9 @@ class Judged:
 
         return by_rows(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
 
-    def of_group(self, b: int) -> slice:
-        """The columns of the features of group b."""
-        return slice(2 * self.frequencies * b, 2 * self.frequencies * (b + 1))
+    def of_group(self, b: int) -> Array:
+        """(n, 2 * frequencies) the features of group b."""
+        return self.features[:, 2 * self.frequencies * b : 2 * self.frequencies * (b + 1)]
 
 
 def judging(stage: str) -> str:
@@ -194,18 +193,18 @@ def again_at(stage: str) -> str:
 
 
 def may_judge(
-    keys: np.ndarray,
-    rest: np.ndarray,
+    keys: Array,
+    rest: Array,
     count: float,
     missed: float,
     stage: str,
     by_rows: bool = False,
     room: float = 1.0,
-) -> np.ndarray:
+) -> Array:
     """(n,) which rows a judgement needs, with any effort, if there are `count` rows or more, of which the landmarks miss `missed` or more; more of
     them with `room` above 1."""
     if count <= 2 * JUDGES * (1 if by_rows else EFFORT):
-        return np.ones(len(keys), dtype=bool)
+        return keys == keys
     needed = uniform(keys, judging(stage)) < room * chances(rest, count, missed, JUDGES)
     if not by_rows:
         needed |= uniform(keys, judging(again_at(stage))) < room * chances(rest, count, missed, JUDGES * EFFORT)
@@ -230,29 +229,26 @@ class Sketch(Round):
 
     def term(self) -> Arrays:
         judged, w, features = self.judged, self.judged.weights, self.judged.features
-        scaled = judged.shares * w[:, None] * self.g()
+        xp, scaled = aac.array_namespace(w), judged.shares * w[:, None] * self.g()
         # of all rows: the mean, and random signs as a start; of the rows of a group: the functions
-        beside = np.concatenate([w[:, None], np.sqrt(w)[:, None] * judged.signs], axis=1)
-        members = [judged.members(b) for b in range(GROUPS)]
+        beside = xp.concat([w[:, None], xp.sqrt(w)[:, None] * judged.signs], axis=1)
+        left, right = (xp.astype(x, features.dtype, copy=False) for x in (beside, scaled))
 
-        def part(rows: slice) -> tuple[np.ndarray, ...]:
-            left, right, found, ones = like(features, beside[rows]), like(features, scaled[rows]), [], []
-            xp = aac.array_namespace(features)
+        def part(rows: slice) -> tuple[Array, ...]:
+            found, ones = [], []
             for b in range(GROUPS):
-                own, mine = members[b][rows], features[rows, judged.of_group(b)]
-                products = [transposed(mine) @ left]
-                if own.all():
-                    products.append(transposed(mine) @ right)
-                else:
-                    inside = np.flatnonzero(own)
-                    products.append(transposed(take(mine, inside)) @ take(right, inside))
-                found.append(xp.concat(products, axis=1))
-                ones.append(scaled[rows][own].sum(axis=0))
-            return on_host(xp.stack(found)), np.stack(ones)
+                mine, theirs, summands = judged.of_group(b)[rows, :], right[rows, :], scaled[rows, :]
+                products = [transposed(mine) @ left[rows, :]]
+                if not judged.everyone:
+                    inside = where(judged.group[rows, b])
+                    mine, theirs, summands = take(mine, inside), take(theirs, inside), take(summands, inside)
+                found.append(xp.concat([*products, transposed(mine) @ theirs], axis=1))
+                ones.append(xp.sum(summands, axis=0))
+            return xp.astype(xp.stack(found), xp.float64, copy=False), xp.stack(ones)
 
-        found, ones = summed(part, len(w), features)
+        found, ones = summed(part, w.shape[0], features)
         mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
-        weight = np.array([w.sum(), w @ judged.rest])
+        weight = xp.stack([xp.sum(w), xp.vecdot(w, judged.rest)])
         return {"image": image, "ones": ones, "mean": mean, "weight": weight, "power": power}
 
     def bounds(self) -> dict[str, Any]:
@@ -283,38 +279,39 @@ class Images:
     squared = False  # the Gram matrix of `powered` has the eigenvalues of the rest, not their squares
 
     @cached_property
-    def Y(self) -> np.ndarray:
+    def Y(self) -> Array:
         """(n, GROUPS, q) the image of the functions under the rest, by each group, without the term of the row itself."""
-        judged, g, mean = self.judged, self.g(), self.told["mean"]
-        features, image = judged.features, self.told["image"]
-        xp = aac.array_namespace(features)
-        right = [like(features, some) for some in image]
-        offset = np.einsum("bf,bfq->bq", mean, image)
-        middle, squares = like(features, mean), (mean * mean).sum(axis=1)
-        members = np.stack([judged.members(b) for b in range(GROUPS)], axis=1)
+        judged, g, mean, image = self.judged, self.g(), self.told["mean"], self.told["image"]
+        xp, features = aac.array_namespace(g), judged.features
+        right, middle = like(features, image), like(features, mean)
+        offset, squares = like(g, np.einsum("bf,bfq->bq", mean, image)), like(g, (mean * mean).sum(axis=1))
+        weights = judged.shares * judged.weights[:, None]
+        weights = weights if judged.everyone else weights * xp.astype(judged.group, xp.float64)
 
-        def some(rows: slice) -> np.ndarray:
-            mine = [features[rows, judged.of_group(b)] for b in range(GROUPS)]
-            images = xp.stack([x @ y for x, y in zip(mine, right, strict=True)], axis=1)
+        def some(rows: slice) -> Array:
+            mine = [judged.of_group(b)[rows, :] for b in range(GROUPS)]
+            images = xp.stack([x @ right[b, ...] for b, x in enumerate(mine)], axis=1)
             long = xp.stack([xp.vecdot(x, x) - 2.0 * (x @ middle[b, :]) for b, x in enumerate(mine)], axis=1)
-            own = judged.shares * judged.weights[rows, None] * members[rows] * (on_host(long) + squares)
-            return on_host(images) - offset - own[:, :, None] * g[rows, None, :]
+            own = weights[rows, :] * (xp.astype(long, xp.float64, copy=False) + squares)
+            return xp.astype(images, xp.float64, copy=False) - offset - own[:, :, None] * g[rows, None, :]
 
-        if not aac.is_numpy_array(features):
-            return some(slice(0, len(g)))
-        return by_rows(some, len(g), row_bytes(features) // 4, g)
+        return by_rows(some, g.shape[0], row_bytes(features) // 4, g)
 
-    def powered(self, basis: np.ndarray) -> np.ndarray:
+    @property
+    def _root(self) -> Array:
+        return aac.array_namespace(self.judged.weights).sqrt(self.judged.weights / GROUPS)[:, None]
+
+    def powered(self, basis: np.ndarray) -> Array:
         """(n, POWER) the weighted features of all groups times a basis; its Gram matrix over all rows has the eigenvalues of the rest."""
-        features = self.judged.features
-        found = on_host(features @ like(features, basis)) - self.told["mean"].ravel() @ basis
-        return np.sqrt(self.judged.weights / GROUPS)[:, None] * found
+        features, root = self.judged.features, self._root
+        found = like(root, features @ like(features, basis))
+        return root * (found - like(root, self.told["mean"].ravel() @ basis))
 
-    def back(self, values: np.ndarray) -> np.ndarray:
+    def back(self, values: Array) -> Array:
         """The transpose of `powered`: (GROUPS * features, POWER)."""
-        features, scaled = self.judged.features, np.sqrt(self.judged.weights / GROUPS)[:, None] * values
-        middle = np.outer(self.told["mean"].ravel(), scaled.sum(axis=0))
-        return on_host(transposed(features) @ like(features, scaled)) - middle
+        features, scaled = self.judged.features, self._root * values
+        middle = like(scaled, self.told["mean"].reshape(-1, 1)) * aac.array_namespace(scaled).sum(scaled, axis=0)
+        return like(scaled, transposed(features) @ like(features, scaled)) - middle
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,21 +326,19 @@ class Separate(Round):
 
     def term(self) -> Arrays:
         judged, Y, g = self.images.judged, self.images.Y, self.g()
-        weighted, upper = judged.weights[:, None] * g, np.triu_indices(g.shape[1])
-        everything = Y.sum(axis=1)
-        alone, by_chance = judged.rest[:, None] * g, np.sqrt(np.maximum(1.0 - 1.0 / judged.weights, 0.0))[:, None]
-        diagonal, pairs = [weighted.T @ alone], []
-        for b in range(GROUPS):
-            own = judged.group == b
-            drawn = own & (judged.weights > 1.0)
-            told = drawn if drawn.sum() >= judged.all.rows.least else drawn & False
-            diagonal.append((by_chance * weighted)[told].T @ alone[told])
-            across = weighted.T @ Y[:, b]
-            if not judged.everyone:
-                across = weighted[~own].T @ Y[~own, b] + weighted[own].T @ (everything[own] - Y[own, b])
-            pairs.append((across + across.T) / 2)
+        xp, w = aac.array_namespace(g), judged.weights
+        weighted, alone, across = w[:, None] * g, judged.rest[:, None] * g, Y
+        diagonal = [(transposed(weighted) @ alone)[None, ...], xp.zeros((GROUPS, *2 * g.shape[1:]), dtype=xp.float64, device=aac.device(g))]
+        if not judged.everyone:
+            own = judged.group & (w > 1.0)[:, None]
+            own = own & (xp.sum(xp.astype(own, xp.int64), axis=0) >= judged.all.rows.least)
+            by_chance = xp.sqrt(xp.clip(1.0 - 1.0 / w, min=0.0))[:, None, None]
+            diagonal[1] = _by_group(weighted, by_chance * xp.astype(own, xp.float64)[:, :, None] * alone[:, None, :])
+            across = xp.where(judged.group[:, :, None], xp.sum(Y, axis=1, keepdims=True) - Y, Y)
+        pairs = _by_group(weighted, across)
+        pairs = (pairs + transposed(pairs)) / 2
         power = self.images.back(self.images.powered(self.images.told["power"]))
-        return {"diagonal": np.stack(diagonal)[:, *upper], "pairs": np.stack(pairs)[:, *upper], "power": power}
+        return {"diagonal": upper_triangle(xp.concat(diagonal)), "pairs": upper_triangle(pairs), "power": power}
 
     def bounds(self) -> dict[str, Any]:
         total, size = ROOM * self.images.judged.principal.count, self.images.judged.options.largest
@@ -392,15 +387,16 @@ class Leak(Round):
 
     def term(self) -> Arrays:
         judged, told, g = self.images.judged, self.separated, self.g()
-        stays = judged.rest[:, None] * (g @ told["basis"]) - g @ told["image"]
+        basis, xp, w = like(g, told["basis"]), aac.array_namespace(g), judged.weights
+        stays = judged.rest[:, None] * (g @ basis) - g @ like(g, told["image"])
         if self.outside is not None:
-            stays = stays + self.outside() @ told["basis"]
-        out = self.images.Y @ told["basis"] + stays[:, None, :]
-        both, w = out.sum(axis=1), judged.weights[:, None]
-        each = out.reshape(-1, out.shape[2])
-        leak = (w * both).T @ both - (np.repeat(judged.weights, GROUPS)[:, None] * each).T @ each
+            stays = stays + self.outside() @ basis
+        out = self.images.Y @ basis + stays[:, None, :]
+        both, flat = xp.sum(out, axis=1), (-1, basis.shape[1])
+        weighted, each = xp.reshape(w[:, None, None] * out, flat), xp.reshape(out, flat)
+        leak = transposed(w[:, None] * both) @ both - transposed(weighted) @ each
         powered = self.images.powered(told["power"])
-        return {"leak": leak / (GROUPS * (GROUPS - 1)), "power": powered.T @ powered}
+        return {"leak": leak / (GROUPS * (GROUPS - 1)), "power": transposed(powered) @ powered}
 
     def told(self) -> Shapes:
         k = self.separated["basis"].shape[1]
@@ -502,6 +498,13 @@ def judge_by(images: Any, g: Values, within: np.ndarray, outside: Values | None 
     error, bound, within_reach = map(float, told["error"])
     about = Accuracy.of(told["errors"], error, bound, mixed)
     return Verdict(np.maximum(separated["values"][:k], 0.0), separated["basis"], about, within_reach)
+
+
+def _by_group(left: Array, right: Array) -> Array:
+    """(GROUPS, q, q) the products of functions (n, q) with those of each group (n, GROUPS, q)."""
+    xp, (n, q) = aac.array_namespace(left), left.shape
+    products = transposed(left) @ xp.reshape(right, (n, GROUPS * q))
+    return xp.permute_dims(xp.reshape(products, (q, GROUPS, q)), (1, 0, 2))
 
 
 def _leading(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

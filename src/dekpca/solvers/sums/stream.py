@@ -25,7 +25,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ...answer import Answer
-from ...arrays import to_numpy
+from ...arrays import all_on_host, integers, take, to_numpy, where
 from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Arrays, Solver
@@ -50,19 +50,19 @@ NONE = np.zeros(0, dtype=np.int64)
 class Kept(Seen):
     """Rows that may judge, and what the landmarks miss of each, which is known already."""
 
-    left: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    left: Array = field(default_factory=lambda: np.zeros(0))
     most: tuple[float, float] = (0.0, 0.0)  # the number of rows and what was missed of them, at the most so far
 
     @property
-    def rest(self) -> np.ndarray:
+    def rest(self) -> Array:
         return self.left
 
     @property
     def drawn_from(self) -> tuple[float, float]:
         return self.most[0] / FORGETTABLE, self.most[1] / FORGETTABLE
 
-    def at(self, places: np.ndarray) -> Kept:
-        return replace(self, rows=self.rows.at(places), left=self.left[places])
+    def at(self, places: Array) -> Kept:
+        return replace(self, rows=self.rows.at(places), left=take(self.left, places))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,21 +85,21 @@ class Summed:
     crowd: float  # so many kept rows are drawn from again
 
     def plus(self, seen: Seen, options: SumsOptions, sign: float = 1.0) -> Summed:
-        term = _moments(seen, options).term()
+        term = all_on_host(_moments(seen, options).term())
         total = {name: value + sign * term[name] for name, value in self.total.items()}
         count, missed = total["count"][0], total["trace"][1]
         most = max(self.most[0], count), max(self.most[1], missed)
         if sign < 0:
-            kept = [some.at(np.flatnonzero(~np.isin(some.rows.keys, seen.rows.keys))) for some in self.kept]
+            kept = [some.at(_without(some.rows, seen.rows)) for some in self.kept]
             return replace(self, total=total, kept=tuple(kept))
         summed = replace(self, total=total, most=most)
         if options.kernel.has_sketch or options.share_rows:  # else no rows judge
             new = Kept(seen.rows, seen.marks, seen.kernel, left=seen.rest)
-            kept = [*self.kept, new.at(np.flatnonzero(summed.needed(new, options)))]
+            kept = [*self.kept, new.at(where(summed.needed(new, options)))]
             summed = replace(summed, kept=tuple(kept))
         return summed.drawn(options) if sum(len(some.rows) for some in summed.kept) > self.crowd else summed
 
-    def needed(self, kept: Kept, options: SumsOptions) -> np.ndarray:
+    def needed(self, kept: Kept, options: SumsOptions) -> Array:
         """(n,) which of the rows may judge."""
         count, missed = (number / FORGETTABLE for number in self.most)
         return may_judge(kept.rows.keys, kept.rest, count, missed, LAST, not options.kernel.has_sketch)
@@ -108,8 +108,9 @@ class Summed:
         """Without the rows that cannot judge any more."""
         if not self.kept:
             return self
-        kept = [some.at(np.flatnonzero(self.needed(some, options))) for some in self.kept]
-        one = replace(kept[0], rows=_joined([some.rows for some in kept]), left=np.concatenate([x.left for x in kept]))
+        kept = [some.at(where(self.needed(some, options))) for some in self.kept]
+        left = aac.array_namespace(kept[0].left).concat([x.left for x in kept])
+        one = replace(kept[0], rows=_joined([some.rows for some in kept]), left=left)
         return replace(self, kept=(one,), crowd=max(CROWDED * len(one.rows), BLOCK))
 
 
@@ -239,11 +240,10 @@ class Stream:
         """Take off rows that `find` has found."""
         rows = self.rows(self.prepared(X), node, number)
         waiting = [_joined(self.waiting)] if self.waits else []
-        added = np.ones(len(rows), dtype=bool)
+        places, summed = np.arange(len(rows)), self.summed
         for some in waiting:
-            added = ~np.isin(rows.keys, some.keys)
-        waiting = [some.at(np.flatnonzero(~np.isin(some.keys, rows.keys))) for some in waiting]
-        places, summed = np.flatnonzero(added), self.summed
+            places = _without(rows, some)
+        waiting = [some.at(_without(some, rows)) for some in waiting]
         for first in range(0, len(places), BLOCK):
             summed = summed.plus(self._seen(rows.at(places[first : first + BLOCK])), self.options, -1.0)
         self.summed, self.waiting, self.waits = summed, waiting, sum(map(len, waiting))
@@ -261,7 +261,8 @@ class Stream:
         if self.waits:  # their sums are not kept: then blocks would depend on when an answer was asked for
             summed = summed.plus(self._seen(_joined(self.waiting)), options)
         summed = summed.drawn(options)
-        kept = summed.kept[0] if summed.kept else Kept(self.rows(), self.marks, self.kernel, left=np.zeros(0))
+        nothing = self._seen(self.rows())
+        kept = summed.kept[0] if summed.kept else Kept(nothing.rows, self.marks, self.kernel, left=nothing.rest)
         kept = replace(kept, rows=replace(kept.rows, total=total), most=summed.most)
         moments = SummedMoments(kept, options.centered, options.n_components, options.largest, summed.total)
         principal = moments.found((yield moments))
@@ -271,8 +272,8 @@ class Stream:
     def rows(self, X: Array = None, node: np.ndarray = NONE, number: np.ndarray = NONE) -> Rows:
         """Prepared rows with these numbers at these nodes; by default none."""
         X = self.marks.points[:0, :] if X is None else X
-        keys = keys_at(self.options.seed, self.names, node, number)
-        return Rows(X, keys, node, 0, len(self.names))
+        keys = integers(X, keys_at(self.options.seed, self.names, node, number))
+        return Rows(X, keys, integers(X, node), 0, len(self.names))
 
     def _seen(self, rows: Rows) -> Seen:
         return Seen(rows, self.marks, self.kernel)
@@ -294,7 +295,11 @@ def _moments(seen: Seen, options: SumsOptions) -> Moments:
 def _joined(parts: Sequence[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
-    X = aac.array_namespace(parts[0].X).concat([rows.X for rows in parts])
-    return replace(
-        parts[0], X=X, keys=np.concatenate([p.keys for p in parts]), node=np.concatenate([p.node for p in parts])
-    )
+    concat = aac.array_namespace(parts[0].X).concat
+    joined = {name: concat([getattr(rows, name) for rows in parts]) for name in ("X", "keys", "node")}
+    return replace(parts[0], **joined)
+
+
+def _without(rows: Rows, others: Rows) -> np.ndarray:
+    """The places of the rows that are not among the others."""
+    return np.flatnonzero(~np.isin(to_numpy(rows.keys), to_numpy(others.keys)))
