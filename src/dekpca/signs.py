@@ -11,6 +11,7 @@ from typing import Any
 
 import array_api_compat as aac
 
+from .arrays import like
 from .kernels import Kernel, Linear, normal
 
 Array = Any
@@ -24,12 +25,7 @@ def reference(kernel: Kernel, columns: int) -> Callable[[Array], Array]:
     """The function, of rows (n, columns): random features of the kernel, or of the linear one where it has none, with fixed weights."""
     features = (kernel if kernel.has_sketch else Linear()).random_map(columns, PAIRS, 1, SEED)
     weights = normal((2 * PAIRS, 1), SEED)[:, 0] / (2 * PAIRS) ** 0.5
-
-    def function(X: Array) -> Array:
-        xp = aac.array_namespace(X)
-        return features(X) @ xp.asarray(weights, dtype=X.dtype, device=aac.device(X))
-
-    return function
+    return lambda X: features(X) @ like(X, weights)
 
 
 def signed(components: Array, along: Array) -> Array:

@@ -59,10 +59,31 @@ class Site:
         return like(self.like, values)
 
 
+class Shares(Sequence[np.ndarray]):
+    """The numbers of the rows of each node: so many (nodes,), one after the other, of `order`, or of 0, 1, 2, ... if that is None."""
+
+    def __init__(self, sizes: np.ndarray, order: np.ndarray | None = None):
+        self.sizes, self.order, self.ends = sizes, order, np.cumsum(sizes)
+
+    @classmethod
+    def of(cls, node: np.ndarray, nodes: int) -> Shares:
+        """From the number of the node (rows,) of each row. Where they are in order, nothing is sorted."""
+        in_order = (node[1:] >= node[:-1]).all()
+        return cls(np.bincount(node, minlength=nodes), None if in_order else np.argsort(node, kind="stable"))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: Any) -> Any:
+        stop = self.ends[index]
+        start = stop - self.sizes[index]
+        return np.arange(start, stop) if self.order is None else self.order[start:stop]
+
+
 class Dealt(Sequence[Array]):
     """The parts of one array: the rows of X of each node, which are copied only when a part is asked for."""
 
-    def __init__(self, X: Array, rows: Sequence[np.ndarray]):
+    def __init__(self, X: Array, rows: Shares):
         self.X, self.rows = X, rows
 
     def __len__(self) -> int:
@@ -74,7 +95,7 @@ class Dealt(Sequence[Array]):
 
 def part_sizes(parts: Sequence[Array]) -> np.ndarray:
     """How many rows each part has."""
-    return np.array([len(rows) for rows in parts.rows] if isinstance(parts, Dealt) else [p.shape[0] for p in parts])
+    return parts.rows.sizes if isinstance(parts, Dealt) else np.array([p.shape[0] for p in parts])
 
 
 def make_site(parts: Sequence[Array], network: Network, nodes: Sequence[int] | None = None, sizes: Any = None) -> Site:
@@ -88,10 +109,7 @@ def make_site(parts: Sequence[Array], network: Network, nodes: Sequence[int] | N
     if not isinstance(parts, Dealt):
         X = parts[0] if len(parts) == 1 else aac.array_namespace(*parts).concat(list(parts))
         return Site(network, sizes, hosted, X)
-    order = np.concatenate(parts.rows)
-    if len(order) < parts.X.shape[0]:
-        return Site(network, sizes, hosted, take(parts.X, order))
-    return Site(network, sizes, hosted, parts.X, None if (order == np.arange(len(order))).all() else order)
+    return Site(network, sizes, hosted, parts.X, parts.rows.order)
 
 
 def apart(parts: Sequence[Array], network: Network, nodes: Any = None, sizes: Any = None) -> list[Site]:

@@ -207,7 +207,7 @@ class Dealt:
 
     def __init__(self, seed: int, wanted: Wanted, total: int):
         self.network, parts = deal_rows(wanted, total, seed)
-        self.sizes = np.array([len(part) for part in parts])
+        self.sizes = parts.sizes
         self.all, self.node = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int32)
         keys, ends = row_keys(seed, self.network.names, self.sizes), np.cumsum(self.sizes)
         for j, part in enumerate(parts):

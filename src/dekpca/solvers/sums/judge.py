@@ -328,7 +328,10 @@ class Separate(Round):
         judged, Y, g = self.images.judged, self.images.Y, self.g()
         xp, w = aac.array_namespace(g), judged.weights
         weighted, alone, across = w[:, None] * g, judged.rest[:, None] * g, Y
-        diagonal = [(transposed(weighted) @ alone)[None, ...], xp.zeros((GROUPS, *2 * g.shape[1:]), dtype=xp.float64, device=aac.device(g))]
+        diagonal = [
+            (transposed(weighted) @ alone)[None, ...],
+            xp.zeros((GROUPS, *2 * g.shape[1:]), dtype=xp.float64, device=aac.device(g)),
+        ]
         if not judged.everyone:
             own = judged.group & (w > 1.0)[:, None]
             own = own & (xp.sum(xp.astype(own, xp.int64), axis=0) >= judged.all.rows.least)
