@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, Projection, chunks
-from dekpca.data.owners import numbers_of
+from dekpca.data.owners import runs_of
 from dekpca.engines import local
 from dekpca.engines.tree import over_tree
 from dekpca.kernels import Rbf, make_kernel
@@ -233,10 +233,10 @@ def test_a_limit_that_cannot_hold_says_what_would():
 def test_rows_in_order_are_not_copied():
     X, network = np.random.default_rng(0).normal(size=(60, 3)), Network.ring(6)
     node = np.repeat(np.arange(6), 10)
-    site = make_site(Dealt(X, Shares.of(node, 6)), network)
+    site = make_site(Dealt(X, Shares.of(node, np.ones_like(node), 6)), network)
     assert site.X is X
     assert site.order is None
-    mixed = Dealt(X, Shares.of(node[::-1], 6))
+    mixed = Dealt(X, Shares.of(np.arange(6)[::-1], np.full(6, 10), 6))
     site = make_site(mixed, network)
     assert site.X is X
     for j, part in enumerate(mixed):
@@ -267,8 +267,8 @@ def test_many_labels_take_linear_time():
         seconds = []
         for _ in range(5):
             start = time.process_time()
-            found, number = numbers_of(network, labels, 2 * J, 0)
-            rows = Shares.of(number, J)
+            found, number, lengths = runs_of(network, labels, 2 * J, 0)
+            rows = Shares.of(number, lengths, J)
             seconds.append(time.process_time() - start)
         assert found is network
         assert all(set(own // 2) == {J - 1 - j} for j, own in enumerate(rows))

@@ -60,6 +60,23 @@ def integers(x: Array, values: Any) -> Array:
     return xp.asarray(values, dtype=xp.int64, device=aac.device(x))
 
 
+def numbers(x: Array, count: int) -> Array:
+    """0, 1, ... (count,) as int64, in the library and on the device of x."""
+    xp = aac.array_namespace(x)
+    return xp.arange(count, dtype=xp.int64, device=aac.device(x))
+
+
+def squares_of_rows(x: Array) -> Array:
+    """(n,) the squared length of each row of x (n, m)."""
+    if not aac.is_torch_array(x):
+        return aac.array_namespace(x).vecdot(x, x)
+    from torch.linalg import (
+        vector_norm,
+    )  # reads x once; PyTorch's vecdot is a product of matrices, and five times as slow
+
+    return vector_norm(x, dim=1) ** 2
+
+
 def take(x: Array, index: Array) -> Array:
     """x[index] along the first axis, `index` being numbers of the host or of x's device."""
     return aac.array_namespace(x).take(x, integers(x, index), axis=0)

@@ -466,7 +466,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             raise ValueError(f"{what}; set it back, or begin anew with a new estimator")
 
     def _plan_rows(self, settings: Settings, more: More) -> Plan:
-        rows = Shares.of(more.node, len(more.network))
+        rows = Shares.of(more.node, np.ones_like(more.node), len(more.network))
         return make_plan(self, settings, more.network, Dealt(more.X, rows), more.features)
 
     def _begun(self, more: More) -> Stream:

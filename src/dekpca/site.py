@@ -11,7 +11,7 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from .arrays import integers, like, take
+from .arrays import integers, like, numbers, take
 from .chunks import by_rows
 from .network import Network
 
@@ -66,10 +66,11 @@ class Shares(Sequence[np.ndarray]):
         self.sizes, self.order, self.ends = sizes, order, np.cumsum(sizes)
 
     @classmethod
-    def of(cls, node: np.ndarray, nodes: int) -> Shares:
-        """From the number of the node (rows,) of each row. Where they are in order, nothing is sorted."""
+    def of(cls, node: np.ndarray, lengths: np.ndarray, nodes: int) -> Shares:
+        """From the number of the node of each run of rows, and how many rows each run has. Where the runs are in order, nothing is sorted."""
+        sizes = np.bincount(node, lengths, nodes).astype(np.int64)  # exact below 2^53 rows
         in_order = (node[1:] >= node[:-1]).all()
-        return cls(np.bincount(node, minlength=nodes), None if in_order else np.argsort(node, kind="stable"))
+        return cls(sizes, None if in_order else np.argsort(np.repeat(node, lengths), kind="stable"))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -124,7 +125,7 @@ def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray, beside: Array =
     row's node and its number there, not on which process holds the row."""
     xp, before = aac.array_namespace(beside), np.cumsum(sizes) - sizes
     starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64) - GOLDEN * before.astype(np.uint64)
-    number = xp.arange(int(sizes.sum()), dtype=xp.int64, device=aac.device(beside))
+    number = numbers(beside, int(sizes.sum()))
     first = xp.repeat(integers(beside, starts.view(np.int64)), integers(beside, sizes))
     return by_rows(lambda some: mixed(first[some] + number[some] * _word(int(GOLDEN))), number.shape[0], 8, beside)
 

@@ -62,8 +62,10 @@ def deal(X: Any, nodes: Any, wanted: Wanted, seed: int, dtype: Any = None, missi
     if nodes is None:
         network, rows = deal_rows(wanted, len(samples), seed)
     else:
-        network, number = numbers_of(wanted, nodes, total, seed)
-        rows = Shares.of(number if kept is None else number[kept], len(network))
+        network, number, lengths = runs_of(wanted, nodes, total, seed)
+        if kept is not None:
+            number, lengths = np.repeat(number, lengths)[kept], np.ones(len(kept), dtype=np.int64)
+        rows = Shares.of(number, lengths, len(network))
         empty = [name for name, size in zip(network.names, rows.sizes, strict=True) if not size]
         if empty:
             raise ColumnError(f"node {listing(empty)}: {NOTHING_LEFT}")
@@ -111,8 +113,8 @@ def deal_more(
         network = make_network(wanted, 1, seed)
         node = (before + np.arange(len(kept))) % len(network)
     else:
-        network, node = numbers_of(wanted, nodes, total, seed, all_nodes=False)
-        node = node[kept]
+        network, number, lengths = runs_of(wanted, nodes, total, seed, all_nodes=False)
+        node = np.repeat(number, lengths)[kept]
     node_of = np.full(total, -1)
     node_of[kept] = node
     features = Features(int(samples.X.shape[1]), samples.names)
@@ -171,10 +173,10 @@ def deal_rows(wanted: Wanted, n_rows: int, seed: int) -> tuple[Network, Shares]:
     return network, Shares(sizes, np.random.default_rng(seed).permutation(n_rows) if len(network) > 1 else None)
 
 
-def numbers_of(
+def runs_of(
     wanted: Wanted, labels: Any, n_rows: int, seed: int, all_nodes: bool = True
-) -> tuple[Network, np.ndarray]:
-    """The network, and the number (rows,) of the node that each row's label names."""
+) -> tuple[Network, np.ndarray, np.ndarray]:
+    """The network; and of each run of rows with the same label the number of the node that it names, and how many rows there are."""
     owners = np.asarray(labels).ravel()
     if len(owners) != n_rows:
         raise ValueError(f"nodes has {len(owners)} labels for {n_rows} rows; give one for each row")
@@ -183,12 +185,12 @@ def numbers_of(
     if missing:
         raise ValueError(f"nodes: no label in row {listing(missing)}; give every row its node")
     owners = owners if numbers else owners.astype(str)
-    begins = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))  # of a run of one label: only these are sorted
+    begins = np.append(0, 1 + np.flatnonzero(owners[1:] != owners[:-1]))
     labels, owner = np.unique(owners[begins], return_inverse=True)
     given = name_labels(labels.astype(str).tolist(), numbers, wanted)
     network = named_network(wanted, given, seed, all_nodes)
     number = np.array([network.number[label] for label in given])[owner]
-    return network, np.repeat(number, np.diff(begins, append=n_rows))
+    return network, number, np.diff(begins, append=n_rows)
 
 
 def name_labels(labels: list[str], numbers: bool, wanted: Wanted) -> list[str]:

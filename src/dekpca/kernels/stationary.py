@@ -6,7 +6,7 @@ import array_api_compat as aac
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from ..arrays import like, transposed
+from ..arrays import like, squares_of_rows, transposed
 from .base import Array, Kernel, RandomMap
 from .draws import normal, normal_like, uniform
 
@@ -41,7 +41,7 @@ class Rbf(Stationary):
     name = "rbf"
 
     def squares(self, X: Array) -> Array:
-        return aac.array_namespace(X).vecdot(X, X)
+        return squares_of_rows(X)
 
     def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
         size_a, size_b = self.squares(A), self.squares(B) if squares is None else squares

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from ... import landmarks
-from ...arrays import eps, integers, like, on_host, take, transposed
+from ...arrays import eps, integers, like, numbers, on_host, take, transposed
 from ...chunks import by_rows
 from ...kernels import Kernel, normal, uniform
 from ...landmarks import Landmarks, shared_seed
@@ -190,7 +190,7 @@ def sums_by_label(label: Array, clusters: int, Y: Array, weights: Array, least: 
         member = csr_matrix((inside * weights, (place, np.arange(len(label)))), shape=(clusters, len(label)))
         total = member @ Y
     else:
-        member = xp.astype(integers(label, np.arange(clusters))[:, None] == label, xp.float64)
+        member = xp.astype(numbers(label, clusters)[:, None] == label, xp.float64)
         beside = xp.stack([xp.ones_like(weights), weights, weights**2], axis=1)
         found = member @ xp.concat([beside, weights[:, None] * xp.astype(Y, xp.float64)], axis=1)
         count, weight, squares, total = found[:, 0], found[:, 1], found[:, 2], found[:, 3:]
@@ -270,9 +270,11 @@ class Pieces:
         there = found >= 0
         cluster, exact = cluster[there], xp.astype(Y, xp.float64, copy=False)
         cuts, away = take(integers(Y, self.cuts), cluster), exact[there] - take(like(exact, self.centres), cluster)
+        piece = found[there]
         for h, planes in enumerate(self.planes):
             side = xp.vecdot(away, take(like(exact, planes), cluster)) > 0
-            found[there] += xp.astype(side & (cuts > h), xp.int64) * 2**h
+            piece = piece + xp.astype(side & (cuts > h), xp.int64) * 2**h
+        found[there] = piece
         return found
 
 

@@ -24,7 +24,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ...accuracy import Accuracy, mixed_groups
-from ...arrays import flip_signs, integers, inverse, like, take, transposed, upper_triangle, where
+from ...arrays import flip_signs, inverse, like, numbers, squares_of_rows, take, transposed, upper_triangle
 from ...chunks import STRIPES, by_rows, row_bytes, summed
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
@@ -94,10 +94,8 @@ class Judged:
     @cached_property
     def places(self) -> Array:
         """Which rows judge. Where others see a node's terms, none of a node that has so few that a term would tell of single rows."""
-        rows = self.all.rows
-        found = integers(rows.keys, np.arange(len(rows)))
-        if not self.everyone:
-            found = rows.below(judging(self.stage), lambda some: self._chance(self.all.rest[some]))
+        rows, chance = self.all.rows, lambda some: self._chance(self.all.rest[some])
+        found = numbers(rows.keys, len(rows)) if self.everyone else rows.below(judging(self.stage), chance)
         enough = rows.least == 1 or found.shape[0] >= rows.least * self.shares
         return found if enough else found[:0]
 
@@ -119,13 +117,13 @@ class Judged:
     def group(self) -> Array:
         """(n, GROUPS) which group each row is in: the rows of a node are dealt in a random order."""
         rows = self.rows
-        xp, numbers = aac.array_namespace(rows.keys), integers(rows.keys, np.arange(len(rows)))
+        xp = aac.array_namespace(rows.keys)
         order = xp.argsort(rows.uniform(f"groups {self.stage}"))
         order = take(order, xp.argsort(take(rows.node, order), stable=True))
         node, keys = take(rows.node, order), take(rows.keys, order)
         start = xp.searchsorted(node, node)  # where the rows of a row's node begin
-        found = ((take(keys, start) & (GROUPS - 1)) + numbers - start) % GROUPS
-        return take(found, inverse(order))[:, None] == integers(found, np.arange(GROUPS))
+        found = ((take(keys, start) & (GROUPS - 1)) + numbers(keys, len(rows)) - start) % GROUPS
+        return take(found, inverse(order))[:, None] == numbers(found, GROUPS)
 
     @property
     def shares(self) -> int:
@@ -161,7 +159,7 @@ class Judged:
         xp = aac.array_namespace(X)
         # the rounding of float32 is far below what is missed of a row, and below the noise of drawing rows
         missed = self.principal.missed > ROUGH * self.principal.trace
-        rough = missed and not self.everyone and not kernel.far(xp.vecdot(X, X))
+        rough = missed and not self.everyone and not kernel.far(squares_of_rows(X))
         kind = xp.float32 if rough else X.dtype
 
         def rounded(x: Array, kind: Any = kind) -> Array:
@@ -237,13 +235,10 @@ class Sketch(Round):
         def part(rows: slice) -> tuple[Array, ...]:
             found, ones = [], []
             for b in range(GROUPS):
-                mine, theirs, summands = judged.of_group(b)[rows, :], right[rows, :], scaled[rows, :]
-                products = [transposed(mine) @ left[rows, :]]
-                if not judged.everyone:
-                    inside = where(judged.group[rows, b])
-                    mine, theirs, summands = take(mine, inside), take(theirs, inside), take(summands, inside)
-                found.append(xp.concat([*products, transposed(mine) @ theirs], axis=1))
-                ones.append(xp.sum(summands, axis=0))
+                mine, own = judged.of_group(b)[rows, :], None if judged.everyone else judged.group[rows, b]
+                product = transposed(_of(mine, own)) @ _of(right[rows, :], own)
+                found.append(xp.concat([transposed(mine) @ left[rows, :], product], axis=1))
+                ones.append(xp.sum(_of(scaled[rows, :], own), axis=0))
             return xp.astype(xp.stack(found), xp.float64, copy=False), xp.stack(ones)
 
         found, ones = summed(part, w.shape[0], features)
@@ -291,7 +286,7 @@ class Images:
         def some(rows: slice) -> Array:
             mine = [judged.of_group(b)[rows, :] for b in range(GROUPS)]
             images = xp.stack([x @ right[b, ...] for b, x in enumerate(mine)], axis=1)
-            long = xp.stack([xp.vecdot(x, x) - 2.0 * (x @ middle[b, :]) for b, x in enumerate(mine)], axis=1)
+            long = xp.stack([squares_of_rows(x) - 2.0 * (x @ middle[b, :]) for b, x in enumerate(mine)], axis=1)
             own = weights[rows, :] * (xp.astype(long, xp.float64, copy=False) + squares)
             return xp.astype(images, xp.float64, copy=False) - offset - own[:, :, None] * g[rows, None, :]
 
@@ -501,6 +496,13 @@ def judge_by(images: Any, g: Values, within: np.ndarray, outside: Values | None 
     error, bound, within_reach = map(float, told["error"])
     about = Accuracy.of(told["errors"], error, bound, mixed)
     return Verdict(np.maximum(separated["values"][:k], 0.0), separated["basis"], about, within_reach)
+
+
+def _of(x: Array, own: Array | None) -> Array:
+    """The rows of x in a mask, for sums over them: on a device the others become zeros, since to leave them out it would have to wait for the mask."""
+    if own is None:
+        return x
+    return x[own] if aac.is_numpy_array(x) else x * aac.array_namespace(x).astype(own, x.dtype)[:, None]
 
 
 def _by_group(left: Array, right: Array) -> Array:

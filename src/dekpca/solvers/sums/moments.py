@@ -11,7 +11,7 @@ import array_api_compat as aac
 import numpy as np
 from scipy.linalg import eigh
 
-from ...arrays import add_products, flip_signs, symmetric, times_triangle, upper_triangle
+from ...arrays import add_products, flip_signs, squares_of_rows, symmetric, times_triangle, upper_triangle
 from ...chunks import DEVICE_BYTES, row_bytes, summed
 from ...data.blocks import Blocks, blocks_of
 from ...kernels import Kernel, row_tiles
@@ -64,7 +64,7 @@ class Seen:
     def _sums(self, X: Array, missed: Array) -> tuple[Array, ...]:
         """Of some rows; what the landmarks miss of each is written to `missed`."""
         marks, kernel, xp, m = self.marks, self.kernel, aac.array_namespace(X), self.marks.size
-        with_points, fixed = row_kernel(kernel, marks.points), reference(kernel, self.rows.columns)
+        with_points, fixed = row_kernel(kernel, marks.points), reference(kernel, marks.points)
         chunk = (CHUNK_BYTES if aac.is_numpy_array(X) else DEVICE_BYTES) // max(1, row_bytes(marks.root))
 
         def part(rows: slice) -> tuple[Array, ...]:
@@ -73,7 +73,7 @@ class Seen:
             for tile in row_tiles(rows.stop - rows.start, max(LEAST_CHUNK, chunk)):
                 at = slice(rows.start + tile.start, rows.start + tile.stop)
                 psi, size = times_triangle(with_points(X[at, :]), marks.root), kernel.diagonal(X[at, :])
-                left = size - xp.vecdot(psi, psi)
+                left = size - squares_of_rows(psi)
                 missed[at] = xp.clip(left, min=0.0) if kernel.is_definite else xp.abs(left)
                 first = first + xp.sum(psi, axis=0, dtype=xp.float64)
                 second = add_products(second, psi)
