@@ -51,7 +51,15 @@ def all_on_host(arrays: dict[str, Array]) -> dict[str, np.ndarray]:
 
 def like(x: Array, values: Any) -> Array:
     """Host numbers in the library, on the device and in the dtype of x."""
-    return aac.array_namespace(x).asarray(values, dtype=x.dtype, device=aac.device(x))
+    xp = aac.array_namespace(x)
+    if isinstance(values, np.ndarray) and not aac.is_numpy_array(x):
+        values = values.astype(f"f{xp.finfo(x.dtype).bits // 8}")  # PyTorch would wake all its threads for that
+    return xp.asarray(values, dtype=x.dtype, device=aac.device(x))
+
+
+def is_on_host(x: Array) -> bool:
+    """Whether x is in the memory of the host, whatever its library."""
+    return aac.is_numpy_array(x) or "cpu" in str(aac.device(x)).lower()
 
 
 def integers(x: Array, values: Any) -> Array:

@@ -14,6 +14,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ..answer import Answer
+from ..arrays import is_on_host
 from ..chunks import threads
 from ..messages import Exchange, Iteration, Sum
 from ..plan import Outcome, Plan, Traffic, Watch
@@ -106,9 +107,7 @@ def drive(
     """Run the programs of some sites, whose requests `delivery` answers. `script` is the program, or wraps it."""
     scripts = [script(site, options) for site in sites]
     array = sites[0].like
-    theirs = (
-        not aac.is_numpy_array(array) and "cpu" in str(aac.device(array)).lower()
-    )  # a library with threads of its own
+    theirs = is_on_host(array) and not aac.is_numpy_array(array)  # a library with threads of its own
     rows = 0 if theirs else sum(site.X.shape[0] for site in sites)
     # the program itself detects overflow; no warnings of NumPy
     with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore", divide="ignore"), threads(rows):

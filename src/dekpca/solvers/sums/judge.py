@@ -499,7 +499,7 @@ def judge_by(images: Any, g: Values, within: np.ndarray, outside: Values | None 
 
 
 def _of(x: Array, own: Array | None) -> Array:
-    """The rows of x in a mask, for sums over them: on a device the others become zeros, since to leave them out it would have to wait for the mask."""
+    """The rows of x in a mask, for sums over them; on a device the others become zeros: to leave them out, the host would wait for the mask."""
     if own is None:
         return x
     return x[own] if aac.is_numpy_array(x) else x * aac.array_namespace(x).astype(own, x.dtype)[:, None]

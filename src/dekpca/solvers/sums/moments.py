@@ -11,7 +11,16 @@ import array_api_compat as aac
 import numpy as np
 from scipy.linalg import eigh
 
-from ...arrays import add_products, flip_signs, squares_of_rows, symmetric, times_triangle, upper_triangle
+from ...arrays import (
+    add_products,
+    flip_signs,
+    is_on_host,
+    on_host,
+    squares_of_rows,
+    symmetric,
+    times_triangle,
+    upper_triangle,
+)
 from ...chunks import DEVICE_BYTES, row_bytes, summed
 from ...data.blocks import Blocks, blocks_of
 from ...kernels import Kernel, row_tiles
@@ -134,12 +143,16 @@ def chances(rest: Array, count: float, missed: float, wanted: int) -> Array:
     return aac.array_namespace(rest).clip(wanted * (even + 0.5 * rest / mass), max=1.0)
 
 
-def leading(matrix: np.ndarray, q: int) -> tuple[np.ndarray, np.ndarray]:
-    """The q leading eigenvalues and eigenvectors, largest first."""
-    m = len(matrix)
-    values, vectors = eigh(matrix, subset_by_index=[m - q, m - 1])
-    if len(values) < q:  # where many eigenvalues are equal, LAPACK may miss some of a subset
-        values, vectors = np.linalg.eigh(matrix)
+def leading(matrix: np.ndarray, q: int, beside: Array) -> tuple[np.ndarray, np.ndarray]:
+    """The q leading eigenvalues and eigenvectors, largest first; found on the device of `beside`, which is far faster with many landmarks."""
+    m, xp = len(matrix), aac.array_namespace(beside)
+    if is_on_host(beside):
+        values, vectors = eigh(matrix, subset_by_index=[m - q, m - 1])
+        if len(values) < q:  # where many eigenvalues are equal, LAPACK may miss some of a subset
+            values, vectors = np.linalg.eigh(matrix)
+    else:
+        there = xp.linalg.eigh(xp.asarray(matrix, device=aac.device(beside)))
+        values, vectors = on_host(there[0]), on_host(there[1][:, m - q :])
     return values[::-1][:q], vectors[:, ::-1][:, :q]
 
 
@@ -200,7 +213,7 @@ class Moments(Round):
         second[np.triu_indices(m)] = total["second"]
         second = symmetric(second)
         mean = total["first"] / count if self.centered else np.zeros(m)
-        values, vectors = leading(second - count * np.outer(mean, mean), q)
+        values, vectors = leading(second - count * np.outer(mean, mean), q, self.seen.rows.array)
         vectors = flip_signs(vectors)
         floor = max(NOTHING * values[0], 100 * np.finfo(np.float64).eps * float(total["trace"][0]))
         trace = total["trace"] - np.array([count * float(mean @ mean), 0.0])
