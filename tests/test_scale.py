@@ -244,6 +244,18 @@ def test_rows_in_order_are_not_copied():
     np.testing.assert_array_equal(X[site.order], np.concatenate(list(mixed)))
 
 
+@pytest.mark.parametrize("sort", [np.sort, lambda labels: labels], ids=["in order", "in any order"])
+@pytest.mark.parametrize("kind", [int, str, object])
+def test_each_label_names_the_node_of_its_row(sort, kind):
+    labels = sort(np.random.default_rng(0).integers(3, 12, size=200)).astype(str).astype(kind)
+    network, number, lengths = runs_of(None, labels, 200, 0)
+    shares = Shares.of(number, lengths, len(network))
+    assert (shares.order is None) == (list(map(int, labels)) == sorted(map(int, labels)))
+    assert sorted(np.concatenate(list(shares))) == list(range(200))
+    for name, rows in zip(network.names, shares, strict=True):
+        assert set(labels[rows].astype(str)) == {name}
+
+
 @pytest.mark.parametrize("rank", [0, 3, 9])
 def test_the_inverse_of_a_node_is_the_pseudo_inverse(rank):
     half = np.random.default_rng(rank).normal(size=(9, rank))
