@@ -11,7 +11,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n
 AT_ONCE := $(MAKE) --no-print-directory -j2
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo docs note test test-all tests all-tests coverage test-openmpi test-faults simulate attacks soak fuzz wire lint format quality clean
+.PHONY: demo docs docs-lite note test test-all tests all-tests coverage test-openmpi test-faults simulate rules attack-table namespaces attacks soak fuzz wire lint format quality clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dekpca needs Python 3.11 or later; set PYTHON=..."; exit 1; }
@@ -43,6 +43,14 @@ $(VENV)/docs: $(VENV)/demo
 # The site: made offline into build/site, with warnings as errors; the gallery is run. Open build/site/index.html.
 docs: $(VENV)/docs
 	$(BIN)/python -m sphinx -q -W --keep-going -j 2 -b html -d build/doctrees docs build/site
+
+# The same with notebooks that run in the reader's browser, into build/site-lite: 75 MB more, for a web server, with Pyodide from a CDN.
+LITE := $(CURDIR)/build/lite
+docs-lite: $(VENV)/docs
+	$(INSTALL) -e '.[lite]'
+	rm -rf $(LITE)
+	$(BIN)/python -m build --quiet --wheel --outdir $(LITE)/pypi
+	DEKPCA_LITE=$(LITE) $(BIN)/python -m sphinx -q -W --keep-going -j 2 -b html -d build/doctrees-lite docs build/site-lite
 
 # The technical note as a PDF, from its page of the site.
 CHROMIUM ?= chromium
@@ -86,6 +94,18 @@ test-faults: $(VENV)/installed simulate
 simulate: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m simulator.run --seeds $(SIMULATED) --first $(FIRST) --jobs 2
 
+# Each rule of the agreement, taken away: a case that goes wrong without it. About a minute.
+rules: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m simulator.rules
+
+# Each attack of members: its test fails without the line that defends against it. Minutes.
+attack-table: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m faults.attack_table
+
+# Five owners on machines of their own, with firewalls and a forwarder; needs root, iproute2, nftables and socat, or skips.
+namespaces: $(VENV)/installed
+	$(BIN)/python -m pytest -q -rs tests/test_peer_edge.py tests/test_peer_check.py -k 'five_owners or firewall_drops'
+
 # Strangers and neighbors that attack three peers with 1,024 file descriptors each; two minutes.
 attacks: $(VENV)/installed
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m faults.attacks $(if $(ONLY),--only $(ONLY)) $(if $(KEEP),--keep $(KEEP))
@@ -118,6 +138,7 @@ format: $(VENV)/installed
 # The measured claims of README and docs; DATA is MNIST's digits 0, 3, 5, 8 (X, y in an npz). About an hour.
 quality: $(VENV)/installed
 	$(BIN)/python benchmarks/quality.py --data $(DATA)
+	$(BIN)/python benchmarks/lemmas.py
 	$(BIN)/python benchmarks/paper_mode.py --data $(DATA)
 	$(BIN)/python benchmarks/scale.py --data $(DATA)
 	$(BIN)/python benchmarks/landmarks.py --data $(DATA)
@@ -126,4 +147,4 @@ quality: $(VENV)/installed
 	$(BIN)/python benchmarks/peers.py --data $(DATA)
 
 clean:
-	rm -rf $(VENV) build docs/gallery docs/reference/api docs/reference/cli.md docs/_static/landing.svg .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) build docs/_contents docs/gallery docs/reference/api docs/reference/cli.md docs/_static/landing.svg .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -18,9 +18,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from common import Floors, console, table
 from dekpca import DecentralizedKernelPCA
+from dekpca.site import keys_at
 from dekpca.solvers.sums import Rows, Stream, solve
 from dekpca.solvers.sums.moments import Moments, Seen
-from dekpca.solvers.sums.rows import keys_at
 
 CUTS, FORGOTTEN = 1e-10, 1e-9
 K, COLUMNS, LANDMARKS = 4, 20, 200
@@ -90,7 +90,7 @@ def cuts(count: int, floors: Floors) -> None:
     model = DecentralizedKernelPCA(**auto, network=5)
     for rows in np.array_split(X, 10):
         model.partial_fit(rows)
-    chosen = model._stream.marks.points
+    chosen = model._stream.basis.marks.points
     same = DecentralizedKernelPCA(n_components=K, random_state=0, gamma=model.gamma_, landmarks=chosen)
     same.fit(X, nodes=np.arange(count) % 5)
     found = apart(model, same, X[:2000])
@@ -111,7 +111,10 @@ def rounding(floors: Floors) -> None:
 
     def term(rows: np.ndarray) -> dict[str, np.ndarray]:
         return Moments(
-            Seen(stream.rows(rows, *np.zeros((2, len(rows)), int)), stream.marks, stream.kernel), True, K, 1
+            Seen(stream.basis.rows(rows, *np.zeros((2, len(rows)), int)), stream.basis.marks, stream.basis.kernel),
+            True,
+            K,
+            1,
         ).term()
 
     base = term(X)
@@ -162,9 +165,9 @@ def forgotten(count: int, floors: Floors) -> None:
     model = streamed()
     stream, left = model._stream, np.flatnonzero(~goes)
     node = np.zeros(len(left), dtype=int)
-    keys = keys_at(0, stream.names, node, left)
-    answer = _run(solve(Rows(X[left], keys, node, len(left), 1), stream.options))
-    psi = answer.marks.coordinates(stream.kernel, X[:2000])
+    keys = keys_at(0, stream.basis.names, node, left)
+    answer = _run(solve(Rows(X[left], keys, node, len(left), 1), stream.basis.options))
+    psi = answer.marks.coordinates(stream.basis.kernel, X[:2000])
     values, there = model.transform(X[:2000]), (psi - answer.mean) @ answer.weights
     found = (
         np.abs(model.eigenvalues_ / answer.eigenvalues - 1).max(),

@@ -27,7 +27,7 @@ copyright = "the dekpca developers"
 extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "sphinx_gallery.gen_gallery", "sphinx_design",
 ]  # fmt: skip
-exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.json"]
+exclude_patterns = ["_build", "_contents", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.json"]
 highlight_language = "none"
 nitpicky = False
 suppress_warnings = ["config.cache"]  # sphinx-gallery's settings hold a function
@@ -64,6 +64,25 @@ sphinx_gallery_conf = {
     "plot_gallery": "True",
     "parallel": 2,
 }
+
+
+def installed_first(notebook, name):
+    """From the site's own wheel; what else a notebook imports, Pyodide finds by itself."""
+    says = "# This runs in your browser. Python and its packages are loaded from a CDN, which takes a while.\n"
+    cell = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    notebook["cells"].insert(0, {**cell, "source": [says, "%pip install -q dekpca"]})
+
+
+# --- `make docs-lite`: a button beside each example, which opens it as a notebook that runs in the reader's browser. It needs a web
+# server, and a CDN for Pyodide; so the plain site, which opens from a file and asks nobody for anything, has none.
+if lite := os.environ.get("DEKPCA_LITE"):  # a folder with pypi/dekpca-*.whl
+    extensions.append("jupyterlite_sphinx")
+    jupyterlite_dir = lite
+    sphinx_gallery_conf["jupyterlite"] = {
+        "jupyterlite_contents": f"{lite}/contents",
+        "notebook_modification_function": installed_first,
+        "use_jupyter_lab": False,
+    }
 
 # --- the pages
 html_theme = "pydata_sphinx_theme"
@@ -102,6 +121,21 @@ def links_to_pages(app, what, name, obj, options, lines):
     lines[:] = [re.sub(r"docs/(\w+/\w+)\.md", r":doc:`/\1`", line) for line in lines]
 
 
+def pages_that_use(app, what, name, obj, options, lines):
+    """Links to the pages whose code has this name, as the gallery's examples are linked by sphinx-gallery."""
+    *_, module, last = name.split(".")
+    if what not in ("class", "function", "exception", "data") or not name.startswith("dekpca"):
+        return
+    called = rf"\b{last}\b" if last[0].isupper() else rf"\b{module}\.{last}\b|import .*\b{last}\b"
+    found = [
+        page.relative_to(HERE).with_suffix("").as_posix()
+        for page in sorted(HERE.glob("*/*.md"))
+        if re.search(called, "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)))
+    ]
+    if 0 < len(found) <= 8:  # the estimator is on nearly all
+        lines += ["", ".. rubric:: Pages that use it", "", ", ".join(f":doc:`/{page}`" for page in found) + "."]
+
+
 def command_line(app):
     """reference/cli.md, from the program."""
     command = get_command(program)
@@ -136,9 +170,17 @@ def mathml(self, node):
     raise SkipNode
 
 
+def notebooks(app):
+    """jupyterlite-sphinx keeps the name of a folder in the paths of its notebooks, and sphinx-gallery's buttons leave it out: name what is in it."""
+    app.config.jupyterlite_contents = [f"{lite}/contents/*"]
+
+
 def setup(app):
+    if lite:
+        app.connect("builder-inited", notebooks)
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
     app.connect("source-read", page_titles)
     app.connect("autodoc-process-docstring", links_to_pages)
+    app.connect("autodoc-process-docstring", pages_that_use, priority=900)  # numpydoc is done then
     app.connect("builder-inited", command_line, priority=100)
     app.connect("builder-inited", landing, priority=100)

@@ -55,7 +55,7 @@ def term(batches: Batches, about: Any, node_of: dict[int, int], features: Featur
     """The term of the sum that follows after all this was told, as bytes."""
     node = node_of.get(TaskContext.get().partitionId())
     if node is not None:  # else there are no rows
-        value = Program(matrix(batches, features), about.value, np.array([node])).term([t.value for t in told])
+        value = Program([matrix(batches, features)], about.value, np.array([node])).term([t.value for t in told])
         yield pa.record_batch({"term": [value.tobytes()]})
 
 

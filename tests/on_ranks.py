@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from mpi4py import MPI
+from sklearn.exceptions import NotFittedError
 
 from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, Projection
@@ -237,6 +238,100 @@ def disagreement():
             mpi.fit(given, nodes=nodes, **(plain | changes))
         assert caught.type is not rank_agreement.RankError or str(caught.value).startswith("rank 1: ")
     mpi.fit(own, **plain)
+
+
+def streams():
+    """Rows that come in calls, of which some are forgotten, give what the same calls give in one process; a rank may have none."""
+    rng, network = np.random.default_rng(0), Network.ring(6, 2)
+    X = rng.normal(size=(56_000, 5)) @ np.diag([3, 2, 1, 0.5, 0.3])
+    owner = np.where(np.arange(len(X)) < 5_000, rng.integers(6, size=len(X)), 5 * (rng.random(len(X)) < 0.95))
+    settings = {"n_components": 3, "gamma": 0.05, "network": network, "random_state": 0, "tol": 1.0}
+    model = DecentralizedKernelPCA(engine="mpi", landmarks=X[:150], **settings)
+    truth = DecentralizedKernelPCA(landmarks=X[:150], **settings)
+    here = np.isin(owner, mine(network))
+
+    def both(verb, some, within=1e-10):
+        getattr(model, verb)(X[some & here], nodes=owner[some & here])
+        getattr(truth, verb)(X[some], nodes=owner[some])
+        same_stream(model, truth, X[:200], within)
+        assert model.nodes_.tolist() == owner[some & here].tolist()
+
+    number = np.arange(len(X))
+    both("partial_fit", number < 900)
+    both("partial_fit", (number >= 900) & (number < 5_000) & ((owner < 2) | (number < 1_000)))
+    both("partial_fit", (number >= 5_000))
+    both("forget", (number >= 5_000) & (number % 2 == 0))
+    # More than two thirds are forgotten: rows judge with the chances that each process has kept them with, up to a block. 1e-2: the noise of judging.
+    both("forget", (number >= 5_000) & (number % 16 != 0) & (number % 2 == 1), 1e-2)
+    # landmarks of the rows that are there
+    plain = {"n_components": 2, "gamma": 0.05, "random_state": 0}
+    parts = np.array_split(X[:900], SIZE)
+    model = DecentralizedKernelPCA(engine="mpi", **plain).partial_fit(parts[RANK])
+    labels = np.repeat(np.arange(SIZE), [len(part) for part in parts])
+    truth = DecentralizedKernelPCA(**plain, network=Network.complete(SIZE)).partial_fit(X[:900], nodes=labels)
+    same_stream(model, truth, X[:200], 1e-8)  # the landmarks agree up to rounding
+    some = parts[RANK] if RANK == 0 else parts[RANK][:0]
+    model.refresh(3 * some)
+    truth.refresh(3 * parts[0], nodes=labels[labels == 0])
+    assert model.n_samples_seen_ == len(parts[0])
+    same_stream(model, truth, 3 * X[:200], 1e-8)
+    named = DecentralizedKernelPCA(engine="mpi", **plain).partial_fit(
+        parts[RANK], nodes=[f"site {RANK}"] * len(parts[RANK])
+    )
+    assert named.network_.names == tuple(f"site {rank}" for rank in range(SIZE))
+
+
+def same_stream(model, truth, X, within=1e-10):
+    assert model.n_samples_seen_ == truth.n_samples_seen_
+    assert model.node_sizes_.tolist() == truth.node_sizes_.tolist()
+    assert "eigenvalues_" in vars(model)  # computed already: a rank may ask alone
+    if RANK == 0:
+        values = truth.transform(X)
+        np.testing.assert_allclose(model.eigenvalues_, truth.eigenvalues_, rtol=within)
+        np.testing.assert_allclose(model.transform(X), values, rtol=0, atol=within * np.abs(values).max())
+        np.testing.assert_allclose(model.span_accuracy_bound_, truth.span_accuracy_bound_, rtol=within)
+    assert len(set(WORLD.allgather(model.eigenvalues_.tobytes()))) == 1
+
+
+def bad_streams():
+    """What one rank refuses all refuse, with the same sentence, and nothing changes."""
+    X, odd = clusters([90] * SIZE)[RANK], RANK == 1
+    settings = {"n_components": 2, "gamma": 0.05, "random_state": 0, "landmarks": clusters([30])[0], "tol": 1.0}
+    model = DecentralizedKernelPCA(engine="mpi", **settings)
+    broken = X.copy()
+    broken[3, 2] = np.nan
+    names, good = [f"site {RANK}"] * len(X), model.partial_fit
+    with pytest.raises(NotFittedError if odd else rank_agreement.RankError, match="forget: there are no rows"):
+        model.forget(X) if odd else good(X)
+    for X_here, nodes, changes, says in (
+        (broken if odd else X, names, {}, "column 2 has no value (NaN) in row 3"),
+        (X, None if odd else names, {}, "rank 1 has nodes=None, but rank 0, 2 have given"),
+        (X, ["site 0"] * len(X) if odd else names, {}, "rows of node site 0 come from rank 0, 1"),
+        (X, names, {"tol": 0.5 if odd else 1.0}, "rank 1 has tol=0.5, but rank 0, 2 have 1"),
+        (X[:0], None, {}, "X: no rank has a row"),
+        (X[:, :3] if odd else X, names, {}, "landmarks: 6 columns, but the samples have 3"),
+    ):
+        with pytest.raises((ValueError, rank_agreement.RankError), match=re.escape(says)):
+            model.set_params(**settings | changes).partial_fit(X_here, nodes=nodes)
+    model.set_params(**settings).partial_fit(X, nodes=names)
+    before = model.eigenvalues_
+    for verb, X_here, nodes, changes, says in (
+        ("partial_fit", broken if odd else X, names, {}, "column 2 has no value (NaN) in row 3"),
+        ("partial_fit", X, names, {"n_components": 1} if odd else {}, "n_components: changed since the first call"),
+        ("partial_fit", X[:, :3] if odd else X, names, {}, "expecting 6 features"),
+        ("partial_fit", X, ["site 0"] * len(X), {}, "rows of node site 0 come from rank 0, 1, 2"),
+        ("partial_fit" if odd else "forget", X, names, {}, "rank 1 has call=partial_fit of more rows, but"),
+        ("forget", 2 * X if odd else X[:3], None, {}, "row 0 of X was never added"),
+        ("forget", X, names, {}, "forget: no row would be left"),
+    ):
+        nodes = nodes if nodes is None or len(nodes) == len(X_here) else nodes[: len(X_here)]
+        with pytest.raises((ValueError, rank_agreement.RankError), match=re.escape(says)):
+            getattr(model.set_params(**settings | changes), verb)(X_here, nodes=nodes)
+        assert model.n_samples_seen_ == 90 * SIZE
+    model.set_params(**settings).forget(X[:3] if odd else X[:0])
+    assert model.n_samples_seen_ == 90 * SIZE - 3
+    model.partial_fit(X[:3] if odd else X[:0], nodes=names[:3] if odd else [])
+    np.testing.assert_allclose(model.eigenvalues_, before, rtol=1e-9)
 
 
 def linear_kernel(a, b):

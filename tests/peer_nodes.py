@@ -151,11 +151,11 @@ def endpoint(folder, *neighbors, name="a", timeouts=None):
         store.close()
 
 
-def protocol(name, *neighbors, now=0.0, timeouts=None, settings=None):
+def protocol(name, *neighbors, now=0.0, timeouts=None, settings=None, views=None):
     """A node without a folder, connections or a clock."""
     membership = Membership(name, neighbors, 3)
     return NodeProtocol(
-        name, "r", settings or HandshakeSettings({}), membership, neighbors, timeouts or Timeouts(), now
+        name, "r", settings or HandshakeSettings({}), membership, neighbors, timeouts or Timeouts(), now, views=views
     )
 
 

@@ -197,6 +197,7 @@ def test_doctor():
     assert "matplotlib" in run("doctor").stdout
 
 
+@pytest.mark.slow
 def test_reproduce_goes_on_after_it_was_killed(files, nursery):
     """A real process, really killed."""
     np.savez("few.npz", X=DIGITS.data[:400], y=DIGITS.target[:400] % 4)
@@ -247,15 +248,14 @@ def test_ranks_fit_what_one_process_fits(files, launched, data):
         np.testing.assert_allclose(two.transform(X[:9]), one.transform(X[:9]), atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        pytest.param(
-            ["-n", "2", "--", "fit", "rows.npz"], "give one file a node, or one .npy file", marks=pytest.mark.slow
-        ),
-        pytest.param(["-n", "3", "--", "fit", "oslo.csv", "rome.csv"], "3 ranks for 2 nodes", marks=pytest.mark.slow),
+        (["-n", "2", "--", "fit", "rows.npz"], "give one file a node, or one .npy file"),
+        (["-n", "3", "--", "fit", "oslo.csv", "rome.csv"], "3 ranks for 2 nodes"),
         (["-n", "2", "--", "fit", "oslo.csv", "none.csv", "rome.csv"], "none.csv: no such file"),
-        pytest.param(["-n", "2", "--", "doctor"], "only fit runs on ranks", marks=pytest.mark.slow),
+        (["-n", "2", "--", "doctor"], "only fit runs on ranks"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
@@ -287,6 +287,7 @@ def test_the_report_is_in_the_summary(files):
     assert Path("fit.html").stat().st_size > 1e6
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_named_before_the_work(files):
     code = """
 import sys

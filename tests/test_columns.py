@@ -400,7 +400,8 @@ def test_a_long_csv_field_is_no_crash(tmp_path):
 
 
 # ---------------------------------------------------------------------- ranks
-@pytest.mark.parametrize("kinds", [["shuffled"], pytest.param(["ordered", "shuffled"], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [["shuffled"], ["ordered", "shuffled"]])
 def test_ranks_take_columns_by_name(tmp_path, monkeypatch, launched, kinds):
     told = []
     for kind in kinds:
@@ -416,7 +417,8 @@ def test_ranks_take_columns_by_name(tmp_path, monkeypatch, launched, kinds):
     np.testing.assert_allclose(told[0], here.eigenvalues_, rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["renamed", pytest.param("missing", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["renamed", "missing"])
 def test_ranks_refuse_other_names(tmp_path, monkeypatch, launched, kind):
     frame, says = broken(kind)
     paths = write(tmp_path, PARTS | {"rome": frame}, "csv")

@@ -58,6 +58,7 @@ def by_parts():
     return dekpca.DecentralizedKernelPCA(**SETTINGS).fit_parts(np.split(X, 6))
 
 
+@pytest.mark.slow
 def test_conformance(client):
     check_engine(engine.run, projection=False)
 
@@ -69,6 +70,15 @@ def test_partitions_of_an_array_are_nodes(client, by_parts, columns):
     assert model.node_sizes_.tolist() == [1000] * 6
     assert model.nodes_.tolist() == np.repeat(range(6), 1000).tolist()
     assert model.history_["bytes"].keys() == by_parts.history_["bytes"].keys()
+
+
+def test_a_round_is_one_task_for_each_worker(client):
+    with distributed.get_task_stream(client) as tasks:
+        model = fitted(da.from_array(X, chunks=(200, 6)))
+    assert len(model.node_sizes_) == 30
+    kinds = [str(task["key"]).removeprefix("dekpca ").split("-")[0] for task in tasks.data]
+    assert 1 <= kinds.count("axes") <= 2  # rounds of this kind: one; workers: two
+    assert kinds.count("rows") == kinds.count("axes")
 
 
 def test_chunks_of_unknown_sizes_and_without_rows(client):
@@ -125,7 +135,8 @@ def grid_search():
     return allowed, blas, len(started), float(search.best_score_)
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
 def test_a_grid_search_in_a_worker_has_the_threads_of_the_worker(count):
     """Dask gives its workers one thread of BLAS, unless told otherwise; a fit takes no more, with its calling thread."""
     env = (
@@ -208,6 +219,7 @@ def test_a_fit_that_is_refused_spends_no_privacy(client, tmp_path):
     assert not (tmp_path / "ledger.json").exists()
 
 
+@pytest.mark.slow
 def test_without_a_client():
     code = "import dask.array as da, dekpca; dekpca.DecentralizedKernelPCA().fit(da.ones((20, 2)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -230,21 +242,26 @@ def test_two_fits_at_once(client, by_parts):
     assert_same(found[1], dekpca.DecentralizedKernelPCA(**SETTINGS | {"random_state": 1}).fit_parts(np.split(X, 6)))
 
 
-@pytest.mark.slow
-def test_a_cluster_with_certificates(tmp_path, by_parts):
+def security_of(folder):
     run = lambda *words: subprocess.run([sys.executable, "-m", "dekpca.cli", "certs", *words], check=True)  # noqa: E731
-    run("init", "--folder", str(tmp_path), "--name", "cluster")
-    run("issue", "worker", "--folder", str(tmp_path))
-    files = {"ca_file": tmp_path / "ca.crt", "cert": tmp_path / "worker.crt", "key": tmp_path / "worker.key"}
-    ca, cert, key = map(str, files.values())
+    run("init", "--folder", str(folder), "--name", "cluster")
+    run("issue", "worker", "--folder", str(folder))
     roles = {
-        f"tls_{role}_{what}": path
+        f"tls_{role}_{what}": str(folder / f"worker.{ending}")
         for role in ("client", "scheduler", "worker")
-        for what, path in (("cert", cert), ("key", key))
+        for what, ending in (("cert", "crt"), ("key", "key"))
     }
-    security = distributed.Security(tls_ca_file=ca, require_encryption=True, **roles)
-    with cluster_of(2, security=security) as cluster, distributed.Client(cluster, security=security) as client:
-        assert client.scheduler.address.startswith("tls://")
+    return distributed.Security(tls_ca_file=str(folder / "ca.crt"), require_encryption=True, **roles)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+def test_four_workers_also_with_certificates(tmp_path, by_parts, scheme):
+    options = {"security": security_of(tmp_path)} if scheme == "tls" else {}
+    with cluster_of(4, **options) as cluster, distributed.Client(cluster, **options) as client:
+        assert client.scheduler.address.startswith(f"{scheme}://")
+        assert len(client.nthreads()) == 4
+        check_engine(engine.run, projection=False)
         assert_same(fitted(da.from_array(X, chunks=(1000, 6))), by_parts)
 
 
@@ -274,6 +291,7 @@ def killed_at(monkeypatch, by_parts, rounds):
         assert_same(model, by_parts)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_changes_nothing(monkeypatch, by_parts):
     killed_at(monkeypatch, by_parts, [5])
 
@@ -286,6 +304,7 @@ def test_a_worker_may_be_killed_in_every_round(monkeypatch, by_parts):
     killed_at(monkeypatch, by_parts, range(len(sums)))
 
 
+@pytest.mark.slow
 def test_without_workers_a_fit_ends_with_an_error(monkeypatch):
     monkeypatch.setattr(engine, "NO_WORKERS", 2.0)
     options = {"processes": False}
@@ -303,3 +322,125 @@ def test_without_workers_a_fit_ends_with_an_error(monkeypatch):
         monkeypatch.setattr(engine.WorkerDelivery, "total", total)
         with pytest.raises(RuntimeError, match="no worker for 2 s; start workers and call fit again"):
             fitted(da.from_array(X, chunks=(1000, 6)))
+
+
+# ---------------------------------------------------------------------- rows that keep coming
+MANY = np.concatenate([X, np.random.default_rng(3).normal(size=(49_000, 6)) @ SPREAD])  # not all are kept for judging
+EXACT = 1e-10  # the order of additions differs; judging in float32 adds 1e-7 of what the landmarks miss, here little
+
+
+def lazy(rows, chunk=9_000):
+    return da.from_array(rows, chunks=(chunk, 6))
+
+
+def assert_same_stream(model, expected, rows=X[:500]):
+    assert model.n_samples_seen_ == expected.n_samples_seen_
+    assert model.node_sizes_.tolist() == expected.node_sizes_.tolist()
+    assert model.n_landmarks_ == expected.n_landmarks_
+    values = expected.transform(rows)
+    np.testing.assert_allclose(model.eigenvalues_, expected.eigenvalues_, rtol=EXACT)
+    np.testing.assert_allclose(model.transform(rows), values, rtol=0, atol=EXACT * np.abs(values).max())
+    np.testing.assert_allclose(model.span_accuracy_bound_, expected.span_accuracy_bound_, rtol=EXACT)
+
+
+def stream_of(**settings):
+    return dekpca.DecentralizedKernelPCA(**SETTINGS | settings)
+
+
+def test_a_stream_of_collections_is_that_of_the_same_rows_in_one_process(client, monkeypatch):
+    """With landmarks that the first rows choose, and rows of this process in between; few rows come to the client."""
+    given = {"landmarks": X[:150], "tol": 1.0, "network": 3}
+    came, before = [], engine.NewRows._results
+    monkeypatch.setattr(engine.NewRows, "_results", lambda *args: came.append(before(*args)) or came[-1])
+    model, expected = stream_of(**given), stream_of(**given)
+    for rows in (lazy(MANY[:1_001], 400), MANY[1_001:1_009], lazy(MANY[1_009:])):
+        model.partial_fit(rows)
+        expected.partial_fit(np.asarray(rows))
+    assert_same_stream(model, expected)
+    assert sum(len(rows) for rows, _, _ in came[-1]) < 0.9 * len(MANY)
+
+
+def test_the_first_collection_chooses_landmarks_and_scales(client):
+    holes, given = MANY[:9_000] * [5, 1, 1, 1, 1, 1], {"standardize": True, "missing": "mean", "gamma": "scale"}
+    holes[::50, 1] = np.nan
+    model, expected = (
+        stream_of(**given).partial_fit(first).partial_fit(holes[5_000:])
+        for first in (lazy(holes[:5_000], 1_500), holes[:5_000])
+    )
+    assert model.gamma_ == pytest.approx(expected.gamma_, rel=EXACT)
+    points = expected._stream.basis.marks.points
+    np.testing.assert_allclose(model._stream.basis.marks.points, points, rtol=0, atol=ROUNDING)
+    np.testing.assert_allclose(model.eigenvalues_, expected.eigenvalues_, rtol=ROUNDING)  # landmarks up to rounding
+
+
+def test_owners_of_a_stream_are_a_column(client):
+    frame = pd.DataFrame(MANY[:20_000], columns=list("fedcba"))
+    frame["who"] = np.random.default_rng(1).choice(["oslo", "rome", "bonn"], len(frame))
+    points = pd.DataFrame(X[:150], columns=list("fedcba"))
+    model, expected = (stream_of(landmarks=points, tol=1.0) for _ in range(2))
+    for some in (slice(0, 6_000), slice(6_000, 20_000)):
+        model.partial_fit(dd.from_pandas(frame[some], npartitions=3), nodes="who")
+        expected.partial_fit(frame[some], nodes="who")
+    assert_same_stream(model, expected, frame[:500])
+    gone = frame[7_000:9_000]
+    model.forget(dd.from_pandas(gone[[*"abcdef", "who"]], npartitions=2), nodes="who")
+    assert_same_stream(model, expected.forget(gone, nodes="who"), frame[:500])
+    with pytest.raises(ValueError, match="unknown 'x'"):
+        model.partial_fit(dd.from_pandas(gone.rename(columns={"a": "x"}), npartitions=2), nodes="who")
+    with pytest.raises(ValueError, match="nodes: paris not in the network"):
+        model.partial_fit(dd.from_pandas(gone.assign(who="paris"), npartitions=2), nodes="who")
+
+
+def test_forget_and_refresh_on_workers(client):
+    given = {"landmarks": X[:150], "tol": 1.0, "network": 2}
+    model, expected = stream_of(**given).partial_fit(lazy(MANY)), stream_of(**given).partial_fit(MANY)
+    order = np.random.default_rng(0).permutation(len(MANY))[:30_000]
+    model.forget(lazy(MANY[order[:1_000]], 300)).forget(MANY[order[1_000:1_100]]).forget(lazy(MANY[order[1_100:]]))
+    assert_same_stream(model, expected.forget(MANY[order]))
+    with pytest.raises(ValueError, match=r"row 3 of X was never added.*\(97 of 100 rows\)"):
+        model.forget(lazy(np.concatenate([np.delete(MANY, order, axis=0)[:3], MANY[order[:97]]]), 30))
+    assert_same_stream(model, expected)
+    given = {"network": 2, "tol": 1e-3}
+    model, expected = stream_of(**given).partial_fit(X[:900]), stream_of(**given).partial_fit(X[:900])
+    wide = 2 * MANY[:5_000]
+    model.refresh(lazy(wide, 900))
+    expected.refresh(wide)
+    assert model.n_landmarks_ == expected.n_landmarks_ > 100
+    np.testing.assert_allclose(model.eigenvalues_, expected.eigenvalues_, rtol=ROUNDING)  # landmarks up to rounding
+    np.testing.assert_allclose(model.transform(wide), expected.transform(wide), rtol=0, atol=1e2 * ROUNDING)
+
+
+def test_a_partition_that_cannot_be_summed_changes_nothing(client):
+    model = stream_of(landmarks=X[:150], kernel="poly", gamma=0.01).partial_fit(lazy(X[:2_000], 700))
+    before, bad = model.eigenvalues_, X[:900].copy()
+    for value, says in ((np.nan, r"partition 1: column 3 has no value"), (1e200, "row 50 of partition 1: kernel poly")):
+        bad[350, 3] = value
+        with pytest.raises(ValueError, match=says):
+            model.partial_fit(lazy(bad, 300))
+    assert model.n_samples_seen_ == 2_000
+    assert (model.eigenvalues_ == before).all()
+    for settings, says in (
+        ({"engine": "mpi"}, "use engine='dask'"),
+        ({"memory_limit": "1GB"}, "set the limits of the workers"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            stream_of(**settings).partial_fit(lazy(X))
+
+
+def test_a_worker_that_is_killed_while_rows_are_added_changes_nothing(monkeypatch):
+    given = {"landmarks": X[:150], "tol": 1.0}
+    expected, before, killed = stream_of(**given).partial_fit(X).partial_fit(2 * X), engine.NewRows._total, []
+    with cluster_of(2) as cluster, distributed.Client(cluster) as client:
+        model = stream_of(**given).partial_fit(lazy(X, 1_000))
+
+        def total(self, sums):
+            found = before(self, sums)
+            if not killed:
+                killed.append(next(iter(client.run(os.getpid).values())))
+                os.kill(killed[0], signal.SIGKILL)
+            return found
+
+        monkeypatch.setattr(engine.NewRows, "_total", total)
+        model.partial_fit(lazy(2 * X, 1_000))
+    assert killed
+    assert_same_stream(model, expected)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+import textwrap
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
+import pandas
 import pytest
 from typer.main import get_command
 
@@ -71,3 +74,50 @@ def test_commands_in_the_docs_have_verbs_and_options_that_exist():
                 assert word.partition("=")[0] in known, (page, words)
                 checked += 1
     assert checked > 20
+
+
+def indented(page, having):
+    """The indented block of a page, blank lines included, that has this text; without its indent."""
+    blocks = re.findall(r"^(?:    .*\n|\n(?=    ))+", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE)
+    (found,) = [textwrap.dedent(block).strip() for block in blocks if having in block]
+    return found
+
+
+def test_settings_in_the_docs_make_a_node_toml_that_is_read(tmp_path):
+    """What stands before the first table of each block comes first."""
+    config = pytest.importorskip("dekpca.peers.app.config")
+    oslo = indented("howto/peers.md", 'name = "oslo"')
+    losses = indented("howto/peers.md", "on_loss")
+    private = indented("explanation/privacy.md", "[model.privacy]")
+    settings, _, fallback = losses.partition("[fallback]")
+    top, _, tables = oslo.partition("[neighbors]")
+    path = tmp_path / "node.toml"
+    np.savez(tmp_path / "public.npz", X=np.eye(3))
+    for text in (
+        oslo,
+        f"{top}\n{settings}\n[neighbors]{tables}\n[fallback]\n{fallback.replace('bonn', 'aarhus')}",
+        f"{top}\n[neighbors]{tables.partition('[model]')[0]}\n{private}",
+    ):
+        path.write_text(text)
+        read = config.read(path)
+        assert (read.name, set(read.neighbors)) == ("oslo", {"rome", "bonn"})
+    assert dekpca.Privacy.of(read.parameters().privacy).budget == 3  # and refuses what it does not know
+
+
+def test_errors_in_the_docs_are_what_the_program_says():
+    pytest.importorskip("grpc")
+    from dekpca.engines.rank_agreement import _disagreement
+    from dekpca.peers.protocol.handshake import Disagreement, HandshakeSettings
+
+    with pytest.raises(Disagreement) as refused:
+        HandshakeSettings.of({"tol": "0.0001"}, None, "r").compare(
+            "rome", "oslo", HandshakeSettings.of({"tol": "0.001"}, None, "r")
+        )
+    assert indented("howto/peers.md", "error: refused") == f"error: refused by node rome: {refused.value}"
+    names = ["age", "height", "weight"]
+    bonn, rome = (pandas.DataFrame([[1.0, 2.0, 3.0]] * 9, columns=c) for c in (names, ["age", "heigth", "weight"]))
+    with pytest.raises(ValueError, match="columns") as unlike:
+        dekpca.DecentralizedKernelPCA().fit_parts({"bonn": bonn, "rome": rome})
+    assert str(unlike.value) == " ".join(indented("howto/data.md", "heigth").split())
+    (differs,) = _disagreement("tol", ["0.001", "0.0001", "0.001"])
+    assert indented("howto/clusters.md", "but rank 0").startswith(f"ValueError: {differs}; give all ranks the same\n")

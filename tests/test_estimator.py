@@ -471,9 +471,9 @@ def test_not_converged_says_what_to_try():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("asked", [Projection(rho=0.1), replace(PAPER, rho=0.5)], ids=["proximal", "paper"])
+@pytest.mark.parametrize("asked", [Projection(rho=2.9), replace(PAPER, rho=2.9)], ids=["proximal", "paper"])
 def test_divergence_is_noticed_and_the_last_good_iterate_kept(asked, dtype):
-    """Penalties far too small: the iteration overflows. It must not pass for converged, nor end in an eigensolver's error."""
+    """Penalties hardly above the least allowed: the iteration overflows. It must not pass for converged, nor end in an eigensolver's error."""
     solver = replace(asked, max_iter=5000, tol=0)
     model = DecentralizedKernelPCA(1, gamma=0.05, network=6, solver=solver, dtype=dtype, random_state=0)
     with pytest.warns(ConvergenceWarning, match="diverged before iteration"):
@@ -481,6 +481,34 @@ def test_divergence_is_noticed_and_the_last_good_iterate_kept(asked, dtype):
     assert not model.converged_
     assert np.isfinite(model.eigenvalues_).all()
     assert np.isfinite(model.transform(X)).all()
+
+
+@pytest.mark.parametrize("asked", [Projection(rho=0.1), PAPER], ids=["proximal", "paper"])
+def test_penalties_without_a_maximum_are_refused(asked):
+    """The step of w maximizes only if its penalties sum to more than twice the largest eigenvalue, which grows with the rows of a node."""
+    parts = [np.random.default_rng(j).normal(size=(600, 2)) for j in range(3)]
+    model = DecentralizedKernelPCA(1, gamma=0.5, normalize=True, network=3, solver=asked)
+    with pytest.raises(
+        ValueError, match=r"node 0: the penalties rho .* above \d+.* twice the largest .* use rho='auto'"
+    ):
+        model.fit_parts(parts)
+
+
+@pytest.mark.parametrize("iterations", [4, 20])
+@pytest.mark.parametrize("network", [Network.path(2), Network.ring(8, 2)], ids=repr)
+def test_the_papers_nodes_end_with_one_sign_and_an_eigenvalue(network, iterations):
+    """Local starts differ in sign, and so do the nodes at the end: terms of pairs of nodes cancelled, up to an eigenvalue of 0 (at 221e5e9)."""
+    rng = np.random.default_rng(3)
+    parts = [rng.normal(size=(20, 3)) * [3, 1, 0.5] for _ in range(len(network))]
+    solver = replace(PAPER, max_iter=iterations, tol=0)
+    model = DecentralizedKernelPCA(1, gamma=0.05, normalize=True, network=network, solver=solver, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="not converged"):
+        model.fit_parts(parts)
+    X, central = np.concatenate(parts), baselines.central(parts, 1, gamma=0.05)
+    along = [node.transform(X)[:, 0] @ central.transform(X)[:, 0] for node in model.node_models_]
+    assert (np.array(along) > 0).all() or (np.array(along) < 0).all()
+    assert metrics.similarity(model, central).min() > 0.5
+    np.testing.assert_allclose(model.eigenvalues_, central.eigenvalues_, rtol=0.25)  # of other means: each node its own
 
 
 def test_a_narrow_kernel_is_named_in_the_warning():
@@ -564,7 +592,7 @@ def test_as_many_components_as_the_data_has(solver):
 def test_deflation_past_the_rank_gives_nothing_not_noise():
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(40, 3)) * [3, 1, 0.3] for _ in range(4)]
-    solver = replace(PAPER, max_iter=60)
+    solver = replace(PAPER, max_iter=60, rho="auto")
     model = DecentralizedKernelPCA(5, kernel="linear", network=4, random_state=0, solver=solver)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

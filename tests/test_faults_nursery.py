@@ -29,6 +29,7 @@ def test_a_verb_runs_and_its_exit_code_comes_back(nursery, tmp_path, fresh):
     assert "nothing.npz" in (tmp_path / "bad").read_text()
 
 
+@pytest.mark.slow
 def test_signals_and_the_end_of_all(tmp_path):
     with Nursery() as nursery:
         keys = [nursery.start(["demo"], tmp_path / f"{i}") for i in range(3)]
@@ -40,6 +41,7 @@ def test_signals_and_the_end_of_all(tmp_path):
     assert all(gone(pid) for pid in pids)
 
 
+@pytest.mark.slow
 def test_no_process_survives_a_nursery_that_is_killed(tmp_path):
     nursery = Nursery()
     key = nursery.start(["demo"], tmp_path / "out")

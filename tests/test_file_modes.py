@@ -131,6 +131,7 @@ node.save({str(path)!r})
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path):
     path = tmp_path / "node.npz"
     script = f"""

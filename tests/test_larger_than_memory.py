@@ -190,6 +190,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
     import pyarrow
     import pyarrow.parquet
@@ -376,3 +377,23 @@ def test_the_command_line_reads_large_files_in_blocks(tmp_path, monkeypatch, kin
     refused = run("fit", path, *columns, "--out", tmp_path / "none", "--report", tmp_path / "r.html")
     assert refused.exit_code == 2
     assert "it shows all rows, and" in refused.stderr
+
+
+def test_rows_that_are_left_out_are_reported_also_where_the_answer_is_exact(folder):
+    frame = FRAME[:300].copy()
+    frame.iloc[::10, 1] = np.nan
+    model = DecentralizedKernelPCA(2, missing="drop", random_state=0).fit(written(folder, "csv", frame))
+    assert model.n_landmarks_ == 0  # few rows of one node
+    assert model.history_["dropped"] == 30
+    assert model.nodes_ is None
+
+
+def test_an_owner_whose_rows_all_lack_a_value_is_not_left_out_silently(folder):
+    frame = FRAME[:3000].assign(who=np.repeat(["oslo", "rome", "bonn"], 1000))
+    frame.loc[frame["who"] == "rome", "a"] = np.nan
+    frame.to_csv(folder / "owners.csv", index=False)
+    model = DecentralizedKernelPCA(2, missing="drop", random_state=0)
+    with pytest.raises(ValueError, match="node rome: every row lacks a value"):
+        model.fit(Rows.from_csv(folder / "owners.csv", owner="who", block_rows=BLOCK))
+    with pytest.raises(ValueError, match="node rome: every row lacks a value"):
+        dekpca.data.read(folder / "owners.csv", dekpca.data.Roles(owner="who"), missing="drop")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 HEAVY = {"rich", "typer", "networkx", "matplotlib", "plotly", "grpc", "mpi4py", "torch", "pandas"}
 MOST = 1.2  # times `import sklearn.decomposition`
@@ -38,6 +39,7 @@ def test_import_is_lean():
     assert min(ratios) <= MOST
 
 
+@pytest.mark.slow
 def test_completion_shows_public_names_only():
     code = "import json, dekpca, dekpca.report, dekpca.cli; print(json.dumps([dir(dekpca), dekpca.__all__]))"
     shown, public = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)

@@ -137,12 +137,13 @@ def allowed(message, options, stages):
     own, theirs = len(PARTS[message.sender]), len(PARTS[message.receiver])
     q = k + max(4, k) if options.random_features else 1 if paper else options.n_columns
     last = k if paper else q
+    signs = [(NETWORK.n_edges * last,), (len(NETWORK) * last,)] if paper else []
     return {
         "fingerprint": [(16,)],
         "mean": [(2 * m + 2,), (2 * m + 1,)],  # up, and down
         "power": [(m * q,), (1 + q + m * q,)],  # up, and what the root makes of it down
         "check": [(2 + q * q,), (1 + q * q,)],
-        "spectrum": [(1 + 4 * last**2 + 3 * last + m * last,), (1 + k + last * k,)],
+        "spectrum": [(1 + 4 * last**2 + 3 * last + m * last,), (1 + k + last * k,), *signs],
         "data": [(own, COLUMNS)],
         "rho": [(1,)],
         "share": [(m + own, q)],

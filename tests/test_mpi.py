@@ -59,6 +59,10 @@ def test_what_differs_is_named_on_all_ranks():
     assert_holds(3, "disagreement")
 
 
+def test_rows_that_keep_coming():
+    assert_holds(3, "bad_streams", "streams")
+
+
 def test_settings_that_differ_have_other_texts():
     """Two penalty rules without fields were taken for the same."""
 
@@ -83,6 +87,7 @@ def test_settings_that_differ_have_other_texts():
         assert changed[name] != usual[name], name
 
 
+@pytest.mark.slow
 def test_an_exception_on_one_rank_ends_the_job():
     done = mpiexec(3, "exception")
     assert done.returncode != 0
@@ -103,6 +108,7 @@ def test_a_killed_rank_ends_the_job(ranks):
     assert ended - float(killed_at) < 10  # seconds
 
 
+@pytest.mark.slow
 def test_a_disagreement_that_nobody_catches_ends_the_job():
     done = mpiexec(2, "uncaught")
     assert done.returncode != 0

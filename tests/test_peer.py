@@ -38,6 +38,7 @@ def certs(tmp_path_factory):
     return init_ca(tmp_path_factory.mktemp("certs")).parent
 
 
+@pytest.mark.slow
 def test_conformance_with_certificates(certs, tmp_path):
     check_engine(Nodes.engine(tmp_path, certs))
 

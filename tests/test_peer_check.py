@@ -89,6 +89,7 @@ def test_owners_who_check_at_the_same_time_see_both_directions(nursery, owners):
         assert not (owners / name).exists()  # nothing is begun
 
 
+@pytest.mark.slow
 def test_a_missing_neighbor_is_named_with_its_address(nursery, owners):
     both = [check(nursery, owners, name, 8) for name in ("oslo", "rome")]
     assert [one.end() for one in both] == [4, 4]
@@ -99,6 +100,7 @@ def test_a_missing_neighbor_is_named_with_its_address(nursery, owners):
     assert f"nobody answers at {address}, and it has not called (nobody listens there)" in table["bonn"]["remark"]
 
 
+@pytest.mark.slow
 def test_nodes_that_run_already_are_not_disturbed(nursery, owners):
     (metrics,) = free_addresses(1)
     asked = {"rome": ("--metrics", metrics), "bonn": ()}
@@ -190,12 +192,12 @@ def not_our_address(owners):
     ("spoil", "said"),
     [
         (wrong_ca, "not by a CA in our file"),
-        (expired, "expired at"),
-        (not_a_neighbor, "node 'oslo' is not a neighbor of node rome"),
-        (other_members, "members: node oslo has"),
-        (other_columns, "number of columns: node oslo has 3, node rome has 4"),
+        pytest.param(expired, "expired at", marks=pytest.mark.slow),
+        pytest.param(not_a_neighbor, "node 'oslo' is not a neighbor of node rome", marks=pytest.mark.slow),
+        pytest.param(other_members, "members: node oslo has", marks=pytest.mark.slow),
+        pytest.param(other_columns, "number of columns: node oslo has 3, node rome has 4", marks=pytest.mark.slow),
         (no_folder, "choose another"),
-        (not_our_address, "cannot be bound"),
+        pytest.param(not_our_address, "cannot be bound", marks=pytest.mark.slow),
     ],
 )
 def test_what_must_be_corrected_is_exit_code_2_at_once(nursery, owners, spoil, said):

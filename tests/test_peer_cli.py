@@ -251,6 +251,7 @@ def test_simulated_nodes_are_real_ones(tmp_path):
     assert CliRunner().invoke(app, ["node", "simulate", "--out", str(out)]).exit_code == 2  # not empty
 
 
+@pytest.mark.slow
 def test_nodes_that_disagree_say_so_also_to_who_comes_late_until_their_owner_has_enough(nursery, tmp_path):
     out = tmp_path / "peers"
     made = CliRunner().invoke(

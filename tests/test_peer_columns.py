@@ -90,6 +90,7 @@ def test_other_names_stop_all_before_any_row_leaves(nursery, tmp_path, kind):
         assert '"message": "begun"' not in text
 
 
+@pytest.mark.slow
 def test_secret_names_are_not_told(nursery, tmp_path):
     frame, _ = broken("renamed")
     codes, said = run_peers(nursery, tmp_path, PARTS | {"rome": frame}, {}, secret_columns=True)

@@ -20,7 +20,7 @@ FEW = {
     "never-comes-back": scenarios.NAMED,
     "file-limit": scenarios.SAME,
 }
-SHORT = {"kill-view", "reset-mid-message", "never-comes-back"}  # a killed node, a broken wire, a lost node
+SHORT = {"kill-view"}  # a killed node
 SMALL = Problem(edges=(("a", "b"), ("b", "c")))  # three nodes, for the sake of time
 
 

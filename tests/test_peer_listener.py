@@ -208,6 +208,7 @@ def run_limited(limit, code):
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_the_soft_limit_is_raised_and_too_few_descriptors_are_refused():
     code = """
 from dekpca.peers.net.listener import descriptors

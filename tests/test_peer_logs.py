@@ -29,6 +29,7 @@ def two(tmp_path):
     return [out / f"node-{j}.toml" for j in (0, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="a small pipe needs Linux")
 def test_a_log_that_nobody_reads_does_not_stop_the_run(two):
     """At c6f9cc8 the node hung in the first line that the pipe had no room for, and its neighbor waited for ever."""

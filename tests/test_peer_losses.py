@@ -43,7 +43,8 @@ def truths(nursery, tmp_path_factory):
     return losses.Truths(nursery, tmp_path_factory.mktemp("losses"))
 
 
-@pytest.mark.parametrize("name", ["ring-killed", pytest.param("ring-parted", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEW)
 def test_the_others_go_on_or_all_stop(name, nursery, truths, tmp_path, monkeypatch):
     monkeypatch.setattr(
         losses, "GRACE", 60.0
@@ -116,7 +117,8 @@ def test_a_node_that_was_left_out_is_told_what_to_do():
 def test_too_few_nodes_or_rows_stop():
     nodes = agreeing(Network.path(4))
     with pytest.raises(
-        BelowQuorum, match=r"node 1, node 2, node 3 cannot be reached; 1 of 4 nodes \(0\) with 10 of 40 rows"
+        BelowQuorum,
+        match=r"node 1, node 2, node 3 cannot be reached \(node 0 counts node 1 as lost\); 1 of 4 nodes \(0\) with 10 of 40 rows",
     ):
         nodes["0"].update({"1"}, (), 1e9, 0.0)
     nodes = agreeing(Network.ring(5), Quorum(rows=0.9))

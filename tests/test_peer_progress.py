@@ -61,6 +61,7 @@ def test_a_node_that_hangs_is_named_by_all_and_the_run_goes_on_later(tmp_path):
     assert bits(nodes.run()) == bits(expected)
 
 
+@pytest.mark.slow
 def test_slow_computing_is_not_stuck(tmp_path):
     network = Network.path(3)
     parts, options = problem(network, max_iter=5)

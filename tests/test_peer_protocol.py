@@ -361,7 +361,8 @@ def test_late_acknowledgements_of_an_earlier_view_do_not_count():
     """The rounds of a view begin at 1 again: a message of the new view must not be taken for delivered."""
     here = begun("b", TRIANGLE)
     here.start_round(1, [("a", "old")], {}, 0.0)
-    save(here, here.receive("a", Heartbeat(statuses={"a": Status(1, view=without(1, "c"))}), 1.0))
+    save(here, here.agreement.follow(0.0, ("c", ())))  # it has not heard from c either
+    save(here, here.receive("a", Heartbeat(statuses={"a": Status(1, view=without(1, "c"), down=("c",))}), 1.0))
     assert here.enter_view().number == 1
     here.start_round(1, [("a", "new")], {}, 1.0)
     here.receive("a", Acknowledged((1,), (0, "")), 2.0)
@@ -377,7 +378,8 @@ def test_a_node_does_not_answer_for_a_view_that_it_has_not_computed():
     here.start_finishing(0.0)
     save(here, here.check_answer(0.0)[0])
     assert here.views.own.answered == (0, "")
-    pending = here.receive("a", Heartbeat(statuses={"a": Status(1, view=without(1, "c"))}), 1.0)
+    save(here, here.agreement.follow(0.0, ("c", ())))  # it has not heard from c either
+    pending = here.receive("a", Heartbeat(statuses={"a": Status(1, view=without(1, "c"), down=("c",))}), 1.0)
     assert here.views.own.entered.number == 1
     save(here, here.check_answer(1.0)[0])
     assert here.views.own.answered is None

@@ -222,6 +222,7 @@ def hello(address: str, certs: Path, version: str) -> str:
 HEARD = "SELECT 1 FROM chunk WHERE round > 20 LIMIT 1"
 
 
+@pytest.mark.slow
 def test_attacks_on_a_run(certs, nursery, tmp_path):
     with nodes(tmp_path / "quiet", certs, nursery) as quiet:
         quiet.start(*"abc")

@@ -531,6 +531,7 @@ def test_two_fits_at_once_do_not_both_spend(tmp_path):
     file.charge([entry(9.0)])
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_fit_that_was_killed_does_not_stay(tmp_path):
     path = tmp_path / "ledger.json"
     holding = (

@@ -505,6 +505,7 @@ def test_too_large_a_page_warns(tmp_path):
         experiment_report(tmp_path / "e.html", "Large", [("Much", "Too much.", figure)], [])
 
 
+@pytest.mark.slow
 def test_without_plotly_the_extra_is_named():
     code = "import sys; sys.modules['plotly'] = None\nimport dekpca.report.panels, dekpca.plot\nfrom dekpca.report import fit_report"
     result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

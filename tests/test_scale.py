@@ -365,9 +365,9 @@ def test_fits_at_the_same_time_give_blas_its_threads_back():
     np.testing.assert_allclose(together, [together[0]] * 4, rtol=1e-12)
 
 
-def test_a_penalty_that_has_no_minimum_is_no_crash():
+def test_a_penalty_at_its_limit_is_refused():
+    """r = 2 lambda_1 exactly: the step of w divides by zero."""
     parts = [np.zeros((1, 2)), np.ones((1, 2))]
     solver = Projection(n_landmarks=0, init="local", centering=None, rho=1.0, max_iter=20)
-    with pytest.warns(UserWarning, match="diverged|not converged"):
-        model = DecentralizedKernelPCA(1, gamma=0.5, network=Network.path(2), solver=solver).fit_parts(parts)
-    assert not model.converged_
+    with pytest.raises(ValueError, match="sum to 2 in iteration 0, but must be above 2,"):
+        DecentralizedKernelPCA(1, gamma=0.5, network=Network.path(2), solver=solver).fit_parts(parts)

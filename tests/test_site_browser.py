@@ -44,10 +44,10 @@ FOUND = {  # words, and pages of which one is among the first three that the sea
     "anomaly": {"howto/scores", "tutorials/broken-sensor", "gallery/plot_15_broken_sensor"},
 }  # fmt: skip
 
-# Elements of a page's text that reach beyond the screen, and cannot be scrolled to.
+# Elements of a page's text that reach beyond the screen, and are not in a box that scrolls. (The theme lets the whole article scroll sideways.)
 CUT_OFF = """() => [...document.querySelectorAll("article *")].filter((e) => {
     if (e.closest("svg, math, .sr-only, .visually-hidden") || e.getBoundingClientRect().right <= innerWidth + 1) return false;
-    for (let a = e; a; a = a.parentElement)
+    for (let a = e; a.tagName !== "ARTICLE"; a = a.parentElement)
         if (["auto", "scroll"].includes(getComputedStyle(a).overflowX)) return false;
     return e.getClientRects().length > 0;
 }).map((e) => e.outerHTML.slice(0, 120))"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
 
@@ -83,7 +84,7 @@ def test_a_kernel_without_features(share_rows):
 def test_the_first_rows_choose_landmarks_and_the_rows_are_dealt_in_turn():
     rows = X[:12_000]
     model = streamed(DecentralizedKernelPCA(K, network=4, random_state=0), [3_000, 3_001, 9_000, 12_000], rows)
-    points = model._stream.marks.points
+    points = model._stream.basis.marks.points
     first = DecentralizedKernelPCA(K, network=4, random_state=0).fit(rows[:3_000], nodes=np.arange(3_000) % 4)
     assert (model.gamma_, model.n_landmarks_) == (first.gamma_, first.n_landmarks_)
     same = model_of(gamma=model.gamma_, landmarks=points).fit(rows, nodes=np.arange(12_000) % 4)
@@ -105,7 +106,7 @@ def test_scales_and_means_are_those_of_the_first_rows():
     mean = np.nanmean(rows[:1_000], axis=0)
     full = np.where(np.isnan(rows), mean, rows)
     scale = full[:1_000].std(axis=0)
-    same = model_of(landmarks=model._stream.marks.points).fit_parts([(full - mean) / scale])
+    same = model_of(landmarks=model._stream.basis.marks.points).fit_parts([(full - mean) / scale])
     np.testing.assert_allclose(model.eigenvalues_, same.eigenvalues_, rtol=1e-10)
     np.testing.assert_allclose(model.transform(rows[:99]), same.transform((full[:99] - mean) / scale), atol=1e-9)
 
@@ -181,15 +182,15 @@ def test_a_drifting_stream_says_that_its_landmarks_are_stale():
     with pytest.warns(ConvergenceWarning, match=r"landmarks that partial_fit keeps; refresh\(X\)"):
         assert not model.partial_fit(drifted).converged_
     assert 1 - model.span_accuracy_bound_**2 > model.tol > calm
-    old, kinds = model._stream.marks.points, model._stream.kinds
+    old, kinds = model._stream.basis.marks.points, model._stream.basis.kinds
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
         assert model.refresh(drifted).converged_
-    new = model._stream.marks.points
+    new = model._stream.basis.marks.points
     assert model.n_samples_seen_ == 3_000
     assert len(new) > len(old)
     assert (new[: len(old)] == old).all()
-    assert model._stream.kinds[: len(kinds)] == kinds
+    assert model._stream.basis.kinds[: len(kinds)] == kinds
     assert_same(model, model_of(landmarks=new).fit_parts([drifted]), 1e-10, drifted)
     model.partial_fit(X[6_000:7_000] * 1.5 + away)
     assert model.n_samples_seen_ == 4_000
@@ -239,7 +240,6 @@ def test_a_buffer_that_the_caller_uses_again_and_a_frame_with_owners():
 
 def test_what_cannot_be_summed_is_refused():
     for settings, match in (
-        ({"engine": "dask"}, "engine='local'"),
         ({"solver": Projection(), "landmarks": "auto"}, "solver='auto'"),
         ({"landmarks": "random-features"}, "use 'auto'"),
         ({"privacy": Privacy(epsilon=1, delta=1e-6)}, "leave privacy at None"),
@@ -279,9 +279,18 @@ def test_parameters_may_not_change_during_a_stream():
     assert model.eigenvalues_.shape == (K,)
     np.testing.assert_allclose(model.eigenvalues_, fit.eigenvalues_, rtol=1e-10)
     for work in (model.partial_fit, model.refresh, model.forget):
-        with pytest.raises(ValueError, match=r"engine='local' and rows in this process"):
+        with pytest.raises(ValueError, match=r"engine, n_components: changed since the first call"):
             work(X[:9])
     model.set_params(engine="local")
     with pytest.raises(ValueError, match="n_components: changed since the first call of partial_fit; set it back"):
         model.partial_fit(X[:9])
     assert model.set_params(n_components=K).partial_fit(X[300:309]).n_samples_seen_ == 309
+
+
+def test_a_copy_goes_on_with_its_own_rows():
+    model = model_of().partial_fit(X[:5_000])
+    other = copy.copy(model).partial_fit(X[5_000:9_000])
+    other.forget(X[:10])
+    assert (model.n_samples_seen_, other.n_samples_seen_) == (5_000, 8_990)
+    assert (model.eigenvalues_ == model_of().partial_fit(X[:5_000]).eigenvalues_).all()
+    model.forget(X[:10])  # they are still here

@@ -182,6 +182,7 @@ def test_a_callable_kernel_has_a_true_estimate():
     assert stated(model) >= error
 
 
+@pytest.mark.slow
 def test_sampled_rows_judge_a_callable_kernel():
     X = heavy_tails(5000, np.random.default_rng(0))
     model, error, _ = fitted(np.array_split(X, 10), kernel=exponential)
@@ -391,6 +392,7 @@ def test_a_root_that_tells_other_points_or_impossible_eigenvalues_is_refused():
             moments.check(honest | {"values": values})
 
 
+@pytest.mark.slow
 def test_many_owners_whose_terms_others_see_still_find_landmarks():
     """Samples are as large as the number of nodes needs them to be, so that most nodes have enough rows in them."""
     rng = np.random.default_rng(0)

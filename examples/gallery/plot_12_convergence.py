@@ -54,4 +54,4 @@ axes[2].legend(frameon=False, fontsize="small")
 # With penalties from each node's spectrum both rise and stay up, the published step sooner. ``Projection`` is faster than
 # either because it iterates on more columns than components; it has landmarks besides, and with them the mean of all rows.
 #
-# **Try next**: ``rho="paper-bound"``; nodes with one digit each; :doc:`/explanation/note` on why the step matters.
+# **Try next**: ``rho="paper-bound"``; nodes with one digit each; :doc:`/explanation/note` on when the step matters.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -18,22 +19,21 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import engines, progress
 from .arrays import to_numpy
-from .chunks import threads
-from .data.blocks import Blocks
-from .data.checks import NOTHING_LEFT, checked, is_foreign, placed, where_complete
+from .data.checks import checked, is_foreign, placed, where_complete
 from .data.columns import Features, Samples, split_off
 from .data.frames import frame_names, is_dask, is_frame
-from .data.owners import More, deal, deal_more
+from .data.owners import deal
 from .data.rows import Rows
+from .engines.local import Before
 from .network import listing
 from .node_model import NodeModel
 from .parameters import Parameters, check, check_stream, float_types, seed_of, settings_of
 from .plan import Plan, make_plan, plan_parts, plan_rows
 from .program import program
 from .results import MixedComponentsWarning, NarrowKernelWarning, Result, run_plan
-from .settings import LandmarkSource, Settings
-from .site import Dealt, Shares
-from .solvers.sums import Stream
+from .settings import LandmarkSource
+from .site import Dealt
+from .solvers.sums import Basis, Stream
 
 __all__ = ["DecentralizedKernelPCA", "MixedComponentsWarning", "NarrowKernelWarning"]
 
@@ -276,16 +276,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def _fit_rows(self, X: Rows, nodes: Any) -> Self:
         """Rows that are read in blocks."""
         with progress.shown(bool(self.verbose)):
-            plan = plan_rows(self, X, nodes)
-        (part,), in_blocks = plan.parts, isinstance(plan.parts[0], Blocks)
-        surveyed = part.reader.seconds if in_blocks else 0.0
+            plan, blocks = plan_rows(self, X, nodes)
+        reader, surveyed = blocks.reader, blocks.reader.seconds
         self._publish(run_plan(plan, engines.module("local").run, self))
-        if in_blocks:
-            self.nodes_ = None if self.missing == "drop" else part.node
-            self.history_ |= {"passes": part.reader.passes, "dropped": part.reader.dropped}
-            self.history_["seconds"]["first pass"] = surveyed
-        elif self.missing == "drop":
-            self.nodes_ = None
+        self.nodes_ = None if self.missing == "drop" else blocks.node
+        self.history_ |= {"passes": reader.passes, "dropped": reader.dropped}
+        self.history_["seconds"]["first pass"] = surveyed
         self._owner_column = X.roles.owner if nodes is None else nodes
         return self
 
@@ -316,7 +312,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return self._publish(run_plan(make(self, parts), engine.run, self))
 
     # ------------------------------------------------------------------ rows that keep coming
-    _stream: Stream | None = None
+    _stream: Any = None  # Stream
     _plan: Plan
     _given: dict[str, Any]  # the parameters of the first call
 
@@ -330,14 +326,16 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         error rises above `tol`, and the ConvergenceWarning advises `refresh`.
 
         The estimator, also as a pickle, holds a sample of the rows (all of the first 49,000, later at most 43,000),
-        sums over all, and 8 bytes for each row. Rows of an earlier `fit` are not among them. With engine="local",
-        solver="auto" and without `privacy` only.
+        sums over all, and 8 bytes for each row. Rows of an earlier `fit` are not among them. With solver="auto" and
+        without `privacy` only.
 
         Parameters
         ----------
         X : array (rows, columns)
             At least one row, but the first call chooses by what it gets: give it as many rows as you have, or give
-            `landmarks` as an array and `gamma` as a number.
+            `landmarks` as an array and `gamma` as a number. Or a Dask array or DataFrame, whose rows stay on their
+            workers; the answer is that of the same rows here. With engine="mpi" the new rows of this rank's nodes,
+            possibly none; all ranks call it, and compute the answer at its end.
         nodes : sequence of labels, or the name of a column of X, optional
             The node of each row, as in `fit`. Nodes are those of `network`, or those that the first call names; a call
             need not have rows of all. By default rows go to the nodes in turn: row i of all calls to node i modulo the
@@ -354,9 +352,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         >>> model.n_samples_seen_, model.transform(X).shape
         (500, (500, 2))
         """
-        more = self._more(X, nodes)
-        stream = self._begun(more) if self._stream is None else self._stream
-        return self._added(stream, more, nodes)
+        rows = self._more(X, nodes, "partial_fit")
+        stream = self._begun(rows) if self._stream is None else self._stream
+        return self._added(stream, rows, nodes)
 
     def refresh(self, X: Array, nodes: Any = None) -> Self:
         """Begin again with these rows alone, with the landmarks so far and as many more as `tol` needs for these rows.
@@ -380,19 +378,16 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         >>> model.refresh(3 * X).n_landmarks_ > before, model.n_samples_seen_, model.converged_
         (True, 500, True)
         """
-        stream = self._streaming("refresh")
-        more = self._more(X, nodes, before=0)
-        seed, kernel = stream.options.seed, stream.kernel
+        rows, basis = self._more(X, nodes, "refresh"), self._stream.basis
         settings = replace(
-            settings_of(self, more.features, seed), stream=True, kernel=kernel, gamma_by_variance=False, impute=False, standardize=False,
-            landmarks=LandmarkSource(), n_landmarks="auto", resume="partial_fit",
+            settings_of(self, rows.features, basis.options.seed), stream=True, kernel=basis.kernel, gamma_by_variance=False, impute=False,
+            standardize=False, landmarks=LandmarkSource(), n_landmarks="auto", resume="partial_fit",
         )  # fmt: skip
-        plan = self._plan_rows(settings, more._replace(X=stream.prepared(more.X)))
-        points = to_numpy(stream.marks.points)
+        plan, points = rows.plan(self, settings, basis), to_numpy(basis.marks.points)
         most = max(plan.options.max_landmarks, len(points))
         plan = replace(plan, options=replace(plan.options, earlier=points, max_landmarks=most))
-        answer = run_plan(plan, engines.get(self.engine), self).outcome.answers[0]
-        return self._added(stream.anew(answer), more, nodes)
+        answer = run_plan(plan, rows.run, self).outcome.answers[0]
+        return self._added(Stream(basis.grown(answer)), rows, nodes)
 
     def forget(self, X: Array, nodes: Any = None) -> Self:
         """Take rows off that `partial_fit` or `refresh` has added, as if they had never come.
@@ -418,44 +413,33 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         >>> model.partial_fit(X).forget(X[7:9]).n_samples_seen_
         498
         """
-        stream = self._streaming("forget")
-        more = self._more(X, nodes)
-        with self._working(more):
-            node, number = stream.find(more.X, None if nodes is None else more.node)
-            if len(node) == stream.sizes.sum():
-                raise ValueError("forget: no row would be left; make a new estimator instead")
-            are_landmarks = stream.landmarks_among(more.X)
-            stream.forget(more.X, node, number)
-        more.node_of[more.node_of >= 0] = node
-        if are_landmarks:
+        rows, stream = self._more(X, nodes, "forget"), self._stream
+        landmarks = rows.take_from(stream, nodes is not None)
+        if landmarks:
             remedy = "begin a new estimator without it to be rid of it"
             warnings.warn(
-                f"{are_landmarks} of the rows are landmarks, and stay in the model as such; {remedy}", stacklevel=2
+                f"{landmarks} of the rows are landmarks, and stay in the model as such; {remedy}", stacklevel=2
             )
-        return self._heard(stream, more)
+        return self._heard(stream, rows)
 
-    def _streaming(self, what: str) -> Stream:
-        if self._stream is None:
-            raise NotFittedError(f"{what}: there are no rows of partial_fit; call partial_fit first")
-        return self._stream
-
-    def _more(self, X: Array, nodes: Any, before: int | None = None) -> More:
-        """Checked rows, on nodes."""
-        check(self)
-        check_stream(self, X)
-        stream = self._stream
-        if stream is None:
-            more = deal_more(X, nodes, self.network, seed_of(self), 0, self.dtype, self.missing)
-        else:
-            self._check_unchanged()
-            if not is_foreign(X):
-                bare = split_off(X, nodes, "X")[1] if isinstance(nodes, str) else X
-                validate_data(self, bare, reset=False, skip_check_array=True)
-            before = sum(map(len, stream.prints)) if before is None else before
-            more = deal_more(X, nodes, self.network_, 0, before, self.dtype, self.missing)
-            samples = Samples(more.features.from_sorted(more.X), more.features.names)
-            more = more._replace(X=self._features.arrange(samples, "X", "the first rows"))
-        return more._replace(X=placed(more.X, self.device))
+    def _more(self, X: Array, nodes: Any, what: str) -> Any:
+        """The rows of a call, checked and on nodes: `NewRows` of an engine."""
+        where = "dask" if is_dask(X) else self.engine if self.engine != "dask" else "local"
+        engine, before = engines.module(where), None
+        with getattr(engine, "together", nullcontext)():
+            check(self)
+            check_stream(self)
+            if is_dask(X) and self.engine not in ("local", "dask"):
+                raise ValueError(f"engine={self.engine!r} with a Dask {type(X).__name__}; use engine='dask'")
+            if self._stream is None and what != "partial_fit":
+                raise NotFittedError(f"{what}: there are no rows of partial_fit; call partial_fit first")
+            if self._stream is not None:
+                self._check_unchanged()
+                before = Before(self._stream, self.network_, self._features)
+                if not is_foreign(X) and not is_dask(X):
+                    bare = split_off(X, nodes, "X")[1] if isinstance(nodes, str) else X
+                    validate_data(self, bare, reset=False, skip_check_array=True)
+        return engine.new_rows(self, X, nodes, before, what)
 
     def _check_unchanged(self) -> None:
         """Refuse other parameters than those of the first call."""
@@ -465,43 +449,36 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             what = f"{listing(other)}: changed since the first call of partial_fit"
             raise ValueError(f"{what}; set it back, or begin anew with a new estimator")
 
-    def _plan_rows(self, settings: Settings, more: More) -> Plan:
-        rows = Shares.of(more.node, np.ones_like(more.node), len(more.network))
-        return make_plan(self, settings, more.network, Dealt(more.X, rows), more.features)
-
-    def _begun(self, more: More) -> Stream:
+    def _begun(self, rows: Any) -> Stream:
         """Landmarks, gamma and scales by the first rows."""
-        if not len(more.node):
-            raise ValueError(f"X: {NOTHING_LEFT}")
-        seed = seed_of(self)
-        plan = self._plan_rows(replace(settings_of(self, more.features, seed), stream=True), more)
-        answer = run_plan(plan, engines.get(self.engine), self).outcome.answers[0]
+        plan = rows.plan(self, replace(settings_of(self, rows.features, rows.seed), stream=True))
+        answer = run_plan(plan, rows.run, self).outcome.answers[0]
         self._plan, self._given = replace(plan, parts=[]), self.get_params(deep=False)
-        self._keep_features(more.features)
-        self.network_ = more.network
-        return Stream.of(more.network.names, plan.options.solver_options, answer)
+        self._keep_features(rows.features)
+        self.network_ = rows.network
+        return Stream(Basis.of(rows.network.names, plan.options.solver_options, answer))
 
-    @contextmanager
-    def _working(self, more: More) -> Iterator[None]:
-        on_host = aac.is_numpy_array(more.X)
-        quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused
-        with quiet, threads(len(more.node) if on_host else 0):
-            yield
-
-    def _added(self, stream: Stream, more: More, nodes: Any) -> Self:
-        with self._working(more):
-            stream.add(more.X, more.node)
+    def _added(self, stream: Stream, rows: Any, nodes: Any) -> Self:
+        rows.add_to(stream)
         self._owner_column = nodes if isinstance(nodes, str) else None
-        return self._heard(stream, more)
+        return self._heard(stream, rows)
 
-    def _heard(self, stream: Stream, more: More) -> Self:
+    def _heard(self, stream: Stream, rows: Any) -> Self:
         """The answer of before is none any more."""
         for name in (*FOUND, "offset_"):
             self.__dict__.pop(name, None)
-        self._stream, self.gamma_, self.n_landmarks_ = stream, float(stream.kernel.gamma), stream.marks.size
-        self.node_sizes_, self.nodes_ = stream.sizes, more.node_of
+        basis = stream.basis
+        self._stream, self.gamma_, self.n_landmarks_ = stream, float(basis.kernel.gamma), basis.marks.size
+        self.node_sizes_, self.nodes_ = rows.sizes(stream), rows.node_of
         self.n_samples_seen_ = int(self.node_sizes_.sum())
+        if not rows.lazy:
+            self._answer(rows.answering(self._plan, stream), rows.run)
         return self
+
+    def __copy__(self) -> Self:
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__, _stream=copy(self._stream))  # each goes on with its own rows
+        return other
 
     def __getattr__(self, name: str) -> Any:
         if name == "nodes_" and "_nodes" in self.__dict__:
@@ -511,10 +488,15 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         stream = self._stream
         # the landmarks stand for the rows, which are in the sums
-        plan = replace(self._plan, sizes=stream.sizes, parts=[stream.marks.points])
-        run = partial(engines.module("local").run, script=partial(program, stream=stream))
-        self._publish(run_plan(plan, run, type(self)(**self._given)), stream)
+        plan = replace(self._plan, sizes=stream.sizes, parts=[stream.basis.marks.points])
+        self._answer(plan, engines.module("local").run)
         return self.__dict__[name]
+
+    def _answer(self, plan: Plan, run: Any) -> None:
+        """Publish the answer of the stream."""
+        stream = self._stream
+        run = partial(run, script=partial(program, stream=stream))
+        self._publish(run_plan(plan, run, type(self)(**self._given)), stream)
 
     @classmethod
     def from_result(cls, result: Result) -> Self:

@@ -18,7 +18,7 @@ from dataclasses import asdict, fields
 from functools import partial
 from itertools import accumulate, pairwise
 from os import PathLike
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -33,9 +33,6 @@ from .scaling import Columns
 from .scores import BINS, Histogram
 from .solvers.projection import EXPANSIONS
 
-FORMAT = "dekpca-node-model"
-VERSION = 8
-DTYPES = ("<f4", "<f8")
 MOST_HEADER = 64 * 2**20  # bytes; it names every column
 MOST_ARRAYS = 32
 MOST_TEXT = 1000  # characters of a name
@@ -45,6 +42,18 @@ LARGEST_DIRECTORY = 100 * MOST_ARRAYS  # bytes of the list of members
 
 class ModelFileError(ValueError):
     """A file that is not a node model, or is damaged."""
+
+
+class Format(NamedTuple):
+    """Of a file of named arrays with a header: its name in the header, its version, what it is, and the dtypes that its arrays may have."""
+
+    name: str
+    version: int
+    what: str
+    dtypes: tuple[str, ...] = ("<f4", "<f8")
+
+
+FORMAT = Format("dekpca-node-model", 8, "one that NodeModel.save wrote")
 
 
 def save(model: NodeModel, path: str | PathLike[str]) -> None:
@@ -64,14 +73,14 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
     if model.histogram is not None:
         found["histogram"] = [model.histogram.counts]
     arrays = {name: np.concatenate([to_numpy(x) for x in parts]) for name, parts in found.items()}
-    arrays = {name: np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<")) for name, x in arrays.items()}
-    kernel = {key: getattr(model.kernel, key) for key in ("gamma", "degree", "coef0", "normalize")}
-    about = {"format": FORMAT, "version": VERSION, "name": model.name, "run": model.run, "centering": model.centering}
-    header = about | {
+    header = {
+        "name": model.name,
+        "run": model.run,
+        "centering": model.centering,
         "transcript": model.transcript,
         "expansion": model.expansion,
         "expansions": names,
-        "kernel": {"name": model.kernel.label, "callable": isinstance(model.kernel, FunctionKernel), **kernel},
+        "kernel": kernel_text(model.kernel),
         "fourier": largest.fourier,
         "contents": [asdict(held) for held in model.contents],
         "feature_names": model.features.names,
@@ -82,8 +91,23 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
         "scale": None if model.histogram is None else model.histogram.scale,
         "accuracy": None if model.accuracy is None else asdict(model.accuracy),
         "privacy": None if model.privacy_ is None else model.privacy_.as_dict(),
-        "arrays": {name: [x.dtype.str, x.shape] for name, x in arrays.items()},
     }
+    write_arrays(path, FORMAT, header, arrays)
+
+
+def kernel_text(kernel: Kernel) -> dict[str, Any]:
+    """A kernel for a header."""
+    numbers = {key: getattr(kernel, key) for key in ("gamma", "degree", "coef0", "normalize")}
+    return {"name": kernel.label, "callable": isinstance(kernel, FunctionKernel), **numbers}
+
+
+def write_arrays(
+    path: str | PathLike[str], kind: Format, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """A file of named arrays with a header, readable by its owner only."""
+    arrays = {name: np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<")) for name, x in arrays.items()}
+    header = {"format": kind.name, "version": kind.version, **about}
+    header["arrays"] = {name: [x.dtype.str, x.shape] for name, x in arrays.items()}
     with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         _add(archive, "header", np.array(json.dumps(header, allow_nan=False)))
         for name, x in arrays.items():
@@ -99,7 +123,7 @@ def load(path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[s
     """See `NodeModel.load`."""
     with open(path, "rb") as file:
         try:
-            return _model(*_read(file), kernel, kernel_params)
+            return _model(*read_arrays(file, FORMAT), kernel, kernel_params)
         except ModelFileError as error:
             raise ModelFileError(f"{os.fspath(path)}: not a node model: {error}") from error
         except MemoryError:
@@ -110,13 +134,14 @@ def load(path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[s
 
 
 # ---------------------------------------------------------------------- bytes to header and arrays
-def _read(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_arrays(file: IO[bytes], kind: Format) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and the arrays of a file that `write_arrays` wrote."""
     size = file.seek(0, os.SEEK_END)
     _check_directory(file, size)
     with zipfile.ZipFile(file) as archive:
-        header = _read_header(archive)
+        header = _read_header(archive, kind)
         arrays = {}
-        for name, (dtype, shape) in _promised(header, size).items():
+        for name, (dtype, shape) in _promised(header, size, kind).items():
             arrays[name] = _read_array(archive, name, dtype, shape)
             if not np.isfinite(arrays[name]).all():
                 raise ModelFileError(f"array {name} has NaN or infinity")
@@ -149,17 +174,17 @@ def _member(archive: zipfile.ZipFile, name: str, expected: int | None, most: int
     return archive.read(info)
 
 
-def _read_header(archive: zipfile.ZipFile) -> dict[str, Any]:
+def _read_header(archive: zipfile.ZipFile, kind: Format) -> dict[str, Any]:
     data = io.BytesIO(_member(archive, "header", None, MOST_HEADER))
     dtype, shape = _array_head(data)
     if dtype.kind != "U" or shape != ():
         raise ModelFileError("the header is no text")
     text = data.read().decode("utf-32-le" if dtype.byteorder in "<=" else "utf-32-be").rstrip("\0")
     header = json.loads(text, parse_constant=_no_constant)
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise ModelFileError("its header is not one that NodeModel.save wrote")
-    if header.get("version") != VERSION:
-        found = f"version {header.get('version')!r}, this dekpca reads version {VERSION}"
+    if not isinstance(header, dict) or header.get("format") != kind.name:
+        raise ModelFileError(f"its header is not {kind.what}")
+    if header.get("version") != kind.version:
+        found = f"version {header.get('version')!r}, this dekpca reads version {kind.version}"
         raise ModelFileError(f"{found}; update it, or fit again")
     return header
 
@@ -168,14 +193,14 @@ def _no_constant(name: str) -> None:
     raise ModelFileError(f"{name} in the header")
 
 
-def _promised(header: Mapping[str, Any], size: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+def _promised(header: Mapping[str, Any], size: int, kind: Format) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
     """The arrays that the header names; their sizes must fit into the file."""
     found = {}
     arrays = _typed(header, "arrays", dict)
     if len(arrays) >= MOST_ARRAYS:
         raise ModelFileError(f"{len(arrays)} arrays")
     for name, (dtype, shape) in arrays.items():
-        if dtype not in DTYPES or len(shape) > 2 or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
+        if dtype not in kind.dtypes or len(shape) > 2 or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
             raise ModelFileError(f"array {_printable(name)} of {_printable(str(dtype))} {shape!r}")
         found[name] = np.dtype(dtype), tuple(shape)
     total = sum(dtype.itemsize * math.prod(shape) for dtype, shape in found.values())
@@ -237,13 +262,14 @@ def _model(
         fill = _array(arrays, "fill", 1, width)
     run, transcript = (None if header[key] is None else _text(header, key) for key in ("run", "transcript"))
     return NodeModel(
-        _text(header, "name"), _kernel(header, kernel, kernel_params), functions, expansion, eigenvalues, centering, contents, columns,
+        _text(header, "name"), kernel_of(header, kernel, kernel_params), functions, expansion, eigenvalues, centering, contents, columns,
         Features(width, names), fill, _reading(header), _accuracy(header, len(eigenvalues)), _ledger(header), _missing(header),
         run, transcript, mean, _not_negative(header, "n_rows"), *_threshold(header, arrays),
     )  # fmt: skip
 
 
-def _kernel(header: Mapping[str, Any], given: Any, params: Mapping[str, Any] | None) -> Kernel:
+def kernel_of(header: Mapping[str, Any], given: Any = None, params: Mapping[str, Any] | None = None) -> Kernel:
+    """From `kernel_text`."""
     settings = _typed(header, "kernel", dict)
     name, function = _text(settings, "name"), _typed(settings, "callable", bool)
     if function and not callable(given):

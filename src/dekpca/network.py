@@ -306,6 +306,11 @@ class Network:
     def n_edges(self) -> int:
         return len(self._pairs)
 
+    @property
+    def pairs(self) -> np.ndarray:
+        """(edges, 2): the undirected edges as pairs of numbers, the smaller one first."""
+        return self._pairs
+
     @cached_property
     def edges(self) -> tuple[tuple[str, str], ...]:
         """The undirected edges as pairs of names."""

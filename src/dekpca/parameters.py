@@ -19,7 +19,6 @@ from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions, va
 from .arrays import to_numpy
 from .data.checks import MISSING, checked
 from .data.columns import Features, Samples
-from .data.frames import is_dask
 from .kernels import KERNELS, Kernel, make_kernel
 from .memory import parse_size
 from .network import Network
@@ -160,16 +159,13 @@ def check(given: Parameters) -> None:
         raise ValueError(f"contamination={given.contamination:g} with {what}: {why}; leave one of both out")
 
 
-def check_stream(given: Parameters, X: Any) -> None:
-    """Refuse parameters with which rows cannot come in parts."""
-    what = "partial_fit, refresh and forget"
-    if given.engine != "local" or is_dask(X):
-        raise ValueError(f"{what} are for engine='local' and rows in this process; use fit, or fit_parts")
+def check_stream(given: Parameters, what: str = "partial_fit, refresh and forget", sealed: bool = False) -> None:
+    """Refuse parameters with which rows cannot come in parts. `sealed`: sums may be secure."""
     if projection_of(given) is not None:
         raise ValueError(f"{what} with solver=Projection(...): it iterates over all rows; use solver='auto'")
     if isinstance(given.landmarks, str) and given.landmarks == RANDOM_FEATURES:
         raise ValueError(f"{what} with landmarks={RANDOM_FEATURES!r}: power iterations need all rows; use 'auto'")
-    if given.privacy not in (None, "none"):
+    if given.privacy not in (None, "none", *([SECURE_SUMS] if sealed else [])):
         raise ValueError(f"{what} with privacy: the sums of a stream are kept in clear; leave privacy at None")
     if given.contamination is not None:
         raise ValueError(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .answer import Answer
-from .data.blocks import survey
+from .data.blocks import Blocks, survey
 from .data.checks import check_parts, placed
 from .data.columns import Features
 from .data.owners import list_parts, make_network, named_network
@@ -144,8 +144,8 @@ def make_plan(
     return replace(plan, options=fitting(plan.site(), plan.options, limit, parameters.copy_X))
 
 
-def plan_rows(parameters: Parameters, rows: Rows, nodes: Any = None) -> Plan:
-    """A plan for rows that are read in blocks. The first pass over them is made here: it checks and counts them."""
+def plan_rows(parameters: Parameters, rows: Rows, nodes: Any = None) -> tuple[Plan, Blocks]:
+    """A plan for rows that are read in blocks, and these. The first pass over them is made here: it checks and counts them."""
     check(parameters)
     random = isinstance(parameters.landmarks, str) and parameters.landmarks == RANDOM_FEATURES
     taken = {
@@ -174,7 +174,8 @@ def plan_rows(parameters: Parameters, rows: Rows, nodes: Any = None) -> Plan:
     options = settle(settings, network, sizes)
     part = blocks.take(np.arange(len(blocks.keys))) if options.exact else blocks
     plan = Plan(network, sizes, [part], options, np.arange(len(network)), features)
-    return plan if limit is None else replace(plan, options=fitting(plan.site(), options, limit, False))
+    options = options if limit is None else fitting(plan.site(), options, limit, False)
+    return replace(plan, options=options), blocks
 
 
 def plan_parts(parameters: Parameters, parts: Sequence[Array] | Mapping[Any, Array]) -> Plan:

@@ -45,13 +45,13 @@ def scree(model: Any, central: NodeModel | None = None, ax: Any = None) -> Any:
     Returns
     -------
     matplotlib axes
+        Its `patches` are the bars.
 
     Examples
     --------
     >>> import dekpca
     >>> from sklearn.datasets import load_wine
-    >>> X = load_wine().data
-    >>> model = dekpca.DecentralizedKernelPCA(4, network=3, standardize=True, random_state=0).fit(X)
+    >>> model = dekpca.DecentralizedKernelPCA(4, standardize=True, random_state=0).fit(load_wine().data)
     >>> ax = dekpca.plot.scree(model)
     >>> ax.get_xlabel(), len(ax.patches)
     ('component', 4)
@@ -107,6 +107,7 @@ def embedding(
     Returns
     -------
     matplotlib axes
+        Its `collections` are the rows of each class.
 
     Examples
     --------
@@ -163,6 +164,7 @@ def network(model: Any, by: Any = None, highlighted: int | str | None = None, ax
     Returns
     -------
     matplotlib axes
+        Its `lines` are the edges, its first collection the nodes.
 
     Examples
     --------
@@ -221,6 +223,7 @@ def accuracy(model: Any, central: NodeModel, X: Array, ax: Any = None) -> Any:
     Returns
     -------
     matplotlib axes
+        Logarithmic in 1 - agreement.
 
     Examples
     --------
@@ -268,6 +271,7 @@ def convergence(model: Any, true: Sequence[float] | None = None, ax: Any = None)
     Returns
     -------
     matplotlib axes
+        Logarithmic, by landmarks or by iterations.
 
     Examples
     --------
@@ -319,6 +323,7 @@ def traffic(model: Any, ax: Any = None) -> Any:
     Returns
     -------
     matplotlib axes
+        A bar for each phase, the first on top.
 
     Examples
     --------

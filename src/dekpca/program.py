@@ -25,7 +25,7 @@ def program(site: Site, options: Options, stream: sums.Stream | None = None) -> 
     """Kernel PCA of the rows of all nodes, at the nodes of a site; returns their `Answer`. `stream`: of rows that came before, in its sums."""
     transcript = Transcript()
     if stream is not None:
-        answer = yield from run_rounds(site, streamed(site, stream), transcript)
+        answer = yield from run_rounds(site, streamed(site, options, stream), transcript)
         return replace(answer, transcript=transcript)
     if isinstance(options.solver_options, projection.ProjectionOptions):
         yield from run_rounds(site, same_landmarks(site, options), transcript)
@@ -61,8 +61,9 @@ def answered(site: Site, options: sums.SumsOptions) -> Solver:
     return answer_of(site, (yield from sums.solve(sums.rows_of(site, options), options)))
 
 
-def streamed(site: Site, stream: sums.Stream) -> Solver:
+def streamed(site: Site, options: Options, stream: sums.Stream) -> Solver:
     """The answer of the default solver with the landmarks of a stream."""
+    yield from same_landmarks(site, options)
     return answer_of(site, (yield from sums.solve_stream(stream, site.total)))
 
 

@@ -242,7 +242,9 @@ class Result:
             message += f", with epsilon={options.privacy.epsilon:g} and rank {options.privacy.rank}; `dekpca privacy` plans with more rows or others"
         elif options.projection is not None:
             message += f", with {m} landmarks; use solver='auto', or more landmarks (Projection(n_landmarks=...))"
-        elif options.stream:
+        elif options.stream and (options.owners_apart or options.sealed) and not options.grow:
+            message += f", with the {m} landmarks of the run to which rows were added; a new run without --add chooses new ones"
+        elif options.stream and not (options.owners_apart or options.sealed):
             message += f", with the {m} landmarks that partial_fit keeps; refresh(X), with rows as they are now, adds landmarks"
         elif not options.grow:
             message += f", with {m} landmarks; use landmarks='auto', or more of them"

@@ -134,9 +134,7 @@ class Node:
         self.proofs = KeyedProofs(self.name)
         views = None
         if self.world.quorum is not None:
-            views = Views(
-                self.name, self.world.quorum, self.store.views, 3 * TIMEOUTS.beat, self.process, self.store.statuses
-            )
+            views = Views(self.name, self.world.quorum, self.store.views, 3 * TIMEOUTS.beat, self.store.statuses)
             views.saved = self.proofs.signed(self.name, views.saved)
         held = {other: self.store.messages.held(other) for other in (*self.around, *self.fallback)}
         self.core = NodeProtocol(

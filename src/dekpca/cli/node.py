@@ -38,6 +38,7 @@ STOPPED = 4  # exit code: a neighbor was lost, or this node could not go on; the
 MISSING = 5  # exit code: done and saved, by the remaining nodes
 EXCLUDED = 6  # exit code: the others go on, or have finished, without this node
 INSECURE = "Without certificates, within 127.0.0.0/8 only: for trying."
+ADD = "New rows, for the landmarks and sums of an earlier run of the same nodes with stream = true; none: this node has no new rows."
 MOST_ERROR = 4000  # characters that a writable pipe accepts without blocking
 
 node = typer.Typer(name="node", help="Run a node of one's own among those of others.", no_args_is_help=True)
@@ -51,6 +52,7 @@ def run(
     yes: Annotated[bool, typer.Option("--yes", help="Agree to what will leave this machine; do not ask.")] = False,
     metrics: Annotated[str | None, typer.Option(help="Serve a status page and metrics at this host:port.")] = None,
     resume: Annotated[str | None, typer.Option(help="Id of an earlier run: begin with its landmarks.")] = None,
+    add: Annotated[Path | None, typer.Option(help=ADD)] = None,
     insecure_loopback: Annotated[bool, typer.Option("--insecure-loopback", help=INSECURE)] = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -66,7 +68,7 @@ def run(
     """
     modules = ("errors", "app.config", "app.disclosure", "app.logs", "app.node", "app.status", "protocol.text")
     peer = SimpleNamespace(**{m.__name__.rpartition(".")[2]: m for m in peer_modules(*modules)})
-    settings = peer.config.read(config, resume)
+    settings = peer.config.read(config, resume, add)
     identity = None if insecure_loopback else settings.identity()
     if insecure_loopback:
         peer.config.check_loopback(settings)
@@ -97,7 +99,7 @@ def run(
             open_.enter_context(peer.status.shown(station, err))
             yield
 
-    report = None if settings.report is None else partial(_write_report, prepared)
+    report = None if settings.report is None or not len(prepared.samples) else partial(_write_report, prepared)
     try:
         with private_files(), peer.logs.library_lines():
             peer.logs.log_to(sys.stderr, settings.name, not err.is_terminal)
@@ -236,11 +238,13 @@ def _interrupt(signum: int, frame: Any) -> None:
 def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     """Print what will leave this machine, and to whom, and ask for consent."""
     settings = prepared.config
-    rows, columns = prepared.samples.shape
+    rows, columns = prepared.rows, prepared.samples.shape[1]
     named = "" if prepared.features.names is None else "fingerprint" if settings.secret_columns else "names"
     whom = [*settings.neighbors, *(f"{name} (if nodes are lost)" for name in settings.fallback)]
     lines = [f"Node {settings.name}, run {settings.run}. What will leave this machine:"]
-    leaves = peer.disclosure.disclosure(prepared.settings, rows, columns, whom, named)
+    before = prepared.before
+    added = None if before is None else (before.run, len(prepared.samples))
+    leaves = peer.disclosure.disclosure(prepared.settings, rows, columns, whom, named, added)
     lines += [f"  - {what}\n      {to}" for what, to in leaves]
     begun, known = settings.folder.exists(), len(settings.neighbors) + 1
     lines += peer.disclosure.guarantee(prepared.settings, columns, known, begun, settings.on_loss == "continue")

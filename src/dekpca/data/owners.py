@@ -91,10 +91,17 @@ class More(NamedTuple):
 
 
 def deal_more(
-    X: Any, nodes: Any, wanted: Wanted, seed: int, before: int, dtype: Any = None, missing: str = "error"
+    X: Any,
+    nodes: Any,
+    wanted: Wanted,
+    seed: int,
+    before: int,
+    dtype: Any = None,
+    missing: str = "error",
+    own: Sequence[int] | None = None,
 ) -> More:
     """Put rows that come after `before` others on nodes: by a label for each, by a column, or else in turn. One row may be all, and a node may get
-    none; without a number of nodes there is one.
+    none; without a number of nodes there is one. `own`: the nodes of this process, of several; then there may be no row.
 
     >>> import numpy as np
     >>> deal_more(np.ones((4, 2)), None, 3, seed=0, before=5).node.tolist()
@@ -103,7 +110,7 @@ def deal_more(
     refuse(X, "X")
     if isinstance(nodes, str):
         nodes, X = split_off(X, nodes, f"nodes={nodes!r}")
-    samples = checked(X, "X", dtype)
+    samples = checked(X, "X", dtype, least=1 if own is None else 0)
     total, kept = len(samples), np.arange(len(samples))
     check_finite(samples, "X", missing)
     if missing == "drop":
@@ -111,7 +118,8 @@ def deal_more(
         samples = Samples(take(samples.X, kept, 0), samples.names)
     if nodes is None:
         network = make_network(wanted, 1, seed)
-        node = (before + np.arange(len(kept))) % len(network)
+        mine = np.arange(len(network)) if own is None else np.asarray(own)
+        node = mine[(before + np.arange(len(kept))) % len(mine)]
     else:
         network, number, lengths = runs_of(wanted, nodes, total, seed, all_nodes=False)
         node = np.repeat(number, lengths)[kept]
@@ -185,11 +193,11 @@ def runs_of(
     if missing:
         raise ValueError(f"nodes: no label in row {listing(missing)}; give every row its node")
     owners = owners if numbers else owners.astype(str)
-    begins = np.append(0, 1 + np.flatnonzero(owners[1:] != owners[:-1]))
+    begins = np.flatnonzero(np.append(True, owners[1:] != owners[:-1])[:n_rows])  # there may be no row
     labels, owner = np.unique(owners[begins], return_inverse=True)
     given = name_labels(labels.astype(str).tolist(), numbers, wanted)
     network = named_network(wanted, given, seed, all_nodes)
-    number = np.array([network.number[label] for label in given])[owner]
+    number = np.array([network.number[label] for label in given], dtype=np.int64)[owner]
     return network, number, np.diff(begins, append=n_rows)
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..network import listing
-from .checks import MISSING, Missing, check_finite, complete
+from .checks import MISSING, NOTHING_LEFT, Missing, check_finite, complete
 from .columns import Samples, check_known, check_unique, encoded
 from .formats import CHUNK, LABELS, DataError, Source, Values, Where, is_absent, open_source, reading
+from .frames import ColumnError
 
 log = logging.getLogger("dekpca")
 
@@ -116,10 +117,18 @@ def read(path: str | Path, roles: Roles | None = None, missing: Missing = "error
         data = chosen.data(X, values, source.where)
         check_finite(data.samples, str(path), missing, source.where)
         if missing == "drop":
-            data = data.at(complete(data.samples, str(path))[1])
+            before, data = data, data.at(complete(data.samples, str(path))[1])
+            if before.owners is not None and data.owners is not None:
+                check_owners_left(str(path), set(before.owners.tolist()), set(data.owners.tolist()))
     if roles.columns is None:
         warn_of_ids(str(path), data)
     return data
+
+
+def check_owners_left(who: str, owners: set[Any], left: set[Any]) -> None:
+    """Refuse that missing="drop" leaves an owner without rows: the fit would go on without it."""
+    if owners != left:
+        raise ColumnError(f"{who}: node {listing(sorted(map(str, owners - left)))}: {NOTHING_LEFT}")
 
 
 def column_names(path: str | Path) -> list[str]:

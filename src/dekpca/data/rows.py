@@ -16,7 +16,7 @@ import numpy as np
 from .checks import MISSING, NOTHING_LEFT, Missing, check_finite, complete_rows
 from .formats import LABELS, DataError, Made, Source, open_source, reading
 from .frames import ColumnError
-from .reading import Chosen, Data, Roles, choose, source_categories, warn_of_ids
+from .reading import Chosen, Data, Roles, check_owners_left, choose, source_categories, warn_of_ids
 
 log = logging.getLogger("dekpca")
 
@@ -182,6 +182,7 @@ class Rows:
             if self._stamps() != self.stamps:
                 raise DataError(f"has changed since it was opened; {AGAIN}")
             chosen, done, dropped, since = self.chosen, 0, 0, time.monotonic()
+            owners: tuple[set[Any], set[Any]] = set(), set()  # of all rows, and of those that are not dropped
             for X, values, where in self.source.blocks(chosen.numbers, chosen.values, size):
                 data, done = chosen.data(X, values, where), done + len(X)
                 all_here = done == self.source.rows
@@ -189,8 +190,10 @@ class Rows:
                 if done == len(X) and self.roles.columns is None:
                     warn_of_ids(self.who, data, "every row" if all_here else f"the first {done} rows")
                 if missing == "drop":
-                    data = data.at(np.flatnonzero(complete_rows(data.X)))
+                    before, data = data, data.at(np.flatnonzero(complete_rows(data.X)))
                     dropped += data.dropped
+                    for known, some in zip(owners, (before, data), strict=True):
+                        known.update([] if some.owners is None else some.owners.tolist())
                 yield data
                 if time.monotonic() - since > SAY_EVERY:
                     since = time.monotonic()
@@ -200,6 +203,7 @@ class Rows:
                 raise DataError("no rows; give at least one")
             if dropped == done:
                 raise ColumnError(f"{self.who}: {NOTHING_LEFT}")
+            check_owners_left(self.who, *owners)
             if done != (self.source.rows or done) or self._stamps() != self.stamps:
                 raise DataError(f"has changed while it was read; {AGAIN}")
             if dropped:

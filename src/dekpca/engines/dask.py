@@ -1,8 +1,8 @@
 """The Dask engine: the partitions of a collection are the nodes, or hold them. Their rows stay on the workers of the current `Client`.
 
-A round is one task for each partition and a tree of additions. The client concludes: it runs the program of a site that has no rows, and asks the
-workers for the total of each sum. A task is a pure function of a partition and of the transcript, so a worker that is lost is replaced by another one
-that replays: there are no ports, actors or locks. Only terms and the transcript move.
+A round is one task for each worker that has rows, and a tree of additions. The client concludes: it runs the program of a site that has no rows, and
+asks the workers for the total of each sum. A task is a pure function of partitions and of the transcript, so a worker that is lost is replaced by
+another one that replays: there are no ports, actors or locks. Only terms and the transcript move.
 """
 
 from __future__ import annotations
@@ -10,24 +10,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import dask
 import numpy as np
 from distributed import Client, Future, get_client, wait
 
+from ..chunks import threads
 from ..data.checks import NOTHING_LEFT, check_finite, checked, complete_rows
 from ..data.columns import ColumnError, Features, Samples, check_known, split_off
 from ..data.frames import is_null
 from ..data.owners import make_network, named_network
-from ..network import listing
+from ..network import Network, listing
 from ..parameters import Parameters, seed_of, settings_of
 from ..plan import Outcome, Plan, Watch
-from ..settings import settle
-from .local import drive
+from ..rounds import Arrays
+from ..settings import Settings, settle
+from ..solvers.sums import Basis, Rows, Stream
+from ..solvers.sums.stream import Addition, Summed, added, numbered
+from .local import NO_ROW_LEFT, Before, began_with, drive
 from .local import run as run_here
-from .workers import ClientDelivery, Program, add
+from .workers import About, ClientDelivery, Program, add
 
 Array = Any
 
@@ -70,7 +74,10 @@ class Checked:
     owners: dict[str, int] | None = None
 
     @classmethod
-    def of(cls, block: Any, who: str, features: Features, dtype: Any, missing: str, owner: str | None) -> Checked:
+    def of(
+        cls, block: Any, who: str, features: Features, dtype: Any, missing: str, owner: str | None, other: str
+    ) -> Checked:
+        """With columns as of `features`, which are those of `other`."""
         labels = None
         if owner is not None:
             labels, block = split_off(block, owner, who)
@@ -81,7 +88,7 @@ class Checked:
         if missing == "drop":
             there = complete_rows(samples.X)
             samples, labels = samples[there], None if labels is None else labels[there]
-        X = features.arrange(samples, who, "the collection")
+        X = features.arrange(samples, who, other)
         if labels is None:
             return cls(X)
         names = labels.astype(str)
@@ -93,6 +100,32 @@ class Checked:
 
     def about(self) -> tuple[tuple[int, ...], Any, dict[str, int] | None]:
         return self.X.shape, self.X.dtype, self.owners
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """The nodes of the rows of a partition: (nodes, rows of each), ordered by node; or the number of the first row, of rows that go to the nodes in
+    turn. And the number of rows that each node of the network has before them."""
+
+    owners: Any
+    before: np.ndarray
+
+    def at(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """(count,) the node of each row, and its number there."""
+        in_turn = isinstance(self.owners, int)
+        node = (self.owners + np.arange(count)) % len(self.before) if in_turn else np.repeat(*self.owners)
+        return node, numbered(node, self.before)
+
+
+def program_of(
+    rows: Sequence[Any], about: About, nodes: Sequence[np.ndarray], places: Sequence[Place | None]
+) -> Program:
+    """Of some partitions, with the nodes of each."""
+    found = [place.at(part.X.shape[0]) for part, place in zip(rows, places, strict=True) if place is not None]
+    if not found:
+        return Program(rows, about, np.concatenate(nodes))
+    node, number = (np.concatenate(values) for values in zip(*found, strict=True))
+    return Program(rows, about, np.unique(node), (node, number))
 
 
 def same(value: Any) -> Any:
@@ -107,48 +140,77 @@ class WorkerDelivery(ClientDelivery):
         super().__init__(plan)
         self.client = client
         about = self.keep((plan.network, plan.sizes, plan.options))
-        self.programs = [self.program(part, i, about) for i, part in enumerate(plan.parts)]
-        for program in self.programs:
-            finished(program, client)  # or nobody knows where its rows are
+        parts = [self.held(part, i) for i, part in enumerate(plan.parts)]
+        # one gives the landmarks of an earlier fit
+        later = self.keep((plan.network, plan.sizes, replace(plan.options, earlier=None)))
+        groups = self.together(parts, plan.options.owners_apart)
+        programs = [self.program(home, own, later if i else about) for i, (home, own) in enumerate(groups)]
+        finished(programs, client)
+        for part in parts:
+            if part.place is None:  # rows of a stream are needed again
+                part.rows.release()  # the programs have them; Dask makes them again for a program that is lost
+        self.homes: dict[Future, str | None] = dict.fromkeys(programs)  # the worker of each program, if it is known
 
-    def program(self, part: Any, number: int, about: Future) -> Future:
-        """The program of a part of the plan, on a worker."""
-        rows, nodes = (part.rows, part.nodes) if isinstance(part, Partition) else (self.keep(part), np.array([number]))
-        return self.client.submit(Program, rows, about, nodes, pure=False, key=_key("rows"))
+    def held(self, part: Any, number: int) -> Partition:
+        """A part of the plan on a worker."""
+        if isinstance(part, Partition):
+            return part
+        return Partition(self.keep(part), part.shape, part.dtype, np.array([number]))
+
+    def together(self, parts: Sequence[Partition], apart: bool) -> list[tuple[str | None, list[Partition]]]:
+        """The parts of each worker, of which one program computes one term; `apart`: each part has a program of its own."""
+        finished([part.rows for part in parts], self.client)  # or nobody knows where they are
+        at = self.client.who_has([part.rows for part in parts])
+        found: dict[tuple[str | None, int], list[Partition]] = {}
+        for i, part in enumerate(parts):
+            home = next(iter(at[part.rows.key]), None)
+            found.setdefault((home, i if apart else 0), []).append(part)
+        return [(home, own) for (home, _), own in found.items()]
+
+    def program(self, home: str | None, parts: Sequence[Partition], about: Future) -> Future:
+        """The program of some parts, at the worker that has their rows; if it is lost, Dask makes it again at another one."""
+        where = {"workers": home, "allow_other_workers": True} if home else {}
+        rows, places = [part.rows for part in parts], [part.place for part in parts]
+        nodes = [part.nodes for part in parts]
+        return self.client.submit(program_of, rows, about, nodes, places, pure=False, key=_key("rows"), **where)
 
     def keep(self, value: Any) -> Future:
         """Something that every task may use. It is part of the graph, so that it outlives the workers that hold it."""
         return self.client.submit(same, value, pure=False, key=_key("told"))
 
     def workers_total(self, kind: str, transcript: Sequence[Any]) -> np.ndarray:
-        terms: dict[Future, tuple[Future, set[str]]] = {}  # by program: its term, and the worker where it is computed
+        """Each program computes its term at the worker that has it: elsewhere it would compute all of its rounds again, so that tasks which Dask
+        moves to idle workers cost more than they save. Terms whose worker was lost are asked for again."""
+        terms: dict[Future, Future] = {}
         while True:
-            self.submit_terms(kind, transcript, terms)
-            tree = [term for term, _ in terms.values()]
+            if not all(self.homes.values()):
+                self.find_homes()
+            for program, home in self.homes.items():
+                if program not in terms:
+                    ask = {"pure": False, "key": _key(kind), "workers": home}
+                    terms[program] = self.client.submit(Program.term, program, [*transcript], **ask)
+            tree = list(terms.values())
             while len(tree) > 1:
                 some = (tree[i : i + FAN_IN] for i in range(0, len(tree), FAN_IN))
                 tree = [self.client.submit(add, group, pure=False, key=_key("add")) for group in some]
-            if finished(tree[0], self.client, set().union(*(home for _, home in terms.values()))):
+            if finished(tree, self.client, set(self.homes.values()) - {None}):
                 return tree[0].result()
+            before = dict(self.homes)
+            self.find_homes()
+            terms = {program: term for program, term in terms.items() if before[program] in (None, self.homes[program])}
 
-    def submit_terms(self, kind: str, transcript: Sequence[Any], terms: dict[Future, tuple[Future, set[str]]]) -> None:
-        """Ask each program for its term at the worker that has its rows: elsewhere it would compute all of its rounds again, so that tasks which
-        Dask moves to idle workers cost more than they save. Terms whose worker was lost are asked for again."""
-        alive, homes = set(self.client.nthreads()), self.client.who_has(self.programs)
-        for program in self.programs:
-            if program in terms and terms[program][1] <= alive:
-                continue
-            home = set(homes[program.key][:1]) & alive  # empty: rows of a lost worker are made again at any other one
-            ask = {"pure": False, "key": _key(kind), "workers": sorted(home) or None}
-            terms[program] = self.client.submit(Program.term, program, [*transcript], **ask), home
+    def find_homes(self) -> None:
+        alive, at = self.client.nthreads(), self.client.who_has([*self.homes])
+        for program in self.homes:  # None: rows of a lost worker are made again at any other one
+            self.homes[program] = next((home for home in at[program.key] if home in alive), None)
 
 
-def finished(future: Future, client: Client, needed: Collection[str] = ()) -> bool:
-    """Wait for a task as long as there are workers: without any Dask would wait for ever. False if one of the `needed` workers is lost."""
+def finished(futures: Sequence[Future], client: Client, needed: Collection[str | None] = ()) -> bool:
+    """Wait for tasks as long as there are workers: without any Dask would wait for ever. False if one of the `needed` workers is lost."""
     since = None
     while True:
         try:
-            wait(future, timeout=LOOK)
+            wait(futures, timeout=LOOK)
         except TimeoutError:
             now, alive = time.monotonic(), client.nthreads()
             since = None if alive else since or now
@@ -162,7 +224,7 @@ def finished(future: Future, client: Client, needed: Collection[str] = ()) -> bo
 
 
 def result_of(future: Future, client: Client) -> Any:
-    finished(future, client)
+    finished([future], client)
     return future.result()
 
 
@@ -180,6 +242,47 @@ class Partition:
     shape: tuple[int, ...]
     dtype: Any
     nodes: np.ndarray
+    place: Place | None = None  # of its rows, if other partitions have rows of the same nodes
+
+    @property
+    def node(self) -> np.ndarray:
+        """(rows,) the node of each row."""
+        assert self.place is not None
+        return self.place.at(self.shape[0])[0]
+
+
+class Survey(NamedTuple):
+    """The partitions of a collection that have rows: their checked rows on the workers; shape, dtype and rows of each owner of each."""
+
+    features: Features
+    rows: list[Future]
+    about: list[tuple[tuple[int, ...], Any, dict[str, int] | None]]
+
+
+def survey(
+    given: Parameters, X: Any, owner: Any, client: Client, known: Features | None = None, apart: bool = True
+) -> Survey:
+    """Check the rows of a collection; `known` are the columns that they must have. With `owner` and `apart`, all rows of an owner are in one
+    partition."""
+    features, blocks = _blocks(X, owner, apart)
+    features = features if known is None else known
+    check = dask.delayed(Checked.of)
+    tasks = [
+        check(block, f"partition {i}", features, given.dtype, given.missing, owner, "the collection" if known is None else "the first rows")
+        for i, block in enumerate(blocks)
+    ]  # fmt: skip
+    futures = client.compute(tasks)
+    described = [client.submit(Checked.about, future, pure=False, key=_key("about")) for future in futures]
+    found = result_of(client.submit(list, described, pure=False, key=_key("about")), client)
+    there = [i for i, (shape, *_) in enumerate(found) if shape[0]]
+    if not there:
+        raise ValueError("X: no rows in any partition" + (f"; {NOTHING_LEFT}" if given.missing == "drop" else ""))
+    types = {str(found[i][1]) for i in there}
+    if len(types) > 1:
+        raise ValueError(
+            f"X: partitions of {listing(sorted(types))}; give dtype=, or convert the collection to one dtype"
+        )
+    return Survey(features, [futures[i] for i in there], [found[i] for i in there])
 
 
 def plan_collection(parameters: Parameters, X: Any, owner: Any = None) -> Plan:
@@ -187,44 +290,28 @@ def plan_collection(parameters: Parameters, X: Any, owner: Any = None) -> Plan:
 
     The partitions are the nodes; those without rows are left out. With `owner`, a column of a DataFrame, its values are the nodes.
     """
-    client, seed, missing = current_client(), seed_of(parameters), parameters.missing
-    features, blocks = _blocks(X, owner)
-    who = [f"partition {i}" for i in range(len(blocks))]
-    check = dask.delayed(Checked.of)
-    tasks = [
-        check(block, name, features, parameters.dtype, missing, owner) for block, name in zip(blocks, who, strict=True)
-    ]
-    futures = client.compute(tasks)
-    described = [client.submit(Checked.about, future, pure=False, key=_key("about")) for future in futures]
-    found = result_of(client.submit(list, described, pure=False, key=_key("about")), client)
-    there = [i for i, (shape, *_) in enumerate(found) if shape[0]]
-    if not there:
-        raise ValueError("X: no rows in any partition" + (f"; {NOTHING_LEFT}" if missing == "drop" else ""))
-    types = {str(found[i][1]) for i in there}
-    if len(types) > 1:
-        raise ValueError(
-            f"X: partitions of {listing(sorted(types))}; give dtype=, or convert the collection to one dtype"
-        )
+    seed, (features, rows, about) = seed_of(parameters), survey(parameters, X, owner, current_client())
     if owner is None:
-        network = make_network(parameters.network, len(there), seed)
-        if len(network) != len(there):
+        network = make_network(parameters.network, len(rows), seed)
+        if len(network) != len(rows):
             remedy = "repartition X, or leave network at None"
-            raise ValueError(f"X: {len(there)} partitions with rows for a network of {len(network)} nodes; {remedy}")
-        sizes = [{name: found[i][0][0]} for name, i in zip(network.names, there, strict=True)]
+            raise ValueError(f"X: {len(rows)} partitions with rows for a network of {len(network)} nodes; {remedy}")
+        sizes = [{name: shape[0]} for name, (shape, *_) in zip(network.names, about, strict=True)]
     else:
-        sizes = [found[i][2] for i in there]
+        sizes = [owners or {} for *_, owners in about]
         network = named_network(parameters.network, [name for own in sizes for name in own], seed)
     numbers = [np.array([network.number[name] for name in own]) for own in sizes]
     total = np.zeros(len(network), dtype=np.int64)
     for number, own in zip(numbers, sizes, strict=True):
         total[number] = list(own.values())
-    parts = [Partition(futures[i], found[i][0], found[i][1], number) for i, number in zip(there, numbers, strict=True)]
+    found = zip(rows, about, numbers, strict=True)
+    parts = [Partition(future, shape, dtype, number) for future, (shape, dtype, _), number in found]
     options = settle(settings_of(parameters, features, seed), network, total)
     return Plan(network, total, parts, options, np.arange(len(network)), features)
 
 
-def _blocks(X: Any, owner: Any) -> tuple[Features, list[Any]]:
-    """The columns of a collection, and its partitions as delayed values; with `owner`, all rows of an owner in one partition."""
+def _blocks(X: Any, owner: Any, apart: bool) -> tuple[Features, list[Any]]:
+    """The columns of a collection, and its partitions as delayed values; with `owner` and `apart`, all rows of an owner in one partition."""
     if hasattr(X, "to_bag"):  # a DataFrame
         known = list(X.columns)
         if owner is not None:
@@ -233,7 +320,7 @@ def _blocks(X: Any, owner: Any) -> tuple[Features, list[Any]]:
                     "nodes of a Dask DataFrame: give the name of a column with the owners, or leave it at None"
                 )
             check_known(owner, known, f"nodes={owner!r}")
-            X = X.shuffle(owner)
+            X = X.shuffle(owner) if apart else X
         names = Samples.of(X._meta.drop(columns=[] if owner is None else [owner]), "X").names
         return Features(len(known) - (owner is not None), names), X.to_delayed()
     if getattr(X, "ndim", 0) != 2 or not hasattr(X, "rechunk"):
@@ -246,6 +333,147 @@ def _blocks(X: Any, owner: Any) -> tuple[Features, list[Any]]:
         raise ValueError("X: the number of columns is unknown; call X.compute_chunk_sizes() first")
     X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
     return Features(int(X.shape[1])), X.to_delayed().ravel().tolist()
+
+
+# ---------------------------------------------------------------------- rows that keep coming
+def new_rows(given: Parameters, X: Any, nodes: Any, before: Before | None, what: str) -> NewRows:
+    """As `local.new_rows`, of rows that stay on the workers. Rows have the nodes that they would have in one process."""
+    if given.memory_limit is not None or given.device is not None:
+        raise ValueError(
+            "memory_limit and device with a Dask collection: set the limits of the workers; leave both at None"
+        )
+    client, (seed, wanted, ever) = current_client(), began_with(given, before, what)
+    found = survey(given, X, nodes, client, None if before is None else before.features, apart=False)
+    if nodes is None:
+        network = make_network(wanted, 1, seed)
+    else:
+        names = {name for *_, owners in found.about for name in owners or {}}
+        network = named_network(wanted, sorted(names), seed, all_nodes=False)
+    first, ever, parts = int(ever.sum()), ever if len(ever) else np.zeros(len(network), dtype=np.int64), []
+    for rows, (shape, dtype, owners) in zip(found.rows, found.about, strict=True):
+        whose: Any = first
+        if owners is not None:
+            whose = np.array([network.number[name] for name in owners]), np.array(list(owners.values()))
+        place = Place(whose, ever)
+        node, _ = place.at(shape[0])
+        parts.append(Partition(rows, shape, dtype, np.unique(node), place))
+        ever, first = ever + np.bincount(node, minlength=len(network)), first + shape[0]
+    return NewRows(client, parts, network, found.features, seed)
+
+
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """As `local.NewRows`. The stream is at the client. A task is a function of a partition, of its place and of what all rows of the stream have in
+    common; it returns sums, rows that may judge, and fingerprints."""
+
+    client: Client
+    parts: list[Partition]
+    network: Network
+    features: Features
+    seed: int
+    node_of = None
+    lazy = True
+
+    def run(self, plan: Plan, watch: Watch | None = None) -> Outcome:
+        return run(plan, watch, self.client)
+
+    def plan(self, given: Parameters, settings: Settings, basis: Basis | None = None) -> Plan:
+        parts = self.parts
+        if basis is not None:
+            common = self._keep(basis)
+            parts = [replace(part, rows=self._ask("rows", prepared, part.rows, common)) for part in parts]
+        sizes = np.sum([np.bincount(part.node, minlength=len(self.network)) for part in parts], axis=0)
+        options = settle(settings, self.network, sizes)
+        return Plan(self.network, sizes, parts, options, np.arange(len(self.network)), self.features)
+
+    def sizes(self, stream: Stream) -> np.ndarray:
+        return stream.sizes
+
+    def add_to(self, stream: Stream) -> None:
+        basis, common = stream.basis, self._keep(stream.basis)
+        sums = [
+            self._ask("sums", summed, part.rows, common, part.place, f"partition {i}")
+            for i, part in enumerate(self.parts)
+        ]
+        total = self._total(sums)
+        most = replace(stream.summed, kept=()).plus(Summed(total), basis.options).most  # tells how many rows may judge
+        kept, prints = [], []
+        found = [
+            self._ask("judges", judges, some, part.rows, common, most)
+            for some, part in zip(sums, self.parts, strict=True)
+        ]
+        for rows, left, codes in self._results(found):
+            kept += [] if rows is None else [basis.kept(rows, left)]
+            prints.append(codes)
+        after = stream.summed.plus(Summed(total, tuple(kept)), basis.options)
+        node = np.concatenate([part.node for part in self.parts])
+        stream.take(Addition(after, stream.waiting, stream.waits, np.concatenate(prints), node))
+
+    def take_from(self, stream: Stream, by_node: bool) -> int:
+        """Forget these rows; returns how many of them are landmarks, and stay as such."""
+        common = self._keep(stream.basis)
+        about = self._results([self._ask("find", known_rows, part.rows, common) for part in self.parts])
+        wanted = np.concatenate([part.node for part in self.parts])
+        node, number = stream.find(np.concatenate([codes for codes, _ in about]), wanted if by_node else None)
+        if len(node) == stream.sizes.sum():
+            raise ValueError(NO_ROW_LEFT)
+        there, cuts = stream.in_sums(node, number), np.cumsum([part.shape[0] for part in self.parts])[:-1]
+        pieces = zip(self.parts, *(np.split(x, cuts) for x in (there, node, number)), strict=True)
+        total = self._total([self._ask("sums", total_of, part.rows, common, *piece) for part, *piece in pieces])
+        stream.forget(node, number, total)
+        return sum(landmarks for _, landmarks in about)
+
+    def _ask(self, what: str, task: Callable[..., Any], *given: Any) -> Future:
+        return self.client.submit(task, *given, pure=False, key=_key(what))
+
+    def _keep(self, value: Any) -> Future:
+        return self._ask("told", same, value)
+
+    def _total(self, sums: list[Future]) -> Arrays:
+        """Of the sums of some partitions."""
+        tree = [self._ask("add", total_in, some) for some in sums]
+        while len(tree) > 1:
+            tree = [self._ask("add", added, tree[i : i + FAN_IN]) for i in range(0, len(tree), FAN_IN)]
+        return result_of(tree[0], self.client)
+
+    def _results(self, futures: list[Future]) -> list[Any]:
+        return result_of(self._ask("gather", list, futures), self.client)
+
+
+def prepared(rows: Checked, basis: Basis) -> Checked:
+    return replace(rows, X=basis.prepared(rows.X))
+
+
+def summed(rows: Checked, basis: Basis, place: Place, who: str) -> Summed:
+    """What a stream takes from the rows of a partition."""
+    quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused
+    with quiet, threads(rows.X.shape[0]):
+        return basis.summed(basis.rows(basis.checked(rows.X, who), *place.at(rows.X.shape[0])))
+
+
+def total_in(some: Summed) -> Arrays:
+    return some.total
+
+
+def judges(
+    some: Summed, rows: Checked, basis: Basis, most: tuple[float, float]
+) -> tuple[Rows | None, np.ndarray, np.ndarray]:
+    """Those rows that may judge, if there are so many in all, and what the landmarks miss of each; and a fingerprint of every row."""
+    kept = replace(some, most=most).drawn(basis.options).kept
+    few = (kept[0].rows, kept[0].left) if kept else (None, np.zeros(0))
+    return *few, basis.fingerprints(rows.X)
+
+
+def known_rows(rows: Checked, basis: Basis) -> tuple[np.ndarray, int]:
+    """The fingerprints of the rows, and how many are landmarks."""
+    return basis.fingerprints(rows.X), basis.landmarks_among(rows.X)
+
+
+def total_of(rows: Checked, basis: Basis, there: np.ndarray, node: np.ndarray, number: np.ndarray) -> Summed:
+    """The sums of some rows of a partition, which have these numbers at these nodes."""
+    with threads(rows.X.shape[0]):
+        found = basis.rows(basis.prepared(rows.X), node, number).at(np.flatnonzero(there))
+        return Summed(basis.summed(found).total)
 
 
 def each_partition(f: Callable[[Any], np.ndarray], X: Any, columns: str | Sequence[str]) -> Any:

@@ -8,7 +8,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import array_api_compat as aac
 import numpy as np
@@ -16,11 +17,18 @@ import numpy as np
 from ..answer import Answer
 from ..arrays import is_on_host
 from ..chunks import threads
+from ..data.checks import NOTHING_LEFT, placed
+from ..data.columns import Features, Samples
+from ..data.owners import More, deal_more
 from ..messages import Exchange, Iteration, Sum
-from ..plan import Outcome, Plan, Traffic, Watch
+from ..network import Network
+from ..parameters import Parameters, seed_of
+from ..plan import Outcome, Plan, Traffic, Watch, make_plan
 from ..program import program
-from ..settings import Options
-from ..site import Site
+from ..rounds import Arrays
+from ..settings import Options, Settings
+from ..site import Dealt, Shares, Site
+from ..solvers.sums import Basis, Stream
 
 # The part of a fit that ends with a sum of this kind, or begins with an exchange, for `history_["seconds"]`
 PARTS = dict.fromkeys(("axes", "clusters", "landmarks"), "landmarks") | dict.fromkeys(("share", "power"), "iterations")
@@ -52,6 +60,112 @@ def simulate_sealers(sites: Sequence[Site]) -> None:
         site.sealer = made[site.names[0]]
 
 
+# ---------------------------------------------------------------------- rows that keep coming
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """Rows that a stream is given, in this process: checked, with columns in internal order. Other engines have subclasses."""
+
+    more: More
+    seed: int  # of the first call
+    lazy = True  # an answer is computed when it is asked for
+
+    @property
+    def features(self) -> Features:
+        return self.more.features
+
+    @property
+    def network(self) -> Network:
+        return self.more.network
+
+    @property
+    def node_of(self) -> np.ndarray | None:
+        """The number of the node of each row that the user gave; -1: left out."""
+        return self.more.node_of
+
+    def run(self, plan: Plan, watch: Watch | None = None, script: Any = program) -> Outcome:
+        return run(plan, watch, script)
+
+    def plan(self, given: Parameters, settings: Settings, basis: Basis | None = None) -> Plan:
+        """Of a fit of these rows, prepared as those of a stream if there is one."""
+        X, node = self.more.X, self.more.node
+        if not len(node):
+            raise ValueError(f"X: {NOTHING_LEFT}")
+        rows = Shares.of(node, np.ones_like(node), len(self.network))
+        parts = Dealt(X if basis is None else basis.prepared(X), rows)
+        return make_plan(given, settings, self.network, parts, self.features)
+
+    def sizes(self, stream: Stream) -> np.ndarray:
+        """(nodes,) the number of rows of each node of the network that are in the sums."""
+        return stream.sizes
+
+    def add_to(self, stream: Stream) -> None:
+        with self._working():
+            stream.add(self.more.X, self.more.node)
+
+    def take_from(self, stream: Stream, by_node: bool) -> int:
+        """Forget these rows; returns how many of them are landmarks, and stay as such."""
+        with self._working():
+            node, number, total, landmarks = self._found(stream, by_node)
+            if len(node) == stream.sizes.sum():
+                raise ValueError(NO_ROW_LEFT)
+            stream.forget(node, number, total)
+        self._note(node)
+        return landmarks
+
+    def _found(self, stream: Stream, by_node: bool) -> tuple[np.ndarray, np.ndarray, Arrays, int]:
+        """Nodes and numbers of these rows, the sums of those that are in the sums, and how many are landmarks."""
+        basis, X = stream.basis, self.more.X
+        node, number = stream.find(basis.fingerprints(X), self.more.node if by_node else None)
+        rows = basis.rows(basis.prepared(X), node, number)
+        total = basis.summed(rows.at(np.flatnonzero(stream.in_sums(node, number)))).total
+        return node, number, total, basis.landmarks_among(X)
+
+    def _note(self, node: np.ndarray) -> None:
+        self.more.node_of[self.more.node_of >= 0] = node
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        on_host = aac.is_numpy_array(self.more.X)
+        quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused
+        with quiet, threads(len(self.more.node) if on_host else 0):
+            yield
+
+
+NO_ROW_LEFT = "forget: no row would be left; make a new estimator instead"
+
+
+class Before(NamedTuple):
+    """Of the calls before."""
+
+    stream: Stream
+    network: Network
+    features: Features
+
+
+def new_rows(given: Parameters, X: Any, nodes: Any, before: Before | None, what: str) -> NewRows:
+    """The rows that a call of `partial_fit`, `refresh` or `forget` (`what`) gives."""
+    seed, wanted, ever = began_with(given, before, what)
+    more = deal_more(X, nodes, wanted, seed, int(ever.sum()), given.dtype, given.missing)
+    return NewRows(arranged(more, given, before), seed)
+
+
+def began_with(given: Parameters, before: Before | None, what: str) -> tuple[int, Any, np.ndarray]:
+    """Of a stream: its seed, its network, or what the user wants for one; and (nodes,) how many rows each node has got so far."""
+    if before is None:
+        return seed_of(given), given.network, np.zeros(0, dtype=np.int64)
+    ever = before.stream.ever
+    return before.stream.basis.options.seed, before.network, 0 * ever if what == "refresh" else ever
+
+
+def arranged(more: More, given: Parameters, before: Before | None) -> More:
+    """With the columns of the first rows, on the device to compute on."""
+    if before is not None:
+        samples = Samples(more.features.from_sorted(more.X), more.features.names)
+        more = more._replace(X=before.features.arrange(samples, "X", "the first rows"))
+    return more._replace(X=placed(more.X, given.device))
+
+
+# ---------------------------------------------------------------------- messages
 class Delivery:
     """Carries what the programs of the sites of this process send; here these are all sites of the network."""
 

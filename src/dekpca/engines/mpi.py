@@ -5,6 +5,7 @@ rank_agreement.py has the checks before the first message. An exception on one r
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
@@ -12,7 +13,8 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, NoReturn
 
@@ -21,16 +23,21 @@ from mpi4py import MPI
 
 from ..arrays import to_numpy
 from ..data.checks import check_parts
-from ..data.owners import list_parts, make_network, node_numbers
+from ..data.columns import split_off
+from ..data.owners import deal_more, list_parts, make_network, named_network, node_numbers
 from ..messages import Exchange, Sum
 from ..network import Network, listing
 from ..node_model import NodeModel
 from ..parameters import Parameters, check, seed_of, settings_of
 from ..plan import Outcome, Plan, Watch, make_plan
+from ..program import program
 from ..results import run_plan
-from ..site import Site
+from ..settings import Settings
+from ..site import Dealt, Shares, Site
+from ..solvers.sums import Basis, Stream
+from . import local
 from .agreement import facts, flattened
-from .local import Delivery, drive
+from .local import Before, Delivery, arranged, began_with, drive
 from .rank_agreement import Ranks
 from .ranks import assign, find_mpiexec
 
@@ -123,8 +130,8 @@ def plan_parts(parameters: Parameters, parts: Any, nodes: Sequence[Any] | None =
     return make_plan(parameters, settings, network, checked, features, numbers, sizes)
 
 
-def run(plan: Plan, watch: Watch | None = None, comm: Any = MPI.COMM_WORLD) -> Outcome:
-    """Run the program for the nodes that this rank hosts; every rank of `comm` must call this.
+def run(plan: Plan, watch: Watch | None = None, comm: Any = MPI.COMM_WORLD, script: Any = program) -> Outcome:
+    """Run the program (`script` as of `local.drive`) for the nodes that this rank hosts; every rank of `comm` must call this.
 
     The outcome holds the answers of this rank's nodes and what they sent.
     """
@@ -137,9 +144,94 @@ def run(plan: Plan, watch: Watch | None = None, comm: Any = MPI.COMM_WORLD) -> O
     hosts, _ = ranks.hosts(network, numbers.tolist(), plan.sizes[numbers])
     with guard(comm, f"hosting node {listing(network.names[j] for j in numbers)}"):
         sites = plan.sites()
-        return drive(sites, plan.options, RankDelivery(sites, comm, hosts), watch)
+        return drive(sites, plan.options, RankDelivery(sites, comm, hosts), watch, script)
 
 
+# ---------------------------------------------------------------------- rows that keep coming
+def together() -> AbstractContextManager[None]:
+    """Checks on all ranks: what one refuses, all refuse."""
+    return Ranks(WORLD).checking()
+
+
+def new_rows(given: Parameters, X: Any, nodes: Any, before: Before | None, what: str) -> NewRows:
+    """As `local.new_rows`, of the rows that this rank gives, possibly none; every rank must call this.
+
+    Without `nodes` the nodes are dealt to the ranks in order, one to each by default. With them a node belongs to the rank that gives rows of it
+    first.
+    """
+    ranks = Ranks(WORLD)
+    first, labelled = "the first rows" if before is None else "more rows", "given" if nodes is not None else "None"
+    ranks.agree({"call": f"{what} of {first}", "nodes": labelled})
+    with ranks.checking():
+        seed, wanted, ever = began_with(given, before, what)
+        named = nodes is not None and not isinstance(wanted, Network)
+        labels = split_off(X, nodes, f"nodes={nodes!r}")[0] if isinstance(nodes, str) else nodes
+        names = sorted({str(label) for label in np.asarray(labels).ravel().tolist()}) if named else []
+    common = ranks.from_first(seed)
+    seed = seed if isinstance(given.random_state, Integral) else common
+    said = ranks.texts(json.dumps(names))
+    with ranks.checking():
+        if named:
+            wanted = named_network(wanted, sorted({name for text in said for name in json.loads(text)}), seed)
+        network = make_network(wanted, ranks.size, seed)
+        own = assign(network, ranks.size)[ranks.rank] if nodes is None else []
+        more = deal_more(X, nodes, network, seed, int(ever.sum()), given.dtype, given.missing, own)
+        more = arranged(more, given, before)
+        settings = settings_of(given, more.features, seed)
+    if before is None:
+        ranks.agree_on_columns(more.features.sorted_names)
+        ranks.agree(facts(network, more.features.count, more.X.dtype, flattened(settings)))
+    rows = np.bincount(more.node, minlength=len(network))
+    hosts = ranks.claims(network, rows + (ever if len(ever) else 0) > 0)
+    return NewRows(more, seed, ranks, np.flatnonzero(hosts == ranks.rank), ranks.total(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class NewRows(local.NewRows):
+    """All ranks call each method. They compute an answer at the end of each call: if it were computed when it is asked for, a rank that asks alone
+    would wait forever."""
+
+    ranks: Ranks
+    hosted: np.ndarray  # numbers of the nodes of this rank
+    everywhere: np.ndarray  # (nodes,) how many rows each node is given
+    lazy = False
+
+    def run(self, plan: Plan, watch: Watch | None = None, script: Any = program) -> Outcome:
+        return run(plan, watch, WORLD, script)
+
+    def plan(self, given: Parameters, settings: Settings, basis: Basis | None = None) -> Plan:
+        if not self.everywhere.sum():
+            raise ValueError("X: no rank has a row; give one of them rows")
+        X = self.more.X if basis is None else basis.prepared(self.more.X)
+        node = np.searchsorted(self.hosted, self.more.node)  # among the nodes of this rank
+        parts = Dealt(X, Shares.of(node, np.ones_like(node), len(self.hosted)))
+        return make_plan(given, settings, self.network, parts, self.features, self.hosted.tolist(), self.everywhere)
+
+    def sizes(self, stream: Stream) -> np.ndarray:
+        return self.ranks.total(stream.sizes)
+
+    def answering(self, plan: Plan, stream: Stream) -> Plan:
+        """The plan of an answer from the sums of all ranks. The landmarks stand for the rows, which are in the sums."""
+        points = stream.basis.marks.points
+        parts = [points, *(points[:0, :] for _ in self.hosted[1:])]
+        return replace(plan, sizes=self.sizes(stream), parts=parts, nodes=self.hosted)
+
+    def add_to(self, stream: Stream) -> None:
+        with self.ranks.checking(), self._working():
+            addition = stream.adding(self.more.X, self.more.node)
+        stream.take(addition)
+
+    def take_from(self, stream: Stream, by_node: bool) -> int:
+        with self.ranks.checking(), self._working():
+            node, number, total, landmarks = self._found(stream, by_node)
+        if self.ranks.total(np.array([len(node)])).sum() == self.sizes(stream).sum():
+            raise ValueError(local.NO_ROW_LEFT)
+        stream.forget(node, number, total)
+        self._note(node)
+        return landmarks
+
+
+# ---------------------------------------------------------------------- messages
 class RankDelivery(Delivery):
     """Delivers between the nodes of a rank and those of other ranks; `hosts` is the rank of each node.
 

@@ -111,6 +111,28 @@ class Ranks:
             raise ValueError(f"no rank hosts node {lost}; {hosted}: give each node to one rank")
         return hosts, all_sizes
 
+    def total(self, counts: np.ndarray) -> np.ndarray:
+        """The sum of the whole numbers of all ranks."""
+        found = np.empty(counts.shape, dtype=np.int64)
+        self.comm.Allreduce(np.ascontiguousarray(counts, dtype=np.int64), found)
+        return found
+
+    def claims(self, network: Network, mine: np.ndarray) -> np.ndarray:
+        """The rank of each node: the one that claims it, of which there may be one. Nodes that none claims go to ranks without nodes, then to rank
+        0."""
+        said = np.empty((self.size, len(network)), dtype=np.int64)
+        self.comm.Allgather(np.ascontiguousarray(mine, dtype=np.int64), said)
+        twice = np.flatnonzero(said.sum(axis=0) > 1)
+        if len(twice):
+            who = listing(np.flatnonzero(said[:, twice[0]]))
+            what = f"rows of node {network.names[twice[0]]} come from rank {who}"
+            raise ValueError(f"{what}; all rows of a node, of this call and of those before, belong to one rank")
+        hosts = np.where(said.any(axis=0), said.argmax(axis=0), -1)
+        idle = iter(np.flatnonzero(~said.any(axis=1)).tolist())
+        for node in np.flatnonzero(hosts < 0):
+            hosts[node] = next(idle, 0)
+        return hosts
+
     def texts(self, text: str) -> list[str]:
         """The text of each rank."""
         mine = np.frombuffer(text.encode(), dtype=np.uint8)

@@ -6,6 +6,7 @@
     data = "oslo.csv"                  # any file that dekpca fit takes; label, id, columns, drop, one_hot and missing say what its columns are
     folder = "oslo-run"                # messages of the neighbors, also their rows
     out = "oslo.npz"                   # this node's model, at the end
+    stream = true                      # optional: keep sums and some rows in NAME.stream.npz beside the model, for a later run with --add new.csv
     resume = "study-6"                 # optional: begin with the landmarks of this earlier run, whose model is in `out` at nodes that were there
     certificate = "oslo.crt"
     key = "oslo.key"
@@ -57,7 +58,7 @@ from ..protocol.node import Timeouts
 from ..protocol.views import Quorum
 from .session import Place
 
-PATHS = ("data", "folder", "out", "report", "certificate", "key", "ca")
+PATHS = ("data", "add", "folder", "out", "report", "certificate", "key", "ca")
 REQUIRED = ("name", "run", "data", "folder", "neighbors")
 NOT_HERE = {
     "network": "it is made of the neighbors",
@@ -69,6 +70,7 @@ NOT_HERE = {
     "missing": "it is a setting of its own, outside [model]",
 }
 ON_LOSS = ("stop", "continue")
+NOTHING = "none"  # in the place of a file of new rows
 CAREFUL = {"share_rows": False, "random_state": 0}  # defaults between organisations: no row leaves its owner
 TYPES: dict[str, tuple[Any, str]] = {
     "bool": (bool, "true or false"), "int": (int, "a whole number"), "float": ((int, float), "a number"),
@@ -96,6 +98,10 @@ class Config:
     out: Path | None = None
     report: Path | None = None
     resume: str | None = None  # id of an earlier run whose landmarks this one begins with; --resume says it too
+    stream: bool = False  # keep what a later run needs to add rows
+    add: Path | None = (
+        None  # new rows, for the landmarks and sums of an earlier run; NOTHING: none of this node; --add says it too
+    )
     label: str | None = None
     id: str | None = None
     columns: list[str] | None = None
@@ -122,6 +128,14 @@ class Config:
     @property
     def model_file(self) -> Path:
         return self.out or self.folder / f"{self.name}.npz"
+
+    @property
+    def stream_file(self) -> Path:
+        return self.model_file.with_suffix(".stream.npz")
+
+    @property
+    def adds_nothing(self) -> bool:
+        return self.add is not None and self.add.name == NOTHING
 
     @property
     def roles(self) -> Roles:
@@ -170,8 +184,8 @@ class Config:
         return Parameters(**settings)
 
 
-def read(path: Path, resume: str | None = None) -> Config:
-    """A node.toml; raises ConfigError for whatever is wrong with it. `resume` takes the place of the setting in the file."""
+def read(path: Path, resume: str | None = None, add: Path | None = None) -> Config:
+    """A node.toml; raises ConfigError for whatever is wrong with it. `resume` and `add` take the place of the settings in the file."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -190,6 +204,8 @@ def read(path: Path, resume: str | None = None) -> Config:
     content |= {key: path.parent / content[key] for key in PATHS if key in content}
     if resume is not None:
         content["resume"] = resume
+    if add is not None:
+        content["add"] = add
     config = Config(path=path, **content)
     try:
         _check(config)
@@ -217,6 +233,8 @@ def _check(config: Config) -> None:
     if config.resume == config.run:
         rule = "resume names an earlier run, and this one needs an id of its own"
         raise ValueError(f"resume = {config.resume!r} in run {config.run!r}; {rule}")
+    if config.add is not None and config.resume is not None:
+        raise ValueError("add and resume: a run adds rows to an earlier one, or begins with its landmarks; use one")
     for what, address in config.addresses:
         split_address(f"{config.path}: {what}", address)
     absent = [name for name, where in {**config.neighbors, **config.fallback}.items() if not where]

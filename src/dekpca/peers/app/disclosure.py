@@ -24,10 +24,17 @@ MOST_POINTS = 600  # public points that the expectation is computed from
 Lines = list[tuple[str, str]]
 
 
-def disclosure(settings: Settings, rows: int, columns: int, neighbors: Sequence[str], named: str = "") -> Lines:
+def disclosure(
+    settings: Settings,
+    rows: int,
+    columns: int,
+    neighbors: Sequence[str],
+    named: str = "",
+    added: tuple[str, int] | None = None,
+) -> Lines:
     """(what, to whom) for each kind of thing that the settings let leave; the first lines are the ones that matter most.
 
-    `named`: what is said of the columns, "names", "fingerprint" or nothing.
+    `named`: what is said of the columns, "names", "fingerprint" or nothing. `added`: the run to which rows are added, and how many.
     """
     near = f"to your neighbors: {listing(neighbors)}"
     kind, private = settings.landmarks.kind, settings.privacy is not None
@@ -60,6 +67,8 @@ def disclosure(settings: Settings, rows: int, columns: int, neighbors: Sequence[
         lines.append((f"the landmarks of run {settings.resume}, if this node has its model", EVERYBODY))
     if kind == "points":
         lines.append(("a hash of the landmarks that all have", EVERYBODY))
+    if added is not None:
+        lines.append((f"a hash of all that was told in run {added[0]}", near))
     if settings.impute:
         lines.append(("sums of each column, and how many values it has", sums))
     if settings.standardize and not private:  # else by public ranges
@@ -71,6 +80,11 @@ def disclosure(settings: Settings, rows: int, columns: int, neighbors: Sequence[
         what = "coordinates" if private else what
         count_too = ", and how many rows there are" if private else ""
         lines.append((f"sums of the rows' {what}, and of products of these{count_too}", sums))
+    if added is not None and added[1]:
+        run, new = added
+        whoever = "whoever knows the totals of both runs" if settings.sealed else "a neighbor that knows both runs"
+        alone = " of all nodes" if settings.sealed else f", {new} of this node,"
+        lines.append((f"by the difference to run {run}: the same sums over the new rows{alone} alone", f"to {whoever}"))
     if settings.contamination is not None:
         lines.append(("a histogram of the reconstruction errors of the rows", sums))
     if iterating:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,16 +18,20 @@ from ...data.checks import check_parts
 from ...data.columns import Features
 from ...engines.agreement import flattened, texts
 from ...files import write_text
+from ...network import Network, listing
 from ...node_model import NodeModel
-from ...parameters import Parameters, check, seed_of, settings_of
+from ...parameters import Parameters, check, check_stream, seed_of, settings_of
 from ...plan import Outcome, Plan, make_plan
 from ...privacy.ledger import BudgetSpent
 from ...results import Result, run_plan
-from ...settings import Settings, check_private_rank, check_resume, check_rows_stay
-from ..errors import RunFailed
+from ...settings import LandmarkSource, Settings, check_private_rank, check_resume, check_rows_stay, settle
+from ...solvers.sums import Basis, Stream, SumsOptions
+from ...solvers.sums.clusters import LEAST_CLUSTER
+from ..errors import Disagreement, RunFailed
 from ..net.identity import Identity
 from ..protocol.node import NodeProtocol
 from ..protocol.views import ViewChanged
+from ..storage.stream import NodeStream
 from .config import Config, ConfigError
 from .session import NO_CERTIFICATES, Session
 
@@ -35,6 +39,7 @@ log = logging.getLogger("dekpca.peer")
 
 FINISHED = "finished.json"
 EARLIER = "earlier.npz"  # the model of the run that is resumed: `out` is written over at the end
+EARLIER_STREAM = "earlier.stream.npz"  # likewise, of the run to which rows are added
 
 Watch = Callable[[NodeProtocol], AbstractContextManager[None]]
 Report = Callable[[Result, list[dict[str, Any]]], None]
@@ -54,14 +59,31 @@ class Prepared:
     reading: dict[str, Any]  # how the file was read: `dekpca transform` reads others alike
     earlier: NodeModel | None = None  # of the run that is resumed, if this node was there
     consent: str = ""  # the text that the owner agreed to
+    before: NodeStream | None = None  # of the run to which rows are added
+    after: NodeStream | None = None  # with these rows
+
+    @property
+    def rows(self) -> int:
+        """Of this node, in the answer."""
+        return len(self.samples) if self.after is None else self.after.rows
 
 
 def prepare(config: Config) -> Prepared:
     """Read the data and check the settings."""
     parameters = config.parameters()
     check(parameters)
-    data = read_data(config.data, config.roles, config.missing)
-    features, (samples,) = check_parts([data.samples], [config.name], parameters.dtype, parameters.missing)
+    before = None if config.add is None else earlier_stream(config)
+    if before is not None and config.adds_nothing:
+        features, samples, labels = (
+            Features(before.marks.points.shape[1], before.columns),
+            before.marks.points[:0],
+            None,
+        )
+        reading = dict(NodeModel.load(config.model_file).reading) if config.model_file.exists() else {}
+    else:
+        data = read_data(config.data if config.add is None else config.add, config.roles, config.missing)
+        features, (samples,) = check_parts([data.samples], [config.name], parameters.dtype, parameters.missing)
+        labels, reading = data.labels, remembered(config.roles, [data])
     settings = settings_of(parameters, features, seed_of(parameters))
     settings = replace(settings, resume=config.resume, owners_apart=not settings.sealed)
     check_rows_stay(settings)
@@ -74,9 +96,107 @@ def prepare(config: Config) -> Prepared:
         remedy = "use secure sums, or remove the neighbor"
         text = "deny with sums in clear: a node calls its neighbors before it sees their certificates"
         raise ConfigError(f"{config.path}: {text}; {remedy}")
-    facts, reading = texts(flattened(settings)), remembered(config.roles, [data])
-    earlier = earlier_model(config, settings, features)
-    return Prepared(config, parameters, settings, features, samples, data.labels, facts, reading, earlier)
+    if config.stream or before is not None:
+        check_stream(parameters, "stream and add", sealed=True)
+        settings = replace(settings, stream=True)
+    facts, earlier = texts(flattened(settings)), earlier_model(config, settings, features)
+    prepared = Prepared(config, parameters, settings, features, samples, labels, facts, reading, earlier)
+    return prepared if before is None else adding(prepared, before)
+
+
+# ---------------------------------------------------------------------- rows that are added to those of an earlier run
+def earlier_stream(config: Config) -> NodeStream:
+    """The stream to which rows are added."""
+    kept = config.folder / EARLIER_STREAM
+    path = kept if kept.exists() else config.stream_file
+    if not path.exists():
+        remedy = "set stream = true at all nodes for the run before the first --add, and leave out as it was"
+        raise ConfigError(f"{path}: no such file, so there is nothing to add rows to; {remedy}")
+    stream = NodeStream.load(path)
+    if stream.name != config.name:
+        raise ConfigError(
+            f"{path}: the stream of node {stream.name}, and this is node {config.name}; let out be its own"
+        )
+    if stream.run == config.run:
+        raise ConfigError(
+            f"{path}: its rows are those of run {config.run!r} already; a run that adds rows has a new id"
+        )
+    return stream
+
+
+def adding(prepared: Prepared, before: NodeStream) -> Prepared:
+    """With the landmarks, gamma and scales of the earlier run, and its sums with those of the new rows; refused where they do not fit."""
+    config, settings, features, samples = prepared.config, prepared.settings, prepared.features, prepared.samples
+    changed = [name for name, text in prepared.facts.items() if name != "resume" and before.settings.get(name) != text]
+    if changed or prepared.facts.keys() != before.settings.keys():
+        what = (
+            f"{listing(changed) or 'the version of dekpca'}: changed since run {before.run!r}, to which rows are added"
+        )
+        raise ConfigError(f"{config.path}: {what}; set it back, or start a new run without --add")
+    same = tuple(before.columns or ()) == (features.sorted_names or ())
+    if not same or before.marks.points.shape[1] != features.count:
+        raise ConfigError(f"{config.add}: its columns are not those of run {before.run!r}; give the same columns")
+    if 0 < len(samples) < LEAST_CLUSTER and not (settings.sealed or settings.share_rows):
+        what = f"{len(samples)} rows: a neighbor that knows both runs would see the sums of so few rows alone"
+        raise ConfigError(f"{config.add}: {what}; add at least {LEAST_CLUSTER}, or use secure sums")
+    settings = replace(
+        settings, kernel=before.kernel, gamma_by_variance=False, impute=False, standardize=False, n_landmarks="auto",
+        landmarks=LandmarkSource("points", before.marks.points),
+    )  # fmt: skip
+    names, sizes = list(before.members), np.array(list(before.members.values()))
+    options = settle(settings, Network.complete(len(names)), sizes).solver_options
+    assert isinstance(options, SumsOptions)
+    stream = before.stream(names, options)
+    try:
+        stream.add(samples, np.full(len(samples), names.index(config.name)))
+    except ValueError as error:
+        raise ConfigError(f"{config.add}: {error}") from error
+    after = kept_of(stream, before.run, before.transcript, prepared, before.settings, before.members)
+    facts = texts(flattened(settings)) | {
+        "adds to": f"run {before.run}, of which a hash of all that was told is {before.transcript}"
+    }
+    return replace(prepared, settings=settings, facts=facts, before=before, after=after)
+
+
+def kept_of(
+    stream: Stream, run: str, transcript: str, prepared: Prepared, settings: Mapping[str, str], members: Mapping[str, int]
+) -> NodeStream:  # fmt: skip
+    return NodeStream.of(
+        stream, prepared.config.name, run, transcript, settings, members, prepared.features.sorted_names
+    )
+
+
+def check_added(before: NodeStream, members: Mapping[str, int], sealed: bool, allow_two: bool) -> None:
+    """Refuse other members than those of the earlier run; and under masks, that so few of them add rows that others learn the sums of these."""
+    if members.keys() != before.members.keys():
+        then, now = listing(before.members), listing(members)
+        raise Disagreement(
+            f"add: the members of run {before.run!r} were {then}, and these are {now}; start a new run without --add"
+        )
+    more = [name for name, rows in members.items() if rows > before.members[name]]
+    least = 1 if not sealed else 2 if allow_two else 3
+    if len(more) < least:
+        who = f"only node {listing(more)} adds rows" if more else "no node adds rows"
+        why = (
+            f"; the totals of two runs would tell the sums of {'its' if len(more) == 1 else 'their'} new rows"
+            if more
+            else ""
+        )
+        raise Disagreement(f"add: {who}, where at least {least} must{why}; wait until more nodes have new rows")
+
+
+def keep_stream(prepared: Prepared, result: Result, transcript: str) -> None:
+    """Save what a later run needs to add rows to this one."""
+    plan, config, options = result.plan, prepared.config, result.plan.options.solver_options
+    assert isinstance(options, SumsOptions)
+    if prepared.after is not None:
+        stream = prepared.after.stream(plan.network.names, options)
+    else:
+        stream = Stream(Basis.of(plan.network.names, options, result.outcome.answers[0]))
+        stream.add(prepared.samples, np.full(len(prepared.samples), plan.network.number[config.name]))
+    settings = prepared.facts if prepared.before is None else prepared.before.settings
+    members = dict(zip(plan.network.names, plan.sizes.tolist(), strict=True))
+    kept_of(stream, config.run, transcript, prepared, settings, members).save(config.stream_file)
 
 
 def earlier_model(config: Config, settings: Settings, features: Features) -> NodeModel | None:
@@ -130,17 +250,34 @@ def run(
         raise ValueError(NO_CERTIFICATES)
     private, place = settings.privacy is not None, config.place(identity)
     session = Session(
-        place, samples, prepared.facts, features.sorted_names, not private, settings.sealed, prepared.consent
+        place,
+        samples,
+        prepared.facts,
+        features.sorted_names,
+        not private,
+        settings.sealed,
+        prepared.consent,
+        prepared.rows,
     )
     with session, watch(session.protocol):
         if prepared.earlier is not None:
             prepared.earlier.save(config.folder / EARLIER)
         earlier = None if prepared.earlier is None else landmarks_of(prepared.earlier)
+        if prepared.before is not None:
+            prepared.before.save(config.folder / EARLIER_STREAM)
         network, sizes = session.meet()
+        if prepared.before is not None:
+            members = dict(zip(network.names, sizes.tolist(), strict=True))
+            check_added(prepared.before, members, settings.sealed, config.allow_two)
 
         def engine(plan: Plan, watch: Any) -> Outcome:
             options = replace(session.options(plan.options), earlier=earlier)
-            return session.run(plan.parts[0], plan.network, options, watch)
+            if prepared.after is None:
+                return session.run(plan.parts[0], plan.network, options, watch)
+            asked = options.solver_options
+            assert isinstance(asked, SumsOptions)
+            stream = prepared.after.stream(plan.network.names, asked)
+            return session.run(stream.basis.marks.points, plan.network, options, watch, stream)
 
         while True:
             try:
@@ -164,6 +301,8 @@ def run(
         model = result.node_models[config.name]
         model.run, model.reading, model.missing = config.run, prepared.reading, tuple(missing)
         model.save(config.model_file)
+        if settings.stream:
+            keep_stream(prepared, result, str(model.transcript))
         session.note("answer", view=str(session.protocol.view), transcript=model.transcript)
         if report is not None:
             report(result, missing)
@@ -171,6 +310,8 @@ def run(
         said["unserved"] = session.finish()
         write_text(config.folder / FINISHED, json.dumps(said))
         (config.folder / EARLIER).unlink(missing_ok=True)
+        if not said["unserved"]:  # else it is needed when this node is started again
+            (config.folder / EARLIER_STREAM).unlink(missing_ok=True)
         if settings.sealed and not said["unserved"]:  # else they are needed when this node is started again
             session.forget_secrets()
     return said

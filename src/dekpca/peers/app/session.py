@@ -21,6 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from ...privacy.masks import BadMasks
 from ...program import program
 from ...settings import Options
 from ...site import make_site
+from ...solvers.sums import Stream
 from ..errors import Disagreement, PeerError, RunFailed
 from ..net.endpoint import Endpoint
 from ..net.identity import Identity
@@ -87,14 +89,14 @@ class Session:
 
     `columns` are the names of the columns, in the order they have in the samples, if they have names. `tell_rows`: how many rows each node has is
     told to all; else it is None, or 1, wherever others' rows are counted. `sealed`: sums are secure or private, and errors tell no numbers.
-    `consent`: the text that the owner agreed to.
+    `consent`: the text that the owner agreed to. `rows`: how many rows this node has, if others than the samples are in its sums already.
     """
 
     def __init__(
         self, place: Place, samples: np.ndarray, facts: Mapping[str, str], columns: Sequence[str] | None = None, tell_rows: bool = True,
-        sealed: bool = False, consent: str = "",
+        sealed: bool = False, consent: str = "", rows: int | None = None,
     ):  # fmt: skip
-        self.place, self.rows, self.tell_rows = place, len(samples), tell_rows
+        self.place, self.rows, self.tell_rows = place, len(samples) if rows is None else rows, tell_rows
         self.settings = agreed_settings(place, samples, facts, columns)
         own = {"protocol": str(PROTOCOL), "run": place.run, "node": place.name}
         own |= {"neighbors": ", ".join(sorted(place.neighbors))}
@@ -109,7 +111,7 @@ class Session:
             membership.add(self.store.records, place.name)
             if place.quorum is not None:
                 settle, seen = SETTLE * place.timeouts.beat, self.store.statuses
-                views = Views(place.name, place.quorum, self.store.views, settle, process, seen)
+                views = Views(place.name, place.quorum, self.store.views, settle, seen)
                 views.tell_rows = tell_rows
             agreed = hashlib.sha256(consent.encode()).hexdigest() if consent else None
             about = {"node": place.name, "run": place.run, "protocol": PROTOCOL, "consent_sha256": agreed}
@@ -240,14 +242,22 @@ class Session:
         if self.protocol.views is not None:
             self.endpoint.agree()
 
-    def run(self, part: np.ndarray, network: Network, options: Options, watch: Watch | None = None) -> Outcome:
-        """Run the program from its start: what was heard before a restart is read from disk. `part` are this node's samples."""
+    def run(
+        self,
+        part: np.ndarray,
+        network: Network,
+        options: Options,
+        watch: Watch | None = None,
+        stream: Stream | None = None,
+    ) -> Outcome:
+        """Run the program from its start: what was heard before a restart is read from disk. `part` are this node's samples; if there is a
+        stream, which has them, its landmarks."""
         self.protocol.sealed |= options.sealed
         _, sizes = self.network()
         site = make_site([part], network, [network.number[self.place.name]], sizes)
         delivery = PeerDelivery(site, self.endpoint, self.audit)
         dtype = part.dtype.newbyteorder("<").str
-        limits = Limits.of(self.place.run, dtype, options, sizes, part.shape[1], network.depth)
+        limits = Limits.of(self.place.run, dtype, options, sizes, part.shape[1], network)
         self.endpoint.begin(limits)
         self.transport.accept_messages()
         log.info("begun", extra={"resumed": self.resumed})
@@ -260,7 +270,7 @@ class Session:
                 watch(about)
 
         try:
-            script = self._script(options, int(part.shape[1]), len(network))
+            script = self._script(options, int(part.shape[1]), len(network), partial(program, stream=stream))
             outcome = drive([site], options, delivery, observe, over_tree(script))
         except PeerError:
             raise
@@ -271,10 +281,10 @@ class Session:
         self.transport.acknowledge_at_once()
         return outcome
 
-    def _script(self, options: Options, columns: int, n_nodes: int) -> Any:
+    def _script(self, options: Options, columns: int, n_nodes: int, script: Any) -> Any:
         """The program of this node, after it has agreed on keys if sums are secure."""
         if not options.sealed:
-            return program
+            return script
         if self.place.identity is None:
             raise PublicError(NO_CERTIFICATES)
         view = str(self.protocol.view)
@@ -285,7 +295,7 @@ class Session:
 
         settings, allow_two = self.settings.values, self.place.allow_two
         agreement = KeyAgreement(self.place.identity, self.place.run, view, settings, self.store, allow_two, releasing)
-        return agreement.before(program)
+        return agreement.before(script)
 
     def options(self, options: Options) -> Options:
         """With this node's private randomness, for what only this node may know."""

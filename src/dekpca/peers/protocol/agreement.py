@@ -24,8 +24,8 @@ class Agreement:
     ):  # fmt: skip
         self.views, self.neighbors, self.live, self._wall, self._fail = views, neighbors, live, wall, fail
         views.reach = set(neighbors)
+        self.false: set[str] = set()  # nodes that have contradicted themselves, which were logged
         # A node restarted after its answer was final does not wait for nodes that may not know it: the others have waited.
-        self._restored: set[str] = set()  # nodes in older copies of their folders, which were logged
         self._stays = 0.0 if views.own.final is not None else live.timeouts.peer + views.settle
 
     def check(self, now: float) -> list[Action]:
@@ -89,12 +89,12 @@ class Agreement:
         return news
 
     def refuse(self, names: set[str]) -> list[Action]:
-        """These nodes run in older copies of their folders. All are sent what they had said before; so they stop."""
+        """These nodes contradict themselves. All are sent what was heard of them first; so whoever has heard the other knows, and they stop."""
         for n in self.neighbors.values():
             for name in names:
                 n.has.pop(name, None)
-        new, self._restored = names - self._restored, self._restored | names
-        text = "node {} runs in an older copy of its folder: what it says is refused"
+        new, self.false = names - self.false, self.false | names
+        text = "node {} contradicts itself: it lies, or runs in an older copy of its folder; what it says is refused"
         return [Log(logging.WARNING, text.format(name), {"peer": name}) for name in sorted(new)]
 
     def may_leave(self, here: Iterable[Neighbor], seconds: float) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
+from ...network import Network
 from ...privacy.settings import MOST_RECORD
 from ...scores import BINS
 from ...settings import Options
@@ -26,7 +27,7 @@ from .membership import MOST_NODES, Record
 from .text import NAME, is_showable
 from .view_messages import unpack_status
 
-PROTOCOL = 11  # raised by every incompatible change
+PROTOCOL = 12  # raised by every incompatible change
 CHUNK = 1 << 18  # bytes: a few dozen saturate a fast link, and one does not block a slow link for long
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; records of thousands of nodes fit
 MOST_AXES = 3
@@ -72,7 +73,7 @@ class Limits:
     sealed: bool = False  # sums are integers under masks
 
     @classmethod
-    def of(cls, run: str, dtype: str, options: Options, sizes: np.ndarray, n_columns: int, depth: int) -> Limits:
+    def of(cls, run: str, dtype: str, options: Options, sizes: np.ndarray, n_columns: int, network: Network) -> Limits:
         """From the settings and the sizes of all nodes."""
         m, q, n = (options.max_landmarks if options.grow else options.n_landmarks), options.n_columns, int(sizes.max())
         p = m if options.n_components < 1 else max(q, int(options.n_components)) + EXTRA
@@ -89,6 +90,7 @@ class Limits:
             (m + n) * q,  # share, view, values
             2 + q + m * q,  # power
             1 + 4 * q * q + 3 * q + m * q,  # spectrum, check
+            0 if options.projection is None else max(network.n_edges, len(sizes)) * q,  # signs, of the paper's update
             len(sizes),  # counts
         )
         largest = numbers * DTYPES["<f8"]
@@ -99,7 +101,7 @@ class Limits:
             )  # a word to check that masks cancel
             largest = max(numbers * DTYPES[SEALED], len(sizes) * MOST_RECORD)
         # A network sum ends when all nodes have contributed, so no node is further ahead than the next ones.
-        return cls(run, dtype, largest, 8 * (depth + 2) + UNSYNCED, options.sealed)
+        return cls(run, dtype, largest, 8 * (network.depth + 2) + UNSYNCED, options.sealed)
 
 
 def parse(kind: type[M], data: Any) -> M:

@@ -13,6 +13,7 @@ The caller (net/endpoint.py, or a simulator) reports events, executes the action
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ from .membership import Membership, Record
 from .neighbor import Neighbor, Notice
 from .rounds import Rounds
 from .text import showable
-from .views import Kept, Status, View, ViewChanged, Views, forked
+from .views import Kept, Status, View, ViewChanged, Views, contradict
 
 __all__ = ["NodeProtocol", "Timeouts"]
 
@@ -199,12 +200,12 @@ class NodeProtocol:
         actions = self.agreement.call([n.name])  # a fallback neighbor calls this node
         heard(n, event)
         own, ours = self.views.own, event.statuses.get(self.name)
-        if ours is not None and (ours.version > own.version or forked(ours, own)):
+        if ours is not None and (ours.version > own.version or contradict(ours, own)):
             text = f"node {self.name} has said what it does not know{OTHER_FOLDER}"
             return [*actions, *self.fail(OlderCopy(text), text)]
-        new, restored = self.views.add(event.statuses)
-        actions += self.agreement.refuse(restored)
-        if not new and not restored:
+        new, false = self.views.add(event.statuses)
+        actions += self.agreement.refuse(false)
+        if not new and not false:
             return actions
         if self.views.begun:
             actions.append(SaveStatuses(new))
@@ -373,7 +374,8 @@ class NodeProtocol:
             near = self.neighbors[other]
             if self.views is not None and self.live.hangs(near, now):
                 continue  # the survivors agree on what to do (check_losses)
-            if not near.finished and (why := self.live.stuck(near, now)):
+            patience = 0.0 if self.views is None else math.inf  # an agreement has a limit of its own (check_losses)
+            if not near.finished and (why := self.live.stuck(near, now, patience)):
                 raise PeerLost(f"node {other} {why}, and node {self.name} waits for {what}; start node {other} again")
         return False
 
@@ -389,10 +391,10 @@ class NodeProtocol:
         actions, still = self.agreement.check(now), now - self.live.moved_at
         most = 2 * max(CLAIMS * self.timeouts.progress, self.timeouts.start)
         if still > most and self.phase is not Phase.FINISHED and self.error is None:
-            why = "and the nodes have not agreed on going on; one of them may lie, or keep back what others say"
-            actions += self.fail(
-                PeerLost(f"node {self.name}: nothing has moved for {still:.0f} s (limit {most:g} s), {why}")
-            )
+            who = sorted(self.agreement.false | self.agreement.views.awaited() | self.live.waits_for or self.near)
+            text = f"node {self.name}: nothing has moved for {still:.0f} s (limit {most:g} s), and the nodes have not agreed on going on: "
+            text += f"node {', node '.join(who)}, or one on the way, may lie or keep back what others say"
+            actions += self.fail(PeerLost(text))
         return actions
 
     def views_saved(self, kept: Kept) -> list[Action]:

@@ -50,7 +50,7 @@ def pack_status(name: str, status: Status) -> wire.Status:
     return wire.Status(
         name=name, version=status.version, view=pack_view(status.view), entered=pack_view(status.entered), down=status.down,
         fallback=status.fallback, answered=_pack_key(status.answered), ballot=_pack_key(ballot), vote=_pack_key(vote),
-        final=_pack_key(status.final), process=status.process, since=status.since, proof=status.proof,
+        final=_pack_key(status.final), proof=status.proof,
     )  # fmt: skip
 
 
@@ -73,8 +73,7 @@ def unpack_status(packed: wire.Status) -> tuple[str, Status]:
     vote = None if voted is None else Vote(_unpack_key(packed.ballot), voted)
     view, entered = map(unpack_view, (packed.view, packed.entered))
     down, fallback = tuple(packed.down), tuple(packed.fallback)
-    by = packed.process, packed.since, packed.proof
-    return packed.name, Status(packed.version, view, entered, answered, vote, final, down, fallback, *by)
+    return packed.name, Status(packed.version, view, entered, answered, vote, final, down, fallback, packed.proof)
 
 
 def pack_kept(name: str, kept: Kept) -> list[bytes]:

@@ -84,9 +84,10 @@ class Status:
     final: Key | None = None  # the view whose answer is final
     down: tuple[str, ...] = ()  # neighbors that are silent, or hang (liveness.py)
     fallback: tuple[str, ...] = ()  # fallback neighbors that it has called, and that answer
-    process: int = 0  # a number of the process that says this, new after each start of the node
-    since: int = 0  # the version that was on disk when that process started
     proof: bytes = field(default=b"", compare=False, repr=False)  # that the node has said this (proofs.py)
+
+
+UNHEARD = Status()  # of a node that nothing was heard of
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,20 @@ class Quorum:
     rows: float = 0.0
 
 
-def forked(one: Status, other: Status) -> bool:
-    """Whether two processes of a node said this, and neither had on disk what the other has said: one ran in an older copy of the folder."""
-    return one.process != other.process and one.since < other.version and other.since < one.version
+def contradict(one: Status, other: Status) -> bool:
+    """Whether no node that keeps its promises says both: it lies, or ran in an older copy of its folder.
+
+    >>> voted = Status(4, answered=(0, ""), vote=Vote((0, ""), (0, "")))
+    >>> contradict(Status(3), voted), contradict(Status(5), voted)  # a vote is never taken back
+    (False, True)
+    """
+    old, new = sorted((one, other), key=lambda status: status.version)
+    if old.version == new.version:
+        return old != new
+    answers = old.answered in (None, new.answered) or old.entered.key != new.entered.key
+    votes = old.vote == new.vote or (new.vote is not None and new.vote.ballot >= old.view.key)  # as it had promised
+    votes = votes and (old.vote is None or (new.vote is not None and new.vote.answer == old.vote.answer))
+    return new.view.key < old.view.key or new.entered.key < old.entered.key or not (answers and votes)
 
 
 class ViewChanged(Exception):
@@ -137,15 +149,13 @@ class Views:
     """
 
     def __init__(
-        self, name: str, quorum: Quorum, kept: Kept | None = None, settle: float = 0.0, process: int = 0, seen: Mapping[str, Status] | None = None
+        self, name: str, quorum: Quorum, kept: Kept | None = None, settle: float = 0.0, seen: Mapping[str, Status] | None = None
     ):  # fmt: skip
         self.name, self.quorum, self.settle = name, quorum, settle
         self.kept = self.saved = kept or Kept()  # `saved`: what is on disk
-        self._say(process=process, since=self.own.version)
         if self.own.version:  # after a restart: nodes that were down may be up
             self._say(version=self.own.version + 1, down=(), fallback=())
-        else:
-            self.saved = self.kept
+        self._accepted = {self.own.view.key}
         self.statuses: dict[str, Status] = {}  # of the others
         # The latest that this node, or an earlier process of it, has heard of each: on disk before anything is concluded from them.
         self.seen = dict(seen or {})
@@ -226,27 +236,27 @@ class Views:
         return len(names) >= self._quorum_nodes and self.rows(names) >= self.quorum.rows * self._total
 
     def status(self, name: str) -> Status:
-        return self.own if name == self.name else self.statuses.get(name, Status())
+        return self.own if name == self.name else self.statuses.get(name, UNHEARD)
 
     def add(self, statuses: Mapping[str, Status]) -> tuple[dict[str, Status], set[str]]:
-        """Add forwarded statuses. Returns those that are new, and nodes that run in an older copy of their folder: what was heard first counts.
+        """Add forwarded statuses. Returns those that are new, and nodes that contradict themselves: what was heard of them first counts.
 
         Raises ProtocolError if they name nodes that are not in this run.
         """
         if self.begun and not all(self.knows(name, status) for name, status in statuses.items()):
             raise ProtocolError("a status of a node, or about nodes, that are not in the network")
-        new, restored = {}, set()
+        new, false = {}, set()
         for name, status in statuses.items():
-            before = self.seen.get(name, Status())
+            before = self.seen.get(name, UNHEARD)
             latest = status if status.version > before.version else before
-            if forked(before, status):
-                restored.add(name)
+            if contradict(before, status):
+                false.add(name)
                 latest = before
-            if name != self.name and latest != self.statuses.get(name, Status()):
+            if name != self.name and latest != self.statuses.get(name, UNHEARD):
                 new[name] = latest
         self.statuses |= new
         self.seen |= new
-        return new, restored
+        return new, false
 
     def knows(self, name: str, status: Status) -> bool:
         """Whether all nodes and edges of a status are in the network."""
@@ -288,10 +298,25 @@ class Views:
         edges = self.edges(view)  # a malicious member may have proposed it
         return self.around(view) <= self.reach and _component(self.name, edges) == members
 
+    def _latest(self) -> View:
+        """The latest view that a node has entered. Its members have accepted it, so this node has if it is one of them; else that is a lie."""
+        said = {status.entered.key: status.entered for status in self.statuses.values()}
+        mine = (v for v in said.values() if v.key in self._accepted or self.name in v.without)
+        known = (v for v in mine if all(self.status(name).view.key >= v.key for name in self.members(v)))
+        return max((self.own.entered, *known), key=lambda view: view.key)
+
     def _accept(self) -> None:
-        offered = [status.view for status in self.statuses.values() if self._acceptable(status.view)]
+        """Later views. They leave out only nodes that cannot be reached: whoever proposes them may lie."""
+        latest = self._latest()
+        reached, *_ = self._reached(latest if self.name in self.members(latest) else self.own.entered)
+        views = [status.view for status in self.statuses.values() if reached <= self.members(status.view)]
+        offered = [view for view in views if self._acceptable(view)]
         if offered:
-            self._say(view=max(offered, key=lambda view: view.key))
+            self._promise(max(offered, key=lambda view: view.key))
+
+    def _promise(self, view: View) -> None:
+        self._accepted.add(view.key)
+        self._say(view=view)
 
     def _enter(self) -> None:
         """If a member has voted for the answer that this node has, it votes for it, too; else it computes one. (What is voted for, all have; a vote
@@ -316,12 +341,12 @@ class Views:
             self._say(vote=Vote(view.key, view.key))
 
     def _conclude(self) -> None:
-        """Whether there is a final answer; and whether this node has it, or is left out. More than half of all nodes must say so, each for itself: a
+        """Whether there is a final answer; and whether this node has it, or is left out. As many nodes as the quorum must say so, each for itself: a
         node votes for one answer only, in whatever views, and what one member claims has no effect."""
-        half, said = len(self.records) // 2, [self.own, *self.statuses.values()]
+        said = [self.own, *self.statuses.values()]
         votes = Counter(status.vote.answer for status in said if status.vote is not None)
         for answer, count in votes.items():
-            if count > half:
+            if count >= self._quorum_nodes:
                 if answer != self.own.answered:
                     raise Excluded(self._finished_without(answer))
                 self._say(final=answer)
@@ -329,9 +354,21 @@ class Views:
         without = [status for status in said if self.name in status.entered.without]
         # Those that vote for this node's answer leave it out of the vote only.
         without = [s for s in without if s.vote is None or s.vote.answer != self.own.answered]
-        if len(without) > half:
+        if len(without) >= self._quorum_nodes:
             latest = max((status.entered for status in without), key=lambda view: view.key)
             raise Excluded(self._left_out("go on", latest))
+
+    def awaited(self) -> set[str]:
+        """The nodes whose statuses the next rule waits for, and those that have gone on without this node."""
+        own = self.own
+        said = {name: self.status(name) for name in self.members(own.view) - {self.name}}
+        if own.view.key != own.entered.key:
+            late = {name for name, status in said.items() if status.view.key != own.view.key}
+        elif own.vote is not None:
+            late = {name for name, status in said.items() if status.vote is None or status.vote.answer != own.answered}
+        else:
+            late = {name for name, status in said.items() if own.answered and status.answered != own.view.key}
+        return late | {name for name, status in self.statuses.items() if self.name in status.entered.without}
 
     def _finished_without(self, answer: Key) -> str:
         said = (self.own, *self.statuses.values())
@@ -344,8 +381,8 @@ class Views:
     def _left_out(self, what: str, view: View | None) -> str:
         who = ""
         if view is not None:
-            members = self.members(view)
-            who = f" ({len(members)} of {len(self.records)}: {_names(members)})"
+            members: list[str] = sorted(self.members(view), key=natural_key)
+            who = f" ({len(members)} of {len(self.records)}: {listing(members)})"
         rows = "nothing of it is in their answer, and its rows are deleted there"
         return f"the other nodes{who} {what} without node {self.name}, which they had not heard from; {rows}. {NOTHING_TO_DO}"
 
@@ -382,7 +419,7 @@ class Views:
         return any(name in self._news and now - self._news[name][1] < self.settle for name in names)
 
     def _propose(self, wall: float, now: float) -> None:
-        entered = max((status.entered for status in (self.own, *self.statuses.values())), key=lambda view: view.key)
+        entered = self._latest()
         # Else it waits for the votes of the others, as long as statuses arrive.
         member = self.name in self.members(entered)
         reached, wanted, self.unreachable = self._reached(entered if member else self.own.entered)
@@ -401,21 +438,20 @@ class Views:
         number = 1 + max(status.view.number for status in (self.own, *self.statuses.values()))
         known = {lost.name: lost for lost in (*self.own.view.lost, *entered.lost)}
         lost = tuple(known.get(lost.name, Lost(lost.name, wall)) for lost in wanted.lost)
-        self._say(view=replace(wanted, number=number, proposer=self.name, lost=lost))
+        self._promise(replace(wanted, number=number, proposer=self.name, lost=lost))
 
     def _too_few(self, reached: set[str]) -> PeerError:
+        here: list[str] = sorted(reached, key=natural_key)
         missing = sorted(self.records.keys() - reached, key=natural_key)
         share = f" and {self.quorum.rows:.0%} of the rows" if self.quorum.rows else ""
         rows = f" with {self.rows(reached)} of {self._total} rows" if self.tell_rows else ""
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        left = f"{len(reached)} of {len(self.records)} nodes ({_names(reached)}){rows} remain"
+        left = f"{len(reached)} of {len(self.records)} nodes ({listing(here)}){rows} remain"
         quorum = f"the quorum is {self._quorum_nodes} nodes{share}"
-        return BelowQuorum(f"node {', node '.join(missing[:8])}{more} cannot be reached; {left}, where {quorum}")
-
-
-def _names(names: Iterable[str]) -> str:
-    ordered: list[str] = sorted(names, key=natural_key)
-    return listing(ordered)
+        down = [(name, other) for name in self.records for other in self.status(name).down]
+        cut = [f"node {a} counts node {b} as lost" for a, b in sorted(down) if (a in reached) != (b in reached)]
+        why = f" ({', '.join(cut[:8])})" if cut else ""
+        return BelowQuorum(f"node {', node '.join(missing[:8])}{more} cannot be reached{why}; {left}, where {quorum}")
 
 
 def _edge(a: str, b: str) -> Edge:

@@ -147,7 +147,7 @@ class View(_message.Message):
     def __init__(self, key: _Optional[_Union[ViewKey, _Mapping]] = ..., lost: _Optional[_Iterable[_Union[Lost, _Mapping]]] = ..., broken: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ..., fallback: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("name", "version", "view", "answered", "ballot", "vote", "final", "down", "fallback", "entered", "process", "since", "proof")
+    __slots__ = ("name", "version", "view", "answered", "ballot", "vote", "final", "down", "fallback", "entered", "proof")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -158,8 +158,6 @@ class Status(_message.Message):
     DOWN_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     ENTERED_FIELD_NUMBER: _ClassVar[int]
-    PROCESS_FIELD_NUMBER: _ClassVar[int]
-    SINCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
@@ -171,7 +169,5 @@ class Status(_message.Message):
     down: _containers.RepeatedScalarFieldContainer[str]
     fallback: _containers.RepeatedScalarFieldContainer[str]
     entered: View
-    process: int
-    since: int
     proof: bytes
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., view: _Optional[_Union[View, _Mapping]] = ..., answered: _Optional[_Union[ViewKey, _Mapping]] = ..., ballot: _Optional[_Union[ViewKey, _Mapping]] = ..., vote: _Optional[_Union[ViewKey, _Mapping]] = ..., final: _Optional[_Union[ViewKey, _Mapping]] = ..., down: _Optional[_Iterable[str]] = ..., fallback: _Optional[_Iterable[str]] = ..., entered: _Optional[_Union[View, _Mapping]] = ..., process: _Optional[int] = ..., since: _Optional[int] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., view: _Optional[_Union[View, _Mapping]] = ..., answered: _Optional[_Union[ViewKey, _Mapping]] = ..., ballot: _Optional[_Union[ViewKey, _Mapping]] = ..., vote: _Optional[_Union[ViewKey, _Mapping]] = ..., final: _Optional[_Union[ViewKey, _Mapping]] = ..., down: _Optional[_Iterable[str]] = ..., fallback: _Optional[_Iterable[str]] = ..., entered: _Optional[_Union[View, _Mapping]] = ..., proof: _Optional[bytes] = ...) -> None: ...

@@ -198,7 +198,8 @@ PAPER = Projection(
     n_oversamples=0,
     n_landmarks=0,
 )
-"""The paper's settings (He et al. 2025, and the authors' scripts), which normalize the kernel too: give the estimator normalize=True."""
+"""The paper's settings (He et al. 2025), which normalize the kernel too: give the estimator normalize=True. The eigenvalues are those of the kernel
+that each node has centred by its own mean. solve.py lists what differs, also from the authors' scripts."""
 
 
 @dataclass(frozen=True, eq=False)

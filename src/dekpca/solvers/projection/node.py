@@ -170,7 +170,7 @@ class Node:
         return w[:m].T @ x[:m] + w[m:].T @ (self.rest @ x[m:])
 
     def response(self, r: float) -> np.ndarray:
-        """(r - 2 K_j)^-1, not finite if that does not exist, which the next check detects."""
+        """(r - 2 K_j)^-1. `meet` has checked that r is above twice the largest eigenvalue of K_j."""
         if self.response_of is None or self.response_of[0] != r:
             matrix = (self.basis / (r - 2.0 * self.eigenvalues)) @ self.basis.T
             self.response_of = r, matrix.astype(self.X.dtype, copy=False)
@@ -203,7 +203,10 @@ class Node:
         pull = self.spread(self.w_values * (2.0 / len(self.around))) if warm else zero
         self.dual = dict.fromkeys(self.around, pull)
         self.projected = dict.fromkeys(self.around, w if warm else zero)  # P_j z_q, of each node q around
-        self.at_check = self.w, self.z_shared, self.z
+        over_own = np.concatenate(
+            [w[self.m :], self.z[self.n :]]
+        )  # w itself, for a run that diverges before the first check
+        self.at_check = self.w, w[: self.m], over_own
 
     def local_start(self, k: int) -> np.ndarray:
         """The node's own solution: unit functions along the leading eigenvectors of K_j, and zeros where it has no more."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from ...accuracy import ROUNDING, Accuracy
 from ...answer import Answer, Terms
@@ -14,7 +16,7 @@ from ...chunks import summed
 from ...landmarks import Landmarks
 from ...messages import Script
 from ...network import Network
-from ...rounds import Arrays, Round, Shapes, Solver, run_round, run_rounds
+from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver, run_round, run_rounds
 from ..sums import SumsOptions
 from ..sums.columns import Prepared
 from ..sums.judge import Judged, judge, judge_functions
@@ -30,19 +32,78 @@ NEARLY_MAXIMUM = 8  # the 8th root of a sum of 8th powers is close to the maximu
 def separated(run: Run, turn: np.ndarray) -> Script:
     """By one more exchange of values and one sum: the values of the columns on all rows of the site (n, q), eigenvalues (k,), the matrix (q, k) that
     turns columns into components, and the trace of the kernel. `turn` (q, q) is the rotation of the last check."""
-    site, q, m = run.site, len(turn), run.nodes[0].m
+    site, q, m, mix = run.site, len(turn), run.nodes[0].m, run.asked.update != "paper"
     at_rows = [node.at_samples(node.w) for node in run.nodes]
     told = {}
     for node, values in zip(run.nodes, at_rows, strict=True):
         told[node.number] = dict.fromkeys(node.around, np.concatenate([node.psi.T @ (values @ turn), values @ turn]))
     heard = yield from exchange(site, "values", told, by_sender(site, m, q), turn.dtype)
+    if not mix:
+        signs = (yield from run_round(site, Signs.of(run, heard)))["signs"].astype(turn.dtype)
+        at_rows = [signs[node.number] * values for node, values in zip(run.nodes, at_rows, strict=True)]
+        heard = {j: {l: signs[l] * values for l, values in own.items()} for j, own in heard.items()}
+        for node in run.nodes:
+            node.w, node.z, node.z_shared = (signs[node.number] * x for x in (node.w, node.z, node.z_shared))
     terms = [pair_sums(node, site.network, heard[node.number]) for node in run.nodes]
     term = {name: sum((own[name] for own in terms[1:]), start=terms[0][name]) for name in terms[0]}
     counts, eps = PairCounts.of(site.sizes, site.network), float(np.finfo(turn.dtype).eps)
-    mix = run.asked.update != "paper"
     found = yield from run_round(site, Spectrum(term, run.options.n_components, counts, mix, eps))
     turn = turn @ found["turn"].astype(turn.dtype)
     return np.concatenate(at_rows), found["values"], turn, float(found["trace"][0])
+
+
+@dataclass(frozen=True, eq=False)
+class Signs(Round):
+    """The signs of the nodes' columns, which the paper's update leaves open: nodes that begin with opposite signs end with them.
+
+    `products` (E, q) are g_j'K_jl g_l for each edge (j, l), where g are the values of the columns: below 0 if the signs differ. The root follows the
+    edges with the largest products, whose signs are the clearest. Told: (J, q), 1 or -1.
+    """
+
+    pairs: np.ndarray  # (E, 2) the edges
+    products: np.ndarray
+    nodes: int
+    kind = "spectrum"
+
+    @classmethod
+    def of(cls, run: Run, heard: dict[int, dict[int, np.ndarray]]) -> Signs:
+        network, m = run.site.network, run.nodes[0].m
+        number = {pair: e for e, pair in enumerate(map(tuple, network.pairs.tolist()))}
+        products = np.zeros((len(number), run.nodes[0].w.shape[1]))
+        for node in run.nodes:
+            values = heard[node.number]
+            for l in (
+                l for l in node.around if l > node.number
+            ):  # of the two nodes of an edge, the first one counts it
+                alone = [values[q][m:] if q == l else np.zeros_like(values[q][m:]) for q in node.around]
+                through = node.near.split(node.near.values(np.concatenate(alone)))[0]
+                rest, marks = values[node.number][m:] * through, values[node.number][:m] * values[l][:m]
+                products[number[node.number, l]] = on_host(rest.sum(axis=0) + marks.sum(axis=0))
+        return cls(network.pairs, products, len(network))
+
+    def term(self) -> Arrays:
+        return {"products": self.products}
+
+    def told(self) -> Shapes:
+        return {"signs": (self.nodes, self.products.shape[1])}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        signs = np.ones((self.nodes, self.products.shape[1]))
+        for column, products in enumerate(total["products"].T):
+            size = np.abs(products)
+            # the largest products first, as the smallest weights of a tree; all weights are above 0, or an edge would be none
+            weights = 2.0 - size / max(size.max(initial=0.0), np.finfo(np.float64).tiny)
+            graph = coo_array((weights, self.pairs.T), shape=(self.nodes, self.nodes)).tocsr()
+            order, before = breadth_first_order(minimum_spanning_tree(graph), 0, directed=False)
+            opposed = {tuple(pair) for pair in self.pairs[products < 0].tolist()}
+            for j in order[1:].tolist():
+                pair = (min(j, int(before[j])), max(j, int(before[j])))
+                signs[j, column] = signs[before[j], column] * (-1.0 if pair in opposed else 1.0)
+        return {"signs": signs}
+
+    def check(self, told: Arrays) -> None:
+        if not (np.abs(told["signs"]) == 1.0).all():
+            raise BadConclusion("the root tells signs of components that are neither 1 nor -1; start all anew")
 
 
 def pair_sums(node: Node, network: Network, heard: dict[int, np.ndarray]) -> Arrays:

@@ -1,7 +1,7 @@
 """The paper's algorithm, and a variant of it that converges. Read `solve`, then `iterate`.
 
 Every node j looks for w_j, the projection of the components on the span of its own samples. Every node q also keeps z_q, an estimate of the
-components themselves in the span of its neighborhood's samples. ADMM maximizes the sum of |values of w_j on X_j|^2 under the constraints
+components themselves in the span of its neighborhood's samples. ADMM minimizes minus the sum of |values of w_j on X_j|^2 under the constraints
 w_j = P_j z_q, for the node itself and each neighbor q, where P_j projects on the span of j; dual_jq is the multiplier of that constraint.
 
     the paper's Alg. 1                                        here (node.py has the formulas)
@@ -19,7 +19,7 @@ w_j = P_j z_q, for the node itself and each neighbor q, where P_j projects on th
     K_j^-1 times column q of eta_j                            `node.dual[q]`
     phi(X_l)'z_j                                              what node j sends to node l as "view"
     P_j z_q = phi(X_j) K_j^-1 phi(X_j)'z_q                    `node.projected[q]`
-    rho of node j on z_q                                      `run.on_w(j)[q]`, which is `run.on_z(q)[j]`
+    rho of node j on z_q, in iteration t                      `run.on_w(j, t)[q]`, which is `run.on_z(q, t)[j]`
 
 With `dekpca.PAPER` this is Alg. 1 except for the following. What `update="proximal"` and landmarks change besides, and why, is in
 docs/explanation/algorithm.md.
@@ -28,15 +28,15 @@ docs/explanation/algorithm.md.
   rho, which a schedule changes, and are kept as coefficients over the samples (K_j^-1 times the paper's): no node inverts a neighbor's matrix.
 - K_j^-1 is a pseudo-inverse: eigenvalues below CUTOFF of the largest, or within rounding, count as zero.
 - A view that points against the node's own z is turned, since local starts differ in sign. (The authors' scripts compare the values of both views,
-  here the functions are compared. Node models may still end with different signs.)
+  here the functions are compared.) Nodes that began with opposite signs end with them, and are turned at the end (`Signs`).
 - The paper iterates a given number of times. Here all nodes stop together when all have converged or somebody asks (`check`); after an overflow they
-  return to the iterate of the last check.
+  return to the iterate of the last check. (The authors' scripts have rules of their own to stop, and update eta only where z and alpha have settled.)
 - Gamma and scales of columns, if asked for, are found by network sums before anything else.
 - Alg. 1 finds one component. Others follow by deflation (`next_component`): a node removes its component from its samples, and so do its neighbors
   where they use them. (The authors' scripts remove it from the node's own objective alone.) At the end all components are scaled by their eigenvalues
   and sorted by them (`Spectrum`), for which neighbors exchange values once more.
 - The penalties of `dekpca.PAPER` are fixed numbers; the authors' scripts multiply theirs by the number of rows or the largest eigenvalue of a node.
-  A node whose 2 lambda_1(K_j) exceeds the sum of its penalties has no concave step, and may diverge: use update="proximal" there.
+  Where their sum is not above 2 lambda_1(K_j), the step of alpha_j has no maximum; this is refused (`check_penalties`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,21 @@ def meet(site: Site, options: ProjectionOptions) -> Script:
         told = {node.number: dict.fromkeys(node.around, np.array([penalty(node, asked.rho)])) for node in nodes}
         rho = yield from exchange(site, "rho", told, lambda q, j: (1,), np.float64)
         heard_rho = {j: {q: float(value[0]) for q, value in own.items()} for j, own in rho.items()}
-    return Run(site, options, nodes, heard_rho, first, marks, principal, transcript)
+    run = Run(site, options, nodes, heard_rho, first, marks, principal, transcript)
+    for node in nodes:
+        check_penalties(run, node)
+    return run
+
+
+def check_penalties(run: Run, node: Node) -> None:
+    """Refuse penalties with which the step of w has no maximum."""
+    least, t = min((sum(run.on_w(node, t).values()), t) for t in range(run.asked.max_iter))
+    limit = 2.0 * float(node.eigenvalues[-1])
+    if least <= limit:
+        raise ValueError(
+            f"node {node.name}: the penalties rho of its neighborhood sum to {least:.4g} in iteration {t}, but must be above {limit:.4g}, twice the "
+            "largest eigenvalue of its kernel matrix; use rho='auto', larger penalties, or fewer rows a node"
+        )
 
 
 def agree(rows: Rows, options: ProjectionOptions) -> Solver:

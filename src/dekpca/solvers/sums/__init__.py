@@ -29,7 +29,7 @@ from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Solver
 from ...signs import signed
-from ...site import Site, row_keys
+from ...site import Site, keys_at, row_keys
 from .clusters import (
     FIRST,
     LEAST_CLUSTER,
@@ -48,6 +48,7 @@ from .moments import Moments, Principal, Seen, chances
 from .options import SumsOptions
 from .rows import Rows
 from .shared_rows import earlier_landmarks, rows_as_landmarks
+from .stream import Basis as Basis
 from .stream import Stream
 
 log = logging.getLogger("dekpca")
@@ -100,6 +101,9 @@ def rows_of(site: Site, options: SumsOptions) -> Rows:
     """The rows of the nodes of a site."""
     if isinstance(site.X, Blocks):
         keys, node = site.X.keys, site.X.node
+    elif site.numbered is not None:
+        keys = integers(site.X, keys_at(options.seed, site.network.names, *site.numbered))
+        node = integers(site.X, site.numbered[0])
     else:
         sizes = site.own_sizes if site.X.shape[0] else 0 * site.own_sizes  # whoever only concludes has no rows
         keys = row_keys(options.seed, site.names, sizes, site.X)
@@ -145,9 +149,10 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
 def solve_stream(stream: Stream, total: int) -> Solver:
     """The components of all rows of streams, `total` in the whole network, with the landmarks that these have; returns `Found`."""
     principal, verdict = yield from stream.rounds(total, judged)
-    marks, about = Marks(stream.marks, stream.kinds), verdict.accuracy
-    first = Prepared(stream.rows(), None, stream.fill, stream.columns, stream.kernel)
-    known = replace(stream.options, n_components=principal.components)
+    basis, about = stream.basis, verdict.accuracy
+    marks = Marks(basis.marks, basis.kinds)
+    first = Prepared(basis.rows(), None, basis.fill, basis.columns, basis.kernel)
+    known = replace(basis.options, n_components=principal.components)
     return found(first, known, marks, principal, verdict, [(marks.size, about.error, about.bound)])
 
 

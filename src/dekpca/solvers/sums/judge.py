@@ -125,6 +125,14 @@ class Judged:
         found = ((take(keys, start) & (GROUPS - 1)) + numbers(keys, len(rows)) - start) % GROUPS
         return take(found, inverse(order))[:, None] == numbers(found, GROUPS)
 
+    @cached_property
+    def members(self) -> Array:
+        """(n, GROUPS) 1 where a row is summed with the features of a group: its own, or all if all rows judge; else 0."""
+        xp, w = aac.array_namespace(self.weights), self.weights
+        if self.everyone:
+            return xp.ones((w.shape[0], GROUPS), dtype=xp.float64, device=aac.device(w))
+        return xp.astype(self.group, xp.float64)
+
     @property
     def shares(self) -> int:
         """A row is in one of so many groups."""
@@ -157,9 +165,9 @@ class Judged:
         """(n, GROUPS * features) random features of the rest, not centred, group by group."""
         kernel, marks, X, psi = self.all.kernel, self.all.marks, self.rows.X, self.psi
         xp = aac.array_namespace(X)
-        # the rounding of float32 is far below what is missed of a row, and below the noise of drawing rows
+        # the rounding of float32 is far below what is missed of a row, and below the noise of drawing rows, or of few frequencies
         missed = self.principal.missed > ROUGH * self.principal.trace
-        rough = missed and not self.everyone and not kernel.far(squares_of_rows(X))
+        rough = missed and self.count > 2 * JUDGES and not kernel.far(squares_of_rows(X))
         kind = xp.float32 if rough else X.dtype
 
         def rounded(x: Array, kind: Any = kind) -> Array:
@@ -175,9 +183,9 @@ class Judged:
 
         return by_rows(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
 
-    def of_group(self, b: int) -> Array:
-        """(n, 2 * frequencies) the features of group b."""
-        return self.features[:, 2 * self.frequencies * b : 2 * self.frequencies * (b + 1)]
+    def of_group(self, b: int) -> slice:
+        """The columns of the features of group b."""
+        return slice(2 * self.frequencies * b, 2 * self.frequencies * (b + 1))
 
 
 def judging(stage: str) -> str:
@@ -198,14 +206,16 @@ def may_judge(
     stage: str,
     by_rows: bool = False,
     room: float = 1.0,
+    fewest: int = 0,
 ) -> Array:
     """(n,) which rows a judgement needs, with any effort, if there are `count` rows or more, of which the landmarks miss `missed` or more; more of
-    them with `room` above 1."""
+    them with `room` above 1. `fewest` as of `Rows`."""
     if count <= 2 * JUDGES * (1 if by_rows else EFFORT):
         return keys == keys
-    needed = uniform(keys, judging(stage)) < room * chances(rest, count, missed, JUDGES)
+    needed = uniform(keys, judging(stage)) < room * chances(rest, count, missed, max(JUDGES, GROUPS * fewest))
     if not by_rows:
-        needed |= uniform(keys, judging(again_at(stage))) < room * chances(rest, count, missed, JUDGES * EFFORT)
+        wanted = max(JUDGES * EFFORT, GROUPS * fewest)
+        needed |= uniform(keys, judging(again_at(stage))) < room * chances(rest, count, missed, wanted)
     return needed
 
 
@@ -231,17 +241,19 @@ class Sketch(Round):
         # of all rows: the mean, and random signs as a start; of the rows of a group: the functions
         beside = xp.concat([w[:, None], xp.sqrt(w)[:, None] * judged.signs], axis=1)
         left, right = (xp.astype(x, features.dtype, copy=False) for x in (beside, scaled))
+        members, everyone = judged.members, judged.everyone
 
         def part(rows: slice) -> tuple[Array, ...]:
-            found, ones = [], []
-            for b in range(GROUPS):
-                mine, own = judged.of_group(b)[rows, :], None if judged.everyone else judged.group[rows, b]
-                product = transposed(_of(mine, own)) @ _of(right[rows, :], own)
-                found.append(xp.concat([transposed(mine) @ left[rows, :], product], axis=1))
-                ones.append(xp.sum(_of(scaled[rows, :], own), axis=0))
-            return xp.astype(xp.stack(found), xp.float64, copy=False), xp.stack(ones)
+            mine, ones = features[rows, :], transposed(members[rows, :]) @ scaled[rows, :]
+            image = [transposed(mine) @ right[rows, :]] if everyone else []
+            for b in range(0 if everyone else GROUPS):
+                own = judged.group[rows, b]
+                image.append(transposed(_of(mine[:, judged.of_group(b)], own)) @ _of(right[rows, :], own))
+            found = xp.concat([transposed(mine) @ left[rows, :], xp.concat(image)], axis=1)
+            return xp.astype(found, xp.float64, copy=False), ones
 
         found, ones = summed(part, w.shape[0], features)
+        found = xp.reshape(found, (GROUPS, -1, found.shape[1]))
         mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
         weight = xp.stack([xp.sum(w), xp.vecdot(w, judged.rest)])
         return {"image": image, "ones": ones, "mean": mean, "weight": weight, "power": power}
@@ -280,15 +292,15 @@ class Images:
         xp, features = aac.array_namespace(g), judged.features
         right, middle = like(features, image), like(features, mean)
         offset, squares = like(g, np.einsum("bf,bfq->bq", mean, image)), like(g, (mean * mean).sum(axis=1))
-        weights = judged.shares * judged.weights[:, None]
-        weights = weights if judged.everyone else weights * xp.astype(judged.group, xp.float64)
+        own = judged.shares * judged.weights[:, None] * judged.members
 
         def some(rows: slice) -> Array:
-            mine = [judged.of_group(b)[rows, :] for b in range(GROUPS)]
+            mine = [features[rows, judged.of_group(b)] for b in range(GROUPS)]
             images = xp.stack([x @ right[b, ...] for b, x in enumerate(mine)], axis=1)
             long = xp.stack([squares_of_rows(x) - 2.0 * (x @ middle[b, :]) for b, x in enumerate(mine)], axis=1)
-            own = weights[rows, :] * (xp.astype(long, xp.float64, copy=False) + squares)
-            return xp.astype(images, xp.float64, copy=False) - offset - own[:, :, None] * g[rows, None, :]
+            found = xp.astype(images, xp.float64, copy=False) - offset
+            found -= (own[rows, :] * (xp.astype(long, xp.float64, copy=False) + squares))[:, :, None] * g[rows, None, :]
+            return found
 
         return by_rows(some, g.shape[0], row_bytes(features) // 4, g)
 
@@ -389,8 +401,9 @@ class Leak(Round):
         stays = judged.rest[:, None] * (g @ basis) - g @ like(g, told["image"])
         if self.outside is not None:
             stays = stays + self.outside() @ basis
-        out = self.images.Y @ basis + stays[:, None, :]
-        both, flat = xp.sum(out, axis=1), (-1, basis.shape[1])
+        (n, groups, q), k = self.images.Y.shape, basis.shape[1]
+        out = xp.reshape(xp.reshape(self.images.Y, (n * groups, q)) @ basis, (n, groups, k)) + stays[:, None, :]
+        both, flat = xp.sum(out, axis=1), (n * groups, k)
         weighted, each = xp.reshape(w[:, None, None] * out, flat), xp.reshape(out, flat)
         leak = transposed(w[:, None] * both) @ both - transposed(weighted) @ each
         powered = self.images.powered(told["power"])

@@ -127,7 +127,7 @@ def earlier_landmarks(rows: Rows, options: SumsOptions) -> Solver:
     node = to_numpy(rows.node[:1]) if len(rows) else np.zeros(1, dtype=np.int64)
 
     def held(of: int | None = None) -> Rows:
-        kept = points if of is None or of == node[0] else points[:0]
+        kept = points if len(rows) and of in (None, node[0]) else points[:0]  # without rows it has no node
         return replace(rows, X=kept, keys=np.zeros(len(kept), dtype=np.int64), node=np.repeat(node, len(kept)))
 
     counts = (yield Counts(rows, held, most * rows.nodes))["count"]

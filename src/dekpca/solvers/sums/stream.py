@@ -11,6 +11,10 @@ enough: 10,000 rows added to 100,000 one by one and subtracted again leave a rel
 
 When rows are forgotten, chances rise again, and rows that were dropped are missing. So rows are kept as if there were FORGETTABLE times fewer. Until
 so many are forgotten the answer is that of a fit; beyond, the rows that are left judge with the chances that they were drawn with.
+
+`Basis` is what rows are compared with. What a stream takes from some rows, `Basis.summed`, is a function of these and of their numbers alone, so any
+process may compute it; `Summed.plus` adds it to that of the rows before. `Stream` has the rows of one process. Several processes have one each, with
+the same basis: in `rounds` their sums are added.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat as aac
 import numpy as np
@@ -28,9 +32,10 @@ from ...answer import Answer
 from ...arrays import all_on_host, integers, take, to_numpy, where
 from ...kernels import Kernel
 from ...landmarks import Landmarks
-from ...rounds import Arrays, Solver
+from ...rounds import Arrays, Shapes, Solver
 from ...scaling import Columns, filled
 from ...site import keys_at
+from .clusters import LEAST_CLUSTER
 from .judge import LAST, may_judge
 from .moments import Moments, Seen
 from .options import SumsOptions
@@ -67,98 +72,107 @@ class Kept(Seen):
 
 @dataclass(frozen=True, eq=False)
 class SummedMoments(Moments):
-    """The same round, of sums that were made before."""
+    """The same round, of sums that were made before. All are told `most` of the whole network, too: the sum of those of all processes."""
 
     total: Arrays
+    most: tuple[float, float]
 
     def term(self) -> Arrays:
-        return self.total
+        return self.total | {"most": np.array(self.most)}
+
+    def bounds(self) -> dict[str, Any]:
+        return super().bounds() | {"most": 1.1 * self.seen.rows.total * np.array([1.0, self.largest])}
+
+    def told(self) -> Shapes:
+        return dict(super().told()) | {"most": (2,)}
+
+    def conclude(self, total: Arrays) -> Arrays:
+        return super().conclude(total) | {"most": total["most"]}
 
 
 @dataclass(frozen=True, eq=False)
 class Summed:
-    """The sums over the rows so far, and those of them that may judge, in the order in which they came."""
+    """The sums over some rows, and those of them that may judge, in the order in which they came.
+
+    `most`: the number of rows and what the landmarks miss of them, at the most so far.
+    """
 
     total: Arrays
-    kept: tuple[Kept, ...]
-    most: tuple[float, float]
-    crowd: float  # so many kept rows are drawn from again
+    kept: tuple[Kept, ...] = ()
+    most: tuple[float, float] = (0.0, 0.0)
+    crowd: float = BLOCK  # so many kept rows are drawn from again
 
-    def plus(self, seen: Seen, options: SumsOptions, sign: float = 1.0) -> Summed:
-        term = all_on_host(_moments(seen, options).term())
-        total = {name: value + sign * term[name] for name, value in self.total.items()}
-        count, missed = total["count"][0], total["trace"][1]
-        most = max(self.most[0], count), max(self.most[1], missed)
-        if sign < 0:
-            kept = [some.at(_without(some.rows, seen.rows)) for some in self.kept]
-            return replace(self, total=total, kept=tuple(kept))
+    def plus(self, other: Summed, options: SumsOptions) -> Summed:
+        """With other rows, which come later."""
+        total = added([self.total, other.total])
+        most = max(self.most[0], total["count"][0]), max(self.most[1], total["trace"][1])
         summed = replace(self, total=total, most=most)
-        if options.kernel.has_sketch or options.share_rows:  # else no rows judge
-            new = Kept(seen.rows, seen.marks, seen.kernel, left=seen.rest)
-            kept = [*self.kept, new.at(where(summed.needed(new, options)))]
-            summed = replace(summed, kept=tuple(kept))
+        summed = replace(summed, kept=(*self.kept, *summed.needed(other.kept, options)))
         return summed.drawn(options) if sum(len(some.rows) for some in summed.kept) > self.crowd else summed
 
-    def needed(self, kept: Kept, options: SumsOptions) -> Array:
-        """(n,) which of the rows may judge."""
-        count, missed = (number / FORGETTABLE for number in self.most)
-        return may_judge(kept.rows.keys, kept.rest, count, missed, LAST, not options.kernel.has_sketch)
+    def minus(self, total: Arrays, keys: np.ndarray) -> Summed:
+        """Without the rows with these keys, whose sums are `total`."""
+        kept = [some.at(_others(some.rows, keys)) for some in self.kept]
+        return replace(self, total={name: x - total[name] for name, x in self.total.items()}, kept=tuple(kept))
+
+    def needed(self, kept: Sequence[Kept], options: SumsOptions) -> list[Kept]:
+        """Those of some rows that may judge."""
+        (count, missed), by_rows = (number / FORGETTABLE for number in self.most), not options.kernel.has_sketch
+        found = []
+        for some in kept:
+            rows = some.rows
+            there = may_judge(rows.keys, some.rest, count, missed, LAST, by_rows, fewest=rows.fewest)
+            found.append(some.at(where(there)))
+        return found
 
     def drawn(self, options: SumsOptions) -> Summed:
         """Without the rows that cannot judge any more."""
         if not self.kept:
             return self
-        kept = [some.at(where(self.needed(some, options))) for some in self.kept]
-        left = aac.array_namespace(kept[0].left).concat([x.left for x in kept])
+        kept = self.needed(self.kept, options)
+        left = aac.array_namespace(kept[0].left).concat([some.left for some in kept])
         one = replace(kept[0], rows=_joined([some.rows for some in kept]), left=left)
         return replace(self, kept=(one,), crowd=max(CROWDED * len(one.rows), BLOCK))
 
 
-class Stream:
-    """The rows of a process, which come in parts: sums, rows that may judge, rows that are not summed yet, and a fingerprint of each row.
+def added(terms: Sequence[Arrays]) -> Arrays:
+    """The sum of terms of a round."""
+    return {name: sum((term[name] for term in terms[1:]), start=value) for name, value in terms[0].items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """What is the same for all rows of a stream and at all of its processes.
 
     `names` are those of all nodes of the network, by number. `options` have the kernel with its gamma; `fill` and `columns` are what is done to rows
     before anything else.
     """
 
-    def __init__(
-        self, names: Sequence[str], options: SumsOptions, marks: Landmarks, kinds: tuple[tuple[str, int], ...],
-        fill: Array | None = None, columns: Columns | None = None,
-    ):  # fmt: skip
-        self.names, self.options, self.marks, self.kinds, self.fill, self.columns = (
-            names, options, marks, kinds, fill, columns,
-        )  # fmt: skip
-        nothing = _moments(self._seen(self.rows()), options).term()
-        self.summed = Summed(nothing, (), (0.0, 0.0), BLOCK)
-        self.waiting: list[Rows] = []
-        self.waits = 0  # rows that wait
-        # of each node: a fingerprint of each row by its number; 0 if it is forgotten
-        self.prints = [array("Q") for _ in names]
-        self.gone = np.zeros(len(names), dtype=np.int64)
+    names: Sequence[str]
+    options: SumsOptions
+    marks: Landmarks
+    kinds: tuple[tuple[str, int], ...]
+    fill: Array | None = None
+    columns: Columns | None = None
 
     @classmethod
-    def of(cls, names: Sequence[str], options: Any, answer: Answer) -> Stream:
-        """With the landmarks, kernel and scales of a fit of the first rows."""
+    def of(cls, names: Sequence[str], options: Any, answer: Answer) -> Basis:
+        """The landmarks, kernel and scales of a fit of the first rows."""
         assert isinstance(options, SumsOptions)
         assert isinstance(answer.marks, Landmarks)
-        options = replace(options, kernel=answer.kernel)
+        options = replace(options, kernel=answer.kernel, earlier=None)
         return cls(names, options, answer.marks, answer.kinds, answer.fill, answer.columns)
 
-    def anew(self, answer: Answer) -> Stream:
-        """No rows yet, with the landmarks of a fit that began with those of this stream."""
+    def grown(self, answer: Answer) -> Basis:
+        """With the landmarks of a fit that began with these."""
         assert isinstance(answer.marks, Landmarks)
         (_, first), *more = answer.kinds
         kinds = (*self.kinds, *more) if first == self.marks.size else answer.kinds
-        return Stream(self.names, self.options, answer.marks, kinds, self.fill, self.columns)
+        return replace(self, marks=answer.marks, kinds=kinds)
 
     @property
     def kernel(self) -> Kernel:
         return self.options.kernel
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """(nodes,) the number of rows of each node that are in the sums."""
-        return np.array([len(prints) for prints in self.prints], dtype=np.int64) - self.gone
 
     def prepared(self, X: Array) -> Array:
         """Rows without missing values, in the scales and the dtype of the first rows."""
@@ -174,44 +188,127 @@ class Stream:
         codes = b"".join(blake2b(row, digest_size=8).digest() for row in host)
         return np.maximum(np.frombuffer(codes, dtype=np.uint64), 1)
 
-    # ------------------------------------------------------------------ rows that come
-    def add(self, X: Array, node: np.ndarray) -> None:
-        """Add rows (n, columns) of these nodes (n,). Rows that do not fill a block wait."""
-        found, X = self.fingerprints(X), self.prepared(X)
-        xp = aac.array_namespace(X)
-        bad = np.flatnonzero(to_numpy(~xp.all(xp.isfinite(X), axis=1)))  # in the sums it would be there for good
+    def checked(self, X: Array, who: str = "X") -> Array:
+        """Prepared rows, if all can be summed: what is not finite would be in the sums for good."""
+        X = self.prepared(X)
+        xp, dtype = aac.array_namespace(X), self.marks.points.dtype
+        bad = np.flatnonzero(to_numpy(~xp.all(xp.isfinite(X), axis=1)))
         if len(bad):
-            remedy = f"give rows that are numbers of {self.marks.points.dtype}, as the first ones"
-            raise ValueError(f"row {bad[0]} of X: NaN or infinity as {self.marks.points.dtype}; {remedy}")
-        bad = np.flatnonzero(to_numpy(~xp.isfinite(self.kernel.diagonal(X))))
+            remedy = f"give rows that are numbers of {dtype}, as the first ones"
+            raise ValueError(f"row {bad[0]} of {who}: NaN or infinity as {dtype}; {remedy}")
+        bad = np.flatnonzero(to_numpy(~xp.isfinite(self.kernel.diagonal(X)))) if X.shape[0] else NONE
         if len(bad):
             remedy = "scale the data down, lower gamma or degree, or use dtype='float64'"
-            raise ValueError(f"row {bad[0]} of X: kernel {self.kernel.label} gives NaN or infinity; {remedy}")
-        owns = {j: np.flatnonzero(node == j) for j in np.unique(node).tolist()}
-        number = np.empty(len(node), dtype=np.int64)
-        for j, own in owns.items():
-            number[own] = len(self.prints[j]) + np.arange(len(own))
-        rows, first, summed, waiting, waits = self.rows(X, node, number), 0, self.summed, self.waiting, self.waits
+            raise ValueError(f"row {bad[0]} of {who}: kernel {self.kernel.label} gives NaN or infinity; {remedy}")
+        return X
+
+    def keys(self, node: np.ndarray, number: np.ndarray) -> np.ndarray:
+        return keys_at(self.options.seed, self.names, node, number)
+
+    def rows(self, X: Array = None, node: np.ndarray = NONE, number: np.ndarray = NONE) -> Rows:
+        """Prepared rows with these numbers at these nodes; by default none."""
+        X, options = self.marks.points[:0, :] if X is None else X, self.options
+        seen = options.owners_apart and not options.share_rows and not options.sealed
+        least = LEAST_CLUSTER if seen else 1
+        return Rows(X, integers(X, self.keys(node, number)), integers(X, node), 0, len(self.names), least)
+
+    def summed(self, rows: Rows) -> Summed:
+        """What a stream takes from these rows. All may judge, as far as they know of no others."""
+        seen, options = Seen(rows, self.marks, self.kernel), self.options
+        total = all_on_host(Moments(seen, options.centered, options.n_components, options.largest).term())
+        if not len(rows) or not (options.kernel.has_sketch or options.share_rows):  # no rows judge
+            return Summed(total)
+        return Summed(total, (self.kept(rows, seen.rest),))
+
+    def kept(self, rows: Rows, left: Array = None) -> Kept:
+        """Rows that may judge, and what the landmarks miss of each; without `left` there are no rows."""
+        return Kept(rows, self.marks, self.kernel, left=rows.alike if left is None else left)
+
+    def landmarks_among(self, X: Array) -> int:
+        """How many of these rows are landmarks."""
+        points = {point.tobytes() for point in np.ascontiguousarray(to_numpy(self.marks.points))}
+        return sum(row.tobytes() in points for row in np.ascontiguousarray(to_numpy(self.prepared(X))))
+
+
+def numbered(node: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """(n,) the numbers of rows of these nodes (n,), which had `before` (nodes,) rows."""
+    order = np.argsort(node, kind="stable")
+    found = np.empty(len(node), dtype=np.int64)
+    found[order] = before[node[order]] + np.arange(len(node)) - np.searchsorted(node[order], node[order])
+    return found
+
+
+class Addition(NamedTuple):
+    """What becomes of a stream by new rows: its sums, rows that wait, and how many; and a fingerprint and the node of each new row."""
+
+    summed: Summed
+    waiting: list[Rows]
+    waits: int
+    prints: np.ndarray
+    node: np.ndarray
+
+
+class Stream:
+    """The rows of a process, which come in parts: sums, rows that may judge, rows that are not summed yet, and a fingerprint of each row."""
+
+    def __init__(self, basis: Basis):
+        self.basis = basis
+        self.summed = basis.summed(basis.rows())
+        self.waiting: list[Rows] = []
+        self.waits = 0  # rows that wait
+        # of each node: a fingerprint of each row by its number; 0 if it is forgotten
+        self.prints = [array("Q") for _ in basis.names]
+        self.gone = np.zeros(len(basis.names), dtype=np.int64)
+
+    def __copy__(self) -> Stream:
+        """Rows that are added to the copy are not added here."""
+        other = Stream.__new__(Stream)
+        other.__dict__.update(self.__dict__, prints=[prints[:] for prints in self.prints], gone=self.gone.copy())
+        return other
+
+    @property
+    def ever(self) -> np.ndarray:
+        """(nodes,) the number of rows of each node that were ever added."""
+        return np.array([len(prints) for prints in self.prints], dtype=np.int64)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """(nodes,) the number of rows of each node that are in the sums."""
+        return self.ever - self.gone
+
+    # ------------------------------------------------------------------ rows that come
+    def add(self, X: Array, node: np.ndarray) -> None:
+        """Add rows (n, columns) of these nodes (n,)."""
+        self.take(self.adding(X, node))
+
+    def adding(self, X: Array, node: np.ndarray) -> Addition:
+        """What `take` is to take, of rows (n, columns) of these nodes (n,). Rows that do not fill a block wait."""
+        basis = self.basis
+        found, X = basis.fingerprints(X), basis.checked(X)
+        rows, first = basis.rows(X, node, numbered(node, self.ever)), 0
+        summed, waiting, waits = self.summed, self.waiting, self.waits
         while first < len(rows):
             last = min(len(rows), first + BLOCK - waits)
             waiting = [*waiting, rows.at(np.arange(first, last))]  # a copy: X is the caller's
             waits += last - first
             if waits == BLOCK:
-                summed = summed.plus(self._seen(_joined(waiting)), self.options)
+                summed = summed.plus(basis.summed(_joined(waiting)), basis.options)
                 waiting, waits = [], 0
             first = last
-        # from here on nothing fails: all rows are in, or none
-        self.summed, self.waiting, self.waits = summed, waiting, waits
-        for j, own in owns.items():
-            self.prints[j].frombytes(found[own].tobytes())
+        return Addition(summed, waiting, waits, found, node)
+
+    def take(self, addition: Addition) -> None:
+        """All rows are in after this, and none before: nothing here fails."""
+        self.summed, self.waiting, self.waits, found, node = addition
+        for j in np.unique(node).tolist():
+            self.prints[j].frombytes(found[node == j].tobytes())
 
     # ------------------------------------------------------------------ rows that go
-    def find(self, X: Array, node: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Node and number of each of these rows; of equal rows the first ones. `node` (n,): only rows of these nodes.
+    def find(self, found: np.ndarray, node: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Node and number of rows with these fingerprints; of equal rows the first ones. `node` (n,): only rows of these nodes.
 
         ValueError: a row is not there.
         """
-        found = self.fingerprints(X)
         at, number = np.full(len(found), -1), np.full(len(found), -1)
         for j, prints in enumerate(self.prints):
             asked = np.flatnonzero((at < 0) & (node == j if node is not None else True))
@@ -224,32 +321,27 @@ class Stream:
             del held  # an array does not grow while it is looked at
         if (at < 0).any():
             row, lacking = int(np.argmax(at < 0)), int((at < 0).sum())
-            where = "" if node is None else f" at node {self.names[node[row]]}"
+            where = "" if node is None else f" at node {self.basis.names[node[row]]}"
             raise ValueError(
                 f"forget: row {row} of X was never added{where}, or is forgotten already ({lacking} of {len(at)} rows); nothing was changed; "
                 "give rows exactly as they were added"
             )
         return at, number
 
-    def landmarks_among(self, X: Array) -> int:
-        """How many of these rows are landmarks."""
-        points = {point.tobytes() for point in np.ascontiguousarray(to_numpy(self.marks.points))}
-        return sum(row.tobytes() in points for row in np.ascontiguousarray(to_numpy(self.prepared(X))))
+    def in_sums(self, node: np.ndarray, number: np.ndarray) -> np.ndarray:
+        """(n,) which of the rows with these numbers at these nodes are in the sums; the others wait."""
+        waiting = [to_numpy(some.keys) for some in self.waiting]
+        return ~np.isin(self.basis.keys(node, number), np.concatenate([NONE, *waiting]))
 
-    def forget(self, X: Array, node: np.ndarray, number: np.ndarray) -> None:
-        """Take off rows that `find` has found."""
-        rows = self.rows(self.prepared(X), node, number)
+    def forget(self, node: np.ndarray, number: np.ndarray, total: Arrays) -> None:
+        """Take off rows that `find` has found; `total` are the sums of those that are `in_sums`."""
+        keys = self.basis.keys(node, number)
         waiting = [_joined(self.waiting)] if self.waits else []
-        places, summed = np.arange(len(rows)), self.summed
-        for some in waiting:
-            places = _without(rows, some)
-        waiting = [some.at(_without(some, rows)) for some in waiting]
-        for first in range(0, len(places), BLOCK):
-            summed = summed.plus(self._seen(rows.at(places[first : first + BLOCK])), self.options, -1.0)
-        self.summed, self.waiting, self.waits = summed, waiting, sum(map(len, waiting))
+        self.waiting = [some.at(_others(some, keys)) for some in waiting]
+        self.waits, self.summed = sum(map(len, self.waiting)), self.summed.minus(total, keys)
         for j, i in zip(node.tolist(), number.tolist(), strict=True):
             self.prints[j][i] = 0
-        self.gone += np.bincount(node, minlength=len(self.names))
+        self.gone += np.bincount(node, minlength=len(self.gone))
 
     # ------------------------------------------------------------------ the answer
     def rounds(self, total: int, judged: Any) -> Solver:
@@ -257,26 +349,18 @@ class Stream:
 
         `total` is the number of rows of the whole network.
         """
-        summed, options = self.summed, self.options
+        summed, basis, options = self.summed, self.basis, self.basis.options
         if self.waits:  # their sums are not kept: then blocks would depend on when an answer was asked for
-            summed = summed.plus(self._seen(_joined(self.waiting)), options)
+            summed = summed.plus(basis.summed(_joined(self.waiting)), options)
         summed = summed.drawn(options)
-        nothing = self._seen(self.rows())
-        kept = summed.kept[0] if summed.kept else Kept(nothing.rows, self.marks, self.kernel, left=nothing.rest)
-        kept = replace(kept, rows=replace(kept.rows, total=total), most=summed.most)
-        moments = SummedMoments(kept, options.centered, options.n_components, options.largest, summed.total)
-        principal = moments.found((yield moments))
+        kept = summed.kept[0] if summed.kept else basis.kept(basis.rows())
+        kept = replace(kept, rows=replace(kept.rows, total=total))
+        about = options.centered, options.n_components, options.largest
+        moments = SummedMoments(kept, *about, summed.total, summed.most)
+        told = yield moments
+        principal, kept = moments.found(told), replace(kept, most=tuple(told["most"].tolist()))
         known = replace(options, n_components=principal.components)
         return principal, (yield from judged(kept, principal, known, LAST))
-
-    def rows(self, X: Array = None, node: np.ndarray = NONE, number: np.ndarray = NONE) -> Rows:
-        """Prepared rows with these numbers at these nodes; by default none."""
-        X = self.marks.points[:0, :] if X is None else X
-        keys = integers(X, keys_at(self.options.seed, self.names, node, number))
-        return Rows(X, keys, integers(X, node), 0, len(self.names))
-
-    def _seen(self, rows: Rows) -> Seen:
-        return Seen(rows, self.marks, self.kernel)
 
 
 def _ranked(codes: np.ndarray) -> np.ndarray:
@@ -288,10 +372,6 @@ def _ranked(codes: np.ndarray) -> np.ndarray:
     return found
 
 
-def _moments(seen: Seen, options: SumsOptions) -> Moments:
-    return Moments(seen, options.centered, options.n_components, options.largest)
-
-
 def _joined(parts: Sequence[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
@@ -300,6 +380,6 @@ def _joined(parts: Sequence[Rows]) -> Rows:
     return replace(parts[0], **joined)
 
 
-def _without(rows: Rows, others: Rows) -> np.ndarray:
-    """The places of the rows that are not among the others."""
-    return np.flatnonzero(~np.isin(to_numpy(rows.keys), to_numpy(others.keys)))
+def _others(rows: Rows, keys: np.ndarray) -> np.ndarray:
+    """The places of the rows that have none of these keys."""
+    return np.flatnonzero(~np.isin(to_numpy(rows.keys), keys))

@@ -1,0 +1,93 @@
+"""Each row of the table of attacks (issue 31) has a test that fails without the line that defends against it: `make attack-table`, minutes.
+
+The line is changed in a copy of src/, and the test is run with the copy. A test that passes there shows nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parents[2]
+MASKS = ("privacy/masks.py", 'about = number.to_bytes(8, "big") + history', 'about = number.to_bytes(8, "big")')
+
+
+class Row(NamedTuple):
+    attack: str
+    test: str
+    file: str  # under src/dekpca
+    line: str
+    instead: str
+
+
+TABLE = [
+    Row("another basis after a restart: plain sums", "dishonest.py::test_a_node_that_is_told_something_else_after_a_restart_has_other_masks", *MASKS),
+    Row("another basis after a restart: noise twice", "dishonest.py::test_noise_is_not_used_twice",
+        "peers/app/keys.py", "if history != self.history:", "if False:"),
+    Row("another basis for one child", "dishonest.py::test_a_root_that_tells_one_child_another_basis_reads_nothing_of_it", *MASKS),
+    Row("another answer for one child", "dishonest.py::test_a_root_that_tells_one_child_another_answer_ends_the_run_for_all",
+        "peers/app/keys.py", "for other, signature in said.items():", "for other, signature in ():"),
+    Row("a hub hides a larger epsilon", "dishonest.py::test_a_node_between_cannot_hide_other_settings",
+        "privacy/records.py", "if record.settings != settings:", "if False:"),
+    Row("two remain of three", "dishonest.py::test_of_three_nodes_two_do_not_go_on_with_secure_sums",
+        "peers/app/keys.py", "if len(network) < LEAST_MEMBERS and not self.allow_two:", "if False:"),
+    Row("a hub runs without the third", "dishonest.py::test_a_network_of_other_members_is_refused",
+        "peers/app/session.py", "if named != there:", "if False:"),
+    Row("dead before the last broadcast", "dishonest.py::test_a_node_that_missed_the_last_broadcast_gets_it_from_one_that_has_finished",
+        "peers/app/node.py", 'said["unserved"] = session.finish()', 'said["unserved"] = session.finish() and []'),
+    Row("a folder from before its vote", "dishonest.py::test_a_folder_restored_from_before_its_vote_does_not_lead_to_two_answers",
+        "peers/protocol/views.py", "if contradict(before, status):", "if False:"),
+    Row("a folder from before its vote, as its owner sees it", "dishonest.py::test_an_older_copy_of_a_folder_is_refused",
+        "peers/protocol/node.py", "if ours is not None and (ours.version > own.version or contradict(ours, own)):", "if False:"),
+    Row("a forged final answer", "dishonest.py::test_a_forged_status_changes_nothing_and_who_passed_it_on_is_named",
+        "peers/protocol/proofs.py", "        return flaw\n", '        return ""\n'),
+    Row("one member leaves out another", "dishonest.py::test_a_member_alone_cannot_leave_out_a_node_that_others_hear",
+        "peers/protocol/views.py", "if reached <= self.members(status.view)", "if True"),
+    Row("a covariance times 50, and NaN", "dishonest.py::test_a_neighbor_that_gives_what_no_rows_give_is_named",
+        "rounds.py", "if why is not None:\n            raise BadTerm", "if False:\n            raise BadTerm"),
+    Row("inbound connections are dropped: the other end calls", "edge.py::test_the_second_by_name_calls_if_it_is_not_called",
+        "peers/net/client.py", "neighbor.fallback or not await", "neighbor.fallback or await"),
+    Row("inbound connections are dropped: the error says so", "dishonest.py::test_an_edge_that_was_never_made_names_firewalls",
+        "peers/protocol/liveness.py", "if n.answered_at is None:\n                    text", "if False:\n                    text"),
+    Row("a certificate of another CA", "security.py::test_a_node_says_nothing_to_an_impostor",
+        "peers/net/client.py", "if any(words in text for words in UNTRUSTED):", "if False:"),
+    Row("a link named lock", "dishonest.py::test_a_link_named_lock_is_not_followed",
+        "files.py", "flags | os.O_NOFOLLOW, PRIVATE", "flags, PRIVATE"),
+]  # fmt: skip
+
+
+def fails_without(row: Row) -> str:
+    """'fails' if the test does without the line; otherwise what happens."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "src"
+        shutil.copytree(HERE / "src", copy)
+        path = copy / "dekpca" / row.file
+        text = path.read_text()
+        if text.count(row.line) != 1:
+            return f"there are {text.count(row.line)} such lines in {row.file}: update attack_table.py"
+        path.write_text(text.replace(row.line, row.instead))
+        environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+        test = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/test_peer_{row.test}"]
+        done = subprocess.run(test, cwd=HERE, env=environment, capture_output=True, text=True, timeout=600)
+    return "fails" if done.returncode == 1 else f"PASSES, exit code {done.returncode}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="a part of the attack's name")
+    chosen = [row for row in TABLE if parser.parse_args().only in row.attack]
+    outcomes = []
+    for row in chosen:
+        outcomes.append(fails_without(row))
+        print(f"{outcomes[-1]}: {row.attack} ({row.test}, without {row.line.strip()!r})", flush=True)
+    sys.exit(0 if all(outcome == "fails" for outcome in outcomes) else 1)
+
+
+if __name__ == "__main__":
+    main()
