@@ -37,7 +37,7 @@ def assert_holds(ranks, *scenarios):
     report = done.stdout[-4000:] + done.stderr[-4000:]
     assert done.returncode == 0, report
     for scenario in scenarios:
-        assert done.stdout.count(f"{scenario} holds") == ranks, report
+        assert done.stdout.splitlines().count(f"{scenario} holds") == ranks, report
 
 
 # Starting ranks takes longer than most of what they do: one run for several scenarios.
