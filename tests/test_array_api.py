@@ -15,6 +15,7 @@ from dekpca.engines import local
 from dekpca.kernels import make_kernel
 from dekpca.plan import Plan
 from dekpca.settings import LandmarkSource
+from dekpca.site import row_keys, uniform
 from dekpca.testing import by_node
 
 FEW = Projection(n_landmarks=20, max_iter=10, tol=0)
@@ -24,6 +25,25 @@ PAPERS = replace(PAPER, max_iter=10, tol=0)
 @pytest.fixture(params=["array_api_strict", "torch"])
 def asarray(request):
     return pytest.importorskip(request.param).asarray
+
+
+def test_draws_are_the_same_bits_in_every_library(asarray):
+    """Other libraries have no unsigned integers: a shift that keeps the sign, or a product that does not wrap, would give other numbers."""
+    names, sizes = ["oslo", "rome", "bonn"], np.array([400, 0, 1700])
+    keys, theirs = row_keys(3, names, sizes), row_keys(3, names, sizes, asarray(np.zeros((0, 2))))
+    np.testing.assert_array_equal(to_numpy(theirs), keys)
+    assert (keys < 0).any()
+    assert (keys > 0).any()
+    np.testing.assert_array_equal(to_numpy(uniform(theirs, "judges")), uniform(keys, "judges"))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_frequencies_are_the_same_numbers_in_every_library(asarray, kind):
+    X, kernel = np.random.default_rng(0).normal(size=(50, 3)).astype(kind), make_kernel("rbf", gamma=0.2)
+    mine, theirs = (kernel.random_map(3, 40, 2, seed=7)(x) for x in (X, asarray(X)))
+    np.testing.assert_allclose(
+        to_numpy(theirs), mine, atol=50 * np.finfo(kind).eps
+    )  # of a tangent that is rarely large
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from threadpoolctl import threadpool_limits
 
 from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, Projection, chunks
-from dekpca.data.owners import deal_by_label
+from dekpca.data.owners import runs_of
 from dekpca.engines import local
 from dekpca.engines.tree import over_tree
 from dekpca.kernels import Rbf, make_kernel
 from dekpca.memory import fitting, grams, needed, parse_size
 from dekpca.plan import Plan
 from dekpca.program import program
-from dekpca.site import Dealt, apart, make_site
+from dekpca.site import Dealt, Shares, apart, make_site
 from dekpca.solvers.projection.node import Neighborhood, Node
 from dekpca.testing import by_node
 
@@ -233,16 +233,28 @@ def test_a_limit_that_cannot_hold_says_what_would():
 
 def test_rows_in_order_are_not_copied():
     X, network = np.random.default_rng(0).normal(size=(60, 3)), Network.ring(6)
-    rows = np.split(np.arange(60), 6)
-    site = make_site(Dealt(X, rows), network)
+    node = np.repeat(np.arange(6), 10)
+    site = make_site(Dealt(X, Shares.of(node, np.ones_like(node), 6)), network)
     assert site.X is X
     assert site.order is None
-    mixed = [r[::-1] for r in rows]
-    site = make_site(Dealt(X, mixed), network)
+    mixed = Dealt(X, Shares.of(np.arange(6)[::-1], np.full(6, 10), 6))
+    site = make_site(mixed, network)
     assert site.X is X
-    np.testing.assert_array_equal(site.order, np.concatenate(mixed))
-    some = make_site(Dealt(X, [*mixed[:5], np.arange(50, 57)]), network)
-    np.testing.assert_array_equal(some.X, X[np.concatenate([*mixed[:5], np.arange(50, 57)])])
+    for j, part in enumerate(mixed):
+        np.testing.assert_array_equal(part, X[node[::-1] == j])
+    np.testing.assert_array_equal(X[site.order], np.concatenate(list(mixed)))
+
+
+@pytest.mark.parametrize("sort", [np.sort, lambda labels: labels], ids=["in order", "in any order"])
+@pytest.mark.parametrize("kind", [int, str, object])
+def test_each_label_names_the_node_of_its_row(sort, kind):
+    labels = sort(np.random.default_rng(0).integers(3, 12, size=200)).astype(str).astype(kind)
+    network, number, lengths = runs_of(None, labels, 200, 0)
+    shares = Shares.of(number, lengths, len(network))
+    assert (shares.order is None) == (list(map(int, labels)) == sorted(map(int, labels)))
+    assert sorted(np.concatenate(list(shares))) == list(range(200))
+    for name, rows in zip(network.names, shares, strict=True):
+        assert set(labels[rows].astype(str)) == {name}
 
 
 @pytest.mark.parametrize("rank", [0, 3, 9])
@@ -268,7 +280,8 @@ def test_many_labels_take_linear_time():
         seconds = []
         for _ in range(5):
             start = time.process_time()
-            found, rows = deal_by_label(network, labels, 2 * J, 0)
+            found, number, lengths = runs_of(network, labels, 2 * J, 0)
+            rows = Shares.of(number, lengths, J)
             seconds.append(time.process_time() - start)
         assert found is network
         assert all(set(own // 2) == {J - 1 - j} for j, own in enumerate(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import array_api_compat as aac
@@ -37,15 +38,70 @@ def on_host(x: Array) -> np.ndarray:
     return to_numpy(x).astype(np.float64, copy=False)
 
 
+def all_on_host(arrays: dict[str, Array]) -> dict[str, np.ndarray]:
+    """Arrays of one device as float64 in NumPy: one copy, hence one synchronization, for all of them."""
+    theirs = {name: x for name, x in arrays.items() if not isinstance(x, np.ndarray)}
+    if not theirs:
+        return arrays
+    xp = aac.array_namespace(*theirs.values())
+    flat = on_host(xp.concat([xp.reshape(xp.astype(x, xp.float64), (-1,)) for x in theirs.values()]))
+    parts = np.split(flat, np.cumsum([math.prod(x.shape) for x in theirs.values()])[:-1])
+    return arrays | {name: part.reshape(theirs[name].shape) for name, part in zip(theirs, parts, strict=True)}
+
+
 def like(x: Array, values: Any) -> Array:
     """Host numbers in the library, on the device and in the dtype of x."""
-    return aac.array_namespace(x).asarray(values, dtype=x.dtype, device=aac.device(x))
-
-
-def take(x: Array, index: np.ndarray) -> Array:
-    """x[index] along the first axis, `index` being host numbers."""
     xp = aac.array_namespace(x)
-    return xp.take(x, xp.asarray(index, device=aac.device(x)), axis=0)
+    if isinstance(values, np.ndarray) and not aac.is_numpy_array(x):
+        values = values.astype(f"f{xp.finfo(x.dtype).bits // 8}")  # PyTorch would wake all its threads for that
+    return xp.asarray(values, dtype=x.dtype, device=aac.device(x))
+
+
+def is_on_host(x: Array) -> bool:
+    """Whether x is in the memory of the host, whatever its library."""
+    return aac.is_numpy_array(x) or "cpu" in str(aac.device(x)).lower()
+
+
+def integers(x: Array, values: Any) -> Array:
+    """Numbers as int64, in the library and on the device of x."""
+    xp = aac.array_namespace(x)
+    return xp.asarray(values, dtype=xp.int64, device=aac.device(x))
+
+
+def numbers(x: Array, count: int) -> Array:
+    """0, 1, ... (count,) as int64, in the library and on the device of x."""
+    xp = aac.array_namespace(x)
+    return xp.arange(count, dtype=xp.int64, device=aac.device(x))
+
+
+def squares_of_rows(x: Array) -> Array:
+    """(n,) the squared length of each row of x (n, m)."""
+    if not aac.is_torch_array(x):
+        return aac.array_namespace(x).vecdot(x, x)
+    from torch.linalg import (
+        vector_norm,
+    )  # reads x once; PyTorch's vecdot is a product of matrices, and five times as slow
+
+    return vector_norm(x, dim=1) ** 2
+
+
+def take(x: Array, index: Array) -> Array:
+    """x[index] along the first axis, `index` being numbers of the host or of x's device."""
+    return aac.array_namespace(x).take(x, integers(x, index), axis=0)
+
+
+def inverse(order: Array) -> Array:
+    """The inverse of a permutation (n,)."""
+    if not aac.is_numpy_array(order):
+        return aac.array_namespace(order).argsort(order)
+    found = np.empty_like(order)
+    found[order] = np.arange(len(order))
+    return found
+
+
+def where(mask: Array) -> Array:
+    """The places (n,) at which a mask is true."""
+    return aac.array_namespace(mask).nonzero(mask)[0]
 
 
 def flip_signs(basis: Array) -> Array:
@@ -121,6 +177,14 @@ def times_triangle(x: Array, upper: Array) -> Array:
     multiply = dtrmm if x.dtype == np.float64 else strmm
     # (x u)' = u'x'; the transpose of a C-ordered array is Fortran-ordered
     return multiply(1.0, upper.T, x.T, lower=1, overwrite_b=1).T
+
+
+def upper_triangle(x: Array) -> Array:
+    """The upper triangles (., q (q + 1) / 2) of matrices (., q, q), row by row."""
+    *more, q, _ = x.shape
+    rows, columns = np.triu_indices(q)
+    xp = aac.array_namespace(x)
+    return xp.take(xp.reshape(x, (*more, q * q)), integers(x, q * rows + columns), axis=-1)
 
 
 def symmetric(upper: np.ndarray) -> np.ndarray:

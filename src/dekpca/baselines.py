@@ -165,7 +165,7 @@ class _Problem:
             if len(values) < found:  # LAPACK's subset driver may lose some where many are equal
                 values, vectors = (x[..., n - found :] for x in scipy.linalg.eigh(gram))
         values, vectors = values[::-1], vectors[:, ::-1]
-        vectors = signed(vectors, reference(self.kernel, X.shape[1])(X) @ vectors)
+        vectors = signed(vectors, reference(self.kernel, X)(X) @ vectors)
         positive = values > CUTOFF * max(values[0], 0)
         scale = np.where(positive, 1.0 / np.sqrt(np.where(positive, values, 1.0)), 0.0)
         model = self.model(name, X, vectors * scale, np.maximum(values, 0.0), what)

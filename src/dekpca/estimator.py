@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
@@ -249,11 +249,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         parts = Dealt(placed(owned.X, self.device), owned.rows)
         plan = make_plan(self, settings_of(self, owned.features, seed), owned.network, parts, owned.features)
         self._publish(run_plan(plan, engine.run, self))
-        self.nodes_ = owned.node_of
+        self._nodes = owned._replace(X=None).node_of
         self._owner_column = nodes if isinstance(nodes, str) else None
         return self
 
     nodes_: Any
+    _nodes: Callable[[], np.ndarray]  # finds nodes_ when it is asked for
 
     def _fit_collection(self, X: Any, nodes: Any) -> Self:
         """Rows of a Dask collection, on the workers that have them."""
@@ -484,6 +485,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return other
 
     def __getattr__(self, name: str) -> Any:
+        if name == "nodes_" and "_nodes" in self.__dict__:
+            self.nodes_ = self._nodes()
+            return self.nodes_
         if name not in FOUND or self._stream is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         stream = self._stream
@@ -508,9 +512,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self._keep_features(plan.features)
         self.network_, self.node_sizes_ = plan.network, plan.sizes
         if stream is None:
-            self.nodes_ = np.repeat(plan.nodes, plan.sizes[plan.nodes])
+            self._nodes = partial(np.repeat, plan.nodes, plan.sizes[plan.nodes])
             self._owner_column = None
-            for name in ("n_samples_seen_", "_plan", "_given"):  # of an earlier stream
+            for name in ("nodes_", "n_samples_seen_", "_plan", "_given"):  # of an earlier fit or stream
                 self.__dict__.pop(name, None)
         self.eigenvalues_ = self._back(result.eigenvalues)
         self.explained_variance_ratio_ = self._back(result.explained_variance_ratio)

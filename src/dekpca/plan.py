@@ -85,10 +85,11 @@ class Traffic:
     @cached_property
     def _tree(self) -> tuple[np.ndarray, np.ndarray]:
         """The edges from each node but the root to its parent, and back."""
-        parents = self.network.parents.tolist()
-        up = [(j, parent) for j, parent in enumerate(parents) if parent >= 0]
-        there, back = [self._number[a, b] for a, b in up], [self._number[b, a] for a, b in up]
-        return np.array(there, dtype=int), np.array(back, dtype=int)
+        count, parents = len(self.network), np.asarray(self.network.parents)
+        child, code = np.flatnonzero(parents >= 0), self.network.directed_edges @ np.array([count, 1])
+        order, parent = np.argsort(code), parents[child]
+        both = np.searchsorted(code[order], [count * child + parent, count * parent + child])
+        return order[both[0]], order[both[1]]
 
     def add_messages(self, kind: str, messages: Mapping[tuple[int, int], np.ndarray]) -> None:
         """Count one message along each of these edges."""
@@ -99,7 +100,8 @@ class Traffic:
         """Count what these nodes send in a sum along the tree: `up` bytes to the parent, `down` bytes back to each child."""
         senders = self.network.directed_edges[:, 0]
         for edges, size in zip(self._tree, (up, down), strict=True):
-            mine = edges[np.isin(senders[edges], nodes)] if size else edges[:0]
+            mine = edges if len(nodes) == len(self.network) else edges[np.isin(senders[edges], nodes)]
+            mine = mine if size else mine[:0]
             self._add(kind, mine, np.full(len(mine), size))
 
     def _add(self, kind: str, edges: np.ndarray, sizes: Any) -> None:

@@ -5,8 +5,9 @@ and all nodes are told the conclusion, which the solver gets back:
 
     told = yield Moments(...)        told["mean"], told["values"], ...
 
-Terms and conclusions are named arrays of float64 on the host. A solver keeps no state but its arguments and what it was told. So the list of what it
-was told, the transcript, is all that is needed to bring another process to the same point: `replayed` does, without computing a term.
+Conclusions are named arrays of float64 on the host; so are terms, or they are arrays of the device of the rows, which come to the host together. A
+solver keeps no state but its arguments and what it was told. So the list of what it was told, the transcript, is all that is needed to bring another
+process to the same point: `replayed` does, without computing a term.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import all_on_host
 from .messages import Sum
 from .privacy.errors import PublicError
 from .privacy.fixed_point import OutOfBounds
@@ -37,7 +39,7 @@ class Round:
     kind = "sum"
     integers = False
 
-    def term(self) -> Arrays:
+    def term(self) -> dict[str, Any]:
         """What this process adds: named arrays of its own rows. Terms of disjoint sets of rows add up."""
         raise NotImplementedError
 
@@ -159,7 +161,7 @@ def run_rounds(site: Site, solver: Solver, transcript: Transcript) -> Generator[
 
 def run_round(site: Site, round_: Round) -> Generator[Sum, Any, Arrays]:
     """One round as a network sum; returns what was told."""
-    shapes, kind, term = dict(round_.told()), round_.kind, round_.term()
+    shapes, kind, term = dict(round_.told()), round_.kind, all_on_host(round_.term())
     sealer = site.sealer if term else None  # a round without terms tells what the root has
     sizes = {name: value.shape for name, value in term.items()}
     value, bound = _flat(term, np.int64 if round_.integers else np.float64), None

@@ -11,6 +11,7 @@ from typing import Any
 
 import array_api_compat as aac
 
+from .arrays import like
 from .kernels import Kernel, Linear, normal
 
 Array = Any
@@ -20,16 +21,11 @@ SEED = 0  # the same in every fit, whatever random_state is
 LONGEST = 64.0  # times sqrt(k(x, x)), at most: a bound on the function, which is about as large as sqrt(k(x, x))
 
 
-def reference(kernel: Kernel, columns: int) -> Callable[[Array], Array]:
-    """The function, of rows (n, columns): random features of the kernel, or of the linear one where it has none, with fixed weights."""
-    features = (kernel if kernel.has_sketch else Linear()).random_map(columns, PAIRS, 1, SEED)
-    weights = normal((2 * PAIRS, 1), SEED)[:, 0] / (2 * PAIRS) ** 0.5
-
-    def function(X: Array) -> Array:
-        xp = aac.array_namespace(X)
-        return features(X) @ xp.asarray(weights, dtype=X.dtype, device=aac.device(X))
-
-    return function
+def reference(kernel: Kernel, beside: Array) -> Callable[[Array], Array]:
+    """The function, of rows (n, columns) like `beside`: random features of the kernel, or of the linear one where it has none, with fixed weights."""
+    features = (kernel if kernel.has_sketch else Linear()).random_map(beside.shape[1], PAIRS, 1, SEED)
+    weights = like(beside, normal((2 * PAIRS, 1), SEED)[:, 0] / (2 * PAIRS) ** 0.5)
+    return lambda X: features(X) @ weights
 
 
 def signed(components: Array, along: Array) -> Array:

@@ -11,14 +11,14 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from .arrays import like, take
-from .kernels import row_tiles
+from .arrays import integers, like, numbers, take
+from .chunks import by_rows
 from .network import Network
 
 Array = Any
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-DRAWN = 2**16  # rows whose random numbers are drawn at a time: they fit into a cache
+HOST = np.zeros(0)
 
 
 @dataclass(eq=False)
@@ -62,10 +62,32 @@ class Site:
         return like(self.like, values)
 
 
+class Shares(Sequence[np.ndarray]):
+    """The numbers of the rows of each node: so many (nodes,), one after the other, of `order`, or of 0, 1, 2, ... if that is None."""
+
+    def __init__(self, sizes: np.ndarray, order: np.ndarray | None = None):
+        self.sizes, self.order, self.ends = sizes, order, np.cumsum(sizes)
+
+    @classmethod
+    def of(cls, node: np.ndarray, lengths: np.ndarray, nodes: int) -> Shares:
+        """From the number of the node of each run of rows, and how many rows each run has. Where the runs are in order, nothing is sorted."""
+        sizes = np.bincount(node, lengths, nodes).astype(np.int64)  # exact below 2^53 rows
+        in_order = (node[1:] >= node[:-1]).all()
+        return cls(sizes, None if in_order else np.argsort(np.repeat(node, lengths), kind="stable"))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: Any) -> Any:
+        stop = self.ends[index]
+        start = stop - self.sizes[index]
+        return np.arange(start, stop) if self.order is None else self.order[start:stop]
+
+
 class Dealt(Sequence[Array]):
     """The parts of one array: the rows of X of each node, which are copied only when a part is asked for."""
 
-    def __init__(self, X: Array, rows: Sequence[np.ndarray]):
+    def __init__(self, X: Array, rows: Shares):
         self.X, self.rows = X, rows
 
     def __len__(self) -> int:
@@ -77,7 +99,7 @@ class Dealt(Sequence[Array]):
 
 def part_sizes(parts: Sequence[Array]) -> np.ndarray:
     """How many rows each part has."""
-    return np.array([len(rows) for rows in parts.rows] if isinstance(parts, Dealt) else [p.shape[0] for p in parts])
+    return parts.rows.sizes if isinstance(parts, Dealt) else np.array([p.shape[0] for p in parts])
 
 
 def make_site(parts: Sequence[Array], network: Network, nodes: Sequence[int] | None = None, sizes: Any = None) -> Site:
@@ -91,10 +113,7 @@ def make_site(parts: Sequence[Array], network: Network, nodes: Sequence[int] | N
     if not isinstance(parts, Dealt):
         X = parts[0] if len(parts) == 1 else aac.array_namespace(*parts).concat(list(parts))
         return Site(network, sizes, hosted, X)
-    order = np.concatenate(parts.rows)
-    if len(order) < parts.X.shape[0]:
-        return Site(network, sizes, hosted, take(parts.X, order))
-    return Site(network, sizes, hosted, parts.X, None if (order == np.arange(len(order))).all() else order)
+    return Site(network, sizes, hosted, parts.X, parts.rows.order)
 
 
 def apart(parts: Sequence[Array], network: Network, nodes: Any = None, sizes: Any = None) -> list[Site]:
@@ -104,22 +123,24 @@ def apart(parts: Sequence[Array], network: Network, nodes: Any = None, sizes: An
 
 
 # ---------------------------------------------------------------------- draws
-def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray) -> np.ndarray:
-    """Keys of the rows of nodes with these names, node by node. Draws by them depend on the seed, a row's node and its number there, not on which
-    process holds the row."""
-    starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64)
-    number = np.arange(int(sizes.sum()))
-    number -= np.repeat(np.cumsum(sizes) - sizes, sizes)
-    keys = number.view(np.uint64)
-    keys *= GOLDEN
-    keys += np.repeat(starts, sizes)
-    return mixed(keys)
+def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray, beside: Array = HOST) -> Array:
+    """Keys of the rows of nodes with these names, node by node, in the library and on the device of `beside`. Draws by them depend on the seed, a
+    row's node and its number there, not on which process holds the row."""
+    xp, before = aac.array_namespace(beside), np.cumsum(sizes) - sizes
+    starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64) - GOLDEN * before.astype(np.uint64)
+    number = numbers(beside, int(sizes.sum()))
+    first = xp.repeat(integers(beside, starts.view(np.int64)), integers(beside, sizes))
+    return by_rows(lambda some: mixed(first[some] + number[some] * _word(int(GOLDEN))), number.shape[0], 8, beside)
 
 
 def keys_at(seed: int, names: Sequence[str], node: np.ndarray, number: np.ndarray) -> np.ndarray:
     """Keys of the rows with these numbers at these nodes, of which `names` has the names."""
-    starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64)
-    return mixed(starts[node] + GOLDEN * number.astype(np.uint64))
+    return keys_from(np.array([start_of(seed, name) for name in names], dtype=np.uint64)[node], number)
+
+
+def keys_from(starts: Any, number: np.ndarray) -> np.ndarray:
+    """Keys of the rows with these numbers at nodes that begin with these `starts`."""
+    return mixed((starts + GOLDEN * number.astype(np.uint64)).view(np.int64))
 
 
 def start_of(seed: int, name: str) -> np.uint64:
@@ -127,20 +148,32 @@ def start_of(seed: int, name: str) -> np.uint64:
     return np.uint64(_code(f"{seed}\0{name}"))
 
 
-def uniform(keys: np.ndarray, purpose: str) -> np.ndarray:
+def uniform(keys: Array, purpose: str) -> Array:
     """A number from 0 to 1 for each key, another one for another purpose."""
-    code, found = np.uint64(_code(purpose)), np.empty(len(keys))
-    for some in row_tiles(len(keys), DRAWN):
-        found[some] = (mixed(keys[some] ^ code) >> np.uint64(11)) * 2.0**-53
-    return found
+    xp, code = aac.array_namespace(keys), _word(_code(purpose))
+
+    def some(rows: slice) -> Array:
+        return xp.astype(_shifted(mixed(keys[rows] ^ code), 11), xp.float64) * 2.0**-53
+
+    return by_rows(some, keys.shape[0], 8, keys)
 
 
 def _code(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def mixed(x: np.ndarray) -> np.ndarray:
+def mixed(x: Array) -> Array:
     """The finalizer of SplitMix64: a bijection of 64 bits that looks random."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x = (x ^ _shifted(x, 30)) * _word(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _word(0x94D049BB133111EB)
+    return x ^ _shifted(x, 31)
+
+
+def _word(value: int) -> int:
+    """64 bits as a signed integer: not all libraries have unsigned ones."""
+    return value - 2**64 * (value >> 63)
+
+
+def _shifted(x: Array, bits: int) -> Array:
+    """To the right, with zeros on the left."""
+    return (x >> bits) & (2 ** (64 - bits) - 1)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..network import Network
-from ..site import GOLDEN, mixed, row_keys, start_of, uniform
+from ..site import keys_from, row_keys, start_of, uniform
 from .columns import Features
 from .formats import DataError
 from .frames import is_null
@@ -193,7 +193,7 @@ class OneNode:
         self.begin = start_of(seed, self.network.names[0])
 
     def keys(self, start: int, count: int, owners: Any) -> np.ndarray:
-        self.found.append(mixed(self.begin + GOLDEN * np.arange(start, start + count).astype(np.uint64)))
+        self.found.append(keys_from(self.begin, np.arange(start, start + count)))
         return self.found[-1]
 
     def end(self, wanted: Wanted) -> tuple[Network, np.ndarray, np.ndarray, np.ndarray, bool]:
@@ -207,8 +207,8 @@ class Dealt:
 
     def __init__(self, seed: int, wanted: Wanted, total: int):
         self.network, parts = deal_rows(wanted, total, seed)
-        self.sizes = np.array([len(part) for part in parts])
-        self.all, self.node = np.empty(total, dtype=np.uint64), np.empty(total, dtype=np.int32)
+        self.sizes = parts.sizes
+        self.all, self.node = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int32)
         keys, ends = row_keys(seed, self.network.names, self.sizes), np.cumsum(self.sizes)
         for j, part in enumerate(parts):
             self.node[part], self.all[part] = j, keys[ends[j] - len(part) : ends[j]]
@@ -256,7 +256,7 @@ class ByOwner:
         place[order] = np.arange(len(code)) - np.repeat(np.cumsum(more) - more, more)
         place += self.counts[code]
         self.counts = self.counts + more
-        return mixed(self.begin[code] + GOLDEN * place.astype(np.uint64))
+        return keys_from(self.begin[code], place)
 
     def end(self, wanted: Wanted) -> tuple[Network, np.ndarray, np.ndarray, np.ndarray, bool]:
         texts = list(self.texts)

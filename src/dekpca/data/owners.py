@@ -10,6 +10,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ..network import Network, listing, natural_key
+from ..site import Shares
 from .checks import NOTHING_LEFT, check_finite, checked, complete, complete_rows
 from .columns import ColumnError, Features, Samples, split_off, take
 from .frames import in_blocks, is_frame, is_null, refuse
@@ -26,8 +27,18 @@ class Owned(NamedTuple):
     X: Any  # (rows, columns), columns in internal order; without rows that missing="drop" leaves out
     features: Features
     network: Network
-    rows: list[np.ndarray]  # numbers of the rows of each node
-    node_of: np.ndarray  # the number of the node of each row that the user gave; -1: left out
+    rows: Shares  # numbers of the rows of each node
+    kept: np.ndarray | None  # the rows of X among those that the user gave; None: all
+    total: int  # rows that the user gave
+
+    def node_of(self) -> np.ndarray:
+        """The number of the node of each row that the user gave; -1: left out."""
+        number, (order, kept) = np.repeat(np.arange(len(self.rows)), self.rows.sizes), (self.rows.order, self.kept)
+        if order is None and kept is None:
+            return number
+        order, found = np.arange(len(number)) if order is None else order, np.full(self.total, -1)
+        found[order if kept is None else kept[order]] = number
+        return found
 
 
 def deal(X: Any, nodes: Any, wanted: Wanted, seed: int, dtype: Any = None, missing: str = "error") -> Owned:
@@ -45,24 +56,28 @@ def deal(X: Any, nodes: Any, wanted: Wanted, seed: int, dtype: Any = None, missi
     if isinstance(nodes, str):
         nodes, X = split_off(X, nodes, f"nodes={nodes!r}")
     samples = checked(X, "X", dtype, least=2)
-    total, kept = len(samples), np.arange(len(samples))
+    total, kept = len(samples), None
     if missing == "drop":
         samples, kept = complete(samples, "X")
     if nodes is None:
-        network, rows = deal_rows(wanted, len(kept), seed)
+        network, rows = deal_rows(wanted, len(samples), seed)
     else:
-        network, rows = deal_by_label(wanted, nodes, total, seed)
-        stays = np.isin(np.arange(total), kept)
-        rows = [np.searchsorted(kept, own[stays[own]]) for own in rows]
-        empty = [name for name, own in zip(network.names, rows, strict=True) if not len(own)]
+        network, number, lengths = runs_of(wanted, nodes, total, seed)
+        if kept is not None:
+            number, lengths = np.repeat(number, lengths)[kept], np.ones(len(kept), dtype=np.int64)
+        rows = Shares.of(number, lengths, len(network))
+        empty = [name for name, size in zip(network.names, rows.sizes, strict=True) if not size]
         if empty:
             raise ColumnError(f"node {listing(empty)}: {NOTHING_LEFT}")
-    node_of = np.full(total, -1)
-    node_of[kept[np.concatenate(rows)]] = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
-    owner = lambda row: network.names[node_of[kept[row]]]  # noqa: E731
-    check_finite(samples, "X", missing, lambda row: f"row {kept[row]}, which belongs to node {owner(row)}")
     features = Features(int(samples.X.shape[1]), samples.names)
-    return Owned(features.to_sorted(samples.X), features, network, rows, node_of)
+    owned = Owned(features.to_sorted(samples.X), features, network, rows, kept, total)
+
+    def where(row: int) -> str:
+        row = row if kept is None else int(kept[row])
+        return f"row {row}, which belongs to node {network.names[owned.node_of()[row]]}"
+
+    check_finite(samples, "X", missing, where)
+    return owned
 
 
 class More(NamedTuple):
@@ -106,8 +121,8 @@ def deal_more(
         mine = np.arange(len(network)) if own is None else np.asarray(own)
         node = mine[(before + np.arange(len(kept))) % len(mine)]
     else:
-        network, node = numbers_of(wanted, nodes, total, seed, all_nodes=False)
-        node = node[kept]
+        network, number, lengths = runs_of(wanted, nodes, total, seed, all_nodes=False)
+        node = np.repeat(number, lengths)[kept]
     node_of = np.full(total, -1)
     node_of[kept] = node
     features = Features(int(samples.X.shape[1]), samples.names)
@@ -157,27 +172,19 @@ def renamed(network: Network, names: Sequence[str]) -> Network:
     return Network.from_edges(edges) if edges else Network({ordered[0]: []})
 
 
-def deal_rows(wanted: Wanted, n_rows: int, seed: int) -> tuple[Network, list[np.ndarray]]:
+def deal_rows(wanted: Wanted, n_rows: int, seed: int) -> tuple[Network, Shares]:
     """A seeded permutation of the rows, dealt evenly: the network, and the rows of each node. One node has all rows in their order."""
     network = make_network(wanted, max(1, round(n_rows / ROWS_A_NODE)), seed)
     if n_rows < len(network):
         raise ValueError(f"n_samples={n_rows} rows for {len(network)} nodes; each needs at least one: use fewer nodes")
-    if len(network) == 1:
-        return network, [np.arange(n_rows)]
-    return network, np.array_split(np.random.default_rng(seed).permutation(n_rows), len(network))
+    sizes = (n_rows + np.arange(len(network))[::-1]) // len(network)
+    return network, Shares(sizes, np.random.default_rng(seed).permutation(n_rows) if len(network) > 1 else None)
 
 
-def deal_by_label(wanted: Wanted, labels: Any, n_rows: int, seed: int) -> tuple[Network, list[np.ndarray]]:
-    """Each row to the node that its label names: the network, and the rows of each node."""
-    network, number = numbers_of(wanted, labels, n_rows, seed)
-    order = np.argsort(number, kind="stable")
-    return network, np.split(order, np.cumsum(np.bincount(number, minlength=len(network)))[:-1])
-
-
-def numbers_of(
+def runs_of(
     wanted: Wanted, labels: Any, n_rows: int, seed: int, all_nodes: bool = True
-) -> tuple[Network, np.ndarray]:
-    """The network, and the number (rows,) of the node that each row's label names."""
+) -> tuple[Network, np.ndarray, np.ndarray]:
+    """The network; and of each run of rows with the same label the number of the node that it names, and how many rows there are."""
     owners = np.asarray(labels).ravel()
     if len(owners) != n_rows:
         raise ValueError(f"nodes has {len(owners)} labels for {n_rows} rows; give one for each row")
@@ -185,10 +192,13 @@ def numbers_of(
     missing = [] if numbers else [i for i, owner in enumerate(owners.tolist()) if is_null(owner)]
     if missing:
         raise ValueError(f"nodes: no label in row {listing(missing)}; give every row its node")
-    labels, owner = np.unique(owners if numbers else owners.astype(str), return_inverse=True)
+    owners = owners if numbers else owners.astype(str)
+    begins = np.flatnonzero(np.append(True, owners[1:] != owners[:-1])[:n_rows])  # there may be no row
+    labels, owner = np.unique(owners[begins], return_inverse=True)
     given = name_labels(labels.astype(str).tolist(), numbers, wanted)
     network = named_network(wanted, given, seed, all_nodes)
-    return network, np.array([network.number[label] for label in given], dtype=np.int64)[owner]
+    number = np.array([network.number[label] for label in given], dtype=np.int64)[owner]
+    return network, number, np.diff(begins, append=n_rows)
 
 
 def name_labels(labels: list[str], numbers: bool, wanted: Wanted) -> list[str]:

@@ -15,6 +15,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ..answer import Answer
+from ..arrays import is_on_host
 from ..chunks import threads
 from ..data.checks import NOTHING_LEFT, placed
 from ..data.columns import Features, Samples
@@ -26,7 +27,7 @@ from ..plan import Outcome, Plan, Traffic, Watch, make_plan
 from ..program import program
 from ..rounds import Arrays
 from ..settings import Options, Settings
-from ..site import Dealt, Site
+from ..site import Dealt, Shares, Site
 from ..solvers.sums import Basis, Stream
 
 # The part of a fit that ends with a sum of this kind, or begins with an exchange, for `history_["seconds"]`
@@ -89,7 +90,7 @@ class NewRows:
         X, node = self.more.X, self.more.node
         if not len(node):
             raise ValueError(f"X: {NOTHING_LEFT}")
-        rows = [np.flatnonzero(node == j) for j in range(len(self.network))]
+        rows = Shares.of(node, np.ones_like(node), len(self.network))
         parts = Dealt(X if basis is None else basis.prepared(X), rows)
         return make_plan(given, settings, self.network, parts, self.features)
 
@@ -220,9 +221,7 @@ def drive(
     """Run the programs of some sites, whose requests `delivery` answers. `script` is the program, or wraps it."""
     scripts = [script(site, options) for site in sites]
     array = sites[0].like
-    theirs = (
-        not aac.is_numpy_array(array) and "cpu" in str(aac.device(array)).lower()
-    )  # a library with threads of its own
+    theirs = is_on_host(array) and not aac.is_numpy_array(array)  # a library with threads of its own
     rows = 0 if theirs else sum(site.X.shape[0] for site in sites)
     # the program itself detects overflow; no warnings of NumPy
     with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore", divide="ignore"), threads(rows):

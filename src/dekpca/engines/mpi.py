@@ -33,7 +33,7 @@ from ..plan import Outcome, Plan, Watch, make_plan
 from ..program import program
 from ..results import run_plan
 from ..settings import Settings
-from ..site import Dealt, Site
+from ..site import Dealt, Shares, Site
 from ..solvers.sums import Basis, Stream
 from . import local
 from .agreement import facts, flattened
@@ -203,7 +203,8 @@ class NewRows(local.NewRows):
         if not self.everywhere.sum():
             raise ValueError("X: no rank has a row; give one of them rows")
         X = self.more.X if basis is None else basis.prepared(self.more.X)
-        parts = Dealt(X, [np.flatnonzero(self.more.node == j) for j in self.hosted])
+        node = np.searchsorted(self.hosted, self.more.node)  # among the nodes of this rank
+        parts = Dealt(X, Shares.of(node, np.ones_like(node), len(self.hosted)))
         return make_plan(given, settings, self.network, parts, self.features, self.hosted.tolist(), self.everywhere)
 
     def sizes(self, stream: Stream) -> np.ndarray:

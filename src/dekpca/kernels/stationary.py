@@ -6,9 +6,9 @@ import array_api_compat as aac
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from ..arrays import like, transposed
+from ..arrays import like, squares_of_rows, transposed
 from .base import Array, Kernel, RandomMap
-from .draws import normal, uniform
+from .draws import normal, normal_like, uniform
 
 
 class Stationary(Kernel):
@@ -20,8 +20,19 @@ class Stationary(Kernel):
         return aac.array_namespace(A).ones(A.shape[0], dtype=A.dtype, device=aac.device(A))
 
     def random_map(self, n_features: int, count: int, groups: int, seed: int) -> RandomMap:
-        drawn = self.frequencies(n_features, groups * count, seed)
-        return lambda X: self.features(X, like(X, drawn), groups)
+        drawn: dict[str, Array] = {}  # by dtype
+
+        def features(X: Array) -> Array:
+            kind = str(X.dtype)
+            if kind not in drawn:
+                drawn[kind] = self.frequencies_like(X, groups * count, seed)
+            return self.features(X, drawn[kind], groups)
+
+        return features
+
+    def frequencies_like(self, X: Array, count: int, seed: int) -> Array:
+        """The frequencies in the library, on the device and in the dtype of X (., n_features)."""
+        return like(X, self.frequencies(X.shape[1], count, seed))
 
 
 class Rbf(Stationary):
@@ -30,7 +41,7 @@ class Rbf(Stationary):
     name = "rbf"
 
     def squares(self, X: Array) -> Array:
-        return aac.array_namespace(X).vecdot(X, X)
+        return squares_of_rows(X)
 
     def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
         size_a, size_b = self.squares(A), self.squares(B) if squares is None else squares
@@ -52,6 +63,9 @@ class Rbf(Stationary):
 
     def frequencies(self, n_features: int, count: int, seed: int) -> np.ndarray:
         return np.sqrt(2.0 * self.gamma) * normal((count, n_features), seed)
+
+    def frequencies_like(self, X: Array, count: int, seed: int) -> Array:
+        return (2.0 * self.gamma) ** 0.5 * normal_like(X, (count, X.shape[1]), seed)
 
 
 class Laplacian(Stationary):

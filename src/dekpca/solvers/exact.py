@@ -37,7 +37,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
         reached = np.cumsum(np.maximum(values[::-1], 0.0)) >= options.n_components * trace
         k = int(np.argmax(reached)) + 1 if reached.any() else len(values)
     values, basis = values[::-1][:k], basis[:, ::-1][:, :k]
-    basis = signed(basis, on_host(reference(kernel, X.shape[1])(X)) @ basis)
+    basis = signed(basis, on_host(reference(kernel, X)(X)) @ basis)
     real = values > max(CUTOFF * values[0], rounding)
     coefficients = np.where(real, basis / np.sqrt(np.where(real, values, 1.0)), 0.0)
     none, owner, centre = np.zeros((0, k)), f"samples of node {site.names[0]}", X if options.centered else None

@@ -41,7 +41,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     k, m = int(options.n_components), options.first + options.first % 2  # cosine and sine
     features = draw_features(X, kernel, m, options.seed)
     psi = features.coordinates(kernel, X)
-    about = yield FirstMoments(psi, reference(kernel, X.shape[1])(X), total)
+    about = yield FirstMoments(psi, reference(kernel, X)(X), total)
     mean, trace, array = about["mean"], float(about["trace"][0]), site.array
     basis = ndtri(uniform((m, min(m, k + max(4, k))), shared_seed(options.seed, "power")))
     residuals: list[float] = []

@@ -25,7 +25,7 @@ from ...solvers.sums.stream import Summed
 
 FORMAT = Format("dekpca-node-stream", 1, "a node's stream", ("<f4", "<f8", "<u8"))
 SUMS = ("count", "first", "second", "trace", "along")
-Some = tuple[np.ndarray, np.ndarray]  # rows (n, columns) and their keys (n,)
+Some = tuple[np.ndarray, np.ndarray]  # rows (n, columns) and their keys (n,), unsigned
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +57,13 @@ class NodeStream:
     ) -> NodeStream:  # fmt: skip
         basis, summed = stream.basis, stream.summed.drawn(stream.basis.options)
         none = basis.rows()
-        kept = summed.kept[0] if summed.kept else basis.kept(none, np.zeros(0))
+        kept = summed.kept[0] if summed.kept else basis.kept(none)
         waiting = [some for some in stream.waiting if len(some)] or [none]
-        waits = np.concatenate([some.X for some in waiting]), np.concatenate([some.keys for some in waiting])
+        waits = np.concatenate([some.X for some in waiting]), _unsigned(np.concatenate([some.keys for some in waiting]))
         prints = np.frombuffer(stream.prints[list(basis.names).index(name)], dtype=np.uint64).copy()
         return cls(
             name, run, transcript, settings, members, columns, basis.kernel, basis.kinds, basis.marks, basis.fill, basis.columns,
-            summed.total, summed.most, (kept.rows.X, kept.rows.keys), kept.left, waits, prints,
+            summed.total, summed.most, (kept.rows.X, _unsigned(kept.rows.keys)), kept.left, waits, prints,
         )  # fmt: skip
 
     def stream(self, names: Sequence[str], options: SumsOptions) -> Stream:
@@ -76,7 +76,7 @@ class NodeStream:
 
         def rows(some: Some) -> Rows:
             X, keys = some
-            return replace(basis.rows(), X=X, keys=keys, node=np.full(len(keys), node))
+            return replace(basis.rows(), X=X, keys=keys.view(np.int64), node=np.full(len(keys), node))
 
         stream = Stream(basis)
         kept = (basis.kept(rows(self.kept), self.left),) if len(self.left) else ()
@@ -166,3 +166,8 @@ class NodeStream:
             name, run, transcript, settings, members, columns, kernel_of(header), kinds, Landmarks(arrays["points"], arrays["root"]),
             arrays.get("fill"), scales, total, (count, missed), kept, arrays["left"], waiting, prints,
         )  # fmt: skip
+
+
+def _unsigned(keys: np.ndarray) -> np.ndarray:
+    """Keys of rows as a file has them."""
+    return keys.view(np.uint64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -10,7 +11,7 @@ from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from ...accuracy import ROUNDING, Accuracy
 from ...answer import Answer, Terms
-from ...arrays import flip_signs, on_host
+from ...arrays import flip_signs, like, on_host, to_numpy
 from ...chunks import summed
 from ...landmarks import Landmarks
 from ...messages import Script
@@ -22,6 +23,8 @@ from ..sums.judge import Judged, judge, judge_functions
 from ..sums.moments import Principal, Seen
 from .node import Node, sane
 from .run import Run, by_sender, exchange
+
+Array = Any
 
 NEARLY_MAXIMUM = 8  # the 8th root of a sum of 8th powers is close to the maximum
 
@@ -320,11 +323,11 @@ def judge_both(
     within = on_marks.T @ on_marks
     judged = Judged(seen, principal, options, "iterate")
 
-    def g() -> np.ndarray:
-        return (values[judged.places] - told["mean"]) @ white
+    def g() -> Array:
+        return like(judged.rest, (values[to_numpy(judged.places)] - told["mean"]) @ white)
 
-    def outside() -> np.ndarray:
-        return psi[judged.places] @ on_marks - g() @ within
+    def outside() -> Array:
+        return like(judged.rest, psi[to_numpy(judged.places)] @ on_marks) - g() @ like(judged.rest, within)
 
     iterate = yield from judge_functions(judged, g, within, outside)
     return start, iterate, told

@@ -17,11 +17,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
 
+import array_api_compat as aac
 import numpy as np
 
 from ...accuracy import ROUNDING, Accuracy
-from ...arrays import like, on_host
+from ...arrays import integers, inverse, like, on_host, take
 from ...data.blocks import Blocks, Draws
 from ...kernels import Kernel
 from ...landmarks import Landmarks
@@ -50,6 +52,8 @@ from .stream import Basis as Basis
 from .stream import Stream
 
 log = logging.getLogger("dekpca")
+
+Array = Any
 
 Stages = list[tuple[int, float, float]]  # landmarks, error and bound of each judgement
 
@@ -98,15 +102,15 @@ def rows_of(site: Site, options: SumsOptions) -> Rows:
     if isinstance(site.X, Blocks):
         keys, node = site.X.keys, site.X.node
     elif site.numbered is not None:
-        node, number = site.numbered
-        keys = keys_at(options.seed, site.network.names, node, number)
+        keys = integers(site.X, keys_at(options.seed, site.network.names, *site.numbered))
+        node = integers(site.X, site.numbered[0])
     else:
         sizes = site.own_sizes if site.X.shape[0] else 0 * site.own_sizes  # whoever only concludes has no rows
-        keys, node = row_keys(options.seed, site.names, sizes), np.repeat(site.nodes, sizes)
+        keys = row_keys(options.seed, site.names, sizes, site.X)
+        node = aac.array_namespace(site.X).repeat(integers(site.X, site.nodes), integers(site.X, sizes))
     if site.order is not None:
-        back = np.empty_like(site.order)
-        back[site.order] = np.arange(len(back))
-        keys, node = keys[back], node[back]
+        back = inverse(integers(keys, site.order))
+        keys, node = take(keys, back), take(node, back)
     seen = options.owners_apart and not options.share_rows and site.sealer is None
     return Rows(site.X, keys, node, site.total, len(site.sizes), LEAST_CLUSTER if seen else 1, speaks=site.has_root)
 
@@ -204,7 +208,7 @@ def first_stage(first: Prepared, options: SumsOptions, axes: Axes | None) -> Sol
     else:
         marks = marks.plus((yield from first_landmarks(rows, axes, marks.points, options)), "means", kernel)
         if options.share_rows and marks.size < min(options.first, rows.total) / 2:  # too few rows for as many clusters
-            alike, wanted = (lambda: np.ones(len(rows))), options.first - marks.size
+            alike, wanted = (lambda: rows.alike), options.first - marks.size
             more = yield from rows_as_landmarks(rows, alike, float(rows.total), wanted, marks.points, options, "0")
             marks = marks.plus(more, "rows", kernel)
     if not marks.size:
@@ -242,11 +246,11 @@ def rows_to_grow_by(seen: Seen, principal: Principal, size: int, purpose: str) -
     if principal.count <= 2 * size:
         return seen.rows.here(), lambda: seen.rest
 
-    def chance(rest: np.ndarray) -> np.ndarray:
+    def chance(rest: Array) -> Array:
         return chances(rest, principal.count, principal.missed, size)
 
     places = seen.rows.drawn(purpose, lambda some: chance(seen.rest[some]))
-    return seen.rows.at(places), lambda: seen.rest[places] / chance(seen.rest[places])
+    return seen.rows.at(places), lambda: take(seen.rest, places) / chance(take(seen.rest, places))
 
 
 def more_wanted(m: int, bound: float, options: SumsOptions) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from ... import landmarks
-from ...arrays import eps, like, on_host, to_numpy, transposed
+from ...arrays import eps, integers, like, numbers, on_host, take, transposed
 from ...chunks import by_rows
 from ...kernels import Kernel, normal, uniform
 from ...landmarks import Landmarks, shared_seed
@@ -27,8 +27,8 @@ from .options import SumsOptions
 from .rows import Rows
 
 Array = Any
-Labels = Callable[[], np.ndarray]  # of the cluster of each row of this process; -1: of none
-Weights = Callable[[], np.ndarray]  # of each row
+Labels = Callable[[], Array]  # of the cluster of each row of this process; -1: of none
+Weights = Callable[[], Array]  # of each row, in float64
 
 LEAST_CLUSTER = 5  # rows of a cluster whose mean may be told
 ROWS_A_CENTRE = 16  # so many rows, drawn at random, are enough to find a centre
@@ -53,11 +53,9 @@ class Weigh(Round):
     kind = "clusters"
 
     def term(self) -> Arrays:
-        label = self.label()
-        count = np.bincount(label, minlength=self.clusters).astype(np.float64)
-        weight = np.bincount(label, self.weights(), self.clusters)
-        few = count < self.rows.least
-        return {"count": np.where(few, 0, count), "weight": np.where(few, 0, weight)}
+        weights = self.weights()
+        found = sums_by_label(self.label(), self.clusters, weights[:, None][:, :0], weights, self.rows.least)
+        return {name: found[name] for name in ("count", "weight")}
 
     def bounds(self) -> dict[str, Any]:
         return {"count": self.rows.total, "weight": self.rows.total * self.heaviest}
@@ -172,7 +170,7 @@ class GivenLandmarks(Round):
             raise BadConclusion("the root tells other landmarks than those that all nodes were given; start all anew")
 
 
-def nearest(Y: Array, centres: np.ndarray) -> np.ndarray:
+def nearest(Y: Array, centres: np.ndarray) -> Array:
     """The number of the nearest centre of each row; distances are compared in the dtype of Y."""
     xp = aac.array_namespace(Y)
     far, across = like(Y, (centres * centres).sum(axis=1)), transposed(like(Y, -2.0 * centres))
@@ -180,27 +178,25 @@ def nearest(Y: Array, centres: np.ndarray) -> np.ndarray:
     def some(rows: slice) -> Array:
         return xp.argmin(Y[rows, :] @ across + far, axis=1)
 
-    return to_numpy(by_rows(some, Y.shape[0], 8 * len(centres), Y)).astype(np.int64, copy=False)
+    return by_rows(some, Y.shape[0], 8 * len(centres), Y)
 
 
-def sums_by_label(label: np.ndarray, clusters: int, Y: Array, weights: np.ndarray, least: int) -> Arrays:
+def sums_by_label(label: Array, clusters: int, Y: Array, weights: Array, least: int) -> dict[str, Array]:
     """For each cluster the number of rows, their weight, and their weighted sum; nothing where there are fewer rows than `least`."""
-    count = np.bincount(label[label >= 0], minlength=clusters).astype(np.float64)
-    inside = label >= 0
-    inside[inside] = count[label[inside]] >= least
-    count[count < least] = 0
-    weights = np.where(inside, weights, 0.0)
-    place = np.where(inside, label, 0)
-    weight = np.bincount(place, weights, clusters)
-    if aac.is_numpy_array(Y):
-        member = csr_matrix((weights, (place, np.arange(len(label)))), shape=(clusters, len(label)))
+    xp = aac.array_namespace(weights)
+    if aac.is_numpy_array(weights):
+        place, inside = np.maximum(label, 0), (label >= 0).astype(np.float64)
+        count, weight, squares = (np.bincount(place, inside * w, clusters) for w in (inside, weights, weights**2))
+        member = csr_matrix((inside * weights, (place, np.arange(len(label)))), shape=(clusters, len(label)))
         total = member @ Y
     else:
-        xp = aac.array_namespace(Y)
-        where = xp.asarray(place, device=aac.device(Y))[None, :] == xp.arange(clusters, device=aac.device(Y))[:, None]
-        total = xp.astype(where, Y.dtype) @ (Y * like(Y, weights)[:, None])
-    squares = np.bincount(place, weights**2, clusters)
-    return {"count": count, "weight": weight, "squares": squares, "sum": on_host(total)}
+        member = xp.astype(numbers(label, clusters)[:, None] == label, xp.float64)
+        beside = xp.stack([xp.ones_like(weights), weights, weights**2], axis=1)
+        found = member @ xp.concat([beside, weights[:, None] * xp.astype(Y, xp.float64)], axis=1)
+        count, weight, squares, total = found[:, 0], found[:, 1], found[:, 2], found[:, 3:]
+    there = xp.astype(count >= least, xp.float64)
+    sums = {"count": count, "weight": weight, "squares": squares}
+    return {name: there * x for name, x in sums.items()} | {"sum": there[:, None] * total}
 
 
 def means(total: Arrays, even: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -267,16 +263,18 @@ class Pieces:
     def many(self) -> int:
         return int((2**self.cuts)[self.cuts > 0].sum())
 
-    def label(self, Y: Array) -> np.ndarray:
+    def label(self, Y: Array) -> Array:
         """The piece of each row, -1 if its cluster is not cut."""
-        cluster = nearest(Y, self.centres)
-        sizes = np.where(self.cuts > 0, 2**self.cuts, 0)
-        found = np.where(self.cuts[cluster] > 0, (np.cumsum(sizes) - sizes)[cluster], -1)
-        there = np.flatnonzero(found >= 0)
-        cluster, away = cluster[there], on_host(Y)[there] - self.centres[cluster[there]]
-        for h in range(len(self.planes)):
-            side = np.einsum("ij,ij->i", away, self.planes[h][cluster]) > 0
-            found[there] += np.where(self.cuts[cluster] > h, 2**h * side, 0)
+        xp, cluster, sizes = aac.array_namespace(Y), nearest(Y, self.centres), np.where(self.cuts > 0, 2**self.cuts, 0)
+        found = take(integers(Y, np.where(self.cuts > 0, np.cumsum(sizes) - sizes, -1)), cluster)
+        there = found >= 0
+        cluster, exact = cluster[there], xp.astype(Y, xp.float64, copy=False)
+        cuts, away = take(integers(Y, self.cuts), cluster), exact[there] - take(like(exact, self.centres), cluster)
+        piece = found[there]
+        for h, planes in enumerate(self.planes):
+            side = xp.vecdot(away, take(like(exact, planes), cluster)) > 0
+            piece = piece + xp.astype(side & (cuts > h), xp.int64) * 2**h
+        found[there] = piece
         return found
 
 
@@ -284,7 +282,7 @@ def first_landmarks(rows: Rows, axes: Axes, none: Landmarks, options: SumsOption
     """About options.first points, from the mean of all rows: all centres move. Returns the points (m, M)."""
     wanted, seed = options.first, options.seed
     some = rows.sampled(ROWS_A_CENTRE * wanted / rows.total, FIRST)
-    Y, ones, together = axes.along(some.X), lambda: np.ones(len(some)), lambda: np.zeros(len(some), dtype=np.int64)
+    Y, ones, together = axes.along(some.X), lambda: some.alike, lambda: 0 * some.node
     centres = np.zeros((1, Y.shape[1]))
     cuts = (yield Weigh(some, together, ones, 1, max(wanted // STAGES[0], 2), 1.0, seed))["cuts"]
     for number, part in enumerate(STAGES):
@@ -322,8 +320,8 @@ def more_landmarks(
     told = yield Centres(rows, Y, partial(pieces.label, Y), weights, pieces.many, 0, heaviest, even, seed)
     new = told["centre"][told["there"] > 0]
 
-    def among_new(new: np.ndarray) -> np.ndarray:
-        return np.maximum(nearest(Y, np.concatenate([old, new])) - len(old), -1)
+    def among_new(new: np.ndarray) -> Array:
+        return aac.array_namespace(Y).clip(nearest(Y, np.concatenate([old, new])) - len(old), min=-1)
 
     for _ in range(STEPS - 1):
         if len(new):

@@ -24,7 +24,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ...accuracy import Accuracy, mixed_groups
-from ...arrays import flip_signs, like, on_host, take, transposed
+from ...arrays import flip_signs, inverse, like, numbers, squares_of_rows, take, transposed, upper_triangle
 from ...chunks import STRIPES, by_rows, row_bytes, summed
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
@@ -34,7 +34,7 @@ from .options import SumsOptions
 from .rows import Rows
 
 Array = Any
-Values = Callable[[], np.ndarray]  # of functions on the judging rows of this process
+Values = Callable[[], Array]  # of functions on the judging rows of this process, in float64
 
 LAST = "last"  # the name of the last judgement, which a fit with given landmarks has alone
 JUDGES = 2048  # judging rows, if there are more rows than four times that
@@ -92,46 +92,46 @@ class Judged:
         return EFFORT * (GROUPS if not self.everyone and self.count <= 2 * JUDGES * EFFORT else 1)
 
     @cached_property
-    def places(self) -> np.ndarray:
+    def places(self) -> Array:
         """Which rows judge. Where others see a node's terms, none of a node that has so few that a term would tell of single rows."""
-        rows = self.all.rows
-        found = np.arange(len(rows))
-        if not self.everyone:
-            found = rows.below(judging(self.stage), lambda some: self._chance(self.all.rest[some]))
-        enough = rows.least == 1 or len(found) >= rows.least * self.shares
+        rows, chance = self.all.rows, lambda some: self._chance(self.all.rest[some])
+        found = numbers(rows.keys, len(rows)) if self.everyone else rows.below(judging(self.stage), chance)
+        enough = rows.least == 1 or found.shape[0] >= rows.least * self.shares
         return found if enough else found[:0]
 
-    def _chance(self, rest: np.ndarray) -> np.ndarray:
+    def _chance(self, rest: Array) -> Array:
         wanted, missed = max(JUDGES * self.effort, GROUPS * self.all.rows.fewest), self.all.drawn_from[1]
         return chances(rest, self.count, max(self.principal.missed, missed), wanted)
 
     @cached_property
-    def weights(self) -> np.ndarray:
+    def weights(self) -> Array:
         """(n,) how many rows each stands for."""
-        return np.ones(len(self.places)) if self.everyone else 1.0 / self._chance(self.rest)
+        return aac.array_namespace(self.rest).ones_like(self.rest) if self.everyone else 1.0 / self._chance(self.rest)
 
     @cached_property
     def rows(self) -> Rows:
         rows = self.all.rows
-        return rows.here() if len(self.places) == len(rows) else rows.at(self.places)
+        return rows.here() if self.places.shape[0] == len(rows) else rows.at(self.places)
 
     @cached_property
-    def group(self) -> np.ndarray:
-        """(n,) the group of each row: the rows of a node are dealt in a random order."""
+    def group(self) -> Array:
+        """(n, GROUPS) which group each row is in: the rows of a node are dealt in a random order."""
         rows = self.rows
-        order = np.lexsort((rows.uniform(f"groups {self.stage}"), rows.node))
-        start = np.searchsorted(rows.node[order], rows.node[order])  # where the rows of a row's node begin
-        first = (rows.keys[order][start] % np.uint64(GROUPS)).astype(np.int64)
-        found = np.empty(len(order), dtype=np.int64)
-        found[order] = (first + np.arange(len(order)) - start) % GROUPS
-        return found
+        xp = aac.array_namespace(rows.keys)
+        order = xp.argsort(rows.uniform(f"groups {self.stage}"))
+        order = take(order, xp.argsort(take(rows.node, order), stable=True))
+        node, keys = take(rows.node, order), take(rows.keys, order)
+        start = xp.searchsorted(node, node)  # where the rows of a row's node begin
+        found = ((take(keys, start) & (GROUPS - 1)) + numbers(keys, len(rows)) - start) % GROUPS
+        return take(found, inverse(order))[:, None] == numbers(found, GROUPS)
 
     @cached_property
-    def members(self) -> np.ndarray:
+    def members(self) -> Array:
         """(n, GROUPS) 1 where a row is summed with the features of a group: its own, or all if all rows judge; else 0."""
+        xp, w = aac.array_namespace(self.weights), self.weights
         if self.everyone:
-            return np.ones((len(self.places), GROUPS))
-        return (self.group[:, None] == np.arange(GROUPS)).astype(np.float64)
+            return xp.ones((w.shape[0], GROUPS), dtype=xp.float64, device=aac.device(w))
+        return xp.astype(self.group, xp.float64)
 
     @property
     def shares(self) -> int:
@@ -139,24 +139,26 @@ class Judged:
         return 1 if self.everyone else GROUPS
 
     @cached_property
-    def rest(self) -> np.ndarray:
-        return self.all.rest[self.places]
+    def rest(self) -> Array:
+        return take(self.all.rest, self.places)
 
     @cached_property
     def psi(self) -> Array:
         return self.all.marks.coordinates(self.all.kernel, self.rows.X)
 
     @cached_property
-    def functions(self) -> np.ndarray:
-        """(n, q) values of the principal functions."""
-        psi = self.psi
-        return on_host((psi - like(psi, self.principal.mean)) @ like(psi, self.principal.weights))
+    def functions(self) -> Array:
+        """(n, q) values of the principal functions, in float64."""
+        psi, xp = self.psi, aac.array_namespace(self.psi)
+        found = (psi - like(psi, self.principal.mean)) @ like(psi, self.principal.weights)
+        return xp.astype(found, xp.float64, copy=False)
 
     @cached_property
-    def signs(self) -> np.ndarray:
+    def signs(self) -> Array:
         """(n, POWER) random signs."""
-        bits = np.stack([self.rows.uniform(f"signs {self.stage} {i}") for i in range(POWER)], axis=1)
-        return np.where(bits < 0.5, -1.0, 1.0)
+        xp = aac.array_namespace(self.rows.keys)
+        bits = xp.stack([self.rows.uniform(f"signs {self.stage} {i}") for i in range(POWER)], axis=1)
+        return 1.0 - 2.0 * xp.astype(bits < 0.5, xp.float64)
 
     @cached_property
     def features(self) -> Array:
@@ -165,7 +167,7 @@ class Judged:
         xp = aac.array_namespace(X)
         # the rounding of float32 is far below what is missed of a row, and below the noise of drawing rows, or of few frequencies
         missed = self.principal.missed > ROUGH * self.principal.trace
-        rough = missed and self.count > 2 * JUDGES and not kernel.far(xp.vecdot(X, X))
+        rough = missed and self.count > 2 * JUDGES and not kernel.far(squares_of_rows(X))
         kind = xp.float32 if rough else X.dtype
 
         def rounded(x: Array, kind: Any = kind) -> Array:
@@ -197,19 +199,19 @@ def again_at(stage: str) -> str:
 
 
 def may_judge(
-    keys: np.ndarray,
-    rest: np.ndarray,
+    keys: Array,
+    rest: Array,
     count: float,
     missed: float,
     stage: str,
     by_rows: bool = False,
     room: float = 1.0,
     fewest: int = 0,
-) -> np.ndarray:
+) -> Array:
     """(n,) which rows a judgement needs, with any effort, if there are `count` rows or more, of which the landmarks miss `missed` or more; more of
     them with `room` above 1. `fewest` as of `Rows`."""
     if count <= 2 * JUDGES * (1 if by_rows else EFFORT):
-        return np.ones(len(keys), dtype=bool)
+        return keys == keys
     needed = uniform(keys, judging(stage)) < room * chances(rest, count, missed, max(JUDGES, GROUPS * fewest))
     if not by_rows:
         wanted = max(JUDGES * EFFORT, GROUPS * fewest)
@@ -235,26 +237,25 @@ class Sketch(Round):
 
     def term(self) -> Arrays:
         judged, w, features = self.judged, self.judged.weights, self.judged.features
-        scaled = judged.shares * w[:, None] * self.g()
+        xp, scaled = aac.array_namespace(w), judged.shares * w[:, None] * self.g()
         # of all rows: the mean, and random signs as a start; of the rows of a group: the functions
-        beside = np.concatenate([w[:, None], np.sqrt(w)[:, None] * judged.signs], axis=1)
-        members, xp = judged.members, aac.array_namespace(features)
+        beside = xp.concat([w[:, None], xp.sqrt(w)[:, None] * judged.signs], axis=1)
+        left, right = (xp.astype(x, features.dtype, copy=False) for x in (beside, scaled))
+        members, everyone = judged.members, judged.everyone
 
-        def part(rows: slice) -> tuple[np.ndarray, ...]:
-            mine, left, right = features[rows, :], like(features, beside[rows]), like(features, scaled[rows])
-            if judged.everyone:
-                image = transposed(mine) @ right
-            else:
-                groups = enumerate(np.flatnonzero(own) for own in members[rows].T)
-                image = xp.concat(
-                    [transposed(take(mine[:, judged.of_group(b)], own)) @ take(right, own) for b, own in groups]
-                )
-            return on_host(xp.concat([transposed(mine) @ left, image], axis=1)), members[rows].T @ scaled[rows]
+        def part(rows: slice) -> tuple[Array, ...]:
+            mine, ones = features[rows, :], transposed(members[rows, :]) @ scaled[rows, :]
+            image = [transposed(mine) @ right[rows, :]] if everyone else []
+            for b in range(0 if everyone else GROUPS):
+                own = judged.group[rows, b]
+                image.append(transposed(_of(mine[:, judged.of_group(b)], own)) @ _of(right[rows, :], own))
+            found = xp.concat([transposed(mine) @ left[rows, :], xp.concat(image)], axis=1)
+            return xp.astype(found, xp.float64, copy=False), ones
 
-        found, ones = summed(part, len(w), features)
-        found = found.reshape(GROUPS, -1, found.shape[1])
+        found, ones = summed(part, w.shape[0], features)
+        found = xp.reshape(found, (GROUPS, -1, found.shape[1]))
         mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
-        weight = np.array([w.sum(), w @ judged.rest])
+        weight = xp.stack([xp.sum(w), xp.vecdot(w, judged.rest)])
         return {"image": image, "ones": ones, "mean": mean, "weight": weight, "power": power}
 
     def bounds(self) -> dict[str, Any]:
@@ -285,39 +286,39 @@ class Images:
     squared = False  # the Gram matrix of `powered` has the eigenvalues of the rest, not their squares
 
     @cached_property
-    def Y(self) -> np.ndarray:
+    def Y(self) -> Array:
         """(n, GROUPS, q) the image of the functions under the rest, by each group, without the term of the row itself."""
-        judged, g, mean = self.judged, self.g(), self.told["mean"]
-        features, image = judged.features, self.told["image"]
-        xp = aac.array_namespace(features)
-        right = [like(features, some) for some in image]
-        offset = np.einsum("bf,bfq->bq", mean, image)
-        middle, squares = like(features, mean), (mean * mean).sum(axis=1)
+        judged, g, mean, image = self.judged, self.g(), self.told["mean"], self.told["image"]
+        xp, features = aac.array_namespace(g), judged.features
+        right, middle = like(features, image), like(features, mean)
+        offset, squares = like(g, np.einsum("bf,bfq->bq", mean, image)), like(g, (mean * mean).sum(axis=1))
         own = judged.shares * judged.weights[:, None] * judged.members
 
-        def some(rows: slice) -> np.ndarray:
+        def some(rows: slice) -> Array:
             mine = [features[rows, judged.of_group(b)] for b in range(GROUPS)]
-            images = xp.stack([x @ y for x, y in zip(mine, right, strict=True)], axis=1)
-            long = xp.stack([xp.vecdot(x, x) - 2.0 * (x @ middle[b, :]) for b, x in enumerate(mine)], axis=1)
-            found = on_host(images) - offset
-            found -= (own[rows] * (on_host(long) + squares))[:, :, None] * g[rows, None, :]
+            images = xp.stack([x @ right[b, ...] for b, x in enumerate(mine)], axis=1)
+            long = xp.stack([squares_of_rows(x) - 2.0 * (x @ middle[b, :]) for b, x in enumerate(mine)], axis=1)
+            found = xp.astype(images, xp.float64, copy=False) - offset
+            found -= (own[rows, :] * (xp.astype(long, xp.float64, copy=False) + squares))[:, :, None] * g[rows, None, :]
             return found
 
-        if not aac.is_numpy_array(features):
-            return some(slice(0, len(g)))
-        return by_rows(some, len(g), row_bytes(features) // 4, g)
+        return by_rows(some, g.shape[0], row_bytes(features) // 4, g)
 
-    def powered(self, basis: np.ndarray) -> np.ndarray:
+    @property
+    def _root(self) -> Array:
+        return aac.array_namespace(self.judged.weights).sqrt(self.judged.weights / GROUPS)[:, None]
+
+    def powered(self, basis: np.ndarray) -> Array:
         """(n, POWER) the weighted features of all groups times a basis; its Gram matrix over all rows has the eigenvalues of the rest."""
-        features = self.judged.features
-        found = on_host(features @ like(features, basis)) - self.told["mean"].ravel() @ basis
-        return np.sqrt(self.judged.weights / GROUPS)[:, None] * found
+        features, root = self.judged.features, self._root
+        found = like(root, features @ like(features, basis))
+        return root * (found - like(root, self.told["mean"].ravel() @ basis))
 
-    def back(self, values: np.ndarray) -> np.ndarray:
+    def back(self, values: Array) -> Array:
         """The transpose of `powered`: (GROUPS * features, POWER)."""
-        features, scaled = self.judged.features, np.sqrt(self.judged.weights / GROUPS)[:, None] * values
-        middle = np.outer(self.told["mean"].ravel(), scaled.sum(axis=0))
-        return on_host(transposed(features) @ like(features, scaled)) - middle
+        features, scaled = self.judged.features, self._root * values
+        middle = like(scaled, self.told["mean"].reshape(-1, 1)) * aac.array_namespace(scaled).sum(scaled, axis=0)
+        return like(scaled, transposed(features) @ like(features, scaled)) - middle
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,20 +333,22 @@ class Separate(Round):
 
     def term(self) -> Arrays:
         judged, Y, g = self.images.judged, self.images.Y, self.g()
-        (n, q), weighted, upper = g.shape, judged.weights[:, None] * g, np.triu_indices(g.shape[1])
-        alone, by_chance = judged.rest[:, None] * g, np.sqrt(np.maximum(1.0 - 1.0 / judged.weights, 0.0))[:, None]
-        noisy, products = by_chance * weighted, (weighted.T @ Y.reshape(n, GROUPS * q)).reshape(q, GROUPS, q)
-        diagonal, pairs = [weighted.T @ alone], []
-        for b in range(GROUPS):
-            own, across = judged.group == b, products[:, b]
-            drawn = own & (judged.weights > 1.0)
-            told = drawn if drawn.sum() >= judged.all.rows.least else drawn & False
-            diagonal.append(noisy[told].T @ alone[told])
-            if not judged.everyone:  # a row of this group meets the features of the others instead
-                across = across + weighted[own].T @ (Y[own].sum(axis=1) - 2.0 * Y[own, b])
-            pairs.append((across + across.T) / 2)
+        xp, w = aac.array_namespace(g), judged.weights
+        weighted, alone, across = w[:, None] * g, judged.rest[:, None] * g, Y
+        diagonal = [
+            (transposed(weighted) @ alone)[None, ...],
+            xp.zeros((GROUPS, *2 * g.shape[1:]), dtype=xp.float64, device=aac.device(g)),
+        ]
+        if not judged.everyone:
+            own = judged.group & (w > 1.0)[:, None]
+            own = own & (xp.sum(xp.astype(own, xp.int64), axis=0) >= judged.all.rows.least)
+            by_chance = xp.sqrt(xp.clip(1.0 - 1.0 / w, min=0.0))[:, None, None]
+            diagonal[1] = _by_group(weighted, by_chance * xp.astype(own, xp.float64)[:, :, None] * alone[:, None, :])
+            across = xp.where(judged.group[:, :, None], xp.sum(Y, axis=1, keepdims=True) - Y, Y)
+        pairs = _by_group(weighted, across)
+        pairs = (pairs + transposed(pairs)) / 2
         power = self.images.back(self.images.powered(self.images.told["power"]))
-        return {"diagonal": np.stack(diagonal)[:, *upper], "pairs": np.stack(pairs)[:, *upper], "power": power}
+        return {"diagonal": upper_triangle(xp.concat(diagonal)), "pairs": upper_triangle(pairs), "power": power}
 
     def bounds(self) -> dict[str, Any]:
         total, size = ROOM * self.images.judged.principal.count, self.images.judged.options.largest
@@ -394,16 +397,17 @@ class Leak(Round):
 
     def term(self) -> Arrays:
         judged, told, g = self.images.judged, self.separated, self.g()
-        stays = judged.rest[:, None] * (g @ told["basis"]) - g @ told["image"]
+        basis, xp, w = like(g, told["basis"]), aac.array_namespace(g), judged.weights
+        stays = judged.rest[:, None] * (g @ basis) - g @ like(g, told["image"])
         if self.outside is not None:
-            stays = stays + self.outside() @ told["basis"]
-        (n, groups, q), k = self.images.Y.shape, told["basis"].shape[1]
-        out = (self.images.Y.reshape(n * groups, q) @ told["basis"]).reshape(n, groups, k) + stays[:, None, :]
-        both, w = out.sum(axis=1), judged.weights[:, None]
-        each = out.reshape(-1, out.shape[2])
-        leak = (w * both).T @ both - (np.repeat(judged.weights, GROUPS)[:, None] * each).T @ each
+            stays = stays + self.outside() @ basis
+        (n, groups, q), k = self.images.Y.shape, basis.shape[1]
+        out = xp.reshape(xp.reshape(self.images.Y, (n * groups, q)) @ basis, (n, groups, k)) + stays[:, None, :]
+        both, flat = xp.sum(out, axis=1), (n * groups, k)
+        weighted, each = xp.reshape(w[:, None, None] * out, flat), xp.reshape(out, flat)
+        leak = transposed(w[:, None] * both) @ both - transposed(weighted) @ each
         powered = self.images.powered(told["power"])
-        return {"leak": leak / (GROUPS * (GROUPS - 1)), "power": powered.T @ powered}
+        return {"leak": leak / (GROUPS * (GROUPS - 1)), "power": transposed(powered) @ powered}
 
     def told(self) -> Shapes:
         k = self.separated["basis"].shape[1]
@@ -505,6 +509,20 @@ def judge_by(images: Any, g: Values, within: np.ndarray, outside: Values | None 
     error, bound, within_reach = map(float, told["error"])
     about = Accuracy.of(told["errors"], error, bound, mixed)
     return Verdict(np.maximum(separated["values"][:k], 0.0), separated["basis"], about, within_reach)
+
+
+def _of(x: Array, own: Array | None) -> Array:
+    """The rows of x in a mask, for sums over them; on a device the others become zeros: to leave them out, the host would wait for the mask."""
+    if own is None:
+        return x
+    return x[own] if aac.is_numpy_array(x) else x * aac.array_namespace(x).astype(own, x.dtype)[:, None]
+
+
+def _by_group(left: Array, right: Array) -> Array:
+    """(GROUPS, q, q) the products of functions (n, q) with those of each group (n, GROUPS, q)."""
+    xp, (n, q) = aac.array_namespace(left), left.shape
+    products = transposed(left) @ xp.reshape(right, (n, GROUPS * q))
+    return xp.permute_dims(xp.reshape(products, (q, GROUPS, q)), (1, 0, 2))
 
 
 def _leading(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

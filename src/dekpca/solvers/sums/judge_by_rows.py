@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...accuracy import Accuracy
-from ...arrays import like, on_host, transposed
+from ...arrays import like, on_host, to_numpy, transposed
 from ...chunks import by_rows
 from ...kernels import normal
 from ...landmarks import shared_seed
@@ -32,6 +32,10 @@ class Shared:
     weights: np.ndarray
     group: np.ndarray
     mine: np.ndarray
+
+    def beside(self, values: np.ndarray) -> Any:
+        """Host numbers in the library and on the device of the rows, in float64."""
+        return like(self.judged.rest, values)
 
     @cached_property
     def psi(self) -> np.ndarray:
@@ -71,7 +75,7 @@ class Means(Round):
     kind = "judge"
 
     def term(self) -> Arrays:
-        return {"mean": self.shared.judged.weights @ self.shared.between}
+        return {"mean": on_host(self.shared.judged.weights) @ self.shared.between}
 
     def bounds(self) -> dict[str, Any]:
         return {"mean": 4.0 * self.shared.judged.options.largest * self.shared.weights.sum()}
@@ -120,23 +124,23 @@ class ExactImages:
         return centred
 
     @cached_property
-    def Y(self) -> np.ndarray:
+    def Y(self) -> Any:
         """(n, GROUPS, q)."""
         shared, judged, centred, scaled = self.shared, self.judged, self._centred, self._scaled
         itself = centred[np.arange(len(centred)), shared.mine][:, None] * scaled[shared.mine]
         if judged.everyone:
-            return np.repeat((centred @ scaled - itself)[:, None, :], GROUPS, axis=1)
+            return shared.beside(np.repeat((centred @ scaled - itself)[:, None, :], GROUPS, axis=1))
         found = np.stack([centred[:, shared.group == b] @ scaled[shared.group == b] for b in range(GROUPS)], axis=1)
-        found[np.arange(len(centred)), judged.group] -= itself
-        return found
+        found[np.arange(len(centred)), shared.group[shared.mine]] -= itself
+        return shared.beside(found)
 
-    def powered(self, basis: np.ndarray) -> np.ndarray:
+    def powered(self, basis: np.ndarray) -> Any:
         root = np.sqrt(self.shared.weights)[:, None]
-        return root[self.shared.mine] * (self._centred @ (root * basis))
+        return self.shared.beside(root[self.shared.mine] * (self._centred @ (root * basis)))
 
-    def back(self, values: np.ndarray) -> np.ndarray:
+    def back(self, values: Any) -> np.ndarray:
         found = np.zeros((len(self.shared.points), values.shape[1]))
-        found[self.shared.mine] = values
+        found[self.shared.mine] = on_host(values)
         return found
 
 
@@ -146,7 +150,7 @@ def judge_by_rows(judged: Judged) -> Solver:
     counts = (yield Counts(rows, lambda: judged.rows, 4 * JUDGES))["count"]
 
     def given() -> Rows:
-        beside = np.stack([judged.weights, judged.group], axis=1)
+        beside = np.stack([on_host(judged.weights), to_numpy(judged.group).argmax(axis=1)], axis=1)
         return replace(judged.rows, X=np.concatenate([on_host(judged.rows.X), beside], axis=1))
 
     bound = max(rows.largest, 2.0 * judged.principal.count, float(GROUPS))

@@ -11,7 +11,16 @@ import array_api_compat as aac
 import numpy as np
 from scipy.linalg import eigh
 
-from ...arrays import add_products, flip_signs, on_host, symmetric, times_triangle
+from ...arrays import (
+    add_products,
+    flip_signs,
+    is_on_host,
+    on_host,
+    squares_of_rows,
+    symmetric,
+    times_triangle,
+    upper_triangle,
+)
 from ...chunks import DEVICE_BYTES, row_bytes, summed
 from ...data.blocks import Blocks, blocks_of
 from ...kernels import Kernel, row_tiles
@@ -42,7 +51,7 @@ class Seen:
     likely: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
     @cached_property
-    def _pass(self) -> tuple[np.ndarray, ...]:
+    def _pass(self) -> tuple[Array, ...]:
         rows, total = self.rows, None
         if isinstance(rows.X, Blocks):
             rows.X.reader.forget()
@@ -55,22 +64,25 @@ class Seen:
             if isinstance(rows.X, Blocks) and self.likely is not None:
                 rows.X.reader.keep(self.likely(rows.keys[at], missed[at]))
         assert total is not None
-        first, second, trace, along, level = (on_host(x) for x in total)
-        return on_host(missed), first, symmetric(second), np.atleast_1d(trace), np.append(along, level)
+        xp = aac.array_namespace(missed)
+        first, second, trace, along, level = total
+        missed = xp.astype(missed, xp.float64, copy=False)
+        trace, along = xp.stack([trace, xp.sum(missed)]), xp.concat([along, xp.reshape(level, (1,))])
+        return missed, first, second, trace, along
 
     def _sums(self, X: Array, missed: Array) -> tuple[Array, ...]:
         """Of some rows; what the landmarks miss of each is written to `missed`."""
         marks, kernel, xp, m = self.marks, self.kernel, aac.array_namespace(X), self.marks.size
-        with_points, fixed = row_kernel(kernel, marks.points), reference(kernel, self.rows.columns)
+        with_points, fixed = row_kernel(kernel, marks.points), reference(kernel, marks.points)
         chunk = (CHUNK_BYTES if aac.is_numpy_array(X) else DEVICE_BYTES) // max(1, row_bytes(marks.root))
 
         def part(rows: slice) -> tuple[Array, ...]:
-            first, second, trace = xp.zeros((m,), dtype=xp.float64, device=aac.device(X)), None, 0.0
-            along, level = first, 0.0
+            first, second = xp.zeros((m,), dtype=xp.float64, device=aac.device(X)), None
+            along, trace, level = first, xp.sum(first), xp.sum(first)
             for tile in row_tiles(rows.stop - rows.start, max(LEAST_CHUNK, chunk)):
                 at = slice(rows.start + tile.start, rows.start + tile.stop)
                 psi, size = times_triangle(with_points(X[at, :]), marks.root), kernel.diagonal(X[at, :])
-                left = size - xp.vecdot(psi, psi)
+                left = size - squares_of_rows(psi)
                 missed[at] = xp.clip(left, min=0.0) if kernel.is_definite else xp.abs(left)
                 first = first + xp.sum(psi, axis=0, dtype=xp.float64)
                 second = add_products(second, psi)
@@ -82,8 +94,8 @@ class Seen:
         return summed(part, X.shape[0], X, 8 * m * m)
 
     @property
-    def rest(self) -> np.ndarray:
-        """(n,) what the landmarks miss of each row: k(x, x) - |psi(x)|^2."""
+    def rest(self) -> Array:
+        """(n,) what the landmarks miss of each row: k(x, x) - |psi(x)|^2, in float64."""
         return self._pass[0]
 
     @property
@@ -93,8 +105,8 @@ class Seen:
         return 0.0, 0.0
 
     @property
-    def moments(self) -> tuple[np.ndarray, ...]:
-        """The sums of psi, of psi psi' and of k(x, x); and of (psi, 1) times the reference of signs.py."""
+    def moments(self) -> tuple[Array, ...]:
+        """The sums of psi, of psi psi' (its upper triangle is valid), and of k(x, x) and `rest`; and of (psi, 1) times the reference of signs.py."""
         return self._pass[1:]
 
 
@@ -124,19 +136,23 @@ class Principal:
         return self.directions / np.sqrt(self.values)
 
 
-def chances(rest: np.ndarray, count: float, missed: float, wanted: int) -> np.ndarray:
+def chances(rest: Array, count: float, missed: float, wanted: int) -> Array:
     """(n,) the chance of each row to be among about `wanted` of `count` rows, of which the landmarks miss `missed` in all: half of it even, half by
     what they miss of the row, `rest` (n,)."""
     even, mass = 0.5 / count, max(missed, 1e-300)
-    return np.minimum(1.0, wanted * (even + 0.5 * rest / mass))
+    return aac.array_namespace(rest).clip(wanted * (even + 0.5 * rest / mass), max=1.0)
 
 
-def leading(matrix: np.ndarray, q: int) -> tuple[np.ndarray, np.ndarray]:
-    """The q leading eigenvalues and eigenvectors, largest first."""
-    m = len(matrix)
-    values, vectors = eigh(matrix, subset_by_index=[m - q, m - 1])
-    if len(values) < q:  # where many eigenvalues are equal, LAPACK may miss some of a subset
-        values, vectors = np.linalg.eigh(matrix)
+def leading(matrix: np.ndarray, q: int, beside: Array) -> tuple[np.ndarray, np.ndarray]:
+    """The q leading eigenvalues and eigenvectors, largest first; found on the device of `beside`, which is far faster with many landmarks."""
+    m, xp = len(matrix), aac.array_namespace(beside)
+    if is_on_host(beside):
+        values, vectors = eigh(matrix, subset_by_index=[m - q, m - 1])
+        if len(values) < q:  # where many eigenvalues are equal, LAPACK may miss some of a subset
+            values, vectors = np.linalg.eigh(matrix)
+    else:
+        there = xp.linalg.eigh(xp.asarray(matrix, device=aac.device(beside)))
+        values, vectors = on_host(there[0]), on_host(there[1][:, m - q :])
     return values[::-1][:q], vectors[:, ::-1][:, :q]
 
 
@@ -150,15 +166,14 @@ class Moments(Round):
     largest: float  # k(x, x), at most
     kind = "moments"
 
-    def term(self) -> Arrays:
+    def term(self) -> dict[str, Any]:
         if not len(self.seen.rows):  # a kernel that a user gives need not know what to do with no rows
             m = self.seen.marks.size
             sizes = {"count": 1, "first": m, "second": m * (m + 1) // 2, "trace": 2, "along": m + 1}
             return {name: np.zeros(size) for name, size in sizes.items()}
         first, second, trace, along = self.seen.moments
-        count, trace = np.array([float(len(self.seen.rows))]), np.append(trace, self.seen.rest.sum())
-        upper = second[np.triu_indices(len(first))]
-        return {"count": count, "first": first, "second": upper, "trace": trace, "along": along}
+        count = np.array([float(len(self.seen.rows))])
+        return {"count": count, "first": first, "second": upper_triangle(second), "trace": trace, "along": along}
 
     def bounds(self) -> dict[str, Any]:
         total, largest = 1.1 * self.seen.rows.total, self.largest
@@ -198,7 +213,7 @@ class Moments(Round):
         second[np.triu_indices(m)] = total["second"]
         second = symmetric(second)
         mean = total["first"] / count if self.centered else np.zeros(m)
-        values, vectors = leading(second - count * np.outer(mean, mean), q)
+        values, vectors = leading(second - count * np.outer(mean, mean), q, self.seen.rows.array)
         vectors = flip_signs(vectors)
         floor = max(NOTHING * values[0], 100 * np.finfo(np.float64).eps * float(total["trace"][0]))
         trace = total["trace"] - np.array([count * float(mean @ mean), 0.0])

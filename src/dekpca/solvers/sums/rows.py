@@ -6,20 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import array_api_compat as aac
 import numpy as np
 
-from ...arrays import take
+from ...arrays import take, where
+from ...chunks import by_rows
 from ...data.blocks import Blocks, array_of
-from ...kernels import row_tiles
-from ...site import DRAWN, uniform
+from ...site import uniform
 
 Array = Any
-Chance = float | Callable[[slice], np.ndarray]  # of each row, or a function of some places
+Chance = float | Callable[[slice], Array]  # of each row, or a function of some places
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of one or more nodes: X (n, columns), a key (n,) and the number of the node (n,) of each.
+    """Rows of one or more nodes: X (n, columns), a key (n,) and the number of the node (n,) of each, in the library and on the device of X.
 
     `total` is the number of rows of the whole network, `nodes` that of its nodes. `least`: clusters, samples and judging groups in which this process
     has fewer rows are left out of its terms (1: none), because others would see the term. `largest`: a public bound on the entries, for sums under
@@ -27,8 +28,8 @@ class Rows:
     """
 
     X: Array  # or Blocks, of a file that does not fit into memory
-    keys: np.ndarray
-    node: np.ndarray
+    keys: Array
+    node: Array
     total: int
     nodes: int
     least: int = 1
@@ -52,14 +53,20 @@ class Rows:
         """An array of the library, device and dtype of the rows: these, or none of them if they are in blocks."""
         return array_of(self.X)
 
-    def uniform(self, purpose: str) -> np.ndarray:
+    @property
+    def alike(self) -> Array:
+        """(n,) ones in float64: the same weight for each row."""
+        xp = aac.array_namespace(self.keys)
+        return xp.ones_like(self.keys, dtype=xp.float64)
+
+    def uniform(self, purpose: str) -> Array:
         """(n,) a number between 0 and 1 for each row."""
         return uniform(self.keys, purpose)
 
-    def at(self, places: np.ndarray) -> Rows:
+    def at(self, places: Array) -> Rows:
         """Some of the rows, in memory."""
         X = self.X.take(places) if isinstance(self.X, Blocks) else take(self.X, places)
-        return replace(self, X=X, keys=self.keys[places], node=self.node[places])
+        return replace(self, X=X, keys=take(self.keys, places), node=take(self.node, places))
 
     def here(self) -> Rows:
         """All of them, in memory."""
@@ -70,15 +77,15 @@ class Rows:
         share = max(share, self.fewest / self.total)
         return self.here() if share >= 1 else self.at(self.drawn(purpose, share))
 
-    def drawn(self, purpose: str, chance: Chance) -> np.ndarray:
+    def drawn(self, purpose: str, chance: Chance) -> Array:
         """The places of rows that are drawn with these chances; none if they are fewer than `least`."""
         places = self.below(purpose, chance)
-        return places if len(places) >= self.least else places[:0]
+        return places if places.shape[0] >= self.least else places[:0]
 
-    def below(self, purpose: str, chance: Chance) -> np.ndarray:
+    def below(self, purpose: str, chance: Chance) -> Array:
         """The places of rows whose number `uniform` is below their chance."""
-        found = [np.zeros(0, dtype=np.int64)]
-        for some in row_tiles(len(self), DRAWN):
-            limit = chance(some) if callable(chance) else chance
-            found.append(some.start + np.flatnonzero(uniform(self.keys[some], purpose) < limit))
-        return np.concatenate(found)
+
+        def some(rows: slice) -> Array:
+            return uniform(self.keys[rows], purpose) < (chance(rows) if callable(chance) else chance)
+
+        return where(by_rows(some, len(self), 8, self.keys))

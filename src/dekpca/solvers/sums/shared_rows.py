@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import on_host
+from ...arrays import on_host, to_numpy, where
 from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
@@ -30,7 +30,7 @@ class Counts(Round):
     kind = "landmarks"
 
     def term(self) -> Arrays:
-        return {"count": np.bincount(self.given().node, minlength=self.rows.nodes).astype(np.float64)}
+        return {"count": np.bincount(to_numpy(self.given().node), minlength=self.rows.nodes).astype(np.float64)}
 
     def bounds(self) -> dict[str, Any]:
         return {"count": self.rows.total}
@@ -52,8 +52,9 @@ class Counts(Round):
 
 def places(given: Rows, counts: np.ndarray) -> np.ndarray:
     """Where the rows of this process are among those that all nodes give: node by node, in the order that they have here."""
-    order = np.argsort(given.node, kind="stable")
-    node, starts = given.node[order], (np.cumsum(counts) - counts).astype(np.int64)
+    node = to_numpy(given.node)
+    order = np.argsort(node, kind="stable")
+    node, starts = node[order], (np.cumsum(counts) - counts).astype(np.int64)
     found = np.empty(len(node), dtype=np.int64)
     found[order] = starts[node] + np.arange(len(node)) - np.searchsorted(node, node)
     return found
@@ -109,7 +110,7 @@ def rows_as_landmarks(
     """About `wanted` rows, drawn with probabilities proportional to their weights, whose sum over all nodes is `mass`; returns the points (m, M)."""
 
     def drawn() -> Rows:
-        return rows.at(np.flatnonzero(rows.uniform(f"rows {stage}") * mass < wanted * weights()))
+        return rows.at(where(rows.uniform(f"rows {stage}") * mass < wanted * weights()))
 
     counts = (yield Counts(rows, drawn, 4 * wanted + 64))["count"]
     if not counts.sum():
@@ -123,11 +124,11 @@ def earlier_landmarks(rows: Rows, options: SumsOptions) -> Solver:
     """The landmarks of an earlier run: the first node that has them tells them to all. Returns the points (m, M)."""
     mine, most, resumed = options.earlier, options.max_landmarks, f"resume={options.resume!r}"
     points = np.zeros((0, rows.columns)) if mine is None else np.asarray(mine, dtype=np.float64)
-    node = rows.node[:1] if len(rows.node) else np.zeros(1, dtype=np.int64)
+    node = to_numpy(rows.node[:1]) if len(rows) else np.zeros(1, dtype=np.int64)
 
     def held(of: int | None = None) -> Rows:
-        kept = points if len(rows.node) and of in (None, node[0]) else points[:0]  # without rows it has no node
-        return replace(rows, X=kept, keys=np.zeros(len(kept), dtype=np.uint64), node=np.repeat(node, len(kept)))
+        kept = points if len(rows) and of in (None, node[0]) else points[:0]  # without rows it has no node
+        return replace(rows, X=kept, keys=np.zeros(len(kept), dtype=np.int64), node=np.repeat(node, len(kept)))
 
     counts = (yield Counts(rows, held, most * rows.nodes))["count"]
     sizes, remedy = np.unique(counts[counts > 0]), "resume with models of one run, or start a new run without resume"

@@ -29,7 +29,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ...answer import Answer
-from ...arrays import to_numpy
+from ...arrays import all_on_host, integers, take, to_numpy, where
 from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Arrays, Shapes, Solver
@@ -55,19 +55,19 @@ NONE = np.zeros(0, dtype=np.int64)
 class Kept(Seen):
     """Rows that may judge, and what the landmarks miss of each, which is known already."""
 
-    left: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    left: Array = field(default_factory=lambda: np.zeros(0))
     most: tuple[float, float] = (0.0, 0.0)  # the number of rows and what was missed of them, at the most so far
 
     @property
-    def rest(self) -> np.ndarray:
+    def rest(self) -> Array:
         return self.left
 
     @property
     def drawn_from(self) -> tuple[float, float]:
         return self.most[0] / FORGETTABLE, self.most[1] / FORGETTABLE
 
-    def at(self, places: np.ndarray) -> Kept:
-        return replace(self, rows=self.rows.at(places), left=self.left[places])
+    def at(self, places: Array) -> Kept:
+        return replace(self, rows=self.rows.at(places), left=take(self.left, places))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ class Summed:
 
     def minus(self, total: Arrays, keys: np.ndarray) -> Summed:
         """Without the rows with these keys, whose sums are `total`."""
-        kept = [some.at(np.flatnonzero(~np.isin(some.rows.keys, keys))) for some in self.kept]
+        kept = [some.at(_others(some.rows, keys)) for some in self.kept]
         return replace(self, total={name: x - total[name] for name, x in self.total.items()}, kept=tuple(kept))
 
     def needed(self, kept: Sequence[Kept], options: SumsOptions) -> list[Kept]:
@@ -122,7 +122,7 @@ class Summed:
         for some in kept:
             rows = some.rows
             there = may_judge(rows.keys, some.rest, count, missed, LAST, by_rows, fewest=rows.fewest)
-            found.append(some.at(np.flatnonzero(there)))
+            found.append(some.at(where(there)))
         return found
 
     def drawn(self, options: SumsOptions) -> Summed:
@@ -130,7 +130,8 @@ class Summed:
         if not self.kept:
             return self
         kept = self.needed(self.kept, options)
-        one = replace(kept[0], rows=_joined([some.rows for some in kept]), left=np.concatenate([x.left for x in kept]))
+        left = aac.array_namespace(kept[0].left).concat([some.left for some in kept])
+        one = replace(kept[0], rows=_joined([some.rows for some in kept]), left=left)
         return replace(self, kept=(one,), crowd=max(CROWDED * len(one.rows), BLOCK))
 
 
@@ -209,18 +210,19 @@ class Basis:
         X, options = self.marks.points[:0, :] if X is None else X, self.options
         seen = options.owners_apart and not options.share_rows and not options.sealed
         least = LEAST_CLUSTER if seen else 1
-        return Rows(X, self.keys(node, number), node, 0, len(self.names), least)
+        return Rows(X, integers(X, self.keys(node, number)), integers(X, node), 0, len(self.names), least)
 
     def summed(self, rows: Rows) -> Summed:
         """What a stream takes from these rows. All may judge, as far as they know of no others."""
         seen, options = Seen(rows, self.marks, self.kernel), self.options
-        total = Moments(seen, options.centered, options.n_components, options.largest).term()
+        total = all_on_host(Moments(seen, options.centered, options.n_components, options.largest).term())
         if not len(rows) or not (options.kernel.has_sketch or options.share_rows):  # no rows judge
             return Summed(total)
         return Summed(total, (self.kept(rows, seen.rest),))
 
-    def kept(self, rows: Rows, left: np.ndarray) -> Kept:
-        return Kept(rows, self.marks, self.kernel, left=left)
+    def kept(self, rows: Rows, left: Array = None) -> Kept:
+        """Rows that may judge, and what the landmarks miss of each; without `left` there are no rows."""
+        return Kept(rows, self.marks, self.kernel, left=rows.alike if left is None else left)
 
     def landmarks_among(self, X: Array) -> int:
         """How many of these rows are landmarks."""
@@ -328,14 +330,14 @@ class Stream:
 
     def in_sums(self, node: np.ndarray, number: np.ndarray) -> np.ndarray:
         """(n,) which of the rows with these numbers at these nodes are in the sums; the others wait."""
-        waiting = [some.keys for some in self.waiting]
-        return ~np.isin(self.basis.keys(node, number), np.concatenate([*waiting, np.zeros(0, dtype=np.uint64)]))
+        waiting = [to_numpy(some.keys) for some in self.waiting]
+        return ~np.isin(self.basis.keys(node, number), np.concatenate([NONE, *waiting]))
 
     def forget(self, node: np.ndarray, number: np.ndarray, total: Arrays) -> None:
         """Take off rows that `find` has found; `total` are the sums of those that are `in_sums`."""
         keys = self.basis.keys(node, number)
         waiting = [_joined(self.waiting)] if self.waits else []
-        self.waiting = [some.at(np.flatnonzero(~np.isin(some.keys, keys))) for some in waiting]
+        self.waiting = [some.at(_others(some, keys)) for some in waiting]
         self.waits, self.summed = sum(map(len, self.waiting)), self.summed.minus(total, keys)
         for j, i in zip(node.tolist(), number.tolist(), strict=True):
             self.prints[j][i] = 0
@@ -351,7 +353,7 @@ class Stream:
         if self.waits:  # their sums are not kept: then blocks would depend on when an answer was asked for
             summed = summed.plus(basis.summed(_joined(self.waiting)), options)
         summed = summed.drawn(options)
-        kept = summed.kept[0] if summed.kept else basis.kept(basis.rows(), np.zeros(0))
+        kept = summed.kept[0] if summed.kept else basis.kept(basis.rows())
         kept = replace(kept, rows=replace(kept.rows, total=total))
         about = options.centered, options.n_components, options.largest
         moments = SummedMoments(kept, *about, summed.total, summed.most)
@@ -373,7 +375,11 @@ def _ranked(codes: np.ndarray) -> np.ndarray:
 def _joined(parts: Sequence[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
-    X = aac.array_namespace(parts[0].X).concat([rows.X for rows in parts])
-    return replace(
-        parts[0], X=X, keys=np.concatenate([p.keys for p in parts]), node=np.concatenate([p.node for p in parts])
-    )
+    concat = aac.array_namespace(parts[0].X).concat
+    joined = {name: concat([getattr(rows, name) for rows in parts]) for name in ("X", "keys", "node")}
+    return replace(parts[0], **joined)
+
+
+def _others(rows: Rows, keys: np.ndarray) -> np.ndarray:
+    """The places of the rows that have none of these keys."""
+    return np.flatnonzero(~np.isin(to_numpy(rows.keys), keys))
