@@ -56,7 +56,7 @@ def separated(run: Run, turn: np.ndarray) -> Script:
 class Signs(Round):
     """The signs of the nodes' columns, which the paper's update leaves open: nodes that begin with opposite signs end with them.
 
-    `products` (E, q): for each edge (j, l) the sum of g_l times the values of z_j on X_l, and of g_j times those of z_l on X_j, where g are the values
+    `products` (E, q): for each edge (j, l) the sum of g_l times the values of z_j on X_l, and of g_j times those of z_l on X_j, where g are values
     of the columns; below 0 if the signs differ. The root follows the edges with the largest products, whose signs are the clearest. Those nodes are
     turned that have less of the `squares` (J, q) of g. Told: (J, q), 1 or -1.
     """
