@@ -201,7 +201,7 @@ class Case:
                 self.killed.add(node.name)
                 self.named.add(node.name)
                 self.lasting = True
-                self.world.after(NOTICED, node.kill)
+                self.world.after(NOTICED, lambda: node.kill() if node.hangs else None)  # not one that was started again
 
         self.tell(f"node {node.name} hangs {self.when(node, harm)}")
 
