@@ -81,7 +81,7 @@ RULES: dict[str, tuple[Callable[[], Any], Case, int]] = {
     "only nodes that cannot be reached are left out": (
         without_line(V, "_accept", ("if reached <= self.members(status.view)", "if True")), walk(nodes=3, liars=1), 2),
     "a view that this node has not accepted, nobody has entered with it": (
-        without_line(V, "_latest", ("if v.key in self._accepted or self.name in v.without", "if True")), walk(nodes=3, liars=1), 2),
+        without_line(V, "_latest", ("if v.key in self.kept.accepted or self.name in v.without", "if True")), walk(nodes=3, liars=1), 2),
     "a final answer needs the votes of a quorum": (
         without_line(V, "_conclude", ("if count >= self._quorum_nodes", "if count > len(self.records) // 2")), double_vote, 1),
     "an answer that was voted for is kept": (

@@ -78,13 +78,14 @@ def unpack_status(packed: wire.Status) -> tuple[str, Status]:
 
 def pack_kept(name: str, kept: Kept) -> list[bytes]:
     """For the disk."""
-    return [pack_status(name, kept.status).SerializeToString(), pack_view(kept.program).SerializeToString()]
+    views = [pack_view(view) for view in (kept.program, *(View(*key) for key in kept.accepted))]
+    return [pack_status(name, kept.status).SerializeToString(), *(view.SerializeToString() for view in views)]
 
 
 def unpack_kept(parts: Iterable[bytes]) -> Kept:
-    status, program = parts
-    _, own = unpack_stored(status)
-    return Kept(own, unpack_view(wire.View.FromString(program)))
+    status, *views = parts
+    program, *accepted = (unpack_view(wire.View.FromString(view)) for view in views)
+    return Kept(unpack_stored(status)[1], program, tuple(view.key for view in accepted))
 
 
 def unpack_stored(status: bytes) -> tuple[str, Status]:

@@ -96,6 +96,7 @@ class Kept:
 
     status: Status = field(default_factory=Status)
     program: View = field(default_factory=View)  # the view in which its program runs, or has run
+    accepted: tuple[Key, ...] = ()  # all views that it has accepted
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,6 @@ class Views:
         self.kept = self.saved = kept or Kept()  # `saved`: what is on disk
         if self.own.version:  # after a restart: nodes that were down may be up
             self._say(version=self.own.version + 1, down=(), fallback=())
-        self._accepted = {self.own.view.key}
         self.statuses: dict[str, Status] = {}  # of the others
         # The latest that this node, or an earlier process of it, has heard of each: on disk before anything is concluded from them.
         self.seen = dict(seen or {})
@@ -301,7 +301,7 @@ class Views:
     def _latest(self) -> View:
         """The latest view that a node has entered. Its members have accepted it, so this node has if it is one of them; else that is a lie."""
         said = {status.entered.key: status.entered for status in self.statuses.values()}
-        mine = (v for v in said.values() if v.key in self._accepted or self.name in v.without)
+        mine = (v for v in said.values() if v.key in self.kept.accepted or self.name in v.without)
         known = (v for v in mine if all(self.status(name).view.key >= v.key for name in self.members(v)))
         return max((self.own.entered, *known), key=lambda view: view.key)
 
@@ -315,7 +315,7 @@ class Views:
             self._promise(max(offered, key=lambda view: view.key))
 
     def _promise(self, view: View) -> None:
-        self._accepted.add(view.key)
+        self.kept = replace(self.kept, accepted=(*self.kept.accepted, view.key))
         self._say(view=view)
 
     def _enter(self) -> None:
