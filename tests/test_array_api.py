@@ -15,7 +15,7 @@ from dekpca.engines import local
 from dekpca.kernels import make_kernel
 from dekpca.plan import Plan
 from dekpca.settings import LandmarkSource
-from dekpca.site import row_keys, uniform
+from dekpca.site import row_keys, uniform_by_key
 from dekpca.testing import by_node
 
 FEW = Projection(n_landmarks=20, max_iter=10, tol=0)
@@ -34,7 +34,7 @@ def test_draws_are_the_same_bits_in_every_library(asarray):
     np.testing.assert_array_equal(to_numpy(theirs), keys)
     assert (keys < 0).any()
     assert (keys > 0).any()
-    np.testing.assert_array_equal(to_numpy(uniform(theirs, "judges")), uniform(keys, "judges"))
+    np.testing.assert_array_equal(to_numpy(uniform_by_key(theirs, "judges")), uniform_by_key(keys, "judges"))
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])

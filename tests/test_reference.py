@@ -14,6 +14,7 @@ from dekpca.engines import local
 from dekpca.kernels import make_kernel
 from dekpca.landmarks import Landmarks
 from dekpca.plan import Plan
+from dekpca.rounds import Transcript
 from dekpca.solvers.projection import solve
 
 ROUNDING = 1e-8  # after ten iterations and inverses of blocks with eigenvalues down to 1e-8
@@ -61,7 +62,7 @@ class Compared:
         )
         self.first, self.begun = self._library()
         self.sent = [node.near.samples[0].astype(np.float64) for node in self.first.nodes]
-        self.marks = None if self.first.marks is None else self.first.marks.points
+        self.marks = None if self.first.marks is None else self.first.marks.landmarks
         points = None if self.marks is None else self.marks.points.astype(np.float64)
         exact = [p.astype(np.float64) for p in self.parts]
         sent = self.sent if asked.exchange_noise else None
@@ -77,7 +78,7 @@ class Compared:
         """The nodes after the iterations (of the first component), and where they began."""
 
         def script(site, options):
-            run = yield from solve.meet(site, options.solver_options)
+            run = yield from solve.meet(site, options.solver_options, Transcript())
             begun = solve.start(run)
             yield from solve.iterate(run, None)
             return run, begun

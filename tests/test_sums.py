@@ -11,12 +11,12 @@ from sklearn.datasets import load_breast_cancer, load_digits, make_blobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
-from dekpca import DecentralizedKernelPCA
+from dekpca import DecentralizedKernelPCA, Network
 from dekpca.kernels import make_kernel
 from dekpca.landmarks import Landmarks
 from dekpca.results import MixedComponentsWarning
 from dekpca.rounds import BadConclusion, Transcript, replayed
-from dekpca.site import row_keys, uniform
+from dekpca.site import apart, make_site, row_keys, uniform_by_key
 from dekpca.solvers.sums import SumsOptions, solve
 from dekpca.solvers.sums.clusters import (
     LEAST_CLUSTER,
@@ -28,7 +28,7 @@ from dekpca.solvers.sums.clusters import (
     sums_by_label,
 )
 from dekpca.solvers.sums.moments import Moments, Seen
-from dekpca.solvers.sums.rows import Rows
+from dekpca.solvers.sums.rows import SiteRows
 
 RBF = make_kernel("rbf", gamma=0.1)
 TOL = 1e-3
@@ -221,16 +221,9 @@ def test_the_bound_is_below_the_estimate_and_grows_with_it():
 # ---------------------------------------------------------------------- rounds and the transcript
 def hosts(parts, groups, seed=0, **changes):
     """Solvers of several processes, each with the rows of some of the nodes."""
-    names, sizes = [f"n{j}" for j in range(len(parts))], np.array([len(p) for p in parts])
-    made = []
-    for group in groups:
-        own = sizes[group]
-        keys = row_keys(seed, [names[j] for j in group], own)
-        rows = Rows(
-            np.concatenate([parts[j] for j in group]), keys, np.repeat(group, own), int(sizes.sum()), len(parts)
-        )
-        made.append(solve(rows, SumsOptions(**{"n_components": 3, "kernel": RBF, "seed": seed} | changes)))
-    return made
+    network, sizes = Network.ring(len(parts), 2), [len(p) for p in parts]
+    options = SumsOptions(**{"n_components": 3, "kernel": RBF, "seed": seed} | changes)
+    return [solve(make_site([parts[j] for j in group], network, group, sizes), options) for group in groups]
 
 
 def run(solvers):
@@ -281,7 +274,7 @@ def test_terms_of_disjoint_rows_add_up(case):
         several, _ = run(hosts(PARTS, groups, **bounded))
         for found in several:
             np.testing.assert_allclose(found.eigenvalues, one.eigenvalues, rtol=1e-10)
-            np.testing.assert_allclose(found.weights, one.weights, atol=1e-8 * np.abs(one.weights).max())
+            np.testing.assert_allclose(found.terms.shared, one.terms.shared, atol=1e-8 * np.abs(one.terms.shared).max())
             assert found.accuracy == several[0].accuracy
             np.testing.assert_allclose(found.accuracy.errors, one.accuracy.errors, rtol=1e-4, atol=1e-10)
 
@@ -291,7 +284,7 @@ def test_a_transcript_is_all_that_a_process_needs_to_catch_up():
     found, transcript = run(hosts(PARTS, groups))
     for again, before in zip(hosts(PARTS, groups), found, strict=True):
         after = replayed(again, transcript.told)
-        assert after.weights.tobytes() == before.weights.tobytes()
+        assert after.terms.shared.tobytes() == before.terms.shared.tobytes()
         assert after.eigenvalues.tobytes() == before.eigenvalues.tobytes()
         assert after.accuracy == before.accuracy
     with pytest.raises(ValueError, match="ends before the solver does"):
@@ -316,7 +309,7 @@ def test_draws_depend_on_the_node_and_the_row_alone():
 
 def test_draws_are_uniform_and_independent_of_each_other():
     keys = row_keys(0, [f"n{j}" for j in range(100)], np.full(100, 200))
-    one, two = uniform(keys, "judges"), uniform(keys, "groups")
+    one, two = uniform_by_key(keys, "judges"), uniform_by_key(keys, "groups")
     assert 0 <= one.min() < one.max() < 1
     counts, _ = np.histogram(one, 50)
     assert ((counts - 400) ** 2 / 400).sum() < 85  # chi-square of 49 degrees of freedom: 0.1 % are above
@@ -383,7 +376,7 @@ def test_a_root_that_tells_other_points_or_impossible_eigenvalues_is_refused():
     given.check(honest)
     with pytest.raises(BadConclusion, match="other landmarks than those that all nodes were given"):
         given.check(honest | {"points": honest["points"] + 1e-9})
-    rows = Rows(np.concatenate(PARTS), row_keys(0, ["a"], np.array([900])), np.zeros(900, dtype=np.int64), 900, 1)
+    rows = SiteRows(np.concatenate(PARTS), row_keys(0, ["a"], np.array([900])), np.zeros(900, dtype=np.int64), 900, 1)
     moments = Moments(Seen(rows, Landmarks.of(PARTS[0][:20], RBF), RBF), True, 3, 1.0)
     honest = moments.conclude(moments.term())
     moments.check(honest)
@@ -397,16 +390,11 @@ def test_many_owners_whose_terms_others_see_still_find_landmarks():
     """Samples are as large as the number of nodes needs them to be, so that most nodes have enough rows in them."""
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(40, 4)) * [3, 2, 1, 0.5] for _ in range(250)]
-    names, sizes = [str(j) for j in range(250)], np.full(250, 40)
-    solvers = []
-    for j, part in enumerate(parts):
-        rows = Rows(part, row_keys(0, names[j : j + 1], sizes[:1]), np.full(40, j), 10_000, 250, least=LEAST_CLUSTER)
-        solvers.append(solve(rows, SumsOptions(n_components=2, kernel=RBF, seed=0, share_rows=False, tol=0.1)))
-    found, _ = run(solvers)
-    assert found[0].accuracy.error < 0.1
-    values = np.concatenate(
-        [(found[0].marks.coordinates(RBF, part) - found[0].mean) @ found[0].weights for part in parts]
-    )
+    options = SumsOptions(n_components=2, kernel=RBF, seed=0, share_rows=False, tol=0.1, owners_apart=True)
+    (found, *_), _ = run([solve(site, options) for site in apart(parts, Network.ring(250, 2))])
+    assert found.accuracy.error < 0.1
+    coordinates = found.marks.coordinates(RBF, np.concatenate(parts))
+    values = (coordinates - found.mean) @ found.terms.shared
     assert span_error(values, central(np.concatenate(parts), RBF, 2)) < 0.1
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from .answer import Answer, Terms
 from .landmarks import digest
 from .messages import Script
 from .privacy.errors import PublicError
@@ -29,7 +28,7 @@ def program(site: Site, options: Options, stream: sums.Stream | None = None) -> 
         return replace(answer, transcript=transcript)
     if isinstance(options.solver_options, projection.ProjectionOptions):
         yield from run_rounds(site, same_landmarks(site, options), transcript)
-        return (yield from solve_projection(site, options.solver_options))
+        return (yield from solve_projection(site, options.solver_options, transcript))
     answer = yield from run_rounds(site, rounds_of(site, options), transcript)
     return replace(answer, transcript=transcript)
 
@@ -51,29 +50,15 @@ def components(site: Site, options: Options) -> Solver:
         case sums.SumsOptions() as asked if options.random_features:
             return (yield from features.solve(site, asked))
         case sums.SumsOptions() as asked:
-            return (yield from answered(site, asked))
+            return (yield from sums.solve(site, asked))
         case other:
             raise TypeError(f"{type(other).__name__}: no solver of rounds")
-
-
-def answered(site: Site, options: sums.SumsOptions) -> Solver:
-    """The answer of the default solver: components in the span of the landmarks, the same functions at every node."""
-    return answer_of(site, (yield from sums.solve(sums.rows_of(site, options), options)))
 
 
 def streamed(site: Site, options: Options, stream: sums.Stream) -> Solver:
     """The answer of the default solver with the landmarks of a stream."""
     yield from same_landmarks(site, options)
-    return answer_of(site, (yield from sums.solve_stream(stream, site.total)))
-
-
-def answer_of(site: Site, found: sums.Found) -> Answer:
-    first = found.prepared
-    return Answer(
-        site=site, kernel=first.kernel, terms=Terms(site.array(found.weights)), eigenvalues=site.array(found.eigenvalues), trace=found.trace,
-        marks=found.marks, kinds=found.kinds, mean=site.array(found.mean), columns=first.columns, fill=first.fill,
-        accuracy=found.accuracy, stages=tuple(found.stages),
-    )  # fmt: skip
+    return (yield from sums.solve_stream(site, stream))
 
 
 # ---------------------------------------------------------------------- landmarks that were given to all nodes

@@ -148,7 +148,7 @@ def start_of(seed: int, name: str) -> np.uint64:
     return np.uint64(_code(f"{seed}\0{name}"))
 
 
-def uniform(keys: Array, purpose: str) -> Array:
+def uniform_by_key(keys: Array, purpose: str) -> Array:
     """A number from 0 to 1 for each key, another one for another purpose."""
     xp, code = aac.array_namespace(keys), _word(_code(purpose))
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..network import Network
-from ..site import keys_from, row_keys, start_of, uniform
+from ..site import keys_from, row_keys, start_of, uniform_by_key
 from .columns import Features
 from .formats import DataError
 from .frames import is_null
@@ -162,7 +162,7 @@ def survey(
         total = rows.source.rows
         if total is None or missing == "drop":
             total = sum(len(X) for _, X, _ in reader.each("number of rows"))
-        dealer = Dealt(seed, wanted, total)
+        dealer = Dealer(seed, wanted, total)
     known = None if missing == "drop" else rows.source.rows
     left, found, count = list(draws), None, 0
     for start, X, owners in reader.each("checks, columns, samples"):
@@ -170,7 +170,9 @@ def survey(
         keys = dealer.keys(start, len(X), owners)
         there = np.zeros(len(X), dtype=bool)
         for purpose, size in left:
-            there |= uniform(keys, purpose) < size / (known or count)  # the total is at least what was counted so far
+            there |= uniform_by_key(keys, purpose) < size / (
+                known or count
+            )  # the total is at least what was counted so far
         reader.keep(there)
         if reader.full and left:
             left.pop()  # what is not kept will take another pass
@@ -202,7 +204,7 @@ class OneNode:
         return self.network, keys, node, np.array([len(keys)]), True
 
 
-class Dealt:
+class Dealer:
     """A seeded permutation of the rows, dealt evenly, as for an array."""
 
     def __init__(self, seed: int, wanted: Wanted, total: int):

@@ -27,7 +27,7 @@ from ..parameters import Parameters, seed_of, settings_of
 from ..plan import Outcome, Plan, Watch
 from ..rounds import Arrays
 from ..settings import Settings, settle
-from ..solvers.sums import Basis, Rows, Stream
+from ..solvers.sums import Basis, SiteRows, Stream
 from ..solvers.sums.stream import Addition, Summed, added, numbered
 from .local import NO_ROW_LEFT, Before, began_with, drive
 from .local import run as run_here
@@ -381,7 +381,7 @@ class NewRows:
         parts = self.parts
         if basis is not None:
             common = self._keep(basis)
-            parts = [replace(part, rows=self._ask("rows", prepared, part.rows, common)) for part in parts]
+            parts = [replace(part, rows=self._ask("rows", prepare_part, part.rows, common)) for part in parts]
         sizes = np.sum([np.bincount(part.node, minlength=len(self.network)) for part in parts], axis=0)
         options = settle(settings, self.network, sizes)
         return Plan(self.network, sizes, parts, options, np.arange(len(self.network)), self.features)
@@ -440,7 +440,7 @@ class NewRows:
         return result_of(self._ask("gather", list, futures), self.client)
 
 
-def prepared(rows: Checked, basis: Basis) -> Checked:
+def prepare_part(rows: Checked, basis: Basis) -> Checked:
     return replace(rows, X=basis.prepared(rows.X))
 
 
@@ -457,7 +457,7 @@ def total_in(some: Summed) -> Arrays:
 
 def judges(
     some: Summed, rows: Checked, basis: Basis, most: tuple[float, float]
-) -> tuple[Rows | None, np.ndarray, np.ndarray]:
+) -> tuple[SiteRows | None, np.ndarray, np.ndarray]:
     """Those rows that may judge, if there are so many in all, and what the landmarks miss of each; and a fingerprint of every row."""
     kept = replace(some, most=most).drawn(basis.options).kept
     few = (kept[0].rows, kept[0].left) if kept else (None, np.zeros(0))

@@ -25,6 +25,7 @@ from ..node_model import NodeModel, NodeModels
 from ..plan import plan_parts
 from ..program import program
 from ..report.panels import Panel, Series
+from ..rounds import Transcript
 from ..settings import Options
 from ..site import Site, apart
 from ..solvers.projection import PAPER, Projection, ProjectionOptions
@@ -190,7 +191,7 @@ def by_iteration(model: DecentralizedKernelPCA, problem: Problem, wanted: Sequen
     def observed(site: Site, options: Options) -> Script:
         asked = options.solver_options
         assert isinstance(asked, ProjectionOptions)
-        run = yield from meet(site, asked)
+        run = yield from meet(site, asked, Transcript())
         met.append(run)
         start(run)
         yield from iterate(run, None)

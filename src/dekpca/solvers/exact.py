@@ -14,12 +14,12 @@ from ..rounds import Solver
 from ..signs import reference, signed
 from ..site import Site
 from .sums import SumsOptions, rows_of
-from .sums.columns import prepared
+from .sums.columns import prepare_rows
 
 
 def solve(site: Site, options: SumsOptions) -> Solver:
     """The leading eigenvectors of the kernel matrix, centred if asked; returns the `Answer`. Negative eigenvalues are left out."""
-    first = yield from prepared(rows_of(site, options), options)
+    first = yield from prepare_rows(rows_of(site, options), options)
     kernel, X = first.kernel, first.rows.X
     X = X + 0 if X is site.X else X  # the model holds these rows: the caller may change its own
     raw = on_host(kernel.gram(X, X))

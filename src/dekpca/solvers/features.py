@@ -22,7 +22,7 @@ from ..rounds import Arrays, Round, Shapes, Solver
 from ..signs import LONGEST, reference, signed
 from ..site import Site
 from .sums import SumsOptions, rows_of
-from .sums.columns import prepared
+from .sums.columns import prepare_rows
 
 Array = Any
 
@@ -36,7 +36,7 @@ def draw_features(X: Array, kernel: Kernel, count: int, seed: int) -> RandomFeat
 
 def solve(site: Site, options: SumsOptions) -> Solver:
     """The leading eigenvectors of the covariance of the features of all rows; returns the `Answer`, of which no accuracy is known."""
-    first = yield from prepared(rows_of(site, options), options)
+    first = yield from prepare_rows(rows_of(site, options), options)
     kernel, X, total = first.kernel, first.rows.X, site.total
     k, m = int(options.n_components), options.first + options.first % 2  # cosine and sine
     features = draw_features(X, kernel, m, options.seed)

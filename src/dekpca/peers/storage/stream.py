@@ -20,7 +20,7 @@ from ...landmarks import Landmarks
 from ...model_file import Format, ModelFileError, kernel_of, kernel_text, read_arrays, write_arrays
 from ...rounds import Arrays
 from ...scaling import Columns
-from ...solvers.sums import Basis, Rows, Stream, SumsOptions
+from ...solvers.sums import Basis, SiteRows, Stream, SumsOptions
 from ...solvers.sums.stream import Summed
 
 FORMAT = Format("dekpca-node-stream", 1, "a node's stream", ("<f4", "<f8", "<u8"))
@@ -74,7 +74,7 @@ class NodeStream:
             list(names).index(self.name),
         )
 
-        def rows(some: Some) -> Rows:
+        def rows(some: Some) -> SiteRows:
             X, keys = some
             return replace(basis.rows(), X=X, keys=keys.view(np.int64), node=np.full(len(keys), node))
 

@@ -12,7 +12,7 @@ from ...messages import Exchange, Script
 from ...rounds import Transcript
 from ...site import Site
 from ..sums import Marks
-from ..sums.columns import Prepared
+from ..sums.columns import PreparedRows
 from ..sums.moments import Principal
 from . import Projection, ProjectionOptions
 from .node import Link, Node, Progress
@@ -30,7 +30,7 @@ class Run:
     options: ProjectionOptions
     nodes: list[Node]
     heard_rho: dict[int, Link]  # by node: the penalties of the nodes around on its z; empty with a schedule
-    first: Prepared
+    first: PreparedRows
     marks: Marks | None
     principal: Principal | None  # principal directions of all rows in landmark coordinates, and the network's mean
     transcript: Transcript

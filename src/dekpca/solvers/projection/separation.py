@@ -18,8 +18,8 @@ from ...messages import Script
 from ...network import Network
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver, run_round, run_rounds
 from ..sums import SumsOptions
-from ..sums.columns import Prepared
-from ..sums.judge import Judged, judge, judge_functions
+from ..sums.columns import PreparedRows
+from ..sums.judge import JudgingRows, judge, judge_functions
 from ..sums.moments import Principal, Seen
 from .node import Node, sane
 from .run import Run, by_sender, exchange
@@ -274,7 +274,7 @@ class Products(Round):
 
 
 def better_of(
-    run: Run, first: Prepared, principal: Principal, answer: Answer, values: np.ndarray, turn: np.ndarray
+    run: Run, first: PreparedRows, principal: Principal, answer: Answer, values: np.ndarray, turn: np.ndarray
 ) -> Script:
     """The answer of the iteration or of the landmarks at its start, whichever has the smaller estimated error; and its accuracy.
 
@@ -321,13 +321,13 @@ def judge_both(
     there = int((np.abs(told["white"]).sum(axis=0) > 0).sum())
     white, on_marks = told["white"][:, :there], told["marks"][:, :there]
     within = on_marks.T @ on_marks
-    judged = Judged(seen, principal, options, "iterate")
+    judges = JudgingRows(seen, principal, options, "iterate")
 
     def g() -> Array:
-        return like(judged.rest, (values[to_numpy(judged.places)] - told["mean"]) @ white)
+        return like(judges.rest, (values[to_numpy(judges.places)] - told["mean"]) @ white)
 
     def outside() -> Array:
-        return like(judged.rest, psi[to_numpy(judged.places)] @ on_marks) - g() @ like(judged.rest, within)
+        return like(judges.rest, psi[to_numpy(judges.places)] @ on_marks) - g() @ like(judges.rest, within)
 
-    iterate = yield from judge_functions(judged, g, within, outside)
+    iterate = yield from judge_functions(judges, g, within, outside)
     return start, iterate, told

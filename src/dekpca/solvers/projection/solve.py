@@ -54,9 +54,9 @@ from ...messages import Iteration, Script
 from ...rounds import Arrays, Round, Shapes, Solver, Transcript, run_round, run_rounds
 from ...site import Site
 from ..sums import choose_landmarks, rows_of
-from ..sums.columns import prepared
+from ..sums.columns import prepare_rows
 from ..sums.moments import Moments, Seen
-from ..sums.rows import Rows
+from ..sums.rows import SiteRows
 from . import Noise, ProjectionOptions
 from .node import Link, Neighborhood, Node, Progress, sane
 from .penalties import BY_SPECTRUM, of_spectrum
@@ -68,9 +68,9 @@ VERDICTS = ("", "converged", "interrupted", "diverged")  # of a check; a run tha
 GO_ON, CONVERGED, INTERRUPTED, DIVERGED = range(4)
 
 
-def solve(site: Site, options: ProjectionOptions) -> Script:
+def solve(site: Site, options: ProjectionOptions, transcript: Transcript) -> Script:
     """Decentralized kernel PCA by projection consensus, at the nodes of a site; returns their `Answer`."""
-    run = yield from meet(site, options)
+    run = yield from meet(site, options, transcript)
     asked, nodes, found = run.asked, run.nodes, []
     one_by_one = options.n_components if asked.update == "paper" else 1
     rotation = np.eye(1)
@@ -91,9 +91,9 @@ def solve(site: Site, options: ProjectionOptions) -> Script:
 
 
 # ---------------------------------------------------------------------- set-up: what is sent once
-def meet(site: Site, options: ProjectionOptions) -> Script:
+def meet(site: Site, options: ProjectionOptions, transcript: Transcript) -> Script:
     """Agree on columns, landmarks and their mean, send the samples to the neighbors, and build the spaces; returns a `Run`."""
-    asked, transcript = options.asked, Transcript()
+    asked = options.asked
     rows = rows_of(site, options.sums)
     rows = rows if site.order is None else rows.at(site.order)
     first, marks, principal = yield from run_rounds(site, agree(rows, options), transcript)
@@ -102,7 +102,7 @@ def meet(site: Site, options: ProjectionOptions) -> Script:
     X = X.copy() if first.rows.X is rows.X else X  # the models hold these rows: the caller may change its own
     parts = np.split(X, np.cumsum(site.own_sizes)[:-1])
     if marks is not None:
-        points = Landmarks(to_numpy(marks.points.points), to_numpy(marks.points.root))
+        points = Landmarks(to_numpy(marks.landmarks.points), to_numpy(marks.landmarks.root))
     mean = None if principal is None or asked.centering != "global" else principal.mean.astype(parts[0].dtype)
     around = {j: [j, *site.network.neighbors(j).tolist()] for j in site.nodes.tolist()}
     sent = [noisy(X, name, options) for X, name in zip(parts, site.names, strict=True)]
@@ -137,14 +137,14 @@ def check_penalties(run: Run, node: Node) -> None:
         )
 
 
-def agree(rows: Rows, options: ProjectionOptions) -> Solver:
+def agree(rows: SiteRows, options: ProjectionOptions) -> Solver:
     """The rounds of sums before the iteration: columns, landmarks, and the moments of the rows in landmark coordinates."""
     asked, few = options.asked, options.sums
-    first = yield from prepared(rows, few)
+    first = yield from prepare_rows(rows, few)
     if not few.first:
         return first, None, None
     marks = yield from choose_landmarks(first, replace(few, kernel=first.kernel))
-    seen = Seen(first.rows, marks.points, first.kernel)
+    seen = Seen(first.rows, marks.landmarks, first.kernel)
     moments = Moments(seen, asked.centering == "global", options.n_columns, 1.0)
     return first, marks, moments.found((yield moments))
 
@@ -330,7 +330,7 @@ def make_answer(run: Run, eigenvalues: np.ndarray, turn: np.ndarray, trace: floa
     names = run.history[0][0]
     return Answer(
         site=site, kernel=first.kernel, terms=terms, eigenvalues=back(eigenvalues), trace=trace, mean=mean,
-        marks=None if marks is None else marks.points, kinds=() if marks is None else marks.kinds, columns=first.columns, fill=first.fill,
+        marks=None if marks is None else marks.landmarks, kinds=() if marks is None else marks.kinds, columns=first.columns, fill=first.fill,
         n_iter=len(run.history), runs=tuple(run.runs), transcript=run.transcript,
         history={name: np.array([[row[name] for row in rows] for rows in run.history]) for name in names},
     )  # fmt: skip

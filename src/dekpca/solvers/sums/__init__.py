@@ -23,6 +23,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ...accuracy import ROUNDING, Accuracy
+from ...answer import Answer, Terms
 from ...arrays import integers, inverse, like, on_host, take
 from ...data.blocks import Blocks, Draws
 from ...kernels import Kernel
@@ -39,14 +40,14 @@ from .clusters import (
     first_landmarks,
     more_landmarks,
 )
-from .columns import Prepared, prepared
+from .columns import PreparedRows, prepare_rows
 from .directions import AXES, Axes, find_axes
 from .directions import SAMPLE as AXES_SAMPLE
-from .judge import EFFORT, LAST, NEGLIGIBLE, Judged, Verdict, judge, likely_judges
+from .judge import EFFORT, LAST, NEGLIGIBLE, JudgingRows, Verdict, judge, likely_judges
 from .judge_by_rows import judge_by_rows, judge_by_trace
 from .moments import Moments, Principal, Seen, chances
 from .options import SumsOptions
-from .rows import Rows
+from .rows import SiteRows
 from .shared_rows import earlier_landmarks, rows_as_landmarks
 from .stream import Basis as Basis
 from .stream import Stream
@@ -66,38 +67,24 @@ WORTHWHILE = 1.05  # growth by less ends it: no clusters of enough rows are left
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """The result of the solver, the same at every node."""
-
-    prepared: Prepared
-    marks: Landmarks
-    kinds: tuple[tuple[str, int], ...]  # of the landmarks, in order, and how many of each
-    mean: np.ndarray  # (m,) of psi
-    weights: np.ndarray  # (m, k): (psi - mean) @ weights are the components' values
-    eigenvalues: np.ndarray  # (k,)
-    trace: float
-    accuracy: Accuracy
-    stages: Stages
-
-
-@dataclass(frozen=True, eq=False)
 class Marks:
     """The landmarks so far, their kinds in order, and how many there are of each."""
 
-    points: Landmarks
+    landmarks: Landmarks
     kinds: tuple[tuple[str, int], ...] = ()
 
     @property
     def size(self) -> int:
-        return self.points.size
+        return self.landmarks.size
 
     def plus(self, points: np.ndarray, kind: str, kernel: Kernel) -> Marks:
         if not len(points):
             return self
-        return Marks(self.points.grown(like(self.points.points, points), kernel), (*self.kinds, (kind, len(points))))
+        grown = self.landmarks.grown(like(self.landmarks.points, points), kernel)
+        return Marks(grown, (*self.kinds, (kind, len(points))))
 
 
-def rows_of(site: Site, options: SumsOptions) -> Rows:
+def rows_of(site: Site, options: SumsOptions) -> SiteRows:
     """The rows of the nodes of a site."""
     if isinstance(site.X, Blocks):
         keys, node = site.X.keys, site.X.node
@@ -112,12 +99,12 @@ def rows_of(site: Site, options: SumsOptions) -> Rows:
         back = inverse(integers(keys, site.order))
         keys, node = take(keys, back), take(node, back)
     seen = options.owners_apart and not options.share_rows and site.sealer is None
-    return Rows(site.X, keys, node, site.total, len(site.sizes), LEAST_CLUSTER if seen else 1, speaks=site.has_root)
+    return SiteRows(site.X, keys, node, site.total, len(site.sizes), LEAST_CLUSTER if seen else 1, speaks=site.has_root)
 
 
-def solve(rows: Rows, options: SumsOptions) -> Solver:
-    """The components of all rows; returns `Found`."""
-    first = yield from prepared(rows, options)
+def solve(site: Site, options: SumsOptions) -> Solver:
+    """The components of all rows, the same functions at every node; returns the `Answer`."""
+    first = yield from prepare_rows(rows_of(site, options), options)
     rows, options = first.rows, replace(options, kernel=first.kernel)
     axes = yield from axes_of(first, options)
     marks = yield from first_stage(first, options, axes)
@@ -125,12 +112,14 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
     for step in count(1):
         share = max(SAMPLE * marks.size, LEAST_SAMPLE) / rows.total
         whole = whole or share >= 0.5
-        seen = Seen(rows if whole else rows.sampled(share, at_stage(step)), marks.points, options.kernel, likely)
+        seen = Seen(rows if whole else rows.sampled(share, at_stage(step)), marks.landmarks, options.kernel, likely)
         moments = Moments(seen, options.centered, options.n_components, options.largest)
         principal = moments.found((yield moments))
         bound, known = 1.0, replace(options, n_components=principal.components)
         if not options.fixed and principal.enough:
-            verdict = yield from judged(seen, principal, known, LAST if whole and options.stream else str(step))
+            verdict = yield from judge_components(
+                seen, principal, known, LAST if whole and options.stream else str(step)
+            )
             bound = note(rows, marks, verdict, stages)
         more = yield from next_stage(seen, principal, options, axes, marks, step, bound)
         if more is not None:
@@ -140,20 +129,20 @@ def solve(rows: Rows, options: SumsOptions) -> Solver:
             likely = likely_judges(principal, rows.total, LAST if options.fixed else str(step + 1))
         else:
             if bound >= 1.0:  # not known; more work may tell
-                verdict = yield from judged(seen, principal, known, LAST, 1 if options.fixed else EFFORT)
+                verdict = yield from judge_components(seen, principal, known, LAST, 1 if options.fixed else EFFORT)
                 note(rows, marks, verdict, stages)
-            return found(first, known, marks, principal, verdict, stages)
+            return answer_of(site, first, known, marks, principal, verdict, stages)
     return None
 
 
-def solve_stream(stream: Stream, total: int) -> Solver:
-    """The components of all rows of streams, `total` in the whole network, with the landmarks that these have; returns `Found`."""
-    principal, verdict = yield from stream.rounds(total, judged)
+def solve_stream(site: Site, stream: Stream) -> Solver:
+    """The components of all rows of streams, with the landmarks that these have; returns the `Answer`."""
+    principal, verdict = yield from stream.rounds(site.total, judge_components)
     basis, about = stream.basis, verdict.accuracy
     marks = Marks(basis.marks, basis.kinds)
-    first = Prepared(basis.rows(), None, basis.fill, basis.columns, basis.kernel)
+    first = PreparedRows(basis.rows(), None, basis.fill, basis.columns, basis.kernel)
     known = replace(basis.options, n_components=principal.components)
-    return found(first, known, marks, principal, verdict, [(marks.size, about.error, about.bound)])
+    return answer_of(site, first, known, marks, principal, verdict, [(marks.size, about.error, about.bound)])
 
 
 def at_stage(step: int) -> str:
@@ -175,7 +164,7 @@ def draws_ahead(options: SumsOptions) -> Draws:
     return found
 
 
-def note(rows: Rows, marks: Marks, verdict: Verdict, stages: Stages) -> float:
+def note(rows: SiteRows, marks: Marks, verdict: Verdict, stages: Stages) -> float:
     """Note a judgement, and say so once in the network; returns the bound on the error."""
     stages.append((marks.size, verdict.accuracy.error, verdict.accuracy.bound))
     if rows.speaks:
@@ -184,17 +173,17 @@ def note(rows: Rows, marks: Marks, verdict: Verdict, stages: Stages) -> float:
 
 
 # ---------------------------------------------------------------------- landmarks
-def choose_landmarks(first: Prepared, options: SumsOptions) -> Solver:
+def choose_landmarks(first: PreparedRows, options: SumsOptions) -> Solver:
     """The landmarks of the first stage alone, for a solver that does something else with them; returns `Marks`."""
     return (yield from first_stage(first, options, (yield from axes_of(first, options))))
 
 
-def axes_of(first: Prepared, options: SumsOptions) -> Solver:
+def axes_of(first: PreparedRows, options: SumsOptions) -> Solver:
     """The axes along which landmarks are found; None if they are given."""
     return (yield from find_axes(first.rows, first.mean, options.seed)) if options.points is None else None
 
 
-def first_stage(first: Prepared, options: SumsOptions, axes: Axes | None) -> Solver:
+def first_stage(first: PreparedRows, options: SumsOptions, axes: Axes | None) -> Solver:
     """The first landmarks; returns `Marks`."""
     rows, kernel, marks = first.rows, options.kernel, Marks(Landmarks.none(first.rows.array))
     if axes is None or options.resume is not None:
@@ -203,13 +192,13 @@ def first_stage(first: Prepared, options: SumsOptions, axes: Axes | None) -> Sol
             points, kind = (yield from earlier_landmarks(rows, options)), "earlier"
         if first.columns is not None:
             points = on_host(first.columns.standardized(like(rows.array, points)))
-        told = yield GivenLandmarks(points, marks.points, kernel)
+        told = yield GivenLandmarks(points, marks.landmarks, kernel)
         marks = marks.plus(told["points"][: int(told["count"][0])], kind, kernel)
     else:
-        marks = marks.plus((yield from first_landmarks(rows, axes, marks.points, options)), "means", kernel)
+        marks = marks.plus((yield from first_landmarks(rows, axes, marks.landmarks, options)), "means", kernel)
         if options.share_rows and marks.size < min(options.first, rows.total) / 2:  # too few rows for as many clusters
             alike, wanted = (lambda: rows.alike), options.first - marks.size
-            more = yield from rows_as_landmarks(rows, alike, float(rows.total), wanted, marks.points, options, "0")
+            more = yield from rows_as_landmarks(rows, alike, float(rows.total), wanted, marks.landmarks, options, "0")
             marks = marks.plus(more, "rows", kernel)
     if not marks.size:
         raise ValueError(
@@ -229,18 +218,18 @@ def next_stage(
     size, kernel = max(SAMPLE * marks.size, LEAST_SAMPLE), options.kernel
     rows, weights = rows_to_grow_by(seen, principal, size, f"growth {stage}")
     heaviest = max(options.largest, 2.0 * principal.missed / size)
-    points = yield from more_landmarks(rows, weights, heaviest, axes, wanted, marks.points, options, stage)
+    points = yield from more_landmarks(rows, weights, heaviest, axes, wanted, marks.landmarks, options, stage)
     more = marks.plus(points, "means", kernel)
     if options.share_rows and more.size < marks.size + wanted / 2:
         rest, missed = (lambda: seen.rest), principal.missed
-        points = yield from rows_as_landmarks(seen.rows, rest, missed, wanted, more.points, options, str(stage))
+        points = yield from rows_as_landmarks(seen.rows, rest, missed, wanted, more.landmarks, options, str(stage))
         more = more.plus(points, "rows", kernel)
     # with all rows as landmarks the answer is exact
     least = marks.size + 1 if options.share_rows else WORTHWHILE * marks.size
     return more if more.size >= least else None
 
 
-def rows_to_grow_by(seen: Seen, principal: Principal, size: int, purpose: str) -> tuple[Rows, Weights]:
+def rows_to_grow_by(seen: Seen, principal: Principal, size: int, purpose: str) -> tuple[SiteRows, Weights]:
     """All rows or, if there are many, about `size` of them; and what the landmarks miss of each and of those that it stands for, which is at most
     twice the missed trace over `size`."""
     if principal.count <= 2 * size:
@@ -267,7 +256,7 @@ def more_wanted(m: int, bound: float, options: SumsOptions) -> int:
 
 
 # ---------------------------------------------------------------------- components
-def judged(seen: Seen, principal: Principal, options: SumsOptions, stage: str, effort: int = 1) -> Solver:
+def judge_components(seen: Seen, principal: Principal, options: SumsOptions, stage: str, effort: int = 1) -> Solver:
     """The components of the rows, and their accuracy; returns `Verdict`."""
     there, k = len(principal.values), int(options.n_components)
     if not there or (there < k and principal.missed > NEGLIGIBLE * principal.trace):
@@ -276,18 +265,22 @@ def judged(seen: Seen, principal: Principal, options: SumsOptions, stage: str, e
     if options.kernel.has_sketch:
         return (yield from judge(seen, principal, options, stage, effort))
     if options.share_rows:
-        return (yield from judge_by_rows(Judged(seen, principal, options, stage, by_rows=True)))
+        return (yield from judge_by_rows(JudgingRows(seen, principal, options, stage, by_rows=True)))
     return judge_by_trace(principal, k)
 
 
-def found(
-    first: Prepared, options: SumsOptions, marks: Marks, principal: Principal, verdict: Verdict, stages: Stages
-) -> Found:
-    """The result; components that the data does not have are zero, with an error of 1."""
+def answer_of(
+    site: Site, first: PreparedRows, options: SumsOptions, marks: Marks, principal: Principal, verdict: Verdict, stages: Stages
+) -> Answer:  # fmt: skip
+    """The answer; components that the data does not have are zero, with an error of 1."""
     k, there, about = int(options.n_components), len(verdict.values), verdict.accuracy
     basis = signed(verdict.basis, principal.along @ verdict.basis)
     weights = np.zeros((marks.size, k))
     weights[:, :there] = principal.weights @ (basis * np.sqrt(verdict.values))
     about = Accuracy.of([*about.errors, *[1.0] * (k - there)], about.error, about.bound, about.mixed, about.method)
-    values, mean, trace = np.pad(verdict.values, (0, k - there)), principal.mean, principal.trace
-    return Found(first, marks.points, marks.kinds, mean, weights, values, trace, about, stages)
+    values = np.pad(verdict.values, (0, k - there))
+    return Answer(
+        site=site, kernel=first.kernel, terms=Terms(site.array(weights)), eigenvalues=site.array(values), trace=principal.trace,
+        marks=marks.landmarks, kinds=marks.kinds, mean=site.array(principal.mean), columns=first.columns, fill=first.fill,
+        accuracy=about, stages=tuple(stages),
+    )  # fmt: skip

@@ -24,7 +24,7 @@ from ...landmarks import Landmarks, shared_seed
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from .directions import Axes
 from .options import SumsOptions
-from .rows import Rows
+from .rows import SiteRows
 
 Array = Any
 Labels = Callable[[], Array]  # of the cluster of each row of this process; -1: of none
@@ -43,7 +43,7 @@ ROUNDING = 1e-6  # of a number of rows
 class Weigh(Round):
     """The rows and the weight of each cluster; all are told into how many pieces each is cut: 2^cuts."""
 
-    rows: Rows
+    rows: SiteRows
     label: Labels
     weights: Weights
     clusters: int
@@ -74,7 +74,7 @@ class Weigh(Round):
 class Centres(Round):
     """The weighted mean of the coordinates of each cluster; clusters of too few rows have none. `cuts` as in `Weigh`, for the next split."""
 
-    rows: Rows
+    rows: SiteRows
     coordinates: Array
     label: Labels
     weights: Weights
@@ -111,7 +111,7 @@ class Centres(Round):
 class NewLandmarks(Round):
     """Points that become landmarks, without those that add nothing to the others: the weighted means of clusters, in all columns."""
 
-    rows: Rows
+    rows: SiteRows
     label: Labels
     weights: Weights
     clusters: int
@@ -278,7 +278,7 @@ class Pieces:
         return found
 
 
-def first_landmarks(rows: Rows, axes: Axes, none: Landmarks, options: SumsOptions) -> Solver:
+def first_landmarks(rows: SiteRows, axes: Axes, none: Landmarks, options: SumsOptions) -> Solver:
     """About options.first points, from the mean of all rows: all centres move. Returns the points (m, M)."""
     wanted, seed = options.first, options.seed
     some = rows.sampled(ROWS_A_CENTRE * wanted / rows.total, FIRST)
@@ -307,7 +307,7 @@ def first_landmarks(rows: Rows, axes: Axes, none: Landmarks, options: SumsOption
 
 
 def more_landmarks(
-    rows: Rows, weights: Weights, heaviest: float, axes: Axes, wanted: int, marks: Landmarks, options: SumsOptions, stage: int
+    rows: SiteRows, weights: Weights, heaviest: float, axes: Axes, wanted: int, marks: Landmarks, options: SumsOptions, stage: int
 ) -> Solver:  # fmt: skip
     """About `wanted` new points where the weight is, which is at most `heaviest` for a row: clusters around the landmarks are weighted by what the
     landmarks miss of their rows. Old landmarks stay where they are. Returns the points (m, M)."""

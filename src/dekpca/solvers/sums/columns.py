@@ -16,16 +16,16 @@ from ...kernels import Kernel
 from ...rounds import Arrays, Round, Shapes, Sizes, Solver
 from ...scaling import BadColumn, Columns, filled
 from .options import SumsOptions
-from .rows import Rows
+from .rows import SiteRows
 
 Array = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Means(Round):
+class ColumnMeans(Round):
     """The mean of each column over the values that are there."""
 
-    rows: Rows
+    rows: SiteRows
     impute: bool
     kind = "columns"
 
@@ -68,7 +68,7 @@ class Means(Round):
 class Variances(Round):
     """The variance of each column: the mean of squared differences from its mean."""
 
-    rows: Rows
+    rows: SiteRows
     mean: np.ndarray
     kind = "columns"
 
@@ -97,24 +97,24 @@ class Variances(Round):
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedRows:
     """Rows without missing values and, if asked, with standardized columns; what that took, and gamma."""
 
-    rows: Rows
+    rows: SiteRows
     mean: np.ndarray | None  # of the prepared rows, if it was needed
     fill: Array | None
     columns: Columns | None
     kernel: Kernel
 
 
-def prepared(rows: Rows, options: SumsOptions) -> Solver:
-    """The rounds that come first; returns `Prepared`."""
+def prepare_rows(rows: SiteRows, options: SumsOptions) -> Solver:
+    """The rounds that come first; returns `PreparedRows`."""
     if options.sealed:
         largest = (yield Sizes({"entries": on_host(rows.X)}, rows.nodes))["entries"]
         rows = replace(rows, largest=float(largest[0]))
     kernel, mean, fill, columns = options.kernel, None, None, None
     if options.impute or options.standardize or options.gamma_by_variance:
-        mean = (yield Means(rows, options.impute))["mean"]
+        mean = (yield ColumnMeans(rows, options.impute))["mean"]
     if options.impute:
         fill = like(rows.array, mean)
         rows = replace(rows, X=_mapped(rows.X, lambda X: filled(X, fill)))
@@ -127,7 +127,7 @@ def prepared(rows: Rows, options: SumsOptions) -> Solver:
             mean, variance = np.zeros_like(mean), variance / on_host(columns.scale) ** 2
         if options.gamma_by_variance:
             kernel = replace(kernel, gamma=kernel.scaled(rows.columns, float(variance.mean() + mean.var())))
-    return Prepared(rows, mean, fill, columns, kernel)
+    return PreparedRows(rows, mean, fill, columns, kernel)
 
 
 def _mapped(X: Array, f: Callable[[Array], Array]) -> Array:

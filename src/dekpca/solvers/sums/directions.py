@@ -13,8 +13,8 @@ from ...chunks import summed
 from ...kernels import normal
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
-from .columns import Means
-from .rows import Rows
+from .columns import ColumnMeans
+from .rows import SiteRows
 
 Array = Any
 
@@ -41,7 +41,7 @@ class Axes:
 class Image(Round):
     """The covariance of the rows times a basis (M, p): a step of block power iteration, or with a square basis all of the covariance."""
 
-    rows: Rows
+    rows: SiteRows
     mean: np.ndarray
     basis: np.ndarray
     kind = "axes"
@@ -68,11 +68,11 @@ class Image(Round):
         return {"axes": axes, "spread": np.sqrt(values)}
 
 
-def find_axes(rows: Rows, mean: np.ndarray | None, seed: int) -> Solver:
+def find_axes(rows: SiteRows, mean: np.ndarray | None, seed: int) -> Solver:
     """The leading axes of a random sample of the rows, and their mean unless it is known; returns `Axes`."""
     some = rows.sampled(SAMPLE / rows.total, AXES)
     if mean is None:
-        mean = (yield Means(some, False))["mean"]
+        mean = (yield ColumnMeans(some, False))["mean"]
     width = rows.columns
     if width <= MOST + EXTRA:
         told = yield Image(some, mean, np.eye(width))

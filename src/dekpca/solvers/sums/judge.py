@@ -28,10 +28,10 @@ from ...arrays import flip_signs, inverse, like, numbers, squares_of_rows, take,
 from ...chunks import STRIPES, by_rows, row_bytes, summed
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
-from ...site import uniform
+from ...site import uniform_by_key
 from .moments import Principal, Seen, chances
 from .options import SumsOptions
-from .rows import Rows
+from .rows import SiteRows
 
 Array = Any
 Values = Callable[[], Array]  # of functions on the judging rows of this process, in float64
@@ -54,7 +54,7 @@ ROOM = 4.0  # times the number of rows: the weights of the judging rows add up t
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class JudgingRows:
     """The judging rows of this process, with all that the rounds need of them; computed when the first term is."""
 
     all: Seen
@@ -109,7 +109,7 @@ class Judged:
         return aac.array_namespace(self.rest).ones_like(self.rest) if self.everyone else 1.0 / self._chance(self.rest)
 
     @cached_property
-    def rows(self) -> Rows:
+    def rows(self) -> SiteRows:
         rows = self.all.rows
         return rows.here() if self.places.shape[0] == len(rows) else rows.at(self.places)
 
@@ -209,13 +209,13 @@ def may_judge(
     fewest: int = 0,
 ) -> Array:
     """(n,) which rows a judgement needs, with any effort, if there are `count` rows or more, of which the landmarks miss `missed` or more; more of
-    them with `room` above 1. `fewest` as of `Rows`."""
+    them with `room` above 1. `fewest` as of `SiteRows`."""
     if count <= 2 * JUDGES * (1 if by_rows else EFFORT):
         return keys == keys
-    needed = uniform(keys, judging(stage)) < room * chances(rest, count, missed, max(JUDGES, GROUPS * fewest))
+    needed = uniform_by_key(keys, judging(stage)) < room * chances(rest, count, missed, max(JUDGES, GROUPS * fewest))
     if not by_rows:
         wanted = max(JUDGES * EFFORT, GROUPS * fewest)
-        needed |= uniform(keys, judging(again_at(stage))) < room * chances(rest, count, missed, wanted)
+        needed |= uniform_by_key(keys, judging(again_at(stage))) < room * chances(rest, count, missed, wanted)
     return needed
 
 
@@ -230,47 +230,47 @@ def likely_judges(principal: Principal, total: int, stage: str) -> Callable[[np.
 class Sketch(Round):
     """The products of features and functions, by group; and a start for the largest eigenvalue of the rest."""
 
-    judged: Judged
+    judges: JudgingRows
     g: Values
     q: int
     kind = "judge"
 
     def term(self) -> Arrays:
-        judged, w, features = self.judged, self.judged.weights, self.judged.features
-        xp, scaled = aac.array_namespace(w), judged.shares * w[:, None] * self.g()
+        judges, w, features = self.judges, self.judges.weights, self.judges.features
+        xp, scaled = aac.array_namespace(w), judges.shares * w[:, None] * self.g()
         # of all rows: the mean, and random signs as a start; of the rows of a group: the functions
-        beside = xp.concat([w[:, None], xp.sqrt(w)[:, None] * judged.signs], axis=1)
+        beside = xp.concat([w[:, None], xp.sqrt(w)[:, None] * judges.signs], axis=1)
         left, right = (xp.astype(x, features.dtype, copy=False) for x in (beside, scaled))
-        members, everyone = judged.members, judged.everyone
+        members, everyone = judges.members, judges.everyone
 
         def part(rows: slice) -> tuple[Array, ...]:
             mine, ones = features[rows, :], transposed(members[rows, :]) @ scaled[rows, :]
             image = [transposed(mine) @ right[rows, :]] if everyone else []
             for b in range(0 if everyone else GROUPS):
-                own = judged.group[rows, b]
-                image.append(transposed(_of(mine[:, judged.of_group(b)], own)) @ _of(right[rows, :], own))
+                own = judges.group[rows, b]
+                image.append(transposed(_of(mine[:, judges.of_group(b)], own)) @ _of(right[rows, :], own))
             found = xp.concat([transposed(mine) @ left[rows, :], xp.concat(image)], axis=1)
             return xp.astype(found, xp.float64, copy=False), ones
 
         found, ones = summed(part, w.shape[0], features)
         found = xp.reshape(found, (GROUPS, -1, found.shape[1]))
         mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
-        weight = xp.stack([xp.sum(w), xp.vecdot(w, judged.rest)])
+        weight = xp.stack([xp.sum(w), xp.vecdot(w, judges.rest)])
         return {"image": image, "ones": ones, "mean": mean, "weight": weight, "power": power}
 
     def bounds(self) -> dict[str, Any]:
-        total, size = ROOM * self.judged.principal.count, self.judged.options.largest
+        total, size = ROOM * self.judges.principal.count, self.judges.options.largest
         long = LONGEST * size * total
         weight = np.array([1.0, size]) * total
         return {"image": GROUPS * long, "ones": GROUPS * total, "mean": long, "weight": weight, "power": long}
 
     def told(self) -> Shapes:
-        many, power = 2 * self.judged.frequencies, (2 * GROUPS * self.judged.frequencies, POWER)
+        many, power = 2 * self.judges.frequencies, (2 * GROUPS * self.judges.frequencies, POWER)
         return {"image": (GROUPS, many, self.q), "mean": (GROUPS, many), "weight": (2,), "power": power}
 
     def conclude(self, total: Arrays) -> Arrays:
         mean, weight = total["mean"], max(total["weight"][0], 1e-300)
-        mean = mean / weight if self.judged.options.centered else np.zeros_like(mean)
+        mean = mean / weight if self.judges.options.centered else np.zeros_like(mean)
         image = total["image"] - mean[:, :, None] * total["ones"][:, None, :]
         power = np.linalg.qr(total["power"].reshape(-1, POWER))[0]
         return {"image": image, "mean": mean, "weight": total["weight"], "power": power}
@@ -280,7 +280,7 @@ class Sketch(Round):
 class Images:
     """What follows from the sketch at the judging rows of this process."""
 
-    judged: Judged
+    judges: JudgingRows
     told: Arrays
     g: Values
     squared = False  # the Gram matrix of `powered` has the eigenvalues of the rest, not their squares
@@ -288,14 +288,14 @@ class Images:
     @cached_property
     def Y(self) -> Array:
         """(n, GROUPS, q) the image of the functions under the rest, by each group, without the term of the row itself."""
-        judged, g, mean, image = self.judged, self.g(), self.told["mean"], self.told["image"]
-        xp, features = aac.array_namespace(g), judged.features
+        judges, g, mean, image = self.judges, self.g(), self.told["mean"], self.told["image"]
+        xp, features = aac.array_namespace(g), judges.features
         right, middle = like(features, image), like(features, mean)
         offset, squares = like(g, np.einsum("bf,bfq->bq", mean, image)), like(g, (mean * mean).sum(axis=1))
-        own = judged.shares * judged.weights[:, None] * judged.members
+        own = judges.shares * judges.weights[:, None] * judges.members
 
         def some(rows: slice) -> Array:
-            mine = [features[rows, judged.of_group(b)] for b in range(GROUPS)]
+            mine = [features[rows, judges.of_group(b)] for b in range(GROUPS)]
             images = xp.stack([x @ right[b, ...] for b, x in enumerate(mine)], axis=1)
             long = xp.stack([squares_of_rows(x) - 2.0 * (x @ middle[b, :]) for b, x in enumerate(mine)], axis=1)
             found = xp.astype(images, xp.float64, copy=False) - offset
@@ -306,17 +306,17 @@ class Images:
 
     @property
     def _root(self) -> Array:
-        return aac.array_namespace(self.judged.weights).sqrt(self.judged.weights / GROUPS)[:, None]
+        return aac.array_namespace(self.judges.weights).sqrt(self.judges.weights / GROUPS)[:, None]
 
     def powered(self, basis: np.ndarray) -> Array:
         """(n, POWER) the weighted features of all groups times a basis; its Gram matrix over all rows has the eigenvalues of the rest."""
-        features, root = self.judged.features, self._root
+        features, root = self.judges.features, self._root
         found = like(root, features @ like(features, basis))
         return root * (found - like(root, self.told["mean"].ravel() @ basis))
 
     def back(self, values: Array) -> Array:
         """The transpose of `powered`: (GROUPS * features, POWER)."""
-        features, scaled = self.judged.features, self._root * values
+        features, scaled = self.judges.features, self._root * values
         middle = like(scaled, self.told["mean"].reshape(-1, 1)) * aac.array_namespace(scaled).sum(scaled, axis=0)
         return like(scaled, transposed(features) @ like(features, scaled)) - middle
 
@@ -332,26 +332,26 @@ class Separate(Round):
     kind = "judge"
 
     def term(self) -> Arrays:
-        judged, Y, g = self.images.judged, self.images.Y, self.g()
-        xp, w = aac.array_namespace(g), judged.weights
-        weighted, alone, across = w[:, None] * g, judged.rest[:, None] * g, Y
+        judges, Y, g = self.images.judges, self.images.Y, self.g()
+        xp, w = aac.array_namespace(g), judges.weights
+        weighted, alone, across = w[:, None] * g, judges.rest[:, None] * g, Y
         diagonal = [
             (transposed(weighted) @ alone)[None, ...],
             xp.zeros((GROUPS, *2 * g.shape[1:]), dtype=xp.float64, device=aac.device(g)),
         ]
-        if not judged.everyone:
-            own = judged.group & (w > 1.0)[:, None]
-            own = own & (xp.sum(xp.astype(own, xp.int64), axis=0) >= judged.all.rows.least)
+        if not judges.everyone:
+            own = judges.group & (w > 1.0)[:, None]
+            own = own & (xp.sum(xp.astype(own, xp.int64), axis=0) >= judges.all.rows.least)
             by_chance = xp.sqrt(xp.clip(1.0 - 1.0 / w, min=0.0))[:, None, None]
             diagonal[1] = _by_group(weighted, by_chance * xp.astype(own, xp.float64)[:, :, None] * alone[:, None, :])
-            across = xp.where(judged.group[:, :, None], xp.sum(Y, axis=1, keepdims=True) - Y, Y)
+            across = xp.where(judges.group[:, :, None], xp.sum(Y, axis=1, keepdims=True) - Y, Y)
         pairs = _by_group(weighted, across)
         pairs = (pairs + transposed(pairs)) / 2
         power = self.images.back(self.images.powered(self.images.told["power"]))
         return {"diagonal": upper_triangle(xp.concat(diagonal)), "pairs": upper_triangle(pairs), "power": power}
 
     def bounds(self) -> dict[str, Any]:
-        total, size = ROOM * self.images.judged.principal.count, self.images.judged.options.largest
+        total, size = ROOM * self.images.judges.principal.count, self.images.judges.options.largest
         image = np.linalg.norm(self.images.told["image"], axis=1).sum(axis=0).max()
         image = max(image, 1.0)  # a row's own term is taken off, which is rounding where the landmarks miss nothing
         return {"diagonal": size * total, "pairs": LONGEST * size * total * image, "power": LONGEST**2 * size * total}
@@ -364,7 +364,7 @@ class Separate(Round):
     def conclude(self, total: Arrays) -> Arrays:
         q, k, G = len(self.within), self.k, GROUPS
         diagonal, pairs = (_symmetric(total[name], q) for name in ("diagonal", "pairs"))
-        whole, drawn, everyone = diagonal[0], diagonal[1:], self.images.judged.everyone
+        whole, drawn, everyone = diagonal[0], diagonal[1:], self.images.judges.everyone
         drawn = drawn - drawn.mean(axis=0)  # a row that judges for certain adds no noise
         both = pairs.sum(axis=0) / (1 if everyone else 2)  # a pair of groups is in the sums of both
         S = whole + both / (G if everyone else G - 1)
@@ -396,9 +396,9 @@ class Leak(Round):
     kind = "judge"
 
     def term(self) -> Arrays:
-        judged, told, g = self.images.judged, self.separated, self.g()
-        basis, xp, w = like(g, told["basis"]), aac.array_namespace(g), judged.weights
-        stays = judged.rest[:, None] * (g @ basis) - g @ like(g, told["image"])
+        judges, told, g = self.images.judges, self.separated, self.g()
+        basis, xp, w = like(g, told["basis"]), aac.array_namespace(g), judges.weights
+        stays = judges.rest[:, None] * (g @ basis) - g @ like(g, told["image"])
         if self.outside is not None:
             stays = stays + self.outside() @ basis
         (n, groups, q), k = self.images.Y.shape, basis.shape[1]
@@ -414,7 +414,7 @@ class Leak(Round):
         return {"errors": (k,), "error": (3,), "group": (k,)}
 
     def conclude(self, total: Arrays) -> Arrays:
-        told, principal = self.separated, self.images.judged.principal
+        told, principal = self.separated, self.images.judges.principal
         values, k = told["values"], told["basis"].shape[1]
         size = max(float(np.linalg.eigvalsh(total["power"])[-1]), 0.0)
         size = size**0.5 if self.images.squared else size
@@ -422,7 +422,7 @@ class Leak(Round):
         hidden = size >= HIDDEN * values[k - 1]  # a component may hide in the rest
         gap = np.maximum(values[:k] - (max(following, size) if hidden else following), 1e-12 * max(values[0], 1e-300))
         leak = _positive((total["leak"] + total["leak"].T) / 2) / np.outer(gap, gap)
-        chances = ((1.0, 1.0), (LEAK, LUCK), (LEAK, LUCK / self.images.judged.gain))
+        chances = ((1.0, 1.0), (LEAK, LUCK), (LEAK, LUCK / self.images.judges.gain))
         parts = [low * leak + luck * told["turned"] for low, luck in chances]
         error, bound, within_reach = (float(np.linalg.eigvalsh(part)[-1]) for part in parts)
         turned, group = told["alone"].copy(), np.zeros(k)
@@ -432,8 +432,8 @@ class Leak(Round):
             turned[members] = np.maximum(1 - 1 / len(members), GROUPS - 1 - inside)
             group[members] = number
         errors = np.diagonal(leak) + turned
-        missed, judged = principal.missed, float(self.images.told["weight"][1])
-        stand_for_all = 1 / TWICE < judged / max(missed, 1e-300) < TWICE
+        missed, judges = principal.missed, float(self.images.told["weight"][1])
+        stand_for_all = 1 / TWICE < judges / max(missed, 1e-300) < TWICE
         if missed > NEGLIGIBLE * principal.trace and (hidden or not stand_for_all):
             bound = within_reach = 1.0
             if size >= values[k - 1] or not stand_for_all:  # nothing is known
@@ -479,31 +479,31 @@ def judging_bytes(rows: int, columns: int, m: int, k: int, q: int, by_rows: bool
 def judge(seen: Seen, principal: Principal, options: SumsOptions, stage: str, effort: int = 1) -> Solver:
     """Components in the span of the principal functions, and their accuracy; returns `Verdict`. There are at most q components."""
 
-    def judged(stage: str, effort: int) -> Solver:  # a generator of its own: what it keeps goes when it ends
-        rows = Judged(seen, principal, options, stage, effort)
+    def at(stage: str, effort: int) -> Solver:  # a generator of its own: what it keeps goes when it ends
+        rows = JudgingRows(seen, principal, options, stage, effort)
         return judge_functions(rows, lambda: rows.functions, np.diag(principal.values))
 
-    verdict = yield from judged(stage, effort)
+    verdict = yield from at(stage, effort)
     if effort == 1 and verdict.accuracy.bound > options.tol >= verdict.within_reach:
-        verdict = yield from judged(again_at(stage), EFFORT)
+        verdict = yield from at(again_at(stage), EFFORT)
     return verdict
 
 
-def judge_functions(judged: Judged, g: Values, within: np.ndarray, outside: Values | None = None) -> Solver:
+def judge_functions(judges: JudgingRows, g: Values, within: np.ndarray, outside: Values | None = None) -> Solver:
     """Judge functions that are orthonormal over all rows, by random features; returns `Verdict`.
 
     `g` gives their values G (n, q) on the judging rows, `within` (q, q) is G'psi psi'G over all rows, and `outside` gives the values (n, q) of
     psi psi'G - G within. Without it they are zero, as for principal functions.
     """
-    told = yield Sketch(judged, g, len(within))
-    return (yield from judge_by(Images(judged, told, g), g, within, outside))
+    told = yield Sketch(judges, g, len(within))
+    return (yield from judge_by(Images(judges, told, g), g, within, outside))
 
 
 def judge_by(images: Any, g: Values, within: np.ndarray, outside: Values | None = None) -> Solver:
     """The last two rounds of a judgement: components in the span of the functions, and what leaves it; returns `Verdict`."""
-    k = min(int(images.judged.options.n_components), len(within))
+    k = min(int(images.judges.options.n_components), len(within))
     separated = yield Separate(images, g, within, k)
-    told = yield Leak(images, g, outside, separated, images.judged.principal.whole)
+    told = yield Leak(images, g, outside, separated, images.judges.principal.whole)
     groups = range(1, int(told["group"].max(initial=0)) + 1)
     mixed = [np.flatnonzero(told["group"] == number).tolist() for number in groups]
     error, bound, within_reach = map(float, told["error"])

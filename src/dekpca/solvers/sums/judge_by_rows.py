@@ -17,9 +17,9 @@ from ...chunks import by_rows
 from ...kernels import normal
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
-from .judge import GROUPS, JUDGES, POWER, Judged, Verdict, judge_by
+from .judge import GROUPS, JUDGES, POWER, JudgingRows, Verdict, judge_by
 from .moments import Principal
-from .rows import Rows
+from .rows import SiteRows
 from .shared_rows import Counts, InPlaces, places
 
 
@@ -27,7 +27,7 @@ from .shared_rows import Counts, InPlaces, places
 class Shared:
     """The judging rows of all nodes: points (R, M), their weights and groups (R,), and which of them are this process's, in its order."""
 
-    judged: Judged
+    judges: JudgingRows
     points: np.ndarray
     weights: np.ndarray
     group: np.ndarray
@@ -35,30 +35,30 @@ class Shared:
 
     def beside(self, values: np.ndarray) -> Any:
         """Host numbers in the library and on the device of the rows, in float64."""
-        return like(self.judged.rest, values)
+        return like(self.judges.rest, values)
 
     @cached_property
     def psi(self) -> np.ndarray:
-        seen = self.judged.all
+        seen = self.judges.all
         return on_host(seen.marks.coordinates(seen.kernel, like(seen.rows.array, self.points)))
 
     @cached_property
     def rest(self) -> np.ndarray:
         """(R,) what the landmarks miss of each."""
-        seen = self.judged.all
+        seen = self.judges.all
         size = on_host(seen.kernel.diagonal(like(seen.rows.array, self.points)))
         return np.maximum(size - np.einsum("ij,ij->i", self.psi, self.psi), 0.0)
 
     @cached_property
     def functions(self) -> np.ndarray:
         """(R, q) values of the principal functions."""
-        principal = self.judged.principal
+        principal = self.judges.principal
         return (self.psi - principal.mean) @ principal.weights
 
     @cached_property
     def between(self) -> np.ndarray:
         """(n, R) the rest of the kernel between the judging rows of this process and all."""
-        seen, X, psi = self.judged.all, self.judged.rows.X, self.judged.psi
+        seen, X, psi = self.judges.all, self.judges.rows.X, self.judges.psi
         points, across = like(X, self.points), transposed(like(X, self.psi))
 
         def some(rows: slice) -> Any:
@@ -68,17 +68,17 @@ class Shared:
 
 
 @dataclass(frozen=True, eq=False)
-class Means(Round):
+class RestMeans(Round):
     """The mean of the rest over all rows, at each judging row."""
 
     shared: Shared
     kind = "judge"
 
     def term(self) -> Arrays:
-        return {"mean": on_host(self.shared.judged.weights) @ self.shared.between}
+        return {"mean": on_host(self.shared.judges.weights) @ self.shared.between}
 
     def bounds(self) -> dict[str, Any]:
-        return {"mean": 4.0 * self.shared.judged.options.largest * self.shared.weights.sum()}
+        return {"mean": 4.0 * self.shared.judges.options.largest * self.shared.weights.sum()}
 
     def told(self) -> Shapes:
         return {"mean": (len(self.shared.points),)}
@@ -96,21 +96,21 @@ class ExactImages:
     squared = True
 
     @property
-    def judged(self) -> Judged:
-        return self.shared.judged
+    def judges(self) -> JudgingRows:
+        return self.shared.judges
 
     @cached_property
     def told(self) -> Arrays:
         """What the other rounds need to know, which here all nodes know without a sum."""
         shared, count = self.shared, len(self.shared.points)
-        seed = shared_seed(self.judged.options.seed, f"power {self.judged.stage}")
+        seed = shared_seed(self.judges.options.seed, f"power {self.judges.stage}")
         start, weights = np.linalg.qr(normal((count, POWER), seed))[0], shared.weights
         weight = np.array([weights.sum(), weights @ shared.rest])
         return {"image": count**0.5 * self._scaled[None], "power": start, "weight": weight}
 
     @property
     def _scaled(self) -> np.ndarray:
-        return self.judged.shares * self.shared.weights[:, None] * self.shared.functions
+        return self.judges.shares * self.shared.weights[:, None] * self.shared.functions
 
     @cached_property
     def _centred(self) -> np.ndarray:
@@ -126,9 +126,9 @@ class ExactImages:
     @cached_property
     def Y(self) -> Any:
         """(n, GROUPS, q)."""
-        shared, judged, centred, scaled = self.shared, self.judged, self._centred, self._scaled
+        shared, judges, centred, scaled = self.shared, self.judges, self._centred, self._scaled
         itself = centred[np.arange(len(centred)), shared.mine][:, None] * scaled[shared.mine]
-        if judged.everyone:
+        if judges.everyone:
             return shared.beside(np.repeat((centred @ scaled - itself)[:, None, :], GROUPS, axis=1))
         found = np.stack([centred[:, shared.group == b] @ scaled[shared.group == b] for b in range(GROUPS)], axis=1)
         found[np.arange(len(centred)), shared.group[shared.mine]] -= itself
@@ -144,22 +144,22 @@ class ExactImages:
         return found
 
 
-def judge_by_rows(judged: Judged) -> Solver:
+def judge_by_rows(judges: JudgingRows) -> Solver:
     """Judge the principal functions by rows that are told to all; returns `Verdict`."""
-    rows = judged.all.rows
-    counts = (yield Counts(rows, lambda: judged.rows, 4 * JUDGES))["count"]
+    rows = judges.all.rows
+    counts = (yield Counts(rows, lambda: judges.rows, 4 * JUDGES))["count"]
 
-    def given() -> Rows:
-        beside = np.stack([on_host(judged.weights), to_numpy(judged.group).argmax(axis=1)], axis=1)
-        return replace(judged.rows, X=np.concatenate([on_host(judged.rows.X), beside], axis=1))
+    def given() -> SiteRows:
+        beside = np.stack([on_host(judges.weights), to_numpy(judges.group).argmax(axis=1)], axis=1)
+        return replace(judges.rows, X=np.concatenate([on_host(judges.rows.X), beside], axis=1))
 
-    bound = max(rows.largest, 2.0 * judged.principal.count, float(GROUPS))
+    bound = max(rows.largest, 2.0 * judges.principal.count, float(GROUPS))
     told = (yield InPlaces(replace(rows, X=rows.array[:0, :], largest=bound), given, counts, rows.columns + 2))["rows"]
-    group, mine = np.rint(told[:, -1]).astype(np.int64), places(judged.rows, counts)
-    shared = Shared(judged, told[:, :-2], told[:, -2], group, mine)
-    mean = (yield Means(shared))["mean"] if judged.options.centered else None
+    group, mine = np.rint(told[:, -1]).astype(np.int64), places(judges.rows, counts)
+    shared = Shared(judges, told[:, :-2], told[:, -2], group, mine)
+    mean = (yield RestMeans(shared))["mean"] if judges.options.centered else None
     images = ExactImages(shared, mean)
-    return (yield from judge_by(images, lambda: judged.functions, np.diag(judged.principal.values)))
+    return (yield from judge_by(images, lambda: judges.functions, np.diag(judges.principal.values)))
 
 
 def judge_by_trace(principal: Principal, k: int) -> Verdict:

@@ -27,7 +27,7 @@ from ...kernels import Kernel, row_tiles
 from ...landmarks import Landmarks, row_kernel
 from ...rounds import Arrays, BadConclusion, Round, Shapes
 from ...signs import LONGEST, reference
-from .rows import Rows
+from .rows import SiteRows
 
 Array = Any
 
@@ -45,7 +45,7 @@ class Seen:
     `likely` says which rows of a file are likely to be asked for after the pass, from their keys and what the landmarks miss of them.
     """
 
-    rows: Rows
+    rows: SiteRows
     marks: Landmarks
     kernel: Kernel
     likely: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None

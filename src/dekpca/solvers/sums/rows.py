@@ -12,14 +12,14 @@ import numpy as np
 from ...arrays import take, where
 from ...chunks import by_rows
 from ...data.blocks import Blocks, array_of
-from ...site import uniform
+from ...site import uniform_by_key
 
 Array = Any
 Chance = float | Callable[[slice], Array]  # of each row, or a function of some places
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class SiteRows:
     """Rows of one or more nodes: X (n, columns), a key (n,) and the number of the node (n,) of each, in the library and on the device of X.
 
     `total` is the number of rows of the whole network, `nodes` that of its nodes. `least`: clusters, samples and judging groups in which this process
@@ -61,18 +61,18 @@ class Rows:
 
     def uniform(self, purpose: str) -> Array:
         """(n,) a number between 0 and 1 for each row."""
-        return uniform(self.keys, purpose)
+        return uniform_by_key(self.keys, purpose)
 
-    def at(self, places: Array) -> Rows:
+    def at(self, places: Array) -> SiteRows:
         """Some of the rows, in memory."""
         X = self.X.take(places) if isinstance(self.X, Blocks) else take(self.X, places)
         return replace(self, X=X, keys=take(self.keys, places), node=take(self.node, places))
 
-    def here(self) -> Rows:
+    def here(self) -> SiteRows:
         """All of them, in memory."""
         return self.at(np.arange(len(self))) if isinstance(self.X, Blocks) else self
 
-    def sampled(self, share: float, purpose: str) -> Rows:
+    def sampled(self, share: float, purpose: str) -> SiteRows:
         """Each row with this probability, or a larger one if nodes would have too few; all of them from 1 on. None if below `least`."""
         share = max(share, self.fewest / self.total)
         return self.here() if share >= 1 else self.at(self.drawn(purpose, share))
@@ -86,6 +86,6 @@ class Rows:
         """The places of rows whose number `uniform` is below their chance."""
 
         def some(rows: slice) -> Array:
-            return uniform(self.keys[rows], purpose) < (chance(rows) if callable(chance) else chance)
+            return uniform_by_key(self.keys[rows], purpose) < (chance(rows) if callable(chance) else chance)
 
         return where(by_rows(some, len(self), 8, self.keys))

@@ -14,17 +14,17 @@ from ...landmarks import Landmarks
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from .clusters import Weights, check_count, independent
 from .options import SumsOptions
-from .rows import Rows
+from .rows import SiteRows
 
 ROUNDED = 1e-13  # relative: sums under masks are in fixed point
-Given = Callable[[], Rows]  # the rows that nodes of this process give
+Given = Callable[[], SiteRows]  # the rows that nodes of this process give
 
 
 @dataclass(frozen=True, eq=False)
 class Counts(Round):
     """How many rows each node gives."""
 
-    rows: Rows
+    rows: SiteRows
     given: Given
     most: int
     kind = "landmarks"
@@ -50,7 +50,7 @@ class Counts(Round):
             raise BadConclusion(f"nodes give {count.sum():g} rows, where {self.most} are allowed; start all nodes anew")
 
 
-def places(given: Rows, counts: np.ndarray) -> np.ndarray:
+def places(given: SiteRows, counts: np.ndarray) -> np.ndarray:
     """Where the rows of this process are among those that all nodes give: node by node, in the order that they have here."""
     node = to_numpy(given.node)
     order = np.argsort(node, kind="stable")
@@ -64,7 +64,7 @@ def places(given: Rows, counts: np.ndarray) -> np.ndarray:
 class InPlaces(Round):
     """The rows that nodes give, one after the other by number of the node."""
 
-    rows: Rows
+    rows: SiteRows
     given: Given
     counts: np.ndarray
     width: int
@@ -105,11 +105,11 @@ class RowLandmarks(InPlaces):
 
 
 def rows_as_landmarks(
-    rows: Rows, weights: Weights, mass: float, wanted: int, marks: Landmarks, options: SumsOptions, stage: str
+    rows: SiteRows, weights: Weights, mass: float, wanted: int, marks: Landmarks, options: SumsOptions, stage: str
 ) -> Solver:
     """About `wanted` rows, drawn with probabilities proportional to their weights, whose sum over all nodes is `mass`; returns the points (m, M)."""
 
-    def drawn() -> Rows:
+    def drawn() -> SiteRows:
         return rows.at(where(rows.uniform(f"rows {stage}") * mass < wanted * weights()))
 
     counts = (yield Counts(rows, drawn, 4 * wanted + 64))["count"]
@@ -120,13 +120,13 @@ def rows_as_landmarks(
     return told["points"][: int(told["count"][0])]
 
 
-def earlier_landmarks(rows: Rows, options: SumsOptions) -> Solver:
+def earlier_landmarks(rows: SiteRows, options: SumsOptions) -> Solver:
     """The landmarks of an earlier run: the first node that has them tells them to all. Returns the points (m, M)."""
     mine, most, resumed = options.earlier, options.max_landmarks, f"resume={options.resume!r}"
     points = np.zeros((0, rows.columns)) if mine is None else np.asarray(mine, dtype=np.float64)
     node = to_numpy(rows.node[:1]) if len(rows) else np.zeros(1, dtype=np.int64)
 
-    def held(of: int | None = None) -> Rows:
+    def held(of: int | None = None) -> SiteRows:
         kept = points if len(rows) and of in (None, node[0]) else points[:0]  # without rows it has no node
         return replace(rows, X=kept, keys=np.zeros(len(kept), dtype=np.int64), node=np.repeat(node, len(kept)))
 

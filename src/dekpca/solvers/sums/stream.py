@@ -39,7 +39,7 @@ from .clusters import LEAST_CLUSTER
 from .judge import LAST, may_judge
 from .moments import Moments, Seen
 from .options import SumsOptions
-from .rows import Rows
+from .rows import SiteRows
 
 Array = Any
 
@@ -189,7 +189,7 @@ class Basis:
         return np.maximum(np.frombuffer(codes, dtype=np.uint64), 1)
 
     def checked(self, X: Array, who: str = "X") -> Array:
-        """Prepared rows, if all can be summed: what is not finite would be in the sums for good."""
+        """PreparedRows rows, if all can be summed: what is not finite would be in the sums for good."""
         X = self.prepared(X)
         xp, dtype = aac.array_namespace(X), self.marks.points.dtype
         bad = np.flatnonzero(to_numpy(~xp.all(xp.isfinite(X), axis=1)))
@@ -205,14 +205,14 @@ class Basis:
     def keys(self, node: np.ndarray, number: np.ndarray) -> np.ndarray:
         return keys_at(self.options.seed, self.names, node, number)
 
-    def rows(self, X: Array = None, node: np.ndarray = NONE, number: np.ndarray = NONE) -> Rows:
-        """Prepared rows with these numbers at these nodes; by default none."""
+    def rows(self, X: Array = None, node: np.ndarray = NONE, number: np.ndarray = NONE) -> SiteRows:
+        """PreparedRows rows with these numbers at these nodes; by default none."""
         X, options = self.marks.points[:0, :] if X is None else X, self.options
         seen = options.owners_apart and not options.share_rows and not options.sealed
         least = LEAST_CLUSTER if seen else 1
-        return Rows(X, integers(X, self.keys(node, number)), integers(X, node), 0, len(self.names), least)
+        return SiteRows(X, integers(X, self.keys(node, number)), integers(X, node), 0, len(self.names), least)
 
-    def summed(self, rows: Rows) -> Summed:
+    def summed(self, rows: SiteRows) -> Summed:
         """What a stream takes from these rows. All may judge, as far as they know of no others."""
         seen, options = Seen(rows, self.marks, self.kernel), self.options
         total = all_on_host(Moments(seen, options.centered, options.n_components, options.largest).term())
@@ -220,7 +220,7 @@ class Basis:
             return Summed(total)
         return Summed(total, (self.kept(rows, seen.rest),))
 
-    def kept(self, rows: Rows, left: Array = None) -> Kept:
+    def kept(self, rows: SiteRows, left: Array = None) -> Kept:
         """Rows that may judge, and what the landmarks miss of each; without `left` there are no rows."""
         return Kept(rows, self.marks, self.kernel, left=rows.alike if left is None else left)
 
@@ -242,7 +242,7 @@ class Addition(NamedTuple):
     """What becomes of a stream by new rows: its sums, rows that wait, and how many; and a fingerprint and the node of each new row."""
 
     summed: Summed
-    waiting: list[Rows]
+    waiting: list[SiteRows]
     waits: int
     prints: np.ndarray
     node: np.ndarray
@@ -254,7 +254,7 @@ class Stream:
     def __init__(self, basis: Basis):
         self.basis = basis
         self.summed = basis.summed(basis.rows())
-        self.waiting: list[Rows] = []
+        self.waiting: list[SiteRows] = []
         self.waits = 0  # rows that wait
         # of each node: a fingerprint of each row by its number; 0 if it is forgotten
         self.prints = [array("Q") for _ in basis.names]
@@ -344,8 +344,8 @@ class Stream:
         self.gone += np.bincount(node, minlength=len(self.gone))
 
     # ------------------------------------------------------------------ the answer
-    def rounds(self, total: int, judged: Any) -> Solver:
-        """The rounds of a fit with these landmarks, from the sums; returns what was found of `Moments`, and the verdict of `judged`.
+    def rounds(self, total: int, judge: Any) -> Solver:
+        """The rounds of a fit with these landmarks, from the sums; returns what was found of `Moments`, and the verdict of `judge`.
 
         `total` is the number of rows of the whole network.
         """
@@ -360,7 +360,7 @@ class Stream:
         told = yield moments
         principal, kept = moments.found(told), replace(kept, most=tuple(told["most"].tolist()))
         known = replace(options, n_components=principal.components)
-        return principal, (yield from judged(kept, principal, known, LAST))
+        return principal, (yield from judge(kept, principal, known, LAST))
 
 
 def _ranked(codes: np.ndarray) -> np.ndarray:
@@ -372,7 +372,7 @@ def _ranked(codes: np.ndarray) -> np.ndarray:
     return found
 
 
-def _joined(parts: Sequence[Rows]) -> Rows:
+def _joined(parts: Sequence[SiteRows]) -> SiteRows:
     if len(parts) == 1:
         return parts[0]
     concat = aac.array_namespace(parts[0].X).concat
@@ -380,6 +380,6 @@ def _joined(parts: Sequence[Rows]) -> Rows:
     return replace(parts[0], **joined)
 
 
-def _others(rows: Rows, keys: np.ndarray) -> np.ndarray:
+def _others(rows: SiteRows, keys: np.ndarray) -> np.ndarray:
     """The places of the rows that have none of these keys."""
     return np.flatnonzero(~np.isin(to_numpy(rows.keys), keys))
