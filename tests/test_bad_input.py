@@ -77,6 +77,10 @@ def indefinite(A, B):
         ),
         (lambda: fit([*PARTS[:2], np.array([["a", "b"]])]), "node 2: .*(numeric|convert)"),
         (lambda: fit([*PARTS[:2], np.ones(5)]), "node 2: "),
+        (
+            lambda: fit([*PARTS[:2], np.ma.masked_greater(PARTS[2], PARTS[2].max() - 1e-9)]),
+            r"node 2: an array with 1 masked values?, .*use X.filled\(numpy.nan\), and missing='drop' or 'mean'",
+        ),
         (lambda: fit([]), "at least one part"),
         (lambda: fit(PARTS, network=4), "3 parts for a network of 4 nodes"),
         (lambda: DecentralizedKernelPCA(network=20).fit(np.ones((12, 2))), "12 rows for 20 nodes"),
@@ -186,7 +190,7 @@ def indefinite(A, B):
         ),
         (
             lambda: fit([1e200 * p for p in PARTS], standardize=True),
-            "column 0 is too large: its squares overflow float64",
+            "column 0 is too large: its squares overflow float64; scale it down$",
         ),
         (lambda: fit(PARTS, landmarks=np.eye(4)), "landmarks: 4 columns, but the samples have 6"),
         (lambda: fit(PARTS, landmarks=np.ones((3, 6))), "row 0 comes 3 times"),

@@ -283,6 +283,8 @@ class Result:
         """Which components the data does not have."""
         k, there = self.n_components, self.n_components - len(self.missing_components)
         zero, remedy = f"components {there + 1} to {k} are zero", "lower n_components"
+        if there + 1 == k:
+            zero = f"component {k} is zero"
         if there and self.n_landmarks and float(self.explained_variance_ratio.sum()) < 1 - SEEN:
             remedy += "" if self.plan.options.share_rows else ", or use share_rows=True, if rows may leave their nodes"
             return f"{zero}: there are {self.n_landmarks} landmarks, which see {there} dimensions of the rows; {remedy}"

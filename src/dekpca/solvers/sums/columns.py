@@ -150,4 +150,5 @@ def _over_rows(X: Array, f: Callable[[Array], Array]) -> Array:
 def _refuse_overflow(numbers: np.ndarray, X: Array, why: str) -> None:
     bad = np.flatnonzero(~np.isfinite(numbers))
     if len(bad):
-        raise BadColumn(int(bad[0]), f"is too large: {why} {X.dtype}; scale it down, or use dtype='float64'")
+        wider = "" if str(X.dtype).endswith("float64") else ", or use dtype='float64'"
+        raise BadColumn(int(bad[0]), f"is too large: {why} {X.dtype}; scale it down{wider}")
