@@ -27,7 +27,7 @@ def refuse(X: Any, who: str) -> None:
         said = "a sparse matrix, but dekpca computes with dense rows; reduce its columns (scikit-learn's TruncatedSVD), or use X.toarray()"
         said += f" if {X.shape[0] * X.shape[1] * 8 / 1e9:.2g} GB fit"
     elif np.ma.is_masked(X):
-        said = f"an array with {np.ma.count_masked(X)} masked values, whose numbers would be taken; use X.filled(numpy.nan), and missing='drop' or 'mean'"
+        said = f"an array with {np.ma.count_masked(X)} masked values, which are not left out; use X.filled(numpy.nan), and missing='drop' or 'mean'"
     elif library in ("dask", "dask_expr"):
         said = f"a Dask {kind}, which only fit and transform of the estimator take; use X.compute() if the rows fit into memory"
     elif library == "polars" and kind == "LazyFrame":
