@@ -70,9 +70,9 @@ def opened(browser, path, size=DESKTOP, scheme="light"):
 
 
 def traces(page, name):
-    """What a figure shows now: x of every trace, and the colours of its marks."""
+    """What a figure shows now: x and y of every trace, decoded by plotly, and the colours of its marks."""
     return page.evaluate(
-        """(name) => document.getElementById("plot-" + name).data.map((t) => ({
+        """(name) => document.getElementById("plot-" + name)._fullData.map((t) => ({
             name: t.name, x: Array.from(t.x ?? []), y: Array.from(t.y ?? []), color: t.marker?.color, visible: t.visible }))""",
         name,
     )
