@@ -34,7 +34,6 @@ from dekpca.peers.protocol.events import (
     ChunkSent,
     FinishSaved,
     HandshakeReceived,
-    HandshakeSent,
     Heartbeat,
     HeartbeatAnswered,
     MessageStored,
@@ -614,7 +613,7 @@ class Wire:
             return
         if self.happens(0.5):  # else the heartbeat comes later than the messages
             self.beat(now)
-        if not self.connected or here.core.has_news(there.name):
+        if not self.connected or here.core.membership.records.keys() - here.core.neighbors[there.name].knows:
             self.handshake(now)
         if self.connected and here.begun and there.begun:
             self.deliver(now)
@@ -626,7 +625,7 @@ class Wire:
         if self.happens():  # the answer is lost
             return
         here.receive(there.name, HandshakeReceived(SAME, dict(there.core.membership.records)), now)
-        here.receive(there.name, HandshakeSent(frozenset(here.core.membership.records)), now)
+        here.core.neighbors[there.name].knows |= here.core.membership.records.keys()
         here.receive(there.name, Answered(), now)
         if not self.connected and there.begun:
             held = frozenset(r for o, r in there.disk["messages"] if o == here.name)

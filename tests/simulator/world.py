@@ -451,7 +451,7 @@ class Link:
 
     def talk(self) -> None:
         """The next handshake or the delivery, whichever is due."""
-        if self.a.core.has_news(self.b.name):
+        if self.a.core.membership.records.keys() - self.a.core.neighbors[self.b.name].knows:
             self.state = "talking"
             self.handshake()
         elif self.a.core.rounds.limits is None:
@@ -480,7 +480,7 @@ class Link:
             self.later(self.latency(), self.refused, Refusal.SETTINGS, str(error))
             return
         answer = dict(self.b.core.membership.records)
-        self.b.receive(self.a.name, events.HandshakeSent(frozenset(answer)))
+        self.b.core.neighbors[self.a.name].knows |= answer.keys()
         self.later(self.latency(), self.handshake_answered, records, answer)
 
     def handshake_answered(self, records: dict[str, Any], answer: dict[str, Any]) -> None:
@@ -495,7 +495,7 @@ class Link:
         except PeerError as error:
             self.a.fail(error)
             return
-        self.a.receive(self.b.name, events.HandshakeSent(frozenset(records)))
+        self.a.core.neighbors[self.b.name].knows |= records.keys()
         self.a.receive(self.b.name, events.Answered())
         self.talk()
 

@@ -58,12 +58,6 @@ class HandshakeReceived(NamedTuple):
     records: Mapping[str, Record]
 
 
-class HandshakeSent(NamedTuple):
-    """The neighbor has our records of these nodes."""
-
-    names: frozenset[str]
-
-
 @dataclass(frozen=True)
 class Heartbeat:
     """The state of a node, as sent to a neighbor."""

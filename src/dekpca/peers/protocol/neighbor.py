@@ -122,7 +122,7 @@ class Neighbor:
     notice: Notice = Notice.NONE
     window: SendWindow = field(default_factory=SendWindow)
     received: set[int] = field(default_factory=set)  # rounds of its messages that can be read
-    knows: set[str] = field(default_factory=set)  # nodes whose records it has: sent by it, or to it
+    knows: set[str] = field(default_factory=set)  # nodes whose records it has sent
     has: dict[str, int] = field(default_factory=dict)  # the versions of statuses that it has: sent by it, or to it
     heartbeat: events.Heartbeat = field(default_factory=events.Heartbeat)  # the last one
     beat_at: float | None = None  # when that came

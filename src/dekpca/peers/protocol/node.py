@@ -113,8 +113,6 @@ class NodeProtocol:
                 return self._heartbeat_answered(n, sent)
             case events.HandshakeReceived():
                 return self._handshake(n, event, now)
-            case events.HandshakeSent(names):
-                n.knows |= names
             case events.Opening():
                 return self._opening(n, event)
             case events.Unreachable():
@@ -275,10 +273,6 @@ class NodeProtocol:
     def silenced(self) -> bool:
         """Whether handshakes have ended: this node stops, and its record may change before a restart."""
         return self.error is not None and not self.begun
-
-    def has_news(self, name: str) -> bool:
-        """Whether a neighbor may lack some of our records."""
-        return not self.neighbors[name].knows.issuperset(self.membership.records)
 
     def admit(self, authenticated: str | None, claimed: str, protocol: str, run: str) -> str:
         """The calling neighbor, from the name in its certificate and the metadata of the call. Raises Refused for other callers."""
