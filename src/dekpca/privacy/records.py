@@ -23,6 +23,7 @@ from .errors import PublicError
 
 PURPOSE = b"dekpca key record, version 3"
 NONCE_BYTES = 32
+KEY = 32  # bytes of X25519 and Ed25519
 Certificates = Sequence[x509.Certificate]
 
 
@@ -63,7 +64,9 @@ class KeyRecord:
         """The record that is said to be that of node `name`; zeros may follow it."""
         try:
             run, own, public, confirming, settings, signature, *chain = parted(data)
-            return cls(run, own.decode(), public, confirming, settings, tuple(chain), signature)
+            if own != name.encode() or not len(public) == len(confirming) == KEY:
+                raise ValueError(f"node {own.decode()}, with keys of {len(public)} and {len(confirming)} bytes")
+            return cls(run, name, public, confirming, settings, tuple(chain), signature)
         except ValueError as error:
             raise BadRecord(f"key record of node {name}: it cannot be read ({error}). Nothing was sent") from error
 
@@ -76,15 +79,13 @@ def sign_record(
     return replace(record, signature=sign(key, record.signed))
 
 
-def check_record(record: KeyRecord, run: bytes, name: str, roots: Certificates, now: datetime | None = None) -> None:
-    """Refuse a record that is not of this run and this node, or that no CA in `roots` stands behind."""
-    who = f"key record of node {name}"
+def check_record(record: KeyRecord, run: bytes, roots: Certificates, now: datetime | None = None) -> None:
+    """Refuse a record that is not of this run, or that no CA in `roots` stands behind."""
+    who = f"key record of node {record.name}"
     if record.run != run:
         raise BadRecord(f"{who}: it is of another run or epoch; a record cannot be used again. Nothing was sent")
-    if record.name != name:
-        raise BadRecord(f"{who}: it names node {record.name}. Nothing was sent")
     try:
-        verify(certified_key(name, record.chain, roots, now), record.signature, record.signed)
+        verify(certified_key(record.name, record.chain, roots, now), record.signature, record.signed)
     except BadSignature as error:
         raise BadRecord(f"{who}: {error}. Nothing was sent") from error
 
@@ -98,7 +99,7 @@ def checked_keys(
     for record in records:
         if record.name not in names:
             raise BadRecord(f"key record of node {record.name}: no node of this network is named so. Nothing was sent")
-        check_record(record, run, record.name, roots)
+        check_record(record, run, roots)
         if record.settings != settings:
             raise BadRecord(
                 f"key record of node {record.name}: it is signed for other settings, or other members, than this node has; a node between them "

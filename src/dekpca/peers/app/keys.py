@@ -32,6 +32,7 @@ from ...privacy.errors import PublicError
 from ...privacy.masks import RunKey, Sealer, pair_keys
 from ...privacy.noise import discrete_gaussian
 from ...privacy.records import (
+    KEY,
     BadRecord,
     KeyRecord,
     checked_keys,
@@ -50,7 +51,7 @@ from ..storage.folder import RunFolder
 
 log = logging.getLogger("dekpca.peer")
 
-CHALLENGE, KEY, SIGNATURE = 32, 32, 64  # bytes
+CHALLENGE, SIGNATURE = 32, 64  # bytes
 WORD = 8  # bytes
 KIND = "keys"  # of the messages
 CONFIRMED = b"dekpca confirmation, version 2"
@@ -164,7 +165,7 @@ class KeyAgreement:
         seen = hashlib.sha256(b"".join(told.values())).digest()
 
         def checked() -> bytes:
-            self._check(records, now, agreed, network)
+            checked_keys(records.values(), now, agreed, network.names, self.identity.trusted())
             return seen
 
         if self.secrets.secret("checked records", checked) != seen:
@@ -180,7 +181,7 @@ class KeyAgreement:
         return PeerSealer(name, pairs, history, secrets=self.secrets, releasing=self.releasing), records
 
     def _refuse_denied(self, records: dict[str, KeyRecord]) -> None:
-        """Also after a restart, with which an owner may have denied a certificate that was checked before."""
+        """Also after a restart, with which an owner may have denied a certificate that was checked before: all else is checked once."""
         for other, record in records.items() if self.identity.deny else ():
             try:
                 chain = [x509.load_der_x509_certificate(c) for c in record.chain]
@@ -190,18 +191,6 @@ class KeyAgreement:
                 ) from error
             if why := self.identity.denial(chain):
                 raise BadRecord(f"key record of node {other}: {why}. Nothing was sent")
-
-    def _check(self, records: dict[str, KeyRecord], now: bytes, agreed: bytes, network: Network) -> None:
-        """Refuse bad records. They are checked once, by the CA and the date of the first start."""
-        for other, found in records.items():
-            if found.name != other:
-                raise BadRecord(f"key record of node {other}: it names node {found.name}. Nothing was sent")
-        checked_keys(records.values(), now, agreed, network.names, self.identity.trusted())
-        for other, found in records.items():
-            for key in (found.public, found.confirming):
-                if len(key) != KEY:
-                    text = f"its key has {len(key)} bytes, not {KEY}. Nothing was sent"
-                    raise BadRecord(f"key record of node {other}: {text}")
 
 
 def _confirmation(name: str, history: bytes) -> bytes:

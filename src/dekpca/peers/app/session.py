@@ -36,7 +36,6 @@ from ...network import Network, listing
 from ...plan import Outcome, Watch
 from ...privacy.errors import PublicError
 from ...privacy.ledger import Entry
-from ...privacy.masks import BadMasks
 from ...program import program
 from ...settings import Options
 from ...site import make_site
@@ -274,7 +273,7 @@ class Session:
             outcome = drive([site], options, delivery, observe, over_tree(script))
         except PeerError:
             raise
-        except (ValueError, BadMasks) as error:
+        except ValueError as error:
             # the program cannot go on, nor will it after a restart: nobody need wait for this node
             raise RunFailed(str(error), told=told(error) if options.sealed else None) from error
         self.protocol.start_finishing(time.monotonic())
