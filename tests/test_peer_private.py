@@ -462,7 +462,7 @@ def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypat
     others = [nodes.start(name) for name in network.names if name != "1"]
     join([nodes.start("1")])
     issue(certs, "1", replace=True)
-    nodes.places["1"] = replace(nodes.places["1"], identity=certified(certs, "1")["1"])
+    nodes.identities |= certified(certs, "1")
     join([nodes.start("1"), *others])
     assert at
     assert not nodes.errors
@@ -513,7 +513,7 @@ class Surviving(Nodes):
     def _run(self, name, observer, facts, samples):
         samples = self.parts[self.network.number[name]]
         try:
-            with session.Session(self.places[name], samples, facts) as mine:
+            with session.Session(self.places[name], self.identities[name], samples, facts) as mine:
                 network, _ = mine.meet()
                 while True:
                     try:

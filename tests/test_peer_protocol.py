@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dekpca import __version__
-from dekpca.peers.app.session import Place, agreed_settings
+from dekpca.peers.app.session import agreed_settings
 from dekpca.peers.errors import (
     BelowQuorum,
     Damaged,
@@ -52,7 +52,7 @@ from dekpca.peers.protocol.membership import Membership
 from dekpca.peers.protocol.neighbor import TRANSITIONS, Link, Neighbor, Notice, Stage
 from dekpca.peers.protocol.node import NodeProtocol, Timeouts
 from dekpca.peers.protocol.views import Kept, Lost, Quorum, Status, View, ViewChanged, Views, Vote
-from peer_nodes import protocol
+from peer_nodes import place, protocol
 
 LIMITS = Limits("r", "<f8", 1000, 32)
 SAME = HandshakeSettings({"tol": "1"})
@@ -241,8 +241,8 @@ def test_what_a_refusal_means():
 def test_callers_are_known_by_their_certificate():
     here = protocol("a", "b")
     assert here.admit("b", "b", str(PROTOCOL), "r") == "b"
-    place = Place("a", "r", "127.0.0.1:1", {"b": "127.0.0.1:2"}, Path("a"))
-    ours = agreed_settings(place, np.zeros((3, 2)), {}, None)
+    config = place("a", "r", "127.0.0.1:1", {"b": "127.0.0.1:2"}, Path("a"))
+    ours = agreed_settings(config, np.zeros((3, 2)), {}, None)
     other = replace(ours, values={**ours.values, "dekpca": "0.0.9"})
     with pytest.raises(Disagreement, match=rf"dekpca: node a has {__version__}, node b has 0.0.9"):
         ours.compare("a", "b", other)

@@ -74,10 +74,9 @@ def _folder(config: Config, needed: int) -> str:
 def neighbors(config: Config, identity: Identity, prepared: Prepared, seconds: float) -> list[Row]:
     """Call the neighbors and listen for their calls; ends early when all is known, or when something is wrong."""
     around = {**config.neighbors, **config.fallback}
-    place = config.place(identity)
-    settings = agreed_settings(place, prepared.samples, prepared.facts, prepared.features.sorted_names)
+    settings = agreed_settings(config, prepared.samples, prepared.facts, prepared.features.sorted_names)
     membership = Membership(config.name, list(config.neighbors), 1)
-    protocol = NodeProtocol(config.name, config.run, settings, membership, around, place.timeouts, time.monotonic())
+    protocol = NodeProtocol(config.name, config.run, settings, membership, around, config.timeouts, time.monotonic())
     probe = Probe(protocol, around)
     with tempfile.TemporaryDirectory(prefix="dekpca-check-") as folder:
         with ProbeTransport(probe, Path(folder), identity, config.listen):

@@ -248,16 +248,9 @@ def run(
     config, settings, samples, features = prepared.config, prepared.settings, prepared.samples, prepared.features
     if settings.sealed and identity is None:
         raise ValueError(NO_CERTIFICATES)
-    private, place = settings.privacy is not None, config.place(identity)
+    private, names = settings.privacy is not None, features.sorted_names
     session = Session(
-        place,
-        samples,
-        prepared.facts,
-        features.sorted_names,
-        not private,
-        settings.sealed,
-        prepared.consent,
-        prepared.rows,
+        config, identity, samples, prepared.facts, names, not private, settings.sealed, prepared.consent, prepared.rows
     )
     with session, watch(session.protocol):
         if prepared.earlier is not None:
