@@ -462,7 +462,6 @@ def serving(node: Node) -> Iterator[str]:
     async def start() -> str:
         node.meet()
         node.protocol.neighbors["b"].apply(events.Joined())
-        node.edge.ready.set()
         return await node.server.start("127.0.0.1:0")
 
     try:

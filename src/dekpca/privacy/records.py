@@ -30,6 +30,10 @@ Certificates = Sequence[x509.Certificate]
 class BadRecord(PublicError):
     """A key record that is not what it says; nothing may be sent under it."""
 
+    @classmethod
+    def of(cls, name: str, why: object) -> BadRecord:
+        return cls(f"key record of node {name}: {why}. Nothing was sent")
+
 
 class BadSignature(ValueError):
     """A certificate that no CA stands behind, or a signature that does not fit."""
@@ -68,7 +72,7 @@ class KeyRecord:
                 raise ValueError(f"node {own.decode()}, with keys of {len(public)} and {len(confirming)} bytes")
             return cls(run, name, public, confirming, settings, tuple(chain), signature)
         except ValueError as error:
-            raise BadRecord(f"key record of node {name}: it cannot be read ({error}). Nothing was sent") from error
+            raise BadRecord.of(name, f"it cannot be read ({error})") from error
 
 
 def sign_record(
@@ -81,13 +85,12 @@ def sign_record(
 
 def check_record(record: KeyRecord, run: bytes, roots: Certificates, now: datetime | None = None) -> None:
     """Refuse a record that is not of this run, or that no CA in `roots` stands behind."""
-    who = f"key record of node {record.name}"
     if record.run != run:
-        raise BadRecord(f"{who}: it is of another run or epoch; a record cannot be used again. Nothing was sent")
+        raise BadRecord.of(record.name, "it is of another run or epoch; a record cannot be used again")
     try:
         verify(certified_key(record.name, record.chain, roots, now), record.signature, record.signed)
     except BadSignature as error:
-        raise BadRecord(f"{who}: {error}. Nothing was sent") from error
+        raise BadRecord.of(record.name, error) from error
 
 
 def checked_keys(
@@ -98,7 +101,7 @@ def checked_keys(
     found: dict[str, KeyRecord] = {}
     for record in records:
         if record.name not in names:
-            raise BadRecord(f"key record of node {record.name}: no node of this network is named so. Nothing was sent")
+            raise BadRecord.of(record.name, "no node of this network is named so")
         check_record(record, run, roots)
         if record.settings != settings:
             raise BadRecord(
@@ -106,7 +109,7 @@ def checked_keys(
                 "hides the difference. Nothing was sent; compare node.toml with its owner"
             )
         if record.name in found and found[record.name].public != record.public:
-            raise BadRecord(f"key record of node {record.name}: there are two with different keys. Nothing was sent")
+            raise BadRecord.of(record.name, "there are two with different keys")
         found[record.name] = record
     missing = [name for name in names if name not in found]
     if missing:

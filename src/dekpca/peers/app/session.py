@@ -41,7 +41,7 @@ from ...site import make_site
 from ...solvers.sums import Stream
 from ..errors import Disagreement, PeerError, RunFailed
 from ..net.endpoint import Endpoint
-from ..net.identity import Identity
+from ..net.identity import Identity, moment
 from ..net.transport import Transport
 from ..protocol.checks import PROTOCOL, Limits
 from ..protocol.events import Phase
@@ -130,10 +130,8 @@ class Session:
         text = "listening" if self.transport.address else "no port is open: this node calls its neighbors"
         log.info(text, extra={"address": self.transport.address, "resumed": self.resumed})
         if self.identity is not None and self.identity.days_left < EXPIRY_WARNING:
-            until = self.identity.expires.strftime("%Y-%m-%d %H:%M UTC")
-            log.warning(
-                "certificate expires soon: renew it (docs/explanation/security.md)", extra={"valid_until": until}
-            )
+            until = {"valid_until": moment(self.identity.expires)}
+            log.warning("certificate expires soon: renew it (docs/explanation/security.md)", extra=until)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -240,7 +238,6 @@ class Session:
         dtype = part.dtype.newbyteorder("<").str
         limits = Limits.of(self.config.run, dtype, options, sizes, part.shape[1], network)
         self.endpoint.begin(limits)
-        self.transport.accept_messages()
         log.info("begun", extra={"resumed": self.resumed})
 
         def observe(about: Iteration) -> None:

@@ -213,26 +213,22 @@ class Identity:
     """A node's certificate, its key, and the CAs that it trusts."""
 
     name: str
-    expires: datetime
-    fingerprint: str
-    chain: bytes = field(repr=False)
-    key: bytes = field(repr=False)
-    roots: bytes = field(repr=False)
+    chain: tuple[x509.Certificate, ...] = field(repr=False)  # its own first
+    key: Any = field(repr=False)
+    roots: tuple[x509.Certificate, ...] = field(repr=False)
     deny: frozenset[str] = frozenset()  # fingerprints of certificates that are refused, in hexadecimal
+
+    @property
+    def expires(self) -> datetime:
+        return self.chain[0].not_valid_after_utc
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.chain[0])
 
     @property
     def days_left(self) -> float:
         return (self.expires - datetime.now(UTC)).total_seconds() / 86400
-
-    def signer(self) -> Any:
-        """The private key, to sign with."""
-        return serialization.load_pem_private_key(self.key, password=None)
-
-    def certificates(self) -> list[x509.Certificate]:
-        return x509.load_pem_x509_certificates(self.chain)
-
-    def trusted(self) -> list[x509.Certificate]:
-        return x509.load_pem_x509_certificates(self.roots)
 
     def denial(self, chain: Iterable[x509.Certificate]) -> str:
         """Why a node with these certificates is refused; nothing if it is not."""
@@ -247,13 +243,18 @@ class Identity:
             raise Refused(Refusal.STRANGER, f"node {name}: {why}")
         return name
 
+    def _pem(self) -> tuple[bytes, bytes, bytes]:
+        """Roots, key and chain."""
+        return b"".join(map(pem, self.roots)), private_pem(self.key), b"".join(map(pem, self.chain))
+
     def server_credentials(self) -> grpc.ServerCredentials:
         """For a server that requires a certificate from one of our CAs."""
-        return grpc.ssl_server_credentials([(self.key, self.chain)], self.roots, require_client_auth=True)
+        roots, key, chain = self._pem()
+        return grpc.ssl_server_credentials([(key, chain)], roots, require_client_auth=True)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """For a channel; its option grpc.ssl_target_name_override must be the neighbor's name, which gRPC then checks."""
-        return grpc.ssl_channel_credentials(self.roots, self.key, self.chain)
+        return grpc.ssl_channel_credentials(*self._pem())
 
 
 def peer_name(auth_context: Mapping[str, Iterable[bytes]]) -> str | None:
@@ -301,8 +302,7 @@ def load(cert: Path, key: Path, ca: Path, name: str, deny: Iterable[str] = ()) -
     if public(secret) != public(own):
         remedy = "give the key that this certificate was made for"
         raise IdentityError(f"key {key}: does not fit certificate {cert}; {remedy}")
-    files = b"".join(map(pem, chain)), private_pem(secret), b"".join(map(pem, roots))
-    found = Identity(name, own.not_valid_after_utc, fingerprint(own), *files, frozenset(map(plain_fingerprint, deny)))
+    found = Identity(name, tuple(chain), secret, tuple(roots), frozenset(map(plain_fingerprint, deny)))
     if why := found.denial(chain):
         raise IdentityError(f"certificate {cert}: {why}; get a new one")
     return found

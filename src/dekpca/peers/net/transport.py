@@ -64,11 +64,6 @@ class Transport:
         except TimeoutError:  # the process ends anyway, and an earlier error must not be hidden
             log.warning("connections did not close in time", extra={"seconds": END})
 
-    def accept_messages(self) -> None:
-        """The network is known: messages of the program are accepted from now on."""
-        for edge in self.edges.values():
-            self._loop.call_soon_threadsafe(edge.ready.set)
-
     def acknowledge_at_once(self, at_once: bool = True) -> None:
         """The program has ended: from now on acknowledgements are not delayed. (After a restart of the program they are.)"""
         for edge in self.edges.values():
