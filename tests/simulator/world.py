@@ -212,12 +212,12 @@ class Node:
                 self.do(self.core.views_saved(self.proofs.signed(self.name, action.kept)))
             elif isinstance(action, events.SaveStatuses):
                 self.store.keep_statuses(action.statuses)
-            elif isinstance(action, events.Call):
-                for name in action.names:
-                    self.links[name].start()
             elif isinstance(action, events.Send):
                 for name in action.names:
-                    self.links[name].news(action.heartbeat)
+                    if self.core.neighbors[name].called and not self.links[name].on:
+                        self.links[name].start()  # a fallback neighbor, from now on
+                    else:
+                        self.links[name].news(action.heartbeat)
             elif isinstance(action, events.WakeProgram):
                 self.world.after(0.0, self.step, self.process)
             else:

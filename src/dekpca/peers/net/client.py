@@ -87,6 +87,8 @@ class Client:
 
     async def _turn(self) -> None:
         """Wait until this node should call."""
+        while not self.edge.neighbor.called:  # a fallback neighbor, which is not needed yet
+            await self.edge.news.next.wait()
         while True:
             turned = self.edge.turned.next
             if self.edge.called:

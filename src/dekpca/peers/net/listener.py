@@ -150,7 +150,7 @@ class Listener:
             one.listen(BACKLOG)
             port = one.getsockname()[1]
         for one in self._listening:
-            self._start(self._accept(one))
+            self.start(self._accept(one))
         return port
 
     async def close(self) -> None:
@@ -167,11 +167,8 @@ class Listener:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def dial(self, address: str) -> None:
+    async def dial(self, address: str) -> None:
         """Connect to a forwarder, again and again: what comes over these connections is treated like what comes to the port."""
-        self._start(self._dial(address))
-
-    async def _dial(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         while True:
             with contextlib.suppress(OSError):
@@ -196,7 +193,7 @@ class Listener:
                 near[0].outside.transport.abort()
 
     # ------------------------------------------------------------------ pending connections
-    def _start(self, work: Any) -> None:
+    def start(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -232,7 +229,7 @@ class Listener:
             connection.outside.transport.pause_reading()
             more, connection.cost = 3 - connection.cost, 3  # the two ends of the relay, and gRPC's
             self._use(more)
-            self._start(self._relay(connection))
+            self.start(self._relay(connection))
 
     async def _relay(self, connection: Connection) -> None:
         """Connect it to gRPC."""

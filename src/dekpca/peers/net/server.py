@@ -65,7 +65,7 @@ class Server:
             self._server.add_secure_port(inside, self.identity.server_credentials())
         await self._server.start()
         for address in forwarders:
-            self._listener.dial(address)
+            self._listener.start(self._listener.dial(address))
         if listen is None:
             return ""
         host, _, port = listen.rpartition(":")

@@ -13,7 +13,6 @@ The caller (net/endpoint.py, or a simulator) reports events, executes the action
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -159,7 +158,7 @@ class NodeProtocol:
             n.heartbeat, n.beat_at = events.Heartbeat(), None
             n.answered_at = None if n.answered_at is None else now
             self._learned_at = now
-        n.apply(events.Joined())
+        n.apply(events.Turn.JOINED)
         if not new:
             return []
         self._learned_at = now
@@ -179,7 +178,7 @@ class NodeProtocol:
             if event.stop_reason != n.stop_reason:
                 actions.append(Log(logging.WARNING, "neighbor stops", {"peer": n.name, "why": event.stop_reason}))
             n.stop_reason = event.stop_reason
-            n.apply(events.StopNotice())
+            n.apply(events.Turn.STOP_NOTICE)
             # A node that stops before it has begun, perhaps with wrong settings, stops only nodes that have not
             # begun either. A lost node stops no other, even if the program does not know of the loss yet.
             views = self.views
@@ -189,7 +188,9 @@ class NodeProtocol:
                 kind = KINDS.get(event.kind, PeerLost)  # so that all nodes end with the same error
                 actions += self.fail(kind(f"{event.stop_reason} (says node {n.name})"), event.stop_reason)
             if self.error is not None and (event.stops_all or event.kind in KINDS):
-                n.apply(events.StopsToo())  # not if its owner interrupts it: it may come back and wait for this node
+                n.apply(
+                    events.Turn.STOPS_TOO
+                )  # not if its owner interrupts it: it may come back and wait for this node
         return actions
 
     def _hear_statuses(self, n: Neighbor, event: events.Heartbeat, now: float) -> list[Action]:
@@ -215,7 +216,7 @@ class NodeProtocol:
         heard(n, said)
         actions: list[Action] = [Send((n.name,), heartbeat=True)] if said.statuses and self._news(n) else []
         current = said.stop_reason if n.notice in (Notice.STOP, Notice.STOP_REPLY) else said.finished
-        return [*actions, WakeProgram()] if current and n.apply(events.NoticeDelivered()) else actions
+        return [*actions, WakeProgram()] if current and n.apply(events.Turn.NOTICE_DELIVERED) else actions
 
     def _opening(self, n: Neighbor, event: events.Opening) -> list[Action]:
         if event.view != self.view.key:
@@ -364,14 +365,12 @@ class NodeProtocol:
         self.live.waits_for = set(self.rounds.missing)
         what = f"its {head.kind!r} in round {head.round}"
         self.live.check_lost([n], what, now)
-        for other in sorted(self.rounds.missing):
-            near = self.neighbors[other]
-            if self.views is not None and self.live.hangs(near, now):
-                continue  # the survivors agree on what to do (check_losses)
-            patience = 0.0 if self.views is None else math.inf  # an agreement has a limit of its own (check_losses)
-            if not near.finished and (why := self.live.stuck(near, now, patience)):
-                raise PeerLost(f"node {other} {why}, and node {self.name} waits for {what}; start node {other} again")
-        return False
+        for near in [] if self.views is not None else [self.neighbors[other] for other in sorted(self.rounds.missing)]:
+            if not near.finished and (why := self.live.stuck(near, now)):
+                raise PeerLost(
+                    f"node {near.name} {why}, and node {self.name} waits for {what}; start node {near.name} again"
+                )
+        return False  # survivors agree on what to do, with a limit of their own (check_losses)
 
     @property
     def _watches(self) -> bool:
@@ -443,7 +442,7 @@ class NodeProtocol:
         if self.phase is not Phase.FINISHED and not any(n.window.unacknowledged and not n.finished for n in here):
             self.phase, self._finished_at = Phase.FINISHED, now
             for n in self.neighbors.values():
-                n.apply(events.WeFinish())
+                n.apply(events.Turn.WE_FINISH)
             actions.append(Send(tuple(self.neighbors), heartbeat=True))
         # A neighbor that has finished and cannot be reached has left: it needs no more messages.
         left = {n.name for n in here if n.finished and not n.up and silent[n.name] > 2 * self.timeouts.beat}
@@ -467,13 +466,13 @@ class NodeProtocol:
                     cause = f"node {self.name}: {cause}"
             self.error, self.cause = error, cause
             for n in self.neighbors.values():
-                n.apply(events.WeStop())
+                n.apply(events.Turn.WE_STOP)
         return self._tell_all()
 
     def _fail_alike(self, n: Neighbor, error: Exception) -> list[Action]:
         """Stop, for a reason that the neighbor knows already."""
         actions = self.fail(error)
-        n.apply(events.NoticeDelivered())
+        n.apply(events.Turn.NOTICE_DELIVERED)
         return actions
 
     def _tell_all(self) -> list[Action]:
