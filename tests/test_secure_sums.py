@@ -18,14 +18,14 @@ from dekpca.engines.tree import over_tree
 from dekpca.kernels import make_kernel
 from dekpca.plan import Plan
 from dekpca.privacy.fixed_point import TOTAL_BITS, FixedPoint, OutOfBounds
-from dekpca.privacy.masks import BadMasks, RunKey, Sealer, derived, mask_words, pair_key, pair_keys, sealers
+from dekpca.privacy.masks import BadMasks, RunKey, Sealer, derived, pair_key, pair_keys, sealers
 from dekpca.privacy.records import BadRecord, KeyRecord, check_record, checked_keys, new_run, sign_record
 from dekpca.program import program
 from dekpca.rounds import Round, Transcript, run_rounds
 from dekpca.settings import LandmarkSource
 from dekpca.site import apart
 from dekpca.testing import by_node, problems
-from uniformity import LEVEL, least_effect, record, same_p, stripped, two_apart, uniform_p
+from uniformity import LEVEL, least_effect, mask_words, record, same_p, stripped, two_apart, uniform_p
 
 RUN = b"run 1"
 SETTINGS = b"a hash of settings and members"

@@ -75,13 +75,11 @@ def derived(secret: bytes, run: bytes, ends: list[tuple[bytes, bytes]]) -> bytes
     return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=about).derive(secret)
 
 
-def mask_words(key: bytes, number: int, history: bytes, length: int) -> np.ndarray:
-    """The words (length,) of a pair's mask for sum `number` of a run, of nodes that have this history."""
-    return next(masks_of([key], number, history, length)).astype(np.uint64)
-
-
 def masks_of(keys: Iterable[bytes], number: int, history: bytes, length: int) -> Iterator[np.ndarray]:
-    """The same for each key in turn, in one buffer: a mask is overwritten by the next one."""
+    """The words (length,) of each pair's mask for sum `number` of a run, of nodes that have this history.
+
+    In one buffer: a mask is overwritten by the next one.
+    """
     about = number.to_bytes(8, "big") + history
     zeros, stream = bytes(8 * length), bytearray(8 * length + 63)  # update_into wants room for a block
     words = np.frombuffer(stream, dtype="<u8", count=length)

@@ -168,7 +168,7 @@ def certified_key(name: str, chain: Sequence[bytes], roots: Certificates, now: d
     now = datetime.now(UTC) if now is None else now
     try:
         own, *between = map(x509.load_der_x509_certificate, chain)
-        names, key = _dns_names(own), own.public_key()
+        names, key = [name.lower() for name in alternative_names(own)], own.public_key()
         if names == [name]:
             PolicyBuilder().store(Store(list(roots))).time(now).build_client_verifier().verify(own, between)
     except VerificationError as error:
@@ -181,12 +181,19 @@ def certified_key(name: str, chain: Sequence[bytes], roots: Certificates, now: d
     return key
 
 
-def _dns_names(certificate: x509.Certificate) -> list[str]:
+def alternative_names(
+    certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any = x509.DNSName
+) -> list[str]:
+    """Of a certificate: its DNS names, or those of another kind."""
+    found = extension(certificate, x509.SubjectAlternativeName)
+    return [] if found is None else [str(name) for name in found.get_values_for_type(kind)]
+
+
+def extension(certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any) -> Any:
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
-        return []
-    return [name.lower() for name in found.get_values_for_type(x509.DNSName)]
+        return None
 
 
 _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from ...files import EXPOSED
+from ...privacy.records import alternative_names, extension
 from ..protocol.events import Refusal, Refused
 from ..protocol.text import name_problem
 
@@ -68,14 +69,6 @@ def name_of(certificate: x509.Certificate) -> str | None:
     """The one DNS name of a certificate; None if there is not exactly one, or if it is not a valid node name (a wildcard, say)."""
     names = [name.lower() for name in alternative_names(certificate)]
     return names[0] if len(names) == 1 and name_problem(names[0]) is None else None
-
-
-def alternative_names(
-    certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any = x509.DNSName
-) -> list[str]:
-    """Of a certificate: its DNS names, or those of another kind."""
-    found = extension(certificate, x509.SubjectAlternativeName)
-    return [] if found is None else [str(name) for name in found.get_values_for_type(kind)]
 
 
 # ---------------------------------------------------------------------- reading and checking
@@ -171,13 +164,6 @@ def _signed(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
 def is_ca(certificate: x509.Certificate) -> bool:
     constraints = extension(certificate, x509.BasicConstraints)
     return constraints is not None and constraints.ca
-
-
-def extension(certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any) -> Any:
-    try:
-        return certificate.extensions.get_extension_for_class(kind).value
-    except x509.ExtensionNotFound:
-        return None
 
 
 def called(name: x509.Name) -> str:
