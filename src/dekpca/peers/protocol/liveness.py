@@ -127,12 +127,12 @@ class Liveness:
             return None
         return self.stuck(n, now)
 
-    def stuck(self, n: Neighbor, now: float) -> str | None:
+    def stuck(self, n: Neighbor, now: float, patience: float = 0.0) -> str | None:
         """Why a live neighbor is given up; None if it is not."""
         if not n.up or n.beat_at is None:
             return None
         waited = now - max(self.round_begun, n.chunk_at)
-        return stuck(n.idle(now), self._awaited(n), waited, self.timeouts.progress, self.timeouts.start)
+        return stuck(n.idle(now), self._awaited(n), waited, self.timeouts.progress, max(patience, self.timeouts.start))
 
     def _awaited(self, n: Neighbor, due: bool = True) -> set[str]:
         """The nodes for which its claim to wait is plausible: its own neighbors that are not lost. If its message is

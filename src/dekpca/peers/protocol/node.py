@@ -13,6 +13,7 @@ The caller (net/endpoint.py, or a simulator) reports events, executes the action
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -365,12 +366,14 @@ class NodeProtocol:
         self.live.waits_for = set(self.rounds.missing)
         what = f"its {head.kind!r} in round {head.round}"
         self.live.check_lost([n], what, now)
-        for near in [] if self.views is not None else [self.neighbors[other] for other in sorted(self.rounds.missing)]:
-            if not near.finished and (why := self.live.stuck(near, now)):
-                raise PeerLost(
-                    f"node {near.name} {why}, and node {self.name} waits for {what}; start node {near.name} again"
-                )
-        return False  # survivors agree on what to do, with a limit of their own (check_losses)
+        for other in sorted(self.rounds.missing):
+            near = self.neighbors[other]
+            if self.views is not None and self.live.hangs(near, now):
+                continue  # the survivors agree on what to do (check_losses)
+            patience = 0.0 if self.views is None else math.inf  # an agreement has a limit of its own (check_losses)
+            if not near.finished and (why := self.live.stuck(near, now, patience)):
+                raise PeerLost(f"node {other} {why}, and node {self.name} waits for {what}; start node {other} again")
+        return False
 
     @property
     def _watches(self) -> bool:
