@@ -7,7 +7,7 @@ from scipy.stats import chi2, chi2_contingency, ncx2
 
 from dekpca.engines import local
 from dekpca.engines.tree import over_tree
-from dekpca.privacy.masks import masks_of
+from dekpca.privacy.masks import BadMasks, masks_of
 from dekpca.program import program
 from dekpca.site import apart
 
@@ -53,7 +53,7 @@ def record(parts, network, options, broken=None):
     recorder = Recorder(sites)
     try:
         return recorder, sites, local.drive(sites, options, recorder, script=over_tree(program))
-    except RuntimeError as error:
+    except BadMasks as error:
         return recorder, sites, error
 
 

@@ -251,15 +251,11 @@ class Edge:
     # ------------------------------------------------------------------ messages to the neighbor
     async def send(self, stream: Stream) -> None:
         """Retransmit messages of this view that are not acknowledged, then send new ones, until the program runs in another view."""
-        await self._begun()
+        while not self.endpoint.protocol.begun:
+            await asyncio.sleep(VIEW)
         view, opened = self.endpoint.protocol.view, asyncio.Event()
         await stream.write(wire.Chunk(view=str(view)))
         await both(self._send_messages(stream, view.key, opened), self._hear_acknowledgements(stream, view.key, opened))
-
-    async def _begun(self) -> None:
-        """Until there was a handshake, and the limits of messages are known."""
-        while not (self.neighbor.joined and self.endpoint.protocol.begun):
-            await asyncio.sleep(VIEW)
 
     async def _hear_acknowledgements(self, stream: Stream, view: Key, opened: asyncio.Event) -> None:
         async for data in stream.messages():
@@ -301,7 +297,8 @@ class Edge:
     # ------------------------------------------------------------------ messages of the neighbor
     async def take(self, stream: Stream) -> None:
         """Receive messages of the program: write them to disk, then acknowledge them."""
-        await self._begun()
+        while not (self.neighbor.joined and self.endpoint.protocol.begun):  # a handshake comes first; limits are known
+            await asyncio.sleep(VIEW)
         messages = stream.messages()
         begun = await anext(messages, None)
         if begun is None:
