@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -23,6 +23,7 @@ import grpc
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from ...files import EXPOSED
@@ -41,6 +42,12 @@ MEANINGS = {
 }
 
 
+# Of P-256, P-384 and P-521
+ORDERS = (
+    0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551,
+    0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973,
+    (1 << 521) - 0x5AE79787C40D069948033FEB708F65A2FC44A36477663B851449048E16EC79BF7,
+)
 KINDS = (x509.DNSName, x509.IPAddress)  # of alternative names
 
 
@@ -81,6 +88,27 @@ def read_certificates(path: Path, what: str = "certificate") -> list[x509.Certif
 def fingerprint(certificate: x509.Certificate) -> str:
     """SHA-256, as `openssl x509 -fingerprint -sha256` prints it."""
     return certificate.fingerprint(hashes.SHA256()).hex(":").upper()
+
+
+def fingerprints(certificate: x509.Certificate) -> Iterator[str]:
+    """Without colons: that of a certificate, and those of what anybody can make of it.
+
+    An ECDSA signature (r, s) is as good as (r, n - s), n being the order of the curve: a stolen certificate could come back with another fingerprint.
+    """
+    yield plain_fingerprint(fingerprint(certificate))
+    with suppress(ValueError):  # another kind of signature
+        r, s = decode_dss_signature(certificate.signature)
+        der, content = certificate.public_bytes(serialization.Encoding.DER), certificate.tbs_certificate_bytes
+        at = der.index(content) + len(content)
+        signed = content + der[at : at + 2 + der[at + 1]]  # and the name of the algorithm
+        for order in ORDERS:
+            other = _der(0x03, b"\0" + encode_dss_signature(r, max(order - s, 0)))
+            yield hashlib.sha256(_der(0x30, signed + other)).hexdigest()
+
+
+def _der(tag: int, content: bytes) -> bytes:
+    size = len(content).to_bytes((len(content).bit_length() + 7) // 8, "big")
+    return bytes([tag, *([] if len(content) < 128 else [128 + len(size)])]) + size + content
 
 
 @contextmanager
@@ -218,8 +246,8 @@ class Identity:
 
     def denial(self, chain: Iterable[x509.Certificate]) -> str:
         """Why a node with these certificates is refused; nothing if it is not."""
-        denied = [found for found in map(fingerprint, chain) if plain_fingerprint(found) in self.deny]
-        return f"its certificate {denied[0]} is denied (deny in node.toml)" if denied else ""
+        denied = [certificate for certificate in chain if not self.deny.isdisjoint(fingerprints(certificate))]
+        return f"its certificate {fingerprint(denied[0])} is denied (deny in node.toml)" if denied else ""
 
     def peer_name(self, auth_context: Mapping[str, Iterable[bytes]]) -> str | None:
         """The name of the other side of a call (see below); raises Refused if its certificate is denied."""
