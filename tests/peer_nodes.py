@@ -15,8 +15,8 @@ import numpy as np
 from dekpca import Network
 from dekpca.engines.agreement import flattened, texts
 from dekpca.kernels import make_kernel
-from dekpca.peers.app.config import free_addresses
-from dekpca.peers.app.session import Place, Session
+from dekpca.peers.app.config import Config, free_addresses
+from dekpca.peers.app.session import Session
 from dekpca.peers.net.authority import issue
 from dekpca.peers.net.endpoint import Endpoint
 from dekpca.peers.net.identity import load
@@ -65,14 +65,11 @@ class Nodes:
         self.network, self.parts, self.options, self.private = network, parts, options, private
         addresses = dict(zip(network.names, free_addresses(len(network)), strict=True))
         timeouts = timeouts or Timeouts(peer=60, start=60, beat=0.2)
-        identities = dict.fromkeys(network.names) if certs is None else certified(certs, network.names)
-        self.places = {
-            name: Place(
-                name, run, addresses[name], {network.names[q]: addresses[network.names[q]] for q in network.neighbors(j)},
-                folder / name, identities[name], timeouts=timeouts,
-            )
-            for j, name in enumerate(network.names)
-        }  # fmt: skip
+        self.identities = dict.fromkeys(network.names) if certs is None else certified(certs, network.names)
+        self.places = {}
+        for j, name in enumerate(network.names):
+            near = {network.names[q]: addresses[network.names[q]] for q in network.neighbors(j)}
+            self.places[name] = place(name, run, addresses[name], near, folder / name, timeouts)
         self.answers: dict = {}
         self.outcomes: dict = {}
         self.errors: dict = {}
@@ -89,7 +86,9 @@ class Nodes:
         self.answers.pop(name, None)
         self.errors.pop(name, None)
         try:
-            with Session(self.places[name], samples, texts(flattened(self.options)) | facts) as session:
+            with Session(
+                self.places[name], self.identities[name], samples, texts(flattened(self.options)) | facts
+            ) as session:
                 self.sessions[name] = session
                 network, _ = session.meet()
                 options = session.options(self.options) if self.private else self.options
@@ -125,6 +124,15 @@ class Nodes:
         join([self.start(name, (observers or {}).get(name)) for name in self.network.names])
         assert not self.errors, self.errors
         return self.answers
+
+
+def place(name, run, listen, neighbors, folder, timeouts=None):
+    """The config of a node whose samples are not read from a file."""
+    limits = timeouts or Timeouts()
+    return Config(
+        folder / "node.toml", name, run, folder / "data.npy", folder, neighbors, listen, peer_timeout=limits.peer,
+        start_timeout=limits.start, heartbeat=limits.beat, progress_timeout=limits.progress,
+    )  # fmt: skip
 
 
 def certified(certs: Path, names):

@@ -18,6 +18,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from typer.testing import CliRunner
 
 from dekpca.cli import app
@@ -300,6 +301,31 @@ def test_node_certificates_sign_nothing(certs, tmp_path):
 def authority_of_node(folder, name):
     certificate = x509.load_pem_x509_certificate((folder / f"{name}.crt").read_bytes())
     return certificate, serialization.load_pem_private_key((folder / f"{name}.key").read_bytes(), None)
+
+
+@pytest.mark.parametrize("curve", [ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()])
+def test_a_denied_certificate_with_the_other_valid_signature_is_denied(tmp_path, curve):
+    """Of an ECDSA signature (r, s) anybody can make (r, n - s): the same certificate with another fingerprint."""
+    key = ec.generate_private_key(curve)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "group")])
+    begin, end = datetime.now(UTC) - SKEW, datetime.now(UTC) + timedelta(days=9)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), begin, end)
+    authority = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True).sign(key, hashes.SHA256())
+    (tmp_path / "ca.crt").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    sign(tmp_path, "a", [x509.DNSName("a")], ca=(authority, key))
+    stolen = x509.load_pem_x509_certificate((tmp_path / "a.crt").read_bytes())
+    r, s = decode_dss_signature(stolen.signature)
+    order = next(order for order in identity.ORDERS if order.bit_length() == curve.key_size)
+    algorithm = bytes.fromhex("300a06082a8648ce3d040302")  # ECDSA with SHA-256
+    other = identity._der(0x03, b"\0" + encode_dss_signature(r, order - s))
+    twin = x509.load_der_x509_certificate(identity._der(0x30, stolen.tbs_certificate_bytes + algorithm + other))
+    twin.verify_directly_issued_by(authority)
+    assert twin.fingerprint(hashes.SHA256()) != stolen.fingerprint(hashes.SHA256())
+    (tmp_path / "a.crt").write_bytes(twin.public_bytes(serialization.Encoding.PEM))
+    load(tmp_path / "a.crt", tmp_path / "a.key", tmp_path / "ca.crt", "a")
+    for denied in (stolen, twin):
+        with pytest.raises(IdentityError, match="is denied"):
+            load(tmp_path / "a.crt", tmp_path / "a.key", tmp_path / "ca.crt", "a", [identity.fingerprint(denied)])
 
 
 # ---------------------------------------------------------------------- making them

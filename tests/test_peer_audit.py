@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import stat
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +14,9 @@ from typer.testing import CliRunner
 from dekpca import Network
 from dekpca.cli import app
 from dekpca.peers.app.audit import AUDIT, Audit, BadAudit, _next, read
-from dekpca.peers.app.session import Place, Session
+from dekpca.peers.app.session import Session
 from dekpca.peers.net.identity import IdentityError, load
-from peer_nodes import Nodes, Stop, certified, join
+from peer_nodes import Nodes, Stop, certified, join, place
 from test_peer_private import certs, failed, secure, wire  # noqa: F401
 
 NETWORK = Network.path(3)
@@ -151,8 +150,8 @@ def test_a_changed_audit_file_is_put_aside_and_kept(tmp_path, caplog):
 
 def test_a_node_that_cannot_listen_ends_its_audit_file(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        place = Place("a", "r", f"127.0.0.1:{taken.getsockname()[1]}", {"b": "127.0.0.1:1"}, tmp_path / "a")
-        with pytest.raises(ValueError, match="cannot be bound"), Session(place, np.zeros((5, 2)), {}):
+        config = place("a", "r", f"127.0.0.1:{taken.getsockname()[1]}", {"b": "127.0.0.1:1"}, tmp_path / "a")
+        with pytest.raises(ValueError, match="cannot be bound"), Session(config, None, np.zeros((5, 2)), {}):
             pass
     lines, _ = read(tmp_path / "a")
     assert [line["what"] for line in lines] == ["start", "end"]
@@ -166,7 +165,7 @@ def test_a_denied_certificate_is_refused(certs, tmp_path, wire):  # noqa: F811
     assert list(nodes.places["0"].neighbors) == ["1"]  # node 0 hears of node 2 by its record alone
 
     identity = load(certs / "0.crt", certs / "0.key", certs / "ca.crt", "0", [thief.fingerprint])
-    nodes.places["0"] = replace(nodes.places["0"], identity=identity)
+    nodes.identities["0"] = identity
     errors = failed(nodes)
     assert any(
         f"key record of node 2: its certificate {thief.fingerprint} is denied" in str(e) for e in errors.values()

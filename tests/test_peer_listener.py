@@ -177,7 +177,7 @@ def test_who_is_admitted_stays_and_the_oldest_of_too_many_goes(listen, monkeypat
     assert listener._used == 0
     for sock in socks:
         sock.close()
-    wait_for(lambda: not listener._neighbors["b"])
+    wait_for(lambda: not any(c.neighbor == "b" for c in listener._relayed.values()))
 
 
 @pytest.mark.parametrize("tls", [True, False])

@@ -257,27 +257,30 @@ def test_what_is_wrong_with_a_policy_is_said_before_anything_is_opened(more, tab
         config.read(tmp_path / "a.toml")
 
 
+CONTINUE = {"on_loss": "continue"}
+
+
 def test_the_policy_of_a_config(tmp_path):
     (tmp_path / "a.toml").write_text(
         NODE.format(more='on_loss = "continue"\nquorum = 4', tables='[fallback]\nc = "127.0.0.1:2"')
     )
-    place = config.read(tmp_path / "a.toml").place(None)
-    assert place.quorum == Quorum(4)
-    assert place.fallback == {"c": "127.0.0.1:2"}
+    read = config.read(tmp_path / "a.toml")
+    assert (read.on_loss, read.quorum) == ("continue", 4)
+    assert read.fallback == {"c": "127.0.0.1:2"}
 
 
 @pytest.mark.parametrize(
     ("policies", "says"),
     [
-        ((None, Quorum()), "on_loss: node . has (stop|continue), node . has (stop|continue)"),
-        ((Quorum(2), Quorum()), "quorum: node . has (2|more than half)"),
-        ((Quorum(rows=0.5), Quorum()), "quorum_rows: node . has 0"),
+        (({}, CONTINUE), "on_loss: node . has (stop|continue), node . has (stop|continue)"),
+        ((CONTINUE | {"quorum": 2}, CONTINUE), "quorum: node . has (2|more than half)"),
+        ((CONTINUE | {"quorum_rows": 0.5}, CONTINUE), "quorum_rows: node . has 0"),
     ],
 )
 def test_the_policy_is_part_of_what_nodes_compare(policies, says, tmp_path):
     nodes = Nodes(tmp_path, Network.path(2), *problem(Network.path(2)))
-    for name, quorum in zip("01", policies, strict=True):
-        nodes.places[name] = replace(nodes.places[name], quorum=quorum)
+    for name, policy in zip("01", policies, strict=True):
+        nodes.places[name] = replace(nodes.places[name], **policy)
     join([nodes.start("0"), nodes.start("1")])
     assert all(isinstance(nodes.errors[name], Disagreement) for name in "01"), nodes.errors
     assert re.search(says, str(nodes.errors["0"])), nodes.errors["0"]

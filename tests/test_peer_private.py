@@ -462,7 +462,7 @@ def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypat
     others = [nodes.start(name) for name in network.names if name != "1"]
     join([nodes.start("1")])
     issue(certs, "1", replace=True)
-    nodes.places["1"] = replace(nodes.places["1"], identity=certified(certs, "1")["1"])
+    nodes.identities |= certified(certs, "1")
     join([nodes.start("1"), *others])
     assert at
     assert not nodes.errors
@@ -508,12 +508,12 @@ class Surviving(Nodes):
 
     def __init__(self, *args, **more):
         super().__init__(*args, timeouts=Timeouts(peer=4, start=60, beat=0.2), **more)
-        self.places = {name: replace(place, quorum=Quorum()) for name, place in self.places.items()}
+        self.places = {name: replace(place, on_loss="continue") for name, place in self.places.items()}
 
     def _run(self, name, observer, facts, samples):
         samples = self.parts[self.network.number[name]]
         try:
-            with session.Session(self.places[name], samples, facts) as mine:
+            with session.Session(self.places[name], self.identities[name], samples, facts) as mine:
                 network, _ = mine.meet()
                 while True:
                     try:

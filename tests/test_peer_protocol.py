@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dekpca import __version__
-from dekpca.peers.app.session import Place, agreed_settings
+from dekpca.peers.app.session import agreed_settings
 from dekpca.peers.errors import (
     BelowQuorum,
     Damaged,
@@ -34,7 +34,6 @@ from dekpca.peers.protocol.events import (
     ChunkSent,
     FinishSaved,
     HandshakeReceived,
-    HandshakeSent,
     Heartbeat,
     HeartbeatAnswered,
     MessageStored,
@@ -53,7 +52,7 @@ from dekpca.peers.protocol.membership import Membership
 from dekpca.peers.protocol.neighbor import TRANSITIONS, Link, Neighbor, Notice, Stage
 from dekpca.peers.protocol.node import NodeProtocol, Timeouts
 from dekpca.peers.protocol.views import Kept, Lost, Quorum, Status, View, ViewChanged, Views, Vote
-from peer_nodes import protocol
+from peer_nodes import place, protocol
 
 LIMITS = Limits("r", "<f8", 1000, 32)
 SAME = HandshakeSettings({"tol": "1"})
@@ -96,7 +95,7 @@ def test_docs_print_the_table_of_transitions():
     text = (Path(__file__).parent.parent / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
     printed = re.findall(r"^\| `(\w+)\.(\w+)` \| `(\w+)` \| `(\w+)\.(\w+)` \|", text, re.M)
     table = [
-        (type(state).__name__, state.name, event.__name__, type(after).__name__, after.name)
+        (type(state).__name__, state.name, name_of(event), type(after).__name__, after.name)
         for (state, event), after in TRANSITIONS.items()
     ]
     assert printed == table
@@ -105,21 +104,26 @@ def test_docs_print_the_table_of_transitions():
             assert f"| `{kind.__name__}.{state.name}` | {state.value} |" in text
 
 
+def name_of(event):
+    return event.name if isinstance(event, events.Turn) else event.__name__
+
+
 def test_states_are_reached_and_left_by_events_alone():
     for (state, event), after in TRANSITIONS.items():
         assert type(after) is type(state)
-        assert event.__module__ == events.__name__
+        assert type(event) is events.Turn or event.__module__ == events.__name__
     for kind, begin in ((Stage, Stage.AWAITED), (Link, Link.DOWN), (Notice, Notice.NONE)):
         assert {after for after in TRANSITIONS.values() if type(after) is kind} | {begin} == set(kind)
 
 
-@given(st.lists(st.sampled_from(sorted({event for _, event in TRANSITIONS}, key=lambda e: e.__name__)), max_size=30))
+@given(st.lists(st.sampled_from(sorted({event for _, event in TRANSITIONS}, key=name_of)), max_size=30))
 def test_a_finished_neighbor_stays_finished_and_a_stop_is_never_taken_back(happened):
     neighbor, stopped = Neighbor("b"), False
     for kind in happened:
         was = neighbor.finished
-        neighbor.apply(Unreachable("") if kind is Unreachable else kind())
-        stopped |= kind is events.WeStop
+        event = kind if isinstance(kind, events.Turn) else Unreachable("") if kind is Unreachable else kind()
+        neighbor.apply(event)
+        stopped |= kind is events.Turn.WE_STOP
         assert neighbor.finished or not was
         assert not stopped or neighbor.notice in (Notice.STOP, Notice.STOP_REPLY, Notice.DELIVERED)
 
@@ -242,8 +246,8 @@ def test_what_a_refusal_means():
 def test_callers_are_known_by_their_certificate():
     here = protocol("a", "b")
     assert here.admit("b", "b", str(PROTOCOL), "r") == "b"
-    place = Place("a", "r", "127.0.0.1:1", {"b": "127.0.0.1:2"}, Path("a"))
-    ours = agreed_settings(place, np.zeros((3, 2)), {}, None)
+    config = place("a", "r", "127.0.0.1:1", {"b": "127.0.0.1:2"}, Path("a"))
+    ours = agreed_settings(config, np.zeros((3, 2)), {}, None)
     other = replace(ours, values={**ours.values, "dekpca": "0.0.9"})
     with pytest.raises(Disagreement, match=rf"dekpca: node a has {__version__}, node b has 0.0.9"):
         ours.compare("a", "b", other)
@@ -614,7 +618,7 @@ class Wire:
             return
         if self.happens(0.5):  # else the heartbeat comes later than the messages
             self.beat(now)
-        if not self.connected or here.core.has_news(there.name):
+        if not self.connected or here.core.membership.records.keys() - here.core.neighbors[there.name].knows:
             self.handshake(now)
         if self.connected and here.begun and there.begun:
             self.deliver(now)
@@ -626,7 +630,7 @@ class Wire:
         if self.happens():  # the answer is lost
             return
         here.receive(there.name, HandshakeReceived(SAME, dict(there.core.membership.records)), now)
-        here.receive(there.name, HandshakeSent(frozenset(here.core.membership.records)), now)
+        here.core.neighbors[there.name].knows |= here.core.membership.records.keys()
         here.receive(there.name, Answered(), now)
         if not self.connected and there.begun:
             held = frozenset(r for o, r in there.disk["messages"] if o == here.name)

@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 
 from dekpca.cli import app
 from dekpca.peers.app.config import free_addresses
-from dekpca.peers.app.session import Place, Session
+from dekpca.peers.app.session import Session
 from dekpca.peers.errors import ProtocolError
 from dekpca.peers.net.authority import init_ca, issue
 from dekpca.peers.net.edge import SERVICE
@@ -37,7 +37,7 @@ from dekpca.peers.protocol.events import MessageStored
 from dekpca.peers.protocol.node import Timeouts
 from faults import fuzz
 from faults.supervisor import Nursery, until
-from peer_nodes import stored
+from peer_nodes import place, stored
 
 RUN = "security"
 PATIENCE = 300  # seconds for anything that should happen: a busy machine may be very slow
@@ -462,8 +462,8 @@ def test_a_neighbor_does_not_take_the_calls_of_another(tmp_path):
         yield from ()
 
     with contextlib.ExitStack() as stack:
-        place = Place("a", "r", "127.0.0.1:0", {"b": "", "c": ""}, tmp_path / "a", timeouts=Timeouts(peer=1, start=60))
-        address = stack.enter_context(Session(place, np.zeros((5, 2)), {})).transport.address
+        config = place("a", "r", "127.0.0.1:0", {"b": "", "c": ""}, tmp_path / "a", Timeouts(peer=1, start=60))
+        address = stack.enter_context(Session(config, None, np.zeros((5, 2)), {})).transport.address
         stack.callback(over.set)
 
         def channel():

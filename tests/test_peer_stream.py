@@ -233,8 +233,14 @@ def test_the_file_is_for_its_owner_and_a_damaged_one_is_refused(finished):
             assert "not the stream of a node" in str(error)  # noqa: PT017
         else:  # in what a zip file says about itself: times, systems, permissions
             assert again.transcript == stream.transcript
-            assert all((again.total[name] == value).all() for name, value in stream.total.items())
-    for change in ({"members": {"oslo": 7}}, {"prints": stream.prints[:-1]}, {"most": (1.0, 2.0, 3.0)}):
-        replace(stream, **change).save(path)
+            assert again.arrays.keys() == stream.arrays.keys()
+            assert all((again.arrays[name] == value).all() for name, value in stream.arrays.items())
+    for members, change in (
+        ({"oslo": 7}, {}),
+        (stream.members, {"prints": stream.arrays["prints"][:-1]}),
+        (stream.members, {"most": np.ones(3)}),
+        (stream.members, {"column_mean": np.zeros(3)}),  # without scales
+    ):
+        replace(stream, members=members, arrays={**stream.arrays, **change}).save(path)
         with pytest.raises(ModelFileError, match="not the stream of a node"):
             NodeStream.load(path)

@@ -18,18 +18,18 @@ from dekpca.engines.tree import over_tree
 from dekpca.kernels import make_kernel
 from dekpca.plan import Plan
 from dekpca.privacy.fixed_point import TOTAL_BITS, FixedPoint, OutOfBounds
-from dekpca.privacy.masks import BadMasks, RunKey, Sealer, derived, mask_words, pair_key, pair_keys, sealers
+from dekpca.privacy.masks import BadMasks, RunKey, Sealer, derived, pair_key, pair_keys, sealers
 from dekpca.privacy.records import BadRecord, KeyRecord, check_record, checked_keys, new_run, sign_record
 from dekpca.program import program
 from dekpca.rounds import Round, Transcript, run_rounds
 from dekpca.settings import LandmarkSource
 from dekpca.site import apart
 from dekpca.testing import by_node, problems
-from uniformity import LEVEL, least_effect, record, same_p, stripped, two_apart, uniform_p
+from uniformity import LEVEL, least_effect, mask_words, record, same_p, stripped, two_apart, uniform_p
 
 RUN = b"run 1"
 SETTINGS = b"a hash of settings and members"
-CONFIRMING = b"a key to verify what a node signs"
+CONFIRMING = b"a key that verifies confirmations"[:32]
 
 
 def run(parts, network, options):
@@ -201,7 +201,7 @@ def test_bad_records_are_refused_before_anything_is_sent(authority):
             checked_keys(records, RUN, SETTINGS, names, roots)
         assert "Nothing was sent" in str(error.value)
     with pytest.raises(BadRecord, match="not valid now"):
-        check_record(rome, RUN, "rome", roots, datetime.now(UTC) + timedelta(days=4000))
+        check_record(rome, RUN, roots, datetime.now(UTC) + timedelta(days=4000))
     assert new_run() != new_run()
 
 

@@ -7,12 +7,17 @@ from scipy.stats import chi2, chi2_contingency, ncx2
 
 from dekpca.engines import local
 from dekpca.engines.tree import over_tree
-from dekpca.privacy.masks import mask_words
+from dekpca.privacy.masks import BadMasks, masks_of
 from dekpca.program import program
 from dekpca.site import apart
 
 LEVEL = 1e-6  # of a test: one false alarm in a million runs
 POWER = 0.99
+
+
+def mask_words(key: bytes, number: int, history: bytes, length: int) -> np.ndarray:
+    """The words (length,) of a pair's mask for sum `number` of a run, of nodes that have this history."""
+    return next(masks_of([key], number, history, length)).astype(np.uint64)
 
 
 class Recorder(local.Delivery):
@@ -48,7 +53,7 @@ def record(parts, network, options, broken=None):
     recorder = Recorder(sites)
     try:
         return recorder, sites, local.drive(sites, options, recorder, script=over_tree(program))
-    except RuntimeError as error:
+    except BadMasks as error:
         return recorder, sites, error
 
 

@@ -461,8 +461,7 @@ def serving(node: Node) -> Iterator[str]:
 
     async def start() -> str:
         node.meet()
-        node.protocol.neighbors["b"].apply(events.Joined())
-        node.edge.ready.set()
+        node.protocol.neighbors["b"].apply(events.Turn.JOINED)
         return await node.server.start("127.0.0.1:0")
 
     try:

@@ -26,7 +26,6 @@ SHORT = 0.6 * TIMEOUTS.peer  # what passes before anybody gives up
 NOTICED = 5 * TIMEOUTS.progress  # after which the owner of a node that hangs ends it
 KINDS = (
     events.HandshakeReceived,
-    events.HandshakeSent,
     events.Heartbeat,
     events.HeartbeatAnswered,
     events.Opening,

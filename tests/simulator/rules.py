@@ -87,7 +87,7 @@ RULES: dict[str, tuple[Callable[[], Any], Case, int]] = {
     "an answer that was voted for is kept": (
         without_line(V, "_enter", ("if answer is not None and any(", "if False and any(")), walk(nodes=3), 100),
     "a view is entered when all its members have accepted it": (
-        without_line(V, "_enter", ("any(status.view.key != view.key for status in members)", "False")), simulated(), 75),
+        without_line(V, "_enter", ("any(status.view.key != view.key for status in members)", "False")), simulated(), 66),
     "who has accepted a later view does not vote in an earlier one": (
         without_line(V, "_vote", ("self.own.view.key != view.key or ", "")), walk(nodes=4), 2),
     "a vote needs the answer of all members": (

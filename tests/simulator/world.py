@@ -212,12 +212,12 @@ class Node:
                 self.do(self.core.views_saved(self.proofs.signed(self.name, action.kept)))
             elif isinstance(action, events.SaveStatuses):
                 self.store.keep_statuses(action.statuses)
-            elif isinstance(action, events.Call):
-                for name in action.names:
-                    self.links[name].start()
             elif isinstance(action, events.Send):
                 for name in action.names:
-                    self.links[name].news(action.heartbeat)
+                    if self.core.neighbors[name].called and not self.links[name].on:
+                        self.links[name].start()  # a fallback neighbor, from now on
+                    else:
+                        self.links[name].news(action.heartbeat)
             elif isinstance(action, events.WakeProgram):
                 self.world.after(0.0, self.step, self.process)
             else:
@@ -451,7 +451,7 @@ class Link:
 
     def talk(self) -> None:
         """The next handshake or the delivery, whichever is due."""
-        if self.a.core.has_news(self.b.name):
+        if self.a.core.membership.records.keys() - self.a.core.neighbors[self.b.name].knows:
             self.state = "talking"
             self.handshake()
         elif self.a.core.rounds.limits is None:
@@ -480,7 +480,7 @@ class Link:
             self.later(self.latency(), self.refused, Refusal.SETTINGS, str(error))
             return
         answer = dict(self.b.core.membership.records)
-        self.b.receive(self.a.name, events.HandshakeSent(frozenset(answer)))
+        self.b.core.neighbors[self.a.name].knows |= answer.keys()
         self.later(self.latency(), self.handshake_answered, records, answer)
 
     def handshake_answered(self, records: dict[str, Any], answer: dict[str, Any]) -> None:
@@ -495,7 +495,7 @@ class Link:
         except PeerError as error:
             self.a.fail(error)
             return
-        self.a.receive(self.b.name, events.HandshakeSent(frozenset(records)))
+        self.a.core.neighbors[self.b.name].knows |= records.keys()
         self.a.receive(self.b.name, events.Answered())
         self.talk()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,6 +40,12 @@ class Entry:
     @property
     def multiplier(self) -> float:
         return self.noise / self.sensitivity
+
+
+def cost(entries: Iterable[Entry], delta: float) -> float:
+    """Epsilon of these releases together."""
+    multiplier = composed(entry.multiplier for entry in entries)
+    return 0.0 if multiplier == math.inf else epsilon_of(multiplier, delta)
 
 
 Releases = Mapping[str, Sequence[Entry]]  # of fits that were interrupted, by their names
@@ -96,21 +103,18 @@ class LedgerFile:
                     self._added(spent, new)
                     spent += new
             finally:
-                after = self._cost(spent)
+                after = cost(spent, self.delta)
                 if len(spent) > len(held):
                     self._write(after, spent)
             return after
 
     def _write(self, spent: float, entries: list[Entry]) -> None:
-        budget, cost = {"epsilon": self.epsilon, "delta": self.delta}, {"epsilon": spent, "delta": self.delta}
-        text = {"version": VERSION, "budget": budget, "spent": cost, "entries": [asdict(entry) for entry in entries]}
+        budget, so_far = ({"epsilon": epsilon, "delta": self.delta} for epsilon in (self.epsilon, spent))
+        text = {"version": VERSION, "budget": budget, "spent": so_far, "entries": [asdict(entry) for entry in entries]}
         write_text(self.path, json.dumps(text, indent=2) + "\n")
 
-    def _cost(self, entries: Sequence[Entry]) -> float:
-        return epsilon_of(composed(entry.multiplier for entry in entries), self.delta) if entries else 0.0
-
     def _added(self, spent: Sequence[Entry], entries: Sequence[Entry]) -> tuple[float, float]:
-        before, after = self._cost(spent), self._cost([*spent, *entries])
+        before, after = cost(spent, self.delta), cost([*spent, *entries], self.delta)
         if after > self.epsilon * (1 + 1e-9):
             raise BudgetSpent(
                 f"{self.path}: this fit would bring epsilon from {before:.4g} to {after:.4g} (delta {self.delta:.3g}), but the budget is "

@@ -28,19 +28,16 @@ try:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    from .records import joined
 except ImportError as error:
     raise ImportError(f"secure sums need the package cryptography ({error}); pip install 'dekpca[privacy]'") from error
 
 PURPOSE = b"dekpca secure sum, version 2"
 
 
-class BadMasks(RuntimeError):
+class BadMasks(PublicError):
     """Masks did not cancel: the total is noise, and nothing is made of it."""
-
-    @property
-    def told(self) -> str:
-        """What other nodes hear: all of it, since it holds no numbers of rows."""
-        return str(self)
 
 
 @dataclass(frozen=True)
@@ -74,17 +71,15 @@ def pair_key(own: RunKey, name: str, other: str, other_public: bytes, run: bytes
 
 def derived(secret: bytes, run: bytes, ends: list[tuple[bytes, bytes]]) -> bytes:
     """256 bits of a shared secret, for this run and these two ends (names and public keys) alone."""
-    about = b"".join(len(x).to_bytes(4, "big") + x for x in (PURPOSE, run, *(x for end in ends for x in end)))
+    about = joined((PURPOSE, run, *(x for end in ends for x in end)))
     return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=about).derive(secret)
 
 
-def mask_words(key: bytes, number: int, history: bytes, length: int) -> np.ndarray:
-    """The words (length,) of a pair's mask for sum `number` of a run, of nodes that have this history."""
-    return next(masks_of([key], number, history, length)).astype(np.uint64)
-
-
 def masks_of(keys: Iterable[bytes], number: int, history: bytes, length: int) -> Iterator[np.ndarray]:
-    """The same for each key in turn, in one buffer: a mask is overwritten by the next one."""
+    """The words (length,) of each pair's mask for sum `number` of a run, of nodes that have this history.
+
+    In one buffer: a mask is overwritten by the next one.
+    """
     about = number.to_bytes(8, "big") + history
     zeros, stream = bytes(8 * length), bytearray(8 * length + 63)  # update_into wants room for a block
     words = np.frombuffer(stream, dtype="<u8", count=length)

@@ -37,44 +37,39 @@ def discrete_gaussian(sigma: int, size: int) -> np.ndarray:
         raise ValueError(f"sigma={sigma!r}: a whole number from 1 to 2^50 is needed")
     sigma = int(sigma)
     t = 1 << round(np.log2(sigma))  # any scale of the proposal is right; a power of two is drawn without a remainder
-    found = [np.zeros(0, dtype=np.int64)]
-    missing = size
-    while missing:
+
+    def drawn(missing: int) -> np.ndarray:
         y = discrete_laplace(t, 2 * missing + 16)
         # accept with probability exp(-(|y| - sigma^2 / t)^2 / (2 sigma^2))
         off = np.abs(y).astype(np.float64) - float(sigma) * (sigma / t)
         g = (off / sigma) ** 2 / 2
+        return y[coins(g, lambda i: Fraction((abs(int(y[i])) * t - sigma**2) ** 2, 2 * sigma**2 * t**2))]
 
-        def exactly(i: int, y: np.ndarray = y) -> Fraction:
-            return Fraction((abs(int(y[i])) * t - sigma**2) ** 2, 2 * sigma**2 * t**2)
-
-        kept = y[coins(g, exactly)][:missing]
-        found.append(kept)
-        missing -= len(kept)
-    return np.concatenate(found)
+    return repeated(drawn, size)
 
 
 def discrete_laplace(t: int, size: int) -> np.ndarray:
     """`size` samples with P(x) proportional to exp(-|x| / t), t a power of two."""
-    found = [np.zeros(0, dtype=np.int64)]
-    missing = size
-    while missing:
-        count = 3 * missing + 16
-        words = random_words(count)
+
+    def drawn(missing: int) -> np.ndarray:
+        words = random_words(3 * missing + 16)
         u = (words & np.uint64(t - 1)).astype(np.int64)
         negative = words >> np.uint64(63) == 1  # t is at most 2^50: the top bit is not in u
-
-        def exactly(i: int, u: np.ndarray = u) -> Fraction:
-            return Fraction(int(u[i]), t)
-
-        u_kept = coins(u / t, exactly)
-        u, negative = u[u_kept], negative[u_kept]
-        magnitude = u + t * geometric(len(u))
+        kept = coins(u / t, lambda i: Fraction(int(u[i]), t))
+        magnitude = u[kept] + t * geometric(int(kept.sum()))
+        negative = negative[kept]
         there = ~(negative & (magnitude == 0))  # zero has one sign
-        kept = np.where(negative, -magnitude, magnitude)[there][:missing]
-        found.append(kept)
-        missing -= len(kept)
-    return np.concatenate(found)
+        return np.where(negative, -magnitude, magnitude)[there]
+
+    return repeated(drawn, size)
+
+
+def repeated(drawn: Callable[[int], np.ndarray], size: int) -> np.ndarray:
+    """`size` samples, of a draw that rejects some and is asked for as many as are missing."""
+    found = np.zeros(0, dtype=np.int64)
+    while len(found) < size:
+        found = np.concatenate([found, drawn(size - len(found))[: size - len(found)]])
+    return found
 
 
 def geometric(size: int) -> np.ndarray:

@@ -23,11 +23,16 @@ from .errors import PublicError
 
 PURPOSE = b"dekpca key record, version 3"
 NONCE_BYTES = 32
+KEY = 32  # bytes of X25519 and Ed25519
 Certificates = Sequence[x509.Certificate]
 
 
 class BadRecord(PublicError):
     """A key record that is not what it says; nothing may be sent under it."""
+
+    @classmethod
+    def of(cls, name: str, why: object) -> BadRecord:
+        return cls(f"key record of node {name}: {why}. Nothing was sent")
 
 
 class BadSignature(ValueError):
@@ -63,9 +68,11 @@ class KeyRecord:
         """The record that is said to be that of node `name`; zeros may follow it."""
         try:
             run, own, public, confirming, settings, signature, *chain = parted(data)
-            return cls(run, own.decode(), public, confirming, settings, tuple(chain), signature)
+            if own != name.encode() or not len(public) == len(confirming) == KEY:
+                raise ValueError(f"node {own.decode()}, with keys of {len(public)} and {len(confirming)} bytes")
+            return cls(run, name, public, confirming, settings, tuple(chain), signature)
         except ValueError as error:
-            raise BadRecord(f"key record of node {name}: it cannot be read ({error}). Nothing was sent") from error
+            raise BadRecord.of(name, f"it cannot be read ({error})") from error
 
 
 def sign_record(
@@ -76,17 +83,14 @@ def sign_record(
     return replace(record, signature=sign(key, record.signed))
 
 
-def check_record(record: KeyRecord, run: bytes, name: str, roots: Certificates, now: datetime | None = None) -> None:
-    """Refuse a record that is not of this run and this node, or that no CA in `roots` stands behind."""
-    who = f"key record of node {name}"
+def check_record(record: KeyRecord, run: bytes, roots: Certificates, now: datetime | None = None) -> None:
+    """Refuse a record that is not of this run, or that no CA in `roots` stands behind."""
     if record.run != run:
-        raise BadRecord(f"{who}: it is of another run or epoch; a record cannot be used again. Nothing was sent")
-    if record.name != name:
-        raise BadRecord(f"{who}: it names node {record.name}. Nothing was sent")
+        raise BadRecord.of(record.name, "it is of another run or epoch; a record cannot be used again")
     try:
-        verify(certified_key(name, record.chain, roots, now), record.signature, record.signed)
+        verify(certified_key(record.name, record.chain, roots, now), record.signature, record.signed)
     except BadSignature as error:
-        raise BadRecord(f"{who}: {error}. Nothing was sent") from error
+        raise BadRecord.of(record.name, error) from error
 
 
 def checked_keys(
@@ -97,15 +101,15 @@ def checked_keys(
     found: dict[str, KeyRecord] = {}
     for record in records:
         if record.name not in names:
-            raise BadRecord(f"key record of node {record.name}: no node of this network is named so. Nothing was sent")
-        check_record(record, run, record.name, roots)
+            raise BadRecord.of(record.name, "no node of this network is named so")
+        check_record(record, run, roots)
         if record.settings != settings:
             raise BadRecord(
                 f"key record of node {record.name}: it is signed for other settings, or other members, than this node has; a node between them "
                 "hides the difference. Nothing was sent; compare node.toml with its owner"
             )
         if record.name in found and found[record.name].public != record.public:
-            raise BadRecord(f"key record of node {record.name}: there are two with different keys. Nothing was sent")
+            raise BadRecord.of(record.name, "there are two with different keys")
         found[record.name] = record
     missing = [name for name in names if name not in found]
     if missing:
@@ -164,7 +168,7 @@ def certified_key(name: str, chain: Sequence[bytes], roots: Certificates, now: d
     now = datetime.now(UTC) if now is None else now
     try:
         own, *between = map(x509.load_der_x509_certificate, chain)
-        names, key = _dns_names(own), own.public_key()
+        names, key = [name.lower() for name in alternative_names(own)], own.public_key()
         if names == [name]:
             PolicyBuilder().store(Store(list(roots))).time(now).build_client_verifier().verify(own, between)
     except VerificationError as error:
@@ -177,12 +181,19 @@ def certified_key(name: str, chain: Sequence[bytes], roots: Certificates, now: d
     return key
 
 
-def _dns_names(certificate: x509.Certificate) -> list[str]:
+def alternative_names(
+    certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any = x509.DNSName
+) -> list[str]:
+    """Of a certificate: its DNS names, or those of another kind."""
+    found = extension(certificate, x509.SubjectAlternativeName)
+    return [] if found is None else [str(name) for name in found.get_values_for_type(kind)]
+
+
+def extension(certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any) -> Any:
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
-        return []
-    return [name.lower() for name in found.get_values_for_type(x509.DNSName)]
+        return None
 
 
 _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)

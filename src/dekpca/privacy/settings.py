@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from typing import Any
@@ -11,9 +11,8 @@ import numpy as np
 
 from ..data.columns import Features
 from ..kernels import Kernel
-from .accounting import composed, epsilon_of
 from .errors import PublicError
-from .ledger import NO_ROOM, BudgetSpent, Entry, Ledger, LedgerFile, Releases
+from .ledger import NO_ROOM, BudgetSpent, Ledger, LedgerFile, Releases, cost
 from .releases import Release, releases
 
 RANK = 60  # coordinates that are kept: noise grows with the root of their number
@@ -159,7 +158,7 @@ class Privacy:
         """
         entries, before = tuple(release.entry() for release in planned), before or {}
         everything = (*(entry for earlier in before.values() for entry in earlier), *entries)
-        found = Ledger(everything, self.epsilon_after(everything), self.delta)
+        found = Ledger(everything, cost(everything, self.delta), self.delta)
         if self.ledger_file is not None:
             self.ledger_file.charge(entries, fit, before)
         elif before:
@@ -169,10 +168,6 @@ class Privacy:
                 told=NO_ROOM,
             )
         return found
-
-    def epsilon_after(self, entries: Iterable[Entry]) -> float:
-        """What these releases cost together."""
-        return epsilon_of(composed(entry.multiplier for entry in entries), self.delta)
 
 
 def kernel_size(kernel: Kernel, norm: float | None) -> float:

@@ -39,12 +39,12 @@ class Audit:
     """The audit file in a node's folder, open for one process of the node."""
 
     def __init__(self, folder: Path, identity: Identity | None, **about: Any):
-        self.path, self._key = folder / AUDIT, None if identity is None else identity.signer()
+        self.path, self._key = folder / AUDIT, None if identity is None else identity.key
         whole = self._keep_whole_lines()
         self._chain = whole[-1]["chain"] if whole else ""
         self._before = {_content(line) for line in whole if line["what"] not in SIGNED}
         self._file = open(self.path, "a", encoding="utf-8", opener=private)  # noqa: SIM115 - open as long as the node runs
-        chain = [] if identity is None else [base64.b64encode(c).decode() for c in in_der(identity.certificates())]
+        chain = [] if identity is None else [base64.b64encode(c).decode() for c in in_der(identity.chain)]
         self.note("start", **about, certificates=chain)
 
     def _keep_whole_lines(self) -> list[dict[str, Any]]:

@@ -65,19 +65,17 @@ def _folder(config: Config, needed: int) -> str:
         raise ValueError(f"{folder}: it cannot be made or written in {above}; choose another folder")
     free, needed = shutil.disk_usage(above).free, LEAST_FREE + needed
     if free < needed:
-        raise ValueError(
-            f"{folder}: {free / 1e6:.0f} MB of its disk are free, and {needed / 1e6:.0f} MB should be; make room"
-        )
+        mega = f"{free / 1e6:.0f} MB of its disk are free, and {needed / 1e6:.0f} MB should be"
+        raise ValueError(f"{folder}: {mega}; make room")
     return f"{folder}, {free / 1e9:.1f} GB free"
 
 
 def neighbors(config: Config, identity: Identity, prepared: Prepared, seconds: float) -> list[Row]:
     """Call the neighbors and listen for their calls; ends early when all is known, or when something is wrong."""
     around = {**config.neighbors, **config.fallback}
-    place = config.place(identity)
-    settings = agreed_settings(place, prepared.samples, prepared.facts, prepared.features.sorted_names)
+    settings = agreed_settings(config, prepared.samples, prepared.facts, prepared.features.sorted_names)
     membership = Membership(config.name, list(config.neighbors), 1)
-    protocol = NodeProtocol(config.name, config.run, settings, membership, around, place.timeouts, time.monotonic())
+    protocol = NodeProtocol(config.name, config.run, settings, membership, around, config.timeouts, time.monotonic())
     probe = Probe(protocol, around)
     with tempfile.TemporaryDirectory(prefix="dekpca-check-") as folder:
         with ProbeTransport(probe, Path(folder), identity, config.listen):
@@ -94,10 +92,8 @@ def neighbors(config: Config, identity: Identity, prepared: Prepared, seconds: f
 def row(config: Config, name: str, seen: Seen, trouble: str) -> Row:
     """What was seen of a neighbor, and the remedy."""
     address = {**config.neighbors, **config.fallback}[name]
-    can_call = bool(address) and not address.startswith(REVERSE)
-    remarks = [
-        text for text in (seen.wrong, _direction(config, name, address if can_call else "", seen, trouble)) if text
-    ]
+    address = "" if address.startswith(REVERSE) else address
+    remarks = [text for text in (seen.wrong, _direction(config, name, address, seen, trouble)) if text]
     code = WRONG if seen.wrong else WELL if seen.whole else MISSING
     limit = SKEW.total_seconds()
     if abs(seen.ahead) > limit:
@@ -117,7 +113,7 @@ def row(config: Config, name: str, seen: Seen, trouble: str) -> Row:
         remarks.append("it runs already, and waits for this node" if seen.whole else "it runs already")
     settings = "see remark" if seen.wrong else "the same" if seen.compared else "not compared"
     first = min(name, config.name) if seen.reached and seen.heard else config.name if seen.reached else name
-    out = "yes" if seen.reached else "no" if can_call else "no address here"
+    out = "yes" if seen.reached else "no" if address else "no address here"
     back = "yes" if seen.heard else "no" if seen.calls else "no address there"
     who = first if seen.reached or seen.heard else "nobody"
     return Row(name, out, back, who, certificate, settings, "; ".join(remarks), code)
@@ -156,8 +152,6 @@ def summary(rows: list[Row]) -> str:
     wrong, missing = ([row.neighbor for row in rows if row.code == code] for code in (WRONG, MISSING))
     if wrong:
         return f"something has to be corrected, here or at node {listing(wrong)}"
-    return (
-        f"node {listing(missing)} is missing, or can neither be reached nor reach this node"
-        if missing
-        else "all well: dekpca node run"
-    )
+    if missing:
+        return f"node {listing(missing)} is missing, or can neither be reached nor reach this node"
+    return "all well: dekpca node run"

@@ -55,8 +55,6 @@ from ..net.endpoint import REVERSE
 from ..net.identity import Identity, check_name, load
 from ..protocol.checks import MOST_RUN
 from ..protocol.node import Timeouts
-from ..protocol.views import Quorum
-from .session import Place
 
 PATHS = ("data", "add", "folder", "out", "report", "certificate", "key", "ca")
 REQUIRED = ("name", "run", "data", "folder", "neighbors")
@@ -99,9 +97,7 @@ class Config:
     report: Path | None = None
     resume: str | None = None  # id of an earlier run whose landmarks this one begins with; --resume says it too
     stream: bool = False  # keep what a later run needs to add rows
-    add: Path | None = (
-        None  # new rows, for the landmarks and sums of an earlier run; NOTHING: none of this node; --add says it too
-    )
+    add: Path | None = None  # new rows for the landmarks and sums of an earlier run, or NOTHING; --add says it too
     label: str | None = None
     id: str | None = None
     columns: list[str] | None = None
@@ -123,7 +119,7 @@ class Config:
     members: list[str] | None = None  # all nodes of the run; default: whoever the neighbors tell of
     allow_two: bool = False  # secure sums also of two nodes, of whom each learns the other's
     progress_timeout: float = Timeouts.progress
-    threads: int = 1
+    threads: int = 1  # of BLAS: results are bit-identical after a restart only with the same number
 
     @property
     def model_file(self) -> Path:
@@ -159,13 +155,9 @@ class Config:
         assert self.certificate is not None and self.key is not None and self.ca is not None  # noqa: PT018
         return load(self.certificate, self.key, self.ca, self.name, self.deny)
 
-    def place(self, identity: Identity | None) -> Place:
-        timeouts = Timeouts(self.peer_timeout, self.start_timeout, self.heartbeat, self.progress_timeout)
-        quorum = None if self.on_loss == "stop" else Quorum(self.quorum, self.quorum_rows)
-        members = None if self.members is None else tuple(self.members)
-        here = self.name, self.run, self.listen, self.neighbors, self.folder
-        agreed = self.secret_columns, self.fallback, quorum, members, self.allow_two
-        return Place(*here, identity, timeouts, self.threads, *agreed)
+    @property
+    def timeouts(self) -> Timeouts:
+        return Timeouts(self.peer_timeout, self.start_timeout, self.heartbeat, self.progress_timeout)
 
     def parameters(self) -> Parameters:
         """Of this run; the careful ones where nothing is said."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...network import listing
+from ...privacy.ledger import cost
 from ...settings import RANDOM_FEATURES, Settings
 from ...solvers.private import expected
 from ...solvers.projection import Noise
@@ -121,11 +122,11 @@ def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = Fals
         spent = f"epsilon {before:.4g} spent before, {after:.4g} with this run, of {privacy.ledger_file.epsilon:g}"
         lines.append(f"  {privacy.ledger}: {spent}")
     if goes_on:
-        once, twice = (privacy.epsilon_after(entries * count) for count in (2, 3))
-        cost = f"costs as much again: epsilon {once:.4g} after one, {twice:.4g} after two"
+        once, twice = (cost(entries * count, privacy.delta) for count in (2, 3))
+        price = f"costs as much again: epsilon {once:.4g} after one, {twice:.4g} after two"
         stops = "without a ledger the run stops there"
         stops = stops if privacy.ledger is None else "the run stops where the ledger has no room"
-        lines.append(f'  on_loss = "continue": each loss after the release {cost}; {stops}')
+        lines.append(f'  on_loss = "continue": each loss after the release {price}; {stops}')
     points = settings.landmarks.points
     if points is None:
         lines.append("  expected agreement: not known without public points (dekpca privacy plans with some)")

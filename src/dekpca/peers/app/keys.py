@@ -32,6 +32,7 @@ from ...privacy.errors import PublicError
 from ...privacy.masks import RunKey, Sealer, pair_keys
 from ...privacy.noise import discrete_gaussian
 from ...privacy.records import (
+    KEY,
     BadRecord,
     KeyRecord,
     checked_keys,
@@ -50,7 +51,7 @@ from ..storage.folder import RunFolder
 
 log = logging.getLogger("dekpca.peer")
 
-CHALLENGE, KEY, SIGNATURE = 32, 32, 64  # bytes
+CHALLENGE, SIGNATURE = 32, 64  # bytes
 WORD = 8  # bytes
 KIND = "keys"  # of the messages
 CONFIRMED = b"dekpca confirmation, version 2"
@@ -113,9 +114,8 @@ class KeyAgreement:
         said = yield from _gathered(site, own, np.full(len(site.network), words))
         for other, signature in said.items():
             try:
-                Ed25519PublicKey.from_public_bytes(records[other].confirming).verify(
-                    signature, _confirmation(other, history)
-                )
+                key = Ed25519PublicKey.from_public_bytes(records[other].confirming)
+                key.verify(signature, _confirmation(other, history))
             except InvalidSignature as error:
                 text = f"node {other} has not signed that it was told the same: members were told different things"
                 raise BadRecord(f"node {name}: {text}, or a node between changed what it said; {NEW_RUN}") from error
@@ -138,9 +138,8 @@ class KeyAgreement:
         own = RunKey.of(self.secrets.secret("key", lambda: os.urandom(KEY)))
 
         def longest_record() -> bytes:
-            return longest(self.identity.signer(), bytes(32), name, self.identity.certificates()).to_bytes(
-                WORD, "little"
-            )
+            most = longest(self.identity.key, bytes(32), name, self.identity.chain)
+            return most.to_bytes(WORD, "little")
 
         size = -(-int.from_bytes(self.secrets.secret("record size", longest_record), "little") // WORD)
         words = CHALLENGE // WORD
@@ -154,9 +153,8 @@ class KeyAgreement:
         now = epoch(self.run, self.view, said)
 
         def signed() -> bytes:
-            signer, chain = self.identity.signer(), self.identity.certificates()
             confirming = self._signer().public_key().public_bytes_raw()
-            return sign_record(now, name, own.public, confirming, agreed, signer, chain).pack()
+            return sign_record(now, name, own.public, confirming, agreed, self.identity.key, self.identity.chain).pack()
 
         told = yield from _gathered(site, _words(self.secrets.secret("record", signed), size), counts)
         records = {other: KeyRecord.unpack(other, data) for other, data in told.items()}
@@ -164,7 +162,7 @@ class KeyAgreement:
         seen = hashlib.sha256(b"".join(told.values())).digest()
 
         def checked() -> bytes:
-            self._check(records, now, agreed, network)
+            checked_keys(records.values(), now, agreed, network.names, self.identity.roots)
             return seen
 
         if self.secrets.secret("checked records", checked) != seen:
@@ -173,35 +171,21 @@ class KeyAgreement:
                 f"its folder. Nothing more was sent; {NEW_RUN}"
             )
         if records[name].public != own.public:
-            raise BadRecord(f"key record of node {name}: its own came back with another key. Nothing was sent")
+            raise BadRecord.of(name, "its own came back with another key")
         log.info("keys agreed on", extra={"nodes": len(network), "epoch": now.hex()[:16]})
         history = hashlib.sha256(now + agreed + seen).digest()
         pairs = pair_keys(name, own, {other: record.public for other, record in records.items()}, now)
         return PeerSealer(name, pairs, history, secrets=self.secrets, releasing=self.releasing), records
 
     def _refuse_denied(self, records: dict[str, KeyRecord]) -> None:
-        """Also after a restart, with which an owner may have denied a certificate that was checked before."""
+        """Also after a restart, with which an owner may have denied a certificate that was checked before: all else is checked once."""
         for other, record in records.items() if self.identity.deny else ():
             try:
                 chain = [x509.load_der_x509_certificate(c) for c in record.chain]
             except ValueError as error:
-                raise BadRecord(
-                    f"key record of node {other}: its certificate cannot be read. Nothing was sent"
-                ) from error
+                raise BadRecord.of(other, "its certificate cannot be read") from error
             if why := self.identity.denial(chain):
-                raise BadRecord(f"key record of node {other}: {why}. Nothing was sent")
-
-    def _check(self, records: dict[str, KeyRecord], now: bytes, agreed: bytes, network: Network) -> None:
-        """Refuse bad records. They are checked once, by the CA and the date of the first start."""
-        for other, found in records.items():
-            if found.name != other:
-                raise BadRecord(f"key record of node {other}: it names node {found.name}. Nothing was sent")
-        checked_keys(records.values(), now, agreed, network.names, self.identity.trusted())
-        for other, found in records.items():
-            for key in (found.public, found.confirming):
-                if len(key) != KEY:
-                    text = f"its key has {len(key)} bytes, not {KEY}. Nothing was sent"
-                    raise BadRecord(f"key record of node {other}: {text}")
+                raise BadRecord.of(other, why)
 
 
 def _confirmation(name: str, history: bytes) -> bytes:
@@ -224,8 +208,7 @@ def _checked_sizes(network: Network, told: dict[str, bytes]) -> np.ndarray:
     counts = {name: int.from_bytes(data, "little") for name, data in told.items()}
     for name, count in counts.items():
         if not 0 < count <= MOST_RECORD // WORD:
-            text = f"{count * WORD} bytes with its certificates, where {MOST_RECORD} are allowed. Nothing was sent"
-            raise BadRecord(f"key record of node {name}: {text}")
+            raise BadRecord.of(name, f"{count * WORD} bytes with its certificates, where {MOST_RECORD} are allowed")
     return np.array([counts[name] for name in network.names], dtype=np.int64)
 
 

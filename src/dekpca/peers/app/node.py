@@ -74,11 +74,8 @@ def prepare(config: Config) -> Prepared:
     check(parameters)
     before = None if config.add is None else earlier_stream(config)
     if before is not None and config.adds_nothing:
-        features, samples, labels = (
-            Features(before.marks.points.shape[1], before.columns),
-            before.marks.points[:0],
-            None,
-        )
+        samples, labels = before.marks.points[:0], None
+        features = Features(samples.shape[1], before.columns)
         reading = dict(NodeModel.load(config.model_file).reading) if config.model_file.exists() else {}
     else:
         data = read_data(config.data if config.add is None else config.add, config.roles, config.missing)
@@ -114,13 +111,9 @@ def earlier_stream(config: Config) -> NodeStream:
         raise ConfigError(f"{path}: no such file, so there is nothing to add rows to; {remedy}")
     stream = NodeStream.load(path)
     if stream.name != config.name:
-        raise ConfigError(
-            f"{path}: the stream of node {stream.name}, and this is node {config.name}; let out be its own"
-        )
+        raise ConfigError(f"{path}: the stream of node {stream.name}, and this is node {config.name}; use its own out")
     if stream.run == config.run:
-        raise ConfigError(
-            f"{path}: its rows are those of run {config.run!r} already; a run that adds rows has a new id"
-        )
+        raise ConfigError(f"{path}: its rows are those of run {config.run!r} already; adding rows takes a new run id")
     return stream
 
 
@@ -129,10 +122,10 @@ def adding(prepared: Prepared, before: NodeStream) -> Prepared:
     config, settings, features, samples = prepared.config, prepared.settings, prepared.features, prepared.samples
     changed = [name for name, text in prepared.facts.items() if name != "resume" and before.settings.get(name) != text]
     if changed or prepared.facts.keys() != before.settings.keys():
-        what = (
-            f"{listing(changed) or 'the version of dekpca'}: changed since run {before.run!r}, to which rows are added"
+        what = f"{listing(changed) or 'the version of dekpca'}: changed since run {before.run!r}"
+        raise ConfigError(
+            f"{config.path}: {what}, to which rows are added; set it back, or start a new run without --add"
         )
-        raise ConfigError(f"{config.path}: {what}; set it back, or start a new run without --add")
     same = tuple(before.columns or ()) == (features.sorted_names or ())
     if not same or before.marks.points.shape[1] != features.count:
         raise ConfigError(f"{config.add}: its columns are not those of run {before.run!r}; give the same columns")
@@ -151,37 +144,25 @@ def adding(prepared: Prepared, before: NodeStream) -> Prepared:
         stream.add(samples, np.full(len(samples), names.index(config.name)))
     except ValueError as error:
         raise ConfigError(f"{config.add}: {error}") from error
-    after = kept_of(stream, before.run, before.transcript, prepared, before.settings, before.members)
-    facts = texts(flattened(settings)) | {
-        "adds to": f"run {before.run}, of which a hash of all that was told is {before.transcript}"
-    }
+    told = before.run, before.transcript, before.settings, before.members
+    after = NodeStream.of(stream, config.name, *told, features.sorted_names)
+    adds = f"run {before.run}, of which a hash of all that was told is {before.transcript}"
+    facts = texts(flattened(settings)) | {"adds to": adds}
     return replace(prepared, settings=settings, facts=facts, before=before, after=after)
-
-
-def kept_of(
-    stream: Stream, run: str, transcript: str, prepared: Prepared, settings: Mapping[str, str], members: Mapping[str, int]
-) -> NodeStream:  # fmt: skip
-    return NodeStream.of(
-        stream, prepared.config.name, run, transcript, settings, members, prepared.features.sorted_names
-    )
 
 
 def check_added(before: NodeStream, members: Mapping[str, int], sealed: bool, allow_two: bool) -> None:
     """Refuse other members than those of the earlier run; and under masks, that so few of them add rows that others learn the sums of these."""
     if members.keys() != before.members.keys():
         then, now = listing(before.members), listing(members)
-        raise Disagreement(
-            f"add: the members of run {before.run!r} were {then}, and these are {now}; start a new run without --add"
-        )
+        remedy = "start a new run without --add"
+        raise Disagreement(f"add: the members of run {before.run!r} were {then}, and these are {now}; {remedy}")
     more = [name for name, rows in members.items() if rows > before.members[name]]
     least = 1 if not sealed else 2 if allow_two else 3
     if len(more) < least:
         who = f"only node {listing(more)} adds rows" if more else "no node adds rows"
-        why = (
-            f"; the totals of two runs would tell the sums of {'its' if len(more) == 1 else 'their'} new rows"
-            if more
-            else ""
-        )
+        whose = "its" if len(more) == 1 else "their"
+        why = f"; the totals of two runs would tell the sums of {whose} new rows" if more else ""
         raise Disagreement(f"add: {who}, where at least {least} must{why}; wait until more nodes have new rows")
 
 
@@ -196,7 +177,8 @@ def keep_stream(prepared: Prepared, result: Result, transcript: str) -> None:
         stream.add(prepared.samples, np.full(len(prepared.samples), plan.network.number[config.name]))
     settings = prepared.facts if prepared.before is None else prepared.before.settings
     members = dict(zip(plan.network.names, plan.sizes.tolist(), strict=True))
-    kept_of(stream, config.run, transcript, prepared, settings, members).save(config.stream_file)
+    told = config.run, transcript, settings, members
+    NodeStream.of(stream, config.name, *told, prepared.features.sorted_names).save(config.stream_file)
 
 
 def earlier_model(config: Config, settings: Settings, features: Features) -> NodeModel | None:
@@ -248,16 +230,9 @@ def run(
     config, settings, samples, features = prepared.config, prepared.settings, prepared.samples, prepared.features
     if settings.sealed and identity is None:
         raise ValueError(NO_CERTIFICATES)
-    private, place = settings.privacy is not None, config.place(identity)
+    private, names = settings.privacy is not None, features.sorted_names
     session = Session(
-        place,
-        samples,
-        prepared.facts,
-        features.sorted_names,
-        not private,
-        settings.sealed,
-        prepared.consent,
-        prepared.rows,
+        config, identity, samples, prepared.facts, names, not private, settings.sealed, prepared.consent, prepared.rows
     )
     with session, watch(session.protocol):
         if prepared.earlier is not None:

@@ -20,14 +20,13 @@ class CertificateProofs(Proofs):
 
     def __init__(self, identity: Identity, run: str):
         super().__init__()
-        self._run, self._key, self._chain = run.encode(), identity.signer(), in_der(identity.certificates())
-        roots = identity.trusted()
+        self._run, self._key, self._chain = run.encode(), identity.key, in_der(identity.chain)
 
         @lru_cache(CHAINS)
         def key_of(name: str, chain: tuple[bytes, ...]) -> Any:
             if why := identity.denial(map(x509.load_der_x509_certificate, chain)):
                 raise BadSignature(why)
-            return certified_key(name, chain, roots)
+            return certified_key(name, chain, identity.roots)
 
         self._key_of = key_of
 

@@ -1,6 +1,6 @@
 """A session: one node's part in a run, from the first handshake to the last heartbeat.
 
-    with Session(place, samples, facts) as session:
+    with Session(config, identity, samples, facts) as session:
         network, sizes = session.meet()
         outcome = session.run([samples], network, options)
         session.agree()                       # that this is the answer
@@ -19,10 +19,9 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,23 +35,23 @@ from ...network import Network, listing
 from ...plan import Outcome, Watch
 from ...privacy.errors import PublicError
 from ...privacy.ledger import Entry
-from ...privacy.masks import BadMasks
 from ...program import program
 from ...settings import Options
 from ...site import make_site
 from ...solvers.sums import Stream
 from ..errors import Disagreement, PeerError, RunFailed
 from ..net.endpoint import Endpoint
-from ..net.identity import Identity
+from ..net.identity import Identity, moment
 from ..net.transport import Transport
 from ..protocol.checks import PROTOCOL, Limits
 from ..protocol.events import Phase
 from ..protocol.handshake import HandshakeSettings
 from ..protocol.membership import Membership
-from ..protocol.node import NodeProtocol, Timeouts
+from ..protocol.node import NodeProtocol
 from ..protocol.views import Quorum, Views
 from ..storage.folder import RunFolder
 from .audit import Audit
+from .config import Config
 from .delivery import PeerDelivery
 from .keys import KeyAgreement
 from .proofs import CertificateProofs
@@ -65,77 +64,60 @@ SETTLE = 3
 NO_CERTIFICATES = "secure sums without certificates: a node signs its key for the run with its certificate; give certificate, key and ca"
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a node is: its name and address, its neighbors' addresses, its folder. `identity` None: without TLS, on loopback only."""
-
-    name: str
-    run: str
-    listen: str | None  # None: no port is open
-    neighbors: Mapping[str, str]  # their addresses; empty if they call
-    folder: Path
-    identity: Identity | None = None
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    threads: int = 1  # of BLAS: results are bit-identical after a restart only with the same number
-    secret_columns: bool = False  # neighbors get a fingerprint of the names
-    fallback: Mapping[str, str] = field(default_factory=dict)  # neighbors called only if a loss cuts the network
-    quorum: Quorum | None = None  # None: the run stops when a node is lost
-    members: tuple[str, ...] | None = None  # names of all nodes of the run; None: whoever the neighbors tell of
-    allow_two: bool = False  # secure sums of two nodes, of whom each learns the other's
-
-
 class Session:
-    """The node at `place` with its samples (n, M). `facts` are settings that must be the same at all nodes, as texts.
+    """The node of `config` with its samples (n, M). `facts` are settings that must be the same at all nodes, as texts.
 
-    `columns` are the names of the columns, in the order they have in the samples, if they have names. `tell_rows`: how many rows each node has is
-    told to all; else it is None, or 1, wherever others' rows are counted. `sealed`: sums are secure or private, and errors tell no numbers.
-    `consent`: the text that the owner agreed to. `rows`: how many rows this node has, if others than the samples are in its sums already.
+    `identity` None: without TLS, on loopback only. `columns` are the names of the columns, in the order they have in the samples, if they have
+    names. `tell_rows`: how many rows each node has is told to all; else it is None, or 1, wherever others' rows are counted. `sealed`: sums are
+    secure or private, and errors tell no numbers. `consent`: the text that the owner agreed to. `rows`: how many rows this node has, if others
+    than the samples are in its sums already.
     """
 
     def __init__(
-        self, place: Place, samples: np.ndarray, facts: Mapping[str, str], columns: Sequence[str] | None = None, tell_rows: bool = True,
-        sealed: bool = False, consent: str = "", rows: int | None = None,
+        self, config: Config, identity: Identity | None, samples: np.ndarray, facts: Mapping[str, str], columns: Sequence[str] | None = None,
+        tell_rows: bool = True, sealed: bool = False, consent: str = "", rows: int | None = None,
     ):  # fmt: skip
-        self.place, self.rows, self.tell_rows = place, len(samples) if rows is None else rows, tell_rows
-        self.settings = agreed_settings(place, samples, facts, columns)
-        own = {"protocol": str(PROTOCOL), "run": place.run, "node": place.name}
-        own |= {"neighbors": ", ".join(sorted(place.neighbors))}
-        own |= {"data": fingerprint(samples), "threads": str(place.threads)}
-        self.store, self.audit = RunFolder(place.folder), None  # type: RunFolder, Audit | None
-        membership = Membership(place.name, list(place.neighbors), self.rows if tell_rows else 1)
+        self.config, self.identity, self.tell_rows = config, identity, tell_rows
+        self.rows = len(samples) if rows is None else rows
+        self.settings = agreed_settings(config, samples, facts, columns)
+        own = {"protocol": str(PROTOCOL), "run": config.run, "node": config.name}
+        own |= {"neighbors": ", ".join(sorted(config.neighbors))}
+        own |= {"data": fingerprint(samples), "threads": str(config.threads)}
+        self.store, self.audit = RunFolder(config.folder), None  # type: RunFolder, Audit | None
+        membership = Membership(config.name, list(config.neighbors), self.rows if tell_rows else 1)
         views: Views | None = None
         process = secrets.randbits(63)
         refusal: PeerError | None = None
         try:
             self.store.open({**own, **self.settings.values})
-            membership.add(self.store.records, place.name)
-            if place.quorum is not None:
-                settle, seen = SETTLE * place.timeouts.beat, self.store.statuses
-                views = Views(place.name, place.quorum, self.store.views, settle, seen)
+            membership.add(self.store.records, config.name)
+            if config.on_loss == "continue":
+                settle, seen = SETTLE * config.timeouts.beat, self.store.statuses
+                views = Views(config.name, Quorum(config.quorum, config.quorum_rows), self.store.views, settle, seen)
                 views.tell_rows = tell_rows
             agreed = hashlib.sha256(consent.encode()).hexdigest() if consent else None
-            about = {"node": place.name, "run": place.run, "protocol": PROTOCOL, "consent_sha256": agreed}
-            self.audit = Audit(place.folder, place.identity, **about, settings=self.settings.values)
+            about = {"node": config.name, "run": config.run, "protocol": PROTOCOL, "consent_sha256": agreed}
+            self.audit = Audit(config.folder, identity, **about, settings=self.settings.values)
         except PeerError as error:
             refusal = error
         except BaseException:
             self.store.close()
             raise
-        store, near = self.store if refusal is None else None, {**place.neighbors, **place.fallback}
+        store, near = self.store if refusal is None else None, {**config.neighbors, **config.fallback}
         held = {} if store is None else {name: store.messages.held(name) for name in near}
         self.resumed = any(held.values())
         self.protocol = NodeProtocol(
-            place.name, place.run, self.settings, membership, place.neighbors, place.timeouts, time.monotonic(), held,
-            [] if store is None else store.finished, views, place.fallback, process, time.time(),
+            config.name, config.run, self.settings, membership, config.neighbors, config.timeouts, time.monotonic(), held,
+            [] if store is None else store.finished, views, config.fallback, process, time.time(),
         )  # fmt: skip
         self.protocol.sealed = sealed
-        proofs = None if place.identity is None else CertificateProofs(place.identity, place.run)
+        proofs = None if identity is None else CertificateProofs(identity, config.run)
         self.endpoint = Endpoint(self.protocol, store, near, proofs)
         if refusal is not None:  # the neighbors wait for this node: they are told why before it stops
             self.protocol.phase = Phase.REFUSING
             self.endpoint.fail(refusal)
-        self.transport = Transport(self.endpoint, place.folder, place.identity, place.listen)
-        self._pinned = threadpool_limits(place.threads)
+        self.transport = Transport(self.endpoint, config.folder, identity, config.listen)
+        self._pinned = threadpool_limits(config.threads)
 
     def __enter__(self) -> Session:
         try:
@@ -147,12 +129,9 @@ class Session:
             raise
         text = "listening" if self.transport.address else "no port is open: this node calls its neighbors"
         log.info(text, extra={"address": self.transport.address, "resumed": self.resumed})
-        identity = self.place.identity
-        if identity is not None and identity.days_left < EXPIRY_WARNING:
-            until = identity.expires.strftime("%Y-%m-%d %H:%M UTC")
-            log.warning(
-                "certificate expires soon: renew it (docs/explanation/security.md)", extra={"valid_until": until}
-            )
+        if self.identity is not None and self.identity.days_left < EXPIRY_WARNING:
+            until = {"valid_until": moment(self.identity.expires)}
+            log.warning("certificate expires soon: renew it (docs/explanation/security.md)", extra=until)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -188,11 +167,11 @@ class Session:
 
     def _check_members(self, network: Network) -> None:
         """Refuse a network with fewer or more nodes than the owners have agreed on."""
-        named, there = set(self.place.members or network.names), set(network.names)
+        named, there = set(self.config.members or network.names), set(network.names)
         if named != there:
             absent, strange = (listing(sorted(some)) or "nobody" for some in (named - there, there - named))
             raise Disagreement(
-                f"node {self.place.name}: its members are not those of the network: {absent} missing, {strange} too many; a node between "
+                f"node {self.config.name}: its members are not those of the network: {absent} missing, {strange} too many; a node between "
                 "hides or adds some, or members in node.toml is wrong"
             )
 
@@ -200,7 +179,7 @@ class Session:
         """The network that the program runs on, and the rows of its nodes."""
         views = self.protocol.views
         network, sizes = self.protocol.membership.network() if views is None else views.network(self.protocol.view)
-        sizes[network.number[self.place.name]] = self.rows
+        sizes[network.number[self.config.name]] = self.rows
         return network, sizes
 
     def begin_anew(self) -> tuple[Network, np.ndarray]:
@@ -254,12 +233,11 @@ class Session:
         stream, which has them, its landmarks."""
         self.protocol.sealed |= options.sealed
         _, sizes = self.network()
-        site = make_site([part], network, [network.number[self.place.name]], sizes)
+        site = make_site([part], network, [network.number[self.config.name]], sizes)
         delivery = PeerDelivery(site, self.endpoint, self.audit)
         dtype = part.dtype.newbyteorder("<").str
-        limits = Limits.of(self.place.run, dtype, options, sizes, part.shape[1], network)
+        limits = Limits.of(self.config.run, dtype, options, sizes, part.shape[1], network)
         self.endpoint.begin(limits)
-        self.transport.accept_messages()
         log.info("begun", extra={"resumed": self.resumed})
 
         def observe(about: Iteration) -> None:
@@ -274,7 +252,7 @@ class Session:
             outcome = drive([site], options, delivery, observe, over_tree(script))
         except PeerError:
             raise
-        except (ValueError, BadMasks) as error:
+        except ValueError as error:
             # the program cannot go on, nor will it after a restart: nobody need wait for this node
             raise RunFailed(str(error), told=told(error) if options.sealed else None) from error
         self.protocol.start_finishing(time.monotonic())
@@ -285,7 +263,7 @@ class Session:
         """The program of this node, after it has agreed on keys if sums are secure."""
         if not options.sealed:
             return script
-        if self.place.identity is None:
+        if self.identity is None:
             raise PublicError(NO_CERTIFICATES)
         view = str(self.protocol.view)
 
@@ -293,8 +271,8 @@ class Session:
             releases = options.private_options().releases(columns, n_nodes)
             self.store.keep_release(view, [asdict(release.entry()) for release in releases])
 
-        settings, allow_two = self.settings.values, self.place.allow_two
-        agreement = KeyAgreement(self.place.identity, self.place.run, view, settings, self.store, allow_two, releasing)
+        settings, allow_two = self.settings.values, self.config.allow_two
+        agreement = KeyAgreement(self.identity, self.config.run, view, settings, self.store, allow_two, releasing)
         return agreement.before(script)
 
     def options(self, options: Options) -> Options:
@@ -320,17 +298,16 @@ class Session:
 
 
 def agreed_settings(
-    place: Place, samples: np.ndarray, facts: Mapping[str, str], columns: Sequence[str] | None
+    config: Config, samples: np.ndarray, facts: Mapping[str, str], columns: Sequence[str] | None
 ) -> HandshakeSettings:
     """What a node compares with its neighbors when they meet."""
-    on_loss = "stop" if place.quorum is None else "continue"
     known = {"dekpca": __version__, "number of columns": str(samples.shape[1]), "dtype": str(samples.dtype)}
-    members = "whoever takes part" if place.members is None else ", ".join(sorted(place.members))
-    known |= {"on_loss": on_loss, "members": members, "allow_two": str(place.allow_two), **facts}
-    if place.quorum is not None:
-        known["quorum"] = "more than half" if place.quorum.nodes is None else str(place.quorum.nodes)
-        known["quorum_rows"] = str(place.quorum.rows)
-    return HandshakeSettings.of(known, columns, place.run, place.secret_columns)
+    members = "whoever takes part" if config.members is None else ", ".join(sorted(config.members))
+    known |= {"on_loss": config.on_loss, "members": members, "allow_two": str(config.allow_two), **facts}
+    if config.on_loss == "continue":
+        known["quorum"] = "more than half" if config.quorum is None else str(config.quorum)
+        known["quorum_rows"] = str(float(config.quorum_rows))
+    return HandshakeSettings.of(known, columns, config.run, config.secret_columns)
 
 
 def told(error: BaseException) -> str:

@@ -182,18 +182,12 @@ def health(node: NodeProtocol) -> tuple[bool, str]:
         return False, f"stopping: {node.error or type(node.error).__name__}"
     if (idle := node.live.idle(now)) > limits.progress:
         return False, f"no progress for {idle:.0f} s (limit progress_timeout {limits.progress:g} s)"
-    for n in node.neighbors.values():
-        if (
-            node.begun
-            and n.name in node.live.waits_for
-            and not n.up
-            and (silent := node.live.silent(n, now)) > limits.peer / 2
-        ):
-            return (
-                False,
-                f"node {n.name} was not heard from for {silent:.0f} s (it counts as lost after {limits.peer:g} s)",
-            )
-    waits = ", ".join(sorted(node.live.waits_for))
+    waited = [node.neighbors[name] for name in sorted(node.live.waits_for)]
+    for n in waited if node.begun else ():
+        if not n.up and (silent := node.live.silent(n, now)) > limits.peer / 2:
+            heard = f"node {n.name} was not heard from for {silent:.0f} s"
+            return False, f"{heard} (it counts as lost after {limits.peer:g} s)"
+    waits = ", ".join(n.name for n in waited)
     return True, f"{node.phase}, waits for node {waits}" if waits else str(node.phase)
 
 

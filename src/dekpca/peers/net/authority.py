@@ -69,12 +69,10 @@ def sign(folder: Path, csr: Path, node_name: str, days: float = 90, replace: boo
         asked = x509.load_pem_x509_csr(csr.read_bytes())
         valid = asked.is_signature_valid
     if not valid:
-        raise IdentityError(
-            f"request {csr}: its signature is wrong, so whoever sent it may not have the key; ask for another"
-        )
-    names = identity.alternative_names(asked) or [
-        str(a.value) for a in asked.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    ]
+        why = "its signature is wrong, so whoever sent it may not have the key; ask for another"
+        raise IdentityError(f"request {csr}: {why}")
+    common = asked.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    names = identity.alternative_names(asked) or [str(name.value) for name in common]
     if names != [node_name]:
         rule = "a certificate has the one name that its request has; sign it under that, or ask for another request"
         raise IdentityError(f"request {csr}: is for {', '.join(names) or 'nobody'}, not for node {node_name}; {rule}")

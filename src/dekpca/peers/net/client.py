@@ -87,6 +87,8 @@ class Client:
 
     async def _turn(self) -> None:
         """Wait until this node should call."""
+        while not self.edge.neighbor.called:  # a fallback neighbor, which is not needed yet
+            await self.edge.news.next.wait()
         while True:
             turned = self.edge.turned.next
             if self.edge.called:
@@ -160,9 +162,8 @@ class Client:
                 call.cancel()
             if refused is not None:
                 await self._refuse(channel, refused)
-            delay = (
-                FIRST_DELAY if asyncio.get_running_loop().time() - begun > MOST_DELAY else min(2 * delay, MOST_DELAY)
-            )
+            lasted = asyncio.get_running_loop().time() - begun
+            delay = FIRST_DELAY if lasted > MOST_DELAY else min(2 * delay, MOST_DELAY)
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
 
     async def _refuse(self, channel: Any, error: Exception) -> None:

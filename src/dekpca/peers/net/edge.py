@@ -48,6 +48,7 @@ MOST_TAKEN = 1000  # unacknowledged messages of one delivery: backpressure on a 
 MOST_BACKLOG = 64  # chunks in memory: backpressure if the disk is slower than the network
 DISK = 0.005  # polling interval in seconds for such a disk, or for a program that must catch up
 VIEW = 0.02  # polling interval in seconds for a program that must enter a view
+STREAMS = 8  # concurrent calls of one neighbor, of a kind: one is active, others may be broken but not detected yet
 REASON = 1.0  # seconds for the reason why nothing can be written to a call any more
 OPTIONS = [
     ("grpc.max_receive_message_length", checks.MOST_RECEIVED),
@@ -120,7 +121,6 @@ class Edge:
 
     def __init__(self, endpoint: Endpoint, name: str):
         self.endpoint, self.name, self.neighbor = endpoint, name, endpoint.protocol.neighbors[name]
-        self.ready = asyncio.Event()  # the network is known, and with it the limits of messages
         self.at_once = asyncio.Event()  # the program has ended: neighbors wait only for acknowledgements
         self.news, self.beat_now = Bell(), Bell()  # there is something to send
         self.calling = False  # this node has connected to the neighbor
@@ -142,18 +142,21 @@ class Edge:
     # ------------------------------------------------------------------ the connection
     @property
     def called(self) -> bool:
-        """Whether the neighbor has connected to this node."""
-        return self.calls.total() > 0
+        """Whether the neighbor has connected to this node, to take part in the run."""
+        return any(self.calls[method] for method in self.works)
 
     @contextlib.contextmanager
     def during_call(self, method: str) -> Iterator[None]:
+        if self.calls[method] >= STREAMS:
+            raise Refused(Refusal.LATER, f"{STREAMS} calls at once are enough")
         self.calls[method] += 1
-        self.turned.ring()
+        if method in self.works:
+            self.turned.ring()
         try:
             yield
         finally:
             self.calls[method] -= 1
-            if not self.called:
+            if method in self.works and not self.called:
                 self.turned.ring()
                 self.lost("its connection has ended")
 
@@ -249,32 +252,26 @@ class Edge:
     async def send(self, stream: Stream) -> None:
         """Retransmit messages of this view that are not acknowledged, then send new ones, until the program runs in another view."""
         while not self.endpoint.protocol.begun:
-            rung = self.news.next
-            if not self.endpoint.protocol.begun:
-                await rung.wait()
-        view = self.endpoint.protocol.view
+            await asyncio.sleep(VIEW)
+        view, opened = self.endpoint.protocol.view, asyncio.Event()
         await stream.write(wire.Chunk(view=str(view)))
-        async with contextlib.aclosing(self._acknowledged(stream)) as answers:
-            opening = await anext(answers, None)
-            if opening is None:
-                return
-            if not opening.opening:
-                raise ProtocolError("a delivery that does not begin with what is held")
-            self.report(events.Opening(frozenset(opening.held), view.key))
-            await both(self._send_messages(stream, view.key), self._hear_acknowledgements(answers, view.key))
+        await both(self._send_messages(stream, view.key, opened), self._hear_acknowledgements(stream, view.key, opened))
 
-    async def _acknowledged(self, stream: Stream) -> AsyncGenerator[wire.Acknowledgement]:
+    async def _hear_acknowledgements(self, stream: Stream, view: Key, opened: asyncio.Event) -> None:
         async for data in stream.messages():
             found = parse(wire.Acknowledgement, data)
             self.report(events.Answered())
-            yield found
+            if found.opening == opened.is_set():
+                raise ProtocolError("a delivery that does not begin with what is held, or says it twice")
+            if found.opening:
+                self.report(events.Opening(frozenset(found.held), view))
+                opened.set()
+            else:
+                self.report(events.Acknowledged(tuple(found.rounds), view))
 
-    async def _hear_acknowledgements(self, answers: AsyncIterator[wire.Acknowledgement], view: Key) -> None:
-        async for found in answers:
-            self.report(events.Acknowledged(tuple(found.rounds), view))
-
-    async def _send_messages(self, stream: Stream, view: Key) -> None:
+    async def _send_messages(self, stream: Stream, view: Key, opened: asyncio.Event) -> None:
         """Send messages while the program runs in this view."""
+        await opened.wait()
         window, last = self.neighbor.window, 0  # rounds only increase
         while self.endpoint.protocol.view.key == view:
             rung = self.news.next
@@ -300,9 +297,8 @@ class Edge:
     # ------------------------------------------------------------------ messages of the neighbor
     async def take(self, stream: Stream) -> None:
         """Receive messages of the program: write them to disk, then acknowledge them."""
-        while not self.neighbor.joined:  # a handshake comes first
+        while not (self.neighbor.joined and self.endpoint.protocol.begun):  # a handshake comes first; limits are known
             await asyncio.sleep(VIEW)
-        await self.ready.wait()
         messages = stream.messages()
         begun = await anext(messages, None)
         if begun is None:

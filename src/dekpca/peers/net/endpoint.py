@@ -14,6 +14,7 @@ from typing import Any
 
 from ..protocol import events
 from ..protocol.checks import Limits, MessageHead, check_expected
+from ..protocol.events import Refusal, Refused
 from ..protocol.membership import Record
 from ..protocol.node import NodeProtocol
 from ..protocol.proofs import Proofs
@@ -46,7 +47,6 @@ class Endpoint:
         self.name, self.run, self.timeouts = protocol.name, protocol.run, protocol.timeouts
         self.changed = threading.Condition()
         self.wake: Callable[[events.Send], None] = lambda send: None  # the edges
-        self.call: Callable[[events.Call], None] = lambda call: None  # starts calls to fallback neighbors
         self._processor = ThreadTime()
         if protocol.views is not None:  # signed anew: the certificate may have been renewed
             protocol.views.saved = self.proofs.signed(self.name, protocol.views.saved)
@@ -92,7 +92,8 @@ class Endpoint:
     def in_view(self, view: Key) -> Iterator[Rounds]:
         """The rounds of the program, while nothing else changes. Raises Refused if it runs in another view."""
         with self.changed:
-            self.protocol.rounds.check_view(view)
+            if view != (here := self.protocol.view).key:
+                raise Refused(Refusal.LATER, f"a delivery of view {view[0]}, where this node is in view {here.number}")
             yield self.protocol.rounds
 
     def has_room(self, name: str, round: int) -> bool:
@@ -119,8 +120,6 @@ class Endpoint:
             elif isinstance(action, events.SaveStatuses):
                 if self.store is not None:
                     self.store.keep_statuses(action.statuses)
-            elif isinstance(action, events.Call):
-                self.call(action)
             elif isinstance(action, events.WakeProgram):
                 self.changed.notify_all()
             else:

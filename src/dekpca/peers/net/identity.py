@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -23,9 +23,11 @@ import grpc
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from ...files import EXPOSED
+from ...privacy.records import alternative_names, extension
 from ..protocol.events import Refusal, Refused
 from ..protocol.text import name_problem
 
@@ -40,6 +42,12 @@ MEANINGS = {
 }
 
 
+# Of P-256, P-384 and P-521
+ORDERS = (
+    0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551,
+    0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973,
+    (1 << 521) - 0x5AE79787C40D069948033FEB708F65A2FC44A36477663B851449048E16EC79BF7,
+)
 KINDS = (x509.DNSName, x509.IPAddress)  # of alternative names
 
 
@@ -70,14 +78,6 @@ def name_of(certificate: x509.Certificate) -> str | None:
     return names[0] if len(names) == 1 and name_problem(names[0]) is None else None
 
 
-def alternative_names(
-    certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any = x509.DNSName
-) -> list[str]:
-    """Of a certificate: its DNS names, or those of another kind."""
-    found = extension(certificate, x509.SubjectAlternativeName)
-    return [] if found is None else [str(name) for name in found.get_values_for_type(kind)]
-
-
 # ---------------------------------------------------------------------- reading and checking
 def read_certificates(path: Path, what: str = "certificate") -> list[x509.Certificate]:
     """All certificates of a PEM file: a node's own and then the intermediate ones, or several CAs."""
@@ -88,6 +88,27 @@ def read_certificates(path: Path, what: str = "certificate") -> list[x509.Certif
 def fingerprint(certificate: x509.Certificate) -> str:
     """SHA-256, as `openssl x509 -fingerprint -sha256` prints it."""
     return certificate.fingerprint(hashes.SHA256()).hex(":").upper()
+
+
+def fingerprints(certificate: x509.Certificate) -> Iterator[str]:
+    """Without colons: that of a certificate, and those of what anybody can make of it.
+
+    An ECDSA signature (r, s) is as good as (r, n - s), n being the order of the curve: a stolen certificate could come back with another fingerprint.
+    """
+    yield plain_fingerprint(fingerprint(certificate))
+    with suppress(ValueError):  # another kind of signature
+        r, s = decode_dss_signature(certificate.signature)
+        der, content = certificate.public_bytes(serialization.Encoding.DER), certificate.tbs_certificate_bytes
+        at = der.index(content) + len(content)
+        signed = content + der[at : at + 2 + der[at + 1]]  # and the name of the algorithm
+        for order in ORDERS:
+            other = _der(0x03, b"\0" + encode_dss_signature(r, max(order - s, 0)))
+            yield hashlib.sha256(_der(0x30, signed + other)).hexdigest()
+
+
+def _der(tag: int, content: bytes) -> bytes:
+    size = len(content).to_bytes((len(content).bit_length() + 7) // 8, "big")
+    return bytes([tag, *([] if len(content) < 128 else [128 + len(size)])]) + size + content
 
 
 @contextmanager
@@ -173,13 +194,6 @@ def is_ca(certificate: x509.Certificate) -> bool:
     return constraints is not None and constraints.ca
 
 
-def extension(certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any) -> Any:
-    try:
-        return certificate.extensions.get_extension_for_class(kind).value
-    except x509.ExtensionNotFound:
-        return None
-
-
 def called(name: x509.Name) -> str:
     return name.rfc4514_string() or "nobody"
 
@@ -213,31 +227,27 @@ class Identity:
     """A node's certificate, its key, and the CAs that it trusts."""
 
     name: str
-    expires: datetime
-    fingerprint: str
-    chain: bytes = field(repr=False)
-    key: bytes = field(repr=False)
-    roots: bytes = field(repr=False)
+    chain: tuple[x509.Certificate, ...] = field(repr=False)  # its own first
+    key: Any = field(repr=False)
+    roots: tuple[x509.Certificate, ...] = field(repr=False)
     deny: frozenset[str] = frozenset()  # fingerprints of certificates that are refused, in hexadecimal
+
+    @property
+    def expires(self) -> datetime:
+        return self.chain[0].not_valid_after_utc
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.chain[0])
 
     @property
     def days_left(self) -> float:
         return (self.expires - datetime.now(UTC)).total_seconds() / 86400
 
-    def signer(self) -> Any:
-        """The private key, to sign with."""
-        return serialization.load_pem_private_key(self.key, password=None)
-
-    def certificates(self) -> list[x509.Certificate]:
-        return x509.load_pem_x509_certificates(self.chain)
-
-    def trusted(self) -> list[x509.Certificate]:
-        return x509.load_pem_x509_certificates(self.roots)
-
     def denial(self, chain: Iterable[x509.Certificate]) -> str:
         """Why a node with these certificates is refused; nothing if it is not."""
-        denied = [found for found in map(fingerprint, chain) if plain_fingerprint(found) in self.deny]
-        return f"its certificate {denied[0]} is denied (deny in node.toml)" if denied else ""
+        denied = [certificate for certificate in chain if not self.deny.isdisjoint(fingerprints(certificate))]
+        return f"its certificate {fingerprint(denied[0])} is denied (deny in node.toml)" if denied else ""
 
     def peer_name(self, auth_context: Mapping[str, Iterable[bytes]]) -> str | None:
         """The name of the other side of a call (see below); raises Refused if its certificate is denied."""
@@ -247,13 +257,18 @@ class Identity:
             raise Refused(Refusal.STRANGER, f"node {name}: {why}")
         return name
 
+    def _pem(self) -> tuple[bytes, bytes, bytes]:
+        """Roots, key and chain."""
+        return b"".join(map(pem, self.roots)), private_pem(self.key), b"".join(map(pem, self.chain))
+
     def server_credentials(self) -> grpc.ServerCredentials:
         """For a server that requires a certificate from one of our CAs."""
-        return grpc.ssl_server_credentials([(self.key, self.chain)], self.roots, require_client_auth=True)
+        roots, key, chain = self._pem()
+        return grpc.ssl_server_credentials([(key, chain)], roots, require_client_auth=True)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """For a channel; its option grpc.ssl_target_name_override must be the neighbor's name, which gRPC then checks."""
-        return grpc.ssl_channel_credentials(self.roots, self.key, self.chain)
+        return grpc.ssl_channel_credentials(*self._pem())
 
 
 def peer_name(auth_context: Mapping[str, Iterable[bytes]]) -> str | None:
@@ -301,8 +316,7 @@ def load(cert: Path, key: Path, ca: Path, name: str, deny: Iterable[str] = ()) -
     if public(secret) != public(own):
         remedy = "give the key that this certificate was made for"
         raise IdentityError(f"key {key}: does not fit certificate {cert}; {remedy}")
-    files = b"".join(map(pem, chain)), private_pem(secret), b"".join(map(pem, roots))
-    found = Identity(name, own.not_valid_after_utc, fingerprint(own), *files, frozenset(map(plain_fingerprint, deny)))
+    found = Identity(name, tuple(chain), secret, tuple(roots), frozenset(map(plain_fingerprint, deny)))
     if why := found.denial(chain):
         raise IdentityError(f"certificate {cert}: {why}; get a new one")
     return found

@@ -129,10 +129,9 @@ class Listener:
         self._numbers = itertools.count(1)
         self._listening: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pending: dict[str, dict[Connection, None]] = {}  # by origin, the oldest first
+        self._pending: dict[Connection, None] = {}  # the oldest first
         self._used = 0  # descriptors of pending connections
-        self._relayed: dict[str, Connection] = {}  # by name
-        self._neighbors: dict[str, list[Connection]] = {}  # admitted, the oldest first
+        self._relayed: dict[str, Connection] = {}  # by name, the oldest first
         self._closed: Counter[str] = Counter()  # pending connections closed since the last report, by reason
         self._told = 0.0  # time of the last report
         self._report: asyncio.TimerHandle | None = None
@@ -151,14 +150,14 @@ class Listener:
             one.listen(BACKLOG)
             port = one.getsockname()[1]
         for one in self._listening:
-            self._start(self._accept(one))
+            self.start(self._accept(one))
         return port
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in [*(c for near in self._pending.values() for c in near), *self._relayed.values()]:
+        for connection in [*self._pending, *self._relayed.values()]:
             connection.outside.transport.abort()
         for one in self._listening:
             one.close()
@@ -168,11 +167,8 @@ class Listener:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def dial(self, address: str) -> None:
+    async def dial(self, address: str) -> None:
         """Connect to a forwarder, again and again: what comes over these connections is treated like what comes to the port."""
-        self._start(self._dial(address))
-
-    async def _dial(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         while True:
             with contextlib.suppress(OSError):
@@ -192,13 +188,12 @@ class Listener:
         """A call of this neighbor was admitted."""
         if self._leave(connection):
             connection.neighbor = neighbor
-            near = self._neighbors.setdefault(neighbor, [])
-            near.append(connection)
+            near = [other for other in self._relayed.values() if other.neighbor == neighbor]
             if len(near) > CONNECTIONS:
                 near[0].outside.transport.abort()
 
     # ------------------------------------------------------------------ pending connections
-    def _start(self, work: Any) -> None:
+    def start(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -219,7 +214,7 @@ class Listener:
         return Connection(self, next(self._numbers), f"{address[0]}:{address[1]}", _origin(address[0])).outside
 
     def made(self, connection: Connection) -> None:
-        self._pending.setdefault(connection.origin, {})[connection] = None
+        self._pending[connection] = None
         why = f"no neighbor called within {HANDSHAKE:g} s"
         connection.limit = asyncio.get_running_loop().call_later(HANDSHAKE, self._refuse, connection, why)
         self._use(connection.cost)
@@ -234,7 +229,7 @@ class Listener:
             connection.outside.transport.pause_reading()
             more, connection.cost = 3 - connection.cost, 3  # the two ends of the relay, and gRPC's
             self._use(more)
-            self._start(self._relay(connection))
+            self.start(self._relay(connection))
 
     async def _relay(self, connection: Connection) -> None:
         """Connect it to gRPC."""
@@ -266,8 +261,8 @@ class Listener:
         """Take descriptors for a pending connection; close others if necessary."""
         self._used += count
         while self._used > self.room:
-            most = max(self._pending.values(), key=len)
-            self._refuse(next(iter(most)), "no room")
+            ((most, _),) = Counter(connection.origin for connection in self._pending).most_common(1)
+            self._refuse(next(connection for connection in self._pending if connection.origin == most), "no room")
 
     def _refuse(self, connection: Connection, why: str) -> None:
         self._closed[why] += 1
@@ -287,18 +282,12 @@ class Listener:
         """It is closed, or will be at once."""
         self._leave(connection)
         self._relayed.pop(connection.name, None)
-        near = self._neighbors.get(connection.neighbor or "", [])
-        if connection in near:
-            near.remove(connection)
 
     def _leave(self, connection: Connection) -> bool:
         """Remove it from the pending ones; returns whether it was pending."""
-        near = self._pending.get(connection.origin, {})
-        if connection not in near:
+        if connection not in self._pending:
             return False
-        del near[connection]
-        if not near:
-            del self._pending[connection.origin]
+        del self._pending[connection]
         if connection.limit is not None:
             connection.limit.cancel()
         self._used -= connection.cost

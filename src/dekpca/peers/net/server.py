@@ -6,7 +6,6 @@ A refusal is logged with its reason and ends only the call: a stranger or a faul
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +18,7 @@ from ..protocol import checks, events
 from ..protocol import wire_pb2 as wire
 from ..protocol.checks import parse
 from ..protocol.events import Refusal, Refused
-from .edge import CODES, OPTIONS, SERVICE, Broken, Code, Edge, Stream, check_of
+from .edge import CODES, OPTIONS, SERVICE, STREAMS, Broken, Code, Edge, Stream, check_of
 from .endpoint import Endpoint
 from .identity import Identity
 from .listener import Listener, descriptors
@@ -27,7 +26,6 @@ from .listener import Listener, descriptors
 log = logging.getLogger("dekpca.peer")
 logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)  # it logs every cancelled call; we log what matters
 
-STREAMS = 8  # concurrent calls of one neighbor, of a kind: one is active, others may be broken but not detected yet
 STRANGERS = 32  # concurrent calls that are not admitted yet, or are being refused
 GRACE = 0.5  # seconds for neighbors that leave too to end their own calls
 SERVER = [
@@ -44,7 +42,6 @@ class Server:
 
     def __init__(self, endpoint: Endpoint, edges: Mapping[str, Edge], folder: Path, identity: Identity | None):
         self.endpoint, self.edges, self.folder, self.identity = endpoint, edges, folder, identity
-        self._calls: Counter[tuple[str, str]] = Counter()  # open, by neighbor and method
         self._server: Any = None
         self._listener: Listener | None = None
 
@@ -68,7 +65,7 @@ class Server:
             self._server.add_secure_port(inside, self.identity.server_credentials())
         await self._server.start()
         for address in forwarders:
-            self._listener.dial(address)
+            self._listener.start(self._listener.dial(address))
         if listen is None:
             return ""
         host, _, port = listen.rpartition(":")
@@ -129,20 +126,13 @@ class Server:
         return call
 
     async def _serve(self, edge: Edge, method: str, stream: Stream, context: Any) -> None:
-        kind = edge.name, method
-        if self._calls[kind] >= STREAMS:
-            raise Refused(Refusal.LATER, f"{STREAMS} calls at once are enough")
-        self._calls[kind] += 1
-        try:
+        with edge.during_call(method):
             if method == "Check":
                 await self._check(edge, stream)
             elif method == "Refuse":
                 await edge.refused(stream)
             else:
-                with edge.during_call(method):
-                    await edge.works[method][1](stream)
-        finally:
-            self._calls[kind] -= 1
+                await edge.works[method][1](stream)
 
     async def _check(self, edge: Edge, stream: Stream) -> None:
         """Answer `dekpca node check` of a neighbor, which compares the settings itself: it has no effect on this node."""

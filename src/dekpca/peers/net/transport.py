@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ class Transport:
         self._tasks: list[asyncio.Task[None]] = []
 
     def __enter__(self) -> Transport:
-        self.endpoint.wake, self.endpoint.call = self._wake, self._call_too  # first: neighbors may call at once
+        self.endpoint.wake = self._wake  # first: neighbors may call at once
         self._call(self._start(), START)
         return self
 
@@ -64,19 +63,10 @@ class Transport:
         except TimeoutError:  # the process ends anyway, and an earlier error must not be hidden
             log.warning("connections did not close in time", extra={"seconds": END})
 
-    def accept_messages(self) -> None:
-        """The network is known: messages of the program are accepted from now on."""
-        for edge in self.edges.values():
-            self._loop.call_soon_threadsafe(edge.ready.set)
-
     def acknowledge_at_once(self, at_once: bool = True) -> None:
         """The program has ended: from now on acknowledgements are not delayed. (After a restart of the program they are.)"""
         for edge in self.edges.values():
             self._loop.call_soon_threadsafe(edge.at_once.set if at_once else edge.at_once.clear)
-
-    def _call_too(self, call: events.Call) -> None:
-        """Call fallback neighbors from now on."""
-        self._loop.call_soon_threadsafe(self._start_clients, call.names)
 
     def _wake(self, send: events.Send) -> None:
         """There is something to send."""
@@ -95,10 +85,7 @@ class Transport:
 
     async def _start(self) -> None:
         self.address = await self._server.start(self.listen)
-        self._start_clients([n.name for n in self.endpoint.protocol.neighbors.values() if n.called])
-
-    def _start_clients(self, names: Iterable[str]) -> None:
-        for name in filter(self.endpoint.can_call, names):
+        for name in filter(self.endpoint.can_call, self.edges):
             task = asyncio.create_task(self.client(self.edges[name], self.identity).run())
             task.add_done_callback(self._client_ended)
             self._tasks.append(task)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from ...network import listing
 from ..errors import PeerError
 from . import events
-from .events import Action, Call, Log, SaveViews
+from .events import Action, Log, SaveViews, Send
 from .liveness import Liveness
 from .neighbor import Neighbor
 from .views import Kept, Status, Views
@@ -74,7 +74,7 @@ class Agreement:
         for name in new:
             self.neighbors[name].called = True
         said = Log(logging.WARNING, "fallback neighbors are called", {"peers": listing(new)})
-        return [said, Call(new)] if new else []
+        return [said, Send(new)] if new else []
 
     def news(self, n: Neighbor) -> dict[str, Status]:
         """Statuses that a neighbor may not have; if there are many, the next heartbeats have the others."""

@@ -96,9 +96,7 @@ class Limits:
         largest = numbers * DTYPES["<f8"]
         if options.sealed:
             released = [] if options.privacy is None else options.private_options().releases(n_columns, len(sizes))
-            numbers = 1 + max(
-                [numbers, *(release.numbers for release in released)]
-            )  # a word to check that masks cancel
+            numbers = 1 + max([numbers, *(r.numbers for r in released)])  # a word to check that masks cancel
             largest = max(numbers * DTYPES[SEALED], len(sizes) * MOST_RECORD)
         # A network sum ends when all nodes have contributed, so no node is further ahead than the next ones.
         return cls(run, dtype, largest, 8 * (network.depth + 2) + UNSYNCED, options.sealed)

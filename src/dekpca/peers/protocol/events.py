@@ -58,12 +58,6 @@ class HandshakeReceived(NamedTuple):
     records: Mapping[str, Record]
 
 
-class HandshakeSent(NamedTuple):
-    """The neighbor has our records of these nodes."""
-
-    names: frozenset[str]
-
-
 @dataclass(frozen=True)
 class Heartbeat:
     """The state of a node, as sent to a neighbor."""
@@ -141,28 +135,15 @@ class FinishSaved(NamedTuple):
 
 
 # ---------------------------------------------------------------------- events that follow from the above, or are about this node
-class Joined(NamedTuple):
-    """The handshake is complete: same run, same settings."""
+class Turn(Enum):
+    """What moves the states of a neighbor, beside the events above."""
 
-
-class StopNotice(NamedTuple):
-    """The neighbor stops, and has sent the reason."""
-
-
-class StopsToo(NamedTuple):
-    """While this node stops, the neighbor has sent that it stops for good as well."""
-
-
-class WeStop(NamedTuple):
-    """This node stops."""
-
-
-class WeFinish(NamedTuple):
-    """This node has its answer, and all acknowledgements."""
-
-
-class NoticeDelivered(NamedTuple):
-    """The neighbor knows that this node has finished or stops."""
+    JOINED = "a handshake with equal settings is complete"
+    STOP_NOTICE = "the neighbor stops, and has sent the reason"
+    STOPS_TOO = "while this node stops, the neighbor has sent that it stops for good as well"
+    WE_STOP = "this node stops"
+    WE_FINISH = "this node has its answer, and all acknowledgements"
+    NOTICE_DELIVERED = "the neighbor knows that this node has finished or stops"
 
 
 # ---------------------------------------------------------------------- actions
@@ -190,12 +171,6 @@ class SaveStatuses(NamedTuple):
     statuses: Mapping[str, Status]
 
 
-class Call(NamedTuple):
-    """Call these fallback neighbors from now on."""
-
-    names: tuple[str, ...]
-
-
 class WakeProgram(NamedTuple):
     """Wake the program: an event that it may wait for has occurred."""
 
@@ -207,4 +182,4 @@ class Send(NamedTuple):
     heartbeat: bool = False
 
 
-Action = Log | SaveFinished | SaveViews | SaveStatuses | Call | WakeProgram | Send
+Action = Log | SaveFinished | SaveViews | SaveStatuses | WakeProgram | Send

@@ -107,11 +107,9 @@ class Liveness:
                 raise PeerLost(text + _trouble(n.stop_reason or n.trouble))
         for n in self.neighbors.values():
             if self.takes_nothing(n, now):
-                since = f"for {now - n.taken_at:.0f} s (limit {self._patience(n):g} s)"
+                since = f"for {now - n.taken_at:.0f} s (limit {self._patience(n):g} s), though it is alive"
                 due = f"round {next(iter(n.window.unacknowledged))} is due{_trouble(n.trouble)}"
-                raise PeerLost(
-                    f"node {n.name} has taken nothing from node {self.name} {since}, though it is alive; {due}"
-                )
+                raise PeerLost(f"node {n.name} has taken nothing from node {self.name} {since}; {due}")
 
     def takes_nothing(self, n: Neighbor, now: float) -> bool:
         """Whether the neighbor is alive, but receives no messages. Before it has entered this view it need not accept any."""

@@ -53,9 +53,7 @@ class Membership:
                 continue
             if known[1] != rows or sorted(known[0]) != sorted(around):
                 said = f"{_said(known)} as node {self.told_by[name]} told, but {_said((around, rows))} as node {source} told"
-                rule = (
-                    "no two nodes may have the same name, and a node's data and neighbors must not change during a run"
-                )
+                rule = "names must be different, and a node's data and neighbors must not change during a run"
                 raise Disagreement(f"node {name} has {said}; {rule}")
         if new and self.records and self.complete:
             why = "the network is known already and has no such node; no node may join a run, start a new one"
@@ -83,11 +81,9 @@ class Membership:
         together = sum(self._bytes.values()) + size
         if names > MOST_NODES or together > MOST_RECORDS:
             worst = (self._bytes + Counter({source: size})).most_common(1)[0][0]
-            limit = (
-                f"more than the {MOST_NODES} nodes and {MOST_RECORDS} bytes allowed; most of it comes from node {worst}"
-            )
-            asked = f"{names} nodes and {together} bytes of records"
-            raise ProtocolError(f"with what node {source} tells there would be {asked}, {limit}")
+            limit = f"more than the {MOST_NODES} nodes and {MOST_RECORDS} bytes allowed"
+            asked = f"with what node {source} tells there would be {names} nodes and {together} bytes of records"
+            raise ProtocolError(f"{asked}, {limit}; most of it comes from node {worst}")
 
     def _check_edges(self, new: Mapping[str, Record], new_lists: Mapping[str, set[str]]) -> None:
         """Both ends of an edge must list each other, if both records are known."""

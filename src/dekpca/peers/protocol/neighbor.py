@@ -40,25 +40,25 @@ class Notice(Enum):
 
 State = Stage | Link | Notice
 
-# (state, event) -> next state. All other events change no state.
-TRANSITIONS: dict[tuple[State, type], State] = {
-    (Stage.AWAITED, events.Joined): Stage.JOINED,
+# (state, event) -> next state, an event being a turn or the class of what was reported. All other events change no state.
+TRANSITIONS: dict[tuple[State, Any], State] = {
+    (Stage.AWAITED, events.Turn.JOINED): Stage.JOINED,
     (Stage.AWAITED, events.FinishSaved): Stage.FINISHED,
-    # (AWAITED, StopNotice) is absent: a node that stays only to report an error has not joined.
-    (Stage.JOINED, events.StopNotice): Stage.STOPPED,
+    # (AWAITED, STOP_NOTICE) is absent: a node that stays only to report an error has not joined.
+    (Stage.JOINED, events.Turn.STOP_NOTICE): Stage.STOPPED,
     (Stage.JOINED, events.FinishSaved): Stage.FINISHED,
-    (Stage.STOPPED, events.Joined): Stage.JOINED,
+    (Stage.STOPPED, events.Turn.JOINED): Stage.JOINED,
     (Stage.STOPPED, events.FinishSaved): Stage.FINISHED,
     (Link.DOWN, events.Answered): Link.UP,
     (Link.UP, events.Unreachable): Link.DOWN,
-    (Notice.NONE, events.WeFinish): Notice.FINISH,
-    (Notice.NONE, events.WeStop): Notice.STOP,
-    (Notice.FINISH, events.WeStop): Notice.STOP,
-    (Notice.FINISH, events.NoticeDelivered): Notice.DELIVERED,
-    (Notice.STOP, events.StopsToo): Notice.STOP_REPLY,
-    (Notice.STOP, events.NoticeDelivered): Notice.DELIVERED,
-    (Notice.STOP_REPLY, events.NoticeDelivered): Notice.DELIVERED,
-    (Notice.DELIVERED, events.WeStop): Notice.STOP,
+    (Notice.NONE, events.Turn.WE_FINISH): Notice.FINISH,
+    (Notice.NONE, events.Turn.WE_STOP): Notice.STOP,
+    (Notice.FINISH, events.Turn.WE_STOP): Notice.STOP,
+    (Notice.FINISH, events.Turn.NOTICE_DELIVERED): Notice.DELIVERED,
+    (Notice.STOP, events.Turn.STOPS_TOO): Notice.STOP_REPLY,
+    (Notice.STOP, events.Turn.NOTICE_DELIVERED): Notice.DELIVERED,
+    (Notice.STOP_REPLY, events.Turn.NOTICE_DELIVERED): Notice.DELIVERED,
+    (Notice.DELIVERED, events.Turn.WE_STOP): Notice.STOP,
 }
 
 
@@ -122,7 +122,7 @@ class Neighbor:
     notice: Notice = Notice.NONE
     window: SendWindow = field(default_factory=SendWindow)
     received: set[int] = field(default_factory=set)  # rounds of its messages that can be read
-    knows: set[str] = field(default_factory=set)  # nodes whose records it has: sent by it, or to it
+    knows: set[str] = field(default_factory=set)  # nodes whose records it has sent
     has: dict[str, int] = field(default_factory=dict)  # the versions of statuses that it has: sent by it, or to it
     heartbeat: events.Heartbeat = field(default_factory=events.Heartbeat)  # the last one
     beat_at: float | None = None  # when that came
@@ -138,8 +138,8 @@ class Neighbor:
 
     def apply(self, event: Any) -> bool:
         """Apply the transitions of an event; returns whether there were any."""
-        before = self.stage, self.link, self.notice
-        after: Any = [TRANSITIONS.get((state, type(event)), state) for state in before]
+        before, kind = (self.stage, self.link, self.notice), event if isinstance(event, events.Turn) else type(event)
+        after: Any = [TRANSITIONS.get((state, kind), state) for state in before]
         self.stage, self.link, self.notice = after
         return tuple(after) != before
 

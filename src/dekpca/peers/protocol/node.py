@@ -113,8 +113,6 @@ class NodeProtocol:
                 return self._heartbeat_answered(n, sent)
             case events.HandshakeReceived():
                 return self._handshake(n, event, now)
-            case events.HandshakeSent(names):
-                n.knows |= names
             case events.Opening():
                 return self._opening(n, event)
             case events.Unreachable():
@@ -161,7 +159,7 @@ class NodeProtocol:
             n.heartbeat, n.beat_at = events.Heartbeat(), None
             n.answered_at = None if n.answered_at is None else now
             self._learned_at = now
-        n.apply(events.Joined())
+        n.apply(events.Turn.JOINED)
         if not new:
             return []
         self._learned_at = now
@@ -181,7 +179,7 @@ class NodeProtocol:
             if event.stop_reason != n.stop_reason:
                 actions.append(Log(logging.WARNING, "neighbor stops", {"peer": n.name, "why": event.stop_reason}))
             n.stop_reason = event.stop_reason
-            n.apply(events.StopNotice())
+            n.apply(events.Turn.STOP_NOTICE)
             # A node that stops before it has begun, perhaps with wrong settings, stops only nodes that have not
             # begun either. A lost node stops no other, even if the program does not know of the loss yet.
             views = self.views
@@ -191,7 +189,9 @@ class NodeProtocol:
                 kind = KINDS.get(event.kind, PeerLost)  # so that all nodes end with the same error
                 actions += self.fail(kind(f"{event.stop_reason} (says node {n.name})"), event.stop_reason)
             if self.error is not None and (event.stops_all or event.kind in KINDS):
-                n.apply(events.StopsToo())  # not if its owner interrupts it: it may come back and wait for this node
+                n.apply(
+                    events.Turn.STOPS_TOO
+                )  # not if its owner interrupts it: it may come back and wait for this node
         return actions
 
     def _hear_statuses(self, n: Neighbor, event: events.Heartbeat, now: float) -> list[Action]:
@@ -217,7 +217,7 @@ class NodeProtocol:
         heard(n, said)
         actions: list[Action] = [Send((n.name,), heartbeat=True)] if said.statuses and self._news(n) else []
         current = said.stop_reason if n.notice in (Notice.STOP, Notice.STOP_REPLY) else said.finished
-        return [*actions, WakeProgram()] if current and n.apply(events.NoticeDelivered()) else actions
+        return [*actions, WakeProgram()] if current and n.apply(events.Turn.NOTICE_DELIVERED) else actions
 
     def _opening(self, n: Neighbor, event: events.Opening) -> list[Action]:
         if event.view != self.view.key:
@@ -275,10 +275,6 @@ class NodeProtocol:
     def silenced(self) -> bool:
         """Whether handshakes have ended: this node stops, and its record may change before a restart."""
         return self.error is not None and not self.begun
-
-    def has_news(self, name: str) -> bool:
-        """Whether a neighbor may lack some of our records."""
-        return not self.neighbors[name].knows.issuperset(self.membership.records)
 
     def admit(self, authenticated: str | None, claimed: str, protocol: str, run: str) -> str:
         """The calling neighbor, from the name in its certificate and the metadata of the call. Raises Refused for other callers."""
@@ -449,7 +445,7 @@ class NodeProtocol:
         if self.phase is not Phase.FINISHED and not any(n.window.unacknowledged and not n.finished for n in here):
             self.phase, self._finished_at = Phase.FINISHED, now
             for n in self.neighbors.values():
-                n.apply(events.WeFinish())
+                n.apply(events.Turn.WE_FINISH)
             actions.append(Send(tuple(self.neighbors), heartbeat=True))
         # A neighbor that has finished and cannot be reached has left: it needs no more messages.
         left = {n.name for n in here if n.finished and not n.up and silent[n.name] > 2 * self.timeouts.beat}
@@ -473,13 +469,13 @@ class NodeProtocol:
                     cause = f"node {self.name}: {cause}"
             self.error, self.cause = error, cause
             for n in self.neighbors.values():
-                n.apply(events.WeStop())
+                n.apply(events.Turn.WE_STOP)
         return self._tell_all()
 
     def _fail_alike(self, n: Neighbor, error: Exception) -> list[Action]:
         """Stop, for a reason that the neighbor knows already."""
         actions = self.fail(error)
-        n.apply(events.NoticeDelivered())
+        n.apply(events.Turn.NOTICE_DELIVERED)
         return actions
 
     def _tell_all(self) -> list[Action]:

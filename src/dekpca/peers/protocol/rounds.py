@@ -8,9 +8,8 @@ from typing import Any
 from ..errors import TooMuch
 from . import wire_pb2 as wire
 from .checks import BROKEN_OFF, UNSYNCED, WAITING, Limits, MessageHead, check_head
-from .events import Refusal, Refused
 from .neighbor import Neighbor, SendWindow
-from .views import Key, View
+from .views import View
 
 
 class Rounds:
@@ -35,11 +34,6 @@ class Rounds:
         self.expected, self.missing = {}, set()
         for n in self.neighbors.values():
             n.window, n.received, n.bytes_broken = SendWindow(), set(), 0
-
-    def check_view(self, view: Key) -> None:
-        """Raises Refused for a delivery of a view other than the program's."""
-        if view != self.view.key:
-            raise Refused(Refusal.LATER, f"a delivery of view {view[0]}, where this node is in view {self.view.number}")
 
     def accept(self, name: str, head: wire.Head) -> tuple[MessageHead, bool]:
         """The header of a message that a neighbor begins to send, and whether it is new. Raises ProtocolError before memory or disk is allocated."""

@@ -28,7 +28,7 @@ PAGE = 1 << 14  # bytes; most rows are blobs of up to 256 KiB, some are small me
 MOST_LOG = 1 << 26  # bytes of the write-ahead log, after which it is copied to the database and restarted
 PRAGMAS = (
     f"page_size={PAGE}", "journal_mode=WAL", "synchronous=FULL", f"wal_autocheckpoint={MOST_LOG // PAGE}", "temp_store=MEMORY",
-    f"journal_size_limit={MOST_LOG}",
+    f"journal_size_limit={MOST_LOG}", "secure_delete=ON",
 )  # fmt: skip
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT, crc INTEGER);
@@ -91,24 +91,12 @@ class Database:
                 self._connection.execute("COMMIT")
 
     def wipe(self, tables: Sequence[str]) -> None:
-        """Delete the content of tables, and overwrite it in the files. Returns when that is on disk."""
+        """Delete the content of tables; SQLite overwrites it (secure_delete). Returns when that is on disk, and not in the log any more."""
         with self.lock, self.translated():
+            for table in tables:
+                self.write(f"DELETE FROM {table}")
             self.commit()
-            self._connection.execute("PRAGMA secure_delete=ON")  # overwrite freed pages
-            try:
-                self._overwrite_free_pages()
-                for table in tables:
-                    self.write(f"DELETE FROM {table}")
-                self.commit()
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            finally:
-                self._connection.execute("PRAGMA secure_delete=OFF")
-
-    def _overwrite_free_pages(self) -> None:
-        """Pages freed earlier keep their content until they are reused: here by zeros, which are deleted at once."""
-        while (free := self.read("PRAGMA freelist_count")[0][0]) > 0:
-            self.write("INSERT INTO secret VALUES ('', NULL, zeroblob(?))", [min(free, MOST_LOG // PAGE) * PAGE])
-        self.write("DELETE FROM secret WHERE name = ''")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return list(self.each(statement, values))
