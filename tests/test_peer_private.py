@@ -508,7 +508,7 @@ class Surviving(Nodes):
 
     def __init__(self, *args, **more):
         super().__init__(*args, timeouts=Timeouts(peer=4, start=60, beat=0.2), **more)
-        self.places = {name: replace(place, quorum=Quorum()) for name, place in self.places.items()}
+        self.places = {name: replace(place, on_loss="continue") for name, place in self.places.items()}
 
     def _run(self, name, observer, facts, samples):
         samples = self.parts[self.network.number[name]]
