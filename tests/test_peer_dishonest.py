@@ -14,6 +14,7 @@ import pytest
 from dekpca import Network
 from dekpca.peers.app import proofs
 from dekpca.peers.app.proofs import CertificateProofs
+from dekpca.peers.app.session import Session
 from dekpca.peers.errors import Disagreement, OlderCopy, PeerLost, RunFailed
 from dekpca.peers.net.endpoint import Endpoint
 from dekpca.peers.protocol import events
@@ -161,13 +162,30 @@ def test_a_node_between_cannot_hide_other_settings(certs, tmp_path, wire, monkey
     errors = failed(Nodes(tmp_path, NETWORKS["star"], *secure(NETWORKS["star"]), certs=certs))
     said = [str(error) for error in errors.values()]
     assert any(
-        "key record of node 3: it is signed for other settings, or other members, than this node has" in e for e in said
+        "key record of node 3: it is signed for other settings, other members, or other numbers of rows" in e
+        for e in said
     )
     assert only_keys(wire)
 
 
 def with_places(nodes, **changes):
     nodes.places = {name: replace(place, **changes) for name, place in nodes.places.items()}
+def test_a_node_between_cannot_tell_other_numbers_of_rows(certs, tmp_path, wire, monkeypatch):  # noqa: F811
+    """Before, a hub chose by them whose rows are in a sample: the total of the first round was a row of node 1."""
+    network_of = Session.network
+
+    def told(self):
+        network, sizes = network_of(self)
+        if self.config.name == "3":
+            sizes[network.number["1"]] = 1 << 39
+        return network, sizes
+
+    monkeypatch.setattr(Session, "network", told)
+    errors = failed(Nodes(tmp_path, NETWORKS["star"], *secure(NETWORKS["star"]), certs=certs))
+    assert all("or other numbers of rows, than this node has" in str(e) for e in errors.values()), errors
+    assert only_keys(wire)
+
+
     return nodes
 
 
