@@ -18,10 +18,12 @@ from dekpca.peers.app.session import Session
 from dekpca.peers.errors import Disagreement, OlderCopy, PeerLost, RunFailed
 from dekpca.peers.net.endpoint import Endpoint
 from dekpca.peers.protocol import events
+from dekpca.peers.protocol.checks import Limits
 from dekpca.peers.protocol.views import Kept, Lost, Quorum, Status, View, Views, Vote
 from dekpca.peers.storage.database import FILE, checksum
 from dekpca.peers.storage.folder import RunFolder
 from dekpca.peers.storage.messages import COLUMNS
+from dekpca.solvers.projection import Projection
 from dekpca.solvers.sums.moments import Moments
 from peer_nodes import Nodes, Stop, certified, change, join, protocol, stored
 from test_peer_private import (  # noqa: F401
@@ -184,6 +186,8 @@ def test_a_node_between_cannot_tell_other_numbers_of_rows(certs, tmp_path, wire,
     errors = failed(Nodes(tmp_path, NETWORKS["star"], *secure(NETWORKS["star"]), certs=certs))
     assert all("or other numbers of rows, than this node has" in str(e) for e in errors.values()), errors
     assert only_keys(wire)
+def with_places(nodes, **changes):
+    nodes.places = {name: replace(place, **changes) for name, place in nodes.places.items()}
 
 
     return nodes
