@@ -11,8 +11,8 @@ from dekpca import Network
 from dekpca.peers.errors import PeerLost, ProtocolError
 from dekpca.peers.net.endpoint import ThreadTime
 from dekpca.peers.protocol import wire_pb2 as wire
-from dekpca.peers.protocol.checks import Limits, MessageHead, check_heartbeat
-from dekpca.peers.protocol.events import Answered, ChunkSent, HandshakeReceived, Heartbeat, Unreachable
+from dekpca.peers.protocol.checks import CHUNK, Limits, MessageHead, check_chunk, check_heartbeat
+from dekpca.peers.protocol.events import Acknowledged, Answered, ChunkSent, HandshakeReceived, Heartbeat, Unreachable
 from dekpca.peers.protocol.handshake import HandshakeSettings
 from dekpca.peers.protocol.liveness import CLAIMS, stuck
 from dekpca.peers.protocol.node import Timeouts
@@ -185,6 +185,26 @@ def test_what_a_node_says_of_its_progress(node):
 def test_malformed_heartbeats(beat):
     with pytest.raises(ProtocolError):
         check_heartbeat(wire.Heartbeat(**beat))
+
+
+def test_a_message_that_comes_byte_by_byte_is_no_progress():
+    """Before, each byte put off every deadline, and took a row of the database."""
+    size = CHUNK + 9
+    assert check_chunk(wire.Chunk(data=bytes(CHUNK)), size, 0) == CHUNK
+    assert check_chunk(wire.Chunk(data=bytes(9), offset=CHUNK), size, CHUNK) == size
+    for held, sent in ((0, 1), (0, CHUNK - 1), (CHUNK, 8)):
+        with pytest.raises(ProtocolError, match=f"a chunk of {sent} bytes .* all but the last have {CHUNK}"):
+            check_chunk(wire.Chunk(data=bytes(sent), offset=held), size, held)
+
+
+def test_acknowledgements_of_nothing_are_no_progress(node):
+    """Before, a neighbor that acknowledged nothing, often, was waited for without limit."""
+    node.start_round(2, [("a", None)], {}, BEGIN)
+    for now in (100, 200, 301):
+        say(node, now, a=(0,))
+        node.receive("a", Acknowledged((7,), node.view.key), BEGIN + now)
+    with pytest.raises(PeerLost, match="node a has taken nothing from node b for 301 s"):
+        node.live.check_lost([], "acknowledgements", BEGIN + 301)
 
 
 # ---------------------------------------------------------------------- meeting and finishing

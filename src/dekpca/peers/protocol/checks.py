@@ -137,12 +137,15 @@ def check_head(head: wire.Head, sender: str, limits: Limits, expected: MessageHe
 
 
 def check_chunk(chunk: wire.Chunk, size: int, held: int) -> int:
-    """Check a chunk of a message of `size` bytes of which `held` were received; returns the new count."""
+    """Check a chunk of a message of `size` bytes of which `held` were received; returns the new count. All but the last are of full size: every
+    chunk counts as progress, and takes a row of the database."""
     if chunk.offset != held:
         raise ProtocolError(f"a chunk at byte {chunk.offset}, expected byte {held}")
     after = held + len(chunk.data)
-    if after > size or len(chunk.data) > CHUNK or (not chunk.data and size):
-        raise ProtocolError(f"a chunk of {len(chunk.data)} bytes at byte {held} of {size}")
+    if after != min(size, held + CHUNK):
+        raise ProtocolError(
+            f"a chunk of {len(chunk.data)} bytes at byte {held} of {size}; all but the last have {CHUNK}"
+        )
     return after
 
 

@@ -230,7 +230,6 @@ class NodeProtocol:
     def _acknowledged(self, n: Neighbor, event: events.Acknowledged, now: float) -> list[Action]:
         if event.view != self.view.key:
             return []  # late: the window is of another view
-        n.taken_at = self.live.moved_at = now
         taken = n.window.acknowledge(event.rounds)
         # Otherwise the program waits for another message.
         return [WakeProgram()] if taken and not self.rounds.missing and not n.window.unacknowledged else []
