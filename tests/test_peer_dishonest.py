@@ -170,8 +170,6 @@ def test_a_node_between_cannot_hide_other_settings(certs, tmp_path, wire, monkey
     assert only_keys(wire)
 
 
-def with_places(nodes, **changes):
-    nodes.places = {name: replace(place, **changes) for name, place in nodes.places.items()}
 def test_a_node_between_cannot_tell_other_numbers_of_rows(certs, tmp_path, wire, monkeypatch):  # noqa: F811
     """Before, a hub chose by them whose rows are in a sample: the total of the first round was a row of node 1."""
     network_of = Session.network
@@ -186,10 +184,10 @@ def test_a_node_between_cannot_tell_other_numbers_of_rows(certs, tmp_path, wire,
     errors = failed(Nodes(tmp_path, NETWORKS["star"], *secure(NETWORKS["star"]), certs=certs))
     assert all("or other numbers of rows, than this node has" in str(e) for e in errors.values()), errors
     assert only_keys(wire)
+
+
 def with_places(nodes, **changes):
     nodes.places = {name: replace(place, **changes) for name, place in nodes.places.items()}
-
-
     return nodes
 
 
@@ -226,7 +224,7 @@ def test_a_network_of_other_members_is_refused(certs, tmp_path, wire):  # noqa: 
     """A hub that hides a node from the others, or adds one."""
     network = NETWORKS["star"]
     for members, says in (
-        (network.names[:-1], f"{network.names[-1]} too many"),
+        (network.names[:-1], f"node {network.names[-1]}, too many"),
         ((*network.names, "zoe"), "zoe missing"),
     ):
         nodes = with_places(Nodes(tmp_path / says[:3], network, *secure(network), certs=certs), members=members)
@@ -236,6 +234,15 @@ def test_a_network_of_other_members_is_refused(certs, tmp_path, wire):  # noqa: 
     assert not wire.sent
     nodes = with_places(Nodes(tmp_path / "right", network, *secure(network), certs=certs), members=network.names)
     assert len(nodes.run()) == len(network)
+
+
+def test_claimed_rows_let_nobody_send_larger_messages():
+    """Before, a member that claimed 2^40 rows made messages of 53 TB legal at all nodes. Only the projection solver sends rows."""
+    network = NETWORKS["star"]
+    options, honest = secure(network)[1], np.full(5, 300)
+    for asked, same in ((options, True), (replace(options, projection=Projection()), False)):
+        limits = [Limits.of("r", "<f8", asked, sizes, 6, network) for sizes in (honest, honest << 30)]
+        assert (limits[0] == limits[1]) == same
 
 
 # ---------------------------------------------------------------------- terms that cannot come from rows
