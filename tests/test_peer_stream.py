@@ -146,6 +146,21 @@ def test_under_masks_the_rows_of_few_owners_are_not_added(finished, certs):
     assert all("no node adds rows" in str(s) for s in said.values()), said
 
 
+def test_rows_of_few_owners_are_not_added_either_where_a_node_was_lost(finished, certs, monkeypatch):
+    """Before, the others went on without it, and the two totals told the sums of two owners' new rows."""
+    run = node.Session.run
+
+    def lost(self, *args):
+        if self.config.name == "rome":
+            raise KeyboardInterrupt
+        return run(self, *args)
+
+    monkeypatch.setattr(node.Session, "run", lost)
+    said = run_all(finished, "study-2", certs, dict.fromkeys(OWNERS, SECOND), on_loss="continue", peer_timeout=2)
+    assert isinstance(said.pop("rome"), KeyboardInterrupt)
+    assert all("only node bonn, oslo adds rows, where at least 3 must" in str(s) for s in said.values()), said
+
+
 def test_a_node_that_was_killed_when_its_stream_was_saved_goes_on(finished, certs, monkeypatch):
     rows, both = dict.fromkeys(OWNERS, SECOND), threading.Barrier(3)
 

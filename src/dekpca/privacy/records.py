@@ -42,7 +42,7 @@ class BadSignature(ValueError):
 
 @dataclass(frozen=True)
 class KeyRecord:
-    """`run` names the run and its epoch, so that a record of another run is refused. `settings` is a hash of the settings, of all members and of their
+    """`run` names the run and its epoch, so that a record of another run is refused. `settings` is a hash of the settings, of all members and their
     numbers of rows. `public` is the key for masks; `confirming` verifies what the node signs in this run, also after its certificate was renewed.
     `chain` are DER certificates, the node's own first."""
 

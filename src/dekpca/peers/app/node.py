@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -151,12 +151,16 @@ def adding(prepared: Prepared, before: NodeStream) -> Prepared:
     return replace(prepared, settings=settings, facts=facts, before=before, after=after)
 
 
-def check_added(before: NodeStream, members: Mapping[str, int], sealed: bool, allow_two: bool) -> None:
-    """Refuse other members than those of the earlier run; and under masks, that so few of them add rows that others learn the sums of these."""
-    if members.keys() != before.members.keys():
+def check_members(before: NodeStream, members: Iterable[str]) -> None:
+    """Refuse other members than those of the earlier run."""
+    if set(members) != before.members.keys():
         then, now = listing(before.members), listing(members)
         remedy = "start a new run without --add"
         raise Disagreement(f"add: the members of run {before.run!r} were {then}, and these are {now}; {remedy}")
+
+
+def check_added(before: NodeStream, members: Mapping[str, int], sealed: bool, allow_two: bool) -> None:
+    """Refuse, under masks, that so few members add rows that others learn the sums of these; also where lost members are not among them."""
     more = [name for name, rows in members.items() if rows > before.members[name]]
     least = 1 if not sealed else 2 if allow_two else 3
     if len(more) < least:
@@ -242,8 +246,7 @@ def run(
             prepared.before.save(config.folder / EARLIER_STREAM)
         network, sizes = session.meet()
         if prepared.before is not None:
-            members = dict(zip(network.names, sizes.tolist(), strict=True))
-            check_added(prepared.before, members, settings.sealed, config.allow_two)
+            check_members(prepared.before, network.names)
 
         def engine(plan: Plan, watch: Any) -> Outcome:
             options = replace(session.options(plan.options), earlier=earlier)
@@ -255,6 +258,9 @@ def run(
             return session.run(stream.basis.marks.points, plan.network, options, watch, stream)
 
         while True:
+            if prepared.before is not None:
+                members = dict(zip(network.names, sizes.tolist(), strict=True))
+                check_added(prepared.before, members, settings.sealed, config.allow_two)
             try:
                 nodes = [network.number[config.name]]
                 plan = make_plan(prepared.parameters, settings, network, [samples], features, nodes, sizes)
