@@ -14,13 +14,16 @@ import pytest
 from dekpca import Network
 from dekpca.peers.app import proofs
 from dekpca.peers.app.proofs import CertificateProofs
+from dekpca.peers.app.session import Session
 from dekpca.peers.errors import Disagreement, OlderCopy, PeerLost, RunFailed
 from dekpca.peers.net.endpoint import Endpoint
 from dekpca.peers.protocol import events
+from dekpca.peers.protocol.checks import Limits
 from dekpca.peers.protocol.views import Kept, Lost, Quorum, Status, View, Views, Vote
 from dekpca.peers.storage.database import FILE, checksum
 from dekpca.peers.storage.folder import RunFolder
 from dekpca.peers.storage.messages import COLUMNS
+from dekpca.solvers.projection import Projection
 from dekpca.solvers.sums.moments import Moments
 from peer_nodes import Nodes, Stop, certified, change, join, protocol, stored
 from test_peer_private import (  # noqa: F401
@@ -161,8 +164,25 @@ def test_a_node_between_cannot_hide_other_settings(certs, tmp_path, wire, monkey
     errors = failed(Nodes(tmp_path, NETWORKS["star"], *secure(NETWORKS["star"]), certs=certs))
     said = [str(error) for error in errors.values()]
     assert any(
-        "key record of node 3: it is signed for other settings, or other members, than this node has" in e for e in said
+        "key record of node 3: it is signed for other settings, other members, or other numbers of rows" in e
+        for e in said
     )
+    assert only_keys(wire)
+
+
+def test_a_node_between_cannot_tell_other_numbers_of_rows(certs, tmp_path, wire, monkeypatch):  # noqa: F811
+    """Before, a hub chose by them whose rows are in a sample: the total of the first round was a row of node 1."""
+    network_of = Session.network
+
+    def told(self):
+        network, sizes = network_of(self)
+        if self.config.name == "3":
+            sizes[network.number["1"]] = 1 << 39
+        return network, sizes
+
+    monkeypatch.setattr(Session, "network", told)
+    errors = failed(Nodes(tmp_path, NETWORKS["star"], *secure(NETWORKS["star"]), certs=certs))
+    assert all("or other numbers of rows, than this node has" in str(e) for e in errors.values()), errors
     assert only_keys(wire)
 
 
@@ -204,7 +224,7 @@ def test_a_network_of_other_members_is_refused(certs, tmp_path, wire):  # noqa: 
     """A hub that hides a node from the others, or adds one."""
     network = NETWORKS["star"]
     for members, says in (
-        (network.names[:-1], f"{network.names[-1]} too many"),
+        (network.names[:-1], f"node {network.names[-1]}, too many"),
         ((*network.names, "zoe"), "zoe missing"),
     ):
         nodes = with_places(Nodes(tmp_path / says[:3], network, *secure(network), certs=certs), members=members)
@@ -214,6 +234,15 @@ def test_a_network_of_other_members_is_refused(certs, tmp_path, wire):  # noqa: 
     assert not wire.sent
     nodes = with_places(Nodes(tmp_path / "right", network, *secure(network), certs=certs), members=network.names)
     assert len(nodes.run()) == len(network)
+
+
+def test_claimed_rows_let_nobody_send_larger_messages():
+    """Before, a member that claimed 2^40 rows made messages of 53 TB legal at all nodes. Only the projection solver sends rows."""
+    network = NETWORKS["star"]
+    options, honest = secure(network)[1], np.full(5, 300)
+    for asked, same in ((options, True), (replace(options, projection=Projection()), False)):
+        limits = [Limits.of("r", "<f8", asked, sizes, 6, network) for sizes in (honest, honest << 30)]
+        assert (limits[0] == limits[1]) == same
 
 
 # ---------------------------------------------------------------------- terms that cannot come from rows

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from dekpca import Network
-from dekpca.peers.errors import PeerLost, ProtocolError
+from dekpca.peers.errors import Disagreement, PeerLost, ProtocolError
 from dekpca.peers.net.endpoint import ThreadTime
 from dekpca.peers.protocol import wire_pb2 as wire
-from dekpca.peers.protocol.checks import Limits, MessageHead, check_heartbeat
-from dekpca.peers.protocol.events import Answered, ChunkSent, HandshakeReceived, Heartbeat, Unreachable
+from dekpca.peers.protocol.checks import CHUNK, Limits, MessageHead, check_chunk, check_heartbeat
+from dekpca.peers.protocol.events import Acknowledged, Answered, ChunkSent, HandshakeReceived, Heartbeat, Unreachable
 from dekpca.peers.protocol.handshake import HandshakeSettings
 from dekpca.peers.protocol.liveness import CLAIMS, stuck
 from dekpca.peers.protocol.node import Timeouts
@@ -187,6 +187,26 @@ def test_malformed_heartbeats(beat):
         check_heartbeat(wire.Heartbeat(**beat))
 
 
+def test_a_message_that_comes_byte_by_byte_is_no_progress():
+    """Before, each byte put off every deadline, and took a row of the database."""
+    size = CHUNK + 9
+    assert check_chunk(wire.Chunk(data=bytes(CHUNK)), size, 0) == CHUNK
+    assert check_chunk(wire.Chunk(data=bytes(9), offset=CHUNK), size, CHUNK) == size
+    for held, sent in ((0, 1), (0, CHUNK - 1), (CHUNK, 8)):
+        with pytest.raises(ProtocolError, match=f"a chunk of {sent} bytes .* all but the last have {CHUNK}"):
+            check_chunk(wire.Chunk(data=bytes(sent), offset=held), size, held)
+
+
+def test_acknowledgements_of_nothing_are_no_progress(node):
+    """Before, a neighbor that acknowledged nothing, often, was waited for without limit."""
+    node.start_round(2, [("a", None)], {}, BEGIN)
+    for now in (100, 200, 301):
+        say(node, now, a=(0,))
+        node.receive("a", Acknowledged((7,), node.view.key), BEGIN + now)
+    with pytest.raises(PeerLost, match="node a has taken nothing from node b for 301 s"):
+        node.live.check_lost([], "acknowledgements", BEGIN + 301)
+
+
 # ---------------------------------------------------------------------- meeting and finishing
 def test_a_neighbor_that_answers_and_makes_no_handshake():
     """At c6f9cc8 it was waited for as long as it answered."""
@@ -206,6 +226,32 @@ def test_a_neighbor_that_answers_and_makes_no_handshake():
     assert node.check_meeting(26.0) is None
     with pytest.raises(PeerLost, match=r"nothing new was heard for 16 s .* nobody has described node c"):
         node.check_meeting(28.0)
+
+
+@pytest.mark.parametrize("members", [None, "abc"])
+def test_invented_nodes_do_not_keep_a_meeting_open(members):
+    """Before, each put off the only limit of the meeting; now there is one over all, and names that are no members are refused at once."""
+    node = protocol("a", "b", now=0.0, timeouts=Timeouts(start=10, progress=5))
+    node.membership.members = members and set(members)
+
+    def invent():
+        for i in range(1000):
+            around = ("b" if i == 0 else f"x{i - 1}", f"x{i + 1}")
+            told = {f"x{i}": (around, 3)} | ({"b": (("a", "x0"), 3)} if i == 0 else {})
+            node.receive("b", HandshakeReceived(HandshakeSettings({}), told), 14.0 * i)
+            node.receive("b", Answered(), 14.0 * i)
+            assert node.check_meeting(14.0 * i) is None
+
+    if members is None:
+        with pytest.raises(
+            PeerLost, match=r"after 154 s \(limit 10 times start_timeout .* the last by node b; a node may"
+        ):
+            invent()
+    else:
+        with pytest.raises(
+            Disagreement, match="members are not those of the network: node b tells of node x0, x1, too many"
+        ):
+            invent()
 
 
 def test_a_neighbor_that_never_ends_does_not_keep_a_node_that_has_its_answer():

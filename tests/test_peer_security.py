@@ -17,6 +17,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from dekpca.peers.errors import ProtocolError
 from dekpca.peers.net.authority import init_ca, issue
 from dekpca.peers.net.edge import SERVICE
 from dekpca.peers.protocol import wire_pb2 as wire
-from dekpca.peers.protocol.checks import metadata
+from dekpca.peers.protocol.checks import CHUNK, metadata
 from dekpca.peers.protocol.events import MessageStored
 from dekpca.peers.protocol.node import Timeouts
 from faults import fuzz
@@ -438,8 +439,9 @@ def test_damaged_messages_over_tls(clean_log):
 def test_messages_that_break_off_do_not_fill_the_disk(tmp_path):
     """A neighbor that begins messages and never ends them is refused at last; a message that is complete forgives."""
     node = fuzz.Node(tmp_path)
-    head = wire.Head(run=fuzz.RUN, sender="b", round=1, kind="share", dtype="<f8", shape=[125])
-    begun = fuzz.Said(wire.Chunk(head=head, offset=0, data=bytes(999)).SerializeToString(), damaged=False)
+    node.protocol.rounds.limits = replace(fuzz.LIMITS, largest=CHUNK + 8)
+    head = wire.Head(run=fuzz.RUN, sender="b", round=1, kind="share", dtype="<f8", shape=[CHUNK // 8 + 1])
+    begun = fuzz.Said(wire.Chunk(head=head, offset=0, data=bytes(CHUNK)).SerializeToString(), damaged=False)
 
     async def many():
         for _ in range(200):

@@ -17,6 +17,7 @@ from dekpca.peers.app.config import ConfigError, free_addresses, read, write_tom
 from dekpca.peers.app.disclosure import disclosure
 from dekpca.peers.net.authority import init_ca
 from dekpca.peers.storage.stream import NodeStream
+from dekpca.solvers.sums.moments import Moments
 from peer_nodes import PATIENCE, certified
 
 OWNERS = ("bonn", "oslo", "rome")
@@ -146,6 +147,21 @@ def test_under_masks_the_rows_of_few_owners_are_not_added(finished, certs):
     assert all("no node adds rows" in str(s) for s in said.values()), said
 
 
+def test_rows_of_few_owners_are_not_added_either_where_a_node_was_lost(finished, certs, monkeypatch):
+    """Before, the others went on without it, and the two totals told the sums of two owners' new rows."""
+    run = node.Session.run
+
+    def lost(self, *args):
+        if self.config.name == "rome":
+            raise KeyboardInterrupt
+        return run(self, *args)
+
+    monkeypatch.setattr(node.Session, "run", lost)
+    said = run_all(finished, "study-2", certs, dict.fromkeys(OWNERS, SECOND), on_loss="continue", peer_timeout=2)
+    assert isinstance(said.pop("rome"), KeyboardInterrupt)
+    assert all("only node bonn, oslo adds rows, where at least 3 must" in str(s) for s in said.values()), said
+
+
 def test_a_node_that_was_killed_when_its_stream_was_saved_goes_on(finished, certs, monkeypatch):
     rows, both = dict.fromkeys(OWNERS, SECOND), threading.Barrier(3)
 
@@ -197,11 +213,47 @@ def test_what_cannot_be_added_is_said_before_anybody_is_called(finished, certs, 
     assert not (finished / "oslo-study-2").exists()
 
 
+def test_after_a_run_that_broke_off_only_the_same_rows_are_added(finished, certs, monkeypatch):
+    """Before, one member that broke a run off read the rows that another owner added the next time; the difference of the totals was theirs."""
+    rows = dict.fromkeys(OWNERS, SECOND)
+
+    def leave(self, told):
+        raise RuntimeError("a member leaves when it was told")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Moments, "check", leave)
+        said = run_all(finished, "study-2", certs, rows)
+    assert all("a member leaves" in str(s) for s in said.values()), said
+    note = finished / "oslo.adding.json"
+    assert stat.S_IMODE(note.stat().st_mode) == 0o600
+    for add in ({"rows": slice(300, 501)}, {"add": "none"}):
+        with pytest.raises(
+            ConfigError, match=r"oslo\.adding\.json: run 'study-2' broke off .* add the same rows again"
+        ):
+            prepare(finished, certs, run="study-3", **add)
+    said = run_all(finished, "study-3", certs, rows)
+    assert all(isinstance(s, dict) for s in said.values()), said
+    assert not note.exists()
+    note.write_text("{")
+    with pytest.raises(ConfigError, match=r"oslo\.adding\.json: damaged"):
+        prepare(finished, certs, run="study-4", rows=THIRD)
+
+
+def test_few_rows_are_not_added(finished, certs):
+    """Under masks one of an owner was the difference to what the others, who colluded, had added. With shared rows it is told anyway."""
+    with pytest.raises(
+        ConfigError,
+        match="4 rows: members that collude would see, from two runs, .* add at least 5, or none",
+    ):
+        prepare(finished, certs, rows=slice(300, 304))
+    assert prepare(finished, certs, rows=slice(300, 305)).rows == 305
+
+
 def test_few_rows_are_not_added_where_a_neighbor_would_see_their_sums(tmp_path, certs):
     clear = {"privacy": "none"}
     said = run_all(tmp_path, "study-1", certs, model=clear, stream=True)
     assert all(isinstance(s, dict) for s in said.values()), said
-    with pytest.raises(ConfigError, match="4 rows: a neighbor that knows both runs would see"):
+    with pytest.raises(ConfigError, match="4 rows: a neighbor would see, from two runs"):
         prepare(tmp_path, certs, rows=slice(300, 304), model=clear)
     assert prepare(tmp_path, certs, rows=slice(300, 305), model=clear).rows == 305
     assert prepare(tmp_path, certs, add="none", model=clear).rows == 300

@@ -190,7 +190,7 @@ def test_bad_records_are_refused_before_anything_is_sent(authority):
         ([oslo, same], "the same key"),
         (
             [oslo, other],
-            "key record of node rome: it is signed for other settings, or other members, than this node has",
+            "key record of node rome: it is signed for other settings, other members, or other numbers of rows",
         ),
         ([oslo, replace(other, settings=SETTINGS)], "signature does not fit"),
         ([oslo], "missing: rome"),

@@ -199,9 +199,11 @@ class Mutator:
         pieces = [self.piece(run, sender, round + i) for i in range(r.randrange(1, 4))]
         parts: list[wire.Chunk] = []
         for piece in pieces:
-            cut = r.randrange(len(piece.data) + 1)
+            whole = r.random() < 0.5  # else refused: all chunks but the last are of full size
+            cut = len(piece.data) if whole else r.randrange(len(piece.data) + 1)
             parts.append(wire.Chunk(head=piece.head, offset=0, data=piece.data[:cut]))
-            parts.append(wire.Chunk(offset=cut, data=piece.data[cut:]))
+            if not whole:
+                parts.append(wire.Chunk(offset=cut, data=piece.data[cut:]))
         if r.random() < 0.3:
             r.shuffle(parts)
         for part in parts:

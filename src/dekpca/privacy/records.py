@@ -1,5 +1,6 @@
-"""Key records: a node's public keys for one run, and a hash of the settings and members that it runs with, signed by the key of its certificate. Any
-node can pass them on; none can change them. Statuses of peers (peers/app/proofs.py) are signed and checked by the same functions.
+"""Key records: a node's public keys for one run, and a hash of what it runs with (settings, members and their numbers of rows), signed by the key of
+its certificate. Any node can pass them on; none can change them. Statuses of peers (peers/app/proofs.py) are signed and checked by the same
+functions.
 
 Nodes that are not neighbors mask for each other too, so a record is checked from the certificate up to the CA, not by who handed it over.
 """
@@ -41,9 +42,9 @@ class BadSignature(ValueError):
 
 @dataclass(frozen=True)
 class KeyRecord:
-    """`run` names the run and its epoch, so that a record of another run is refused. `settings` is a hash of the settings and of the names of all
-    members. `public` is the key for masks; `confirming` verifies what the node signs in this run, also after its certificate was renewed. `chain` are
-    DER certificates, the node's own first."""
+    """`run` names the run and its epoch, so that a record of another run is refused. `settings` is a hash of the settings, of all members and their
+    numbers of rows. `public` is the key for masks; `confirming` verifies what the node signs in this run, also after its certificate was renewed.
+    `chain` are DER certificates, the node's own first."""
 
     run: bytes
     name: str
@@ -105,8 +106,9 @@ def checked_keys(
         check_record(record, run, roots)
         if record.settings != settings:
             raise BadRecord(
-                f"key record of node {record.name}: it is signed for other settings, or other members, than this node has; a node between them "
-                "hides the difference. Nothing was sent; compare node.toml with its owner"
+                f"key record of node {record.name}: it is signed for other settings, other members, or other numbers of rows, than this node has; "
+                "a node between them hides the difference, or a member tells different numbers to different nodes. Nothing was sent; compare "
+                "node.toml with its owner, and the number of all rows in the log"
             )
         if record.name in found and found[record.name].public != record.public:
             raise BadRecord.of(record.name, "there are two with different keys")
@@ -132,7 +134,7 @@ def epoch(run: str, view: str, challenges: Mapping[str, bytes]) -> bytes:
 
 
 def settings_hash(settings: Mapping[str, str], members: Iterable[str]) -> bytes:
-    """Of the settings of a run, and of the names of all that take part."""
+    """Of the settings of a run, and of all that take part: names and numbers of rows."""
     texts = [*(x for item in sorted(settings.items()) for x in item), *members]
     return hashlib.sha256(joined(text.encode() for text in texts)).digest()
 

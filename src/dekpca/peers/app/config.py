@@ -130,6 +130,11 @@ class Config:
         return self.model_file.with_suffix(".stream.npz")
 
     @property
+    def adding_file(self) -> Path:
+        """As long as a run that adds rows has not ended well: which rows."""
+        return self.model_file.with_suffix(".adding.json")
+
+    @property
     def adds_nothing(self) -> bool:
         return self.add is not None and self.add.name == NOTHING
 

@@ -1,15 +1,15 @@
 """Keys for secure sums between peers, agreed on anew for every run and view, before anything else of the program is sent.
 
     challenges   each node gives 32 random bytes; with the run, the view and the names they make the name of the epoch
-    records      each node's public keys for this epoch, with a hash of its settings and of all members, signed by its certificate; passed on along
-                 the tree to all, and checked by all
+    records      each node's public keys for this epoch, with a hash of its settings, of all members and of their numbers of rows, signed by its
+                 certificate; passed on along the tree to all, and checked by all
     confirmations  at the end of the program, before anybody has an answer: each node has signed a hash of everything that it was told, by its key of
                  this epoch, and all check that it is theirs. So there are no two answers, whatever the root or a node between tells
 
-Whoever passes records on cannot hide that another node runs with other settings, or with other members. A record of another run or view names
-another epoch, and is refused. What a node draws for this (challenge, keys, noise) is in its folder, since a node that was killed must send the same
-again; it is deleted with the view, and at the end of the run. So is its record, and a hash of all records once they are checked: certificates may be
-renewed, or run out, while a run goes on, and records that differ after a restart are refused.
+Whoever passes records on cannot hide that another node runs with other settings or members, or was told other numbers of rows. A record of another
+run or view names another epoch, and is refused. What a node draws for this (challenge, keys, noise) is in its folder, since a node that was killed
+must send the same again; it is deleted with the view, and at the end of the run. So is its record, and a hash of all records once they are checked:
+certificates may be renewed, or run out, while a run goes on, and records that differ after a restart are refused.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class KeyAgreement:
                 f"secure sums of {len(network)} nodes: each could take its own term off a total, and read the other's; "
                 f"{LEAST_MEMBERS} nodes are needed, or allow_two = true in the node.toml of both. Nothing was sent"
             )
-        agreed = settings_hash(self.settings, network.names)
+        # With differential privacy nobody knows the others' numbers of rows.
+        rows = [] if options.privacy is not None else [f"{n} rows" for n in site.sizes.tolist()]
+        agreed = settings_hash(self.settings, [*network.names, *rows])
         challenge = self.secrets.secret("challenge", lambda: os.urandom(CHALLENGE))
         own = RunKey.of(self.secrets.secret("key", lambda: os.urandom(KEY)))
 

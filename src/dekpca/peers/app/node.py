@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +33,7 @@ from ..protocol.node import NodeProtocol
 from ..protocol.views import ViewChanged
 from ..storage.stream import NodeStream
 from .config import Config, ConfigError
-from .session import NO_CERTIFICATES, Session
+from .session import NO_CERTIFICATES, Session, fingerprint
 
 log = logging.getLogger("dekpca.peer")
 
@@ -129,9 +129,11 @@ def adding(prepared: Prepared, before: NodeStream) -> Prepared:
     same = tuple(before.columns or ()) == (features.sorted_names or ())
     if not same or before.marks.points.shape[1] != features.count:
         raise ConfigError(f"{config.add}: its columns are not those of run {before.run!r}; give the same columns")
-    if 0 < len(samples) < LEAST_CLUSTER and not (settings.sealed or settings.share_rows):
-        what = f"{len(samples)} rows: a neighbor that knows both runs would see the sums of so few rows alone"
-        raise ConfigError(f"{config.add}: {what}; add at least {LEAST_CLUSTER}, or use secure sums")
+    if 0 < len(samples) < LEAST_CLUSTER and not settings.share_rows:
+        who = "members that collude" if settings.sealed else "a neighbor"
+        what = f"{len(samples)} rows: {who} would see, from two runs, the sums of so few rows alone"
+        raise ConfigError(f"{config.add}: {what}; add at least {LEAST_CLUSTER}, or none, and wait for more")
+    check_noted(config, before, samples)
     settings = replace(
         settings, kernel=before.kernel, gamma_by_variance=False, impute=False, standardize=False, n_landmarks="auto",
         landmarks=LandmarkSource("points", before.marks.points),
@@ -151,12 +153,39 @@ def adding(prepared: Prepared, before: NodeStream) -> Prepared:
     return replace(prepared, settings=settings, facts=facts, before=before, after=after)
 
 
-def check_added(before: NodeStream, members: Mapping[str, int], sealed: bool, allow_two: bool) -> None:
-    """Refuse other members than those of the earlier run; and under masks, that so few of them add rows that others learn the sums of these."""
-    if members.keys() != before.members.keys():
+def note_rows(config: Config, before: NodeStream, samples: np.ndarray) -> None:
+    """On disk before the first sum over new rows is sent: if the run breaks off, sums over them may be known, and over others would tell the
+    difference."""
+    note = {"run": config.run, "to": before.transcript, "rows": fingerprint(samples)}
+    write_text(config.adding_file, json.dumps(note))
+
+
+def check_noted(config: Config, before: NodeStream, samples: np.ndarray) -> None:
+    """Refuse other new rows than those that a run which broke off may have told sums of."""
+    path = config.adding_file
+    try:
+        note = json.loads(path.read_text(encoding="utf-8"))
+        run, to, rows = (str(note[key]) for key in ("run", "to", "rows"))
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{path}: damaged; bring it back, or delete it if no run with --add broke off") from error
+    if to == before.transcript and rows != fingerprint(samples):
+        what = f"run {run!r} broke off when it added other rows ({rows.split(',')[0]}), and sums over these may be known: the difference would tell"
+        remedy = "add the same rows again, and others in a later run, or delete the file if all owners agree that no sums were told"
+        raise ConfigError(f"{path}: {what}; {remedy}")
+
+
+def check_members(before: NodeStream, members: Iterable[str]) -> None:
+    """Refuse other members than those of the earlier run."""
+    if set(members) != before.members.keys():
         then, now = listing(before.members), listing(members)
         remedy = "start a new run without --add"
         raise Disagreement(f"add: the members of run {before.run!r} were {then}, and these are {now}; {remedy}")
+
+
+def check_added(before: NodeStream, members: Mapping[str, int], sealed: bool, allow_two: bool) -> None:
+    """Refuse, under masks, that so few members add rows that others learn the sums of these; also where lost members are not among them."""
     more = [name for name, rows in members.items() if rows > before.members[name]]
     least = 1 if not sealed else 2 if allow_two else 3
     if len(more) < least:
@@ -242,8 +271,7 @@ def run(
             prepared.before.save(config.folder / EARLIER_STREAM)
         network, sizes = session.meet()
         if prepared.before is not None:
-            members = dict(zip(network.names, sizes.tolist(), strict=True))
-            check_added(prepared.before, members, settings.sealed, config.allow_two)
+            check_members(prepared.before, network.names)
 
         def engine(plan: Plan, watch: Any) -> Outcome:
             options = replace(session.options(plan.options), earlier=earlier)
@@ -251,10 +279,15 @@ def run(
                 return session.run(plan.parts[0], plan.network, options, watch)
             asked = options.solver_options
             assert isinstance(asked, SumsOptions)
+            assert prepared.before is not None
+            note_rows(config, prepared.before, samples)
             stream = prepared.after.stream(plan.network.names, asked)
             return session.run(stream.basis.marks.points, plan.network, options, watch, stream)
 
         while True:
+            if prepared.before is not None:
+                members = dict(zip(network.names, sizes.tolist(), strict=True))
+                check_added(prepared.before, members, settings.sealed, config.allow_two)
             try:
                 nodes = [network.number[config.name]]
                 plan = make_plan(prepared.parameters, settings, network, [samples], features, nodes, sizes)
@@ -287,6 +320,8 @@ def run(
         (config.folder / EARLIER).unlink(missing_ok=True)
         if not said["unserved"]:  # else it is needed when this node is started again
             (config.folder / EARLIER_STREAM).unlink(missing_ok=True)
+            if prepared.before is not None:
+                config.adding_file.unlink(missing_ok=True)
         if settings.sealed and not said["unserved"]:  # else they are needed when this node is started again
             session.forget_secrets()
     return said

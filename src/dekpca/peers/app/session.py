@@ -84,7 +84,7 @@ class Session:
         own |= {"neighbors": ", ".join(sorted(config.neighbors))}
         own |= {"data": fingerprint(samples), "threads": str(config.threads)}
         self.store, self.audit = RunFolder(config.folder), None  # type: RunFolder, Audit | None
-        membership = Membership(config.name, list(config.neighbors), self.rows if tell_rows else 1)
+        membership = Membership(config.name, list(config.neighbors), self.rows if tell_rows else 1, config.members)
         views: Views | None = None
         process = secrets.randbits(63)
         refusal: PeerError | None = None
@@ -166,13 +166,11 @@ class Session:
         return network, sizes
 
     def _check_members(self, network: Network) -> None:
-        """Refuse a network with fewer or more nodes than the owners have agreed on."""
-        named, there = set(self.config.members or network.names), set(network.names)
-        if named != there:
-            absent, strange = (listing(sorted(some)) or "nobody" for some in (named - there, there - named))
+        """Refuse a network with fewer nodes than the owners have agreed on; a record of another node was refused when it came."""
+        if absent := set(self.config.members or ()).difference(network.names):
             raise Disagreement(
-                f"node {self.config.name}: its members are not those of the network: {absent} missing, {strange} too many; a node between "
-                "hides or adds some, or members in node.toml is wrong"
+                f"node {self.config.name}: its members are not those of the network: {listing(sorted(absent))} missing; a node between hides "
+                "some, or members in node.toml is wrong"
             )
 
     def network(self) -> tuple[Network, np.ndarray]:

@@ -27,7 +27,7 @@ from .membership import MOST_NODES, Record
 from .text import NAME, is_showable
 from .view_messages import unpack_status
 
-PROTOCOL = 12  # raised by every incompatible change
+PROTOCOL = 13  # raised by every incompatible change
 CHUNK = 1 << 18  # bytes: a few dozen saturate a fast link, and one does not block a slow link for long
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; records of thousands of nodes fit
 MOST_AXES = 3
@@ -75,7 +75,10 @@ class Limits:
     @classmethod
     def of(cls, run: str, dtype: str, options: Options, sizes: np.ndarray, n_columns: int, network: Network) -> Limits:
         """From the settings and the sizes of all nodes."""
-        m, q, n = (options.max_landmarks if options.grow else options.n_landmarks), options.n_columns, int(sizes.max())
+        m, q = (options.max_landmarks if options.grow else options.n_landmarks), options.n_columns
+        n = (
+            0 if options.projection is None else int(sizes.max())
+        )  # no other solver sends what grows with the rows of a node
         p = m if options.n_components < 1 else max(q, int(options.n_components)) + EXTRA
         numbers = max(
             n * n_columns,  # data
@@ -134,12 +137,15 @@ def check_head(head: wire.Head, sender: str, limits: Limits, expected: MessageHe
 
 
 def check_chunk(chunk: wire.Chunk, size: int, held: int) -> int:
-    """Check a chunk of a message of `size` bytes of which `held` were received; returns the new count."""
+    """Check a chunk of a message of `size` bytes of which `held` were received; returns the new count. All but the last are of full size: every
+    chunk counts as progress, and takes a row of the database."""
     if chunk.offset != held:
         raise ProtocolError(f"a chunk at byte {chunk.offset}, expected byte {held}")
     after = held + len(chunk.data)
-    if after > size or len(chunk.data) > CHUNK or (not chunk.data and size):
-        raise ProtocolError(f"a chunk of {len(chunk.data)} bytes at byte {held} of {size}")
+    if after != min(size, held + CHUNK):
+        raise ProtocolError(
+            f"a chunk of {len(chunk.data)} bytes at byte {held} of {size}; all but the last have {CHUNK}"
+        )
     return after
 
 

@@ -21,7 +21,7 @@ Record = tuple[tuple[str, ...], int]  # neighbors, rows
 
 
 class Membership:
-    """The known records, starting with the node's own.
+    """The known records, starting with the node's own. `members`: all nodes of the run, if its owners have named them.
 
     Examples
     --------
@@ -35,8 +35,8 @@ class Membership:
     (('a', 'b', 'c'), [30, 20, 10])
     """
 
-    def __init__(self, name: str, neighbors: Sequence[str], rows: int):
-        self.name = name
+    def __init__(self, name: str, neighbors: Sequence[str], rows: int, members: Iterable[str] | None = None):
+        self.name, self.members = name, None if members is None else set(members)
         self.records: dict[str, Record] = {}
         self.told_by: dict[str, str] = {}
         self._listed_by: dict[str, set[str]] = defaultdict(set)  # name -> nodes whose records list it
@@ -60,6 +60,11 @@ class Membership:
             raise Disagreement(f"node {source} tells of node {listing(sorted(new))}, but {why}")
         size = sum(size_of(name, around) for name, (around, _) in new.items())
         mentioned = {o for around, _ in new.values() for o in around if o not in self.records and o not in new}
+        if source != self.name and self.members is not None and (strange := (mentioned | new.keys()) - self.members):
+            raise Disagreement(
+                f"node {self.name}: its members are not those of the network: node {source} tells of node {listing(sorted(strange))}, too many; "
+                "a node between adds some, or members in node.toml is wrong"
+            )
         unheard = sum(other not in self._missing for other in [*mentioned, *new])  # of names
         self._check_room(len(self.records) + len(self._missing) + unheard, size, source)
         listed_by: dict[str, set[str]] = defaultdict(set)

@@ -231,8 +231,9 @@ class NodeProtocol:
     def _acknowledged(self, n: Neighbor, event: events.Acknowledged, now: float) -> list[Action]:
         if event.view != self.view.key:
             return []  # late: the window is of another view
-        n.taken_at = self.live.moved_at = now
         taken = n.window.acknowledge(event.rounds)
+        if taken:
+            n.taken_at = self.live.moved_at = now
         # Otherwise the program waits for another message.
         return [WakeProgram()] if taken and not self.rounds.missing and not n.window.unacknowledged else []
 
@@ -320,6 +321,13 @@ class NodeProtocol:
             remedy = "start it, or take it out of its neighbors' configs"
             who = listing(sorted(missing))
             raise PeerLost(f"nothing new was heard {limit}, and nobody has described node {who}; {remedy}")
+        if (long := now - self.live.started) > CLAIMS * most:
+            limit = (
+                f"after {long:.0f} s (limit {CLAIMS:g} times start_timeout and progress_timeout, {CLAIMS * most:g} s)"
+            )
+            last = self.membership.told_by[next(reversed(self.membership.records))]
+            remedy = "a node may invent others: name all members in node.toml"
+            raise PeerLost(f"{limit} new nodes are still told of, the last by node {last}; {remedy}")
         return None
 
     def begin(self, limits: Limits, now: float) -> list[Action]:
