@@ -14,6 +14,7 @@ from dekpca import Network
 from dekpca.cli.common import FAILED, NOT_CONVERGED, USAGE
 from dekpca.cli.node import EXCLUDED, MISSING, STOPPED
 from dekpca.peers.app import config
+from dekpca.peers.app.session import Session
 from dekpca.peers.errors import BelowQuorum, Disagreement, Excluded, ProtocolError
 from dekpca.peers.protocol import wire_pb2 as wire
 from dekpca.peers.protocol.checks import MessageHead
@@ -284,6 +285,25 @@ def test_the_policy_is_part_of_what_nodes_compare(policies, says, tmp_path):
     join([nodes.start("0"), nodes.start("1")])
     assert all(isinstance(nodes.errors[name], Disagreement) for name in "01"), nodes.errors
     assert re.search(says, str(nodes.errors["0"])), nodes.errors["0"]
+
+
+def test_members_are_those_of_the_beginning_after_a_loss_too(tmp_path):
+    """A node that is started again after a loss runs with fewer nodes than `members` names."""
+    network = Network.complete(3)
+    nodes = Nodes(tmp_path, network, *problem(network))
+    place = replace(nodes.places["0"], on_loss="continue", members=list(network.names))
+    records = {n: (tuple(o for o in network.names if o != n), 20) for n in network.names}
+    view = View(1, "0", (Lost("2", 5.0),))
+    for _ in range(2):  # the second time all is in its folder
+        session = Session(place, None, nodes.parts[0], {})
+        session.store.keep_records(records)
+        session.store.keep_views("0", Kept(Status(1, view, view), view, (view.key,)))
+        session.store.database.keep("view", str(view))
+        left, session.endpoint.meet = session, lambda: session.protocol.check_meeting(0.0)
+        if session.protocol.membership.complete:
+            assert session.meet()[0].names == ("0", "1")
+        session._close(None)
+    assert left.protocol.membership.complete
 
 
 # ---------------------------------------------------------------------- the documents

@@ -242,7 +242,7 @@ def run(
             prepared.before.save(config.folder / EARLIER_STREAM)
         network, sizes = session.meet()
         if prepared.before is not None:
-            members = dict(zip(network.names, sizes.tolist(), strict=True))
+            members = {name: rows for name, (_, rows) in session.protocol.membership.records.items()}  # also lost ones
             check_added(prepared.before, members, settings.sealed, config.allow_two)
 
         def engine(plan: Plan, watch: Any) -> Outcome:
