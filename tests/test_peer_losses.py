@@ -14,6 +14,7 @@ from dekpca import Network
 from dekpca.cli.common import FAILED, NOT_CONVERGED, USAGE
 from dekpca.cli.node import EXCLUDED, MISSING, STOPPED
 from dekpca.peers.app import config
+from dekpca.peers.app.disclosure import after_a_loss
 from dekpca.peers.app.session import Session
 from dekpca.peers.errors import BelowQuorum, Disagreement, Excluded, ProtocolError
 from dekpca.peers.protocol import wire_pb2 as wire
@@ -268,6 +269,23 @@ def test_the_policy_of_a_config(tmp_path):
     read = config.read(tmp_path / "a.toml")
     assert (read.on_loss, read.quorum) == ("continue", 4)
     assert read.fallback == {"c": "127.0.0.1:2"}
+
+
+@pytest.mark.parametrize(
+    ("more", "few"),
+    [
+        ('on_loss = "continue"\nmembers = ["a", "b", "c"]', "with 3 owners a loss stops the run for all"),
+        ('on_loss = "continue"', "with three owners a loss stops it"),
+        ('on_loss = "continue"\nmembers = ["a", "b", "c", "d"]', None),
+        ('on_loss = "continue"\nallow_two = true', None),
+        ("", None),
+    ],
+)
+def test_too_few_owners_to_go_on_with_secure_sums_are_told_before(tmp_path, more, few):
+    (tmp_path / "a.toml").write_text(NODE.format(more=more, tables=""))
+    said = after_a_loss(True, config.read(tmp_path / "a.toml"))
+    assert few in said if few else not said
+    assert not after_a_loss(False, config.read(tmp_path / "a.toml"))
 
 
 @pytest.mark.parametrize(

@@ -153,15 +153,17 @@ def check(
         "neighbors": rows,
         "exit": peer.check.exit_code(rows),
     }
-    emit(result | {"neighbors": [vars(row) for row in rows]}, as_json, lambda: _tell_check(peer, rows))
+    emit(result | {"neighbors": [vars(row) for row in rows]}, as_json, lambda: _tell_check(peer, rows, found.get("after a loss", "")))
     if result["exit"]:
         raise typer.Exit(result["exit"])
 
 
-def _tell_check(peer: Any, rows: list[Any]) -> None:
+def _tell_check(peer: Any, rows: list[Any], few: str) -> None:
     heads = ["neighbor", "we reach it", "it reaches us", "who calls", "certificate", "settings", "remark"]
     _print_table([heads, *([str(value) for value in vars(row).values()][: len(heads)] for row in rows)])
     print_plain(peer.check.summary(rows))
+    if few:
+        print_plain(f"but {few}")
 
 
 def _print_table(table: list[list[str]]) -> None:
@@ -248,6 +250,7 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     lines += [f"  - {what}\n      {to}" for what, to in leaves]
     begun, known = settings.folder.exists(), len(settings.neighbors) + 1
     lines += peer.disclosure.guarantee(prepared.settings, columns, known, begun, settings.on_loss == "continue")
+    lines += [few] if (few := peer.disclosure.after_a_loss(prepared.settings.sealed, settings)) else []
     lines.append("docs/explanation/privacy.md says what can be learned from each.")
     prepared.consent = "\n".join(lines)
     print_plain(prepared.consent, err)
