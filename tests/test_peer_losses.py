@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -317,7 +318,7 @@ def test_members_are_those_of_the_beginning_after_a_loss_too(tmp_path):
         session.store.keep_records(records)
         session.store.keep_views("0", Kept(Status(1, view, view), view, (view.key,)))
         session.store.database.keep("view", str(view))
-        left, session.endpoint.meet = session, lambda: session.protocol.check_meeting(0.0)
+        left, session.endpoint.meet = session, partial(session.protocol.check_meeting, 0.0)
         if session.protocol.membership.complete:
             assert session.meet()[0].names == ("0", "1")
         session._close(None)

@@ -465,8 +465,9 @@ class NodeProtocol:
                 text = type(error).__name__ if self.sealed and not isinstance(error, PeerError) else str(error)
                 told = getattr(error, "told", None) or text or type(error).__name__
                 cause = "stopped by its owner" if interrupted else told
-                if not isinstance(error, (PeerLost, Disagreement)):  # these already name the nodes
-                    cause = f"node {self.name}: {cause}"
+                who = f"node {self.name}: "
+                if not isinstance(error, (PeerLost, Disagreement)) and not cause.startswith(who):  # these already name the nodes
+                    cause = who + cause
             self.error, self.cause = error, cause
             for n in self.neighbors.values():
                 n.apply(events.Turn.WE_STOP)
