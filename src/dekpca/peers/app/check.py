@@ -112,6 +112,8 @@ def row(config: Config, name: str, seen: Seen, trouble: str) -> Row:
             remarks.append(f"its certificate ends at {moment(until)}; its owner renews it")
     elif seen.reached:
         certificate = "by our CA"
+    if config.deny and seen.certificate is None and not seen.denied:
+        remarks.append("it has not called, so its certificate could not be compared with deny")
     if seen.runs and not seen.wrong:
         remarks.append("it runs already, and waits for this node" if seen.whole else "it runs already")
     settings = "see remark" if seen.wrong else "the same" if seen.compared else "not compared"
