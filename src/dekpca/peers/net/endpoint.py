@@ -26,6 +26,7 @@ from ..storage.messages import MessageLog
 log = logging.getLogger("dekpca.peer")
 
 POLL = 0.25  # seconds between two reads of the clock while waiting
+STILL = 60.0  # seconds between two lines about neighbors that have not come
 FAREWELL = 3.0  # seconds for stop notices to the neighbors
 # Seconds for stop notices to neighbors that have not started yet: enough for nodes that are started together, and
 # short enough for an owner who has corrected the config and wants to restart.
@@ -129,7 +130,11 @@ class Endpoint:
     def meet(self) -> dict[str, Record]:
         """Wait until the whole network is known; returns its records."""
         with self.changed:
-            while (records := self.protocol.check_meeting(time.monotonic())) is None:
+            said = time.monotonic()
+            while (records := self.protocol.check_meeting(now := time.monotonic())) is None:
+                if now - said >= STILL:
+                    said = now
+                    log.info("still waiting", extra={"peers": self.protocol.awaited()})
                 self.changed.wait(POLL)
             return records
 
