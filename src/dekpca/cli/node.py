@@ -153,7 +153,11 @@ def check(
         "neighbors": rows,
         "exit": peer.check.exit_code(rows),
     }
-    emit(result | {"neighbors": [vars(row) for row in rows]}, as_json, lambda: _tell_check(peer, rows, found.get("after a loss", "")))
+    emit(
+        result | {"neighbors": [vars(row) for row in rows]},
+        as_json,
+        lambda: _tell_check(peer, rows, found.get("after a loss", "")),
+    )
     if result["exit"]:
         raise typer.Exit(result["exit"])
 
@@ -248,6 +252,9 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     added = None if before is None else (before.run, len(prepared.samples))
     leaves = peer.disclosure.disclosure(prepared.settings, rows, columns, whom, named, added)
     lines += [f"  - {what}\n      {to}" for what, to in leaves]
+    if prepared.twice:
+        was = "was this file added before, or are they other rows with the same values?"
+        lines.append(f"warning: {prepared.twice} of the {added[1]} new rows are equal to rows of earlier runs: {was}")
     begun, known = settings.folder.exists(), len(settings.neighbors) + 1
     lines += peer.disclosure.guarantee(prepared.settings, columns, known, begun, settings.on_loss == "continue")
     lines += [few] if (few := peer.disclosure.after_a_loss(prepared.settings.sealed, settings)) else []
@@ -294,5 +301,7 @@ def _tell(result: dict[str, Any]) -> None:
     print_plain(f"eigenvalues {' '.join(f'{v:.6g}' for v in result['eigenvalues'])}")
     print_accuracy(result)
     print_plain(f"model: {result['model']}")
+    if result.get("transcript"):
+        print_plain(f"transcript: {result['transcript'][:16]}, the same at all owners if their models agree")
     if result["report"] is not None:
         print_plain(f"report: {result['report']}")
