@@ -14,6 +14,7 @@ import pytest
 from dekpca import Network
 from dekpca.cli.common import FAILED, NOT_CONVERGED, USAGE
 from dekpca.cli.node import EXCLUDED, MISSING, STOPPED
+from dekpca.engines.agreement import flattened, texts
 from dekpca.peers.app import config
 from dekpca.peers.app.disclosure import after_a_loss
 from dekpca.peers.app.session import Session
@@ -324,6 +325,31 @@ def test_members_are_those_of_the_beginning_after_a_loss_too(tmp_path):
             assert session.meet()[0].names == ("0", "1")
         session._close(None)
     assert left.protocol.membership.complete
+
+
+def test_a_finished_node_that_is_started_again_tells_lost_ones(tmp_path):
+    """At commit 67c4244 it ended at once, and the lost one waited, and was started again, for ever."""
+    network = Network.complete(3)
+    nodes = Nodes(tmp_path, network, *problem(network))
+    nodes.places = {name: replace(place, on_loss="continue") for name, place in nodes.places.items()}
+    records = {n: (tuple(o for o in network.names if o != n), 20) for n in network.names}
+    view = View(1, "0", (Lost("2", 5.0),))
+    own = Status(4, view, view, view.key, Vote(view.key, view.key), view.key)
+    facts = texts(flattened(nodes.options))
+    session = Session(nodes.places["0"], None, nodes.parts[0], facts)
+    session.store.keep_records(records)
+    session.store.keep_views("0", Kept(own, view, (view.key,)))
+    session.store.keep_statuses({"1": replace(own, version=3, final=None)})
+    session.store.database.keep("view", str(view))
+    session._close(None)
+    late = Session(nodes.places["2"], None, nodes.parts[2], facts)
+    late.store.keep_records(records)
+    late._close(None)
+    thread = nodes.start("2")
+    with Session(nodes.places["0"], None, nodes.parts[0], facts) as again:
+        again.tell_lost(["2"])
+    join([thread])
+    assert isinstance(nodes.errors["2"], Excluded), nodes.errors
 
 
 # ---------------------------------------------------------------------- the documents

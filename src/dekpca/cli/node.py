@@ -81,6 +81,7 @@ def run(
         if not settings.model_file.exists():
             gone = "the model is not there any more; bring it back, or ask another node's owner"
             print_plain(f"{settings.model_file}: {gone}", err)
+        _tell_lost(peer, settings, identity, before)
         _end(before, as_json)
         return
     if settings.report is not None:
@@ -227,6 +228,19 @@ def _end(result: dict[str, Any], as_json: bool) -> None:
         raise typer.Exit(MISSING)
     if not result["converged"]:
         raise typer.Exit(NOT_CONVERGED)
+
+
+def _tell_lost(peer: Any, settings: Any, identity: Any, before: dict[str, Any]) -> None:
+    """A neighbor that was lost, and comes back, would wait for ever where nobody tells it that the run has ended."""
+    names = [lost["node"] for lost in before["missing"] if lost["node"] in settings.neighbors]
+    if not names:
+        return
+    print_plain(f"for up to a minute, or until Ctrl-C, this node tells node {listing(names)} that it is left out", err)
+    try:
+        with private_files(), peer.logs.library_lines(), peer.logs.quiet():
+            peer.node.tell_lost(settings, identity, names)
+    except (KeyboardInterrupt, peer.errors.PeerError, OSError, ValueError) as error:  # its own answer is there
+        print_plain(f"node {listing(names)} was not told: {peer.text.showable(str(error) or 'interrupted')}", err)
 
 
 def _is_read(stream: Any) -> bool:

@@ -295,6 +295,14 @@ def run(
     return said
 
 
+def tell_lost(config: Config, identity: Identity | None, names: list[str]) -> None:
+    """The run was finished before without these neighbors: tell them so, if they are there."""
+    prepared = prepare(config)
+    more = prepared.features.sorted_names, prepared.settings.privacy is None, prepared.settings.sealed
+    with Session(config, identity, prepared.samples, prepared.facts, *more, rows=prepared.rows) as session:
+        session.tell_lost(names)
+
+
 SUMMARY = {
     "run", "node", "nodes", "rows", "missing", "model", "report", "converged", "iterations", "eigenvalues", "span_accuracy",
     "span_accuracy_bound", "landmarks", "unserved",

@@ -40,7 +40,7 @@ from ...settings import Options
 from ...site import make_site
 from ...solvers.sums import Stream
 from ..errors import Disagreement, PeerError, RunFailed
-from ..net.endpoint import Endpoint
+from ..net.endpoint import LATE, Endpoint
 from ..net.identity import Identity, moment
 from ..net.transport import Transport
 from ..protocol.checks import PROTOCOL, Limits
@@ -287,6 +287,11 @@ class Session:
             log.warning("neighbor was not heard from any more; this node has its answer", extra={"peer": name})
         log.info("finished")
         return gone
+
+    def tell_lost(self, names: Sequence[str]) -> None:
+        """After the end, when this node is started again: neighbors that were lost, and come back, are told."""
+        self.meet()
+        self.endpoint.tell_lost(names, LATE)
 
     def note(self, what: str, **about: Any) -> None:
         """Add a line to the audit file."""

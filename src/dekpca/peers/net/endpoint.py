@@ -191,6 +191,17 @@ class Endpoint:
                     return gone
                 self.changed.wait(POLL)
 
+    def tell_lost(self, names: Iterable[str], seconds: float) -> None:
+        """The run has ended without these neighbors: stay for so long, or until they have heard what the others have said of it."""
+        agreement, views = self.protocol.agreement, self.protocol.views
+        assert agreement is not None and views is not None  # noqa: PT018
+        lost, deadline = [self.protocol.neighbors[name] for name in names], time.monotonic() + seconds
+        with self.changed:
+            views.statuses |= {name: status for name, status in views.seen.items() if name not in (views.name, *names)}
+            self._do([events.SaveViews(views.kept)])  # signed
+            while time.monotonic() < deadline and any(n.answered_at is None or agreement.news(n) for n in lost):
+                self.changed.wait(POLL)
+
     def sync(self) -> None:
         """Wait until all received messages are on disk. After the finish notice of this node neighbors drop their
         messages for it: if it is killed then, it needs them from its own disk.
