@@ -268,7 +268,9 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     lines += [f"  - {what}\n      {to}" for what, to in leaves]
     if prepared.twice:
         was = "was this file added before, or are they other rows with the same values?"
-        lines.append(f"warning: {prepared.twice} of the {added[1]} new rows are equal to rows of earlier runs: {was}")
+        lines.append(
+            f"warning: {prepared.twice} of the {len(prepared.samples)} new rows are equal to rows of earlier runs: {was}"
+        )
     begun, known = settings.folder.exists(), len(settings.neighbors) + 1
     lines += peer.disclosure.guarantee(prepared.settings, columns, known, begun, settings.on_loss == "continue")
     lines += [few] if (few := peer.disclosure.after_a_loss(prepared.settings.sealed, settings)) else []
