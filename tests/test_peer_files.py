@@ -315,7 +315,10 @@ def test_a_folder_that_others_can_read_or_enter_is_refused(tmp_path, mode):
     folder = tmp_path / "run"
     folder.mkdir()
     folder.chmod(mode)
-    with pytest.raises(ValueError, match=rf"others may read or enter it \(mode {mode:04o}\).*; chmod 700 {folder}"):
+    with pytest.raises(
+        ValueError,
+        match=rf"others may read or enter it \(mode {mode:04o}\), and it will hold messages.*; chmod 700 {folder}",
+    ):
         RunFolder(folder)
     assert not list(folder.iterdir())
     folder.chmod(0o700)

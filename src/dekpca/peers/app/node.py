@@ -244,7 +244,8 @@ def run(
             prepared.before.save(config.folder / EARLIER_STREAM)
         network, sizes = session.meet()
         if prepared.before is not None:
-            members = {name: rows for name, (_, rows) in session.protocol.membership.records.items()}  # also lost ones
+            everybody, rows = session.protocol.membership.network()  # also lost ones
+            members = dict(zip(everybody.names, rows.tolist(), strict=True))
             check_added(prepared.before, members, settings.sealed, config.allow_two)
 
         def engine(plan: Plan, watch: Any) -> Outcome:
