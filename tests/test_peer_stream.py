@@ -197,11 +197,6 @@ def test_what_cannot_be_added_is_said_before_anybody_is_called(finished, certs, 
     assert not (finished / "oslo-study-2").exists()
 
 
-def test_rows_that_are_added_twice_are_counted(finished, certs):
-    assert prepare(finished, certs).twice == 0
-    assert prepare(finished, certs, rows=slice(250, 350)).twice == 50
-
-
 def test_few_rows_are_not_added_where_a_neighbor_would_see_their_sums(tmp_path, certs):
     clear = {"privacy": "none"}
     said = run_all(tmp_path, "study-1", certs, model=clear, stream=True)
@@ -210,6 +205,11 @@ def test_few_rows_are_not_added_where_a_neighbor_would_see_their_sums(tmp_path, 
         prepare(tmp_path, certs, rows=slice(300, 304), model=clear)
     assert prepare(tmp_path, certs, rows=slice(300, 305), model=clear).rows == 305
     assert prepare(tmp_path, certs, add="none", model=clear).rows == 300
+
+
+def test_rows_that_are_added_twice_are_counted(finished, certs):
+    assert prepare(finished, certs).twice == 0
+    assert prepare(finished, certs, rows=slice(250, 350)).twice == 50
 
 
 def test_the_consent_says_what_the_difference_of_two_runs_tells(finished, certs):

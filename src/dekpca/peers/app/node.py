@@ -244,8 +244,7 @@ def run(
             prepared.before.save(config.folder / EARLIER_STREAM)
         network, sizes = session.meet()
         if prepared.before is not None:
-            everybody, rows = session.protocol.membership.network()  # also lost ones
-            members = dict(zip(everybody.names, rows.tolist(), strict=True))
+            members = dict(zip(network.names, sizes.tolist(), strict=True))
             check_added(prepared.before, members, settings.sealed, config.allow_two)
 
         def engine(plan: Plan, watch: Any) -> Outcome:

@@ -160,15 +160,14 @@ class Session:
         """Wait for the neighbors and learn the network; returns it, and the rows of every node."""
         self.store.keep_records(self.endpoint.meet())
         network, sizes = self.network()
-        self._check_members()
+        self._check_members(self.protocol.membership.network()[0])  # nodes that are lost since then were members, too
         self.note("members", view=str(self.protocol.view), names=list(network.names))
         log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, **self._all_rows(sizes)})
         return network, sizes
 
-    def _check_members(self) -> None:
-        """Refuse a network with fewer or more nodes than the owners have agreed on. Nodes that are lost since then were members, too."""
-        there = set(self.protocol.membership.records)
-        named = set(self.config.members or there)
+    def _check_members(self, network: Network) -> None:
+        """Refuse a network with fewer or more nodes than the owners have agreed on."""
+        named, there = set(self.config.members or network.names), set(network.names)
         if named != there:
             absent, strange = (listing(sorted(some)) or "nobody" for some in (named - there, there - named))
             raise Disagreement(
