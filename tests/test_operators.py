@@ -77,6 +77,10 @@ def test_three_owners(tmp_path, monkeypatch, nursery):
             assert nursery.ended[key][0] == 0, log.read_text()
     values = {name: NodeModel.load(folders[name] / f"{name}.npz").transcript for name in OWNERS}
     assert len(set(values.values())) == 1
+    said = {
+        re.findall(r"^transcript: (\w{16}),", (folders[name] / "log").read_text(), re.MULTILINE)[0] for name in OWNERS
+    }
+    assert said == {values["oslo"][:16]}
     dekpca(folders["oslo"], *commands("node audit"), monkeypatch)
     started = json.loads((folders["oslo"] / "oslo-run" / "audit.jsonl").read_text().splitlines()[0])
     assert re.fullmatch("[0-9a-f]{64}", started["consent_sha256"])

@@ -153,6 +153,15 @@ def test_a_neighbor_with_a_denied_certificate_is_refused_and_the_log_says_so(nur
     run["rome"].end()
 
 
+def test_a_denied_certificate_is_said_at_both_ends(nursery, owners):
+    stolen = fingerprint(read_certificates(owners / "certs" / "oslo.crt")[0])
+    change(owners, "rome", "members =", f'deny = ["{stolen}"]\nmembers =')
+    rome, oslo = check(nursery, owners, "rome", 6), check(nursery, owners, "oslo", 6)
+    assert (rome.end(), oslo.end()) == (2, 2), rome.text() + oslo.text()
+    assert f"denied by this node: its certificate {stolen}" in rome.table()["oslo"]["remark"]
+    assert "refused by node rome: node oslo: its certificate" in oslo.table()["rome"]["remark"]
+
+
 def wrong_ca(owners):
     init_ca(owners / "other", "three")
     issue(owners / "other", "oslo")

@@ -108,6 +108,10 @@ def test_settings_of_columns():
     same.compare("oslo", "rome", HandshakeSettings.of({}, names, "run"))
     with pytest.raises(Disagreement, match=r"node oslo has with names .*, node rome has without names"):
         same.compare("oslo", "rome", HandshakeSettings.of({}, None, "run"))
+    with pytest.raises(
+        Disagreement, match=r"unknown 'patient'.*; if 'patient' is no feature, write id = \"patient\", label"
+    ):
+        HandshakeSettings.of({}, (*names, "patient"), "run").compare("oslo", "rome", same)
     assert HandshakeSettings.of({}, names, "run").values != HandshakeSettings.of({}, names, "another run").values
     assert HandshakeSettings.of({}, names, "run", secret=True).columns == ()
     many = [f"column {i}" for i in range(10_000)]

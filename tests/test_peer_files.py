@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 from dekpca import files
-from dekpca.peers.errors import Damaged, Disagreement, ProtocolError
+from dekpca.peers.errors import Changed, Damaged, Disagreement, PeerLost, ProtocolError
+from dekpca.peers.net import endpoint as endpoints
 from dekpca.peers.protocol import wire_pb2 as wire
 from dekpca.peers.protocol.checks import MOST_RECEIVED, MessageHead, check_handshake
 from dekpca.peers.protocol.events import Heartbeat
+from dekpca.peers.protocol.handshake import HandshakeSettings
+from dekpca.peers.protocol.liveness import Timeouts
 from dekpca.peers.protocol.membership import MOST_NODES, MOST_RECORDS, Membership
 from dekpca.peers.storage.database import FILE, Database
 from dekpca.peers.storage.folder import RunFolder
@@ -312,7 +315,10 @@ def test_a_folder_that_others_can_read_or_enter_is_refused(tmp_path, mode):
     folder = tmp_path / "run"
     folder.mkdir()
     folder.chmod(mode)
-    with pytest.raises(ValueError, match=rf"others may read or enter it \(mode {mode:04o}\).*; chmod 700 {folder}"):
+    with pytest.raises(
+        ValueError,
+        match=rf"others may read or enter it \(mode {mode:04o}\), and it will hold messages.*; chmod 700 {folder}",
+    ):
         RunFolder(folder)
     assert not list(folder.iterdir())
     folder.chmod(0o700)
@@ -381,3 +387,27 @@ def test_a_finished_neighbor_is_on_disk_before_it_is_believed(tmp_path, monkeypa
         assert believed == [False]
         assert here.protocol.neighbors["b"].finished
         assert change(tmp_path / "a", "SELECT value FROM fact WHERE name = 'finished'") == [('["b"]',)]
+
+
+def test_another_run_in_the_same_folder_is_all_that_differs(tmp_path):
+    """The fingerprint of the columns is one in the run."""
+    first, second = (
+        {"run": run, **HandshakeSettings.of({}, ("age", "bmi"), run).values} for run in ("study-7", "study-8")
+    )
+    store = RunFolder(tmp_path / "node")
+    try:
+        store.open(first)
+        with pytest.raises(Changed, match="settings: run was study-7 and is study-8; use the same"):
+            store.claim(second)
+    finally:
+        store.close()
+
+
+def test_a_node_that_waits_before_the_beginning_says_for_whom(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(endpoints, "STILL", 0.1)
+    caplog.set_level("INFO", logger="dekpca.peer")
+    with endpoint(tmp_path, "oslo", timeouts=Timeouts(start=0.7)) as waiting, pytest.raises(PeerLost, match="oslo"):
+        waiting.meet()
+    lines = [record.peers for record in caplog.records if record.message == "still waiting"]
+    assert set(lines) == {"oslo (never heard of it)"}
+    assert len(lines) < 7  # not at every look at the clock

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,10 @@ import pytest
 from dekpca import Network
 from dekpca.cli.common import FAILED, NOT_CONVERGED, USAGE
 from dekpca.cli.node import EXCLUDED, MISSING, STOPPED
+from dekpca.engines.agreement import flattened, texts
 from dekpca.peers.app import config
+from dekpca.peers.app.disclosure import after_a_loss
+from dekpca.peers.app.session import Session
 from dekpca.peers.errors import BelowQuorum, Disagreement, Excluded, ProtocolError
 from dekpca.peers.protocol import wire_pb2 as wire
 from dekpca.peers.protocol.checks import MessageHead
@@ -124,7 +128,8 @@ def test_too_few_nodes_or_rows_stop():
     nodes = agreeing(Network.ring(5), Quorum(rows=0.9))
     nodes["0"].add({name: Status(version=1, down=("3",)) for name in ("2", "4")})
     with pytest.raises(
-        BelowQuorum, match=r"with 40 of 50 rows remain, where the quorum is 3 nodes and 90% of the rows"
+        BelowQuorum,
+        match=r"with 40 of 50 rows remain, where the quorum is 3 nodes and 90% of the rows; the others may have",
     ):
         nodes["0"].update((), (), 1e9, 0.0)
 
@@ -270,6 +275,23 @@ def test_the_policy_of_a_config(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("more", "few"),
+    [
+        ('on_loss = "continue"\nmembers = ["a", "b", "c"]', "with 3 owners a loss stops the run for all"),
+        ('on_loss = "continue"', "with three owners a loss stops it"),
+        ('on_loss = "continue"\nmembers = ["a", "b", "c", "d"]', None),
+        ('on_loss = "continue"\nallow_two = true', None),
+        ("", None),
+    ],
+)
+def test_too_few_owners_to_go_on_with_secure_sums_are_told_before(tmp_path, more, few):
+    (tmp_path / "a.toml").write_text(NODE.format(more=more, tables=""))
+    said = after_a_loss(True, config.read(tmp_path / "a.toml"))
+    assert few in said if few else not said
+    assert not after_a_loss(False, config.read(tmp_path / "a.toml"))
+
+
+@pytest.mark.parametrize(
     ("policies", "says"),
     [
         (({}, CONTINUE), "on_loss: node . has (stop|continue), node . has (stop|continue)"),
@@ -284,6 +306,50 @@ def test_the_policy_is_part_of_what_nodes_compare(policies, says, tmp_path):
     join([nodes.start("0"), nodes.start("1")])
     assert all(isinstance(nodes.errors[name], Disagreement) for name in "01"), nodes.errors
     assert re.search(says, str(nodes.errors["0"])), nodes.errors["0"]
+
+
+def test_members_are_those_of_the_beginning_after_a_loss_too(tmp_path):
+    """A node that is started again after a loss runs with fewer nodes than `members` names."""
+    network = Network.complete(3)
+    nodes = Nodes(tmp_path, network, *problem(network))
+    place = replace(nodes.places["0"], on_loss="continue", members=list(network.names))
+    records = {n: (tuple(o for o in network.names if o != n), 20) for n in network.names}
+    view = View(1, "0", (Lost("2", 5.0),))
+    for _ in range(2):  # the second time all is in its folder
+        session = Session(place, None, nodes.parts[0], {})
+        session.store.keep_records(records)
+        session.store.keep_views("0", Kept(Status(1, view, view), view, (view.key,)))
+        session.store.database.keep("view", str(view))
+        left, session.endpoint.meet = session, partial(session.protocol.check_meeting, 0.0)
+        if session.protocol.membership.complete:
+            assert session.meet()[0].names == ("0", "1")
+        session._close(None)
+    assert left.protocol.membership.complete
+
+
+def test_a_finished_node_that_is_started_again_tells_lost_ones(tmp_path):
+    """At commit 67c4244 it ended at once, and the lost one waited, and was started again, for ever."""
+    network = Network.complete(3)
+    nodes = Nodes(tmp_path, network, *problem(network))
+    nodes.places = {name: replace(place, on_loss="continue") for name, place in nodes.places.items()}
+    records = {n: (tuple(o for o in network.names if o != n), 20) for n in network.names}
+    view = View(1, "0", (Lost("2", 5.0),))
+    own = Status(4, view, view, view.key, Vote(view.key, view.key), view.key)
+    facts = texts(flattened(nodes.options))
+    session = Session(nodes.places["0"], None, nodes.parts[0], facts)
+    session.store.keep_records(records)
+    session.store.keep_views("0", Kept(own, view, (view.key,)))
+    session.store.keep_statuses({"1": replace(own, version=3, final=None)})
+    session.store.database.keep("view", str(view))
+    session._close(None)
+    late = Session(nodes.places["2"], None, nodes.parts[2], facts)
+    late.store.keep_records(records)
+    late._close(None)
+    thread = nodes.start("2")
+    with Session(nodes.places["0"], None, nodes.parts[0], facts) as again:
+        again.tell_lost(["2"])
+    join([thread])
+    assert isinstance(nodes.errors["2"], Excluded), nodes.errors
 
 
 # ---------------------------------------------------------------------- the documents

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 import threading
@@ -282,7 +283,8 @@ def test_a_changed_challenge_stops_the_run(certs, tmp_path, wire):
 
     wire.spoil = staticmethod(change)
     errors = failed(Nodes(tmp_path, network, *secure(network), certs=certs))
-    assert all("its challenge came back as another" in str(error) for error in errors.values())
+    for error in errors.values():
+        assert re.match(r"node (\S+): its challenge came back as another: its folder is not the one", str(error)), error
     assert only_keys(wire)
 
 

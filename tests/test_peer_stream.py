@@ -259,6 +259,11 @@ def test_few_rows_are_not_added_where_a_neighbor_would_see_their_sums(tmp_path, 
     assert prepare(tmp_path, certs, add="none", model=clear).rows == 300
 
 
+def test_rows_that_are_added_twice_are_counted(finished, certs):
+    assert prepare(finished, certs).twice == 0
+    assert prepare(finished, certs, rows=slice(250, 350)).twice == 50
+
+
 def test_the_consent_says_what_the_difference_of_two_runs_tells(finished, certs):
     prepared = prepare(finished, certs)
     lines = disclosure(prepared.settings, prepared.rows, 3, ["rome"], "", ("study-1", 200))

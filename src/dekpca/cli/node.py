@@ -81,6 +81,7 @@ def run(
         if not settings.model_file.exists():
             gone = "the model is not there any more; bring it back, or ask another node's owner"
             print_plain(f"{settings.model_file}: {gone}", err)
+        _tell_lost(peer, settings, identity, before)
         _end(before, as_json)
         return
     if settings.report is not None:
@@ -153,15 +154,21 @@ def check(
         "neighbors": rows,
         "exit": peer.check.exit_code(rows),
     }
-    emit(result | {"neighbors": [vars(row) for row in rows]}, as_json, lambda: _tell_check(peer, rows))
+    emit(
+        result | {"neighbors": [vars(row) for row in rows]},
+        as_json,
+        lambda: _tell_check(peer, rows, found.get("after a loss", "")),
+    )
     if result["exit"]:
         raise typer.Exit(result["exit"])
 
 
-def _tell_check(peer: Any, rows: list[Any]) -> None:
+def _tell_check(peer: Any, rows: list[Any], few: str) -> None:
     heads = ["neighbor", "we reach it", "it reaches us", "who calls", "certificate", "settings", "remark"]
     _print_table([heads, *([str(value) for value in vars(row).values()][: len(heads)] for row in rows)])
     print_plain(peer.check.summary(rows))
+    if few:
+        print_plain(f"but {few}")
 
 
 def _print_table(table: list[list[str]]) -> None:
@@ -223,6 +230,19 @@ def _end(result: dict[str, Any], as_json: bool) -> None:
         raise typer.Exit(NOT_CONVERGED)
 
 
+def _tell_lost(peer: Any, settings: Any, identity: Any, before: dict[str, Any]) -> None:
+    """A neighbor that was lost, and comes back, would wait for ever where nobody tells it that the run has ended."""
+    names = [lost["node"] for lost in before["missing"] if lost["node"] in settings.neighbors]
+    if not names:
+        return
+    print_plain(f"for up to a minute, or until Ctrl-C, this node tells node {listing(names)} that it is left out", err)
+    try:
+        with private_files(), peer.logs.library_lines(), peer.logs.quiet():
+            peer.node.tell_lost(settings, identity, names)
+    except (KeyboardInterrupt, peer.errors.PeerError, OSError, ValueError) as error:  # its own answer is there
+        print_plain(f"node {listing(names)} was not told: {peer.text.showable(str(error) or 'interrupted')}", err)
+
+
 def _is_read(stream: Any) -> bool:
     """Whether a line can be written without blocking on a pipe that nobody reads."""
     try:
@@ -246,8 +266,14 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     added = None if before is None else (before.run, len(prepared.samples))
     leaves = peer.disclosure.disclosure(prepared.settings, rows, columns, whom, named, added)
     lines += [f"  - {what}\n      {to}" for what, to in leaves]
+    if prepared.twice:
+        was = "was this file added before, or are they other rows with the same values?"
+        lines.append(
+            f"warning: {prepared.twice} of the {len(prepared.samples)} new rows are equal to rows of earlier runs: {was}"
+        )
     begun, known = settings.folder.exists(), len(settings.neighbors) + 1
     lines += peer.disclosure.guarantee(prepared.settings, columns, known, begun, settings.on_loss == "continue")
+    lines += [few] if (few := peer.disclosure.after_a_loss(prepared.settings.sealed, settings)) else []
     lines.append("docs/explanation/privacy.md says what can be learned from each.")
     prepared.consent = "\n".join(lines)
     print_plain(prepared.consent, err)
@@ -291,5 +317,7 @@ def _tell(result: dict[str, Any]) -> None:
     print_plain(f"eigenvalues {' '.join(f'{v:.6g}' for v in result['eigenvalues'])}")
     print_accuracy(result)
     print_plain(f"model: {result['model']}")
+    if result.get("transcript"):
+        print_plain(f"transcript: {result['transcript'][:16]}, the same at all owners if their models agree")
     if result["report"] is not None:
         print_plain(f"report: {result['report']}")

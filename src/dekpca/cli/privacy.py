@@ -96,4 +96,6 @@ def _tell(result: dict[str, Any]) -> None:
         mark = "  <- rank to use" if plan["rank"] == result["rank"] else ""
         agreement = " ".join(f"{a:.4f}" for a in plan["agreement"])
         print_plain(f"  rank {plan['rank']:>3}: expected agreement {agreement}, span {plan['span']:.4f}{mark}")
+    numbers = f"epsilon = {result['epsilon']:g}, delta = {result['delta']:g}, rank = {result['rank']}"
+    print_plain(f"node.toml, [model.privacy]: {numbers}")
     print_plain(f"--privacy epsilon={result['epsilon']:g},delta={result['delta']:g},rank={result['rank']}")

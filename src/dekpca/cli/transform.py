@@ -30,7 +30,12 @@ def transform(
     id_column: IdColumn = None,
     columns: Columns = None,
     drop: Drop = None,
-    missing: Annotated[str, typer.Option(help="Missing values: error, drop the rows, or the fit's mean.")] = "error",
+    missing: Annotated[
+        str | None,
+        typer.Option(
+            help="Missing values: error, drop the rows, or the fit's mean; default: as the fit, but not drop."
+        ),
+    ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Further columns: how far out each row is.")] = False,
     out_file: Annotated[Path, typer.Option("--out", help="A .npy, .csv or .parquet file.")] = Path("components.npy"),
     as_json: Json = False,
@@ -62,6 +67,8 @@ def transform(
     there = column_names(data)
     roles = recalled(loaded.reading, make_roles(owner, label, id_column, columns, drop, None), there)
     roles = replace(roles, keep=loaded.features.names or ())
+    if missing is None:
+        missing = "error" if loaded.fill is None else "mean"
     if missing == "mean" and loaded.fill is None:
         if loaded.columns is None:
             no_means = f"--missing mean: {path} keeps no means of the columns"

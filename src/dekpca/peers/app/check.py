@@ -20,6 +20,7 @@ from ..protocol.membership import Membership
 from ..protocol.node import NodeProtocol
 from ..storage.folder import RunFolder
 from .config import Config
+from .disclosure import after_a_loss
 from .node import Prepared
 from .session import EXPIRY_WARNING, agreed_settings
 
@@ -47,13 +48,15 @@ class Row:
 def here(config: Config, identity: Identity, prepared: Prepared) -> dict[str, str]:
     """What was checked on this machine, and found well; raises ValueError where it is not."""
     rows, columns = prepared.samples.shape
-    return {
+    found = {
         "certificate": f"node {identity.name}, valid until {moment(identity.expires)}, {identity.fingerprint}",
         "clock": f"{moment(datetime.now(UTC))}, within the validity of the certificate and its CA",
         "members": "whoever takes part" if config.members is None else ", ".join(config.members),
         "data": f"{config.data}: {rows} rows, {columns} columns, {prepared.samples.dtype}",
         "folder": _folder(config, 4 * prepared.samples.nbytes),
     }
+    few = after_a_loss(prepared.settings.sealed, config)
+    return found | ({"after a loss": few} if few else {})
 
 
 def _folder(config: Config, needed: int) -> str:
@@ -109,6 +112,8 @@ def row(config: Config, name: str, seen: Seen, trouble: str) -> Row:
             remarks.append(f"its certificate ends at {moment(until)}; its owner renews it")
     elif seen.reached:
         certificate = "by our CA"
+    if config.deny and seen.certificate is None and not seen.denied:
+        remarks.append("it has not called, so its certificate could not be compared with deny")
     if seen.runs and not seen.wrong:
         remarks.append("it runs already, and waits for this node" if seen.whole else "it runs already")
     settings = "see remark" if seen.wrong else "the same" if seen.compared else "not compared"

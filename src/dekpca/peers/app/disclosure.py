@@ -13,6 +13,8 @@ from ...settings import RANDOM_FEATURES, Settings
 from ...solvers.private import expected
 from ...solvers.projection import Noise
 from ...solvers.sums.clusters import LEAST_CLUSTER
+from .config import Config
+from .keys import LEAST_MEMBERS
 
 EVERYBODY = "to every node"
 SUMS = "in sums along a tree of nodes, in which a neighbor may see yours alone"
@@ -98,6 +100,16 @@ def disclosure(
     about = " and its neighbors" if private else f", its neighbors and its number of rows, {rows}"
     lines.append((f"this node's name{about}", EVERYBODY))
     return lines
+
+
+def after_a_loss(sealed: bool, config: Config) -> str:
+    """With on_loss = "continue": why too few owners would be left to go on without one; nothing if they are enough, as far as known."""
+    known = len(config.members or {config.name, *config.neighbors, *config.fallback})
+    if config.on_loss != "continue" or not sealed or config.allow_two or known > LEAST_MEMBERS:
+        return ""
+    few = f"with {known} owners a loss stops the run for all" if config.members else "with three owners a loss stops it"
+    remedy = "a fourth owner, or allow_two = true at all nodes if each of two may learn the other's sums"
+    return f'on_loss = "continue": {few}, since secure sums need {LEAST_MEMBERS}; to go on takes {remedy}'
 
 
 def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = False, goes_on: bool = False) -> list[str]:

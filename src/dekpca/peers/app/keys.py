@@ -147,8 +147,10 @@ class KeyAgreement:
         words = CHALLENGE // WORD
         said = yield from _gathered(site, _words(challenge, words), np.full(len(network), words))
         if said[name] != challenge:
-            text = "its challenge came back as another; a node changed it on its way. Nothing was sent"
-            raise BadRecord(f"node {name}: {text}")
+            raise BadRecord(
+                f"node {name}: its challenge came back as another: its folder is not the one that it had when the run began, or a node between "
+                f"changed it. Nothing more was sent; bring the latest folder back if it was moved away (never an older copy); else {NEW_RUN}"
+            )
         sizes = yield from _gathered(site, np.array([size], dtype=np.uint64), np.ones(len(network), dtype=np.int64))
         counts = _checked_sizes(network, sizes)
 

@@ -61,6 +61,7 @@ class Prepared:
     consent: str = ""  # the text that the owner agreed to
     before: NodeStream | None = None  # of the run to which rows are added
     after: NodeStream | None = None  # with these rows
+    twice: int = 0  # rows among these that are equal to rows of that run
 
     @property
     def rows(self) -> int:
@@ -150,7 +151,8 @@ def adding(prepared: Prepared, before: NodeStream) -> Prepared:
     after = NodeStream.of(stream, config.name, *told, features.sorted_names)
     adds = f"run {before.run}, of which a hash of all that was told is {before.transcript}"
     facts = texts(flattened(settings)) | {"adds to": adds}
-    return replace(prepared, settings=settings, facts=facts, before=before, after=after)
+    twice = int(np.isin(after.arrays["prints"][before.rows :], before.arrays["prints"]).sum())
+    return replace(prepared, settings=settings, facts=facts, before=before, after=after, twice=twice)
 
 
 def note_rows(config: Config, before: NodeStream, samples: np.ndarray) -> None:
@@ -302,11 +304,12 @@ def run(
         missing = session.missing()
         if missing:
             log.warning("this is the answer of the remaining nodes", extra={"missing": missing})
-        log.info("answer found", extra={"span_accuracy": result.span_accuracy, "landmarks": result.n_landmarks})
+        model = result.node_models[config.name]
+        found = {"span_accuracy": result.span_accuracy, "landmarks": result.n_landmarks}
+        log.info("answer found", extra=found | {"transcript": (model.transcript or "")[:16]})
         for warning in result.warnings():
             log.warning(str(warning))
         config.model_file.parent.mkdir(parents=True, exist_ok=True)
-        model = result.node_models[config.name]
         model.run, model.reading, model.missing = config.run, prepared.reading, tuple(missing)
         model.save(config.model_file)
         if settings.stream:
@@ -325,6 +328,14 @@ def run(
         if settings.sealed and not said["unserved"]:  # else they are needed when this node is started again
             session.forget_secrets()
     return said
+
+
+def tell_lost(config: Config, identity: Identity | None, names: list[str]) -> None:
+    """The run was finished before without these neighbors: tell them so, if they are there."""
+    prepared = prepare(config)
+    more = prepared.features.sorted_names, prepared.settings.privacy is None, prepared.settings.sealed
+    with Session(config, identity, prepared.samples, prepared.facts, *more, rows=prepared.rows) as session:
+        session.tell_lost(names)
 
 
 SUMMARY = {

@@ -40,7 +40,7 @@ from ...settings import Options
 from ...site import make_site
 from ...solvers.sums import Stream
 from ..errors import Disagreement, PeerError, RunFailed
-from ..net.endpoint import Endpoint
+from ..net.endpoint import LATE, Endpoint
 from ..net.identity import Identity, moment
 from ..net.transport import Transport
 from ..protocol.checks import PROTOCOL, Limits
@@ -160,7 +160,7 @@ class Session:
         """Wait for the neighbors and learn the network; returns it, and the rows of every node."""
         self.store.keep_records(self.endpoint.meet())
         network, sizes = self.network()
-        self._check_members(network)
+        self._check_members(self.protocol.membership.network()[0])  # nodes that are lost since then were members, too
         self.note("members", view=str(self.protocol.view), names=list(network.names))
         log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, **self._all_rows(sizes)})
         return network, sizes
@@ -284,6 +284,11 @@ class Session:
             log.warning("neighbor was not heard from any more; this node has its answer", extra={"peer": name})
         log.info("finished")
         return gone
+
+    def tell_lost(self, names: Sequence[str]) -> None:
+        """After the end, when this node is started again: neighbors that were lost, and come back, are told."""
+        self.meet()
+        self.endpoint.tell_lost(names, LATE)
 
     def note(self, what: str, **about: Any) -> None:
         """Add a line to the audit file."""

@@ -68,9 +68,11 @@ class Client:
                         await self._talk(channel)
             except grpc.aio.AioRpcError as error:
                 text = showable(error.details() or error.code().name)
-                why = explain(text)
+                meaning = explain(text)
+                why = f"{meaning} ({self.address})"
+                log.debug("a connection failed", extra={"peer": self.name, "address": self.address, "why": text})
                 if any(words in text for words in UNTRUSTED):
-                    self._untrusted(why)
+                    self._untrusted(meaning)
             except TimeoutError:
                 why = f"no connection to {self.address}"
             except Broken as error:

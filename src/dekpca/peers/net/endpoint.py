@@ -26,6 +26,7 @@ from ..storage.messages import MessageLog
 log = logging.getLogger("dekpca.peer")
 
 POLL = 0.25  # seconds between two reads of the clock while waiting
+STILL = 60.0  # seconds between two lines about neighbors that have not come
 FAREWELL = 3.0  # seconds for stop notices to the neighbors
 # Seconds for stop notices to neighbors that have not started yet: enough for nodes that are started together, and
 # short enough for an owner who has corrected the config and wants to restart.
@@ -129,7 +130,11 @@ class Endpoint:
     def meet(self) -> dict[str, Record]:
         """Wait until the whole network is known; returns its records."""
         with self.changed:
-            while (records := self.protocol.check_meeting(time.monotonic())) is None:
+            said = time.monotonic()
+            while (records := self.protocol.check_meeting(now := time.monotonic())) is None:
+                if now - said >= STILL:
+                    said = now
+                    log.info("still waiting", extra={"peers": self.protocol.awaited()})
                 self.changed.wait(POLL)
             return records
 
@@ -184,6 +189,17 @@ class Endpoint:
                 self._do(actions)
                 if gone is not None:
                     return gone
+                self.changed.wait(POLL)
+
+    def tell_lost(self, names: Iterable[str], seconds: float) -> None:
+        """The run has ended without these neighbors: stay for so long, or until they have heard what the others have said of it."""
+        agreement, views = self.protocol.agreement, self.protocol.views
+        assert agreement is not None and views is not None  # noqa: PT018
+        lost, deadline = [self.protocol.neighbors[name] for name in names], time.monotonic() + seconds
+        with self.changed:
+            views.statuses |= {name: status for name, status in views.seen.items() if name not in (views.name, *names)}
+            self._do([events.SaveViews(views.kept)])  # signed
+            while time.monotonic() < deadline and any(n.answered_at is None or agreement.news(n) for n in lost):
                 self.changed.wait(POLL)
 
     def sync(self) -> None:

@@ -35,6 +35,9 @@ from ..protocol.text import name_problem
 UNTRUSTED = ("Hostname Verification Check failed", "CERTIFICATE_VERIFY_FAILED")  # as in gRPC's texts
 MEANINGS = {
     "Hostname Verification Check failed": "the server there has no certificate with this neighbor's name",
+    "certificate has expired": "the certificate of the server there is expired",
+    "certificate is not yet valid": "the certificate of the server there is not valid yet, by our clock",
+    "unable to get local issuer certificate": "the certificate of the server there is not by a CA in our file",
     "CERTIFICATE_VERIFY_FAILED": "the certificate of the server there is expired, or not by a CA in our file",
     "WRONG_VERSION_NUMBER": "the server there does not speak TLS",
     "Connection refused": "nobody listens there",
@@ -323,10 +326,9 @@ def load(cert: Path, key: Path, ca: Path, name: str, deny: Iterable[str] = ()) -
 
 
 def explain(details: str) -> str:
-    """gRPC's text for a broken connection, preceded by its meaning if known.
+    """The meaning of gRPC's text for a broken connection, or the text if that is not known.
 
     >>> explain("ipv4:192.0.2.7:7070: Failed to connect to remote host: Connection refused")
-    'nobody listens there (ipv4:192.0.2.7:7070: Failed to connect to remote host: Connection refused)'
+    'nobody listens there'
     """
-    meaning = next((meaning for words, meaning in MEANINGS.items() if words in details), None)
-    return details if meaning is None else f"{meaning} ({details})"
+    return next((meaning for words, meaning in MEANINGS.items() if words in details), details)

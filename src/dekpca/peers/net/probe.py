@@ -22,6 +22,7 @@ from ..protocol.handshake import HandshakeSettings
 from .client import Client
 from .edge import CALLS, CLOCK, TROUBLE, Edge, Stream, check_of
 from .endpoint import Endpoint
+from .identity import peer_name
 from .server import Server
 from .transport import Transport
 
@@ -40,8 +41,15 @@ class Seen:
     compared: bool = False  # its settings are known
     calls: bool = True  # it has an address of this node, as far as known
     theirs: str = ""  # why its calls to this node fail, as it says
-    wrong: str = ""  # what the owners have to correct
+    denied: str = ""  # why its certificate is refused here
+    refused: str = ""  # why it refuses this node
+    differs: str = ""  # settings
     ahead: float = 0.0  # seconds that its clock is ahead of ours
+
+    @property
+    def wrong(self) -> str:
+        """What the owners have to correct."""
+        return self.denied or self.refused or self.differs
 
     @property
     def whole(self) -> bool:
@@ -65,17 +73,24 @@ class Probe(Endpoint):
         settings = checks.check_handshake(checks.parse(wire.Handshake, data)).settings
         seen, values = self.seen[name], dict(settings.values)
         clock, seen.theirs, calls = (values.pop(key, "") for key in (CLOCK, TROUBLE, CALLS))
-        seen.calls, seen.compared, seen.wrong = calls != "no", True, ""
+        seen.calls, seen.compared, seen.differs = calls != "no", True, ""
         with contextlib.suppress(ValueError):
             seen.ahead = float(clock) - (begun + time.time()) / 2
         try:
             self.protocol.settings.compare(self.name, name, HandshakeSettings(values, settings.columns))
         except Disagreement as error:
-            seen.wrong = str(error)
+            seen.differs = str(error)
 
 
 class ProbeServer(Server):
     endpoint: Probe
+
+    async def _admit(self, context: Any, method: str) -> str:
+        """A denied neighbor is refused, and its owner and this one are told why."""
+        if self.identity is not None and (seen := self.endpoint.seen.get(peer_name(context.auth_context()) or "")):
+            certificates = map(x509.load_pem_x509_certificate, context.auth_context()["x509_pem_cert"])
+            seen.denied = f"denied by this node: {why}" if (why := self.identity.denial(certificates)) else ""
+        return await super()._admit(context, method)
 
     async def _refuse(self, context: Any, method: str, why: Refusal, who: str, text: str) -> NoReturn:
         """Nodes that run are not stopped: our own call says what is wrong."""
@@ -110,11 +125,11 @@ class ProbeClient(Client):
         seen, neighbor = self.endpoint.seen[self.name], self.edge.neighbor
         match event:
             case events.TheyRefused(why, text) if why in REFUSED:
-                seen.reached, seen.wrong = True, f"refused by node {self.name}: {text}"
+                seen.reached, seen.refused = True, f"refused by node {self.name}: {text}"
             case events.TheyRefused(_, text):
                 neighbor.trouble = text
             case events.WeRefused(error):
-                seen.wrong = neighbor.trouble = str(error)
+                seen.refused = neighbor.trouble = str(error)
 
     async def _talk(self, channel: Any) -> None:
         await self._again(channel, "Check", self._check)
@@ -124,7 +139,8 @@ class ProbeClient(Client):
         begun = time.time()
         async for data in stream.messages():
             self.endpoint.said(self.name, data, begun)
-            self.endpoint.seen[self.name].reached, self.edge.neighbor.trouble = True, ""
+            seen = self.endpoint.seen[self.name]
+            seen.reached, seen.refused, self.edge.neighbor.trouble = True, "", ""
             await asyncio.sleep(AGAIN)
             begun = time.time()
             await stream.write(check_of(self.endpoint, self.name))

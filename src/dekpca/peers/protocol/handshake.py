@@ -42,13 +42,22 @@ class HandshakeSettings:
             try:
                 check_same_names(self.columns, other.columns, f"node {mine}", f"node {theirs}")
             except ColumnError as error:
-                raise Disagreement(str(error)) from error
+                raise Disagreement(f"{error}{_no_feature(self.columns, other.columns)}") from error
         here, there = self.values, other.values
         has = f"{{}}: node {mine} has {{}}, node {theirs} has {{}}".format
         names = [name for name in dict.fromkeys([*here, *there]) if here.get(name) != there.get(name)]
         if names:
             each = [has(n[:80], here.get(n, "nothing")[:120], there.get(n, "nothing")[:120]) for n in names[:40]]
             raise Disagreement("; ".join(each) + "; give both the same")
+
+
+def _no_feature(some: Sequence[str], others: Sequence[str]) -> str:
+    """The remedy where one of two nodes has columns more than the other, which may be no features."""
+    more = set(some) - set(others) or set(others) - set(some)
+    if len(more) != abs(len(some) - len(others)):
+        return ""
+    name = min(more)
+    return f'; if {name!r} is no feature, write id = "{name}", label or drop in node.toml, as the other owner may have'
 
 
 def fingerprint(columns: Sequence[str], run: str) -> str:

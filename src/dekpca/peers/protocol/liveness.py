@@ -15,6 +15,7 @@ from .events import Phase
 from .membership import Membership
 from .neighbor import Neighbor
 from .rounds import Rounds
+from .views import GONE
 
 CLAIMS = 10.0  # times progress_timeout: limit for a node that claims to compute while a message is missing
 
@@ -103,7 +104,7 @@ class Liveness:
                 text = f"node {n.name} was not heard from for {silent:.0f} s (limit {limit:g} s)"
                 text += f", and node {self.name} waits for {what}"
                 if n.answered_at is None:
-                    text += "; a firewall may drop all calls between them: dekpca node check names it"
+                    text += f"; {GONE}; or a firewall may drop all calls between them: dekpca node check names it"
                 raise PeerLost(text + _trouble(n.stop_reason or n.trouble))
         for n in self.neighbors.values():
             if self.takes_nothing(n, now):

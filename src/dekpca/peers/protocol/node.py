@@ -330,6 +330,15 @@ class NodeProtocol:
             raise PeerLost(f"{limit} new nodes are still told of, the last by node {last}; {remedy}")
         return None
 
+    def awaited(self) -> str:
+        """Neighbors that this node waits for before the program, and what it knows of each."""
+        waited = [self.neighbors[name] for name in sorted(self.live.waits_for)]
+        seen = {
+            n.name: "it is up" if n.up else "it was up" if n.heard_at or n.answered_at else "never heard of it"
+            for n in waited
+        }
+        return ", ".join(f"{n.name} ({n.stop_reason or n.trouble or seen[n.name]})" for n in waited)
+
     def begin(self, limits: Limits, now: float) -> list[Action]:
         """The program begins, from its start."""
         self.rounds.limits = limits
@@ -473,8 +482,11 @@ class NodeProtocol:
                 text = type(error).__name__ if self.sealed and not isinstance(error, PeerError) else str(error)
                 told = getattr(error, "told", None) or text or type(error).__name__
                 cause = "stopped by its owner" if interrupted else told
-                if not isinstance(error, (PeerLost, Disagreement)):  # these already name the nodes
-                    cause = f"node {self.name}: {cause}"
+                who = f"node {self.name}: "
+                if not isinstance(error, (PeerLost, Disagreement)) and not cause.startswith(
+                    who
+                ):  # these already name the nodes
+                    cause = who + cause
             self.error, self.cause = error, cause
             for n in self.neighbors.values():
                 n.apply(events.Turn.WE_STOP)

@@ -30,6 +30,7 @@ from .membership import Record, network_of
 
 Key = tuple[int, str]  # of a view: its number, and the name of its proposer
 Edge = tuple[str, str]  # sorted by name
+GONE = "the others may have finished or stopped without this node: ask their owners"
 NOTHING_TO_DO = (
     "Nothing can be done in this run: delete the folder; to take part, agree with the others on a new run, "
     "with another run id and other folders"
@@ -451,7 +452,9 @@ class Views:
         down = [(name, other) for name in self.records for other in self.status(name).down]
         cut = [f"node {a} counts node {b} as lost" for a, b in sorted(down) if (a in reached) != (b in reached)]
         why = f" ({', '.join(cut[:8])})" if cut else ""
-        return BelowQuorum(f"node {', node '.join(missing[:8])}{more} cannot be reached{why}; {left}, where {quorum}")
+        return BelowQuorum(
+            f"node {', node '.join(missing[:8])}{more} cannot be reached{why}; {left}, where {quorum}; {GONE}"
+        )
 
 
 def _edge(a: str, b: str) -> Edge:

@@ -29,6 +29,7 @@ from typing import Any
 
 from ...files import PARTIAL, make_private, private
 from ..errors import KINDS, NEW_RUN, Changed, Damaged, OlderCopy, PeerError
+from ..protocol.handshake import COLUMNS
 from ..protocol.membership import Record
 from ..protocol.view_messages import pack_kept, pack_status, unpack_kept, unpack_stored
 from ..protocol.views import Kept, Status, View
@@ -49,7 +50,7 @@ class RunFolder:
         if database is not None:
             self.database = database
         if path is not None:
-            make_private(path, "rows of your neighbors")
+            make_private(path, "messages of your neighbors, and keys")
             try:
                 lock = open(path / "lock", "w", opener=private)  # noqa: SIM115 - held as long as the process
             except OSError as error:
@@ -93,6 +94,8 @@ class RunFolder:
             return
         names = [what for what in dict.fromkeys([*before, *facts]) if before.get(what) != facts.get(what)]
         if names:
+            if "run" in names:  # the fingerprint of the columns is one in this run
+                names = [what for what in names if what != COLUMNS]
             was = [f"{what} was {before.get(what, 'nothing')} and is {facts.get(what, 'nothing')}" for what in names]
             remedy = "use the same and start again, or begin a new run, with another folder and another run id"
             told = f"begun with other settings, and not the same any more: {', '.join(names)}"
