@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,9 +18,8 @@ from dekpca.landmarks import Landmarks
 from dekpca.results import MixedComponentsWarning
 from dekpca.rounds import BadConclusion, Transcript, replayed
 from dekpca.site import apart, make_site, row_keys, uniform_by_key
-from dekpca.solvers.sums import SumsOptions, solve
+from dekpca.solvers.sums import SumsOptions, clusters, solve
 from dekpca.solvers.sums.clusters import (
-    LEAST_CLUSTER,
     GivenLandmarks,
     check_count,
     check_cuts,
@@ -27,6 +27,7 @@ from dekpca.solvers.sums.clusters import (
     means,
     sums_by_label,
 )
+from dekpca.solvers.sums.groups import Groups, divided
 from dekpca.solvers.sums.moments import Moments, Seen
 from dekpca.solvers.sums.rows import SiteRows
 
@@ -268,7 +269,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_terms_of_disjoint_rows_add_up(case):
     """One process for all nodes, three with three nodes each, and one for each node: the same answer, to rounding."""
-    bounded = CASES[case] | {"sealed": case != "judged by rows"}
+    bounded = CASES[case] | {
+        "sealed": case not in ("judged by rows", "no rows")
+    }  # sealed, each node has groups of its own
     (one,), _ = run(hosts(PARTS, [list(range(9))], **bounded))
     for groups in ([[0, 1, 2], [3, 4, 5], [6, 7, 8]], [[j] for j in range(9)]):
         several, _ = run(hosts(PARTS, groups, **bounded))
@@ -325,13 +328,52 @@ def test_landmarks_are_means_of_at_least_five_rows():
     assert not any(point.tobytes() in rows for point in found.marks.points)
     label = np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, -1])
     Y, ones = np.arange(20.0).reshape(10, 2), np.ones(10)
-    there = sums_by_label(label, 2, Y, ones, least=1)
+    there = sums_by_label(label, 2, Y, ones)
     np.testing.assert_array_equal(there["count"], [4, 5])
     np.testing.assert_array_equal(there["sum"][1], Y[4:9].sum(axis=0))
-    left_out = sums_by_label(label, 2, Y, ones, least=LEAST_CLUSTER)
-    np.testing.assert_array_equal(left_out["count"], [0, 5])
-    assert not left_out["sum"][0].any()
-    assert left_out["weight"][0] == 0
+
+
+def test_groups_are_of_near_rows_and_never_few():
+    rng = np.random.default_rng(0)
+    for n in (5, 9, 10, 11, 43, 1000, 4099):
+        Y = rng.normal(size=(n, 3)) * [9, 3, 1]
+        number = divided(Y, 5)
+        count = np.bincount(number)
+        assert 5 <= count.min() <= count.max() < 10, n
+        groups = Groups.of(Y, Y, 5)
+        np.testing.assert_allclose(groups.means, [Y[number == g].mean(axis=0) for g in range(len(count))], atol=1e-12)
+        if n >= 1000:  # near each other: what is left within groups is a small part of the variance
+            assert ((Y - groups.means[number]) ** 2).sum() < 0.06 * ((Y - Y.mean(axis=0)) ** 2).sum()
+
+
+def test_all_that_k_means_sums_are_means_of_five_rows_where_others_see_it(monkeypatch):
+    """Single rows take part in no sum, so that no difference of sums is a row."""
+    given, real = [], clusters.sums_by_label
+    monkeypatch.setattr(clusters, "sums_by_label", lambda *args: given.append(args) or real(*args))
+    for options in ({"sealed": True}, {"owners_apart": True}):
+        given.clear()
+        run(hosts(PARTS, [[j] for j in range(9)], share_rows=False, tol=1e-9, max_landmarks=60, **options))
+        means = [args[2] for args in given if args[2].shape[1]]
+        assert len(means) >= 9 * 9
+        for part in PARTS:
+            here = [Y for Y in means if len(Y) == len(part)]
+            for Y in here:
+                assert np.unique(Y.round(12), axis=0, return_counts=True)[1].min(initial=5) >= 5
+        assert any(len(np.unique(Y.round(12), axis=0)) > 1 for Y in means)
+
+
+def test_a_node_draws_as_many_of_its_rows_whatever_others_say_of_theirs():
+    X = np.random.default_rng(0).normal(size=(9000, 3))
+    rows = SiteRows(X, row_keys(0, ["a"], np.array([9000])), np.zeros(9000, dtype=np.int64), 10**12, 3, least=5)
+    assert 1800 < len(rows.sampled(2000, "axes")) < 2200
+    assert len(rows.sampled(4600, "axes")) == 9000  # the few that are left out would be a difference
+    assert len(rows.at(np.arange(4)).sampled(2000, "axes")) == 0
+    assert len(replace(rows, least=1).sampled(2000, "axes")) == 0  # nobody else sees it: as of all rows
+    grouped = replace(rows, groups=Groups.of(X, X, 5))
+    some = grouped.sampled(2000, "axes").groups.number
+    whole = np.bincount(grouped.groups.number)
+    there = np.bincount(some, minlength=len(whole))
+    assert set((there / whole).tolist()) == {0.0, 1.0}  # a group as a whole, or not at all
 
 
 def test_clusters_are_cut_in_proportion_to_their_weight():
@@ -364,7 +406,7 @@ def test_honest_cuts_are_never_refused():
 def test_a_cluster_that_few_rows_outweigh_has_no_centre_where_rows_may_not_leave():
     label, Y = np.zeros(8, dtype=np.int64), np.arange(16.0).reshape(8, 2)
     for weights, alike in ((np.ones(8), True), (np.array([1e3, *np.ones(7)]), False)):
-        total = sums_by_label(label, 1, Y, weights, least=1)
+        total = sums_by_label(label, 1, Y, weights)
         assert means(total, even=True)[0].tolist() == [alike]
         assert means(total, even=False)[0].tolist() == [True]
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from ...accuracy import ROUNDING, Accuracy
 from ...answer import Answer, Terms
-from ...arrays import integers, inverse, like, on_host, take
+from ...arrays import integers, inverse, like, numbers, on_host, take
 from ...data.blocks import Blocks, Draws
 from ...kernels import Kernel
 from ...landmarks import Landmarks
@@ -33,7 +33,6 @@ from ...signs import signed
 from ...site import Site, keys_at, row_keys
 from .clusters import (
     FIRST,
-    LEAST_CLUSTER,
     ROWS_A_CENTRE,
     GivenLandmarks,
     Weights,
@@ -43,10 +42,11 @@ from .clusters import (
 from .columns import PreparedRows, prepare_rows
 from .directions import AXES, Axes, find_axes
 from .directions import SAMPLE as AXES_SAMPLE
+from .groups import Groups
 from .judge import EFFORT, LAST, NEGLIGIBLE, JudgingRows, Verdict, judge, likely_judges
 from .judge_by_rows import judge_by_rows, judge_by_trace
 from .moments import Moments, Principal, Seen, chances
-from .options import SumsOptions
+from .options import LEAST_CLUSTER, SumsOptions
 from .rows import SiteRows
 from .shared_rows import earlier_landmarks, rows_as_landmarks
 from .stream import Basis as Basis
@@ -98,8 +98,7 @@ def rows_of(site: Site, options: SumsOptions) -> SiteRows:
     if site.order is not None:
         back = inverse(integers(keys, site.order))
         keys, node = take(keys, back), take(node, back)
-    seen = options.owners_apart and not options.share_rows and site.sealer is None
-    return SiteRows(site.X, keys, node, site.total, len(site.sizes), LEAST_CLUSTER if seen else 1, speaks=site.has_root)
+    return SiteRows(site.X, keys, node, site.total, len(site.sizes), options.least, speaks=site.has_root)
 
 
 def solve(site: Site, options: SumsOptions) -> Solver:
@@ -107,12 +106,15 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     first = yield from prepare_rows(rows_of(site, options), options)
     rows, options = first.rows, replace(options, kernel=first.kernel)
     axes = yield from axes_of(first, options)
+    if axes is not None and rows.least > 1:
+        rows = replace(rows, groups=Groups.of(rows.X, axes.along(rows.X), rows.least))
+        first = replace(first, rows=rows)
     marks = yield from first_stage(first, options, axes)
     whole, stages, likely = False, Stages(), None
     for step in count(1):
-        share = max(SAMPLE * marks.size, LEAST_SAMPLE) / rows.total
-        whole = whole or share >= 0.5
-        seen = Seen(rows if whole else rows.sampled(share, at_stage(step)), marks.landmarks, options.kernel, likely)
+        size = max(SAMPLE * marks.size, LEAST_SAMPLE)
+        whole = whole or size >= 0.5 * rows.total
+        seen = Seen(rows if whole else rows.sampled(size, at_stage(step)), marks.landmarks, options.kernel, likely)
         moments = Moments(seen, options.centered, options.n_components, options.largest)
         principal = moments.found((yield moments))
         bound, known = 1.0, replace(options, n_components=principal.components)
@@ -232,6 +234,11 @@ def next_stage(
 def rows_to_grow_by(seen: Seen, principal: Principal, size: int, purpose: str) -> tuple[SiteRows, Weights]:
     """All rows or, if there are many, about `size` of them; and what the landmarks miss of each and of those that it stands for, which is at most
     twice the missed trace over `size`."""
+    if seen.rows.groups is not None:
+        own = len(seen.rows) if len(seen.rows) >= seen.rows.least else 0
+        few = own <= 2 * size
+        places = numbers(seen.rows.keys, own) if few else seen.rows.groups.drawn(purpose, size / own)
+        return seen.rows.at(places), lambda: take(seen.rest, places)
     if principal.count <= 2 * size:
         return seen.rows.here(), lambda: seen.rest
 

@@ -23,14 +23,14 @@ from ...kernels import Kernel, normal, uniform
 from ...landmarks import Landmarks, shared_seed
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from .directions import Axes
-from .options import SumsOptions
+from .groups import summarized
+from .options import LEAST_CLUSTER, SumsOptions
 from .rows import SiteRows
 
 Array = Any
 Labels = Callable[[], Array]  # of the cluster of each row of this process; -1: of none
 Weights = Callable[[], Array]  # of each row, in float64
 
-LEAST_CLUSTER = 5  # rows of a cluster whose mean may be told
 ROWS_A_CENTRE = 16  # so many rows, drawn at random, are enough to find a centre
 FIRST = "first landmarks"  # the purpose of the random numbers that choose these rows
 STEPS = 2  # of Lloyd's algorithm after each split
@@ -54,7 +54,7 @@ class Weigh(Round):
 
     def term(self) -> Arrays:
         weights = self.weights()
-        found = sums_by_label(self.label(), self.clusters, weights[:, None][:, :0], weights, self.rows.least)
+        found = sums_by_label(self.label(), self.clusters, weights[:, None][:, :0], weights)
         return {name: found[name] for name in ("count", "weight")}
 
     def bounds(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Centres(Round):
     kind = "clusters"
 
     def term(self) -> Arrays:
-        return sums_by_label(self.label(), self.clusters, self.coordinates, self.weights(), self.rows.least)
+        return sums_by_label(self.label(), self.clusters, self.coordinates, self.weights())
 
     def bounds(self) -> dict[str, Any]:
         farthest = 2.0 * self.rows.columns**0.5 * self.rows.largest
@@ -125,7 +125,7 @@ class NewLandmarks(Round):
 
     def term(self) -> Arrays:
         rows = self.rows
-        return sums_by_label(self.label(), self.clusters, rows.X - like(rows.X, self.mean), self.weights(), rows.least)
+        return sums_by_label(self.label(), self.clusters, rows.X - like(rows.X, self.mean), self.weights())
 
     def bounds(self) -> dict[str, Any]:
         weight = self.rows.total * self.heaviest
@@ -181,8 +181,8 @@ def nearest(Y: Array, centres: np.ndarray) -> Array:
     return by_rows(some, Y.shape[0], 8 * len(centres), Y)
 
 
-def sums_by_label(label: Array, clusters: int, Y: Array, weights: Array, least: int) -> dict[str, Array]:
-    """For each cluster the number of rows, their weight, and their weighted sum; nothing where there are fewer rows than `least`."""
+def sums_by_label(label: Array, clusters: int, Y: Array, weights: Array) -> dict[str, Array]:
+    """For each cluster the number of rows, their weight, the sum of their squared weights, and their weighted sum."""
     xp = aac.array_namespace(weights)
     if aac.is_numpy_array(weights):
         place, inside = np.maximum(label, 0), (label >= 0).astype(np.float64)
@@ -194,9 +194,7 @@ def sums_by_label(label: Array, clusters: int, Y: Array, weights: Array, least: 
         beside = xp.stack([xp.ones_like(weights), weights, weights**2], axis=1)
         found = member @ xp.concat([beside, weights[:, None] * xp.astype(Y, xp.float64)], axis=1)
         count, weight, squares, total = found[:, 0], found[:, 1], found[:, 2], found[:, 3:]
-    there = xp.astype(count >= least, xp.float64)
-    sums = {"count": count, "weight": weight, "squares": squares}
-    return {name: there * x for name, x in sums.items()} | {"sum": there[:, None] * total}
+    return {"count": count, "weight": weight, "squares": squares, "sum": total}
 
 
 def means(total: Arrays, even: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -281,7 +279,7 @@ class Pieces:
 def first_landmarks(rows: SiteRows, axes: Axes, none: Landmarks, options: SumsOptions) -> Solver:
     """About options.first points, from the mean of all rows: all centres move. Returns the points (m, M)."""
     wanted, seed = options.first, options.seed
-    some = rows.sampled(ROWS_A_CENTRE * wanted / rows.total, FIRST)
+    some = summarized(rows.sampled(ROWS_A_CENTRE * wanted, FIRST))
     Y, ones, together = axes.along(some.X), lambda: some.alike, lambda: 0 * some.node
     centres = np.zeros((1, Y.shape[1]))
     cuts = (yield Weigh(some, together, ones, 1, max(wanted // STAGES[0], 2), 1.0, seed))["cuts"]
@@ -312,6 +310,7 @@ def more_landmarks(
     """About `wanted` new points where the weight is, which is at most `heaviest` for a row: clusters around the landmarks are weighted by what the
     landmarks miss of their rows. Old landmarks stay where they are. Returns the points (m, M)."""
     even, seed, most = not options.share_rows, options.seed + stage, options.max_landmarks - marks.size
+    rows = summarized(rows)
     Y, old = axes.along(rows.X), on_host(axes.along(marks.points))
     told = yield Weigh(rows, partial(nearest, Y, old), weights, len(old), wanted, heaviest, seed)
     pieces = Pieces.of(old, told["cuts"], axes, seed)

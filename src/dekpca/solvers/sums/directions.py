@@ -70,7 +70,7 @@ class Image(Round):
 
 def find_axes(rows: SiteRows, mean: np.ndarray | None, seed: int) -> Solver:
     """The leading axes of a random sample of the rows, and their mean unless it is known; returns `Axes`."""
-    some = rows.sampled(SAMPLE / rows.total, AXES)
+    some = rows.sampled(SAMPLE, AXES)
     if mean is None:
         mean = (yield ColumnMeans(some, False))["mean"]
     width = rows.columns

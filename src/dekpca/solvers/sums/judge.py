@@ -100,8 +100,9 @@ class JudgingRows:
         return found if enough else found[:0]
 
     def _chance(self, rest: Array) -> Array:
-        wanted, missed = max(JUDGES * self.effort, GROUPS * self.all.rows.fewest), self.all.drawn_from[1]
-        return chances(rest, self.count, max(self.principal.missed, missed), wanted)
+        wanted, missed = JUDGES * self.effort, self.all.drawn_from[1]
+        found = chances(rest, self.count, max(self.principal.missed, missed), wanted)
+        return aac.array_namespace(found).clip(found, min=self.all.rows.floor(wanted, self.all.own))
 
     @cached_property
     def weights(self) -> Array:
@@ -206,16 +207,15 @@ def may_judge(
     stage: str,
     by_rows: bool = False,
     room: float = 1.0,
-    fewest: int = 0,
 ) -> Array:
     """(n,) which rows a judgement needs, with any effort, if there are `count` rows or more, of which the landmarks miss `missed` or more; more of
-    them with `room` above 1. `fewest` as of `SiteRows`."""
+    them with `room` above 1."""
     if count <= 2 * JUDGES * (1 if by_rows else EFFORT):
         return keys == keys
-    needed = uniform_by_key(keys, judging(stage)) < room * chances(rest, count, missed, max(JUDGES, GROUPS * fewest))
+    needed = uniform_by_key(keys, judging(stage)) < room * chances(rest, count, missed, JUDGES)
     if not by_rows:
-        wanted = max(JUDGES * EFFORT, GROUPS * fewest)
-        needed |= uniform_by_key(keys, judging(again_at(stage))) < room * chances(rest, count, missed, wanted)
+        again = chances(rest, count, missed, JUDGES * EFFORT)
+        needed |= uniform_by_key(keys, judging(again_at(stage))) < room * again
     return needed
 
 

@@ -99,6 +99,11 @@ class Seen:
         return self._pass[0]
 
     @property
+    def own(self) -> float:
+        """How many rows this process has to draw from."""
+        return float(len(self.rows))
+
+    @property
     def drawn_from(self) -> tuple[float, float]:
         """The rows are all that are drawn from at least so many, of which the landmarks miss at least so much: from any number, if all rows are
         there."""
@@ -235,6 +240,11 @@ class Moments(Round):
         falling = (values >= 0).all() and (np.diff(values) <= 0).all()
         if not falling or told["count"][0] < 1 or trace < -1e-6 * abs(missed):
             raise BadConclusion("the root tells eigenvalues or a trace that no sum of squares has; start all anew")
+        (count,), rows, kernel = told["count"], self.seen.rows.total, self.seen.kernel
+        normal = kernel.is_normal or kernel.normalize
+        if count > rows + 0.5 or (normal and missed > (1 + ROUNDED) * count + ROUNDED):
+            text = f"the root tells of {count:g} rows, of which {missed:.6g} is missed"
+            raise BadConclusion(f"{text}, where there are {rows}; start all anew")
         if self.n_components < 1 and told["components"][0] not in range(int((values > 0).sum()) + 1):
             raise BadConclusion("the root tells more components than there are eigenvalues; start all anew")
 

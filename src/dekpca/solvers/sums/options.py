@@ -8,6 +8,8 @@ import numpy as np
 
 from ...kernels import Kernel
 
+LEAST_CLUSTER = 5  # rows whose mean may be told
+
 
 @dataclass(frozen=True, eq=False)
 class SumsOptions:
@@ -32,6 +34,11 @@ class SumsOptions:
         False  # more rows will come: landmarks have to satisfy the judgement that a stream repeats (stream.py)
     )
     owners_apart: bool = False  # a node's neighbors belong to others, who see its terms of sums in clear
+
+    @property
+    def least(self) -> int:
+        """No term tells others of fewer rows of a node, where rows may not leave it (groups.py); 1: no limit."""
+        return LEAST_CLUSTER if (self.owners_apart or self.sealed) and not self.share_rows else 1
 
     @property
     def fixed(self) -> bool:

@@ -9,10 +9,11 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from ...arrays import take, where
+from ...arrays import numbers, take, where
 from ...chunks import by_rows
 from ...data.blocks import Blocks, array_of
 from ...site import uniform_by_key
+from .groups import Groups
 
 Array = Any
 Chance = float | Callable[[slice], Array]  # of each row, or a function of some places
@@ -22,9 +23,9 @@ Chance = float | Callable[[slice], Array]  # of each row, or a function of some 
 class SiteRows:
     """Rows of one or more nodes: X (n, columns), a key (n,) and the number of the node (n,) of each, in the library and on the device of X.
 
-    `total` is the number of rows of the whole network, `nodes` that of its nodes. `least`: clusters, samples and judging groups in which this process
-    has fewer rows are left out of its terms (1: none), because others would see the term. `largest`: a public bound on the entries, for sums under
-    masks.
+    `total` is the number of rows of the whole network, `nodes` that of its nodes. `least`: others see the terms of this process, or totals of them,
+    which therefore tell of no fewer of its rows (1: no limit): `groups` are for k-means (groups.py); of samples and judging groups with fewer rows it
+    adds nothing. `largest`: a public bound on the entries, for sums under masks.
     """
 
     X: Array  # or Blocks, of a file that does not fit into memory
@@ -35,14 +36,15 @@ class SiteRows:
     least: int = 1
     largest: float = np.inf
     speaks: bool = False  # of the processes of a fit, one reports progress
+    groups: Groups | None = None
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
-    @property
-    def fewest(self) -> int:
-        """A sample of so many rows leaves a node about four times as many as it may tell of."""
-        return 4 * self.least * self.nodes if self.least > 1 else 0
+    def floor(self, many: int, own: float) -> float:
+        """The least chance of each of `own` rows to be among about `many` of the network. Where others see terms, a process draws as many of its own
+        rows as if there were no others: how many these say they have does not change that."""
+        return min(1.0, many / max(own, 1)) if self.least > 1 else 0.0
 
     @property
     def columns(self) -> int:
@@ -66,16 +68,23 @@ class SiteRows:
     def at(self, places: Array) -> SiteRows:
         """Some of the rows, in memory."""
         X = self.X.take(places) if isinstance(self.X, Blocks) else take(self.X, places)
-        return replace(self, X=X, keys=take(self.keys, places), node=take(self.node, places))
+        groups = None if self.groups is None else self.groups.at(places)
+        return replace(self, X=X, keys=take(self.keys, places), node=take(self.node, places), groups=groups)
 
     def here(self) -> SiteRows:
         """All of them, in memory."""
         return self.at(np.arange(len(self))) if isinstance(self.X, Blocks) else self
 
-    def sampled(self, share: float, purpose: str) -> SiteRows:
-        """Each row with this probability, or a larger one if nodes would have too few; all of them from 1 on. None if below `least`."""
-        share = max(share, self.fewest / self.total)
-        return self.here() if share >= 1 else self.at(self.drawn(purpose, share))
+    def sampled(self, many: int, purpose: str) -> SiteRows:
+        """About `many` rows of the network, at random; all of them if there are no more. Of groups all rows or none, and all of them rather than
+        more than half: those that are left out are a difference of two sums."""
+        if len(self) < self.least:
+            return self.at(numbers(self.keys, 0))
+        share = max(many / self.total, self.floor(many, len(self)))
+        if share >= (1.0 if self.least == 1 else 0.5):
+            return self.here()
+        places = self.drawn(purpose, share) if self.groups is None else self.groups.drawn(purpose, share)
+        return self.at(places)
 
     def drawn(self, purpose: str, chance: Chance) -> Array:
         """The places of rows that are drawn with these chances; none if they are fewer than `least`."""

@@ -32,10 +32,9 @@ from ...answer import Answer
 from ...arrays import all_on_host, integers, take, to_numpy, where
 from ...kernels import Kernel
 from ...landmarks import Landmarks
-from ...rounds import Arrays, Shapes, Solver
+from ...rounds import Arrays, BadConclusion, Shapes, Solver
 from ...scaling import Columns, filled
 from ...site import keys_at
-from .clusters import LEAST_CLUSTER
 from .judge import LAST, may_judge
 from .moments import Moments, Seen
 from .options import SumsOptions
@@ -56,6 +55,7 @@ class Kept(Seen):
     """Rows that may judge, and what the landmarks miss of each, which is known already."""
 
     left: Array = field(default_factory=lambda: np.zeros(0))
+    own: float = 0.0  # how many rows this process had at the most
     most: tuple[float, float] = (0.0, 0.0)  # the number of rows and what was missed of them, at the most so far
 
     @property
@@ -89,6 +89,12 @@ class SummedMoments(Moments):
     def conclude(self, total: Arrays) -> Arrays:
         return super().conclude(total) | {"most": total["most"]}
 
+    def check(self, told: Arrays) -> None:
+        super().check(told)
+        if told["count"][0] != self.seen.rows.total:
+            text = f"the root tells of {told['count'][0]:g} rows, where nodes have said {self.seen.rows.total}"
+            raise BadConclusion(f"{text}: some node has others than it said; start all anew")
+
 
 @dataclass(frozen=True, eq=False)
 class Summed:
@@ -121,7 +127,7 @@ class Summed:
         found = []
         for some in kept:
             rows = some.rows
-            there = may_judge(rows.keys, some.rest, count, missed, LAST, by_rows, fewest=rows.fewest)
+            there = may_judge(rows.keys, some.rest, count, missed, LAST, by_rows)
             found.append(some.at(where(there)))
         return found
 
@@ -208,9 +214,7 @@ class Basis:
     def rows(self, X: Array = None, node: np.ndarray = NONE, number: np.ndarray = NONE) -> SiteRows:
         """PreparedRows rows with these numbers at these nodes; by default none."""
         X, options = self.marks.points[:0, :] if X is None else X, self.options
-        seen = options.owners_apart and not options.share_rows and not options.sealed
-        least = LEAST_CLUSTER if seen else 1
-        return SiteRows(X, integers(X, self.keys(node, number)), integers(X, node), 0, len(self.names), least)
+        return SiteRows(X, integers(X, self.keys(node, number)), integers(X, node), 0, len(self.names), options.least)
 
     def summed(self, rows: SiteRows) -> Summed:
         """What a stream takes from these rows. All may judge, as far as they know of no others."""
@@ -356,6 +360,7 @@ class Stream:
         kept = summed.kept[0] if summed.kept else basis.kept(basis.rows())
         kept = replace(kept, rows=replace(kept.rows, total=total))
         about = options.centered, options.n_components, options.largest
+        kept = replace(kept, own=summed.most[0])
         moments = SummedMoments(kept, *about, summed.total, summed.most)
         told = yield moments
         principal, kept = moments.found(told), replace(kept, most=tuple(told["most"].tolist()))
