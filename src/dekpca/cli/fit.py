@@ -242,7 +242,7 @@ def _fit_rows(model: DecentralizedKernelPCA, rows: Rows, nodes: int | None, netw
     if nodes is not None and owner is not None:
         raise ValueError(NODES_AND_OWNER)
     if owner is not None and network is not None:
-        network = on_ranks.over_names(network, sorted(source_categories(rows.source, owner)))
+        network = on_ranks.over_names(network, sorted(source_categories(rows.source, owner, rows.who)))
     model.set_params(network=nodes if network is None else network).fit(rows)
 
 
