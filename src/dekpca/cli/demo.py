@@ -23,7 +23,7 @@ from ..network import Network
 from ..report import measures
 from ..report.panels import Panel, Series, draw, pyplot, save_figure
 from ..solvers.projection import PAPER
-from .common import Debug, err, make_folder, out, verb
+from .common import err, make_folder, out, verb
 
 NODES, NEIGHBORS, ROWS, COMPONENTS = 20, 4, 80, 4
 GAMMA = 1e-3  # 64 pixels from 0 to 16: k is about 0.1 to 0.5 between digits
@@ -36,7 +36,6 @@ SHOWN = 3  # the node whose embedding is drawn
 def demo(
     out_dir: Annotated[Path, typer.Option("--out", help="Folder for the figure and the report.")] = Path("dekpca-demo"),
     seed: Annotated[int, typer.Option(help="Deals the digits and draws the landmarks.")] = 0,
-    debug: Debug = False,
 ) -> None:
     """Demonstrate decentralized kernel PCA, on data where every node has mostly one digit.
 

@@ -29,20 +29,7 @@ from ..results import MixedComponentsWarning
 from ..scaling import filled
 from ..settings import MAX_LANDMARKS
 from . import on_ranks, parameters
-from .common import (
-    NOT_CONVERGED,
-    Config,
-    Debug,
-    Json,
-    as_text,
-    emit,
-    make_folder,
-    out,
-    print_accuracy,
-    print_plain,
-    say,
-    verb,
-)
+from .common import NOT_CONVERGED, Said, as_text, make_folder, out, print_accuracy, print_plain, say, verb
 from .reading import Columns, Drop, IdColumn, OneHot, make_roles, notes, with_categories
 
 SUMMARY = "summary.json"
@@ -84,10 +71,7 @@ def fit(
     out_dir: Annotated[Path, typer.Option("--out", help="Folder for the models.")] = Path("dekpca-models"),
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Central and local kernel PCA in the report.")] = False,
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Fit decentralized kernel PCA to files and save one model per node.
 
     Rows are dealt to --nodes nodes, or belong to the node in the --owner column, or every node has its own file. A folder of parquet files is one
@@ -154,16 +138,16 @@ def fit(
         node.reading = reading
         node.save(out_dir / files[node.name])
     numbers["seconds"]["saving"] = time.perf_counter() - start
-    if told:
-        for warning in caught:
-            say("warning", str(warning.message))
-        written = None if report is None else _report(report, model, sources, compare)
-        about = {"folder": out_dir, "models": files, "removed": removed, "report": written}
-        result = _summary(model) | numbers | about
-        write_text(out_dir / SUMMARY, as_text(result, indent=1), PUBLIC)
-        emit(result, as_json, lambda: _tell(result))
-    if not model.converged_:
-        raise typer.Exit(NOT_CONVERGED)
+    code = 0 if model.converged_ else NOT_CONVERGED
+    if not told:
+        raise typer.Exit(code)
+    for warning in caught:
+        say("warning", str(warning.message))
+    written = None if report is None else _report(report, model, sources, compare)
+    about = {"folder": out_dir, "models": files, "removed": removed, "report": written}
+    result = _summary(model) | numbers | about
+    write_text(out_dir / SUMMARY, as_text(result, indent=1), PUBLIC)
+    return Said(result, lambda: _tell(result), code)
 
 
 def _check_report(path: Path | None, compare: bool, engine: str) -> None:

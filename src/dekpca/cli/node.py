@@ -24,7 +24,7 @@ from .common import (
     USAGE,
     Debug,
     Json,
-    emit,
+    Said,
     err,
     peer_modules,
     print_accuracy,
@@ -54,9 +54,8 @@ def run(
     resume: Annotated[str | None, typer.Option(help="Id of an earlier run: begin with its landmarks.")] = None,
     add: Annotated[Path | None, typer.Option(help=ADD)] = None,
     insecure_loopback: Annotated[bool, typer.Option("--insecure-loopback", help=INSECURE)] = False,
-    as_json: Json = False,
     debug: Debug = False,
-) -> None:
+) -> Said:
     """Take part in a run: print what will leave this machine, wait for the neighbors, compute with them, save this node's model.
 
     After a kill or stop the same command resumes. Exit codes: 1, the run cannot go on; 2, an error in the config,
@@ -81,8 +80,7 @@ def run(
         if not settings.model_file.exists():
             gone = "the model is not there any more; bring it back, or ask another node's owner"
             print_plain(f"{settings.model_file}: {gone}", err)
-        _end(before, as_json)
-        return
+        return _ended(before)
     if settings.report is not None:
         import_module("dekpca.report.charts")  # before the work: raises if a package for the report is missing
     prepared = peer.node.prepare(settings)
@@ -115,7 +113,7 @@ def run(
         if _is_read(sys.stderr):
             say_error(peer.text.showable(str(error) + advice, MOST_ERROR))
         raise typer.Exit(code) from error
-    _end(result, as_json)
+    return _ended(result)
 
 
 @node.command()
@@ -124,8 +122,7 @@ def check(
     config: Annotated[Path, typer.Argument(help="The node's node.toml.")],
     seconds: Annotated[float, typer.Option(help="How long to call the neighbors, and to listen for their calls.")] = 30,
     as_json: Json = False,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Before the day: check config, certificate, folder, data and port, then the connection to every neighbor that is up.
 
     A neighbor is up that runs this command at the same time, or that runs already, which it does not disturb. Of the rows
@@ -153,9 +150,8 @@ def check(
         "neighbors": rows,
         "exit": peer.check.exit_code(rows),
     }
-    emit(result | {"neighbors": [vars(row) for row in rows]}, as_json, lambda: _tell_check(peer, rows))
-    if result["exit"]:
-        raise typer.Exit(result["exit"])
+    told = result | {"neighbors": [vars(row) for row in rows]}
+    return Said(told, lambda: _tell_check(peer, rows), result["exit"])
 
 
 def _tell_check(peer: Any, rows: list[Any]) -> None:
@@ -175,9 +171,7 @@ def _print_table(table: list[list[str]]) -> None:
 def audit(
     folder: Annotated[Path, typer.Argument(help="The node's folder, or a copy of its audit.jsonl.")],
     ca: Annotated[Path | None, typer.Option(help="The CA of the network: checks the node's certificate too.")] = None,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Verify the audit file of a node and print it: what its owner agreed to, settings, members, and every message with its hash.
 
     Exit code 2: the file was changed or is empty, or the node has not signed it. A node without certificates signs nothing: its file verifies without
@@ -203,7 +197,7 @@ def audit(
         if about["unsigned"]:
             print_plain(f"the last {about['unsigned']} lines are not signed: the node was killed, or runs")
 
-    emit({**about, "entries": lines}, as_json, tell)
+    return Said({**about, "entries": lines}, tell)
 
 
 def _ending(peer: Any, error: BaseException, settings: Any) -> tuple[int, str]:
@@ -215,12 +209,9 @@ def _ending(peer: Any, error: BaseException, settings: Any) -> tuple[int, str]:
     return USAGE if isinstance(error, ValueError) else FAILED, ""
 
 
-def _end(result: dict[str, Any], as_json: bool) -> None:
-    emit(result, as_json, lambda: _tell(result))
-    if result.get("missing"):
-        raise typer.Exit(MISSING)
-    if not result["converged"]:
-        raise typer.Exit(NOT_CONVERGED)
+def _ended(result: dict[str, Any]) -> Said:
+    code = MISSING if result.get("missing") else 0 if result["converged"] else NOT_CONVERGED
+    return Said(result, lambda: _tell(result), code)
 
 
 def _is_read(stream: Any) -> bool:

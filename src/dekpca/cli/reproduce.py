@@ -18,7 +18,7 @@ from ..data import Roles, read
 from ..experiments import paper, runner, toy
 from ..experiments.runner import Source
 from ..report import panels
-from .common import INTERRUPTED, Config, Debug, Json, emit, err, make_folder, out, print_plain, say_error, verb
+from .common import INTERRUPTED, Json, Said, err, make_folder, out, print_plain, say_error, verb
 
 DIGITS = ("0", "3", "5", "8")  # the paper's classes
 PAPER_GAMMA = 2e-7  # the authors' bandwidth on raw pixels from 0 to 255
@@ -45,9 +45,7 @@ def reproduce(
     repeats: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 10,
     out_dir: Annotated[Path, typer.Option("--out", help="Folder for all files.")] = Path("dekpca-reproduce"),
     as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Repeat an experiment of the paper, with the paper's settings and with dekpca's default side by side.
 
     nodes, samples and neighbors are the paper's; heterogeneity and convergence are new; toy draws its Fig. 1 and 2.
@@ -87,7 +85,7 @@ def reproduce(
     figures = _figures(drawn, title, folder / which.value)
     report = _report(folder / f"{which.value}.html", title, text, drawn, rows, which.value, source, repeats)
     about = {"experiment": which.value, "rows": len(rows), "folder": folder, "figures": figures, "report": report}
-    emit(about, as_json, lambda: _tell(rows, about))
+    return Said(about, lambda: _tell(rows, about))
 
 
 def _source(data: Path | None, openml: bool, label: str | None, classes: str | None, gamma: float | None) -> Source:

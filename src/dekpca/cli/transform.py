@@ -15,7 +15,7 @@ from ..data.columns import Samples
 from ..data.formats import check_output, writing
 from ..network import listing
 from ..node_model import NodeModel
-from .common import Config, Debug, Json, emit, make_folder, print_plain, say, verb
+from .common import Said, make_folder, print_plain, say, verb
 from .fit import SUMMARY
 from .reading import Columns, Drop, IdColumn, make_roles, notes, recalled
 
@@ -33,10 +33,7 @@ def transform(
     missing: Annotated[str, typer.Option(help="Missing values: error, drop the rows, or the fit's mean.")] = "error",
     scores: Annotated[bool, typer.Option("--scores", help="Further columns: how far out each row is.")] = False,
     out_file: Annotated[Path, typer.Option("--out", help="A .npy, .csv or .parquet file.")] = Path("components.npy"),
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Component values of new samples, from the model of any node.
 
     Rows are read and written in blocks, so that neither file need fit into memory. Columns are matched by name, in any order. --scores adds the
@@ -92,7 +89,7 @@ def transform(
     left_out = f"; {dropped} rows with missing values left out" if dropped else ""
     found = f"; {outliers} outliers" if judged else ""
     text = f"{output.rows} rows through node {loaded.name}: {out_file}{left_out}{found}"
-    emit(result, as_json, lambda: print_plain(text))
+    return Said(result, lambda: print_plain(text))
 
 
 def _model_file(model: Path, node: str | None) -> Path:
