@@ -27,7 +27,7 @@ from .data.rows import Rows
 from .engines.local import Before
 from .network import listing
 from .node_model import NodeModel
-from .parameters import Parameters, check, check_stream, float_types, seed_of, settings_of
+from .parameters import Parameters, check, check_stream, float_types, refuse, seed_of, settings_of
 from .plan import Plan, make_plan, plan_parts, plan_rows
 from .program import program
 from .results import MixedComponentsWarning, NarrowKernelWarning, Result, run_plan
@@ -240,7 +240,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             return self._fit_collection(X, nodes)
         if isinstance(X, Rows):
             return self._fit_rows(X, nodes)
-        engine = engines.module(self.engine)
+        engine = self._engine()
         if hasattr(engine, "plan_parts"):
             remedy = "call fit_parts with the samples of this rank's nodes"
             raise ValueError(f"engine={self.engine!r} with fit: no rank holds all the data; {remedy}")
@@ -258,24 +258,21 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     def _fit_collection(self, X: Any, nodes: Any) -> Self:
         """Rows of a Dask collection, on the workers that have them."""
-        if self.engine not in ("local", "dask"):
-            raise ValueError(f"engine={self.engine!r} with a Dask {type(X).__name__}; use engine='dask'")
-        for what, given in (
-            ("solver=Projection(...)", self.solver != "auto"),
-            ("privacy", self.privacy not in (None, "none")),
-        ):
-            if given:
-                raise ValueError(f"engine='dask' with {what}: workers only add terms of sums; use engine='local'")
-        if self.memory_limit is not None or self.device is not None:
-            raise ValueError(
-                "memory_limit and device with a Dask collection: set the limits of the workers; leave both at None"
-            )
-        engine = engines.module("dask")
+        engine = self._engine(X)
         self._publish(run_plan(engine.plan_collection(self, X, nodes), engine.run, self))
         if nodes is not None or self.missing == "drop":
             self.nodes_ = None  # the order of the rows is not that of the partitions
         self._owner_column = nodes
         return self
+
+    def _engine(self, X: Any = None) -> Any:
+        """The module of the engine, which can do what is asked for; of a Dask collection that of its workers."""
+        if is_dask(X) and self.engine not in ("local", "dask"):
+            raise ValueError(f"engine={self.engine!r} with a Dask {type(X).__name__}; use engine='dask'")
+        name = "dask" if is_dask(X) else self.engine
+        module = engines.module(name)
+        refuse(self, f"engine={name!r}", module.CANNOT)
+        return module
 
     def _fit_rows(self, X: Rows, nodes: Any) -> Self:
         """Rows that are read in blocks."""
@@ -311,7 +308,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         >>> model.network_.names, model.node_models_["rome"].transform(parts["oslo"]).shape
         (('bonn', 'oslo', 'rome'), (30, 2))
         """
-        engine = engines.module(self.engine)
+        engine = self._engine()
         make = getattr(engine, "plan_parts", plan_parts)  # engines with several processes make their own plan
         return self._publish(run_plan(make(self, parts), engine.run, self))
 
@@ -433,8 +430,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         with getattr(engine, "together", nullcontext)():
             check(self)
             check_stream(self)
-            if is_dask(X) and self.engine not in ("local", "dask"):
-                raise ValueError(f"engine={self.engine!r} with a Dask {type(X).__name__}; use engine='dask'")
+            self._engine(X)
             if self._stream is None and what != "partial_fit":
                 raise NotFittedError(f"{what}: there are no rows of partial_fit; call partial_fit first")
             if self._stream is not None:

@@ -24,8 +24,8 @@ from .data.rows import Rows
 from .memory import fitting, parse_size
 from .messages import Iteration
 from .network import Network
-from .parameters import Parameters, check, seed_of, settings_of
-from .settings import RANDOM_FEATURES, Options, Settings, settle
+from .parameters import Parameters, check, chosen, seed_of, settings_of
+from .settings import Options, Settings, settle
 from .site import Site, apart, make_site, part_sizes
 from .solvers.sums import SumsOptions, draws_ahead
 
@@ -147,15 +147,8 @@ def make_plan(
 def plan_rows(parameters: Parameters, rows: Rows, nodes: Any = None) -> tuple[Plan, Blocks]:
     """A plan for rows that are read in blocks, and these. The first pass over them is made here: it checks and counts them."""
     check(parameters)
-    random = isinstance(parameters.landmarks, str) and parameters.landmarks == RANDOM_FEATURES
-    taken = {
-        f"engine={parameters.engine!r}": parameters.engine != "local",
-        f"device={parameters.device!r}": parameters.device is not None,
-        "solver=Projection(...)": parameters.solver != "auto",
-        "privacy": parameters.privacy not in (None, "none"),
-        f"landmarks={RANDOM_FEATURES!r}": random,
-    }
-    for what in (name for name, given in taken.items() if given):
+    asked = chosen(parameters)
+    for what in (asked[word] for word in ("engine", "device", "projection", "privacy", "features") if word in asked):
         remedy = "leave it at its default, or give an array if the rows fit into memory"
         raise ValueError(
             f"{what} with rows in blocks ({rows.who}), which only the default solver of one process takes; {remedy}"

@@ -14,11 +14,11 @@ import numpy as np
 from .kernels import Kernel
 from .network import Network
 from .privacy.settings import Privacy
+from .solvers.features import RANDOM_FEATURES
 from .solvers.private import PrivateOptions
 from .solvers.projection import LANDMARKS, Noise, Projection, ProjectionOptions
 from .solvers.sums import SumsOptions
 
-RANDOM_FEATURES = "random-features"
 FIRST_LANDMARKS = 100  # of the first stage of the default solver
 MAX_LANDMARKS = 2500  # default limit of their growth
 SMALL_TABLE = 4096  # rows of the network up to which all may become landmarks, which makes the answer exact

@@ -35,6 +35,8 @@ from .workers import About, ClientDelivery, Program, add
 
 Array = Any
 
+CANNOT = dict.fromkeys(("projection", "privacy"), "workers of one cluster only add terms of sums; use engine='local'")
+CANNOT |= dict.fromkeys(("memory_limit", "device"), "set the limits of the workers; leave it at None")
 FAN_IN = 8  # terms that one task adds
 NO_WORKERS = 20.0  # seconds without any worker until a fit gives up
 LOOK = 1.0  # seconds between two looks at the workers
@@ -43,11 +45,6 @@ LOOK = 1.0  # seconds between two looks at the workers
 def run(plan: Plan, watch: Watch | None = None, client: Client | None = None) -> Outcome:
     """Run the program on the workers of `client` (default: the current one). The parts of the plan are arrays or `Partition`s."""
     options = plan.options
-    if options.projection is not None or options.sealed:
-        what = "solver=Projection(...)" if options.projection is not None else "privacy"
-        raise ValueError(
-            f"engine='dask' with {what}: workers of one cluster only add terms of sums; use engine='local'"
-        )
     client = client or current_client()
     if options.exact:  # one partition of few rows
         (part,) = plan.parts
@@ -338,10 +335,6 @@ def _blocks(X: Any, owner: Any, apart: bool) -> tuple[Features, list[Any]]:
 # ---------------------------------------------------------------------- rows that keep coming
 def new_rows(given: Parameters, X: Any, nodes: Any, before: Before | None, what: str) -> NewRows:
     """As `local.new_rows`, of rows that stay on the workers. Rows have the nodes that they would have in one process."""
-    if given.memory_limit is not None or given.device is not None:
-        raise ValueError(
-            "memory_limit and device with a Dask collection: set the limits of the workers; leave both at None"
-        )
     client, (seed, wanted, ever) = current_client(), began_with(given, before, what)
     found = survey(given, X, nodes, client, None if before is None else before.features, apart=False)
     if nodes is None:
