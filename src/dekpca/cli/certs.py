@@ -32,7 +32,7 @@ def init(
 
     Example: dekpca certs init --folder certs --name "our three hospitals"
     """
-    (authority,) = peer_modules("net.authority")
+    authority = peer_modules("net.authority").authority
     made, key = authority.init_ca(make_folder(folder), name, days), folder / authority.CA_KEY
     return _made({"certificate": made, "key": key, "days": days}, "keep this one to yourself")
 
@@ -54,8 +54,7 @@ def issue(
 
       dekpca certs issue hospital-a --days 30 --replace
     """
-    (authority,) = peer_modules("net.authority")
-    made, key = authority.issue(folder, node, days, host or (), replace)
+    made, key = peer_modules("net.authority").authority.issue(folder, node, days, host or (), replace)
     result = {"node": node, "certificate": made, "key": key, "days": days}
     return _made(result, "for the node's owner alone")
 
@@ -73,16 +72,11 @@ def request(
 
     Example: dekpca certs request hospital-a
     """
-    authority, identity = peer_modules("net.authority", "net.identity")
-    asked, key = authority.request(make_folder(folder), node, replace)
-    result = {
-        "node": node,
-        "request": asked,
-        "key": key,
-        "fingerprint": identity.key_fingerprint(identity.read_key(key)),
-    }
-    text = f"wrote {asked}: for the CA\nwrote {key}: keep this one to yourself\nfingerprint of the key: {result['fingerprint']}"
-    return Said(result, lambda: print_plain(text))
+    peer = peer_modules("net.authority", "net.identity")
+    asked, key = peer.authority.request(make_folder(folder), node, replace)
+    told = peer.identity.key_fingerprint(peer.identity.read_key(key))
+    text = f"wrote {asked}: for the CA\nwrote {key}: keep this one to yourself\nfingerprint of the key: {told}"
+    return Said({"node": node, "request": asked, "key": key, "fingerprint": told}, lambda: print_plain(text))
 
 
 @certs.command()
@@ -100,10 +94,9 @@ def sign(
 
     Example: dekpca certs sign hospital-a.csr
     """
-    authority, identity = peer_modules("net.authority", "net.identity")
-    name = request.stem if node is None else node
-    made = authority.sign(folder, request, name, days, replace)
-    key = identity.key_fingerprint(identity.read_certificates(made)[0])
+    peer, name = peer_modules("net.authority", "net.identity"), request.stem if node is None else node
+    made = peer.authority.sign(folder, request, name, days, replace)
+    key = peer.identity.key_fingerprint(peer.identity.read_certificates(made)[0])
     result = {"node": name, "certificate": made, "days": days, "fingerprint": key}
     return Said(result, lambda: print_plain(f"wrote {made}: for the node's owner\nfingerprint of the key: {key}"))
 
@@ -120,7 +113,7 @@ def show(
 
     Example: dekpca certs show certs --warn 14
     """
-    (identity,) = peer_modules("net.identity")
+    identity = peer_modules("net.identity").identity
     found = [
         {"file": path, **_describe(identity, certificate, warn)}
         for path in _files(paths)

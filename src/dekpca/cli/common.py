@@ -9,11 +9,12 @@ import json
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -165,9 +166,18 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def peer_modules(*names: str) -> list[ModuleType]:
-    """Modules of dekpca.peers, which need packages that most users do not."""
+def peer_modules(*names: str) -> SimpleNamespace:
+    """Modules of dekpca.peers, which need packages that most users do not, under their last names."""
     try:
-        return [import_module(f"dekpca.peers.{name}") for name in names]
+        return SimpleNamespace(**{name.rpartition(".")[2]: import_module(f"dekpca.peers.{name}") for name in names})
     except ImportError as error:
         raise ImportError(f"a package for peers is not installed ({error}); pip install 'dekpca[peer]'") from error
+
+
+@contextmanager
+def unless_lacking(what: str) -> Iterator[None]:
+    """Leave out what needs a package that is not there, and say so."""
+    try:
+        yield
+    except ImportError as error:
+        err.print(f"no {what}: {error}", markup=False)

@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -65,8 +64,8 @@ def run(
 
     Example: dekpca node run node.toml --metrics 127.0.0.1:9100
     """
-    modules = ("errors", "app.config", "app.disclosure", "app.logs", "app.node", "app.status", "protocol.text")
-    peer = SimpleNamespace(**{m.__name__.rpartition(".")[2]: m for m in peer_modules(*modules)})
+    apps = ("app.config", "app.disclosure", "app.logs", "app.node", "app.status")
+    peer = peer_modules("errors", *apps, "protocol.text")
     settings = peer.config.read(config, resume, add)
     identity = None if insecure_loopback else settings.identity()
     if insecure_loopback:
@@ -130,9 +129,7 @@ def check(
 
     Example: dekpca node check node.toml --seconds 300
     """
-    peer = SimpleNamespace(
-        **{m.__name__.rpartition(".")[2]: m for m in peer_modules("app.check", "app.config", "app.logs", "app.node")}
-    )
+    peer = peer_modules("app.check", "app.config", "app.logs", "app.node")
     settings = peer.config.read(config)
     identity, found = settings.identity(), {"config": str(config)}
     prepared = peer.node.prepare(settings)

@@ -64,7 +64,7 @@ def simulate(
 
       dekpca node simulate --nodes 3 --write-only --out three && dekpca node run three/node-0.toml
     """
-    config, authority = peer_modules("app.config", "net.authority")
+    peer = peer_modules("app.config", "net.authority")
     usual = Network.path(2) if nodes == 2 else Network.ring(nodes)
     net = usual if network is None else parameters.parse_network(network, random_state)
     net = Network.from_edges([(f"node-{a}", f"node-{b}") for a, b in net.edges])
@@ -80,12 +80,12 @@ def simulate(
     X = _digits() if data is None else np.asarray(read(data).X, dtype=np.float64)
     if len(X) < len(net):
         raise ValueError(f"{len(X)} rows for {len(net)} nodes; each needs at least one")
-    authority.init_ca(folder / "certs", "a simulation")
+    peer.authority.init_ca(folder / "certs", "a simulation")
     for name in net.names:
-        authority.issue(folder / "certs", name, 30)
+        peer.authority.issue(folder / "certs", name, 30)
     rows = np.array_split(np.random.default_rng(random_state).permutation(len(X)), len(net))
     more = {"peer_timeout": peer_timeout, "members": list(net.names), "allow_two": len(net) == 2}
-    config.write_nodes(folder, [X[r] for r in rows], net, f"simulation-{random_state}", "certs", model, more)
+    peer.config.write_nodes(folder, [X[r] for r in rows], net, f"simulation-{random_state}", "certs", model, more)
     if write_only:
         print_plain(f"{len(net)} nodes in {folder}; start each with dekpca node run {folder}/NAME.toml", err)
         return None

@@ -186,12 +186,9 @@ class WorkerDelivery(ClientDelivery):
                 if program not in terms:
                     ask = {"pure": False, "key": _key(kind), "workers": home}
                     terms[program] = self.client.submit(Program.term, program, [*transcript], **ask)
-            tree = list(terms.values())
-            while len(tree) > 1:
-                some = (tree[i : i + FAN_IN] for i in range(0, len(tree), FAN_IN))
-                tree = [self.client.submit(add, group, pure=False, key=_key("add")) for group in some]
-            if finished(tree, self.client, set(self.homes.values()) - {None}):
-                return tree[0].result()
+            total = total_of_all(list(terms.values()), add, self.client)
+            if finished([total], self.client, set(self.homes.values()) - {None}):
+                return total.result()
             before = dict(self.homes)
             self.find_homes()
             terms = {program: term for program, term in terms.items() if before[program] in (None, self.homes[program])}
@@ -218,6 +215,14 @@ def finished(futures: Sequence[Future], client: Client, needed: Collection[str |
                 return False
         else:
             return True
+
+
+def total_of_all(terms: list[Future], plus: Callable[..., Any], client: Client) -> Future:
+    """By tasks that add a few terms each."""
+    while len(terms) > 1:
+        some = (terms[i : i + FAN_IN] for i in range(0, len(terms), FAN_IN))
+        terms = [client.submit(plus, group, pure=False, key=_key("add")) for group in some]
+    return terms[0]
 
 
 def result_of(future: Future, client: Client) -> Any:
@@ -424,10 +429,8 @@ class NewRows:
 
     def _total(self, sums: list[Future]) -> Arrays:
         """Of the sums of some partitions."""
-        tree = [self._ask("add", total_in, some) for some in sums]
-        while len(tree) > 1:
-            tree = [self._ask("add", added, tree[i : i + FAN_IN]) for i in range(0, len(tree), FAN_IN)]
-        return result_of(tree[0], self.client)
+        totals = [self._ask("add", total_in, some) for some in sums]
+        return result_of(total_of_all(totals, added, self.client), self.client)
 
     def _results(self, futures: list[Future]) -> list[Any]:
         return result_of(self._ask("gather", list, futures), self.client)
