@@ -105,47 +105,50 @@ def fit(
     paths, roles = _expand(data), make_roles(owner, label, id_column, columns, drop, one_hot)
     made = None if network is None else parameters.parse_network(network, random_state)
     sources: dict[str, Data] = {}
-    told = True
+    ranks, large = None, None
     start = time.perf_counter()
     with notes(), warnings.catch_warnings(record=True) as caught:
         for kind in (ConvergenceWarning, NarrowKernelWarning, MixedComponentsWarning):
             warnings.simplefilter("always", kind)
         if engine == "mpi":
-            numbers, told, reading = on_ranks.fit(model, paths, nodes, roles, made)
+            ranks, sources, read_in = on_ranks.fit(model, paths, nodes, roles, made)
         else:
             roles = with_categories(paths, roles)
             large = _large(paths, roles, memory_limit)
-            if large is not None:
-                if report is not None:
-                    remedy = "leave it out, or raise --memory-limit if the rows fit into memory"
-                    raise ValueError(f"--report: it shows all rows, and {large.who} is read in blocks; {remedy}")
-                reading, read_in = remembered(roles, [large]), time.perf_counter()
-                _fit_rows(model, large, nodes, made)
-                dropped = model.history_.get("dropped", 0)
-            else:
+            if large is None:
                 sources = _read_all(paths, roles, missing)
-                reading, read_in = remembered(roles, list(sources.values())), time.perf_counter()
+            elif report is not None:
+                remedy = "leave it out, or raise --memory-limit if the rows fit into memory"
+                raise ValueError(f"--report: it shows all rows, and {large.who} is read in blocks; {remedy}")
+            read_in = time.perf_counter() - start
+            if large is None:
                 _fit(model, sources, nodes, made)
-                dropped = sum(source.dropped for source in sources.values())
-            seconds = {"reading": read_in - start, "fitting": time.perf_counter() - read_in}
-            phases = {phase: int(x.sum()) for phase, x in model.history_["bytes"].items()}
-            rows = int(model.node_sizes_.sum())
-            numbers = {"rows": rows, "rows_dropped": dropped, "bytes_by_phase": phases, "seconds": seconds}
-    start = time.perf_counter()
-    files = _file_names(model.network_.names)
-    removed = _remove_stale(out_dir, files) if told else []
+            else:
+                _fit_rows(model, large, nodes, made)
+        seconds = {"reading": read_in, "fitting": time.perf_counter() - start - read_in}
+    dropped = model.history_.get("dropped", 0) + sum(source.dropped for source in sources.values())
+    sent = {phase: x.sum() for phase, x in sorted(model.history_["bytes"].items())}
+    counts = np.array([dropped, *sent.values()], dtype=np.int64)
+    dropped, *totals = (counts if ranks is None else ranks.total(counts)).tolist()
+    files, code, start = (
+        _file_names(model.network_.names),
+        0 if model.converged_ else NOT_CONVERGED,
+        time.perf_counter(),
+    )
+    removed = _remove_stale(out_dir, files) if ranks is None or ranks.rank == 0 else []
+    reading = remembered(roles, [*sources.values()] if large is None else [large])
     for node in model.node_models_:  # under MPI those of this rank
         node.reading = reading
         node.save(out_dir / files[node.name])
-    numbers["seconds"]["saving"] = time.perf_counter() - start
-    code = 0 if model.converged_ else NOT_CONVERGED
-    if not told:
+    seconds["saving"] = time.perf_counter() - start
+    if ranks is not None and ranks.rank:  # one rank tells
         raise typer.Exit(code)
     for warning in caught:
         say("warning", str(warning.message))
+    result = _summary(model) | ({} if ranks is None else {"ranks": ranks.size})
+    result |= {"rows_dropped": dropped, "bytes_by_phase": dict(zip(sent, totals, strict=True)), "seconds": seconds}
     written = None if report is None else _report(report, model, sources, compare)
-    about = {"folder": out_dir, "models": files, "removed": removed, "report": written}
-    result = _summary(model) | numbers | about
+    result |= {"folder": out_dir, "models": files, "removed": removed, "report": written}
     write_text(out_dir / SUMMARY, as_text(result, indent=1), PUBLIC)
     return Said(result, lambda: _tell(result), code)
 
@@ -288,7 +291,7 @@ def _summary(model: DecentralizedKernelPCA) -> dict[str, Any]:
 
     names = getattr(model, "feature_names_in_", None)
     return {
-        "version": __version__, "nodes": len(model.network_), "columns": model.n_features_in_,
+        "version": __version__, "nodes": len(model.network_), "rows": int(model.node_sizes_.sum()), "columns": model.n_features_in_,
         "feature_names": names, "gamma": model.gamma_,
         "components": model.n_components_, "converged": bool(model.converged_), "iterations": model.n_iter_,
         "eigenvalues": model.eigenvalues_, "explained_variance_ratio": model.explained_variance_ratio_,
