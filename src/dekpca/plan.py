@@ -164,11 +164,8 @@ def plan_rows(parameters: Parameters, rows: Rows, nodes: Any = None) -> tuple[Pl
     moments = settings.impute or settings.standardize or settings.gamma_by_variance
     given = parameters.network, seed, parameters.dtype, parameters.missing
     blocks, network, sizes = survey(rows, features, *given, draws_ahead(ahead), moments, limit)
-    options = settle(settings, network, sizes)
-    part = blocks.take(np.arange(len(blocks.keys))) if options.exact else blocks
-    plan = Plan(network, sizes, [part], options, np.arange(len(network)), features)
-    options = options if limit is None else fitting(plan.site(), options, limit)
-    return replace(plan, options=options), blocks
+    part = blocks.take(np.arange(len(blocks.keys))) if settle(settings, network, sizes).exact else blocks
+    return make_plan(parameters, settings, network, [part], features, range(len(network)), sizes), blocks
 
 
 def plan_parts(parameters: Parameters, parts: Sequence[Array] | Mapping[Any, Array]) -> Plan:

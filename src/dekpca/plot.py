@@ -388,12 +388,17 @@ def aligned(values: Any, reference: Any) -> np.ndarray:
     return values * np.where(signs == 0, 1, signs)
 
 
-def _axes(ax: Any) -> Any:
+def pyplot() -> Any:
     try:
-        import matplotlib.pyplot as plt
+        import matplotlib.pyplot
     except ImportError as error:
         raise ImportError("matplotlib is not installed; pip install 'dekpca[plot]'") from error
-    return plt.subplots(layout="constrained")[1] if ax is None else ax
+    return matplotlib.pyplot
+
+
+def _axes(ax: Any) -> Any:
+    found = pyplot()  # also says that it is missing
+    return found.subplots(layout="constrained")[1] if ax is None else ax
 
 
 def _numpy(values: Any) -> np.ndarray:

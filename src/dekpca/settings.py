@@ -54,9 +54,8 @@ class Settings:
     seed: int
     secure_sums: bool = False  # network sums under masks
     privacy: Privacy | None = None  # sums with noise
-    stream: bool = (
-        False  # more rows will come (`partial_fit`): landmarks in any case, even where few rows have an exact answer
-    )
+    # more rows will come (`partial_fit`): landmarks in any case, even where few rows have an exact answer
+    stream: bool = False
     resume: str | None = None  # the earlier run whose landmarks this one starts with; its nodes have them
     owners_apart: bool = False  # a node's neighbors belong to others, who see its terms of sums in clear
     contamination: float | None = None  # share of all rows beyond the threshold, which a sum of a histogram finds

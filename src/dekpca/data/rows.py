@@ -20,9 +20,8 @@ from .reading import Chosen, Data, Roles, check_owners_left, choose, source_cate
 
 log = logging.getLogger("dekpca")
 
-BLOCK_BYTES = (
-    2**23
-)  # of the numbers of a block; texts of a csv file, and what is computed from a block, are a few times that
+# Of the numbers of a block; texts of a csv file, and what is computed from a block, are a few times that
+BLOCK_BYTES = 2**23
 AGAIN = "start again when nobody writes to it"
 SAY_EVERY = 5.0  # seconds between two lines about how far a pass is
 

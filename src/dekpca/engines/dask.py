@@ -24,9 +24,9 @@ from ..data.frames import is_null
 from ..data.owners import make_network, named_network
 from ..network import Network, listing
 from ..parameters import Parameters, seed_of, settings_of
-from ..plan import Outcome, Plan, Watch
+from ..plan import Outcome, Plan, Watch, make_plan
 from ..rounds import Arrays
-from ..settings import Settings, settle
+from ..settings import Settings
 from ..solvers.sums import Basis, SiteRows, Stream
 from ..solvers.sums.stream import Addition, Summed, added, numbered
 from .local import NO_ROW_LEFT, Before, began_with, drive
@@ -308,8 +308,8 @@ def plan_collection(parameters: Parameters, X: Any, owner: Any = None) -> Plan:
         total[number] = list(own.values())
     found = zip(rows, about, numbers, strict=True)
     parts = [Partition(future, shape, dtype, number) for future, (shape, dtype, _), number in found]
-    options = settle(settings_of(parameters, features, seed), network, total)
-    return Plan(network, total, parts, options, np.arange(len(network)), features)
+    settings = settings_of(parameters, features, seed)
+    return make_plan(parameters, settings, network, parts, features, range(len(network)), total)
 
 
 def _blocks(X: Any, owner: Any, apart: bool) -> tuple[Features, list[Any]]:
@@ -381,8 +381,7 @@ class NewRows:
             common = self._keep(basis)
             parts = [replace(part, rows=self._ask("rows", prepare_part, part.rows, common)) for part in parts]
         sizes = np.sum([np.bincount(part.node, minlength=len(self.network)) for part in parts], axis=0)
-        options = settle(settings, self.network, sizes)
-        return Plan(self.network, sizes, parts, options, np.arange(len(self.network)), self.features)
+        return make_plan(given, settings, self.network, parts, self.features, range(len(self.network)), sizes)
 
     def sizes(self, stream: Stream) -> np.ndarray:
         return stream.sizes
