@@ -6,7 +6,7 @@ import glob
 import json
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,6 @@ from sklearn.exceptions import ConvergenceWarning
 from .. import __version__, baselines
 from ..data import Data, Roles, Rows, read, remembered
 from ..data.columns import Features, Samples
-from ..data.reading import source_categories
 from ..estimator import DecentralizedKernelPCA, NarrowKernelWarning
 from ..files import PUBLIC, write_text
 from ..memory import machine_bytes, parse_size
@@ -34,7 +33,6 @@ from .reading import Columns, Drop, IdColumn, OneHot, make_roles, notes, with_ca
 
 SUMMARY = "summary.json"
 SHARE = 0.25  # of the machine's memory: rows that take more are read in blocks. At once they take about three times their size
-NODES_AND_OWNER = "--nodes deals rows and --owner says whose they are; give one of them"
 
 
 @verb
@@ -121,10 +119,7 @@ def fit(
                 remedy = "leave it out, or raise --memory-limit if the rows fit into memory"
                 raise ValueError(f"--report: it shows all rows, and {large.who} is read in blocks; {remedy}")
             read_in = time.perf_counter() - start
-            if large is None:
-                _fit(model, sources, nodes, made)
-            else:
-                _fit_rows(model, large, nodes, made)
+            _fit(model, sources if large is None else {large.who: large}, owner is not None, nodes, made)
         seconds = {"reading": read_in, "fitting": time.perf_counter() - start - read_in}
     dropped = model.history_.get("dropped", 0) + sum(source.dropped for source in sources.values())
     sent = {phase: x.sum() for phase, x in sorted(model.history_["bytes"].items())}
@@ -187,7 +182,10 @@ def _read_all(paths: list[Path], roles: Roles, missing: Any) -> dict[str, Data]:
     return {name: read(path, roles, missing) for name, path in on_ranks.by_node(paths).items()}
 
 
-def _fit(model: DecentralizedKernelPCA, sources: dict[str, Data], nodes: int | None, network: Any) -> None:
+def _fit(
+    model: DecentralizedKernelPCA, sources: Mapping[str, Any], owned: bool, nodes: int | None, network: Any
+) -> None:  # fmt: skip
+    """Fit `Data` of files, or the `Rows` of one. `owned`: a column names the node of each row."""
     if len(sources) > 1:
         if nodes is not None:
             raise ValueError("--nodes is for one file; each of several files is a node: leave it out")
@@ -195,14 +193,17 @@ def _fit(model: DecentralizedKernelPCA, sources: dict[str, Data], nodes: int | N
         model.fit_parts({name: source.samples for name, source in sources.items()})
         return
     (source,) = sources.values()
-    _check_nodes(nodes, network)
-    if source.owners is None:
-        model.set_params(network=nodes if network is None else network).fit(source.samples)
-        return
-    if nodes is not None:
-        raise ValueError(NODES_AND_OWNER)
-    names = list(dict.fromkeys(map(str, source.owners.tolist())))
-    model.set_params(network=on_ranks.over_names(network, names)).fit(source.samples, nodes=source.owners)
+    if nodes is not None and network is not None and len(network) != nodes:
+        raise ValueError(f"--nodes {nodes}, but the network has {len(network)}; leave out --nodes")
+    if nodes is not None and owned:
+        raise ValueError("--nodes deals rows and --owner says whose they are; give one of them")
+    if owned and network is not None:
+        network = on_ranks.over_names(network, source.owner_names)
+    model.set_params(network=nodes if network is None else network)
+    if isinstance(source, Rows):
+        model.fit(source)
+    else:
+        model.fit(source.samples, nodes=source.owners)
 
 
 def _large(paths: list[Path], roles: Roles, memory_limit: str | None) -> Rows | None:
@@ -216,21 +217,6 @@ def _large(paths: list[Path], roles: Roles, memory_limit: str | None) -> Rows | 
     of = "a quarter of this machine's memory" if limit is None else f"--memory-limit {memory_limit}"
     say("note", f"{rows.who}: {rows.bytes / 1e9:.2g} GB as numbers, more than {of}: read in blocks")
     return rows
-
-
-def _check_nodes(nodes: int | None, network: Any) -> None:
-    if nodes is not None and network is not None and len(network) != nodes:
-        raise ValueError(f"--nodes {nodes}, but the network has {len(network)}; leave out --nodes")
-
-
-def _fit_rows(model: DecentralizedKernelPCA, rows: Rows, nodes: int | None, network: Any) -> None:
-    owner = rows.roles.owner
-    _check_nodes(nodes, network)
-    if nodes is not None and owner is not None:
-        raise ValueError(NODES_AND_OWNER)
-    if owner is not None and network is not None:
-        network = on_ranks.over_names(network, sorted(source_categories(rows.source, owner, rows.who)))
-    model.set_params(network=nodes if network is None else network).fit(rows)
 
 
 def _file_names(names: Sequence[str]) -> dict[str, str]:

@@ -76,6 +76,10 @@ class Data:
     def samples(self) -> Samples:
         return Samples(self.X, self.names)
 
+    @property
+    def owner_names(self) -> list[str]:
+        return [] if self.owners is None else sorted(set(map(str, self.owners.tolist())))
+
     def at(self, kept: np.ndarray) -> Data:
         """These rows alone; the others are counted as dropped."""
         given = {what: getattr(self, what) for what in ("labels", "owners", "ids")}

@@ -154,6 +154,11 @@ class Rows:
         return len(self.chosen.numbers) + sum(len(categories or ()) for categories in self.roles.one_hot.values())
 
     @property
+    def owner_names(self) -> list[str]:
+        """The values of the column of owners."""
+        return sorted(source_categories(self.source, str(self.roles.owner), self.who))
+
+    @property
     def ignored(self) -> tuple[str, ...]:
         """Columns that are neither features nor ids."""
         return self.chosen.ignored
