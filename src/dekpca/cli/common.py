@@ -9,7 +9,7 @@ import json
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import Parameter
@@ -164,6 +164,15 @@ def make_folder(path: Path) -> Path:
         why = f"cannot write into this folder ({error.strerror})"
         raise ValueError(f"{path}: {why}; choose another with --out") from error
     return path
+
+
+def refuse_inputs(option: str, output: Path, inputs: Iterable[Path]) -> None:
+    """Refuse to write over a file that is read, or into a folder that is read as one table."""
+    for given in inputs:
+        if given.is_dir() and given.resolve() in (output.resolve(), *output.resolve().parents):
+            raise ValueError(f"{option} {output}: is in {given}, which is read; choose another path")
+        if output.is_file() and given.is_file() and output.samefile(given):
+            raise ValueError(f"{option} {output}: would overwrite {given}, which is read; choose another path")
 
 
 def peer_modules(*names: str) -> SimpleNamespace:

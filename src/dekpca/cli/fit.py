@@ -6,7 +6,7 @@ import glob
 import json
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,15 +23,19 @@ from ..data.columns import Features, Samples
 from ..estimator import DecentralizedKernelPCA, NarrowKernelWarning
 from ..files import PUBLIC, write_text
 from ..memory import machine_bytes, parse_size
+from ..model_file import is_model
 from ..network import listing, natural_key
 from ..results import MixedComponentsWarning
 from ..scaling import filled
 from ..settings import MAX_LANDMARKS
 from . import on_ranks, parameters
-from .common import NOT_CONVERGED, Said, as_text, make_folder, out, print_accuracy, print_plain, say, verb
+from .common import (
+    NOT_CONVERGED, Said, as_text, make_folder, out, print_accuracy, print_plain, refuse_inputs, say, verb,
+)  # fmt: skip
 from .reading import Columns, Drop, IdColumn, OneHot, make_roles, notes, with_categories
 
 SUMMARY = "summary.json"
+MODELS = "Folder for the models; those of an earlier fit in it are replaced or deleted."
 SHARE = 0.25  # of the machine's memory: rows that take more are read in blocks. At once they take about three times their size
 
 
@@ -66,11 +70,11 @@ def fit(
     device: Annotated[str | None, typer.Option(help="Compute there, such as cuda (needs PyTorch).")] = None,
     memory_limit: Annotated[str | None, typer.Option(help="Such as 2GB; a larger file is read in blocks.")] = None,
     random_state: parameters.RandomState = 0,
-    out_dir: Annotated[Path, typer.Option("--out", help="Folder for the models.")] = Path("dekpca-models"),
+    out_dir: Annotated[Path, typer.Option("--out", help=MODELS)] = Path("dekpca-models"),
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Central and local kernel PCA in the report.")] = False,
 ) -> Said:
-    """Fit decentralized kernel PCA to files and save one model per node.
+    """Fit decentralized kernel PCA to files and save one model per node; of one file without --owner, --nodes and --network one model.
 
     Rows are dealt to --nodes nodes, or belong to the node in the --owner column, or every node has its own file. A folder of parquet files is one
     table. A file whose rows would take more than --memory-limit, or a quarter of the machine's memory, is read in blocks.
@@ -91,7 +95,8 @@ def fit(
     """  # fmt: skip
     if engine not in ("local", "mpi"):
         raise ValueError(f"--engine {engine}: known are local, mpi")
-    make_folder(out_dir)
+    paths = _expand(data)
+    _check_outputs(paths, out_dir, report)
     _check_report(report, compare, engine)
     model = DecentralizedKernelPCA(
         parameters.parse_components(n_components),
@@ -100,7 +105,7 @@ def fit(
         standardize=standardize, missing=missing, engine=engine, privacy=parameters.parse_privacy(privacy), dtype=dtype, device=device,
         memory_limit=memory_limit, random_state=random_state, contamination=contamination,
     )  # fmt: skip
-    paths, roles = _expand(data), make_roles(owner, label, id_column, columns, drop, one_hot)
+    roles = make_roles(owner, label, id_column, columns, drop, one_hot)
     made = None if network is None else parameters.parse_network(network, random_state)
     sources: dict[str, Data] = {}
     ranks, large = None, None
@@ -125,16 +130,18 @@ def fit(
     sent = {phase: x.sum() for phase, x in sorted(model.history_["bytes"].items())}
     counts = np.array([dropped, *sent.values()], dtype=np.int64)
     dropped, *totals = (counts if ranks is None else ranks.total(counts)).tolist()
-    files, code, start = (
-        _file_names(model.network_.names),
-        0 if model.converged_ else NOT_CONVERGED,
-        time.perf_counter(),
-    )
-    removed = _remove_stale(out_dir, files) if ranks is None or ranks.rank == 0 else []
+    code, start = 0 if model.converged_ else NOT_CONVERGED, time.perf_counter()
+    answering = model.network_.names[model.answering_node_]
+    # a user who did not ask for nodes wants one model
+    dealt = len(paths) == 1 and owner is None and nodes is None and network is None
+    foreign = {path.stem.casefold() for path in out_dir.glob("*.npz") if not is_model(path)}
+    files = _file_names([answering] if dealt else model.network_.names, foreign)
+    removed = _tidy(out_dir, files, foreign) if ranks is None or ranks.rank == 0 else []
     reading = remembered(roles, [*sources.values()] if large is None else [large])
     for node in model.node_models_:  # under MPI those of this rank
-        node.reading = reading
-        node.save(out_dir / files[node.name])
+        if node.name in files:
+            node.reading = reading
+            node.save(out_dir / files[node.name])
     seconds["saving"] = time.perf_counter() - start
     if ranks is not None and ranks.rank:  # one rank tells
         raise typer.Exit(code)
@@ -146,6 +153,16 @@ def fit(
     result |= {"folder": out_dir, "models": files, "removed": removed, "report": written}
     write_text(out_dir / SUMMARY, as_text(result, indent=1), PUBLIC)
     return Said(result, lambda: _tell(result), code)
+
+
+def _check_outputs(paths: list[Path], folder: Path, report: Path | None) -> None:
+    """Refuse, before the work, to overwrite what is read."""
+    refuse_inputs("--out", folder, [path for path in paths if path.is_dir()])
+    make_folder(folder)
+    for path in paths if len(paths) > 1 else []:
+        refuse_inputs(f"--out {folder}: the model", folder / f"{path.stem}.npz", [path])
+    if report is not None:
+        refuse_inputs("--report", report, paths)
 
 
 def _check_report(path: Path | None, compare: bool, engine: str) -> None:
@@ -219,12 +236,16 @@ def _large(paths: list[Path], roles: Roles, memory_limit: str | None) -> Rows | 
     return rows
 
 
-def _file_names(names: Sequence[str]) -> dict[str, str]:
-    """A file name for each node, unique also on case-insensitive file systems."""
+def _stem(name: str) -> str:
+    return quote(name, safe=" ").lstrip(".") or "node"
+
+
+def _file_names(names: Sequence[str], foreign: Set[str]) -> dict[str, str]:
+    """A file name for each node, unique also on case-insensitive file systems, and none of a file that is no model."""
     files: dict[str, str] = {}
-    taken: set[str] = set()
+    taken = {*foreign}
     for name in names:
-        stem = quote(name, safe=" ").lstrip(".") or "node"
+        stem = _stem(name)
         while stem.casefold() in taken:
             stem += "_"
         taken.add(stem.casefold())
@@ -232,13 +253,16 @@ def _file_names(names: Sequence[str]) -> dict[str, str]:
     return files
 
 
-def _remove_stale(folder: Path, files: dict[str, str]) -> list[str]:
+def _tidy(folder: Path, files: dict[str, str], foreign: Set[str]) -> list[str]:
     """Delete models of an earlier fit into this folder that this one does not replace, and report it."""
+    for name, file in files.items():
+        if _stem(name).casefold() in foreign:
+            say("note", f"{folder}: {_stem(name)}.npz is no model and stays; the model of node {name} is {file}")
     summary = folder / SUMMARY
     if not summary.is_file():
         return []
     earlier = {Path(name).name for name in json.loads(summary.read_text(encoding="utf-8"))["models"].values()}
-    stale = sorted((name for name in earlier - set(files.values()) if (folder / name).is_file()), key=natural_key)
+    stale = sorted((name for name in earlier - set(files.values()) if is_model(folder / name)), key=natural_key)
     for name in stale:
         (folder / name).unlink()
     if stale:
@@ -302,6 +326,8 @@ def _tell(result: dict[str, Any]) -> None:
     sent = sum(result["bytes_by_phase"].values()) / result["nodes"] / 1e6
     left_out = f"; {result['rows_dropped']} rows with missing values left out" if result["rows_dropped"] else ""
     print_plain(f"{result['seconds']['fitting']:.1f} s; each node sent {sent:.2f} MB on average{left_out}")
-    print_plain(f"{len(result['models'])} models in {result['folder']}")
+    count = len(result["models"])
+    one = f"the model of node {result['answering_node']}; --nodes N writes one for each of N nodes"
+    print_plain(f"{one if count == 1 < result['nodes'] else f'{count} models'} in {result['folder']}")
     if result["report"] is not None:
         print_plain(f"report: {result['report']}")

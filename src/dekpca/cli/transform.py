@@ -15,7 +15,7 @@ from ..data.columns import Samples
 from ..data.formats import check_output, writing
 from ..network import listing
 from ..node_model import NodeModel
-from .common import Said, make_folder, print_plain, say, verb
+from .common import Said, make_folder, print_plain, refuse_inputs, say, verb
 from .fit import SUMMARY
 from .reading import Columns, Drop, IdColumn, make_roles, notes, recalled
 
@@ -52,6 +52,7 @@ def transform(
     """
     path = _model_file(model, node)
     check_output(out_file)
+    refuse_inputs("--out", out_file, [data, path])
     if id_column is not None and out_file.suffix.lower() == ".npy":
         raise ValueError(f"--id with --out {out_file}: an .npy file holds numbers only; use .csv or .parquet")
     make_folder(out_file.parent)
@@ -105,5 +106,5 @@ def _model_file(model: Path, node: str | None) -> Path:
     content = json.loads(summary.read_text(encoding="utf-8"))
     name = content["answering_node"] if node is None else node
     if name not in content["models"]:
-        raise ValueError(f"--node {name}: not among the nodes of {model}: {listing(content['models'])}")
+        raise ValueError(f"--node {name}: not among the nodes with a model in {model}: {listing(content['models'])}")
     return model / content["models"][name]
