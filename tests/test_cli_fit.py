@@ -324,7 +324,9 @@ def test_rows_that_were_dealt_unasked_leave_one_model(files):
     assert "the model of node 0; --nodes N writes one for each of N nodes in m" in result.stdout
     assert sorted(path.name for path in Path("m").iterdir()) == ["0.npz", "summary.json"]
     assert run("transform", "m", "new.npy", "--out", "z.npy").exit_code == 0
-    assert "--node 1: not among the nodes with a model in m: 0" in run("transform", "m", "new.npy", "--node", "1").stderr
+    assert (
+        "--node 1: not among the nodes with a model in m: 0" in run("transform", "m", "new.npy", "--node", "1").stderr
+    )
 
 
 def test_the_report_is_in_the_summary(files):

@@ -355,7 +355,7 @@ def test_roles_of_columns(tmp_path):
         (["--columns", "Age"], "no column or array 'Age'; did you mean 'age'?"),
         (
             ["--drop", "notes,admitted"],
-            "column 'blood' holds 'A' in line 2, which is no number; drop the column, make a feature of each category (one-hot blood)",
+            "column 'blood' holds 'A' in line 2, which is no number; drop the column, make a feature of each category (--one-hot blood)",
         ),
         (["--drop", "notes", "--one-hot", "blood"], "column 'admitted' holds '2020-01-01'"),
         (["--columns", "age", "--drop", "age"], "column 'age' cannot be a feature and something else"),

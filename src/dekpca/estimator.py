@@ -26,7 +26,7 @@ from .data.owners import deal
 from .data.rows import Rows
 from .engines.local import Before
 from .network import listing
-from .node_model import NodeModel
+from .node_model import NodeModel, NodeModels
 from .parameters import Parameters, check, check_stream, float_types, refuse, seed_of, settings_of
 from .plan import Plan, make_plan, plan_parts, plan_rows
 from .program import program
@@ -51,6 +51,12 @@ def same(one: Any, other: Any) -> bool:
     if hasattr(one, "shape") or hasattr(other, "shape"):
         return type(one) is type(other) and one.shape == other.shape and bool((to_numpy(one) == to_numpy(other)).all())
     return one is other or bool(one == other)
+
+
+def refuse_text(y: Any) -> None:
+    """Refuse the name of a column in the place of y, which scikit-learn's pipelines give and which is not used."""
+    if isinstance(y, str):
+        raise TypeError(f"y={y!r}: y is not used; did you mean nodes={y!r}?")
 
 
 class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Parameters):
@@ -236,6 +242,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             seeded permutation of the rows is dealt evenly; `Rows` are on one node, unless `network` says otherwise.
         """
         check(self)
+        refuse_text(y)
         if is_dask(X):
             return self._fit_collection(X, nodes)
         if isinstance(X, Rows):
@@ -250,10 +257,16 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         plan = make_plan(self, settings_of(self, owned.features, seed), owned.network, parts, owned.features)
         self._publish(run_plan(plan, engine.run, self))
         self._nodes = owned._replace(X=None).node_of
-        self._owner_column = nodes if isinstance(nodes, str) else None
+        return self._owned_by(nodes if isinstance(nodes, str) else None)
+
+    def _owned_by(self, column: str | None) -> Self:
+        """Keep which column named the owners: it is no feature."""
+        self._owner_column = column
+        self.node_models_.owner_column = column
         return self
 
     nodes_: Any
+    node_models_: NodeModels
     _nodes: Callable[[], np.ndarray]  # finds nodes_ when it is asked for
 
     def _fit_collection(self, X: Any, nodes: Any) -> Self:
@@ -262,8 +275,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self._publish(run_plan(engine.plan_collection(self, X, nodes), engine.run, self))
         if nodes is not None or self.missing == "drop":
             self.nodes_ = None  # the order of the rows is not that of the partitions
-        self._owner_column = nodes
-        return self
+        return self._owned_by(nodes)
 
     def _engine(self, X: Any = None) -> Any:
         """The module of the engine, which can do what is asked for; of a Dask collection that of its workers."""
@@ -283,8 +295,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.nodes_ = None if self.missing == "drop" else blocks.node
         self.history_ |= {"passes": reader.passes, "dropped": reader.dropped}
         self.history_["seconds"]["first pass"] = surveyed
-        self._owner_column = X.roles.owner if nodes is None else nodes
-        return self
+        return self._owned_by(X.roles.owner if nodes is None else nodes)
 
     def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
         """Find the components of data that is already split.
@@ -353,6 +364,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         >>> model.n_samples_seen_, model.transform(X).shape
         (500, (500, 2))
         """
+        refuse_text(y)
         rows = self._more(X, nodes, "partial_fit")
         stream = self._begun(rows) if self._stream is None else self._stream
         return self._added(stream, rows, nodes)
@@ -484,6 +496,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         if name == "nodes_" and "_nodes" in self.__dict__:
             self.nodes_ = self._nodes()
             return self.nodes_
+        if name == "offset_":
+            raise AttributeError("offset_: no threshold; fit with contamination=, such as 0.01")
         if name not in FOUND or self._stream is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         stream = self._stream
@@ -519,6 +533,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.n_landmarks_, self.n_iter_, self.converged_ = result.n_landmarks, result.n_iter, result.converged
         self.gamma_, self.history_, self.privacy_ = result.gamma, result.history, result.ledger
         self.node_models_, self.answering_node_ = result.node_models, result.answering_node
+        if stream is not None:
+            self.node_models_.owner_column = self._owner_column
         if result.offset is not None:
             self.offset_ = result.offset
         elif hasattr(self, "offset_"):  # of an earlier fit

@@ -50,7 +50,7 @@ class Parameters(BaseEstimator):
     coef0: Any = default(1.0, Interval(Real, None, None, closed="neither"))
     kernel_params: Any = default(None, dict, None)
     normalize: Any = default(False, "boolean")
-    tol: Any = default(1e-3, Interval(Real, 0, None, closed="left"))
+    tol: Any = default(1e-3, Interval(Real, 0, 1, closed="left"))  # of a squared sine
     landmarks: Any = default("auto", StrOptions({"auto", RANDOM_FEATURES}), POSITIVE, "array-like")
     max_landmarks: Any = default(MAX_LANDMARKS, POSITIVE)
     share_rows: Any = default(True, "boolean")
@@ -66,6 +66,9 @@ class Parameters(BaseEstimator):
     memory_limit: Any = default(None, POSITIVE, str, None)
     random_state: Any = default(None, "random_state")
     verbose: Any = default(False, "verbose")
+
+
+Parameters.__init__.__qualname__ = "DecentralizedKernelPCA.__init__"  # in Python's errors about arguments
 
 
 def projection_of(given: Parameters) -> Projection | None:

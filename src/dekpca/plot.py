@@ -123,6 +123,9 @@ def embedding(
     values = _numpy(view.transform(X))
     if reference is not None:
         values = aligned(values, _numpy(reference.transform(X))[:, : values.shape[1]])
+    if max(components) >= values.shape[1]:
+        has = f"the model has {values.shape[1]} component(s)"
+        raise ValueError(f"embedding: components={tuple(components)}, but {has}; name two of them, or fit with more")
     x, y = values[:, components[0]], values[:, components[1]]
     of = np.zeros(len(x), dtype=int) if by is None else np.asarray(to_numpy(by))
     if len(of) != len(x):

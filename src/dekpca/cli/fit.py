@@ -30,8 +30,17 @@ from ..scaling import filled
 from ..settings import MAX_LANDMARKS
 from . import on_ranks, parameters
 from .common import (
-    NOT_CONVERGED, Said, as_text, make_folder, out, print_accuracy, print_plain, refuse_inputs, say, verb,
-)  # fmt: skip
+    NOT_CONVERGED,
+    Said,
+    as_text,
+    make_folder,
+    out,
+    print_accuracy,
+    print_plain,
+    refuse_inputs,
+    say,
+    verb,
+)
 from .reading import Columns, Drop, IdColumn, OneHot, make_roles, notes, with_categories
 
 SUMMARY = "summary.json"

@@ -33,7 +33,8 @@ def make_roles(
     for text in one_hot or []:
         name, equals, values = text.partition("=")
         encoded[name.strip()] = _split([values]) if equals else None
-    return Roles(owner, label, id_column, _split(columns) if columns else None, _split(drop or []), encoded)
+    chosen = _split(columns) if columns else None
+    return Roles(owner, label, id_column, chosen, _split(drop or []), encoded, interface="options")
 
 
 def _split(texts: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from ..data import Rows, column_names
-from ..data.columns import Samples
+from ..data.columns import Samples, check_same_names
 from ..data.formats import check_output, writing
 from ..network import listing
 from ..node_model import NodeModel
@@ -71,6 +71,8 @@ def transform(
     names += ["reconstruction error", "hotelling t2"] * scores + ["outlier"] * judged
     with notes(), writing(out_file, names, roles.id) as output:
         source = Rows.from_file(data, roles)
+        if source.names is not None and loaded.features.names is not None:
+            check_same_names(source.names, loaded.features.names, str(data), "the model")
         if (source.names is None) != (loaded.features.names is None):
             has, fitted = ("has no", "with") if source.names is None else ("has", "without")
             order = f"the model was fitted {fitted} them; columns are taken in the order of the fit"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shlex
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import numpy as np
 from ..files import atomic_write
 from ..network import listing, natural_key
 from .columns import check_same_names
-from .frames import ColumnError, column, frame_names, is_frame, is_null, matrix
+from .frames import AS_NUMBERS, ColumnError, column, frame_names, is_frame, is_null, matrix
 
 SAMPLES = ("X", "data")  # names of the matrix in an archive, by precedence
 LABELS = ("y", "labels", "label", "target")
@@ -27,7 +28,12 @@ ABSENT = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "?"}
 CHUNK = 10_000  # lines of a csv file held as texts at a time
 AT_ONCE = 100_000  # rows of a block of a file that is read as a whole
 NO_ROWS = "no rows; give at least one"
-NO_NUMBER = "drop the column, make a feature of each category (one-hot {}), or name it as the id, owner or label"
+TRUTH = {"true": "1", "false": "0"}  # cells, in any case
+UNNAMED = "Unnamed: 0"  # as pandas calls the column of row names that it and R write without a name
+DATE = re.compile(
+    r"\s*(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{4}|\d{1,2}/\d{1,2}/\d\d|\d{1,2}:\d\d)(?![\d.])"
+)
+COMMA = re.compile(r"\s*[-+]?\d+(,\d+)+(\.\d+)?\s*")
 
 BUFFER = 2**20  # bytes of a column of a parquet file read at a time
 
@@ -93,6 +99,18 @@ class Source:
         self.named = not isinstance(names, int)
         self.names = list(map(str, range(names))) if isinstance(names, int) else list(names)
         self.beside: Values = {}  # other arrays of an archive, with a value for each row
+        self.interface = "python"  # whose words errors use
+
+    def encode(self, names: Sequence[str]) -> str:
+        """What to do with columns that are no numbers."""
+        if self.interface == "options":
+            option = " ".join(f"--one-hot {shlex.quote(name)}" for name in names)
+        elif self.interface == "node.toml":
+            option = "[one_hot] " + ", ".join(f"{name} = [...]" for name in names)
+        else:
+            option = f"one_hot={[*names]}"
+        column, it = ("columns", "them") if len(names) > 1 else ("column", "it")
+        return f"drop the {column}, make a feature of each category ({option}), or name {it} as the id, owner or label"
 
     def blocks(self, numbers: Sequence[str], values: Sequence[str], size: int) -> Iterator[Block]:
         """Columns as numbers and columns as they are, in blocks of at most `size` rows, of which one is in memory at a time."""
@@ -182,11 +200,33 @@ class Csv(Source):
             while some := list(islice(rows, min(size, CHUNK))):
                 lines, *columns = zip(*some, strict=True)
                 cells, where = dict(zip(self.names, columns, strict=True)), _at_lines(lines)
-                block = np.empty((len(some), len(numbers)))
-                for i, name in enumerate(numbers):
-                    block[:, i] = _parsed(name, cells[name], where)
+                found = {name: _parsed(cells[name]) for name in numbers}
+                wrong = {name: row for name, row in found.items() if isinstance(row, int)}
+                if wrong:
+                    raise DataError(
+                        self._refusal({name: (cells[name][row], row) for name, row in wrong.items()}, where)
+                    )
+                block = np.column_stack([*found.values()]) if found else np.empty((len(some), 0))
                 texts = {name: np.array([cell.strip() for cell in cells[name]], dtype=str) for name in values}
                 yield Block(block, texts, where)
+
+    def _refusal(self, wrong: dict[str, tuple[str, int]], where: Where) -> str:
+        """Of columns that are no numbers, each with its first cell that is none, and the row of that."""
+        comma = {name for name, (cell, _) in wrong.items() if COMMA.fullmatch(cell)}
+        date = {name for name, (cell, _) in wrong.items() if DATE.match(cell)}
+        remedies = {
+            self.encode: [name for name in wrong if name not in comma | date],
+            lambda _: "write numbers with a decimal point and without thousands separators": [*comma],
+            lambda _: f"if it is a date or a time, {AS_NUMBERS}": [*date],
+        }
+        said = []
+        for remedy, names in remedies.items():
+            if names:
+                (cell, row), others = wrong[names[0]], listing(map(repr, names[1:]))
+                also = f" (also {others})" if others else ""
+                what = f"column {names[0]!r} holds {cell[:60]!r} in {where(row)}, which is no number{also}"
+                said.append(f"{what}; {remedy(names)}")
+        return "; ".join(said)
 
     @property
     def estimated_rows(self) -> float:
@@ -207,17 +247,14 @@ class Csv(Source):
             yield [reader.line_num, *row]
 
 
-def _parsed(name: str, cells: Sequence[str], where: Where) -> np.ndarray:
+def _parsed(cells: Sequence[str]) -> np.ndarray | int:
+    """The numbers, NaN where there is no value; or the row of a cell that is no number."""
     try:
         return np.array(cells, dtype=np.float64)
-    except ValueError:  # some cell has no value, or no number
-        cells = ["nan" if is_absent(cell) else cell for cell in cells]
-    for i, cell in enumerate(cells):
-        if not _is_number(cell):
-            comma = re.fullmatch(r"\s*[-+]?\d+,\d+\s*", cell)
-            hint = "write a decimal point, not a comma" if comma else NO_NUMBER.format(name)
-            raise DataError(f"column {name!r} holds {cell[:60]!r} in {where(i)}, which is no number; {hint}")
-    return np.array([float(cell) for cell in cells])
+    except ValueError:  # some cell has no value, a truth value, or no number
+        cells = ["nan" if is_absent(cell) else TRUTH.get(cell.strip().lower(), cell) for cell in cells]
+    wrong = next((i for i, cell in enumerate(cells) if not _is_number(cell)), None)
+    return np.array([float(cell) for cell in cells]) if wrong is None else wrong
 
 
 def _at_lines(lines: Sequence[int]) -> Where:
@@ -274,11 +311,15 @@ def _open_csv(path: Path, mentioned: set[str]) -> Source:
         delimiter = max(",;\t", key=first.count)
         cells = next(csv.reader(io.StringIO(first + file.read(CHUNK) if '"' in first else first), delimiter=delimiter))
     names = [cell.strip() for cell in cells]
-    numbers = [_is_number(cell) for cell in cells]
+    numbers = [_is_number(cell) or cell.strip().lower() in TRUTH for cell in cells]
     if any(cells == [str(i + start) for i in range(len(cells))] for start in (0, 1)):  # as pandas numbers columns
         return Csv(path, len(cells), len(cells) > 1, delimiter)  # numbers do not count as names, as in a DataFrame
     if all(numbers):
         return Csv(path, len(cells), False, delimiter)
+    if len(names) > 1 and not names[0]:
+        names[0] = UNNAMED
+        if names[1:] == [str(i) for i in range(len(names) - 1)]:
+            return Csv(path, names, True, delimiter)
     if all(names) and (not any(numbers) or mentioned & set(names)):
         return Csv(path, names, True, delimiter)
     unclear = "the first line has both numbers and text or empty cells, so it is unclear whether it names the columns"
@@ -317,7 +358,7 @@ class Parquet(Source):
             ):
                 for batch in opened.iter_batches(size, columns=names):
                     table = pyarrow.Table.from_batches([batch])
-                    X, at = matrix(table, str(file), NO_NUMBER, numbers), table.column_names.index
+                    X, at = matrix(table, str(file), self.encode, numbers), table.column_names.index
                     yield Block(X, {n: column(table, at(n))[0] for n in values}, counted_from(start, of))
                     start += len(X)
 
@@ -341,7 +382,7 @@ class Made(Source):
                 check_same_names(frame_names(block), self.names, f"the block before row {start}", "the first block")
                 at = frame_names(block).index
                 found = {name: column(block, at(name))[0] for name in values}
-                yield Block(matrix(block, "X", NO_NUMBER, numbers), found, where)
+                yield Block(matrix(block, "X", self.encode, numbers), found, where)
             elif block.ndim != 2 or block.shape[1] != len(self.names):
                 raise DataError(f"the block before row {start} has shape {block.shape}, not {len(self.names)} columns")
             else:

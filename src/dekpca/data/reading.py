@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,8 +17,6 @@ from .formats import CHUNK, LABELS, Block, DataError, Source, is_absent, open_so
 from .frames import ColumnError
 
 log = logging.getLogger("dekpca")
-
-LIKE_AN_ID = re.compile(r"(?i:(^|[\W_])(id|ids|key|uuid|guid|nr|no|number|index|idx)$|^unnamed: 0$)|[a-z]I[dD]$")
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,8 @@ class Roles:
         Columns to leave out, if they exist.
     keep : sequence of str
         Columns that are features in spite of a label's name.
+    interface : {"python", "options", "node.toml"}
+        Whose words errors use.
     """
 
     owner: str | None = None
@@ -52,6 +51,7 @@ class Roles:
     one_hot: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
     ignore: Sequence[str] = ()
     keep: Sequence[str] = ()
+    interface: str = "python"
 
     @property
     def mentioned(self) -> list[str]:
@@ -174,17 +174,6 @@ def _usual_label(who: str, source: Source, roles: Roles, features: set[str]) -> 
     if found is not None and found in source.names and roles.columns is None and found not in roles.ignore:
         log.info(f"{who}: column {found!r} is taken for the label, not for a feature; list the columns to make it one")
     return found
-
-
-def warn_of_ids(who: str, data: Data, every: str = "every row") -> None:
-    """Warn of features that look like the names of rows; `every` says which rows these are."""
-    for name, values in zip(data.names or (), data.X.T, strict=False):
-        if len(values) < 2 or not LIKE_AN_ID.search(name) or not np.isfinite(values).all():
-            continue
-        if (values == values.round()).all() and len(np.unique(values)) == len(values):
-            alike = f"{who}: column {name!r} has another whole number in {every}, as an id has"
-            remedy = "name it as the id, or drop it; list the columns to keep it"
-            log.warning(f"{alike}; an id is not a feature: {remedy}")
 
 
 def remembered(roles: Roles, sources: Sequence[Any]) -> dict[str, Any]:

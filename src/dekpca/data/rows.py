@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .checks import MISSING, NOTHING_LEFT, Missing, check_finite, complete_rows
+from .checks import MISSING, NOTHING_LEFT, Missing, check_finite, complete_rows, like_ids
 from .formats import LABELS, NO_ROWS, Block, DataError, Made, Source, counted_from, open_source, reading
 from .frames import ColumnError
-from .reading import Chosen, Data, Roles, check_owners_left, choose, source_categories, warn_of_ids
+from .reading import Chosen, Data, Roles, check_owners_left, choose, source_categories
 
 log = logging.getLogger("dekpca")
 
@@ -132,6 +132,7 @@ class Rows:
     def _opened(cls, source: Source, roles: Roles, who: str, block_rows: int | None) -> Rows:
         if block_rows is not None and block_rows < 1:
             raise ValueError(f"block_rows={block_rows}: give at least 1")
+        source.interface = roles.interface
         one_hot = {n: sorted(source_categories(source, n, who)) if c is None else c for n, c in roles.one_hot.items()}
         made = cls(source, replace(roles, one_hot=one_hot), who, block_rows)
         made.chosen  # noqa: B018  # refuses columns that are not there
@@ -202,7 +203,8 @@ class Rows:
                     for known, some in zip(owners, (before, data), strict=True):
                         known.update([] if some.owners is None else some.owners.tolist())
                 if done == len(block.X) and self.roles.columns is None:
-                    warn_of_ids(self.who, data, "every row" if done == total else f"{seen} rows")
+                    for said in like_ids(data.samples, self.who, "every row" if done == total else f"{seen} rows"):
+                        log.warning(f"{said}: name it as the id, or drop it; list the columns to keep it")
                 yield data
                 if time.monotonic() - since > SAY_EVERY:
                     since = time.monotonic()
