@@ -130,7 +130,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         (docs/explanation/privacy.md). `dekpca.Privacy(epsilon=..., delta=...)`, or a dict of its fields: differential privacy
         for each row, with secure sums. Landmarks are then public points (an array), "random-features", or, with a
         bound `norm` on the rows, points drawn from noisy sums ("auto" or a number). engine="local" simulates both;
-        between owners (`dekpca node run`) they protect.
+        between owners (`dekpca node run`) they protect, and secure sums need three nodes there: of two, each would
+        learn the other's sums.
     dtype : "float32", "float64" or None, default=None
         The dtype to compute in; None is that of the data.
     device : str or None, default=None
@@ -181,7 +182,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     offset_ : float
         Only with `contamination`: rows with a lower `score_samples` are outliers. The same at all nodes.
     node_models_ : sequence of NodeModel
-        The components as each node knows them, by number or name. With engine="mpi" only those of the nodes of this
+        The components as each node knows them: `node_models_[0]` by place, `node_models_["rome"]` by name. With engine="mpi" only those of the nodes of this
         rank; `history_` has only these nodes too.
     answering_node_ : int
         The node whose model `transform` uses; with engine="mpi" a node of this rank.
