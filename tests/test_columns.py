@@ -432,3 +432,12 @@ def test_ranks_refuse_other_names(tmp_path, monkeypatch, launched, kind):
     )
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "dekpca-models").glob("*.npz"))
+
+
+def test_a_file_of_another_table_is_said_first(tmp_path):
+    (tmp_path / "a.csv").write_text("u,v\n1,2\n3,5\n8,1\n")
+    (tmp_path / "b.csv").write_text("name,u\nx,2\n")
+    run("fit", tmp_path / "a.csv", "-k", "1", "--out", tmp_path / "models")
+    done = run("transform", tmp_path / "models", tmp_path / "b.csv", "--out", tmp_path / "z.csv")
+    assert done.exit_code == 2
+    assert "b.csv: the columns are not those of the model: unknown 'name'; missing 'v'" in done.stderr

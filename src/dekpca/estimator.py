@@ -182,7 +182,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     offset_ : float
         Only with `contamination`: rows with a lower `score_samples` are outliers. The same at all nodes.
     node_models_ : sequence of NodeModel
-        The components as each node knows them: `node_models_[0]` by place, `node_models_["rome"]` by name. With engine="mpi" only those of the nodes of this
+        The components as each node knows them: `node_models_[0]` by place, `node_models_["rome"]` by name.
+        With engine="mpi" only those of the nodes of this
         rank; `history_` has only these nodes too.
     answering_node_ : int
         The node whose model `transform` uses; with engine="mpi" a node of this rank.
