@@ -113,7 +113,7 @@ templates_path = ["_templates"]
 
 def page_titles(app, name, source):
     """[accuracy.md](accuracy.md) reads well on a code host; here the text is the page's title."""
-    source[0] = re.sub(r"\[[\w/]+\.md\]\(([^)]+)\)", r"[](\1)", source[0])
+    source[0] = re.sub(r"\[[\w/-]+\.md\]\(([^)]+)\)", r"[](\1)", source[0])
 
 
 def links_to_pages(app, what, name, obj, options, lines):

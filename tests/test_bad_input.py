@@ -233,3 +233,28 @@ def test_numbers_whose_sum_overflows_are_finite():
     for bad in (np.nan, np.inf, -np.inf):
         X[1, 2] = bad
         assert first_bad(X, False) == (1, 2)
+
+
+def test_a_number_that_names_another_node_is_refused():
+    models = fit({name: PARTS[0] + int(name) for name in ("1", "2", "3", "10")}).node_models_
+    for number in (1, 2, 10, np.int64(1)):
+        with pytest.raises(ValueError, match=rf"use node_models_\['{number}'\] or list\(node_models_\)\[{number}\]"):
+            models[number]
+    assert (models["1"].name, models[0].name, models[-1].name) == ("1", "1", "10")
+    assert [m.name for m in models] == [m.name for m in models[:]] == ["1", "2", "3", "10"]
+    assert next(reversed(models)).name == "10"
+    assert models.index(models["3"]) == 2
+    assert [m.name for m in fit(PARTS).node_models_[1:]] == ["1", "2"]
+    assert fit(PARTS).node_models_[2].name == "2"
+
+
+def test_errors_name_what_users_know():
+    with pytest.raises(TypeError, match=r"DecentralizedKernelPCA.__init__.*n_comps"):
+        DecentralizedKernelPCA(n_comps=3)
+    with pytest.raises(ValueError, match="'tol' parameter"):
+        fit(PARTS, tol=1.0)
+    model = fit(PARTS)
+    with pytest.raises(AttributeError, match="offset_: no threshold; fit with contamination="):
+        model.offset_  # noqa: B018
+    with pytest.raises(ValueError, match=r"no sample.* give at least 1$"):
+        model.transform(PARTS[0][:0])

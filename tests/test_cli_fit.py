@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -278,6 +279,54 @@ def test_every_node_has_a_file_of_its_own(files):
         "fit", "rows.npz", "--nodes", "3", "--gamma", "0.001", "--out", "odd"
     )  # fewer nodes: no model of the last fit is left
     assert sorted(p.name for p in Path("odd").iterdir()) == ["0.npz", "1.npz", "2.npz", "summary.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["fit", "in.npz", "rows.npz", "--out", "."], "the model in.npz: would overwrite in.npz, which is read"),
+        (["fit", "oslo.csv", "--report", "./oslo.csv"], "--report oslo.csv: would overwrite oslo.csv"),
+        (["fit", "table", "--out", "table"], "--out table: is in table, which is read"),
+        (["fit", "table", "--report", "table/fit.html"], "--report table/fit.html: is in table"),
+        (["transform", "rows.npz", "oslo.csv", "--out", "oslo.csv"], "--out oslo.csv: would overwrite oslo.csv"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_what_is_read_is_not_overwritten(files, arguments, says):
+    np.savez("in.npz", X=DIGITS.data[:9])
+    Path("table").mkdir()
+    before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+def test_a_file_that_is_no_model_is_neither_overwritten_nor_deleted(files):
+    usual = ["--gamma", "0.001", "--out", "m", "--json"]
+    Path("m").mkdir()
+    shutil.copy("rows.npz", "m/oslo.npz")
+    result = run("fit", "rows.npz", "--owner", "town", *usual)
+    assert json.loads(result.stdout)["models"] == {"bonn": "bonn.npz", "oslo": "oslo_.npz", "rome": "rome.npz"}
+    assert "m: oslo.npz is no model and stays; the model of node oslo is oslo_.npz" in result.stderr
+    assert dekpca.NodeModel.load("m/oslo_.npz").name == "oslo"
+    assert run("transform", "m", "new.npy", "--node", "oslo", "--out", "z.npy").exit_code == 0
+    shutil.copy("rows.npz", "m/bonn.npz")  # in the place of a model
+    result = run("fit", "rows.npz", "--nodes", "2", *usual)
+    assert json.loads(result.stdout)["removed"] == ["oslo_.npz", "rome.npz"]
+    for name in ("oslo", "bonn"):
+        assert Path(f"m/{name}.npz").read_bytes() == Path("rows.npz").read_bytes()
+
+
+def test_rows_that_were_dealt_unasked_leave_one_model(files):
+    result = run("fit", "rows.npz", "--gamma", "0.001", "--out", "m")
+    assert "2 nodes" in result.stdout
+    assert "the model of node 0; --nodes N writes one for each of N nodes in m" in result.stdout
+    assert sorted(path.name for path in Path("m").iterdir()) == ["0.npz", "summary.json"]
+    assert run("transform", "m", "new.npy", "--out", "z.npy").exit_code == 0
+    assert (
+        "--node 1: not among the nodes with a model in m: 0" in run("transform", "m", "new.npy", "--node", "1").stderr
+    )
 
 
 def test_the_report_is_in_the_summary(files):

@@ -355,7 +355,7 @@ def test_roles_of_columns(tmp_path):
         (["--columns", "Age"], "no column or array 'Age'; did you mean 'age'?"),
         (
             ["--drop", "notes,admitted"],
-            "column 'blood' holds 'A' in line 2, which is no number; drop the column, make a feature of each category (one-hot blood)",
+            "column 'blood' holds 'A' in line 2, which is no number; drop the column, make a feature of each category (--one-hot blood)",
         ),
         (["--drop", "notes", "--one-hot", "blood"], "column 'admitted' holds '2020-01-01'"),
         (["--columns", "age", "--drop", "age"], "column 'age' cannot be a feature and something else"),
@@ -432,3 +432,12 @@ def test_ranks_refuse_other_names(tmp_path, monkeypatch, launched, kind):
     )
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "dekpca-models").glob("*.npz"))
+
+
+def test_a_file_of_another_table_is_said_first(tmp_path):
+    (tmp_path / "a.csv").write_text("u,v\n1,2\n3,5\n8,1\n")
+    (tmp_path / "b.csv").write_text("name,u\nx,2\n")
+    run("fit", tmp_path / "a.csv", "-k", "1", "--out", tmp_path / "models")
+    done = run("transform", tmp_path / "models", tmp_path / "b.csv", "--out", tmp_path / "z.csv")
+    assert done.exit_code == 2
+    assert "b.csv: the columns are not those of the model: unknown 'name'; missing 'v'" in done.stderr

@@ -133,3 +133,38 @@ def test_what_is_wrong_is_said(tmp_path):
     ):
         with pytest.raises(DataError, match=says):
             read(tmp_path / name, Roles(**more))
+
+
+def test_csv_as_pandas_and_r_write_it(tmp_path):
+    path = tmp_path / "rows.csv"
+    for text in (",a,b\n0,1.5,True\n1,2.5,false\n", '"","a","b"\n"0",1.5,TRUE\n"1",2.5,FALSE\n'):
+        path.write_text(text)
+        found = read(path)
+        assert found.names == ("Unnamed: 0", "a", "b")
+        assert found.X.tolist() == [[0, 1.5, 1], [1, 2.5, 0]]
+    path.write_text(",0,1\n0,1.5,2\n")
+    assert read(path).names == ("Unnamed: 0", "0", "1")
+    path.write_text("1,True\n2,False\n")  # no line of names
+    assert read(path).X.tolist() == [[1, 1], [2, 0]]
+    path.write_text("flag\nTrue\nFalse\n")
+    assert read(path, Roles(one_hot={"flag": None})).names == ("flag=False", "flag=True")
+
+
+def test_all_columns_that_are_no_numbers_are_named(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text('a,town,day,cost,class\n1,oslo,2024-01-31,"1,304",x\n')
+    with pytest.raises(DataError) as said:
+        read(path)
+    text = str(said.value)
+    assert "'town' holds 'oslo' in line 2, which is no number (also 'class'); drop the columns" in text
+    assert "(one_hot=['town', 'class'])" in text
+    assert "'1,304' in line 2, which is no number; write numbers with a decimal point and without thousands" in text
+    assert (
+        "'2024-01-31' in line 2, which is no number; if it is a date or a time, encode it as a number, such as" in text
+    )
+    with pytest.raises(DataError, match="--one-hot town --one-hot class"):
+        read(path, Roles(interface="options"))
+    for address in ("10.0.0.1", "1.2.3"):
+        path.write_text(f"a,b\n1,{address}\n")
+        with pytest.raises(DataError, match="one_hot="):
+            read(path)

@@ -233,3 +233,35 @@ def test_one_frame_is_no_parts():
     for parts in ([NUMBERS, NUMBERS], {"a": NUMBERS, "b": NUMBERS}):
         with pytest.raises(ValueError, match=r"fit takes one array, but got a (list|dict) of 2; use fit_parts"):
             model().fit(parts)
+
+
+@libraries
+def test_numbers_of_rows_as_a_feature_are_warned_of(make):
+    for name in ("customer_id", "patient", "Unnamed: 0"):
+        frame = make(NUMBERS.assign(**{name: range(ROWS)}))
+        for fit in (model(network=1).fit, lambda X: model(network=1).fit_parts([X])):
+            with pytest.warns(UserWarning, match=f"column '{name}' has another whole number in every row"):
+                fit(frame)
+
+
+@libraries
+def test_the_column_of_owners_is_left_out_by_every_model(make):
+    fitted = model().fit(make(PENGUINS), nodes="island")
+    for node in (fitted.node_models_["Dream"], fitted.node_models_[0]):
+        np.testing.assert_array_equal(node.transform(make(PENGUINS)), node.transform(make(NUMBERS)))
+
+
+def test_all_columns_of_texts_are_named_at_once():
+    frame = PENGUINS.assign(sex="f", day=pd.Timestamp("2024-01-01"))
+    with pytest.raises(ColumnError, match=r"one_hot\(X, \['island', 'sex'\]\).*column 'day' holds dates or times"):
+        model().fit(frame)
+
+
+def test_what_is_no_frame_is_refused():
+    with pytest.raises(TypeError, match="one_hot: a ndarray without names of columns"):
+        one_hot(NUMBERS.to_numpy(), ["bill"])
+    for fit, given in ((model().fit, "shop.csv"), (model().fit_parts, ["a.csv"]), (model().fit_parts, "a.csv")):
+        with pytest.raises(TypeError, match=r"a path, not rows; give dekpca.Rows.from_csv\(.*dekpca.data.read\("):
+            fit(given)
+    with pytest.raises(TypeError, match="did you mean nodes='island'"):
+        model().fit(PENGUINS, "island")

@@ -60,6 +60,8 @@ def test_embedding_by_a_number_and_rings(fitted):
     assert [len(dots.get_offsets()) for dots in ax.collections] == [len(X), own.sum()]
     with pytest.raises(ValueError, match="by has 3 entries for 600 rows"):
         plot.embedding(model, X, [1, 2, 3])
+    with pytest.raises(ValueError, match=r"components=\(0, 4\), but the model has 4 component"):
+        plot.embedding(model, X, components=(0, 4))
     with pytest.raises(ValueError, match="600 different texts"):
         plot.embedding(model, X, [f"row {i}" for i in range(600)])
 

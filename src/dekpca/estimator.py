@@ -26,8 +26,8 @@ from .data.owners import deal
 from .data.rows import Rows
 from .engines.local import Before
 from .network import listing
-from .node_model import NodeModel
-from .parameters import Parameters, check, check_stream, float_types, seed_of, settings_of
+from .node_model import NodeModel, NodeModels
+from .parameters import Parameters, check, check_stream, float_types, refuse, seed_of, settings_of
 from .plan import Plan, make_plan, plan_parts, plan_rows
 from .program import program
 from .results import MixedComponentsWarning, NarrowKernelWarning, Result, run_plan
@@ -51,6 +51,12 @@ def same(one: Any, other: Any) -> bool:
     if hasattr(one, "shape") or hasattr(other, "shape"):
         return type(one) is type(other) and one.shape == other.shape and bool((to_numpy(one) == to_numpy(other)).all())
     return one is other or bool(one == other)
+
+
+def refuse_text(y: Any) -> None:
+    """Refuse the name of a column in the place of y, which scikit-learn's pipelines give and which is not used."""
+    if isinstance(y, str):
+        raise TypeError(f"y={y!r}: y is not used; did you mean nodes={y!r}?")
 
 
 class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Parameters):
@@ -124,7 +130,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         (docs/explanation/privacy.md). `dekpca.Privacy(epsilon=..., delta=...)`, or a dict of its fields: differential privacy
         for each row, with secure sums. Landmarks are then public points (an array), "random-features", or, with a
         bound `norm` on the rows, points drawn from noisy sums ("auto" or a number). engine="local" simulates both;
-        between owners (`dekpca node run`) they protect.
+        between owners (`dekpca node run`) they protect, and secure sums need three nodes there: of two, each would
+        learn the other's sums.
     dtype : "float32", "float64" or None, default=None
         The dtype to compute in; None is that of the data.
     device : str or None, default=None
@@ -175,7 +182,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     offset_ : float
         Only with `contamination`: rows with a lower `score_samples` are outliers. The same at all nodes.
     node_models_ : sequence of NodeModel
-        The components as each node knows them, by number or name. With engine="mpi" only those of the nodes of this
+        The components as each node knows them: `node_models_[0]` by place, `node_models_["rome"]` by name.
+        With engine="mpi" only those of the nodes of this
         rank; `history_` has only these nodes too.
     answering_node_ : int
         The node whose model `transform` uses; with engine="mpi" a node of this rank.
@@ -236,11 +244,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             seeded permutation of the rows is dealt evenly; `Rows` are on one node, unless `network` says otherwise.
         """
         check(self)
+        refuse_text(y)
         if is_dask(X):
             return self._fit_collection(X, nodes)
         if isinstance(X, Rows):
             return self._fit_rows(X, nodes)
-        engine = engines.module(self.engine)
+        engine = self._engine()
         if hasattr(engine, "plan_parts"):
             remedy = "call fit_parts with the samples of this rank's nodes"
             raise ValueError(f"engine={self.engine!r} with fit: no rank holds all the data; {remedy}")
@@ -250,32 +259,34 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         plan = make_plan(self, settings_of(self, owned.features, seed), owned.network, parts, owned.features)
         self._publish(run_plan(plan, engine.run, self))
         self._nodes = owned._replace(X=None).node_of
-        self._owner_column = nodes if isinstance(nodes, str) else None
+        return self._owned_by(nodes if isinstance(nodes, str) else None)
+
+    def _owned_by(self, column: str | None) -> Self:
+        """Keep which column named the owners: it is no feature."""
+        self._owner_column = column
+        self.node_models_.owner_column = column
         return self
 
     nodes_: Any
+    node_models_: NodeModels
     _nodes: Callable[[], np.ndarray]  # finds nodes_ when it is asked for
 
     def _fit_collection(self, X: Any, nodes: Any) -> Self:
         """Rows of a Dask collection, on the workers that have them."""
-        if self.engine not in ("local", "dask"):
-            raise ValueError(f"engine={self.engine!r} with a Dask {type(X).__name__}; use engine='dask'")
-        for what, given in (
-            ("solver=Projection(...)", self.solver != "auto"),
-            ("privacy", self.privacy not in (None, "none")),
-        ):
-            if given:
-                raise ValueError(f"engine='dask' with {what}: workers only add terms of sums; use engine='local'")
-        if self.memory_limit is not None or self.device is not None:
-            raise ValueError(
-                "memory_limit and device with a Dask collection: set the limits of the workers; leave both at None"
-            )
-        engine = engines.module("dask")
+        engine = self._engine(X)
         self._publish(run_plan(engine.plan_collection(self, X, nodes), engine.run, self))
         if nodes is not None or self.missing == "drop":
             self.nodes_ = None  # the order of the rows is not that of the partitions
-        self._owner_column = nodes
-        return self
+        return self._owned_by(nodes)
+
+    def _engine(self, X: Any = None) -> Any:
+        """The module of the engine, which can do what is asked for; of a Dask collection that of its workers."""
+        if is_dask(X) and self.engine not in ("local", "dask"):
+            raise ValueError(f"engine={self.engine!r} with a Dask {type(X).__name__}; use engine='dask'")
+        name = "dask" if is_dask(X) else self.engine
+        module = engines.module(name)
+        refuse(self, f"engine={name!r}", module.CANNOT)
+        return module
 
     def _fit_rows(self, X: Rows, nodes: Any) -> Self:
         """Rows that are read in blocks."""
@@ -286,8 +297,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.nodes_ = None if self.missing == "drop" else blocks.node
         self.history_ |= {"passes": reader.passes, "dropped": reader.dropped}
         self.history_["seconds"]["first pass"] = surveyed
-        self._owner_column = X.roles.owner if nodes is None else nodes
-        return self
+        return self._owned_by(X.roles.owner if nodes is None else nodes)
 
     def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
         """Find the components of data that is already split.
@@ -311,7 +321,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         >>> model.network_.names, model.node_models_["rome"].transform(parts["oslo"]).shape
         (('bonn', 'oslo', 'rome'), (30, 2))
         """
-        engine = engines.module(self.engine)
+        engine = self._engine()
         make = getattr(engine, "plan_parts", plan_parts)  # engines with several processes make their own plan
         return self._publish(run_plan(make(self, parts), engine.run, self))
 
@@ -356,6 +366,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         >>> model.n_samples_seen_, model.transform(X).shape
         (500, (500, 2))
         """
+        refuse_text(y)
         rows = self._more(X, nodes, "partial_fit")
         stream = self._begun(rows) if self._stream is None else self._stream
         return self._added(stream, rows, nodes)
@@ -433,8 +444,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         with getattr(engine, "together", nullcontext)():
             check(self)
             check_stream(self)
-            if is_dask(X) and self.engine not in ("local", "dask"):
-                raise ValueError(f"engine={self.engine!r} with a Dask {type(X).__name__}; use engine='dask'")
+            self._engine(X)
             if self._stream is None and what != "partial_fit":
                 raise NotFittedError(f"{what}: there are no rows of partial_fit; call partial_fit first")
             if self._stream is not None:
@@ -488,6 +498,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         if name == "nodes_" and "_nodes" in self.__dict__:
             self.nodes_ = self._nodes()
             return self.nodes_
+        if name == "offset_":
+            raise AttributeError("offset_: no threshold; fit with contamination=, such as 0.01")
         if name not in FOUND or self._stream is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         stream = self._stream
@@ -523,6 +535,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.n_landmarks_, self.n_iter_, self.converged_ = result.n_landmarks, result.n_iter, result.converged
         self.gamma_, self.history_, self.privacy_ = result.gamma, result.history, result.ledger
         self.node_models_, self.answering_node_ = result.node_models, result.answering_node
+        if stream is not None:
+            self.node_models_.owner_column = self._owner_column
         if result.offset is not None:
             self.offset_ = result.offset
         elif hasattr(self, "offset_"):  # of an earlier fit

@@ -71,9 +71,8 @@ def fitting(site: Site, options: Options, limit: int) -> Options:
 def needed(site: Site, options: Options, m: int) -> int:
     """Bytes that a fit with m landmarks takes besides the rows and, with the projection solver, besides matrices between neighbors."""
     n, columns = int(site.own_sizes.sum()), int(site.X.shape[1])
-    k = (
-        m if options.n_components < 1 else int(options.n_components)
-    )  # a share of the variance: all that the landmarks see
+    # a share of the variance: all that the landmarks see
+    k = m if options.n_components < 1 else int(options.n_components)
     item = item_bytes(site.like)
     if options.exact:
         return 4 * n * n * 8

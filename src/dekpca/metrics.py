@@ -226,21 +226,18 @@ def _ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
 
 def _evaluate(kernel: Kernel, functions: Sequence[Function], X: np.ndarray) -> np.ndarray:
     """Values of many nodes' functions (J, rows, k); k(X, points) is computed once for points that several nodes hold."""
-    sets: dict[tuple[int, int], np.ndarray] = {}
-    holders: dict[tuple[int, int], list[int]] = {}
-    coefficients: dict[tuple[int, int], list[np.ndarray]] = {}
+    sets: dict[tuple[int, int], tuple[np.ndarray, list[int], list[np.ndarray]]] = {}  # points, holders, coefficients
     for j, function in enumerate(functions):
         for points, c in zip(function.points, function.coefficients, strict=True):
-            key = _identity(points)
-            sets[key] = points
-            holders.setdefault(key, []).append(j)
-            coefficients.setdefault(key, []).append(c)
+            _, holders, coefficients = sets.setdefault(_identity(points), (points, [], []))
+            holders.append(j)
+            coefficients.append(c)
     offsets = np.array([f.offset for f in functions])
     values = np.empty((len(functions), len(X), offsets.shape[1]))
-    bases = {key: functions[0].basis(kernel, points) for key, points in sets.items()}
+    bases = [(functions[0].basis(kernel, p), holders, c) for p, holders, c in sets.values()]
     for rows in row_tiles(len(X), TILE_ROWS):
         values[:, rows] = -offsets[:, None, :]
-        for key, basis in bases.items():
-            wide = basis(X[rows]) @ np.concatenate(coefficients[key], axis=1)
-            values[holders[key], rows] += np.moveaxis(wide.reshape(len(wide), -1, values.shape[2]), 1, 0)
+        for basis, holders, coefficients in bases:
+            wide = basis(X[rows]) @ np.concatenate(coefficients, axis=1)
+            values[holders, rows] += np.moveaxis(wide.reshape(len(wide), -1, values.shape[2]), 1, 0)
     return values

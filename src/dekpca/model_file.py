@@ -133,6 +133,17 @@ def load(path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[s
             raise ModelFileError(f"{os.fspath(path)}: not a node model: the file is damaged ({why})") from error
 
 
+def is_model(path: str | PathLike[str]) -> bool:
+    """Whether a file is a node model, of any version; its arrays are not read."""
+    try:
+        with open(path, "rb") as file:
+            _check_directory(file, file.seek(0, os.SEEK_END))
+            with zipfile.ZipFile(file) as archive:
+                return bool(_header(archive, FORMAT))
+    except (ValueError, OSError, RecursionError, zipfile.BadZipFile):
+        return False
+
+
 # ---------------------------------------------------------------------- bytes to header and arrays
 def read_arrays(file: IO[bytes], kind: Format) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The header and the arrays of a file that `write_arrays` wrote."""
@@ -174,7 +185,8 @@ def _member(archive: zipfile.ZipFile, name: str, expected: int | None, most: int
     return archive.read(info)
 
 
-def _read_header(archive: zipfile.ZipFile, kind: Format) -> dict[str, Any]:
+def _header(archive: zipfile.ZipFile, kind: Format) -> dict[str, Any]:
+    """Of any version."""
     data = io.BytesIO(_member(archive, "header", None, MOST_HEADER))
     dtype, shape = _array_head(data)
     if dtype.kind != "U" or shape != ():
@@ -183,6 +195,11 @@ def _read_header(archive: zipfile.ZipFile, kind: Format) -> dict[str, Any]:
     header = json.loads(text, parse_constant=_no_constant)
     if not isinstance(header, dict) or header.get("format") != kind.name:
         raise ModelFileError(f"its header is not {kind.what}")
+    return header
+
+
+def _read_header(archive: zipfile.ZipFile, kind: Format) -> dict[str, Any]:
+    header = _header(archive, kind)
     if header.get("version") != kind.version:
         found = f"version {header.get('version')!r}, this dekpca reads version {kind.version}"
         raise ModelFileError(f"{found}; update it, or fit again")

@@ -103,8 +103,9 @@ class Network:
     def _set_up(self, names: tuple[str, ...], pairs: Any) -> None:
         """From undirected pairs of node numbers; repeated and reversed pairs count once."""
         self.names = names
-        self._pairs = np.unique(np.sort(np.asarray(pairs, dtype=np.int64).reshape(-1, 2), axis=1), axis=0)
-        loops = self._pairs[self._pairs[:, 0] == self._pairs[:, 1]]
+        # (edges, 2) the undirected edges as pairs of numbers, the smaller one first
+        self.pairs = np.unique(np.sort(np.asarray(pairs, dtype=np.int64).reshape(-1, 2), axis=1), axis=0)
+        loops = self.pairs[self.pairs[:, 0] == self.pairs[:, 1]]
         if len(loops):
             raise NetworkError(f"node {names[loops[0, 0]]} is joined to itself; leave such edges out")
         if not names:
@@ -304,22 +305,17 @@ class Network:
 
     @property
     def n_edges(self) -> int:
-        return len(self._pairs)
-
-    @property
-    def pairs(self) -> np.ndarray:
-        """(edges, 2): the undirected edges as pairs of numbers, the smaller one first."""
-        return self._pairs
+        return len(self.pairs)
 
     @cached_property
     def edges(self) -> tuple[tuple[str, str], ...]:
         """The undirected edges as pairs of names."""
-        return tuple((self.names[a], self.names[b]) for a, b in self._pairs)
+        return tuple((self.names[a], self.names[b]) for a, b in self.pairs)
 
     @cached_property
     def degrees(self) -> np.ndarray:
         """How many neighbors each node has (itself not counted)."""
-        return np.bincount(self._pairs.ravel(), minlength=len(self.names))
+        return np.bincount(self.pairs.ravel(), minlength=len(self.names))
 
     @cached_property
     def number(self) -> dict[str, int]:
@@ -346,7 +342,7 @@ class Network:
 
     @property
     def _both_ways(self) -> np.ndarray:
-        return np.concatenate([self._pairs, self._pairs[:, ::-1]])
+        return np.concatenate([self.pairs, self.pairs[:, ::-1]])
 
     @cached_property
     def directed_edges(self) -> np.ndarray:

@@ -20,7 +20,8 @@ import numpy as np
 from .accuracy import Accuracy
 from .answer import Answer, Function
 from .data.checks import check_finite
-from .data.columns import Features, Samples, check_same_names
+from .data.columns import Features, Samples, check_same_names, split_off
+from .data.frames import frame_names, is_frame
 from .kernels import Kernel, Rbf
 from .landmarks import RandomFeatures
 from .privacy.ledger import Ledger
@@ -70,7 +71,8 @@ class NodeModel:
     fill : array (columns,) or None
         With missing="mean", the replacements of missing values, also in `transform`.
     reading : dict
-        How the command line turns files into samples for this model (columns to leave out, categories).
+        How the command line turns files into samples for this model (columns to leave out, also of DataFrames, and
+        categories).
     privacy_ : Ledger or None
         With differential privacy: the releases, and the epsilon and delta spent.
     run, missing : str or None, sequence of dict
@@ -222,8 +224,11 @@ class NodeModel:
     def prepared(self, X: Array, like: Array) -> Array:
         """Rows as input of the functions, in the library and dtype of `like`: columns in order, missing values filled, standardized."""
         who = f"node {self.name}"
-        samples = Samples.of(X, who)
         names = self.features.names
+        if names is not None and is_frame(X):
+            for name in {*self.reading.get("ignore", ())}.intersection(frame_names(X)).difference(names):
+                _, X = split_off(X, name, who)
+        samples = Samples.of(X, who)
         if (samples.names is None) != (names is None) and not isinstance(X, Samples):
             has, fitted = ("has no", "with") if samples.names is None else ("has", "without")
             text = f"{who}: X {has} column names, but the model was fitted {fitted} them"
@@ -357,7 +362,9 @@ class Preimages:
 
 
 class NodeModels(Sequence[NodeModel]):
-    """The models of all nodes by number or name (of an MPI rank: of its nodes); each is built on first use."""
+    """The models of all nodes by place or, a text, by name (of an MPI rank: of its nodes); each is built on first use."""
+
+    owner_column: str | None = None  # of DataFrames: no feature
 
     def __init__(
         self,
@@ -388,16 +395,32 @@ class NodeModels(Sequence[NodeModel]):
     def __getitem__(self, index: slice) -> list[NodeModel]: ...
     def __getitem__(self, index: int | str | slice) -> NodeModel | list[NodeModel]:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+            return [self._at(number) for number in self._numbers[index]]
         if isinstance(index, str):
-            index = self._numbers.index(self._network.number[index])
-        node = self._numbers[index]
+            return self._at(self._numbers[self._numbers.index(self._network.number[index])])
+        named = self._network.number.get(str(index))
+        if named in self._answers and self._numbers[index : index + 1 or None] != [named]:
+            other = f"{index} may be the node of that name or the place of another"
+            raise ValueError(
+                f"node_models_[{index}]: {other}; use node_models_['{index}'] or list(node_models_)[{index}]"
+            )
+        return self._at(self._numbers[index])
+
+    def _at(self, node: int) -> NodeModel:
         if node not in self._made:
             self._made[node] = _make(self._answers[node], node, *self._common)
+            if self.owner_column is not None:
+                self._made[node].reading = {"ignore": [self.owner_column]}
         return self._made[node]
 
     def __iter__(self) -> Iterator[NodeModel]:
-        return (self[i] for i in range(len(self)))
+        return map(self._at, self._numbers)
+
+    def __reversed__(self) -> Iterator[NodeModel]:
+        return map(self._at, reversed(self._numbers))
+
+    def index(self, value: Any, *between: int) -> int:
+        return list(self).index(value, *between)
 
     def __repr__(self) -> str:
         return f"NodeModels({len(self)} nodes)"

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -29,60 +30,45 @@ from .solvers.projection import Projection
 SECURE_SUMS = "secure-sums"
 
 
+POSITIVE = Interval(Integral, 1, None, closed="left")
+
+
+def default(value: Any, *allowed: Any) -> Any:
+    """The default of a parameter, and what is allowed, as scikit-learn declares it; nothing: anything."""
+    return field(default=value, metadata={"allowed": list(allowed) or "no_validation"})
+
+
 @dataclass(eq=False, repr=False)  # scikit-learn compares and shows estimators
 class Parameters(BaseEstimator):
     """The parameters of a fit: the constructor of `DecentralizedKernelPCA`. They are unchecked before `check`."""
 
-    _parameter_constraints = {
-        "n_components": [Interval(Integral, 1, None, closed="left"), Interval(RealNotInt, 0, 1, closed="neither")],
-        "kernel": [StrOptions(KERNELS.keys()), callable],
-        "gamma": [Interval(Real, 0, None, closed="neither"), StrOptions({"scale"}), None],
-        "degree": [Interval(Real, 0, None, closed="left")],
-        "coef0": [Interval(Real, None, None, closed="neither")],
-        "kernel_params": [dict, None],
-        "normalize": ["boolean"],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "landmarks": [StrOptions({"auto", RANDOM_FEATURES}), Interval(Integral, 1, None, closed="left"), "array-like"],
-        "max_landmarks": [Interval(Integral, 1, None, closed="left")],
-        "share_rows": ["boolean"],
-        "solver": [StrOptions({"auto"}), Projection],
-        "standardize": ["boolean"],
-        "missing": [StrOptions(set(MISSING))],
-        "contamination": [Interval(Real, 0, 0.5, closed="right"), None],
-        "network": [Network, Interval(Integral, 1, None, closed="left"), None],
-        "engine": [str],  # checked by dekpca.engines
-        "privacy": [StrOptions({SECURE_SUMS, "none"}), Privacy, dict, None],
-        "dtype": "no_validation",
-        "device": [str, None],
-        "memory_limit": [Interval(Integral, 1, None, closed="left"), str, None],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
-
-    n_components: Any = 2
+    n_components: Any = default(2, POSITIVE, Interval(RealNotInt, 0, 1, closed="neither"))
     _: KW_ONLY
-    kernel: Any = "rbf"
-    gamma: Any = "scale"
-    degree: Any = 3
-    coef0: Any = 1.0
-    kernel_params: Any = None
-    normalize: Any = False
-    tol: Any = 1e-3
-    landmarks: Any = "auto"
-    max_landmarks: Any = MAX_LANDMARKS
-    share_rows: Any = True
-    solver: Any = "auto"
-    standardize: Any = False
-    missing: Any = "error"
-    contamination: Any = None
-    network: Any = None
-    engine: Any = "local"
-    privacy: Any = None
-    dtype: Any = None
-    device: Any = None
-    memory_limit: Any = None
-    random_state: Any = None
-    verbose: Any = False
+    kernel: Any = default("rbf", StrOptions(KERNELS.keys()), callable)
+    gamma: Any = default("scale", Interval(Real, 0, None, closed="neither"), StrOptions({"scale"}), None)
+    degree: Any = default(3, Interval(Real, 0, None, closed="left"))
+    coef0: Any = default(1.0, Interval(Real, None, None, closed="neither"))
+    kernel_params: Any = default(None, dict, None)
+    normalize: Any = default(False, "boolean")
+    tol: Any = default(1e-3, Interval(Real, 0, 1, closed="left"))  # of a squared sine
+    landmarks: Any = default("auto", StrOptions({"auto", RANDOM_FEATURES}), POSITIVE, "array-like")
+    max_landmarks: Any = default(MAX_LANDMARKS, POSITIVE)
+    share_rows: Any = default(True, "boolean")
+    solver: Any = default("auto", StrOptions({"auto"}), Projection)
+    standardize: Any = default(False, "boolean")
+    missing: Any = default("error", StrOptions(set(MISSING)))
+    contamination: Any = default(None, Interval(Real, 0, 0.5, closed="right"), None)
+    network: Any = default(None, Network, POSITIVE, None)
+    engine: Any = default("local", str)  # checked by dekpca.engines
+    privacy: Any = default(None, StrOptions({SECURE_SUMS, "none"}), Privacy, dict, None)
+    dtype: Any = default(None)  # checked below
+    device: Any = default(None, str, None)
+    memory_limit: Any = default(None, POSITIVE, str, None)
+    random_state: Any = default(None, "random_state")
+    verbose: Any = default(False, "verbose")
+
+
+Parameters.__init__.__qualname__ = "DecentralizedKernelPCA.__init__"  # in Python's errors about arguments
 
 
 def projection_of(given: Parameters) -> Projection | None:
@@ -122,56 +108,72 @@ def check(given: Parameters) -> None:
             "process has the whole matrix K, give row numbers as samples, X = numpy.arange(len(K))[:, None], and a kernel that looks them up: "
             "lambda A, B: K[numpy.ix_(A[:, 0].astype(int), B[:, 0].astype(int))]"
         )
-    validate_parameter_constraints(given._parameter_constraints, given.get_params(deep=False), "DecentralizedKernelPCA")
+    allowed = {parameter.name: parameter.metadata["allowed"] for parameter in fields(given)}
+    validate_parameter_constraints(allowed, given.get_params(deep=False), "DecentralizedKernelPCA")
     parse_size(given.memory_limit)
-    if given.engine != "local" and (given.memory_limit is not None or given.device is not None):
-        raise ValueError(f"memory_limit and device are for engine='local', not {given.engine!r}; leave them at None")
     if given.dtype not in (None, "float32", "float64", np.float32, np.float64):
         raise ValueError(f"dtype={given.dtype!r}: known are 'float32', 'float64' and None")
-    features = isinstance(given.landmarks, str) and given.landmarks == RANDOM_FEATURES
-    if not kernel_of(given).has_features and features:
+    asked = chosen(given)
+    if not kernel_of(given).has_features and "features" in asked:
         those = ", ".join(sorted(name for name, kind in KERNELS.items() if kind.has_features))
-        what = f"landmarks={RANDOM_FEATURES!r} with kernel={given.kernel!r}"
-        raise ValueError(f"{what}, which has none; kernels that have them: {those}")
-    asked = projection_of(given)
-    fixed = {
-        "solver=Projection(...)": asked is not None,
-        "privacy=Privacy(...)": noise_of(given) is not None,
-        f"landmarks={RANDOM_FEATURES!r}": features,
-    }
-    if not isinstance(given.n_components, Integral) and any(fixed.values()):
-        what = next(name for name, there in fixed.items() if there)
-        why = "it must know the number of components before it begins"
-        raise ValueError(f"n_components={given.n_components:g} with {what}: {why}; give a whole number")
-    if asked is not None:
-        _check_projection(given, asked, features)
-    if given.privacy not in (None, "none"):
-        _check_private(given)
-    if given.contamination is not None and (asked is not None or noise_of(given) is not None):
-        what, why = (
-            "solver=Projection(...)",
-            "its nodes have components of their own, and one threshold would not fit all",
+        raise ValueError(
+            f"{asked['features']} with kernel={given.kernel!r}, which has none; kernels that have them: {those}"
         )
-        if asked is None:
-            what, why = "privacy=Privacy(...)", "the histogram of all rows would be told without noise"
-        raise ValueError(f"contamination={given.contamination:g} with {what}: {why}; leave one of both out")
+    if "share" in asked:
+        why = "it must know the number of components before it begins; give a whole number"
+        refuse(given, asked["share"], dict.fromkeys(("projection", "noise", "features"), why))
+    if "projection" in asked:
+        _check_projection(given, given.solver)
+    if "privacy" in asked:
+        _check_private(given)
+    if "contamination" in asked:
+        refuse(given, asked["contamination"], {
+            "projection": "its nodes have components of their own, and one threshold would not fit all; leave one of both out",
+            "noise": "the histogram of all rows would be told without noise; leave one of both out",
+        })  # fmt: skip
+
+
+def chosen(given: Parameters) -> dict[str, str]:
+    """What the user chose of that which cannot be had everywhere: by a word for it, what the user wrote."""
+    noise = given.privacy is not None and not isinstance(given.privacy, str)
+    features = isinstance(given.landmarks, str) and given.landmarks == RANDOM_FEATURES
+    found = {
+        "projection": ("solver=Projection(...)", projection_of(given) is not None),
+        "noise": ("privacy=Privacy(...)", noise),
+        "privacy": (
+            "privacy=Privacy(...)" if noise else f"privacy={SECURE_SUMS!r}",
+            given.privacy not in (None, "none"),
+        ),
+        "features": (f"landmarks={RANDOM_FEATURES!r}", features),
+        "share": (f"n_components={given.n_components}", not isinstance(given.n_components, Integral)),
+        "contamination": (f"contamination={given.contamination}", given.contamination is not None),
+        "engine": (f"engine={given.engine!r}", given.engine != "local"),
+        "device": (f"device={given.device!r}", given.device is not None),
+        "memory_limit": (f"memory_limit={given.memory_limit!r}", given.memory_limit is not None),
+    }
+    return {word: written for word, (written, there) in found.items() if there}
+
+
+def refuse(given: Parameters, who: str, why: Mapping[str, str]) -> None:
+    """Refuse what `who` cannot be had with: a reason and a remedy for each word of `chosen`."""
+    asked = chosen(given)
+    for word, reason in why.items():
+        if word in asked:
+            raise ValueError(f"{who} with {asked[word]}: {reason}")
 
 
 def check_stream(given: Parameters, what: str = "partial_fit, refresh and forget", sealed: bool = False) -> None:
     """Refuse parameters with which rows cannot come in parts. `sealed`: sums may be secure."""
-    if projection_of(given) is not None:
-        raise ValueError(f"{what} with solver=Projection(...): it iterates over all rows; use solver='auto'")
-    if isinstance(given.landmarks, str) and given.landmarks == RANDOM_FEATURES:
-        raise ValueError(f"{what} with landmarks={RANDOM_FEATURES!r}: power iterations need all rows; use 'auto'")
-    if given.privacy not in (None, "none", *([SECURE_SUMS] if sealed else [])):
-        raise ValueError(f"{what} with privacy: the sums of a stream are kept in clear; leave privacy at None")
-    if given.contamination is not None:
-        raise ValueError(
-            f"{what} with contamination={given.contamination:g}: the histogram needs all rows again; leave it at None, or use fit"
-        )
+    refuse(given, what, {
+        "projection": "it iterates over all rows; use solver='auto'",
+        "features": "power iterations need all rows; use 'auto'",
+        "noise" if sealed else "privacy": "the sums of a stream are kept in clear; leave privacy at None",
+        "contamination": "the histogram needs all rows again; leave it at None, or use fit",
+    })  # fmt: skip
 
 
-def _check_projection(given: Parameters, asked: Projection, features: bool) -> None:
+def _check_projection(given: Parameters, asked: Projection) -> None:
+    features = "features" in chosen(given)
     if features or isinstance(given.landmarks, Integral):
         remedy = "leave it at 'auto'" if features else f"give Projection(n_landmarks={given.landmarks})"
         raise ValueError(f"landmarks={given.landmarks!r} with solver=Projection(...): {remedy}")
@@ -184,14 +186,10 @@ def _check_projection(given: Parameters, asked: Projection, features: bool) -> N
 
 def _check_private(given: Parameters) -> None:
     asked = noise_of(given)
-    what = f"privacy={SECURE_SUMS!r}" if asked is None else "privacy=Privacy(...)"
-    if given.engine != "local" or given.device is not None:
-        raise ValueError(
-            f"{what} with engine={given.engine!r}, device={given.device!r}: ranks or workers of one owner have no need of it; use engine='local', "
-            "which simulates it on the host, or `dekpca node run`"
-        )
-    if projection_of(given) is not None:
-        raise ValueError(f"{what} with solver=Projection(...): its nodes exchange rows; use solver='auto'")
+    refuse(given, chosen(given)["privacy"], {
+        "device": "it is simulated on the host; leave device at None",
+        "projection": "its nodes exchange rows; use solver='auto'",
+    })  # fmt: skip
     if asked is not None:
         refuse_unaccounted(
             gamma=given.gamma, kernel=kernel_of(given), landmarks=given.landmarks, standardize=given.standardize, missing=given.missing,
@@ -209,7 +207,7 @@ def settings_of(given: Parameters, features: Features, seed: int) -> Settings:
     elif not isinstance(landmarks, str):
         source = LandmarkSource("points", _points(given, features))
     elif landmarks == RANDOM_FEATURES:
-        source = LandmarkSource("random-features")
+        source = LandmarkSource(RANDOM_FEATURES)
         count = int(given.max_landmarks) if asked is None else min(FEATURES, int(given.max_landmarks))
     if asked is not None and source.kind == "auto":
         source, count = LandmarkSource("synthetic"), POINTS if count == "auto" else count

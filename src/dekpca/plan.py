@@ -24,8 +24,8 @@ from .data.rows import Rows
 from .memory import fitting, parse_size
 from .messages import Iteration
 from .network import Network
-from .parameters import Parameters, check, seed_of, settings_of
-from .settings import RANDOM_FEATURES, Options, Settings, settle
+from .parameters import Parameters, check, chosen, seed_of, settings_of
+from .settings import Options, Settings, settle
 from .site import Site, apart, make_site, part_sizes
 from .solvers.sums import SumsOptions, draws_ahead
 
@@ -147,15 +147,8 @@ def make_plan(
 def plan_rows(parameters: Parameters, rows: Rows, nodes: Any = None) -> tuple[Plan, Blocks]:
     """A plan for rows that are read in blocks, and these. The first pass over them is made here: it checks and counts them."""
     check(parameters)
-    random = isinstance(parameters.landmarks, str) and parameters.landmarks == RANDOM_FEATURES
-    taken = {
-        f"engine={parameters.engine!r}": parameters.engine != "local",
-        f"device={parameters.device!r}": parameters.device is not None,
-        "solver=Projection(...)": parameters.solver != "auto",
-        "privacy": parameters.privacy not in (None, "none"),
-        f"landmarks={RANDOM_FEATURES!r}": random,
-    }
-    for what in (name for name, given in taken.items() if given):
+    asked = chosen(parameters)
+    for what in (asked[word] for word in ("engine", "device", "projection", "privacy", "features") if word in asked):
         remedy = "leave it at its default, or give an array if the rows fit into memory"
         raise ValueError(
             f"{what} with rows in blocks ({rows.who}), which only the default solver of one process takes; {remedy}"
@@ -171,11 +164,8 @@ def plan_rows(parameters: Parameters, rows: Rows, nodes: Any = None) -> tuple[Pl
     moments = settings.impute or settings.standardize or settings.gamma_by_variance
     given = parameters.network, seed, parameters.dtype, parameters.missing
     blocks, network, sizes = survey(rows, features, *given, draws_ahead(ahead), moments, limit)
-    options = settle(settings, network, sizes)
-    part = blocks.take(np.arange(len(blocks.keys))) if options.exact else blocks
-    plan = Plan(network, sizes, [part], options, np.arange(len(network)), features)
-    options = options if limit is None else fitting(plan.site(), options, limit)
-    return replace(plan, options=options), blocks
+    part = blocks.take(np.arange(len(blocks.keys))) if settle(settings, network, sizes).exact else blocks
+    return make_plan(parameters, settings, network, [part], features, range(len(network)), sizes), blocks
 
 
 def plan_parts(parameters: Parameters, parts: Sequence[Array] | Mapping[Any, Array]) -> Plan:

@@ -123,6 +123,9 @@ def embedding(
     values = _numpy(view.transform(X))
     if reference is not None:
         values = aligned(values, _numpy(reference.transform(X))[:, : values.shape[1]])
+    if max(components) >= values.shape[1]:
+        has = f"the model has {values.shape[1]} component(s)"
+        raise ValueError(f"embedding: components={tuple(components)}, but {has}; name two of them, or fit with more")
     x, y = values[:, components[0]], values[:, components[1]]
     of = np.zeros(len(x), dtype=int) if by is None else np.asarray(to_numpy(by))
     if len(of) != len(x):
@@ -388,12 +391,17 @@ def aligned(values: Any, reference: Any) -> np.ndarray:
     return values * np.where(signs == 0, 1, signs)
 
 
-def _axes(ax: Any) -> Any:
+def pyplot() -> Any:
     try:
-        import matplotlib.pyplot as plt
+        import matplotlib.pyplot
     except ImportError as error:
         raise ImportError("matplotlib is not installed; pip install 'dekpca[plot]'") from error
-    return plt.subplots(layout="constrained")[1] if ax is None else ax
+    return matplotlib.pyplot
+
+
+def _axes(ax: Any) -> Any:
+    found = pyplot()  # also says that it is missing
+    return found.subplots(layout="constrained")[1] if ax is None else ax
 
 
 def _numpy(values: Any) -> np.ndarray:

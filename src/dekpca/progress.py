@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from .messages import Iteration
 
@@ -21,14 +21,17 @@ def say(about: Iteration) -> None:
         log.info("%siteration %d of at most %d, residual %.1e", which, about.number, about.most, about.residual)
 
 
-@contextmanager
-def shown(verbose: bool) -> Iterator[None]:
+def shown(verbose: bool) -> AbstractContextManager[None]:
     """Show the lines of the logger on standard error, if asked."""
-    if not verbose:
-        yield
-        return
-    handler, before = logging.StreamHandler(sys.stderr), log.level
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("dekpca: %(message)s"))
+    return lines_to(handler) if verbose else nullcontext()
+
+
+@contextmanager
+def lines_to(handler: logging.Handler) -> Iterator[None]:
+    """Give the lines of the logger to a handler, too."""
+    before = log.level
     log.addHandler(handler)
     log.setLevel(min(logging.INFO, before) if before else logging.INFO)
     try:

@@ -14,11 +14,11 @@ import numpy as np
 from .kernels import Kernel
 from .network import Network
 from .privacy.settings import Privacy
+from .solvers.features import RANDOM_FEATURES
 from .solvers.private import PrivateOptions
 from .solvers.projection import LANDMARKS, Noise, Projection, ProjectionOptions
 from .solvers.sums import SumsOptions
 
-RANDOM_FEATURES = "random-features"
 FIRST_LANDMARKS = 100  # of the first stage of the default solver
 MAX_LANDMARKS = 2500  # default limit of their growth
 SMALL_TABLE = 4096  # rows of the network up to which all may become landmarks, which makes the answer exact
@@ -54,9 +54,8 @@ class Settings:
     seed: int
     secure_sums: bool = False  # network sums under masks
     privacy: Privacy | None = None  # sums with noise
-    stream: bool = (
-        False  # more rows will come (`partial_fit`): landmarks in any case, even where few rows have an exact answer
-    )
+    # more rows will come (`partial_fit`): landmarks in any case, even where few rows have an exact answer
+    stream: bool = False
     resume: str | None = None  # the earlier run whose landmarks this one starts with; its nodes have them
     owners_apart: bool = False  # a node's neighbors belong to others, who see its terms of sums in clear
     contamination: float | None = None  # share of all rows beyond the threshold, which a sum of a histogram finds

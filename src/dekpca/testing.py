@@ -16,7 +16,7 @@ from .engines import local
 from .kernels import Rbf, Sigmoid
 from .network import Network
 from .plan import Plan
-from .settings import LandmarkSource, Settings, settle
+from .settings import RANDOM_FEATURES, LandmarkSource, Settings, settle
 from .solvers.projection import PAPER, Projection
 
 EIGENVALUE_TOLERANCE = 1e-10  # relative: other blocks mean other BLAS calls, so the last digits may differ
@@ -43,7 +43,7 @@ def problems() -> Iterator[tuple[str, Plan]]:
         ("a kernel judged by rows", four, path, {"kernel": Sigmoid(gamma=1e-4, coef0=0.0)}),
         ("many rows", [900, 2000, 700, 5400], path, {"standardize": True, "gamma_by_variance": True}),
         ("points known to all", four, path, {"landmarks": LandmarkSource("points", centers[:2])}),
-        ("random features", four, path, {"landmarks": LandmarkSource("random-features"), "n_landmarks": 60}),
+        ("random features", four, path, {"landmarks": LandmarkSource(RANDOM_FEATURES), "n_landmarks": 60}),
         ("projection, equal nodes on a ring", [20] * 6, ring, {"projection": few}),
         ("projection, unequal nodes on a star", [30, 1, 12, 25, 7], star, {"projection": few}),
         (

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .common import FAILED, Config, Debug, Json, emit, make_folder, peer_modules, print_plain, say, verb
+from .common import FAILED, Said, make_folder, peer_modules, print_plain, say, verb
 
 HELP = "Make and show the certificates by which nodes know each other."
 certs = typer.Typer(name="certs", help=HELP, no_args_is_help=True)
@@ -25,19 +25,16 @@ def init(
     folder: Folder = Path("certs"),
     name: Annotated[str, typer.Option(help="What the CA is called, for people.")] = "dekpca",
     days: Annotated[float, typer.Option(help="How long it is valid.")] = 1825,
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Make a CA: ca.crt for every node, and ca.key, which signs and must stay secret.
 
     The holder of ca.key can make a certificate for any name. Existing files are not overwritten.
 
     Example: dekpca certs init --folder certs --name "our three hospitals"
     """
-    (authority,) = peer_modules("net.authority")
+    authority = peer_modules("net.authority").authority
     made, key = authority.init_ca(make_folder(folder), name, days), folder / authority.CA_KEY
-    _tell_made({"certificate": made, "key": key, "days": days}, as_json, "keep this one to yourself")
+    return _made({"certificate": made, "key": key, "days": days}, "keep this one to yourself")
 
 
 @certs.command()
@@ -48,10 +45,7 @@ def issue(
     days: Annotated[float, typer.Option(help="How long it is valid; short, since none can be revoked.")] = 90,
     host: Annotated[list[str] | None, typer.Option(help="An IP address to put into it; nodes need none.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Renew: keep the old key and certificate aside.")] = False,
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Make a key and a certificate for a node: NODE.key and NODE.crt, for its owner, together with ca.crt.
 
     Examples:
@@ -60,10 +54,9 @@ def issue(
 
       dekpca certs issue hospital-a --days 30 --replace
     """
-    (authority,) = peer_modules("net.authority")
-    made, key = authority.issue(folder, node, days, host or (), replace)
+    made, key = peer_modules("net.authority").authority.issue(folder, node, days, host or (), replace)
     result = {"node": node, "certificate": made, "key": key, "days": days}
-    _tell_made(result, as_json, "for the node's owner alone")
+    return _made(result, "for the node's owner alone")
 
 
 @certs.command()
@@ -72,26 +65,18 @@ def request(
     node: Annotated[str, typer.Argument(help="The node's name, as its neighbors write it.")],
     folder: Annotated[Path, typer.Option("--folder", help="Where the files go.")] = Path(),
     replace: Annotated[bool, typer.Option("--replace", help="Renew: keep the old key and request aside.")] = False,
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Make a key, which stays with its owner, and a request for a certificate: NODE.key and NODE.csr.
 
     Send NODE.csr to the CA, and compare the fingerprint of the key by telephone.
 
     Example: dekpca certs request hospital-a
     """
-    authority, identity = peer_modules("net.authority", "net.identity")
-    asked, key = authority.request(make_folder(folder), node, replace)
-    result = {
-        "node": node,
-        "request": asked,
-        "key": key,
-        "fingerprint": identity.key_fingerprint(identity.read_key(key)),
-    }
-    text = f"wrote {asked}: for the CA\nwrote {key}: keep this one to yourself\nfingerprint of the key: {result['fingerprint']}"
-    emit(result, as_json, lambda: print_plain(text))
+    peer = peer_modules("net.authority", "net.identity")
+    asked, key = peer.authority.request(make_folder(folder), node, replace)
+    told = peer.identity.key_fingerprint(peer.identity.read_key(key))
+    text = f"wrote {asked}: for the CA\nwrote {key}: keep this one to yourself\nfingerprint of the key: {told}"
+    return Said({"node": node, "request": asked, "key": key, "fingerprint": told}, lambda: print_plain(text))
 
 
 @certs.command()
@@ -102,22 +87,18 @@ def sign(
     folder: Folder = Path("certs"),
     days: Annotated[float, typer.Option(help="How long it is valid; short, since none can be revoked.")] = 90,
     replace: Annotated[bool, typer.Option("--replace", help="Renew: keep the old certificate aside.")] = False,
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Sign the request of a node's owner: NODE.crt, for the owner, together with ca.crt. The key never leaves its owner.
 
     Make sure who asks: compare the fingerprint of the key by telephone.
 
     Example: dekpca certs sign hospital-a.csr
     """
-    authority, identity = peer_modules("net.authority", "net.identity")
-    name = request.stem if node is None else node
-    made = authority.sign(folder, request, name, days, replace)
-    key = identity.key_fingerprint(identity.read_certificates(made)[0])
+    peer, name = peer_modules("net.authority", "net.identity"), request.stem if node is None else node
+    made = peer.authority.sign(folder, request, name, days, replace)
+    key = peer.identity.key_fingerprint(peer.identity.read_certificates(made)[0])
     result = {"node": name, "certificate": made, "days": days, "fingerprint": key}
-    emit(result, as_json, lambda: print_plain(f"wrote {made}: for the node's owner\nfingerprint of the key: {key}"))
+    return Said(result, lambda: print_plain(f"wrote {made}: for the node's owner\nfingerprint of the key: {key}"))
 
 
 @certs.command()
@@ -125,28 +106,24 @@ def sign(
 def show(
     paths: Annotated[list[Path], typer.Argument(help="Certificates, or folders of them (*.crt, *.pem).")],
     warn: Annotated[float, typer.Option(help="Warn this many days before the end.")] = SOON,
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Print names, validity, issuer and fingerprint of certificates; exit code 1 if one is not valid now.
 
     Compare fingerprints by telephone: the file may have been replaced on the way.
 
     Example: dekpca certs show certs --warn 14
     """
-    (identity,) = peer_modules("net.identity")
+    identity = peer_modules("net.identity").identity
     found = [
         {"file": path, **_describe(identity, certificate, warn)}
         for path in _files(paths)
         for certificate in identity.read_certificates(path)
     ]
-    emit({"certificates": found}, as_json, lambda: _tell(found))
     for one in found:
         if one["state"] != "valid":
             say("warning", f"{one['file']}: {_called(one)} {_state(one)}")
-    if any(one["state"] in ("expired", "not yet valid") for one in found):
-        raise typer.Exit(FAILED)
+    invalid = any(one["state"] in ("expired", "not yet valid") for one in found)
+    return Said({"certificates": found}, lambda: _tell(found), FAILED * invalid)
 
 
 def _files(paths: list[Path]) -> list[Path]:
@@ -177,8 +154,8 @@ def _describe(identity: ModuleType, certificate: Any, warn: float) -> dict[str, 
     }
 
 
-def _tell_made(result: dict[str, Any], as_json: bool, whose: str) -> None:
-    emit(result, as_json, lambda: print_plain(f"wrote {result['certificate']}\nwrote {result['key']}: {whose}"))
+def _made(result: dict[str, Any], whose: str) -> Said:
+    return Said(result, lambda: print_plain(f"wrote {result['certificate']}\nwrote {result['key']}: {whose}"))
 
 
 def _called(one: dict[str, Any]) -> str:

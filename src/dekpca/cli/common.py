@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import json
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
+from inspect import Parameter
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -24,29 +27,6 @@ INTERRUPTED = 130  # as in shells
 
 out = Console(emoji=False)
 err = Console(stderr=True, emoji=False)
-
-
-def verb(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors in one line: exit code 2 for wrong input, 1 for others; `--debug` shows the traceback."""
-
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except (typer.Exit, typer.Abort, typer.BadParameter):
-            raise
-        except KeyboardInterrupt:
-            say_error("interrupted")
-            raise typer.Exit(INTERRUPTED) from None
-        except Exception as error:
-            if kwargs.get("debug"):
-                raise
-            wrong_input = isinstance(error, (ValueError, TypeError, ImportError, OSError))
-            text = str(error).replace("\n", " ") or type(error).__name__
-            say_error(text if wrong_input else f"{text}; --debug shows where")
-            raise typer.Exit(USAGE if wrong_input else FAILED) from error
-
-    return wrapped
 
 
 def say_error(text: str) -> None:
@@ -104,6 +84,53 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 
 
+class Said(NamedTuple):
+    """What a verb tells: `result` as JSON to a program, or else `text` prints it for a person; and the exit code."""
+
+    result: dict[str, Any]
+    text: Callable[[], None]
+    code: int = 0
+
+
+def verb(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with the options that all have: --debug and, if it tells something (`Said`), --json and --config.
+
+    Errors take one line: exit code 2 for wrong input, 1 for others; `--debug` shows the traceback.
+    """
+    own = inspect.signature(function, eval_str=True)
+    tells = own.return_annotation in (Said, Said | None)
+    usual = {"as_json": (Json, False), "config": (Config, None)} if tells else {}
+    usual = {name: given for name, given in (usual | {"debug": (Debug, False)}).items() if name not in own.parameters}
+    more = [Parameter(name, Parameter.KEYWORD_ONLY, default=x, annotation=of) for name, (of, x) in usual.items()]
+
+    @functools.wraps(function)
+    def wrapped(**given: Any) -> None:
+        try:
+            said = function(**{name: value for name, value in given.items() if name in own.parameters})
+            if tells and said is not None:
+                if given["as_json"]:
+                    sys.stdout.write(as_text(said.result) + "\n")
+                else:
+                    said.text()
+                if said.code:
+                    raise typer.Exit(said.code)
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except KeyboardInterrupt:
+            say_error("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            if given["debug"]:
+                raise
+            wrong_input = isinstance(error, (ValueError, TypeError, ImportError, OSError))
+            text = str(error).replace("\n", " ") or type(error).__name__
+            say_error(text if wrong_input else f"{text}; --debug shows where")
+            raise typer.Exit(USAGE if wrong_input else FAILED) from error
+
+    wrapped.__signature__ = own.replace(parameters=[*own.parameters.values(), *more])  # type: ignore[attr-defined]
+    return wrapped
+
+
 def print_accuracy(result: Mapping[str, Any]) -> None:
     """Landmarks, iterations, error and bound of a fit, and what it spent with differential privacy; from its summary."""
     parts = [f"{result['landmarks']} landmarks"] if result["landmarks"] else []
@@ -128,14 +155,6 @@ def as_text(result: dict[str, Any], indent: int | None = None) -> str:
     return json.dumps(result, allow_nan=False, default=other, indent=indent)
 
 
-def emit(result: dict[str, Any], as_json: bool, text: Callable[[], None]) -> None:
-    """The result, for a program or for a person."""
-    if as_json:
-        sys.stdout.write(as_text(result) + "\n")
-    else:
-        text()
-
-
 def make_folder(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -147,9 +166,27 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def peer_modules(*names: str) -> list[ModuleType]:
-    """Modules of dekpca.peers, which need packages that most users do not."""
+def refuse_inputs(option: str, output: Path, inputs: Iterable[Path]) -> None:
+    """Refuse to write over a file that is read, or into a folder that is read as one table."""
+    for given in inputs:
+        if given.is_dir() and given.resolve() in (output.resolve(), *output.resolve().parents):
+            raise ValueError(f"{option} {output}: is in {given}, which is read; choose another path")
+        if output.is_file() and given.is_file() and output.samefile(given):
+            raise ValueError(f"{option} {output}: would overwrite {given}, which is read; choose another path")
+
+
+def peer_modules(*names: str) -> SimpleNamespace:
+    """Modules of dekpca.peers, which need packages that most users do not, under their last names."""
     try:
-        return [import_module(f"dekpca.peers.{name}") for name in names]
+        return SimpleNamespace(**{name.rpartition(".")[2]: import_module(f"dekpca.peers.{name}") for name in names})
     except ImportError as error:
         raise ImportError(f"a package for peers is not installed ({error}); pip install 'dekpca[peer]'") from error
+
+
+@contextmanager
+def unless_lacking(what: str) -> Iterator[None]:
+    """Leave out what needs a package that is not there, and say so."""
+    try:
+        yield
+    except ImportError as error:
+        err.print(f"no {what}: {error}", markup=False)

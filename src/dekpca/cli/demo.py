@@ -23,7 +23,7 @@ from ..network import Network
 from ..report import measures
 from ..report.panels import Panel, Series, draw, pyplot, save_figure
 from ..solvers.projection import PAPER
-from .common import Debug, err, make_folder, out, verb
+from .common import err, make_folder, out, unless_lacking, verb
 
 NODES, NEIGHBORS, ROWS, COMPONENTS = 20, 4, 80, 4
 GAMMA = 1e-3  # 64 pixels from 0 to 16: k is about 0.1 to 0.5 between digits
@@ -36,7 +36,6 @@ SHOWN = 3  # the node whose embedding is drawn
 def demo(
     out_dir: Annotated[Path, typer.Option("--out", help="Folder for the figure and the report.")] = Path("dekpca-demo"),
     seed: Annotated[int, typer.Option(help="Deals the digits and draws the landmarks.")] = 0,
-    debug: Debug = False,
 ) -> None:
     """Demonstrate decentralized kernel PCA, on data where every node has mostly one digit.
 
@@ -64,10 +63,12 @@ def demo(
     agreement = {name: metrics.agreement(model, central, X) for name, model in models.items()}
     true = measures.true_errors(ours, Samples(X), ours.nodes_, central)
     _tell(agreement, paper, ours, true)
-    if _draw(path := out_dir / "demo.png", ours, central, local, agreement, true, X, y):
+    with unless_lacking("figure"):
+        _draw(path := out_dir / "demo.png", ours, central, local, agreement, true, X, y)
         out.print(f"figure: {path}", soft_wrap=True)
-    if _report(report := out_dir / "report.html", ours, X, y, central, {"local": local, "neighborhood": around}, seed):
-        out.print(f"report: {report} (open it in a browser)", soft_wrap=True)
+    with unless_lacking("report"):
+        _report(path := out_dir / "report.html", ours, X, y, central, {"local": local, "neighborhood": around}, seed)
+        out.print(f"report: {path} (open it in a browser)", soft_wrap=True)
 
 
 def _step(what: str, run: Callable[[], Any]) -> Any:
@@ -103,26 +104,17 @@ def _names(model: Any) -> list[str]:
     return [f"{c + 1}{' (mixed)' if c in mixed else ''}" for c in range(COMPONENTS)]
 
 
-def _report(path: Path, model: Any, X: Any, y: Any, central: Any, others: dict[str, Any], seed: int) -> bool:
-    try:
-        from ..report.fit import fit_report
-    except ImportError as error:
-        err.print(f"no report: {error}", markup=False)
-        return False
+def _report(path: Path, model: Any, X: Any, y: Any, central: Any, others: dict[str, Any], seed: int) -> None:
+    from ..report.fit import fit_report
+
     settings = {"data": "scikit-learn's digits, mostly one digit a node", "command": f"dekpca demo --seed {seed}"}
     title = f"dekpca demo: {len(X):,} handwritten digits on {NODES} nodes"
     fit_report(path, model, X, y, central, others, model.nodes_, settings, title)
-    return True
 
 
-def _draw(path: Path, model: Any, central: Any, local: Any, agreement: Any, true: Any, X: Any, y: Any) -> bool:
-    try:
-        plt = pyplot()
-    except ImportError as lacking:
-        err.print(f"no figure: {lacking}", markup=False)
-        return False
+def _draw(path: Path, model: Any, central: Any, local: Any, agreement: Any, true: Any, X: Any, y: Any) -> None:
     mosaic = [["net"] * 3 + ["error"] * 3 + ["agree"] * 3 + ["sent"] * 3, [*"aaaabbbbcccc"]]
-    figure, axes = plt.subplot_mosaic(mosaic, figsize=(16, 9.5), layout="constrained")
+    figure, axes = pyplot().subplot_mosaic(mosaic, figsize=(16, 9.5), layout="constrained")
     main = [int(np.bincount(y[model.nodes_ == j]).argmax()) for j in range(NODES)]
     plot.network(model, main, SHOWN, axes["net"]).set_title("20 nodes, coloured by their main digit")
     plot.convergence(model, true, axes["error"]).set_title("Error, stage by stage")
@@ -139,4 +131,3 @@ def _draw(path: Path, model: Any, central: Any, local: Any, agreement: Any, true
     handles = axes["a"].get_legend_handles_labels()
     figure.legend(*handles, title="digit", loc="outside right lower", fontsize=8, markerscale=2)
     save_figure(figure, path, dpi=110)
-    return True

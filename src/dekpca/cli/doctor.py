@@ -14,7 +14,7 @@ from rich.table import Table
 
 from .. import __version__, engines
 from ..engines.ranks import find_mpiexec
-from .common import Debug, Json, emit, out, print_plain, verb
+from .common import Said, out, print_plain, verb
 
 REQUIRED = ("numpy", "scipy", "scikit-learn", "array-api-compat", "networkx", "rich", "threadpoolctl", "typer")
 EXTRAS = {  # module -> package, extra, purpose
@@ -31,7 +31,7 @@ EXTRAS = {  # module -> package, extra, purpose
 
 
 @verb
-def doctor(as_json: Json = False, debug: Debug = False) -> None:
+def doctor() -> Said:
     """List the engines, extras and devices that work on this machine, and how to install the others.
 
     Example: dekpca doctor --json
@@ -48,7 +48,7 @@ def doctor(as_json: Json = False, debug: Debug = False) -> None:
         "devices": _devices(),
         "mpiexec": _or_none(lambda: str(find_mpiexec())),
     }
-    emit(result, as_json, lambda: _tell(result))
+    return Said(result, lambda: _tell(result))
 
 
 def _or_none(find: Callable[[], Any]) -> Any:

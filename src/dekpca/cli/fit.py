@@ -6,7 +6,7 @@ import glob
 import json
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,10 +20,10 @@ from sklearn.exceptions import ConvergenceWarning
 from .. import __version__, baselines
 from ..data import Data, Roles, Rows, read, remembered
 from ..data.columns import Features, Samples
-from ..data.reading import source_categories
 from ..estimator import DecentralizedKernelPCA, NarrowKernelWarning
 from ..files import PUBLIC, write_text
 from ..memory import machine_bytes, parse_size
+from ..model_file import is_model
 from ..network import listing, natural_key
 from ..results import MixedComponentsWarning
 from ..scaling import filled
@@ -31,23 +31,21 @@ from ..settings import MAX_LANDMARKS
 from . import on_ranks, parameters
 from .common import (
     NOT_CONVERGED,
-    Config,
-    Debug,
-    Json,
+    Said,
     as_text,
-    emit,
     make_folder,
     out,
     print_accuracy,
     print_plain,
+    refuse_inputs,
     say,
     verb,
 )
 from .reading import Columns, Drop, IdColumn, OneHot, make_roles, notes, with_categories
 
 SUMMARY = "summary.json"
+MODELS = "Folder for the models; those of an earlier fit in it are replaced or deleted."
 SHARE = 0.25  # of the machine's memory: rows that take more are read in blocks. At once they take about three times their size
-NODES_AND_OWNER = "--nodes deals rows and --owner says whose they are; give one of them"
 
 
 @verb
@@ -81,14 +79,11 @@ def fit(
     device: Annotated[str | None, typer.Option(help="Compute there, such as cuda (needs PyTorch).")] = None,
     memory_limit: Annotated[str | None, typer.Option(help="Such as 2GB; a larger file is read in blocks.")] = None,
     random_state: parameters.RandomState = 0,
-    out_dir: Annotated[Path, typer.Option("--out", help="Folder for the models.")] = Path("dekpca-models"),
+    out_dir: Annotated[Path, typer.Option("--out", help=MODELS)] = Path("dekpca-models"),
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Central and local kernel PCA in the report.")] = False,
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
-    """Fit decentralized kernel PCA to files and save one model per node.
+) -> Said:
+    """Fit decentralized kernel PCA to files and save one model per node; of one file without --owner, --nodes and --network one model.
 
     Rows are dealt to --nodes nodes, or belong to the node in the --owner column, or every node has its own file. A folder of parquet files is one
     table. A file whose rows would take more than --memory-limit, or a quarter of the machine's memory, is read in blocks.
@@ -109,7 +104,8 @@ def fit(
     """  # fmt: skip
     if engine not in ("local", "mpi"):
         raise ValueError(f"--engine {engine}: known are local, mpi")
-    make_folder(out_dir)
+    paths = _expand(data)
+    _check_outputs(paths, out_dir, report)
     _check_report(report, compare, engine)
     model = DecentralizedKernelPCA(
         parameters.parse_components(n_components),
@@ -118,52 +114,64 @@ def fit(
         standardize=standardize, missing=missing, engine=engine, privacy=parameters.parse_privacy(privacy), dtype=dtype, device=device,
         memory_limit=memory_limit, random_state=random_state, contamination=contamination,
     )  # fmt: skip
-    paths, roles = _expand(data), make_roles(owner, label, id_column, columns, drop, one_hot)
+    roles = make_roles(owner, label, id_column, columns, drop, one_hot)
     made = None if network is None else parameters.parse_network(network, random_state)
     sources: dict[str, Data] = {}
-    told = True
+    ranks, large = None, None
     start = time.perf_counter()
     with notes(), warnings.catch_warnings(record=True) as caught:
         for kind in (ConvergenceWarning, NarrowKernelWarning, MixedComponentsWarning):
             warnings.simplefilter("always", kind)
         if engine == "mpi":
-            numbers, told, reading = on_ranks.fit(model, paths, nodes, roles, made)
+            ranks, sources, read_in = on_ranks.fit(model, paths, nodes, roles, made)
         else:
             roles = with_categories(paths, roles)
             large = _large(paths, roles, memory_limit)
-            if large is not None:
-                if report is not None:
-                    remedy = "leave it out, or raise --memory-limit if the rows fit into memory"
-                    raise ValueError(f"--report: it shows all rows, and {large.who} is read in blocks; {remedy}")
-                reading, read_in = remembered(roles, [large]), time.perf_counter()
-                _fit_rows(model, large, nodes, made)
-                dropped = model.history_.get("dropped", 0)
-            else:
+            if large is None:
                 sources = _read_all(paths, roles, missing)
-                reading, read_in = remembered(roles, list(sources.values())), time.perf_counter()
-                _fit(model, sources, nodes, made)
-                dropped = sum(source.dropped for source in sources.values())
-            seconds = {"reading": read_in - start, "fitting": time.perf_counter() - read_in}
-            phases = {phase: int(x.sum()) for phase, x in model.history_["bytes"].items()}
-            rows = int(model.node_sizes_.sum())
-            numbers = {"rows": rows, "rows_dropped": dropped, "bytes_by_phase": phases, "seconds": seconds}
-    start = time.perf_counter()
-    files = _file_names(model.network_.names)
-    removed = _remove_stale(out_dir, files) if told else []
+            elif report is not None:
+                remedy = "leave it out, or raise --memory-limit if the rows fit into memory"
+                raise ValueError(f"--report: it shows all rows, and {large.who} is read in blocks; {remedy}")
+            read_in = time.perf_counter() - start
+            _fit(model, sources if large is None else {large.who: large}, owner is not None, nodes, made)
+        seconds = {"reading": read_in, "fitting": time.perf_counter() - start - read_in}
+    dropped = model.history_.get("dropped", 0) + sum(source.dropped for source in sources.values())
+    sent = {phase: x.sum() for phase, x in sorted(model.history_["bytes"].items())}
+    counts = np.array([dropped, *sent.values()], dtype=np.int64)
+    dropped, *totals = (counts if ranks is None else ranks.total(counts)).tolist()
+    code, start = 0 if model.converged_ else NOT_CONVERGED, time.perf_counter()
+    answering = model.network_.names[model.answering_node_]
+    # a user who did not ask for nodes wants one model
+    dealt = len(paths) == 1 and owner is None and nodes is None and network is None
+    foreign = {path.stem.casefold() for path in out_dir.glob("*.npz") if not is_model(path)}
+    files = _file_names([answering] if dealt else model.network_.names, foreign)
+    removed = _tidy(out_dir, files, foreign) if ranks is None or ranks.rank == 0 else []
+    reading = remembered(roles, [*sources.values()] if large is None else [large])
     for node in model.node_models_:  # under MPI those of this rank
-        node.reading = reading
-        node.save(out_dir / files[node.name])
-    numbers["seconds"]["saving"] = time.perf_counter() - start
-    if told:
-        for warning in caught:
-            say("warning", str(warning.message))
-        written = None if report is None else _report(report, model, sources, compare)
-        about = {"folder": out_dir, "models": files, "removed": removed, "report": written}
-        result = _summary(model) | numbers | about
-        write_text(out_dir / SUMMARY, as_text(result, indent=1), PUBLIC)
-        emit(result, as_json, lambda: _tell(result))
-    if not model.converged_:
-        raise typer.Exit(NOT_CONVERGED)
+        if node.name in files:
+            node.reading = reading
+            node.save(out_dir / files[node.name])
+    seconds["saving"] = time.perf_counter() - start
+    if ranks is not None and ranks.rank:  # one rank tells
+        raise typer.Exit(code)
+    for warning in caught:
+        say("warning", str(warning.message))
+    result = _summary(model) | ({} if ranks is None else {"ranks": ranks.size})
+    result |= {"rows_dropped": dropped, "bytes_by_phase": dict(zip(sent, totals, strict=True)), "seconds": seconds}
+    written = None if report is None else _report(report, model, sources, compare)
+    result |= {"folder": out_dir, "models": files, "removed": removed, "report": written}
+    write_text(out_dir / SUMMARY, as_text(result, indent=1), PUBLIC)
+    return Said(result, lambda: _tell(result), code)
+
+
+def _check_outputs(paths: list[Path], folder: Path, report: Path | None) -> None:
+    """Refuse, before the work, to overwrite what is read."""
+    refuse_inputs("--out", folder, [path for path in paths if path.is_dir()])
+    make_folder(folder)
+    for path in paths if len(paths) > 1 else []:
+        refuse_inputs(f"--out {folder}: the model", folder / f"{path.stem}.npz", [path])
+    if report is not None:
+        refuse_inputs("--report", report, paths)
 
 
 def _check_report(path: Path | None, compare: bool, engine: str) -> None:
@@ -200,7 +208,10 @@ def _read_all(paths: list[Path], roles: Roles, missing: Any) -> dict[str, Data]:
     return {name: read(path, roles, missing) for name, path in on_ranks.by_node(paths).items()}
 
 
-def _fit(model: DecentralizedKernelPCA, sources: dict[str, Data], nodes: int | None, network: Any) -> None:
+def _fit(
+    model: DecentralizedKernelPCA, sources: Mapping[str, Any], owned: bool, nodes: int | None, network: Any
+) -> None:  # fmt: skip
+    """Fit `Data` of files, or the `Rows` of one. `owned`: a column names the node of each row."""
     if len(sources) > 1:
         if nodes is not None:
             raise ValueError("--nodes is for one file; each of several files is a node: leave it out")
@@ -208,14 +219,17 @@ def _fit(model: DecentralizedKernelPCA, sources: dict[str, Data], nodes: int | N
         model.fit_parts({name: source.samples for name, source in sources.items()})
         return
     (source,) = sources.values()
-    _check_nodes(nodes, network)
-    if source.owners is None:
-        model.set_params(network=nodes if network is None else network).fit(source.samples)
-        return
-    if nodes is not None:
-        raise ValueError(NODES_AND_OWNER)
-    names = list(dict.fromkeys(map(str, source.owners.tolist())))
-    model.set_params(network=on_ranks.over_names(network, names)).fit(source.samples, nodes=source.owners)
+    if nodes is not None and network is not None and len(network) != nodes:
+        raise ValueError(f"--nodes {nodes}, but the network has {len(network)}; leave out --nodes")
+    if nodes is not None and owned:
+        raise ValueError("--nodes deals rows and --owner says whose they are; give one of them")
+    if owned and network is not None:
+        network = on_ranks.over_names(network, source.owner_names)
+    model.set_params(network=nodes if network is None else network)
+    if isinstance(source, Rows):
+        model.fit(source)
+    else:
+        model.fit(source.samples, nodes=source.owners)
 
 
 def _large(paths: list[Path], roles: Roles, memory_limit: str | None) -> Rows | None:
@@ -231,27 +245,16 @@ def _large(paths: list[Path], roles: Roles, memory_limit: str | None) -> Rows | 
     return rows
 
 
-def _check_nodes(nodes: int | None, network: Any) -> None:
-    if nodes is not None and network is not None and len(network) != nodes:
-        raise ValueError(f"--nodes {nodes}, but the network has {len(network)}; leave out --nodes")
+def _stem(name: str) -> str:
+    return quote(name, safe=" ").lstrip(".") or "node"
 
 
-def _fit_rows(model: DecentralizedKernelPCA, rows: Rows, nodes: int | None, network: Any) -> None:
-    owner = rows.roles.owner
-    _check_nodes(nodes, network)
-    if nodes is not None and owner is not None:
-        raise ValueError(NODES_AND_OWNER)
-    if owner is not None and network is not None:
-        network = on_ranks.over_names(network, sorted(source_categories(rows.source, owner)))
-    model.set_params(network=nodes if network is None else network).fit(rows)
-
-
-def _file_names(names: Sequence[str]) -> dict[str, str]:
-    """A file name for each node, unique also on case-insensitive file systems."""
+def _file_names(names: Sequence[str], foreign: Set[str]) -> dict[str, str]:
+    """A file name for each node, unique also on case-insensitive file systems, and none of a file that is no model."""
     files: dict[str, str] = {}
-    taken: set[str] = set()
+    taken = {*foreign}
     for name in names:
-        stem = quote(name, safe=" ").lstrip(".") or "node"
+        stem = _stem(name)
         while stem.casefold() in taken:
             stem += "_"
         taken.add(stem.casefold())
@@ -259,13 +262,16 @@ def _file_names(names: Sequence[str]) -> dict[str, str]:
     return files
 
 
-def _remove_stale(folder: Path, files: dict[str, str]) -> list[str]:
+def _tidy(folder: Path, files: dict[str, str], foreign: Set[str]) -> list[str]:
     """Delete models of an earlier fit into this folder that this one does not replace, and report it."""
+    for name, file in files.items():
+        if _stem(name).casefold() in foreign:
+            say("note", f"{folder}: {_stem(name)}.npz is no model and stays; the model of node {name} is {file}")
     summary = folder / SUMMARY
     if not summary.is_file():
         return []
     earlier = {Path(name).name for name in json.loads(summary.read_text(encoding="utf-8"))["models"].values()}
-    stale = sorted((name for name in earlier - set(files.values()) if (folder / name).is_file()), key=natural_key)
+    stale = sorted((name for name in earlier - set(files.values()) if is_model(folder / name)), key=natural_key)
     for name in stale:
         (folder / name).unlink()
     if stale:
@@ -304,7 +310,7 @@ def _summary(model: DecentralizedKernelPCA) -> dict[str, Any]:
 
     names = getattr(model, "feature_names_in_", None)
     return {
-        "version": __version__, "nodes": len(model.network_), "columns": model.n_features_in_,
+        "version": __version__, "nodes": len(model.network_), "rows": int(model.node_sizes_.sum()), "columns": model.n_features_in_,
         "feature_names": names, "gamma": model.gamma_,
         "components": model.n_components_, "converged": bool(model.converged_), "iterations": model.n_iter_,
         "eigenvalues": model.eigenvalues_, "explained_variance_ratio": model.explained_variance_ratio_,
@@ -329,6 +335,8 @@ def _tell(result: dict[str, Any]) -> None:
     sent = sum(result["bytes_by_phase"].values()) / result["nodes"] / 1e6
     left_out = f"; {result['rows_dropped']} rows with missing values left out" if result["rows_dropped"] else ""
     print_plain(f"{result['seconds']['fitting']:.1f} s; each node sent {sent:.2f} MB on average{left_out}")
-    print_plain(f"{len(result['models'])} models in {result['folder']}")
+    count = len(result["models"])
+    one = f"the model of node {result['answering_node']}; --nodes N writes one for each of N nodes"
+    print_plain(f"{one if count == 1 < result['nodes'] else f'{count} models'} in {result['folder']}")
     if result["report"] is not None:
         print_plain(f"report: {result['report']}")

@@ -10,14 +10,13 @@ from typing import Annotated
 import typer
 
 from ..engines.ranks import find_mpiexec
-from .common import Debug, verb
+from .common import verb
 
 
 @verb
 def launch(
     command: Annotated[list[str], typer.Argument(help="A dekpca command and its options.")],
     ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="How many ranks.")] = 2,
-    debug: Debug = False,
 ) -> None:
     """Run a dekpca command on several MPI ranks of this machine; on a cluster use its own launcher (docs/howto/clusters.md).
 

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from ..network import Network
-from .common import Config, Debug, Json, emit, make_folder, print_plain, verb
+from .common import Said, make_folder, print_plain, verb
 from .parameters import TOPOLOGIES, parse_network
 
 MANY = 400  # nodes; more cannot be distinguished in a picture
@@ -21,10 +21,7 @@ def network(
     seed: Annotated[int, typer.Option(help="Of a random network.")] = 0,
     write: Annotated[Path | None, typer.Option(help="Write it to a file that --network takes.")] = None,
     draw: Annotated[Path | None, typer.Option(help="Draw it into a PNG or SVG file.")] = None,
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Check a topology, print its cost, and draw it.
 
     A network must be connected. Its depth determines the rounds of a network sum; its degrees, how often samples are sent.
@@ -48,7 +45,7 @@ def network(
     if write is not None:
         make_folder(write.parent)
         net.write(write)
-    emit(result, as_json, lambda: _tell(result))
+    return Said(result, lambda: _tell(result))
 
 
 def _draw(path: Path, net: Network) -> None:

@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +23,7 @@ from .common import (
     USAGE,
     Debug,
     Json,
-    emit,
+    Said,
     err,
     peer_modules,
     print_accuracy,
@@ -54,9 +53,8 @@ def run(
     resume: Annotated[str | None, typer.Option(help="Id of an earlier run: begin with its landmarks.")] = None,
     add: Annotated[Path | None, typer.Option(help=ADD)] = None,
     insecure_loopback: Annotated[bool, typer.Option("--insecure-loopback", help=INSECURE)] = False,
-    as_json: Json = False,
     debug: Debug = False,
-) -> None:
+) -> Said:
     """Take part in a run: print what will leave this machine, wait for the neighbors, compute with them, save this node's model.
 
     After a kill or stop the same command resumes. Exit codes: 1, the run cannot go on; 2, an error in the config,
@@ -66,8 +64,8 @@ def run(
 
     Example: dekpca node run node.toml --metrics 127.0.0.1:9100
     """
-    modules = ("errors", "app.config", "app.disclosure", "app.logs", "app.node", "app.status", "protocol.text")
-    peer = SimpleNamespace(**{m.__name__.rpartition(".")[2]: m for m in peer_modules(*modules)})
+    apps = ("app.config", "app.disclosure", "app.logs", "app.node", "app.status")
+    peer = peer_modules("errors", *apps, "protocol.text")
     settings = peer.config.read(config, resume, add)
     identity = None if insecure_loopback else settings.identity()
     if insecure_loopback:
@@ -82,8 +80,7 @@ def run(
             gone = "the model is not there any more; bring it back, or ask another node's owner"
             print_plain(f"{settings.model_file}: {gone}", err)
         _tell_lost(peer, settings, identity, before)
-        _end(before, as_json)
-        return
+        return _ended(before)
     if settings.report is not None:
         import_module("dekpca.report.charts")  # before the work: raises if a package for the report is missing
     prepared = peer.node.prepare(settings)
@@ -116,7 +113,7 @@ def run(
         if _is_read(sys.stderr):
             say_error(peer.text.showable(str(error) + advice, MOST_ERROR))
         raise typer.Exit(code) from error
-    _end(result, as_json)
+    return _ended(result)
 
 
 @node.command()
@@ -125,8 +122,7 @@ def check(
     config: Annotated[Path, typer.Argument(help="The node's node.toml.")],
     seconds: Annotated[float, typer.Option(help="How long to call the neighbors, and to listen for their calls.")] = 30,
     as_json: Json = False,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Before the day: check config, certificate, folder, data and port, then the connection to every neighbor that is up.
 
     A neighbor is up that runs this command at the same time, or that runs already, which it does not disturb. Of the rows
@@ -134,9 +130,7 @@ def check(
 
     Example: dekpca node check node.toml --seconds 300
     """
-    peer = SimpleNamespace(
-        **{m.__name__.rpartition(".")[2]: m for m in peer_modules("app.check", "app.config", "app.logs", "app.node")}
-    )
+    peer = peer_modules("app.check", "app.config", "app.logs", "app.node")
     settings = peer.config.read(config)
     identity, found = settings.identity(), {"config": str(config)}
     prepared = peer.node.prepare(settings)
@@ -154,13 +148,8 @@ def check(
         "neighbors": rows,
         "exit": peer.check.exit_code(rows),
     }
-    emit(
-        result | {"neighbors": [vars(row) for row in rows]},
-        as_json,
-        lambda: _tell_check(peer, rows, found.get("after a loss", "")),
-    )
-    if result["exit"]:
-        raise typer.Exit(result["exit"])
+    told = result | {"neighbors": [vars(row) for row in rows]}
+    return Said(told, lambda: _tell_check(peer, rows, found.get("after a loss", "")), result["exit"])
 
 
 def _tell_check(peer: Any, rows: list[Any], few: str) -> None:
@@ -182,9 +171,7 @@ def _print_table(table: list[list[str]]) -> None:
 def audit(
     folder: Annotated[Path, typer.Argument(help="The node's folder, or a copy of its audit.jsonl.")],
     ca: Annotated[Path | None, typer.Option(help="The CA of the network: checks the node's certificate too.")] = None,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Verify the audit file of a node and print it: what its owner agreed to, settings, members, and every message with its hash.
 
     Exit code 2: the file was changed or is empty, or the node has not signed it. A node without certificates signs nothing: its file verifies without
@@ -210,7 +197,7 @@ def audit(
         if about["unsigned"]:
             print_plain(f"the last {about['unsigned']} lines are not signed: the node was killed, or runs")
 
-    emit({**about, "entries": lines}, as_json, tell)
+    return Said({**about, "entries": lines}, tell)
 
 
 def _ending(peer: Any, error: BaseException, settings: Any) -> tuple[int, str]:
@@ -222,12 +209,9 @@ def _ending(peer: Any, error: BaseException, settings: Any) -> tuple[int, str]:
     return USAGE if isinstance(error, ValueError) else FAILED, ""
 
 
-def _end(result: dict[str, Any], as_json: bool) -> None:
-    emit(result, as_json, lambda: _tell(result))
-    if result.get("missing"):
-        raise typer.Exit(MISSING)
-    if not result["converged"]:
-        raise typer.Exit(NOT_CONVERGED)
+def _ended(result: dict[str, Any]) -> Said:
+    code = MISSING if result.get("missing") else 0 if result["converged"] else NOT_CONVERGED
+    return Said(result, lambda: _tell(result), code)
 
 
 def _tell_lost(peer: Any, settings: Any, identity: Any, before: dict[str, Any]) -> None:

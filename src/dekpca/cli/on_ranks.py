@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from .. import engines
-from ..data import Data, Roles, read, remembered
+from ..data import Data, Roles, read
 from ..data.owners import deal_rows, named_network, renamed
 from ..engines.ranks import assign
 from ..estimator import DecentralizedKernelPCA
@@ -36,30 +36,19 @@ def over_names(network: Network | None, names: list[str]) -> Network | None:
 
 def fit(
     model: DecentralizedKernelPCA, paths: list[Path], nodes: int | None, roles: Roles, network: Network | None
-) -> tuple[dict[str, Any], bool, dict[str, Any]]:  # fmt: skip
-    """Fit the nodes of this rank; returns data of all ranks for the summary, whether this rank prints it, and the columns that models store."""
-    ranks = engines.module("mpi").Ranks()
-    start = time.perf_counter()
+) -> tuple[Any, dict[str, Data], float]:  # fmt: skip
+    """Fit the nodes of this rank; returns all ranks, what was read here, and the time of reading."""
+    ranks, start = engines.module("mpi").Ranks(), time.perf_counter()
     try:
         with ranks.checking():
             net, parts = _own(model, paths, nodes, roles, network, ranks)
-        reading = time.perf_counter() - start
+        read_in = time.perf_counter()
         model.set_params(network=net).fit_parts({name: part.samples for name, part in parts.items()})
     except Exception as error:  # raised on all ranks: one prints it
         if ranks.rank:
             raise typer.Exit(USAGE) from error
         raise ValueError(str(error)) from error
-    sent = model.history_["bytes"]
-    dropped = sum(part.dropped for part in parts.values())
-    mine = np.array([len(model.nodes_), dropped, *(sent[phase].sum() for phase in sorted(sent))], dtype=np.int64)
-    total = np.empty_like(mine)
-    ranks.comm.Allreduce(mine, total)
-    phases, seconds = dict(zip(sorted(sent), total[2:].tolist(), strict=True)), time.perf_counter() - start
-    numbers = {
-        "rows": int(total[0]), "rows_dropped": int(total[1]), "bytes_by_phase": phases,
-        "seconds": {"reading": reading, "fitting": seconds - reading}, "ranks": ranks.size,
-    }  # fmt: skip
-    return numbers, ranks.rank == 0, remembered(roles, list(parts.values()))
+    return ranks, parts, read_in - start
 
 
 def _own(

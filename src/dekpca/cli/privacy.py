@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from ..data import read
-from .common import Config, Debug, Json, emit, print_plain, verb
+from .common import Said, print_plain, verb
 from .parameters import NComponents
 
 MOST_POINTS = 600  # their kernel matrix is decomposed for every rank
@@ -33,10 +33,7 @@ def privacy(
     norm: Annotated[float | None, typer.Option(help="Public bound to which rows are clipped (linear, poly).")] = None,
     ranges: Annotated[tuple[float, float] | None, typer.Option(help="Lowest and highest value of the columns.")] = None,
     synthetic: Annotated[bool, typer.Option("--synthetic", help="Half of the budget makes synthetic points.")] = False,
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Plan a fit with differential privacy: noise, rank and the agreement to expect with kernel PCA without noise.
 
     No private data is read: the spectrum is that of public points. The plan is accurate if these resemble the rows.
@@ -73,7 +70,7 @@ def privacy(
         "tried": [{"rank": plan.rank, "agreement": plan.components.tolist(), "span": plan.span} for plan in tried],
         "releases": [{"covers": e.covers, "numbers": e.numbers, "multiplier": e.multiplier} for e in entries],
     }  # fmt: skip
-    emit(result, as_json, lambda: _tell(result))
+    return Said(result, lambda: _tell(result))
 
 
 def _points(path: Path | None) -> tuple[np.ndarray, str]:

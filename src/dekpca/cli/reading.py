@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +14,7 @@ import typer
 
 from ..data import Roles
 from ..data.reading import categories
+from ..progress import lines_to
 from .common import say
 
 NAMED = "Column or array that names each row: never a feature, carried to the output."
@@ -32,7 +33,8 @@ def make_roles(
     for text in one_hot or []:
         name, equals, values = text.partition("=")
         encoded[name.strip()] = _split([values]) if equals else None
-    return Roles(owner, label, id_column, _split(columns) if columns else None, _split(drop or []), encoded)
+    chosen = _split(columns) if columns else None
+    return Roles(owner, label, id_column, chosen, _split(drop or []), encoded, interface="options")
 
 
 def _split(texts: Sequence[str]) -> list[str]:
@@ -62,15 +64,6 @@ class _Notes(logging.Handler):
         say(what, record.getMessage())
 
 
-@contextmanager
-def notes() -> Iterator[None]:
+def notes() -> AbstractContextManager[None]:
     """Print log lines of the library on standard error."""
-    logger, handler = logging.getLogger("dekpca"), _Notes()
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+    return lines_to(_Notes())

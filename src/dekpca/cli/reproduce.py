@@ -18,7 +18,7 @@ from ..data import Roles, read
 from ..experiments import paper, runner, toy
 from ..experiments.runner import Source
 from ..report import panels
-from .common import INTERRUPTED, Config, Debug, Json, emit, err, make_folder, out, print_plain, say_error, verb
+from .common import INTERRUPTED, Json, Said, err, make_folder, out, print_plain, say_error, unless_lacking, verb
 
 DIGITS = ("0", "3", "5", "8")  # the paper's classes
 PAPER_GAMMA = 2e-7  # the authors' bandwidth on raw pixels from 0 to 255
@@ -45,9 +45,7 @@ def reproduce(
     repeats: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 10,
     out_dir: Annotated[Path, typer.Option("--out", help="Folder for all files.")] = Path("dekpca-reproduce"),
     as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Repeat an experiment of the paper, with the paper's settings and with dekpca's default side by side.
 
     nodes, samples and neighbors are the paper's; heterogeneity and convergence are new; toy draws its Fig. 1 and 2.
@@ -84,10 +82,13 @@ def reproduce(
             say_error(f"interrupted; what is finished is in {folder}, and the same command goes on from there")
             raise typer.Exit(INTERRUPTED) from None
         drawn, title, text = experiment.draw(rows, times), experiment.title, experiment.text
-    figures = _figures(drawn, title, folder / which.value)
-    report = _report(folder / f"{which.value}.html", title, text, drawn, rows, which.value, source, repeats)
+    figures, report = [], None
+    with unless_lacking("figure"):
+        figures = panels.save(drawn, title, folder / which.value)
+    with unless_lacking("report"):
+        report = _report(folder / f"{which.value}.html", title, text, drawn, rows, which.value, source, repeats)
     about = {"experiment": which.value, "rows": len(rows), "folder": folder, "figures": figures, "report": report}
-    emit(about, as_json, lambda: _tell(rows, about))
+    return Said(about, lambda: _tell(rows, about))
 
 
 def _source(data: Path | None, openml: bool, label: str | None, classes: str | None, gamma: float | None) -> Source:
@@ -123,24 +124,12 @@ def _source(data: Path | None, openml: bool, label: str | None, classes: str | N
     return Source(X, y, usual_gamma if gamma is None else gamma, name)
 
 
-def _figures(drawn: list[panels.Panel], title: str, stem: Path) -> list[Path]:
-    try:
-        return panels.save(drawn, title, stem)
-    except ImportError as error:
-        err.print(f"no figure: {error}", markup=False)
-        return []
-
-
 def _report(
     path: Path, title: str, text: str, drawn: list[panels.Panel], rows: list[Any], name: str, source: Source | None, repeats: int
-) -> Path | None:  # fmt: skip
-    try:
-        from ..report import experiment_report
+) -> Path:  # fmt: skip
+    from ..report import experiment_report
 
-        figures = [(panel.title, "", panels.plotly_figure(panel)) for panel in drawn]
-    except ImportError as error:
-        err.print(f"no report: {error}", markup=False)
-        return None
+    figures = [(panel.title, "", panels.plotly_figure(panel)) for panel in drawn]
     command = shlex.join(["dekpca", *sys.argv[1:]]) if "reproduce" in sys.argv else f"dekpca reproduce {name}"
     settings: dict[str, Any] = {"command": command, "repeats": repeats}
     if source is not None:

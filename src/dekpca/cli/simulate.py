@@ -22,19 +22,7 @@ from rich.text import Text
 from ..data import read
 from ..network import Network
 from . import parameters
-from .common import (
-    FAILED,
-    NOT_CONVERGED,
-    Debug,
-    Json,
-    emit,
-    err,
-    make_folder,
-    peer_modules,
-    print_accuracy,
-    print_plain,
-    verb,
-)
+from .common import FAILED, NOT_CONVERGED, Said, err, make_folder, peer_modules, print_accuracy, print_plain, verb
 
 ENDED = {0: "done", NOT_CONVERGED: "done, less accurate than tol asks for"}
 
@@ -65,9 +53,7 @@ def simulate(
     random_state: parameters.RandomState = 0,
     peer_timeout: Annotated[float, typer.Option(help="Seconds to wait for a silent neighbor.")] = 300,
     write_only: Annotated[bool, typer.Option("--write-only", help="Write the files, start nothing.")] = False,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
+) -> Said | None:
     """Write configs and certificates for nodes on this machine, run them as real processes, and collect their models.
 
     Each node could run on another machine: the folder has the files of its owner. Exit code 1: a node failed; the error names it.
@@ -78,7 +64,7 @@ def simulate(
 
       dekpca node simulate --nodes 3 --write-only --out three && dekpca node run three/node-0.toml
     """
-    config, authority = peer_modules("app.config", "net.authority")
+    peer = peer_modules("app.config", "net.authority")
     usual = Network.path(2) if nodes == 2 else Network.ring(nodes)
     net = usual if network is None else parameters.parse_network(network, random_state)
     net = Network.from_edges([(f"node-{a}", f"node-{b}") for a, b in net.edges])
@@ -94,21 +80,19 @@ def simulate(
     X = _digits() if data is None else np.asarray(read(data).X, dtype=np.float64)
     if len(X) < len(net):
         raise ValueError(f"{len(X)} rows for {len(net)} nodes; each needs at least one")
-    authority.init_ca(folder / "certs", "a simulation")
+    peer.authority.init_ca(folder / "certs", "a simulation")
     for name in net.names:
-        authority.issue(folder / "certs", name, 30)
+        peer.authority.issue(folder / "certs", name, 30)
     rows = np.array_split(np.random.default_rng(random_state).permutation(len(X)), len(net))
     more = {"peer_timeout": peer_timeout, "members": list(net.names), "allow_two": len(net) == 2}
-    config.write_nodes(folder, [X[r] for r in rows], net, f"simulation-{random_state}", "certs", model, more)
+    peer.config.write_nodes(folder, [X[r] for r in rows], net, f"simulation-{random_state}", "certs", model, more)
     if write_only:
         print_plain(f"{len(net)} nodes in {folder}; start each with dekpca node run {folder}/NAME.toml", err)
-        return
+        return None
     start = time.perf_counter()
     codes = _watch(folder, net.names)
     result = _collect(folder, codes) | {"seconds": time.perf_counter() - start, "folder": folder}
-    emit(result, as_json, lambda: _tell(result))
-    if result["failed"]:
-        raise typer.Exit(FAILED)
+    return Said(result, lambda: _tell(result), FAILED if result["failed"] else 0)
 
 
 def _solver(text: str) -> Any:

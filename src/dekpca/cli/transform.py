@@ -11,11 +11,11 @@ import numpy as np
 import typer
 
 from ..data import Rows, column_names
-from ..data.columns import Samples
+from ..data.columns import Samples, check_same_names
 from ..data.formats import check_output, writing
 from ..network import listing
 from ..node_model import NodeModel
-from .common import Config, Debug, Json, emit, make_folder, print_plain, say, verb
+from .common import Said, make_folder, print_plain, refuse_inputs, say, verb
 from .fit import SUMMARY
 from .reading import Columns, Drop, IdColumn, make_roles, notes, recalled
 
@@ -38,10 +38,7 @@ def transform(
     ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Further columns: how far out each row is.")] = False,
     out_file: Annotated[Path, typer.Option("--out", help="A .npy, .csv or .parquet file.")] = Path("components.npy"),
-    as_json: Json = False,
-    config: Config = None,
-    debug: Debug = False,
-) -> None:
+) -> Said:
     """Component values of new samples, from the model of any node.
 
     Rows are read and written in blocks, so that neither file need fit into memory. Columns are matched by name, in any order. --scores adds the
@@ -60,6 +57,7 @@ def transform(
     """
     path = _model_file(model, node)
     check_output(out_file)
+    refuse_inputs("--out", out_file, [data, path])
     if id_column is not None and out_file.suffix.lower() == ".npy":
         raise ValueError(f"--id with --out {out_file}: an .npy file holds numbers only; use .csv or .parquet")
     make_folder(out_file.parent)
@@ -80,6 +78,8 @@ def transform(
     names += ["reconstruction error", "hotelling t2"] * scores + ["outlier"] * judged
     with notes(), writing(out_file, names, roles.id) as output:
         source = Rows.from_file(data, roles)
+        if source.names is not None and loaded.features.names is not None:
+            check_same_names(source.names, loaded.features.names, str(data), "the model")
         if (source.names is None) != (loaded.features.names is None):
             has, fitted = ("has no", "with") if source.names is None else ("has", "without")
             order = f"the model was fitted {fitted} them; columns are taken in the order of the fit"
@@ -99,7 +99,7 @@ def transform(
     left_out = f"; {dropped} rows with missing values left out" if dropped else ""
     found = f"; {outliers} outliers" if judged else ""
     text = f"{output.rows} rows through node {loaded.name}: {out_file}{left_out}{found}"
-    emit(result, as_json, lambda: print_plain(text))
+    return Said(result, lambda: print_plain(text))
 
 
 def _model_file(model: Path, node: str | None) -> Path:
@@ -115,5 +115,5 @@ def _model_file(model: Path, node: str | None) -> Path:
     content = json.loads(summary.read_text(encoding="utf-8"))
     name = content["answering_node"] if node is None else node
     if name not in content["models"]:
-        raise ValueError(f"--node {name}: not among the nodes of {model}: {listing(content['models'])}")
+        raise ValueError(f"--node {name}: not among the nodes with a model in {model}: {listing(content['models'])}")
     return model / content["models"][name]

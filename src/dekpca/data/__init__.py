@@ -3,7 +3,7 @@
 from .checks import MISSING, Missing
 from .columns import one_hot
 from .formats import DataError
-from .reading import Data, Roles, column_names, read, remembered
-from .rows import Rows
+from .reading import Data, Roles, column_names, remembered
+from .rows import Rows, read
 
 __all__ = ["MISSING", "Data", "DataError", "Missing", "Roles", "Rows", "column_names", "one_hot", "read", "remembered"]

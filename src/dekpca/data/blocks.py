@@ -108,9 +108,8 @@ class Blocks:
 
     def __init__(self, reader: Reader, keys: np.ndarray, node: np.ndarray, moments: Any = None, prepare: Any = None):
         self.reader, self.keys, self.node, self.prepare = reader, keys, node, prepare
-        self.moments: tuple[np.ndarray, np.ndarray, np.ndarray] = (
-            moments  # of each column: count, mean, squared deviations
-        )
+        # of each column: count, mean, squared deviations
+        self.moments: tuple[np.ndarray, np.ndarray, np.ndarray] = moments
         self.shape, self.dtype = (len(keys), reader.features.count), reader.dtype
 
     def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
@@ -170,9 +169,8 @@ def survey(
         keys = dealer.keys(start, len(X), owners)
         there = np.zeros(len(X), dtype=bool)
         for purpose, size in left:
-            there |= uniform_by_key(keys, purpose) < size / (
-                known or count
-            )  # the total is at least what was counted so far
+            # the total is at least what was counted so far
+            there |= uniform_by_key(keys, purpose) < size / (known or count)
         reader.keep(there)
         if reader.full and left:
             left.pop()  # what is not kept will take another pass

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import array_api_compat as aac
@@ -14,10 +16,14 @@ from sklearn.utils import check_array
 from ..arrays import to_numpy
 from ..network import listing
 from .columns import ColumnError, Features, Samples, column_text, take
+from .frames import is_frame
 
 Array = Any
 
 log = logging.getLogger("dekpca")
+
+ENDS_LIKE_AN_ID = r"(?i:(^|[\W_])(id|ids|key|uuid|guid|nr|no|number|index|idx)$)|[a-z]I[dD]$"
+LIKE_AN_ID = re.compile(rf"{ENDS_LIKE_AN_ID}|(?i:^(unnamed: 0|patient|row)$)")
 
 Where = Callable[[int], str]  # a row, in words
 Missing = Literal["error", "drop", "mean"]
@@ -48,7 +54,9 @@ def checked(X: Any, who: str, dtype: Any = None, least: int = 1) -> Samples:
     if not columns:
         raise ValueError(f"{who}: no columns: 0 feature(s) (shape={(rows, 0)}) while a minimum of 1 is required.")
     if rows < least:
-        remedy = "add rows" if least > 1 else "add rows, or leave the node out of the network"
+        remedy = f"give at least {least}" + (
+            ", or leave the node out of the network" if who.startswith("node ") else ""
+        )
         raise ValueError(f"{who}: {rows or 'no'} sample(s), but at least {least} needed; {remedy}")
     return Samples(found, samples.names)
 
@@ -71,6 +79,8 @@ def check_parts(parts: Sequence[Any], names: Sequence[str], dtype: Any, missing:
     owners = [f"node {name}" for name in names]
     given = [checked(part, owner, dtype) for part, owner in zip(parts, owners, strict=True)]
     kinds = [f"{type(part.X).__name__} of {part.X.dtype} on {aac.device(part.X)}" for part in given]
+    for part, own, owner in zip(parts, given, owners, strict=True):
+        warn_of_ids(part, own, owner)
     first = given[0]
     features = Features(int(first.X.shape[1]), first.names)
     found = []
@@ -104,6 +114,23 @@ def placed(X: Array, device: str | None) -> Array:
         raise ImportError(f"device={device!r} needs PyTorch; pip install 'dekpca[gpu]'") from error
     except (RuntimeError, AssertionError) as error:  # torch's message for a missing device has many lines
         raise ValueError(f"device={device!r}: PyTorch cannot use it ({str(error).splitlines()[0]})") from error
+
+
+# ---------------------------------------------------------------------- names of rows
+def like_ids(samples: Samples, who: str, every: str = "every row") -> Iterator[str]:
+    """Warnings of features that look like the names of rows; `every` says which rows these are."""
+    for name, values in zip(samples.names or (), samples.X.T, strict=False):
+        if len(values) < 2 or not LIKE_AN_ID.search(name) or not np.isfinite(values).all():
+            continue
+        if (values == values.round()).all() and len(np.unique(values)) == len(values):
+            alike = f"{who}: column {name!r} has another whole number in {every}, as an id has"
+            yield f"{alike}; an id is not a feature"
+
+
+def warn_of_ids(given: Any, samples: Samples, who: str) -> None:
+    """Warn of such features of a DataFrame. (Of a file its reader does.)"""
+    for said in like_ids(samples, who) if is_frame(given) else ():
+        warnings.warn(f"{said}: drop it, or rename it if it is one", UserWarning, stacklevel=4)
 
 
 # ---------------------------------------------------------------------- infinite and missing values

@@ -172,6 +172,8 @@ def one_hot(frame: Any, columns: Sequence[str] | Mapping[str, Sequence[str] | No
     2   52      NaN      NaN      NaN
     """
     refuse(frame, "one_hot")
+    if not is_frame(frame):
+        raise TypeError(f"one_hot: a {type(frame).__name__} without names of columns; give a DataFrame")
     names = frame_names(frame)
     if columns is None:
         columns = [name for i, name in enumerate(names) if TO_ENCODE.search(column(frame, i)[1].lower())]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shlex
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -18,20 +19,34 @@ import numpy as np
 from ..files import atomic_write
 from ..network import listing, natural_key
 from .columns import check_same_names
-from .frames import ColumnError, column, frame_names, is_frame, is_null, matrix
+from .frames import AS_NUMBERS, ColumnError, column, frame_names, is_frame, is_null, matrix
 
 SAMPLES = ("X", "data")  # names of the matrix in an archive, by precedence
 LABELS = ("y", "labels", "label", "target")
 NAMES = ("columns", "feature_names", "names")  # arrays of an archive that name the columns of the matrix
 ABSENT = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "?"})  # cells without a value, in any case
 CHUNK = 10_000  # lines of a csv file held as texts at a time
-NO_NUMBER = "drop the column, make a feature of each category (one-hot {}), or name it as the id, owner or label"
+AT_ONCE = 100_000  # rows of a block of a file that is read as a whole
+NO_ROWS = "no rows; give at least one"
+TRUTH = {"true": "1", "false": "0"}  # cells, in any case
+UNNAMED = "Unnamed: 0"  # as pandas calls the column of row names that it and R write without a name
+DATE = re.compile(
+    r"\s*(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{4}|\d{1,2}/\d{1,2}/\d\d|\d{1,2}:\d\d)(?![\d.])"
+)
+COMMA = re.compile(r"\s*[-+]?\d+(,\d+)+(\.\d+)?\s*")
 
 BUFFER = 2**20  # bytes of a column of a parquet file read at a time
 
 Values = dict[str, np.ndarray]
 Where = Callable[[int], str]  # a row, in words
-Block = tuple[np.ndarray, Values, Where]
+
+
+class Block(NamedTuple):
+    """Some rows of a file: columns as a matrix, NaN for missing values; other columns unchanged; and where each row is."""
+
+    X: np.ndarray
+    values: Values
+    where: Where
 
 
 class DataError(ValueError):
@@ -84,17 +99,36 @@ class Source:
         self.named = not isinstance(names, int)
         self.names = list(map(str, range(names))) if isinstance(names, int) else list(names)
         self.beside: Values = {}  # other arrays of an archive, with a value for each row
+        self.interface = "python"  # whose words errors use
 
-    def read(self, numbers: Sequence[str], values: Sequence[str]) -> tuple[np.ndarray, Values]:
-        """The columns `numbers` as a matrix, NaN for missing values; and the columns `values` unchanged."""
-        raise NotImplementedError
+    def encode(self, names: Sequence[str]) -> str:
+        """What to do with columns that are no numbers."""
+        if self.interface == "options":
+            option = " ".join(f"--one-hot {shlex.quote(name)}" for name in names)
+        elif self.interface == "node.toml":
+            option = "[one_hot] " + ", ".join(f"{name} = [...]" for name in names)
+        else:
+            option = f"one_hot={[*names]}"
+        column, it = ("columns", "them") if len(names) > 1 else ("column", "it")
+        return f"drop the {column}, make a feature of each category ({option}), or name {it} as the id, owner or label"
 
     def blocks(self, numbers: Sequence[str], values: Sequence[str], size: int) -> Iterator[Block]:
-        """As `read`, in blocks of at most `size` rows, of which one is in memory at a time."""
+        """Columns as numbers and columns as they are, in blocks of at most `size` rows, of which one is in memory at a time."""
         raise NotImplementedError
 
-    def where(self, row: int) -> str:
-        return f"row {row}"
+    def read(self, numbers: Sequence[str], values: Sequence[str]) -> Block:
+        """All rows at once."""
+        blocks = list(self.blocks(numbers, values, AT_ONCE))
+        if not blocks:
+            raise DataError(NO_ROWS)
+        ends, wheres = np.cumsum([len(block.X) for block in blocks]), [block.where for block in blocks]
+
+        def where(row: int) -> str:
+            i = int(np.searchsorted(ends, row, side="right"))
+            return wheres[i](row - int(ends[i - 1]) if i else row)
+
+        together = {name: np.concatenate([block.values[name] for block in blocks]) for name in values}
+        return Block(np.concatenate([block.X for block in blocks]), together, where)
 
     @property
     def estimated_rows(self) -> float:
@@ -114,24 +148,24 @@ class Matrix(Source):
             raise DataError(f"{len(self.names)} names for the {X.shape[1]} columns of the samples; give each a name")
         self.X, self.rows, self.float32 = X, len(X), frozenset(self.names if X.dtype == np.float32 else ())
 
-    def read(self, numbers: Sequence[str], values: Sequence[str]) -> tuple[np.ndarray, Values]:
-        places = {name: i for i, name in enumerate(self.names)}
-        X = self.X if list(numbers) == self.names else self.X[:, [places[name] for name in numbers]]
-        found = {name: self.beside[name] if name in self.beside else self.X[:, places[name]] for name in values}
-        for name, beside in found.items():
-            _check_length(name, beside, len(X))
-        return X, found
+    def read(self, numbers: Sequence[str], values: Sequence[str]) -> Block:
+        """A file .npy stays memory-mapped."""
+        return self._block(0, self.X, numbers, values)
 
     def blocks(self, numbers: Sequence[str], values: Sequence[str], size: int) -> Iterator[Block]:
-        places = {name: i for i, name in enumerate(self.names)}
-        columns = slice(None) if list(numbers) == self.names else [places[name] for name in numbers]
-        beside = {name: self.beside[name] for name in values if name in self.beside}
-        for name, x in beside.items():
-            _check_length(name, x, len(self.X))
         for start, X in self._slices(size):
-            found = {name: X[:, places[name]] for name in values if name not in beside}
-            found |= {name: x[start : start + len(X)] for name, x in beside.items()}
-            yield X[:, columns], found, _counted_from(start)
+            yield self._block(start, X, numbers, values)
+
+    def _block(self, start: int, X: np.ndarray, numbers: Sequence[str], values: Sequence[str]) -> Block:
+        places, found = {name: i for i, name in enumerate(self.names)}, {}
+        for name in values:
+            beside = self.beside.get(name)
+            if beside is not None and beside.shape != (self.rows,):
+                what = f"expected one value for each of the {self.rows} rows"
+                raise DataError(f"{name} has shape {beside.shape}, {what}")
+            found[name] = X[:, places[name]] if beside is None else beside[start : start + len(X)]
+        X = X if list(numbers) == self.names else X[:, [places[name] for name in numbers]]
+        return Block(X, found, counted_from(start))
 
     def _slices(self, size: int) -> Iterator[tuple[int, np.ndarray]]:
         """Rows of a file .npy: read, since pages of a memory map count as memory of the process."""
@@ -149,12 +183,7 @@ class Matrix(Source):
                 yield start, found.reshape(shape)
 
 
-def _check_length(name: str, beside: np.ndarray, rows: int) -> None:
-    if beside.shape != (rows,):
-        raise DataError(f"{name} has shape {beside.shape}, expected one value for each of the {rows} rows")
-
-
-def _counted_from(start: int, of: str = "") -> Where:
+def counted_from(start: int, of: str = "") -> Where:
     return lambda row: f"row {start + row}{of}"
 
 
@@ -164,35 +193,40 @@ class Csv(Source):
     def __init__(self, path: Path, names: Sequence[str] | int, header: bool, delimiter: str):
         super().__init__(names)
         self.files, self.header, self.delimiter = [path], header, delimiter
-        self._lines: list[int] = []
-
-    def where(self, row: int) -> str:
-        return f"line {self._lines[row]}"
-
-    def read(self, numbers: Sequence[str], values: Sequence[str]) -> tuple[np.ndarray, Values]:
-        matrices, lines = [np.empty((0, len(numbers)))], []
-        texts: dict[str, list[np.ndarray]] = {name: [np.array([], dtype=str)] for name in values}
-        for block, found, _ in self.blocks(numbers, values, CHUNK):
-            matrices.append(block)
-            lines += self._lines
-            for name, cells in found.items():
-                texts[name].append(cells)
-        self._lines = lines
-        return np.concatenate(matrices), {name: np.concatenate(cells) for name, cells in texts.items()}
 
     def blocks(self, numbers: Sequence[str], values: Sequence[str], size: int) -> Iterator[Block]:
-        places = {name: i for i, name in enumerate(self.names)}
         with self.files[0].open(newline="", encoding="utf-8-sig") as file:
-            self._lines = []
             rows = self._rows(file)
             while some := list(islice(rows, min(size, CHUNK))):
-                cells = list(zip(*some, strict=True))
-                block = np.empty((len(some), len(numbers)))
-                for i, name in enumerate(numbers):
-                    block[:, i] = self._parsed(name, cells[places[name]])
-                texts = {name: np.array([cell.strip() for cell in cells[places[name]]], dtype=str) for name in values}
-                yield block, texts, self.where
-                self._lines = []
+                lines, *columns = zip(*some, strict=True)
+                cells, where = dict(zip(self.names, columns, strict=True)), _at_lines(lines)
+                found = {name: _parsed(cells[name]) for name in numbers}
+                wrong = {name: row for name, row in found.items() if isinstance(row, int)}
+                if wrong:
+                    raise DataError(
+                        self._refusal({name: (cells[name][row], row) for name, row in wrong.items()}, where)
+                    )
+                block = np.column_stack([*found.values()]) if found else np.empty((len(some), 0))
+                texts = {name: np.array([cell.strip() for cell in cells[name]], dtype=str) for name in values}
+                yield Block(block, texts, where)
+
+    def _refusal(self, wrong: dict[str, tuple[str, int]], where: Where) -> str:
+        """Of columns that are no numbers, each with its first cell that is none, and the row of that."""
+        comma = {name for name, (cell, _) in wrong.items() if COMMA.fullmatch(cell)}
+        date = {name for name, (cell, _) in wrong.items() if DATE.match(cell)}
+        remedies = {
+            self.encode: [name for name in wrong if name not in comma | date],
+            lambda _: "write numbers with a decimal point and without thousands separators": [*comma],
+            lambda _: f"if it is a date or a time, {AS_NUMBERS}": [*date],
+        }
+        said = []
+        for remedy, names in remedies.items():
+            if names:
+                (cell, row), others = wrong[names[0]], listing(map(repr, names[1:]))
+                also = f" (also {others})" if others else ""
+                what = f"column {names[0]!r} holds {cell[:60]!r} in {where(row)}, which is no number{also}"
+                said.append(f"{what}; {remedy(names)}")
+        return "; ".join(said)
 
     @property
     def estimated_rows(self) -> float:
@@ -201,7 +235,8 @@ class Csv(Source):
             some = file.read(2**20)
         return self.files[0].stat().st_size * max(some.count(b"\n"), 1) / max(len(some), 1)
 
-    def _rows(self, file: Any) -> Iterator[list[str]]:
+    def _rows(self, file: Any) -> Iterator[list[Any]]:
+        """The number of a line, and its cells."""
         reader = csv.reader(file, delimiter=self.delimiter)
         if self.header:
             next(reader)
@@ -209,21 +244,21 @@ class Csv(Source):
             if len(row) != len(self.names):
                 cells = f"{len(row)} cells, the first line {len(self.names)}"
                 raise DataError(f"line {reader.line_num} has {cells}; give every row all columns")
-            self._lines.append(reader.line_num)
-            yield row
+            yield [reader.line_num, *row]
 
-    def _parsed(self, name: str, cells: Sequence[str]) -> np.ndarray:
-        try:
-            return np.array(cells, dtype=np.float64)
-        except ValueError:  # some cell has no value, or no number
-            cells = ["nan" if is_absent(cell) else cell for cell in cells]
-        for i, cell in enumerate(cells):
-            if not _is_number(cell):
-                comma = re.fullmatch(r"\s*[-+]?\d+,\d+\s*", cell)
-                hint = "write a decimal point, not a comma" if comma else NO_NUMBER.format(name)
-                line = self.where(i - len(cells))  # of the chunk that was read last
-                raise DataError(f"column {name!r} holds {cell[:60]!r} in {line}, which is no number; {hint}")
-        return np.array([float(cell) for cell in cells])
+
+def _parsed(cells: Sequence[str]) -> np.ndarray | int:
+    """The numbers, NaN where there is no value; or the row of a cell that is no number."""
+    try:
+        return np.array(cells, dtype=np.float64)
+    except ValueError:  # some cell has no value, a truth value, or no number
+        cells = ["nan" if is_absent(cell) else TRUTH.get(cell.strip().lower(), cell) for cell in cells]
+    wrong = next((i for i, cell in enumerate(cells) if not _is_number(cell)), None)
+    return np.array([float(cell) for cell in cells]) if wrong is None else wrong
+
+
+def _at_lines(lines: Sequence[int]) -> Where:
+    return lambda row: f"line {lines[row]}"
 
 
 def is_absent(value: Any) -> bool:
@@ -276,11 +311,15 @@ def _open_csv(path: Path, mentioned: set[str]) -> Source:
         delimiter = max(",;\t", key=first.count)
         cells = next(csv.reader(io.StringIO(first + file.read(CHUNK) if '"' in first else first), delimiter=delimiter))
     names = [cell.strip() for cell in cells]
-    numbers = [_is_number(cell) for cell in cells]
+    numbers = [_is_number(cell) or cell.strip().lower() in TRUTH for cell in cells]
     if any(cells == [str(i + start) for i in range(len(cells))] for start in (0, 1)):  # as pandas numbers columns
         return Csv(path, len(cells), len(cells) > 1, delimiter)  # numbers do not count as names, as in a DataFrame
     if all(numbers):
         return Csv(path, len(cells), False, delimiter)
+    if len(names) > 1 and not names[0]:
+        names[0] = UNNAMED
+        if names[1:] == [str(i) for i in range(len(names) - 1)]:
+            return Csv(path, names, True, delimiter)
     if all(names) and (not any(numbers) or mentioned & set(names)):
         return Csv(path, names, True, delimiter)
     unclear = "the first line has both numbers and text or empty cells, so it is unclear whether it names the columns"
@@ -309,14 +348,6 @@ class Parquet(Source):
         super().__init__(schema.names)
         self.float32 = frozenset(n for n, kind in zip(schema.names, schema.types, strict=True) if str(kind) == "float")
 
-    def read(self, numbers: Sequence[str], values: Sequence[str]) -> tuple[np.ndarray, Values]:
-        names = [*dict.fromkeys([*numbers, *values])]
-        with _arrow(self.files[0]) as pyarrow:
-            tables = [pyarrow.parquet.read_table(file, columns=names, partitioning=None) for file in self.files]
-            table = pyarrow.concat_tables([table.select(names) for table in tables])
-        X = matrix(table, str(self.files[0]), NO_NUMBER, numbers)
-        return X, {name: column(table, names.index(name))[0] for name in values}
-
     def blocks(self, numbers: Sequence[str], values: Sequence[str], size: int) -> Iterator[Block]:
         names = [*dict.fromkeys([*numbers, *values])]
         for file in self.files:
@@ -327,8 +358,8 @@ class Parquet(Source):
             ):
                 for batch in opened.iter_batches(size, columns=names):
                     table = pyarrow.Table.from_batches([batch])
-                    X, at = matrix(table, str(file), NO_NUMBER, numbers), table.column_names.index
-                    yield X, {name: column(table, at(name))[0] for name in values}, _counted_from(start, of)
+                    X, at = matrix(table, str(file), self.encode, numbers), table.column_names.index
+                    yield Block(X, {n: column(table, at(n))[0] for n in values}, counted_from(start, of))
                     start += len(X)
 
 
@@ -345,16 +376,18 @@ class Made(Source):
     def blocks(self, numbers: Sequence[str], values: Sequence[str], size: int) -> Iterator[Block]:
         places, start = {name: i for i, name in enumerate(self.names)}, 0
         for block in self.make():
-            where = _counted_from(start)
+            where = counted_from(start)
             start += block.shape[0]
             if is_frame(block):
                 check_same_names(frame_names(block), self.names, f"the block before row {start}", "the first block")
                 at = frame_names(block).index
-                yield matrix(block, "X", NO_NUMBER, numbers), {n: column(block, at(n))[0] for n in values}, where
+                found = {name: column(block, at(name))[0] for name in values}
+                yield Block(matrix(block, "X", self.encode, numbers), found, where)
             elif block.ndim != 2 or block.shape[1] != len(self.names):
                 raise DataError(f"the block before row {start} has shape {block.shape}, not {len(self.names)} columns")
             else:
-                yield block[:, [places[n] for n in numbers]], {n: block[:, places[n]] for n in values}, where
+                found = {name: block[:, places[name]] for name in values}
+                yield Block(block[:, [places[name] for name in numbers]], found, where)
 
 
 def _parquet_files(path: Path) -> list[Path]:

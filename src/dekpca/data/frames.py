@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from pathlib import PurePath
 from typing import Any
 
 import array_api_compat as aac
 import numpy as np
 from scipy.sparse import issparse
 
+from ..network import listing
+
 CATEGORIES = re.compile(r"categor|enum|dictionary")  # types of columns, by their names in the three libraries
 TO_ENCODE = re.compile(r"categor|enum|dictionary|object|str(?!uct)")
+TIME = "dates or times"
 TIMES = re.compile(r"date|time|duration|period")
-ENCODE = "dekpca.data.one_hot(X, ['{}']) makes a column of each category; or drop the column"
+AS_NUMBERS = "encode it as a number, such as days since a fixed date, or drop the column"  # of dates and times
 
 
 class ColumnError(ValueError):
@@ -34,6 +39,10 @@ def refuse(X: Any, who: str) -> None:
         said = "a polars LazyFrame, which is a query without rows; call .collect() first"
     elif in_blocks(X):
         said = "Rows, which only fit and transform of the estimator take; go through X.blocks(), of which .samples is an array with names"
+    elif isinstance(X, (str, PathLike)):
+        kind = {".parquet": "parquet", ".npy": "npy"}.get(PurePath(X).suffix.lower(), "csv")
+        one = f"give dekpca.Rows.from_{kind}({str(X)!r}) to fit and transform"
+        said = f"a path, not rows; {one}, or dekpca.data.read({str(X)!r}).samples, also to fit_parts"
     elif isinstance(X, Iterator):
         said = f"a {kind}, expected one array or DataFrame; fit_parts takes a generator of parts"
     else:
@@ -71,29 +80,51 @@ def is_null(value: Any) -> bool:
     return missing or (isinstance(value, (float, np.floating)) and bool(value != value))
 
 
-def matrix(X: Any, who: str, remedy: str = ENCODE, names: Sequence[Any] | None = None) -> np.ndarray:
-    """Columns (default: all) as a matrix of numbers, NaN for missing values. `remedy` is for texts, {} being the column."""
+def encode(names: Sequence[Any]) -> str:
+    """What to do with columns that hold texts, in Python."""
+    return f"dekpca.data.one_hot(X, {[*names]}) makes a column of each category; or drop the column{'s' * (len(names) > 1)}"
+
+
+def matrix(
+    X: Any, who: str, remedy: Callable[[Sequence[Any]], str] = encode, names: Sequence[Any] | None = None
+) -> np.ndarray:
+    """Columns (default: all) as a matrix of numbers, NaN for missing values. `remedy` is for columns of texts."""
     dtypes = X.dtypes.tolist() if hasattr(X, "iloc") and names is None else []
     if dtypes and all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in dtypes):
         return X.to_numpy(dtype=np.result_type(*dtypes))  # no copy where pandas holds one array
     known = frame_names(X)
     places = range(len(known)) if names is None else [known.index(name) for name in names]
-    found = [_numbers(*column(X, place), who, known[place], remedy) for place in places]
+    found = [_numbers(*column(X, place)) for place in places]
+    held = [(known[place], numbers) for place, numbers in zip(places, found, strict=True) if isinstance(numbers, str)]
+    times = [(name, what) for name, what in held if what.startswith(TIME)]
+    texts = [given for given in held if given not in times]
+    said = [f"{_holding(texts)}, not numbers; {remedy([name for name, _ in texts])}"] if texts else []
+    said += [f"{_holding(times)}; {AS_NUMBERS}"] if times else []
+    if said:
+        raise ColumnError(f"{who}: {'; '.join(said)}")
     return np.column_stack(found) if found else np.empty((X.shape[0], 0))
 
 
-def _numbers(values: np.ndarray, dtype: str, who: str, name: Any, remedy: str) -> np.ndarray:
+def _holding(held: Sequence[tuple[Any, str]]) -> str:
+    by = {what: [repr(name) for name, other in held if other == what] for _, what in held}
+    several = [len(names) > 1 for names in by.values()]
+    return ", ".join(
+        f"column{'s' * more} {listing(names)} hold{'s' * (not more)} {what}"
+        for (what, names), more in zip(by.items(), several, strict=True)
+    )
+
+
+def _numbers(values: np.ndarray, dtype: str) -> np.ndarray | str:
+    """The numbers in a column or, if there are none, what it holds."""
     kind = dtype.lower()
     if CATEGORIES.search(kind) is None:
         if values.dtype.kind in "biuf":
             return values
         if TIMES.search(kind):
-            remedy = "encode it as a number, such as days since a fixed date, or drop the column"
-            raise ColumnError(f"{who}: column {name!r} holds dates or times ({dtype}); {remedy}")
+            return f"{TIME} ({dtype})"
         try:  # decimals, and truth values of which some are missing
             if not any(isinstance(value, str) for value in values):
                 return np.array([np.nan if is_null(value) else float(value) for value in values])
         except (TypeError, ValueError):
             pass
-    holds = "texts or other objects" if kind == "object" else dtype[:60]
-    raise ColumnError(f"{who}: column {name!r} holds {holds}, not numbers; {remedy.format(name)}")
+    return "texts or other objects" if kind == "object" else dtype[:60]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
+from os import PathLike
 from typing import Any, NamedTuple
 
 import array_api_compat as aac
@@ -11,7 +12,7 @@ import numpy as np
 
 from ..network import Network, listing, natural_key
 from ..site import Shares
-from .checks import NOTHING_LEFT, check_finite, checked, complete, complete_rows
+from .checks import NOTHING_LEFT, check_finite, checked, complete, complete_rows, warn_of_ids
 from .columns import ColumnError, Features, Samples, split_off, take
 from .frames import in_blocks, is_frame, is_null, refuse
 
@@ -56,6 +57,7 @@ def deal(X: Any, nodes: Any, wanted: Wanted, seed: int, dtype: Any = None, missi
     if isinstance(nodes, str):
         nodes, X = split_off(X, nodes, f"nodes={nodes!r}")
     samples = checked(X, "X", dtype, least=2)
+    warn_of_ids(X, samples, "X")
     total, kept = len(samples), None
     if missing == "drop":
         samples, kept = complete(samples, "X")
@@ -111,6 +113,8 @@ def deal_more(
     if isinstance(nodes, str):
         nodes, X = split_off(X, nodes, f"nodes={nodes!r}")
     samples = checked(X, "X", dtype, least=1 if own is None else 0)
+    if not before:
+        warn_of_ids(X, samples, "X")
     total, kept = len(samples), np.arange(len(samples))
     check_finite(samples, "X", missing)
     if missing == "drop":
@@ -131,6 +135,8 @@ def deal_more(
 
 def list_parts(parts: Any) -> Sequence[Any] | Mapping[Any, Any]:
     """The argument of `fit_parts`: a sequence, a mapping or a generator of arrays, but no array."""
+    if isinstance(parts, (str, PathLike)):
+        refuse(parts, "fit_parts")
     if is_frame(parts) or isinstance(parts, Samples) or aac.is_array_api_obj(parts) or in_blocks(parts):
         raise ValueError(f"fit_parts takes one array for each node, but got one {type(parts).__name__}; use fit(X)")
     return parts if isinstance(parts, (Mapping, Sequence)) else list(parts)

@@ -1,9 +1,8 @@
-"""Samples from a file: columns get roles, features become numbers, missing values are handled. formats.py opens the file."""
+"""The columns of a file get roles, and features become numbers. formats.py opens the file, rows.py reads its rows."""
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,14 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..network import listing
-from .checks import MISSING, NOTHING_LEFT, Missing, check_finite, complete
+from .checks import NOTHING_LEFT
 from .columns import Samples, check_known, check_unique, encoded
-from .formats import CHUNK, LABELS, DataError, Source, Values, Where, is_absent, open_source, reading
+from .formats import CHUNK, LABELS, Block, DataError, Source, is_absent, open_source, reading
 from .frames import ColumnError
 
 log = logging.getLogger("dekpca")
-
-LIKE_AN_ID = re.compile(r"(?i:(^|[\W_])(id|ids|key|uuid|guid|nr|no|number|index|idx)$|^unnamed: 0$)|[a-z]I[dD]$")
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,8 @@ class Roles:
         Columns to leave out, if they exist.
     keep : sequence of str
         Columns that are features in spite of a label's name.
+    interface : {"python", "options", "node.toml"}
+        Whose words errors use.
     """
 
     owner: str | None = None
@@ -52,6 +51,7 @@ class Roles:
     one_hot: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
     ignore: Sequence[str] = ()
     keep: Sequence[str] = ()
+    interface: str = "python"
 
     @property
     def mentioned(self) -> list[str]:
@@ -76,53 +76,15 @@ class Data:
     def samples(self) -> Samples:
         return Samples(self.X, self.names)
 
+    @property
+    def owner_names(self) -> list[str]:
+        return [] if self.owners is None else sorted(set(map(str, self.owners.tolist())))
+
     def at(self, kept: np.ndarray) -> Data:
         """These rows alone; the others are counted as dropped."""
         given = {what: getattr(self, what) for what in ("labels", "owners", "ids")}
         rest: Any = {what: x[kept] for what, x in given.items() if x is not None}
         return replace(self, X=self.X[kept], dropped=len(self.X) - len(kept), **rest)
-
-
-def read(path: str | Path, roles: Roles | None = None, missing: Missing = "error") -> Data:
-    """The samples of a file, by its ending.
-
-    Parameters
-    ----------
-    path : str or Path
-        .npz (arrays "X" and, for labels, "y"; "columns" may name the columns of X), .npy (memory-mapped), .csv or .tsv (comma, semicolon or
-        tab, with or without a header) or .parquet.
-    roles : Roles, optional
-        The roles of the columns.
-    missing : {"error", "drop", "mean"}
-        For rows with missing values: refuse the file, leave the rows out, or keep NaN, which the network's mean will replace.
-
-    Examples
-    --------
-    >>> import tempfile, pathlib
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.csv"
-    >>> _ = path.write_text("hospital,age,weight\\noslo,41,80\\nrome,38,75\\nrome,,70\\n")
-    >>> data = read(path, Roles(owner="hospital"), missing="drop")
-    >>> data.X.tolist(), data.names, data.owners.tolist(), data.dropped
-    ([[41.0, 80.0], [38.0, 75.0]], ('age', 'weight'), ['oslo', 'rome'], 1)
-    """
-    path, roles = Path(path), roles or Roles()
-    if missing not in MISSING:
-        raise ValueError(f"missing={missing!r}: known are {', '.join(MISSING)}")
-    with reading(path):
-        source = open_source(path, set(roles.mentioned))
-        chosen = choose(str(path), source, roles)
-        X, values = source.read(chosen.numbers, chosen.values)
-        if not len(X):
-            raise DataError("no rows; give at least one")
-        data = chosen.data(X, values, source.where)
-        check_finite(data.samples, str(path), missing, source.where)
-        if missing == "drop":
-            before, data = data, data.at(complete(data.samples, str(path))[1])
-            if before.owners is not None and data.owners is not None:
-                check_owners_left(str(path), set(before.owners.tolist()), set(data.owners.tolist()))
-    if roles.columns is None:
-        warn_of_ids(str(path), data)
-    return data
 
 
 def check_owners_left(who: str, owners: set[Any], left: set[Any]) -> None:
@@ -143,17 +105,16 @@ def categories(path: str | Path, column: str) -> set[str]:
     """The categories in a column of a file."""
     path = Path(path)
     with reading(path):
-        source = open_source(path, {column})
-        check_known(column, [*source.beside, *source.names], str(path))
-        return source_categories(source, column)
+        return source_categories(open_source(path, {column}), column, str(path))
 
 
-def source_categories(source: Source, column: str) -> set[str]:
+def source_categories(source: Source, column: str, who: str) -> set[str]:
+    check_known(column, [*source.beside, *source.names], who)
     if column in source.beside:
         return {str(v) for v in source.beside[column] if not is_absent(v)}
     found: set[str] = set()
-    for _, values, _ in source.blocks([], [column], CHUNK):
-        found |= {str(v) for v in values[column] if not is_absent(v)}
+    for block in source.blocks([], [column], CHUNK):
+        found |= {str(v) for v in block.values[column] if not is_absent(v)}
     return found
 
 
@@ -173,9 +134,9 @@ class Chosen:
         """Columns that are read as they are."""
         return [*dict.fromkeys([*self.roled.values(), *self.one_hot])]
 
-    def data(self, X: np.ndarray, values: Values, where: Where) -> Data:
+    def data(self, block: Block) -> Data:
         """From these columns of some rows."""
-        names = [*self.numbers]
+        (X, values, where), names = block, [*self.numbers]
         for name, categories in self.one_hot.items():
             known = [None if is_absent(value) else value for value in values[name]]
             made = encoded(name, known, categories, self.who, where)
@@ -213,17 +174,6 @@ def _usual_label(who: str, source: Source, roles: Roles, features: set[str]) -> 
     if found is not None and found in source.names and roles.columns is None and found not in roles.ignore:
         log.info(f"{who}: column {found!r} is taken for the label, not for a feature; list the columns to make it one")
     return found
-
-
-def warn_of_ids(who: str, data: Data, every: str = "every row") -> None:
-    """Warn of features that look like the names of rows; `every` says which rows these are."""
-    for name, values in zip(data.names or (), data.X.T, strict=False):
-        if len(values) < 2 or not LIKE_AN_ID.search(name) or not np.isfinite(values).all():
-            continue
-        if (values == values.round()).all() and len(np.unique(values)) == len(values):
-            alike = f"{who}: column {name!r} has another whole number in {every}, as an id has"
-            remedy = "name it as the id, or drop it; list the columns to keep it"
-            log.warning(f"{alike}; an id is not a feature: {remedy}")
 
 
 def remembered(roles: Roles, sources: Sequence[Any]) -> dict[str, Any]:

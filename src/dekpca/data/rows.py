@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from .checks import MISSING, NOTHING_LEFT, Missing, check_finite, complete_rows
-from .formats import LABELS, DataError, Made, Source, open_source, reading
+from .checks import MISSING, NOTHING_LEFT, Missing, check_finite, complete_rows, like_ids
+from .formats import LABELS, NO_ROWS, Block, DataError, Made, Source, counted_from, open_source, reading
 from .frames import ColumnError
-from .reading import Chosen, Data, Roles, check_owners_left, choose, source_categories, warn_of_ids
+from .reading import Chosen, Data, Roles, check_owners_left, choose, source_categories
 
 log = logging.getLogger("dekpca")
 
-BLOCK_BYTES = (
-    2**23
-)  # of the numbers of a block; texts of a csv file, and what is computed from a block, are a few times that
+# Of the numbers of a block; texts of a csv file, and what is computed from a block, are a few times that
+BLOCK_BYTES = 2**23
 AGAIN = "start again when nobody writes to it"
 SAY_EVERY = 5.0  # seconds between two lines about how far a pass is
 
@@ -133,7 +132,8 @@ class Rows:
     def _opened(cls, source: Source, roles: Roles, who: str, block_rows: int | None) -> Rows:
         if block_rows is not None and block_rows < 1:
             raise ValueError(f"block_rows={block_rows}: give at least 1")
-        one_hot = {n: sorted(source_categories(source, n)) if c is None else c for n, c in roles.one_hot.items()}
+        source.interface = roles.interface
+        one_hot = {n: sorted(source_categories(source, n, who)) if c is None else c for n, c in roles.one_hot.items()}
         made = cls(source, replace(roles, one_hot=one_hot), who, block_rows)
         made.chosen  # noqa: B018  # refuses columns that are not there
         made.stamps  # noqa: B018
@@ -147,12 +147,17 @@ class Rows:
     def names(self) -> tuple[str, ...] | None:
         """Of the features; None if the columns have no names."""
         none: Any = {name: np.zeros(0) for name in self.chosen.values}
-        return self.chosen.data(np.zeros((0, len(self.chosen.numbers))), none, self.source.where).names
+        return self.chosen.data(Block(np.zeros((0, len(self.chosen.numbers))), none, counted_from(0))).names
 
     @property
     def columns(self) -> int:
         """How many features."""
         return len(self.chosen.numbers) + sum(len(categories or ()) for categories in self.roles.one_hot.values())
+
+    @property
+    def owner_names(self) -> list[str]:
+        """The values of the column of owners."""
+        return sorted(source_categories(self.source, str(self.roles.owner), self.who))
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -173,44 +178,76 @@ class Rows:
         """With another column of owners."""
         return self._opened(self.source, replace(self.roles, owner=column), self.who, self.block_rows)
 
-    def blocks(self, missing: Missing = "error", most_bytes: int = BLOCK_BYTES, say: str = "") -> Iterator[Data]:
-        """One pass: blocks of rows, in their order, checked as by `dekpca.data.read`. `say` is what log lines call the pass."""
+    def blocks(self, missing: Missing = "error", most_bytes: int | None = BLOCK_BYTES, say: str = "") -> Iterator[Data]:
+        """One pass: blocks of rows, in their order, checked; or, if `most_bytes` is None, all rows as one. `say` is what log lines call the pass."""
         if missing not in MISSING:
             raise ValueError(f"missing={missing!r}: known are {', '.join(MISSING)}")
-        size = self.block_rows or max(1, most_bytes // (8 * self.columns))
-        with nullcontext() if isinstance(self.source, Made) else reading(Path(self.who)):
+        chosen, source = self.chosen, self.source
+        with nullcontext() if isinstance(source, Made) else reading(Path(self.who)):
             if self._stamps() != self.stamps:
                 raise DataError(f"has changed since it was opened; {AGAIN}")
-            chosen, done, dropped, since = self.chosen, 0, 0, time.monotonic()
+            size = self.block_rows or max(1, (most_bytes or 0) // (8 * self.columns))
+            blocks, total = source.blocks(chosen.numbers, chosen.values, size), source.rows
+            if most_bytes is None:
+                whole = source.read(chosen.numbers, chosen.values)
+                blocks, total = iter([whole]), len(whole.X)
+            done, dropped, since = 0, 0, time.monotonic()
             owners: tuple[set[Any], set[Any]] = set(), set()  # of all rows, and of those that are not dropped
-            for X, values, where in self.source.blocks(chosen.numbers, chosen.values, size):
-                data, done = chosen.data(X, values, where), done + len(X)
-                all_here = done == self.source.rows
-                check_finite(data.samples, self.who, missing, where, f"{done}" if all_here else f"the first {done}")
-                if done == len(X) and self.roles.columns is None:
-                    warn_of_ids(self.who, data, "every row" if all_here else f"the first {done} rows")
+            for block in blocks:
+                data, done = chosen.data(block), done + len(block.X)
+                seen = str(done) if done == total else f"the first {done}"
+                check_finite(data.samples, self.who, missing, block.where, seen)
                 if missing == "drop":
                     before, data = data, data.at(np.flatnonzero(complete_rows(data.X)))
                     dropped += data.dropped
                     for known, some in zip(owners, (before, data), strict=True):
                         known.update([] if some.owners is None else some.owners.tolist())
+                if done == len(block.X) and self.roles.columns is None:
+                    for said in like_ids(data.samples, self.who, "every row" if done == total else f"{seen} rows"):
+                        log.warning(f"{said}: name it as the id, or drop it; list the columns to keep it")
                 yield data
                 if time.monotonic() - since > SAY_EVERY:
                     since = time.monotonic()
-                    of = "" if self.source.rows is None else f" of {self.source.rows:,}"
+                    of = "" if total is None else f" of {total:,}"
                     log.info(f"{self.who}: {say}{done:,}{of} rows")
             if not done:
-                raise DataError("no rows; give at least one")
+                raise DataError(NO_ROWS)
             if dropped == done:
                 raise ColumnError(f"{self.who}: {NOTHING_LEFT}")
             check_owners_left(self.who, *owners)
-            if done != (self.source.rows or done) or self._stamps() != self.stamps:
+            if done != (total or done) or self._stamps() != self.stamps:
                 raise DataError(f"has changed while it was read; {AGAIN}")
             if dropped:
                 log.info(f"{self.who}: {dropped} of {done} rows lack a value and are left out")
 
     def _stamps(self) -> list[tuple[int, int]]:
         return [(found.st_size, found.st_mtime_ns) for found in map(Path.stat, self.source.files)]
+
+
+def read(path: str | Path, roles: Roles | None = None, missing: Missing = "error") -> Data:
+    """The samples of a file, by its ending.
+
+    Parameters
+    ----------
+    path : str or Path
+        .npz (arrays "X" and, for labels, "y"; "columns" may name the columns of X), .npy (memory-mapped), .csv or .tsv (comma, semicolon or
+        tab, with or without a header) or .parquet.
+    roles : Roles, optional
+        The roles of the columns.
+    missing : {"error", "drop", "mean"}
+        For rows with missing values: refuse the file, leave the rows out, or keep NaN, which the network's mean will replace.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.csv"
+    >>> _ = path.write_text("hospital,age,weight\\noslo,41,80\\nrome,38,75\\nrome,,70\\n")
+    >>> data = read(path, Roles(owner="hospital"), missing="drop")
+    >>> data.X.tolist(), data.names, data.owners.tolist(), data.dropped
+    ([[41.0, 80.0], [38.0, 75.0]], ('age', 'weight'), ['oslo', 'rome'], 1)
+    """
+    (data,) = Rows.from_file(path, roles).blocks(missing, most_bytes=None)
+    return data
 
 
 def _roles(columns: Mapping[str, Any]) -> Roles:

@@ -24,9 +24,9 @@ from ..data.frames import is_null
 from ..data.owners import make_network, named_network
 from ..network import Network, listing
 from ..parameters import Parameters, seed_of, settings_of
-from ..plan import Outcome, Plan, Watch
+from ..plan import Outcome, Plan, Watch, make_plan
 from ..rounds import Arrays
-from ..settings import Settings, settle
+from ..settings import Settings
 from ..solvers.sums import Basis, SiteRows, Stream
 from ..solvers.sums.stream import Addition, Summed, added, numbered
 from .local import NO_ROW_LEFT, Before, began_with, drive
@@ -35,6 +35,8 @@ from .workers import About, ClientDelivery, Program, add
 
 Array = Any
 
+CANNOT = dict.fromkeys(("projection", "privacy"), "workers of one cluster only add terms of sums; use engine='local'")
+CANNOT |= dict.fromkeys(("memory_limit", "device"), "set the limits of the workers; leave it at None")
 FAN_IN = 8  # terms that one task adds
 NO_WORKERS = 20.0  # seconds without any worker until a fit gives up
 LOOK = 1.0  # seconds between two looks at the workers
@@ -43,11 +45,6 @@ LOOK = 1.0  # seconds between two looks at the workers
 def run(plan: Plan, watch: Watch | None = None, client: Client | None = None) -> Outcome:
     """Run the program on the workers of `client` (default: the current one). The parts of the plan are arrays or `Partition`s."""
     options = plan.options
-    if options.projection is not None or options.sealed:
-        what = "solver=Projection(...)" if options.projection is not None else "privacy"
-        raise ValueError(
-            f"engine='dask' with {what}: workers of one cluster only add terms of sums; use engine='local'"
-        )
     client = client or current_client()
     if options.exact:  # one partition of few rows
         (part,) = plan.parts
@@ -189,12 +186,9 @@ class WorkerDelivery(ClientDelivery):
                 if program not in terms:
                     ask = {"pure": False, "key": _key(kind), "workers": home}
                     terms[program] = self.client.submit(Program.term, program, [*transcript], **ask)
-            tree = list(terms.values())
-            while len(tree) > 1:
-                some = (tree[i : i + FAN_IN] for i in range(0, len(tree), FAN_IN))
-                tree = [self.client.submit(add, group, pure=False, key=_key("add")) for group in some]
-            if finished(tree, self.client, set(self.homes.values()) - {None}):
-                return tree[0].result()
+            total = total_of_all(list(terms.values()), add, self.client)
+            if finished([total], self.client, set(self.homes.values()) - {None}):
+                return total.result()
             before = dict(self.homes)
             self.find_homes()
             terms = {program: term for program, term in terms.items() if before[program] in (None, self.homes[program])}
@@ -221,6 +215,14 @@ def finished(futures: Sequence[Future], client: Client, needed: Collection[str |
                 return False
         else:
             return True
+
+
+def total_of_all(terms: list[Future], plus: Callable[..., Any], client: Client) -> Future:
+    """By tasks that add a few terms each."""
+    while len(terms) > 1:
+        some = (terms[i : i + FAN_IN] for i in range(0, len(terms), FAN_IN))
+        terms = [client.submit(plus, group, pure=False, key=_key("add")) for group in some]
+    return terms[0]
 
 
 def result_of(future: Future, client: Client) -> Any:
@@ -306,8 +308,8 @@ def plan_collection(parameters: Parameters, X: Any, owner: Any = None) -> Plan:
         total[number] = list(own.values())
     found = zip(rows, about, numbers, strict=True)
     parts = [Partition(future, shape, dtype, number) for future, (shape, dtype, _), number in found]
-    options = settle(settings_of(parameters, features, seed), network, total)
-    return Plan(network, total, parts, options, np.arange(len(network)), features)
+    settings = settings_of(parameters, features, seed)
+    return make_plan(parameters, settings, network, parts, features, range(len(network)), total)
 
 
 def _blocks(X: Any, owner: Any, apart: bool) -> tuple[Features, list[Any]]:
@@ -338,10 +340,6 @@ def _blocks(X: Any, owner: Any, apart: bool) -> tuple[Features, list[Any]]:
 # ---------------------------------------------------------------------- rows that keep coming
 def new_rows(given: Parameters, X: Any, nodes: Any, before: Before | None, what: str) -> NewRows:
     """As `local.new_rows`, of rows that stay on the workers. Rows have the nodes that they would have in one process."""
-    if given.memory_limit is not None or given.device is not None:
-        raise ValueError(
-            "memory_limit and device with a Dask collection: set the limits of the workers; leave both at None"
-        )
     client, (seed, wanted, ever) = current_client(), began_with(given, before, what)
     found = survey(given, X, nodes, client, None if before is None else before.features, apart=False)
     if nodes is None:
@@ -383,8 +381,7 @@ class NewRows:
             common = self._keep(basis)
             parts = [replace(part, rows=self._ask("rows", prepare_part, part.rows, common)) for part in parts]
         sizes = np.sum([np.bincount(part.node, minlength=len(self.network)) for part in parts], axis=0)
-        options = settle(settings, self.network, sizes)
-        return Plan(self.network, sizes, parts, options, np.arange(len(self.network)), self.features)
+        return make_plan(given, settings, self.network, parts, self.features, range(len(self.network)), sizes)
 
     def sizes(self, stream: Stream) -> np.ndarray:
         return stream.sizes
@@ -431,10 +428,8 @@ class NewRows:
 
     def _total(self, sums: list[Future]) -> Arrays:
         """Of the sums of some partitions."""
-        tree = [self._ask("add", total_in, some) for some in sums]
-        while len(tree) > 1:
-            tree = [self._ask("add", added, tree[i : i + FAN_IN]) for i in range(0, len(tree), FAN_IN)]
-        return result_of(tree[0], self.client)
+        totals = [self._ask("add", total_in, some) for some in sums]
+        return result_of(total_of_all(totals, added, self.client), self.client)
 
     def _results(self, futures: list[Future]) -> list[Any]:
         return result_of(self._ask("gather", list, futures), self.client)

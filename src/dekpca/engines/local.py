@@ -30,6 +30,7 @@ from ..settings import Options, Settings
 from ..site import Dealt, Shares, Site
 from ..solvers.sums import Basis, Stream
 
+CANNOT: dict[str, str] = {}  # what cannot be had with this engine, as `parameters.refuse` takes it
 # The part of a fit that ends with a sum of this kind, or begins with an exchange, for `history_["seconds"]`
 PARTS = dict.fromkeys(("axes", "clusters", "landmarks"), "landmarks") | dict.fromkeys(("share", "power"), "iterations")
 PARTS |= {"columns": "columns", "moments": "moments", "judge": "judging"}

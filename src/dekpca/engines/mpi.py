@@ -28,7 +28,7 @@ from ..data.owners import deal_more, list_parts, make_network, named_network, no
 from ..messages import Exchange, Sum
 from ..network import Network, listing
 from ..node_model import NodeModel
-from ..parameters import Parameters, check, seed_of, settings_of
+from ..parameters import Parameters, check, refuse, seed_of, settings_of
 from ..plan import Outcome, Plan, Watch, make_plan
 from ..program import program
 from ..results import run_plan
@@ -46,6 +46,10 @@ __all__ = ["Ranks", "assign", "find_mpiexec", "fit", "guard", "plan_parts", "run
 Array = Any
 
 WORLD = MPI.COMM_WORLD
+CANNOT = dict.fromkeys(("memory_limit", "device"), "limits and devices are for engine='local'; leave it at None")
+CANNOT["privacy"] = (
+    "ranks of one owner have no need of it; use engine='local', which simulates it, or `dekpca node run`"
+)
 PRINT_TIME = 0.5  # seconds between printing an error and ending the job
 
 
@@ -106,6 +110,7 @@ def plan_parts(parameters: Parameters, parts: Any, nodes: Sequence[Any] | None =
         nodes, parts = list(parts), list(parts.values())
     with ranks.checking():
         check(parameters)
+        refuse(parameters, "engine='mpi'", CANNOT)
         parts, seed = list(list_parts(parts)), seed_of(parameters)
     counts, common_seed = ranks.counts(len(parts)), ranks.from_first(seed)
     if not isinstance(parameters.random_state, Integral):

@@ -1,4 +1,4 @@
-"""Running an experiment: cells times repeats. Each finished one is stored in a CSV file, so that an interrupted run resumes.
+"""Running an experiment: cells times repeats. Each finished one is stored in NAME.json, so that an interrupted run resumes.
 
 Measurements that depend on the seed alone go to NAME.csv: a resumed run writes the same bytes as an uninterrupted one. Times go to NAME-times.csv.
 """
@@ -10,7 +10,7 @@ import io
 import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -47,9 +47,6 @@ class Experiment:
     text: str  # explanation for the report
 
 
-TIME_COLUMNS = ("repeat", "cell", "what", "seconds")
-
-
 def run(
     experiment: Experiment,
     source: Source,
@@ -59,10 +56,9 @@ def run(
 ) -> tuple[list[Row], list[Row]]:
     """All measurements and times; those finished by earlier runs into the same folder are not repeated."""
     cells = experiment.cells(source)
-    path, times_path = folder / f"{experiment.name}.csv", folder / f"{experiment.name}-times.csv"
-    columns = ("repeat", "cell", *experiment.columns)
-    rows, times = _kept(path, times_path, columns, _stamp(experiment, source, cells))
-    done = {(int(row["repeat"]), row["cell"]) for row in rows}
+    path, stamp = folder / f"{experiment.name}.csv", _stamp(experiment, source, cells)
+    finished = _finished(path, stamp)
+    done = {(one["repeat"], one["cell"]) for one in finished}
     wanted = [(repeat, cell) for repeat in range(repeats) for cell in cells]
     for number, (repeat, cell) in enumerate(wanted):
         label = _label(cell)
@@ -71,11 +67,13 @@ def run(
             continue
         with _uninterrupted_or_not_at_all():
             measured, took = experiment.measure(source, cell, repeat)
-        rows += [_as_read({"repeat": repeat, "cell": label} | row, columns) for row in measured]
-        times += [_as_read({"repeat": repeat, "cell": label} | row, TIME_COLUMNS) for row in took]
-        _write(times_path, TIME_COLUMNS, times)
-        _write(path, columns, rows)  # last: a repeat counts as finished when its measurements are written
+        finished.append({"repeat": repeat, "cell": label, "measured": measured, "times": took})
+        write_text(
+            path.with_suffix(".json"), json.dumps({"inputs": stamp, "finished": finished}, default=float), PUBLIC
+        )
+        _tables(path, experiment, finished)
     progress(len(wanted), len(wanted), "done")
+    rows, times = _tables(path, experiment, finished)
     return [r for r in rows if r["repeat"] < repeats], [t for t in times if t["repeat"] < repeats]
 
 
@@ -104,44 +102,28 @@ def _stamp(experiment: Experiment, source: Source, cells: list[dict[str, Any]]) 
     return json.dumps(about)
 
 
-def _kept(path: Path, times_path: Path, columns: Sequence[str], stamp: str) -> tuple[list[Row], list[Row]]:
-    """Rows finished by earlier runs."""
-    stamp_path = path.with_suffix(".json")
-    if path.exists() and (not stamp_path.exists() or stamp_path.read_text(encoding="utf-8") != stamp):
-        raise ValueError(f"{path}: made from other data or settings; remove it or choose another folder with --out")
-    write_text(stamp_path, stamp, PUBLIC)
-    rows, times = _read(path, columns), _read(times_path, TIME_COLUMNS)
-    finished = {(row["repeat"], row["cell"]) for row in rows}
-    return rows, [row for row in times if (row["repeat"], row["cell"]) in finished]
-
-
-def _read(path: Path, columns: Sequence[str]) -> list[Row]:
+def _finished(path: Path, stamp: str) -> list[dict[str, Any]]:
+    """What earlier runs have finished, whose table is at `path`."""
+    stored = path.with_suffix(".json")
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return [_as_read(row, columns) for row in csv.DictReader(file)]
+    held = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    if held.get("inputs") != stamp:
+        raise ValueError(f"{path}: made from other data or settings; remove it or choose another folder with --out")
+    return held["finished"]
 
 
-def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """Write all rows atomically; a killed run leaves the previous file."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _text(row[key]) for key in columns} for row in rows)
-    write_text(path, text.getvalue(), PUBLIC)
-
-
-def _text(value: Any) -> Any:
-    return f"{value:.6f}" if isinstance(value, float) else value
-
-
-def _as_read(row: Row, columns: Sequence[str]) -> Row:
-    """Values as read from the file: numbers or texts."""
-    return {key: _value(str(_text(row[key]))) for key in columns}
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
+def _tables(path: Path, experiment: Experiment, finished: Sequence[dict[str, Any]]) -> list[list[Row]]:
+    """Measurements and times as rows, and in CSV files."""
+    found = []
+    kinds = ("measured", path, experiment.columns), ("times", path.with_stem(f"{path.stem}-times"), ("what", "seconds"))
+    for kind, file, columns in kinds:
+        together = [{"repeat": one["repeat"], "cell": one["cell"]} | row for one in finished for row in one[kind]]
+        rows = [{key: row[key] for key in ("repeat", "cell", *columns)} for row in together]
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, ("repeat", "cell", *columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: f"{x:.6f}" if isinstance(x, float) else x for key, x in row.items()} for row in rows)
+        write_text(file, text.getvalue(), PUBLIC)
+        found.append(rows)
+    return found

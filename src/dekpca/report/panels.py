@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .. import plot
 from ..files import PUBLIC, atomic_write
 
 # Paul Tol's, safe for color-blind readers
@@ -65,14 +66,9 @@ class Panel:
 
 def pyplot() -> Any:
     """matplotlib.pyplot, set up to write files."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError("matplotlib is not installed; pip install 'dekpca[plot]'") from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot
-
-    return matplotlib.pyplot
+    found = plot.pyplot()
+    found.matplotlib.use("Agg")
+    return found
 
 
 def save_figure(figure: Any, path: Path, **options: Any) -> None:
@@ -142,9 +138,8 @@ def draw(ax: Any, panel: Panel) -> None:
         ax.margins(0.15)
     elif panel.series:
         ax.grid(alpha=0.3)
-        ax.legend(
-            fontsize=7, frameon=False, handlelength=3, **({"loc": "upper center", "ncols": 3} if ticks else {})
-        )  # above bars
+        above_bars = {"loc": "upper center", "ncols": 3} if ticks else {}
+        ax.legend(fontsize=7, frameon=False, handlelength=3, **above_bars)
 
 
 def plotly_figure(panel: Panel) -> Any:

@@ -7,7 +7,7 @@ landmarks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import array_api_compat as aac
 import numpy as np
@@ -26,6 +26,7 @@ from .sums.columns import prepare_rows
 
 Array = Any
 
+RANDOM_FEATURES: Final = "random-features"  # what users give as `landmarks`
 MAX_ITER = 100
 
 

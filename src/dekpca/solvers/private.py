@@ -29,7 +29,7 @@ from ..privacy.settings import Privacy, kernel_size
 from ..rounds import Arrays, Round, Shapes, Solver
 from ..scaling import Columns
 from ..site import Site
-from .features import draw_features
+from .features import RANDOM_FEATURES, draw_features
 
 Array = Any
 
@@ -52,14 +52,14 @@ class PrivateOptions:
     kernel: Kernel
     privacy: Privacy
     seed: int
-    kind: str  # of landmarks: "points", "synthetic" or "random-features"
+    kind: str  # of landmarks: "points", "synthetic" or RANDOM_FEATURES
     count: int  # of landmarks
     points: np.ndarray | None = None
     standardize: bool = False  # by public ranges
 
     @property
     def random_features(self) -> bool:
-        return self.kind == "random-features"
+        return self.kind == RANDOM_FEATURES
 
     @property
     def width(self) -> int:

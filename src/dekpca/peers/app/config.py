@@ -141,7 +141,9 @@ class Config:
     @property
     def roles(self) -> Roles:
         one_hot = {column: list(values) for column, values in self.one_hot.items()}
-        return Roles(label=self.label, id=self.id, columns=self.columns, drop=self.drop, one_hot=one_hot)
+        return Roles(
+            label=self.label, id=self.id, columns=self.columns, drop=self.drop, one_hot=one_hot, interface="node.toml"
+        )
 
     @property
     def addresses(self) -> list[tuple[str, str]]:

@@ -203,9 +203,8 @@ class Node:
         pull = self.spread(self.w_values * (2.0 / len(self.around))) if warm else zero
         self.dual = dict.fromkeys(self.around, pull)
         self.projected = dict.fromkeys(self.around, w if warm else zero)  # P_j z_q, of each node q around
-        over_own = np.concatenate(
-            [w[self.m :], self.z[self.n :]]
-        )  # w itself, for a run that diverges before the first check
+        # w itself, for a run that diverges before the first check
+        over_own = np.concatenate([w[self.m :], self.z[self.n :]])
         self.at_check = self.w, w[: self.m], over_own
 
     def local_start(self, k: int) -> np.ndarray:
