@@ -125,7 +125,7 @@ def program_of(
     return Program(rows, about, np.unique(node), (node, number))
 
 
-def same(value: Any) -> Any:
+def itself(value: Any) -> Any:
     return value
 
 
@@ -173,7 +173,7 @@ class WorkerDelivery(ClientDelivery):
 
     def keep(self, value: Any) -> Future:
         """Something that every task may use. It is part of the graph, so that it outlives the workers that hold it."""
-        return self.client.submit(same, value, pure=False, key=_key("told"))
+        return self.client.submit(itself, value, pure=False, key=_key("told"))
 
     def workers_total(self, kind: str, transcript: Sequence[Any]) -> np.ndarray:
         """Each program computes its term at the worker that has it: elsewhere it would compute all of its rounds again, so that tasks which Dask
@@ -424,7 +424,7 @@ class NewRows:
         return self.client.submit(task, *given, pure=False, key=_key(what))
 
     def _keep(self, value: Any) -> Future:
-        return self._ask("told", same, value)
+        return self._ask("told", itself, value)
 
     def _total(self, sums: list[Future]) -> Arrays:
         """Of the sums of some partitions."""
