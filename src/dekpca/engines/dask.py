@@ -17,7 +17,6 @@ import dask
 import numpy as np
 from distributed import Client, Future, get_client, wait
 
-from ..chunks import threads
 from ..data.checks import NOTHING_LEFT, check_finite, checked, complete_rows
 from ..data.columns import ColumnError, Features, Samples, check_known, split_off
 from ..data.frames import is_null
@@ -29,7 +28,7 @@ from ..rounds import Arrays
 from ..settings import Settings
 from ..solvers.sums import Basis, SiteRows, Stream
 from ..solvers.sums.stream import Addition, Summed, added, numbered
-from .local import NO_ROW_LEFT, Before, began_with, drive
+from .local import NO_ROW_LEFT, Before, began_with, drive, working
 from .local import run as run_here
 from .workers import About, ClientDelivery, Program, add
 
@@ -441,8 +440,7 @@ def prepare_part(rows: Checked, basis: Basis) -> Checked:
 
 def summed(rows: Checked, basis: Basis, place: Place, who: str) -> Summed:
     """What a stream takes from the rows of a partition."""
-    quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused
-    with quiet, threads(rows.X.shape[0]):
+    with working(rows.X.shape[0]):
         return basis.summed(basis.rows(basis.checked(rows.X, who), *place.at(rows.X.shape[0])))
 
 
@@ -466,7 +464,7 @@ def known_rows(rows: Checked, basis: Basis) -> tuple[np.ndarray, int]:
 
 def total_of(rows: Checked, basis: Basis, there: np.ndarray, node: np.ndarray, number: np.ndarray) -> Summed:
     """The sums of some rows of a partition, which have these numbers at these nodes."""
-    with threads(rows.X.shape[0]):
+    with working(rows.X.shape[0]):
         found = basis.rows(basis.prepared(rows.X), node, number).at(np.flatnonzero(there))
         return Summed(basis.summed(found).total)
 
