@@ -321,8 +321,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         >>> model.network_.names, model.node_models_["rome"].transform(parts["oslo"]).shape
         (('bonn', 'oslo', 'rome'), (30, 2))
         """
-        engine = self._engine()
-        make = getattr(engine, "plan_parts", plan_parts)  # engines with several processes make their own plan
+        engine = engines.module(self.engine)
+        make = getattr(engine, "plan_parts", None)  # engines with several processes make a plan, or refuse it, together
+        if make is None:
+            engine, make = self._engine(), plan_parts
         return self._publish(run_plan(make(self, parts), engine.run, self))
 
     # ------------------------------------------------------------------ rows that keep coming

@@ -28,8 +28,6 @@ from .settings import MAX_LANDMARKS, RANDOM_FEATURES, LandmarkSource, Settings
 from .solvers.projection import Projection
 
 SECURE_SUMS = "secure-sums"
-
-
 POSITIVE = Interval(Integral, 1, None, closed="left")
 
 
@@ -141,7 +139,7 @@ def chosen(given: Parameters) -> dict[str, str]:
         "projection": ("solver=Projection(...)", projection_of(given) is not None),
         "noise": ("privacy=Privacy(...)", noise),
         "privacy": (
-            "privacy=Privacy(...)" if noise else f"privacy={SECURE_SUMS!r}",
+            "privacy=Privacy(...)" if noise else f"privacy={given.privacy!r}",
             given.privacy not in (None, "none"),
         ),
         "features": (f"landmarks={RANDOM_FEATURES!r}", features),

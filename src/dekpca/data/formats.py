@@ -64,7 +64,7 @@ class DataError(ValueError):
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def errors_of(path: Path) -> Iterator[None]:
     """Errors of this module, and of the libraries that read files, as a DataError that names the file."""
     try:
         if not path.is_file() and not _parquet_files(path):

@@ -13,7 +13,7 @@ import numpy as np
 from ..network import listing
 from .checks import NOTHING_LEFT
 from .columns import Samples, check_known, check_unique, encoded
-from .formats import CHUNK, LABELS, Block, DataError, Source, is_absent, open_source, reading
+from .formats import CHUNK, LABELS, Block, DataError, Source, errors_of, is_absent, open_source
 from .frames import ColumnError
 
 log = logging.getLogger("dekpca")
@@ -96,7 +96,7 @@ def check_owners_left(who: str, owners: set[Any], left: set[Any]) -> None:
 def column_names(path: str | Path) -> list[str]:
     """The names of a file's columns and, in an archive, of the other arrays."""
     path = Path(path)
-    with reading(path):
+    with errors_of(path):
         source = open_source(path, set())
     return [*source.names, *source.beside]
 
@@ -104,7 +104,7 @@ def column_names(path: str | Path) -> list[str]:
 def categories(path: str | Path, column: str) -> set[str]:
     """The categories in a column of a file."""
     path = Path(path)
-    with reading(path):
+    with errors_of(path):
         return source_categories(open_source(path, {column}), column, str(path))
 
 

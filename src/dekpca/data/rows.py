@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .checks import MISSING, NOTHING_LEFT, Missing, check_finite, complete_rows, like_ids
-from .formats import LABELS, NO_ROWS, Block, DataError, Made, Source, counted_from, open_source, reading
+from .formats import LABELS, NO_ROWS, Block, DataError, Made, Source, counted_from, errors_of, open_source
 from .frames import ColumnError
 from .reading import Chosen, Data, Roles, check_owners_left, choose, source_categories
 
@@ -125,7 +125,7 @@ class Rows:
             raise DataError(
                 f"{path}: the ending is {path.suffix or 'missing'}, not {' or '.join(filter(None, endings))}"
             )
-        with reading(path):
+        with errors_of(path):
             return cls._opened(open_source(path, set(roles.mentioned)), roles, str(path), block_rows)
 
     @classmethod
@@ -183,7 +183,7 @@ class Rows:
         if missing not in MISSING:
             raise ValueError(f"missing={missing!r}: known are {', '.join(MISSING)}")
         chosen, source = self.chosen, self.source
-        with nullcontext() if isinstance(source, Made) else reading(Path(self.who)):
+        with nullcontext() if isinstance(source, Made) else errors_of(Path(self.who)):
             if self._stamps() != self.stamps:
                 raise DataError(f"has changed since it was opened; {AGAIN}")
             size = self.block_rows or max(1, (most_bytes or 0) // (8 * self.columns))

@@ -17,7 +17,6 @@ import dask
 import numpy as np
 from distributed import Client, Future, get_client, wait
 
-from ..chunks import threads
 from ..data.checks import NOTHING_LEFT, check_finite, checked, complete_rows
 from ..data.columns import ColumnError, Features, Samples, check_known, split_off
 from ..data.frames import is_null
@@ -29,7 +28,7 @@ from ..rounds import Arrays
 from ..settings import Settings
 from ..solvers.sums import Basis, SiteRows, Stream
 from ..solvers.sums.stream import Addition, Summed, added, numbered
-from .local import NO_ROW_LEFT, Before, began_with, drive
+from .local import NO_ROW_LEFT, Before, began_with, drive, working
 from .local import run as run_here
 from .workers import About, ClientDelivery, Program, add
 
@@ -125,7 +124,7 @@ def program_of(
     return Program(rows, about, np.unique(node), (node, number))
 
 
-def same(value: Any) -> Any:
+def itself(value: Any) -> Any:
     return value
 
 
@@ -173,7 +172,7 @@ class WorkerDelivery(ClientDelivery):
 
     def keep(self, value: Any) -> Future:
         """Something that every task may use. It is part of the graph, so that it outlives the workers that hold it."""
-        return self.client.submit(same, value, pure=False, key=_key("told"))
+        return self.client.submit(itself, value, pure=False, key=_key("told"))
 
     def workers_total(self, kind: str, transcript: Sequence[Any]) -> np.ndarray:
         """Each program computes its term at the worker that has it: elsewhere it would compute all of its rounds again, so that tasks which Dask
@@ -424,7 +423,7 @@ class NewRows:
         return self.client.submit(task, *given, pure=False, key=_key(what))
 
     def _keep(self, value: Any) -> Future:
-        return self._ask("told", same, value)
+        return self._ask("told", itself, value)
 
     def _total(self, sums: list[Future]) -> Arrays:
         """Of the sums of some partitions."""
@@ -441,8 +440,7 @@ def prepare_part(rows: Checked, basis: Basis) -> Checked:
 
 def summed(rows: Checked, basis: Basis, place: Place, who: str) -> Summed:
     """What a stream takes from the rows of a partition."""
-    quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused
-    with quiet, threads(rows.X.shape[0]):
+    with working(rows.X.shape[0]):
         return basis.summed(basis.rows(basis.checked(rows.X, who), *place.at(rows.X.shape[0])))
 
 
@@ -466,7 +464,7 @@ def known_rows(rows: Checked, basis: Basis) -> tuple[np.ndarray, int]:
 
 def total_of(rows: Checked, basis: Basis, there: np.ndarray, node: np.ndarray, number: np.ndarray) -> Summed:
     """The sums of some rows of a partition, which have these numbers at these nodes."""
-    with threads(rows.X.shape[0]):
+    with working(rows.X.shape[0]):
         found = basis.rows(basis.prepared(rows.X), node, number).at(np.flatnonzero(there))
         return Summed(basis.summed(found).total)
 

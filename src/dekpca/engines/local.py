@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -124,12 +124,15 @@ class NewRows:
     def _note(self, node: np.ndarray) -> None:
         self.more.node_of[self.more.node_of >= 0] = node
 
-    @contextmanager
-    def _working(self) -> Iterator[None]:
-        on_host = aac.is_numpy_array(self.more.X)
-        quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused
-        with quiet, threads(len(self.more.node) if on_host else 0):
-            yield
+    def _working(self) -> AbstractContextManager[None]:
+        return working(len(self.more.node) if aac.is_numpy_array(self.more.X) else 0)
+
+
+@contextmanager
+def working(rows: int) -> Iterator[None]:
+    """Compute with so many rows, in threads, without warnings of NumPy: what is not finite is found and refused."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"), threads(rows):
+        yield
 
 
 NO_ROW_LEFT = "forget: no row would be left; make a new estimator instead"
@@ -224,8 +227,7 @@ def drive(
     array = sites[0].like
     theirs = is_on_host(array) and not aac.is_numpy_array(array)  # a library with threads of its own
     rows = 0 if theirs else sum(site.X.shape[0] for site in sites)
-    # the program itself detects overflow; no warnings of NumPy
-    with _interrupts() as interrupt, np.errstate(over="ignore", invalid="ignore", divide="ignore"), threads(rows):
+    with _interrupts() as interrupt, working(rows):
         seconds: dict[str, float] = defaultdict(float)
         part, since = "meeting", time.perf_counter()
         requests, answers = _step(scripts, None)

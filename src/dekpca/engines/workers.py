@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..chunks import threads
 from ..messages import Sum
 from ..network import Network
 from ..plan import Plan
@@ -20,7 +19,7 @@ from ..program import rounds_of
 from ..rounds import named, run_round
 from ..settings import Options
 from ..site import Site, make_site
-from .local import Delivery
+from .local import Delivery, working
 
 About = tuple[Network, np.ndarray, Options]  # network, rows of every node, options
 
@@ -56,8 +55,7 @@ class Program:
             rounds = rounds_of(self.site, self.options)
             live = rounds, next(rounds), 0
         rounds, current, heard = live
-        quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-        with quiet, threads(self.site.X.shape[0]):
+        with working(self.site.X.shape[0]):
             for told in transcript[heard:]:
                 current = rounds.send(named(told, current.told()))
             value = next(run_round(self.site, current)).value

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..data.columns import Samples
 from ..node_model import NodeModel
-from ..plot import aligned
+from ..plot import aligned, hosted
 from . import charts
-from .measures import hosted, spread
+from .measures import spread
 from .page import Chart, select_html
 
 POINTS = 3000

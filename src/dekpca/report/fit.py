@@ -14,11 +14,11 @@ from ..arrays import to_numpy
 from ..data.columns import Samples
 from ..network import listing
 from ..node_model import NodeModel
-from ..plot import residuals, tolerance
+from ..plot import hosted, residuals, tolerance
 from ..results import FLAT
 from . import charts
 from .embedding import embedding_chart
-from .measures import Findings, hosted, measure
+from .measures import Findings, measure
 from .page import Chart, Section, cards_html, escape, folded_html, table_html, write_page
 from .settings import settings_section
 from .traffic import in_bytes, network_section

@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.base import clone
 
 from .. import metrics
-from ..arrays import to_numpy
 from ..data.columns import Samples
 from ..node_model import NodeModel
+from ..plot import hosted
 
 WHOLE = 2000  # nodes; larger networks are drawn in part
 PART = 400  # nodes drawn of a larger network
@@ -110,8 +110,3 @@ def spread(count: int, most: int) -> np.ndarray:
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(0).choice(count, most, replace=False))
-
-
-def hosted(x: Any) -> np.ndarray:
-    """Any array library's array, as float64 on the host."""
-    return np.asarray(to_numpy(x), dtype=float)

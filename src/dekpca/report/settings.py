@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from .. import __version__
-from ..estimator import DecentralizedKernelPCA
+from ..estimator import DecentralizedKernelPCA, same
 from ..network import Network
 from .page import Section, code_html, table_html
 
@@ -36,7 +36,7 @@ def settings_section(model: DecentralizedKernelPCA | None, settings: Mapping[str
 def snippet(model: DecentralizedKernelPCA, owned: bool) -> str:
     """Python that fits the same model to the same rows: the parameters that are not the default."""
     usual = DecentralizedKernelPCA().get_params(deep=False)
-    given = {name: value for name, value in model.get_params(deep=False).items() if not _same(value, usual[name])}
+    given = {name: value for name, value in model.get_params(deep=False).items() if not same(value, usual[name])}
     arguments = [f"    {name}={_code(value)}" for name, value in given.items() if name != "verbose"]
     lines = ["import dekpca", "", "model = dekpca.DecentralizedKernelPCA(", *arguments, ")"]
     how = "model.fit(X, nodes=node_of)  # node_of[i] is the node of row i"
@@ -67,9 +67,3 @@ def network_code(network: Network) -> str:
         around = {name: [network.names[q] for q in network.neighbors(j)] for j, name in enumerate(network.names)}
         return f"dekpca.Network({around!r}),"
     return f"...,  # your network of {n} nodes and {network.n_edges} edges"
-
-
-def _same(one: Any, two: Any) -> bool:
-    with suppress(TypeError, ValueError):  # arrays
-        return type(one) is type(two) and bool(one == two)
-    return False
