@@ -153,8 +153,12 @@ class JudgingRows:
     def functions(self) -> Array:
         """(n, q) values of the principal functions, in float64."""
         psi, xp = self.psi, aac.array_namespace(self.psi)
-        found = (psi - like(psi, self.principal.mean)) @ like(psi, self.principal.weights)
-        return xp.astype(found, xp.float64, copy=False)
+        mean, weights = like(psi, self.principal.mean), like(psi, self.principal.weights)
+
+        def some(rows: slice) -> Array:
+            return xp.astype((psi[rows, :] - mean) @ weights, xp.float64, copy=False)
+
+        return by_rows(some, psi.shape[0], row_bytes(psi), psi)
 
     @cached_property
     def signs(self) -> Array:
@@ -170,7 +174,8 @@ class JudgingRows:
         xp = aac.array_namespace(X)
         # the rounding of float32 is far below what is missed of a row, and below the noise of drawing rows, or of few frequencies
         missed = self.principal.missed > ROUGH * self.principal.trace
-        rough = missed and self.count > 2 * JUDGES and not kernel.far(squares_of_rows(X))
+        squares = by_rows(lambda rows: squares_of_rows(X[rows, :]), X.shape[0], row_bytes(X), X)
+        rough = missed and self.count > 2 * JUDGES and not kernel.far(squares)
         kind = xp.float32 if rough else X.dtype
 
         def rounded(x: Array, kind: Any = kind) -> Array:
@@ -291,20 +296,19 @@ class Images:
     squared = False  # the Gram matrix of `powered` has the eigenvalues of the rest, not their squares
 
     def at(self, rows: slice) -> Array:
-        """(rows, GROUPS * features) the centred features of some rows."""
+        """(rows, GROUPS * features) the centred features of some rows; what follows from them is in their dtype."""
         features = self.judges.features
         return features[rows, :] - like(features, self.told["mean"].ravel())
 
     def of(self, mine: Array, rows: slice, image: np.ndarray, g: Array) -> Array:
-        """(GROUPS, rows, c) the images under the rest, by each group, of functions with these values g (n, c) on all rows and this sketch, without the
+        """(GROUPS, rows, c) the images under the rest, by each group, of functions with these values g (n, c) and this sketch, without the
         term of the row itself. `mine` are the features `at` the rows."""
-        judges, xp = self.judges, aac.array_namespace(g)
-        mine = xp.reshape(mine, (-1, mine.shape[1] // GROUPS))
-        squares = xp.reshape(xp.astype(squares_of_rows(mine), xp.float64, copy=False), (-1, GROUPS))
-        own = judges.shares * judges.weights[rows, None] * judges.members[rows, :] * squares
-        by_group = xp.permute_dims(xp.reshape(mine, (-1, GROUPS, mine.shape[1])), (1, 0, 2))
-        found = xp.astype(by_group @ like(mine, image), xp.float64, copy=False)
-        found -= transposed(own)[:, :, None] * g[rows, :]
+        judges, xp = self.judges, aac.array_namespace(mine)
+        by_group = xp.reshape(mine, (-1, GROUPS, mine.shape[1] // GROUPS))
+        own = judges.shares * judges.weights[rows, None] * judges.members[rows, :]
+        squares = like(mine, own) * xp.vecdot(by_group, by_group)
+        found = xp.permute_dims(by_group, (1, 0, 2)) @ like(mine, image)
+        found -= transposed(squares)[:, :, None] * like(mine, g[rows, :])
         return found
 
     def _root(self, rows: slice) -> Array:
@@ -312,12 +316,11 @@ class Images:
 
     def powered(self, mine: Array, rows: slice, basis: np.ndarray) -> Array:
         """(rows, POWER) the weighted features of all groups times a basis; its Gram matrix over all rows has the eigenvalues of the rest."""
-        root = self._root(rows)
-        return root * like(root, mine @ like(mine, basis))
+        return like(mine, self._root(rows)) * (mine @ like(mine, basis))
 
     def back(self, mine: Array, rows: slice, values: Array) -> Array:
         """The transpose of `powered`: (GROUPS * features, POWER)."""
-        return like(values, transposed(mine) @ like(mine, self._root(rows) * values))
+        return transposed(mine) @ (like(mine, self._root(rows)) * values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,10 +351,10 @@ class Separate(Round):
                 drawn = left @ (transposed(chance[rows, :])[:, :, None] * alone[rows, :])
                 others = xp.sum(across, axis=0, keepdims=True) - across
                 across = xp.where(transposed(judges.group[rows, :])[:, :, None], others, across)
-            power = images.back(mine, rows, images.powered(mine, rows, told["power"]))
-            return xp.concat([diagonal, drawn]), left @ across, power
+            pairs, power = like(mine, left) @ across, images.back(mine, rows, images.powered(mine, rows, told["power"]))
+            return xp.concat([diagonal, drawn]), like(g, pairs), like(g, power)
 
-        diagonal, pairs, power = summed(part, g.shape[0], g, bytes_a_row=GROUPS * row_bytes(g) // 2)
+        diagonal, pairs, power = summed(part, g.shape[0], g, bytes_a_row=GROUPS * row_bytes(g) // 4)
         pairs = (pairs + transposed(pairs)) / 2
         return {"diagonal": upper_triangle(diagonal), "pairs": upper_triangle(pairs), "power": power}
 
@@ -410,8 +413,8 @@ class Leak(Round):
 
         def part(rows: slice) -> tuple[Array, ...]:
             mine = images.at(rows)
-            out = images.of(mine, rows, image, g) + stays[rows, :]
-            both, powered = xp.sum(out, axis=0), images.powered(mine, rows, told["power"])
+            out = like(g, images.of(mine, rows, image, g)) + stays[rows, :]
+            both, powered = xp.sum(out, axis=0), like(g, images.powered(mine, rows, told["power"]))
             squares = xp.sum(transposed(w[rows, :] * out) @ out, axis=0)
             return transposed(w[rows, :] * both) @ both - squares, transposed(powered) @ powered
 
