@@ -152,13 +152,10 @@ class JudgingRows:
     @cached_property
     def functions(self) -> Array:
         """(n, q) values of the principal functions, in float64."""
-        psi, xp = self.psi, aac.array_namespace(self.psi)
-        mean, weights = like(psi, self.principal.mean), like(psi, self.principal.weights)
-
-        def some(rows: slice) -> Array:
-            return xp.astype((psi[rows, :] - mean) @ weights, xp.float64, copy=False)
-
-        return by_rows(some, psi.shape[0], row_bytes(psi), psi)
+        psi, mean, weights = self.psi, like(self.psi, self.principal.mean), like(self.psi, self.principal.weights)
+        found = by_rows(lambda rows: (psi[rows, :] - mean) @ weights, psi.shape[0], row_bytes(psi), psi)
+        xp = aac.array_namespace(found)
+        return xp.astype(found, xp.float64, copy=False)
 
     @cached_property
     def signs(self) -> Array:
@@ -192,10 +189,6 @@ class JudgingRows:
             return found
 
         return by_rows(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
-
-    def of_group(self, b: int) -> slice:
-        """The columns of the features of group b."""
-        return slice(2 * self.frequencies * b, 2 * self.frequencies * (b + 1))
 
 
 def judging(stage: str) -> str:
@@ -250,20 +243,16 @@ class Sketch(Round):
         xp, scaled = aac.array_namespace(w), judges.shares * w[:, None] * self.g()
         # of all rows: the mean, and random signs as a start; of the rows of a group: the functions
         beside = xp.concat([w[:, None], xp.sqrt(w)[:, None] * judges.signs], axis=1)
-        left, right = (xp.astype(x, features.dtype, copy=False) for x in (beside, scaled))
-        members, everyone = judges.members, judges.everyone
+        left, right, members = (xp.astype(x, features.dtype, copy=False) for x in (beside, scaled, judges.members))
 
         def part(rows: slice) -> tuple[Array, ...]:
-            mine, ones = features[rows, :], transposed(members[rows, :]) @ scaled[rows, :]
-            image = [transposed(mine) @ right[rows, :]] if everyone else []
-            for b in range(0 if everyone else GROUPS):
-                own = judges.group[rows, b]
-                image.append(transposed(_of(mine[:, judges.of_group(b)], own)) @ _of(right[rows, :], own))
-            found = xp.concat([transposed(mine) @ left[rows, :], xp.concat(image)], axis=1)
-            return xp.astype(found, xp.float64, copy=False), ones
+            mine = xp.reshape(features[rows, :], (-1, GROUPS, features.shape[1] // GROUPS))
+            mine, own = xp.permute_dims(mine, (1, 2, 0)), transposed(members[rows, :])
+            found = [mine @ left[rows, :], mine @ (own[:, :, None] * right[rows, :])]
+            ones = transposed(judges.members[rows, :]) @ scaled[rows, :]
+            return xp.astype(xp.concat(found, axis=2), xp.float64, copy=False), ones
 
         found, ones = summed(part, w.shape[0], features)
-        found = xp.reshape(found, (GROUPS, -1, found.shape[1]))
         mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
         weight = xp.stack([xp.sum(w), xp.vecdot(w, judges.rest)])
         return {"image": image, "ones": ones, "mean": mean, "weight": weight, "power": power}
@@ -521,13 +510,6 @@ def judge_by(images: Any, g: Values, within: np.ndarray, outside: Values | None 
     error, bound, within_reach = map(float, told["error"])
     about = Accuracy.of(told["errors"], error, bound, mixed)
     return Verdict(np.maximum(separated["values"][:k], 0.0), separated["basis"], about, within_reach)
-
-
-def _of(x: Array, own: Array | None) -> Array:
-    """The rows of x in a mask, for sums over them; on a device the others become zeros: to leave them out, the host would wait for the mask."""
-    if own is None:
-        return x
-    return x[own] if aac.is_numpy_array(x) else x * aac.array_namespace(x).astype(own, x.dtype)[:, None]
 
 
 def _leading(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
