@@ -35,7 +35,7 @@ EXTRA = 32  # functions besides the components: what leaves the span of so many 
 NOTHING = 1e-12  # relative to the first: an eigenvalue below it is rounding
 CHUNK_BYTES = 2**20  # of a chunk of landmark coordinates: half of a cache
 LEAST_CHUNK = 256  # rows
-FEW = 8192  # rows, up to which their landmark coordinates are kept: all of them may judge
+FEW = 8192  # rows, up to which their landmark coordinates are kept: all of them may judge, if the kernel has random features
 ROUNDED = 1e-3  # relative, and of a sum that is zero: more than the rounding of sums in float32
 
 
@@ -59,7 +59,8 @@ class Seen:
         like = rows.array
         xp, kind = aac.array_namespace(like), {"dtype": like.dtype, "device": aac.device(like)}
         missed = xp.empty((len(rows),), **kind)
-        coordinates = xp.empty((len(rows), self.marks.size), **kind) if len(rows) <= FEW else None
+        few = self.kernel.has_sketch and len(rows) <= FEW
+        coordinates = xp.empty((len(rows), self.marks.size), **kind) if few else None
         for start, X in blocks_of(rows.X):
             at = slice(start, start + X.shape[0])
             found = self._sums(X, missed[at], None if coordinates is None else coordinates[at, :])
@@ -99,7 +100,7 @@ class Seen:
 
     @property
     def psi(self) -> Array | None:
-        """(n, m) the landmark coordinates of each row, not centred; None if there are many rows."""
+        """(n, m) the landmark coordinates of each row, not centred; None if they are not kept."""
         return self._pass[0]
 
     @property
