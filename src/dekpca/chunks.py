@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, reduce
 from threading import Lock
 from typing import Any
 
@@ -161,21 +161,30 @@ def by_rows(f: Callable[[slice], Array], count: int, bytes_a_row: int, like: Arr
     return out[0]
 
 
-def summed(f: Callable[[slice], Arrays], count: int, like: Array, result_bytes: int = 0) -> Arrays:
+def summed(
+    f: Callable[[slice], Arrays], count: int, like: Array, result_bytes: int = 0, bytes_a_row: int = 0
+) -> Arrays:
     """The sums of the arrays f(slice) over slices of `count` rows, added in the order of the slices.
 
-    The number of slices does not depend on the number of threads, so neither do the sums; large results have fewer slices.
+    The number of slices does not depend on the number of threads, so neither do the sums; large results have fewer slices. With `bytes_a_row` f gets
+    chunks of them.
     """
     stripes = STRIPES
     while stripes > 2 and stripes * result_bytes > SUMMED_BYTES:
         stripes //= 2
     cut = aac.is_numpy_array(like) and count > stripes
     slices = list(row_tiles(count, -(-count // stripes))) if cut else [slice(0, count)]
-    found = each(f, slices, like)[::-1]
-    total = found.pop()
-    while found:  # a result is freed when it is added
-        total = tuple(a + b for a, b in zip(total, found.pop(), strict=True))
-    return total
+
+    def stripe(rows: slice) -> Arrays:
+        chunks = chunks_of(rows.stop - rows.start, bytes_a_row, like)
+        return _added(f(slice(rows.start + chunk.start, rows.start + chunk.stop)) for chunk in chunks)
+
+    found = each(stripe, slices, like)[::-1]
+    return _added(found.pop() for _ in slices)  # a result is freed when it is added
+
+
+def _added(terms: Iterable[Arrays]) -> Arrays:
+    return reduce(lambda total, term: tuple(a + b for a, b in zip(total, term, strict=True)), terms)
 
 
 def item_bytes(x: Array) -> int:

@@ -12,9 +12,11 @@ process to the same point: `replayed` does, without computing a term.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -185,7 +187,7 @@ def run_round(site: Site, round_: Round) -> Generator[Sum, Any, Arrays]:
         told = round_.conclude(named(total, sizes))
         return _flat({name: told[name] for name in shapes})
 
-    size = sum(int(np.prod(shape)) for shape in shapes.values())
+    size = sum(math.prod(shape) for shape in shapes.values())
     heard = yield Sum(kind, value, conclude, size, refuse=refuse if sealer is None else (lambda *sealed: None))
     if site.sealer is not None:
         site.sealer.hear(heard)
@@ -204,6 +206,5 @@ def _flat(arrays: Arrays, dtype: Any = np.float64) -> np.ndarray:
 
 def named(flat: np.ndarray, shapes: Shapes) -> Arrays:
     """Arrays of these names and shapes, from one array."""
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()], dtype=int)
-    parts = np.split(flat, ends)[:-1]
-    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+    ends = list(accumulate((math.prod(shape) for shape in shapes.values()), initial=0))
+    return {name: flat[a:b].reshape(shapes[name]) for name, (a, b) in zip(shapes, pairwise(ends), strict=True)}

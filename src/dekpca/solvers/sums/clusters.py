@@ -18,7 +18,7 @@ from scipy.sparse import csr_matrix
 
 from ... import landmarks
 from ...arrays import eps, integers, like, numbers, on_host, take, transposed
-from ...chunks import by_rows
+from ...chunks import by_rows, row_bytes
 from ...kernels import Kernel, normal, uniform
 from ...landmarks import Landmarks, shared_seed
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
@@ -124,8 +124,9 @@ class NewLandmarks(Round):
     kind = "landmarks"
 
     def term(self) -> Arrays:
-        rows = self.rows
-        return sums_by_label(self.label(), self.clusters, rows.X - like(rows.X, self.mean), self.weights())
+        X, mean = self.rows.X, like(self.rows.X, self.mean)
+        centred = by_rows(lambda rows: X[rows, :] - mean, X.shape[0], row_bytes(X), X)
+        return sums_by_label(self.label(), self.clusters, centred, self.weights())
 
     def bounds(self) -> dict[str, Any]:
         weight = self.rows.total * self.heaviest
@@ -187,8 +188,8 @@ def sums_by_label(label: Array, clusters: int, Y: Array, weights: Array) -> dict
     if aac.is_numpy_array(weights):
         place, inside = np.maximum(label, 0), (label >= 0).astype(np.float64)
         count, weight, squares = (np.bincount(place, inside * w, clusters) for w in (inside, weights, weights**2))
-        member = csr_matrix((inside * weights, (place, np.arange(len(label)))), shape=(clusters, len(label)))
-        total = member @ Y
+        member = csr_matrix((inside * weights, place, np.arange(len(label) + 1)), shape=(len(label), clusters))
+        total = member.T @ Y
     else:
         member = xp.astype(numbers(label, clusters)[:, None] == label, xp.float64)
         beside = xp.stack([xp.ones_like(weights), weights, weights**2], axis=1)

@@ -10,7 +10,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ...arrays import like, on_host
-from ...chunks import chunks_of, row_bytes, summed
+from ...chunks import row_bytes, summed
 from ...data.blocks import Blocks
 from ...kernels import Kernel
 from ...rounds import Arrays, Round, Shapes, Sizes, Solver
@@ -135,16 +135,8 @@ def _mapped(X: Array, f: Callable[[Array], Array]) -> Array:
 
 
 def _over_rows(X: Array, f: Callable[[Array], Array]) -> Array:
-    """The sum of f(some rows) over all rows, in chunks."""
-
-    def part(rows: slice) -> tuple[Array]:
-        total = None
-        for chunk in chunks_of(rows.stop - rows.start, 4 * row_bytes(X), X):
-            found = f(X[rows.start + chunk.start : rows.start + chunk.stop, :])
-            total = found if total is None else total + found
-        return (total,)
-
-    return summed(part, X.shape[0], X)[0]
+    """The sum of f(some rows) over all rows."""
+    return summed(lambda rows: (f(X[rows, :]),), X.shape[0], X, bytes_a_row=row_bytes(X))[0]
 
 
 def _refuse_overflow(numbers: np.ndarray, X: Array, why: str) -> None:

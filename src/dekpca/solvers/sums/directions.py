@@ -9,7 +9,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ...arrays import like, on_host, transposed
-from ...chunks import summed
+from ...chunks import by_rows, row_bytes, summed
 from ...kernels import normal
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
@@ -34,7 +34,8 @@ class Axes:
 
     def along(self, X: Array) -> Array:
         """Coordinates (n, p) of rows."""
-        return (X - like(X, self.mean)) @ like(X, self.axes)
+        mean, axes = like(X, self.mean), like(X, self.axes)
+        return by_rows(lambda rows: (X[rows, :] - mean) @ axes, X.shape[0], row_bytes(X), X)
 
 
 @dataclass(frozen=True, eq=False)

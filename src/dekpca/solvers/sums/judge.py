@@ -145,13 +145,17 @@ class JudgingRows:
 
     @cached_property
     def psi(self) -> Array:
-        return self.all.marks.coordinates(self.all.kernel, self.rows.X)
+        known = self.all.psi
+        if known is None:
+            return self.all.marks.coordinates(self.all.kernel, self.rows.X)
+        return known if self.places.shape[0] == known.shape[0] else take(known, self.places)
 
     @cached_property
     def functions(self) -> Array:
         """(n, q) values of the principal functions, in float64."""
-        psi, xp = self.psi, aac.array_namespace(self.psi)
-        found = (psi - like(psi, self.principal.mean)) @ like(psi, self.principal.weights)
+        psi, mean, weights = self.psi, like(self.psi, self.principal.mean), like(self.psi, self.principal.weights)
+        found = by_rows(lambda rows: (psi[rows, :] - mean) @ weights, psi.shape[0], row_bytes(psi), psi)
+        xp = aac.array_namespace(found)
         return xp.astype(found, xp.float64, copy=False)
 
     @cached_property
@@ -168,7 +172,8 @@ class JudgingRows:
         xp = aac.array_namespace(X)
         # the rounding of float32 is far below what is missed of a row, and below the noise of drawing rows, or of few frequencies
         missed = self.principal.missed > ROUGH * self.principal.trace
-        rough = missed and self.count > 2 * JUDGES and not kernel.far(squares_of_rows(X))
+        squares = by_rows(lambda rows: squares_of_rows(X[rows, :]), X.shape[0], row_bytes(X), X)
+        rough = missed and self.count > 2 * JUDGES and not kernel.far(squares)
         kind = xp.float32 if rough else X.dtype
 
         def rounded(x: Array, kind: Any = kind) -> Array:
@@ -176,17 +181,15 @@ class JudgingRows:
 
         seed = shared_seed(self.options.seed, f"sketch {self.stage}")
         features = kernel.random_map(X.shape[1], self.frequencies, GROUPS, seed)
-        X, on_points = rounded(X), features(rounded(marks.points))
+        on_points = features(rounded(marks.points))
         on_marks = rounded(transposed(marks.root) @ rounded(on_points, marks.root.dtype))
 
         def some(rows: slice) -> Array:
-            return features(X[rows, :]) - rounded(psi[rows, :]) @ on_marks
+            found = features(rounded(X[rows, :]))
+            found -= rounded(psi[rows, :]) @ on_marks
+            return found
 
         return by_rows(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
-
-    def of_group(self, b: int) -> slice:
-        """The columns of the features of group b."""
-        return slice(2 * self.frequencies * b, 2 * self.frequencies * (b + 1))
 
 
 def judging(stage: str) -> str:
@@ -240,20 +243,16 @@ class Sketch(Round):
         xp, scaled = aac.array_namespace(w), judges.shares * w[:, None] * self.g()
         # of all rows: the mean, and random signs as a start; of the rows of a group: the functions
         beside = xp.concat([w[:, None], xp.sqrt(w)[:, None] * judges.signs], axis=1)
-        left, right = (xp.astype(x, features.dtype, copy=False) for x in (beside, scaled))
-        members, everyone = judges.members, judges.everyone
+        left, right, members = (xp.astype(x, features.dtype, copy=False) for x in (beside, scaled, judges.members))
 
         def part(rows: slice) -> tuple[Array, ...]:
-            mine, ones = features[rows, :], transposed(members[rows, :]) @ scaled[rows, :]
-            image = [transposed(mine) @ right[rows, :]] if everyone else []
-            for b in range(0 if everyone else GROUPS):
-                own = judges.group[rows, b]
-                image.append(transposed(_of(mine[:, judges.of_group(b)], own)) @ _of(right[rows, :], own))
-            found = xp.concat([transposed(mine) @ left[rows, :], xp.concat(image)], axis=1)
-            return xp.astype(found, xp.float64, copy=False), ones
+            mine = xp.reshape(features[rows, :], (-1, GROUPS, features.shape[1] // GROUPS))
+            mine, own = xp.permute_dims(mine, (1, 2, 0)), transposed(members[rows, :])
+            found = [mine @ left[rows, :], mine @ (own[:, :, None] * right[rows, :])]
+            ones = transposed(judges.members[rows, :]) @ scaled[rows, :]
+            return xp.astype(xp.concat(found, axis=2), xp.float64, copy=False), ones
 
         found, ones = summed(part, w.shape[0], features)
-        found = xp.reshape(found, (GROUPS, -1, found.shape[1]))
         mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
         weight = xp.stack([xp.sum(w), xp.vecdot(w, judges.rest)])
         return {"image": image, "ones": ones, "mean": mean, "weight": weight, "power": power}
@@ -285,40 +284,32 @@ class Images:
     g: Values
     squared = False  # the Gram matrix of `powered` has the eigenvalues of the rest, not their squares
 
-    @cached_property
-    def Y(self) -> Array:
-        """(n, GROUPS, q) the image of the functions under the rest, by each group, without the term of the row itself."""
-        judges, g, mean, image = self.judges, self.g(), self.told["mean"], self.told["image"]
-        xp, features = aac.array_namespace(g), judges.features
-        right, middle = like(features, image), like(features, mean)
-        offset, squares = like(g, np.einsum("bf,bfq->bq", mean, image)), like(g, (mean * mean).sum(axis=1))
-        own = judges.shares * judges.weights[:, None] * judges.members
+    def at(self, rows: slice) -> Array:
+        """(rows, GROUPS * features) the centred features of some rows; what follows from them is in their dtype."""
+        features = self.judges.features
+        return features[rows, :] - like(features, self.told["mean"].ravel())
 
-        def some(rows: slice) -> Array:
-            mine = [features[rows, judges.of_group(b)] for b in range(GROUPS)]
-            images = xp.stack([x @ right[b, ...] for b, x in enumerate(mine)], axis=1)
-            long = xp.stack([squares_of_rows(x) - 2.0 * (x @ middle[b, :]) for b, x in enumerate(mine)], axis=1)
-            found = xp.astype(images, xp.float64, copy=False) - offset
-            found -= (own[rows, :] * (xp.astype(long, xp.float64, copy=False) + squares))[:, :, None] * g[rows, None, :]
-            return found
+    def of(self, mine: Array, rows: slice, image: np.ndarray, g: Array) -> Array:
+        """(GROUPS, rows, c) the images under the rest, by each group, of functions with these values g (n, c) and this sketch, without the
+        term of the row itself. `mine` are the features `at` the rows."""
+        judges, xp = self.judges, aac.array_namespace(mine)
+        by_group = xp.reshape(mine, (-1, GROUPS, mine.shape[1] // GROUPS))
+        own = judges.shares * judges.weights[rows, None] * judges.members[rows, :]
+        squares = like(mine, own) * xp.vecdot(by_group, by_group)
+        found = xp.permute_dims(by_group, (1, 0, 2)) @ like(mine, image)
+        found -= transposed(squares)[:, :, None] * like(mine, g[rows, :])
+        return found
 
-        return by_rows(some, g.shape[0], row_bytes(features) // 4, g)
+    def _root(self, rows: slice) -> Array:
+        return aac.array_namespace(self.judges.weights).sqrt(self.judges.weights[rows] / GROUPS)[:, None]
 
-    @property
-    def _root(self) -> Array:
-        return aac.array_namespace(self.judges.weights).sqrt(self.judges.weights / GROUPS)[:, None]
+    def powered(self, mine: Array, rows: slice, basis: np.ndarray) -> Array:
+        """(rows, POWER) the weighted features of all groups times a basis; its Gram matrix over all rows has the eigenvalues of the rest."""
+        return like(mine, self._root(rows)) * (mine @ like(mine, basis))
 
-    def powered(self, basis: np.ndarray) -> Array:
-        """(n, POWER) the weighted features of all groups times a basis; its Gram matrix over all rows has the eigenvalues of the rest."""
-        features, root = self.judges.features, self._root
-        found = like(root, features @ like(features, basis))
-        return root * (found - like(root, self.told["mean"].ravel() @ basis))
-
-    def back(self, values: Array) -> Array:
+    def back(self, mine: Array, rows: slice, values: Array) -> Array:
         """The transpose of `powered`: (GROUPS * features, POWER)."""
-        features, scaled = self.judges.features, self._root * values
-        middle = like(scaled, self.told["mean"].reshape(-1, 1)) * aac.array_namespace(scaled).sum(scaled, axis=0)
-        return like(scaled, transposed(features) @ like(features, scaled)) - middle
+        return transposed(mine) @ (like(mine, self._root(rows)) * values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,23 +323,29 @@ class Separate(Round):
     kind = "judge"
 
     def term(self) -> Arrays:
-        judges, Y, g = self.images.judges, self.images.Y, self.g()
-        xp, w = aac.array_namespace(g), judges.weights
-        weighted, alone, across = w[:, None] * g, judges.rest[:, None] * g, Y
-        diagonal = [
-            (transposed(weighted) @ alone)[None, ...],
-            xp.zeros((GROUPS, *2 * g.shape[1:]), dtype=xp.float64, device=aac.device(g)),
-        ]
+        images, judges, g = self.images, self.images.judges, self.g()
+        xp, w, told = aac.array_namespace(g), judges.weights, images.told
+        weighted, alone = w[:, None] * g, judges.rest[:, None] * g
+        chance = xp.zeros_like(judges.members)
         if not judges.everyone:
             own = judges.group & (w > 1.0)[:, None]
             own = own & (xp.sum(xp.astype(own, xp.int64), axis=0) >= judges.all.rows.least)
-            by_chance = xp.sqrt(xp.clip(1.0 - 1.0 / w, min=0.0))[:, None, None]
-            diagonal[1] = _by_group(weighted, by_chance * xp.astype(own, xp.float64)[:, :, None] * alone[:, None, :])
-            across = xp.where(judges.group[:, :, None], xp.sum(Y, axis=1, keepdims=True) - Y, Y)
-        pairs = _by_group(weighted, across)
+            chance = xp.astype(own, xp.float64) * xp.sqrt(xp.clip(1.0 - 1.0 / w, min=0.0))[:, None]
+
+        def part(rows: slice) -> tuple[Array, ...]:
+            mine, left = images.at(rows), transposed(weighted[rows, :])
+            diagonal, across = (left @ alone[rows, :])[None, ...], images.of(mine, rows, told["image"], g)
+            drawn = xp.zeros((GROUPS, *diagonal.shape[1:]), dtype=xp.float64, device=aac.device(g))
+            if not judges.everyone:
+                drawn = left @ (transposed(chance[rows, :])[:, :, None] * alone[rows, :])
+                others = xp.sum(across, axis=0, keepdims=True) - across
+                across = xp.where(transposed(judges.group[rows, :])[:, :, None], others, across)
+            pairs, power = like(mine, left) @ across, images.back(mine, rows, images.powered(mine, rows, told["power"]))
+            return xp.concat([diagonal, drawn]), like(g, pairs), like(g, power)
+
+        diagonal, pairs, power = summed(part, g.shape[0], g, bytes_a_row=GROUPS * row_bytes(g) // 4)
         pairs = (pairs + transposed(pairs)) / 2
-        power = self.images.back(self.images.powered(self.images.told["power"]))
-        return {"diagonal": upper_triangle(xp.concat(diagonal)), "pairs": upper_triangle(pairs), "power": power}
+        return {"diagonal": upper_triangle(diagonal), "pairs": upper_triangle(pairs), "power": power}
 
     def bounds(self) -> dict[str, Any]:
         total, size = ROOM * self.images.judges.principal.count, self.images.judges.options.largest
@@ -396,18 +393,22 @@ class Leak(Round):
     kind = "judge"
 
     def term(self) -> Arrays:
-        judges, told, g = self.images.judges, self.separated, self.g()
-        basis, xp, w = like(g, told["basis"]), aac.array_namespace(g), judges.weights
-        stays = judges.rest[:, None] * (g @ basis) - g @ like(g, told["image"])
+        images, told, w = self.images, self.separated, self.images.judges.weights[:, None]
+        xp, basis = aac.array_namespace(w), like(w, told["basis"])
+        g, image = self.g() @ basis, images.told["image"] @ told["basis"]
+        stays = images.judges.rest[:, None] * g - self.g() @ like(g, told["image"])
         if self.outside is not None:
             stays = stays + self.outside() @ basis
-        (n, groups, q), k = self.images.Y.shape, basis.shape[1]
-        out = xp.reshape(xp.reshape(self.images.Y, (n * groups, q)) @ basis, (n, groups, k)) + stays[:, None, :]
-        both, flat = xp.sum(out, axis=1), (n * groups, k)
-        weighted, each = xp.reshape(w[:, None, None] * out, flat), xp.reshape(out, flat)
-        leak = transposed(w[:, None] * both) @ both - transposed(weighted) @ each
-        powered = self.images.powered(told["power"])
-        return {"leak": leak / (GROUPS * (GROUPS - 1)), "power": transposed(powered) @ powered}
+
+        def part(rows: slice) -> tuple[Array, ...]:
+            mine = images.at(rows)
+            out = like(g, images.of(mine, rows, image, g)) + stays[rows, :]
+            both, powered = xp.sum(out, axis=0), like(g, images.powered(mine, rows, told["power"]))
+            squares = xp.sum(transposed(w[rows, :] * out) @ out, axis=0)
+            return transposed(w[rows, :] * both) @ both - squares, transposed(powered) @ powered
+
+        leak, power = summed(part, g.shape[0], g)
+        return {"leak": leak / (GROUPS * (GROUPS - 1)), "power": power}
 
     def told(self) -> Shapes:
         k = self.separated["basis"].shape[1]
@@ -509,20 +510,6 @@ def judge_by(images: Any, g: Values, within: np.ndarray, outside: Values | None 
     error, bound, within_reach = map(float, told["error"])
     about = Accuracy.of(told["errors"], error, bound, mixed)
     return Verdict(np.maximum(separated["values"][:k], 0.0), separated["basis"], about, within_reach)
-
-
-def _of(x: Array, own: Array | None) -> Array:
-    """The rows of x in a mask, for sums over them; on a device the others become zeros: to leave them out, the host would wait for the mask."""
-    if own is None:
-        return x
-    return x[own] if aac.is_numpy_array(x) else x * aac.array_namespace(x).astype(own, x.dtype)[:, None]
-
-
-def _by_group(left: Array, right: Array) -> Array:
-    """(GROUPS, q, q) the products of functions (n, q) with those of each group (n, GROUPS, q)."""
-    xp, (n, q) = aac.array_namespace(left), left.shape
-    products = transposed(left) @ xp.reshape(right, (n, GROUPS * q))
-    return xp.permute_dims(xp.reshape(products, (q, GROUPS, q)), (1, 0, 2))
 
 
 def _leading(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -106,11 +106,8 @@ class ExactImages:
         seed = shared_seed(self.judges.options.seed, f"power {self.judges.stage}")
         start, weights = np.linalg.qr(normal((count, POWER), seed))[0], shared.weights
         weight = np.array([weights.sum(), weights @ shared.rest])
-        return {"image": count**0.5 * self._scaled[None], "power": start, "weight": weight}
-
-    @property
-    def _scaled(self) -> np.ndarray:
-        return self.judges.shares * self.shared.weights[:, None] * self.shared.functions
+        scaled = self.judges.shares * shared.weights[:, None] * shared.functions
+        return {"image": count**0.5 * scaled[None], "power": start, "weight": weight}
 
     @cached_property
     def _centred(self) -> np.ndarray:
@@ -123,24 +120,28 @@ class ExactImages:
         centred += whole
         return centred
 
-    @cached_property
-    def Y(self) -> Any:
-        """(n, GROUPS, q)."""
-        shared, judges, centred, scaled = self.shared, self.judges, self._centred, self._scaled
-        itself = centred[np.arange(len(centred)), shared.mine][:, None] * scaled[shared.mine]
-        if judges.everyone:
-            return shared.beside(np.repeat((centred @ scaled - itself)[:, None, :], GROUPS, axis=1))
-        found = np.stack([centred[:, shared.group == b] @ scaled[shared.group == b] for b in range(GROUPS)], axis=1)
-        found[np.arange(len(centred)), shared.group[shared.mine]] -= itself
+    def at(self, rows: slice) -> np.ndarray:
+        """(rows, R) the rest between some rows of this process and all judging rows, centred."""
+        return self._centred[rows]
+
+    def of(self, mine: np.ndarray, rows: slice, image: np.ndarray, g: Any) -> Any:
+        """(GROUPS, rows, c)."""
+        shared, own, number = self.shared, self.shared.mine[rows], np.arange(len(mine))
+        scaled = image[0] / len(shared.points) ** 0.5
+        itself = mine[number, own][:, None] * scaled[own]
+        if self.judges.everyone:
+            return shared.beside(np.repeat((mine @ scaled - itself)[None], GROUPS, axis=0))
+        found = np.stack([mine[:, shared.group == b] @ scaled[shared.group == b] for b in range(GROUPS)])
+        found[shared.group[own], number] -= itself
         return shared.beside(found)
 
-    def powered(self, basis: np.ndarray) -> Any:
+    def powered(self, mine: np.ndarray, rows: slice, basis: np.ndarray) -> Any:
         root = np.sqrt(self.shared.weights)[:, None]
-        return self.shared.beside(root[self.shared.mine] * (self._centred @ (root * basis)))
+        return self.shared.beside(root[self.shared.mine[rows]] * (mine @ (root * basis)))
 
-    def back(self, values: Any) -> np.ndarray:
+    def back(self, mine: np.ndarray, rows: slice, values: Any) -> np.ndarray:
         found = np.zeros((len(self.shared.points), values.shape[1]))
-        found[self.shared.mine] = on_host(values)
+        found[self.shared.mine[rows]] = on_host(values)
         return found
 
 

@@ -35,6 +35,7 @@ EXTRA = 32  # functions besides the components: what leaves the span of so many 
 NOTHING = 1e-12  # relative to the first: an eigenvalue below it is rounding
 CHUNK_BYTES = 2**20  # of a chunk of landmark coordinates: half of a cache
 LEAST_CHUNK = 256  # rows
+FEW = 8192  # rows, up to which their landmark coordinates are kept: all of them may judge, if the kernel has random features
 ROUNDED = 1e-3  # relative, and of a sum that is zero: more than the rounding of sums in float32
 
 
@@ -56,22 +57,24 @@ class Seen:
         if isinstance(rows.X, Blocks):
             rows.X.reader.forget()
         like = rows.array
-        missed = aac.array_namespace(like).empty((len(rows),), dtype=like.dtype, device=aac.device(like))
+        xp, kind = aac.array_namespace(like), {"dtype": like.dtype, "device": aac.device(like)}
+        missed = xp.empty((len(rows),), **kind)
+        few = self.kernel.has_sketch and len(rows) <= FEW
+        coordinates = xp.empty((len(rows), self.marks.size), **kind) if few else None
         for start, X in blocks_of(rows.X):
             at = slice(start, start + X.shape[0])
-            found = self._sums(X, missed[at])
+            found = self._sums(X, missed[at], None if coordinates is None else coordinates[at, :])
             total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
             if isinstance(rows.X, Blocks) and self.likely is not None:
                 rows.X.reader.keep(self.likely(rows.keys[at], missed[at]))
         assert total is not None
-        xp = aac.array_namespace(missed)
         first, second, trace, along, level = total
         missed = xp.astype(missed, xp.float64, copy=False)
         trace, along = xp.stack([trace, xp.sum(missed)]), xp.concat([along, xp.reshape(level, (1,))])
-        return missed, first, second, trace, along
+        return coordinates, missed, first, second, trace, along
 
-    def _sums(self, X: Array, missed: Array) -> tuple[Array, ...]:
-        """Of some rows; what the landmarks miss of each is written to `missed`."""
+    def _sums(self, X: Array, missed: Array, coordinates: Array | None) -> tuple[Array, ...]:
+        """Of some rows; what the landmarks miss of each is written to `missed`, and what they see of it to `coordinates`."""
         marks, kernel, xp, m = self.marks, self.kernel, aac.array_namespace(X), self.marks.size
         with_points, fixed = row_kernel(kernel, marks.points), reference(kernel, marks.points)
         chunk = (CHUNK_BYTES if aac.is_numpy_array(X) else DEVICE_BYTES) // max(1, row_bytes(marks.root))
@@ -82,6 +85,8 @@ class Seen:
             for tile in row_tiles(rows.stop - rows.start, max(LEAST_CHUNK, chunk)):
                 at = slice(rows.start + tile.start, rows.start + tile.stop)
                 psi, size = times_triangle(with_points(X[at, :]), marks.root), kernel.diagonal(X[at, :])
+                if coordinates is not None:
+                    coordinates[at, :] = psi
                 left = size - squares_of_rows(psi)
                 missed[at] = xp.clip(left, min=0.0) if kernel.is_definite else xp.abs(left)
                 first = first + xp.sum(psi, axis=0, dtype=xp.float64)
@@ -94,9 +99,14 @@ class Seen:
         return summed(part, X.shape[0], X, 8 * m * m)
 
     @property
+    def psi(self) -> Array | None:
+        """(n, m) the landmark coordinates of each row, not centred; None if they are not kept."""
+        return self._pass[0]
+
+    @property
     def rest(self) -> Array:
         """(n,) what the landmarks miss of each row: k(x, x) - |psi(x)|^2, in float64."""
-        return self._pass[0]
+        return self._pass[1]
 
     @property
     def own(self) -> float:
@@ -112,7 +122,7 @@ class Seen:
     @property
     def moments(self) -> tuple[Array, ...]:
         """The sums of psi, of psi psi' (its upper triangle is valid), and of k(x, x) and `rest`; and of (psi, 1) times the reference of signs.py."""
-        return self._pass[1:]
+        return self._pass[2:]
 
 
 @dataclass(frozen=True, eq=False)

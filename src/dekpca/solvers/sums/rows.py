@@ -10,7 +10,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ...arrays import numbers, take, where
-from ...chunks import by_rows
+from ...chunks import by_rows, row_bytes
 from ...data.blocks import Blocks, array_of
 from ...site import uniform_by_key
 from .groups import Groups
@@ -67,9 +67,10 @@ class SiteRows:
 
     def at(self, places: Array) -> SiteRows:
         """Some of the rows, in memory."""
-        X = self.X.take(places) if isinstance(self.X, Blocks) else take(self.X, places)
+        X, count = self.X, places.shape[0]
+        some = X.take if isinstance(X, Blocks) else lambda of: by_rows(lambda i: take(X, of[i]), count, row_bytes(X), X)
         groups = None if self.groups is None else self.groups.at(places)
-        return replace(self, X=X, keys=take(self.keys, places), node=take(self.node, places), groups=groups)
+        return replace(self, X=some(places), keys=take(self.keys, places), node=take(self.node, places), groups=groups)
 
     def here(self) -> SiteRows:
         """All of them, in memory."""

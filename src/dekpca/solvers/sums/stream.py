@@ -57,6 +57,7 @@ class Kept(Seen):
     left: Array = field(default_factory=lambda: np.zeros(0))
     own: float = 0.0  # how many rows this process had at the most
     most: tuple[float, float] = (0.0, 0.0)  # the number of rows and what was missed of them, at the most so far
+    psi = None
 
     @property
     def rest(self) -> Array:
