@@ -51,7 +51,7 @@ def nursery():
 @pytest.fixture
 def launched(capfd, monkeypatch):
     """`dekpca launch` with these arguments, on real ranks; only the process that starts mpiexec is this one."""
-    monkeypatch.setattr(subprocess, "run", partial(subprocess.run, timeout=100))
+    monkeypatch.setattr(subprocess, "run", partial(subprocess.run, timeout=300))
 
     def run(*arguments):
         done = CliRunner().invoke(app, ["launch", *map(str, arguments)])

@@ -126,7 +126,7 @@ def die(archive, name, x):
 model_file._add = die
 node.save({str(path)!r})
 """
-    done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], timeout=PATIENCE, check=False)
     assert done.returncode == -signal.SIGKILL
     assert path.read_bytes() == before
 
@@ -143,7 +143,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 node.save({str(path)!r})
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert f"cannot be written (File too large): '{path}'" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
