@@ -72,6 +72,8 @@ def test_nothing_with_rows_is_readable_by_others(tmp_path, monkeypatch):
     for name in ("values.npy", "values.csv", "values.parquet"):
         dekpca("transform", "models", "rows.npz", "--out", name)
     dekpca("reproduce", "toy", "--out", "figures")
+    written = {path.name for path in tmp_path.rglob("*")}
+    assert {"fit.html", "0.npz", "values.npy", "values.csv", "values.parquet", *HOLD_NO_ROWS} <= written
     found = readable_by_others(tmp_path)
     assert found <= HOLD_NO_ROWS, found
     assert stat.S_IMODE((tmp_path / "models" / "0.npz").stat().st_mode) == 0o600
