@@ -33,16 +33,7 @@ X = np.random.default_rng(0).normal(size=(6000, 6)) @ SPREAD
 ROUNDING = 1e-8  # other blocks mean other BLAS calls
 
 
-METHOD = "distributed.worker.multiprocessing-method"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def workers_are_forks():
-    """Of one process that has imported what they need: to start as interpreters takes each of them seconds."""
-    with dask.config.set({METHOD: "forkserver"}):
-        context = distributed.utils.get_mp_context()  # has a list of its own, of all that it finds
-        context.set_forkserver_preload(["distributed", "dask.dataframe", "dekpca.engines.dask", "dekpca.estimator"])
-        yield
+pytestmark = pytest.mark.usefixtures("dask_workers_are_forks")
 
 
 def cluster_of(workers, **options):
@@ -156,7 +147,7 @@ def test_a_grid_search_in_a_worker_has_the_threads_of_the_worker(count):
         {} if count == 1 else dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
     )
     with (
-        dask.config.set({METHOD: "spawn"}),  # BLAS reads the environment once
+        dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}),  # BLAS reads the environment once
         cluster_of(1, **({"env": env} if env else {})) as cluster,
         distributed.Client(cluster) as client,
     ):
