@@ -4,9 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data/mnist-0358.npz
 
-# Many tests wait for processes and timeouts, so there are two workers for each core. Work stealing: files with a few long tests do not
+# Bytecode is kept, also where the environment forbids it, as that of containers often does: the tests start tens of interpreters, and
+# without bytecode each of them compiles SciPy, pandas and scikit-learn again.
+export PYTHONDONTWRITEBYTECODE :=
+
+# One worker more than cores: some tests wait, and each worker costs its imports. Work stealing: files with a few long tests do not
 # leave the other workers idle.
-WORKERS := $(shell expr 2 \* `getconf _NPROCESSORS_ONLN`)
+WORKERS := $(shell expr 1 + `getconf _NPROCESSORS_ONLN`)
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 AT_ONCE := $(MAKE) --no-print-directory -j2
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -26,6 +30,11 @@ $(VENV)/demo: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --no-compile -e '.[test]'
 	touch $@ $(VENV)/demo
+
+# Bytecode of all that the tests import, made once: workers that start together would each make it.
+$(VENV)/bytecode: $(VENV)/installed
+	-$(BIN)/python -m pytest -q --collect-only > /dev/null
+	touch $@
 
 # Everything, for developers.
 $(VENV)/all: $(VENV)/installed
@@ -61,14 +70,14 @@ note: docs
 test: $(VENV)/installed
 	$(AT_ONCE) lint tests
 
-tests: $(VENV)/installed
+tests: $(VENV)/bytecode
 	$(PYTEST) -m 'not slow'
 
 # Also what is marked as slow: browsers, wide grids of settings, many real processes.
 test-all: $(VENV)/all
 	$(AT_ONCE) lint all-tests
 
-all-tests: $(VENV)/all
+all-tests: $(VENV)/all $(VENV)/bytecode
 	$(PYTEST)
 
 # The same, with the lines that no test runs.

@@ -48,10 +48,20 @@ def nursery():
         yield nursery
 
 
+@pytest.fixture(scope="module")
+def dask_workers_are_forks():
+    """Of one process that has imported what they need: as interpreters each of them takes seconds to start."""
+    dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        context = distributed.utils.get_mp_context()  # has a list of its own, of all that it finds
+        context.set_forkserver_preload(["distributed", "dask.dataframe", "dekpca.engines.dask", "dekpca.estimator"])
+        yield
+
+
 @pytest.fixture
 def launched(capfd, monkeypatch):
     """`dekpca launch` with these arguments, on real ranks; only the process that starts mpiexec is this one."""
-    monkeypatch.setattr(subprocess, "run", partial(subprocess.run, timeout=100))
+    monkeypatch.setattr(subprocess, "run", partial(subprocess.run, timeout=300))
 
     def run(*arguments):
         done = CliRunner().invoke(app, ["launch", *map(str, arguments)])

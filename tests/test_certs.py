@@ -194,7 +194,7 @@ def server(own: identity.Identity):
 def ask(port: int, credentials: grpc.ChannelCredentials, target: str) -> str:
     options = [("grpc.ssl_target_name_override", target)]
     with grpc.secure_channel(f"127.0.0.1:{port}", credentials, options) as channel:
-        return channel.unary_unary("/test/name")(b"", timeout=20, wait_for_ready=False).decode()
+        return channel.unary_unary("/test/name")(b"", timeout=120, wait_for_ready=False).decode()
 
 
 def presenting(folder: Path, name: str, roots: Path) -> grpc.ChannelCredentials:

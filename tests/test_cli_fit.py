@@ -347,7 +347,7 @@ for arguments in (["fit", "rows.npz", "--report", "fit.html"], ["network", "ring
     done = CliRunner().invoke(app, arguments)
     print(done.exit_code, done.stderr.replace("\\n", ""))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     for line, extra in zip(done.stdout.splitlines(), ("dekpca[report]", "dekpca[plot]"), strict=True):
         assert line.startswith("2 ")
         assert extra in line

@@ -21,6 +21,7 @@ import dekpca
 from dekpca.chunks import threads
 from dekpca.testing import check_engine
 
+dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
 distributed = pytest.importorskip("distributed")
@@ -30,6 +31,9 @@ SETTINGS = {"n_components": 3, "gamma": 0.05, "random_state": 0}
 SPREAD = np.diag([3.0, 2.0, 1.0, 0.5, 0.3, 0.1])
 X = np.random.default_rng(0).normal(size=(6000, 6)) @ SPREAD
 ROUNDING = 1e-8  # other blocks mean other BLAS calls
+
+
+pytestmark = pytest.mark.usefixtures("dask_workers_are_forks")
 
 
 def cluster_of(workers, **options):
@@ -142,7 +146,11 @@ def test_a_grid_search_in_a_worker_has_the_threads_of_the_worker(count):
     env = (
         {} if count == 1 else dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
     )
-    with cluster_of(1, **({"env": env} if env else {})) as cluster, distributed.Client(cluster) as client:
+    with (
+        dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}),  # BLAS reads the environment once
+        cluster_of(1, **({"env": env} if env else {})) as cluster,
+        distributed.Client(cluster) as client,
+    ):
         allowed, blas, started, score = client.submit(grid_search).result(timeout=120)
     assert allowed == blas == count
     assert started <= count - 1

@@ -745,6 +745,7 @@ def test_a_callable_kernel_may_keep_the_array_that_it_returns():
         return kept[key]
 
     DecentralizedKernelPCA(2, kernel=kernel, network=4, random_state=0).fit(X)
+    assert kept
     for (a, b), held in kept.items():
         A, B = (np.frombuffer(x).reshape(-1, 3) for x in (a, b))
         np.testing.assert_array_equal(held, np.exp(-0.1 * ((A[:, None] - B[None]) ** 2).sum(axis=2)))

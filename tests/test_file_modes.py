@@ -72,6 +72,8 @@ def test_nothing_with_rows_is_readable_by_others(tmp_path, monkeypatch):
     for name in ("values.npy", "values.csv", "values.parquet"):
         dekpca("transform", "models", "rows.npz", "--out", name)
     dekpca("reproduce", "toy", "--out", "figures")
+    written = {path.name for path in tmp_path.rglob("*")}
+    assert {"fit.html", "0.npz", "values.npy", "values.csv", "values.parquet", *HOLD_NO_ROWS} <= written
     found = readable_by_others(tmp_path)
     assert found <= HOLD_NO_ROWS, found
     assert stat.S_IMODE((tmp_path / "models" / "0.npz").stat().st_mode) == 0o600
@@ -126,7 +128,7 @@ def die(archive, name, x):
 model_file._add = die
 node.save({str(path)!r})
 """
-    done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], timeout=PATIENCE, check=False)
     assert done.returncode == -signal.SIGKILL
     assert path.read_bytes() == before
 
@@ -143,7 +145,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 node.save({str(path)!r})
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert f"cannot be written (File too large): '{path}'" in done.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -18,7 +18,7 @@ from dekpca.engines.agreement import flattened, texts
 from dekpca.engines.ranks import assign, find_mpiexec
 from dekpca.parameters import Parameters, settings_of
 
-TIMEOUT = 100  # seconds; a run takes a few, a hang must not take the whole test run with it
+TIMEOUT = 300  # seconds; a run takes a few on an idle machine, a hang must not take the whole test run with it
 
 
 def mpiexec(ranks, *scenarios):
@@ -55,12 +55,8 @@ def test_conformance(ranks, scenarios):
     assert_holds(ranks, *scenarios)
 
 
-def test_what_differs_is_named_on_all_ranks():
-    assert_holds(3, "disagreement")
-
-
-def test_rows_that_keep_coming():
-    assert_holds(3, "bad_streams", "streams")
+def test_what_differs_is_named_on_all_ranks_and_rows_may_keep_coming():
+    assert_holds(3, "disagreement", "bad_streams", "streams")
 
 
 def test_settings_that_differ_have_other_texts():

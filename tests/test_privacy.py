@@ -245,9 +245,11 @@ def attacked_epsilons(release, runs, seed):
     change = release.sums(release.integers(victim))
     weights = change / release.deviations() ** 2
     scores = {1: [], 2: []}
+    nothing = np.zeros((runs, release.numbers), dtype=without.dtype)
+    # One draw for both data sets: each of the bounds holds for itself, also where they depend on each other.
+    shares = [release.with_noise(nothing, Sealer("", {})) for _ in range(release.honest)]
     for present in (False, True):
         sums = np.broadcast_to(without + present * change, (runs, release.numbers))
-        shares = [release.with_noise(np.zeros_like(sums), Sealer("", {})) for _ in range(release.honest)]
         for part, found in scores.items():
             found.append((sums + sum(share // part for share in shares) - without) @ weights)
     return [bounded(*found) for found in scores.values()]

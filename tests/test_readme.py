@@ -43,9 +43,10 @@ def test_the_example_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", [page for page in WITH_CODE if page != README], ids=lambda page: page.name)
-def test_examples_in_the_docs_run(page, tmp_path, monkeypatch):
+def test_examples_in_the_docs_run(page, tmp_path, monkeypatch, request):
     if page.name == "clusters.md":
         pytest.importorskip("mpi4py")
+        request.getfixturevalue("dask_workers_are_forks")
     monkeypatch.chdir(tmp_path)
     given_to(page.name)
     names: dict = {}  # later blocks of a page use what earlier ones made

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+IMPORTS = 300  # seconds; 5 on an idle machine, more than 60 beside twenty busy processes
 POLL = 0.002  # seconds between looks at a log: an iteration of the smallest network takes longer
 
 
@@ -53,7 +54,8 @@ class Nursery:
         self._ready: queue.Queue[bool] = queue.Queue()
         self._listener = threading.Thread(target=self._listen, name="nursery", daemon=True)
         self._listener.start()
-        self._ready.get(timeout=60)
+        if not self._ready.get(timeout=IMPORTS):
+            raise RuntimeError("the nursery ended before it was ready; what it said is above")
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -65,6 +67,7 @@ class Nursery:
                 self.pids[said["key"]] = said["pid"]
             else:
                 self.ended[said["key"]] = said["code"], said["peak"]
+        self._ready.put(False)
 
     def start(self, argv: Iterable[Any], out: Path, fresh: bool = False, **more: Any) -> int:
         """A process that runs `dekpca` with these arguments and writes to `out`; returns its key. nursery.py says what `more` there is."""
@@ -72,7 +75,7 @@ class Nursery:
             self._next += 1
             key = self._next
         self._order(do="start", key=key, argv=[str(a) for a in argv], out=str(out), fresh=fresh, **more)
-        until(lambda: key in self.pids, "the nursery starts a process", 30)
+        until(lambda: key in self.pids, "the nursery starts a process", 120)
         return key
 
     def signal(self, key: int, number: int) -> None:
