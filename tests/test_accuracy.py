@@ -170,7 +170,7 @@ def test_numbers_of_an_accuracy():
     assert about.meets(0.36)
     assert not about.meets(0.35)
     assert Accuracy.of([0.0], 0.0, ROUNDING / 2).meets(0.0)
-    assert Accuracy.exact(2).meets(0.0)
+    assert Accuracy.of([0.0, 0.0], 0.0, 0.0, method="exact").meets(0.0)
 
 
 # ---------------------------------------------------------------------- growth
@@ -375,3 +375,31 @@ def test_what_the_root_tells_is_checked(kind, lie, says, monkeypatch):
     monkeypatch.setattr(local.Delivery, "sum", lying)
     with pytest.raises(ValueError, match=says):
         fit(PARTS, 3, True, share_rows=False)
+
+
+@pytest.mark.parametrize("network", [1, 4])
+def test_components_that_the_data_does_not_have_are_zero_and_said(network):
+    """Four different rows span three dimensions, also where one node decomposes its kernel matrix."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(4, 3))[rng.integers(0, 4, 200)]
+    with pytest.warns(
+        ConvergenceWarning, match="components 4 to 6 are zero: in feature space the rows span 3 dimensions"
+    ):
+        model = DecentralizedKernelPCA(6, network=network, random_state=0).fit(X)
+    assert not model.converged_
+    assert (model.eigenvalues_ > 1).tolist() == (model.accuracy_ > 0.99).tolist() == [True] * 3 + [False] * 3
+    assert not model.eigenvalues_[3:].any()
+    assert not model.accuracy_[3:].any()
+
+
+def test_a_kernel_that_is_too_wide_is_not_called_narrow():
+    X = np.random.default_rng(0).normal(size=(600, 3)) * 1e-7
+    with pytest.warns(ConvergenceWarning, match="so wide that they are to it .* use a larger gamma"):
+        DecentralizedKernelPCA(2, gamma=1.0, network=3, random_state=0).fit(X)
+
+
+def test_a_warning_of_many_mixed_components_is_short():
+    X = np.tile([*np.eye(30), *-np.eye(30)], (10, 1))  # no direction is another's better
+    with pytest.warns(UserWarning, match="14 more cannot be told apart") as caught:
+        DecentralizedKernelPCA(20, gamma=0.1, network=4, tol=0.9, landmarks=60, random_state=0).fit(X)
+    assert max(len(str(warning.message)) for warning in caught) < 1000

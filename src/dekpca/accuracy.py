@@ -37,11 +37,6 @@ class Accuracy:
         groups = tuple(tuple(map(int, group)) for group in mixed)
         return cls(tuple(clipped[:-2]), clipped[-2], max(clipped[-2:]), groups, method)
 
-    @classmethod
-    def exact(cls, k: int) -> Accuracy:
-        """The accuracy of an exact answer."""
-        return cls((0.0,) * k, 0.0, 0.0, (), "exact")
-
     @property
     def components(self) -> tuple[float, ...]:
         """The estimated |correlation| of each component's values with the central ones."""

@@ -23,6 +23,8 @@ from .scaling import BadColumn
 
 SEEN = 1e-6  # of the variance: components that leave less of it are all that the rows have
 FLAT = 0.01  # a first component that explains less causes a warning
+WIDE = 1e-6  # a kernel that tells rows apart by less, of k(x, x), is too wide for rounding
+LISTED = 6  # so many members of a group of mixed components are named, and so many groups
 
 
 class MixedComponentsWarning(UserWarning):
@@ -256,7 +258,9 @@ class Result:
             message += f", with {m} landmarks; where the rest is, no clusters of enough rows are left; raise tol"
         if options.grow and not options.share_rows and self.plan.sizes.sum() > m:
             message += ", or use share_rows=True, if rows may leave their nodes"
-        if self._first.kernel.is_stationary:
+        if self._wide:
+            message += f", or raise gamma: with {self.gamma:.3g} the kernel is nearly the same for all pairs of rows, up to rounding"
+        elif self._first.kernel.is_stationary:
             message += ", or lower gamma: a wider kernel needs fewer landmarks"
         return message + (f". {self._mixed(estimate)}" if estimate.mixed else "")
 
@@ -264,9 +268,15 @@ class Result:
         """Which components cannot be told apart."""
         values = to_numpy(self.eigenvalues)
         texts = []
-        for group in estimate.mixed:
-            names, sizes = listing(str(i + 1) for i in group), listing(f"{values[i]:.6g}" for i in group)
-            texts.append(f"components {names} cannot be told apart (eigenvalues {sizes})")
+        for group in estimate.mixed[:LISTED]:
+            more = [f"{len(group) - LISTED} more"] if len(group) > LISTED else []
+            names, sizes = (
+                [form(i) for i in group[:LISTED]] + more
+                for form in (lambda i: str(i + 1), lambda i: f"{values[i]:.6g}")
+            )
+            texts.append(f"components {listing(names)} cannot be told apart (eigenvalues {listing(sizes)})")
+        if len(estimate.mixed) > LISTED:
+            texts.append(f"and so for {len(estimate.mixed) - LISTED} more groups (mixed_components_)")
         return "; ".join(texts) + ": their span is right, but each may be any mixture of them"
 
     def _too_little(self) -> str:
@@ -290,10 +300,16 @@ class Result:
             return f"{zero}: there are {self.n_landmarks} landmarks, which see {there} dimensions of the rows; {remedy}"
         if there:
             return f"{zero}: in feature space the rows span {there} dimensions; {remedy}"
-        return (
-            "all components are zero, so that transform gives zeros: all rows are alike, or the kernel is so narrow that the landmarks see nothing "
-            f"of them (gamma={self.gamma:.3g}); use another gamma, or share_rows=True if rows may leave their nodes"
-        )
+        zero, kernel = "all components are zero, so that transform gives zeros", f"(gamma={self.gamma:.3g})"
+        if self._wide:
+            return f"{zero}: all rows are alike, or the kernel is so wide that they are to it {kernel}; use a larger gamma, or gamma='scale'"
+        remedy = "" if self.plan.options.share_rows else ", or share_rows=True if rows may leave their nodes"
+        return f"{zero}: the kernel is so narrow that the landmarks see nothing of the rows {kernel}; use a smaller gamma{remedy}"
+
+    @property
+    def _wide(self) -> bool:
+        """Whether all pairs of rows have nearly the same kernel, so that rounding is all that the components could show."""
+        return self._first.kernel.is_stationary and self._first.trace < WIDE * float(self.plan.sizes.sum())
 
     @property
     def _narrow(self) -> bool:

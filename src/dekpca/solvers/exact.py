@@ -41,8 +41,9 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     real = values > max(CUTOFF * values[0], rounding)
     coefficients = np.where(real, basis / np.sqrt(np.where(real, values, 1.0)), 0.0)
     none, owner, centre = np.zeros((0, k)), f"samples of node {site.names[0]}", X if options.centered else None
+    values, errors = np.where(real, values, 0.0), np.where(real, 0.0, 1.0)  # components that the data does not have
     own = Terms(site.array(none), (X,), (site.array(coefficients),), (owner,), centre)
     return Answer(
-        site=site, kernel=kernel, terms={int(site.nodes[0]): {"node": own}}, eigenvalues=site.array(np.maximum(values, 0.0)), trace=trace,
-        columns=first.columns, fill=first.fill, accuracy=Accuracy.exact(k),
+        site=site, kernel=kernel, terms={int(site.nodes[0]): {"node": own}}, eigenvalues=site.array(values), trace=trace,
+        columns=first.columns, fill=first.fill, accuracy=Accuracy.of(errors, 0.0, 0.0, method="exact"),
     )  # fmt: skip

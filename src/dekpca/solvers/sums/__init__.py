@@ -63,6 +63,7 @@ LEAST_SAMPLE = 4096  # rows
 ORDER = 1.5  # the error falls at least with this power of the number of landmarks
 LEAST_GROWTH, MOST_GROWTH, MANY = 1.4, 3.0, 300  # factors from a stage to the next; beyond MANY landmarks at most 2
 MANY_STAGES = 6  # from 100 landmarks to 2,500; more take more passes over a file
+CLOSE = 0.02  # relative: eigenvalues that are nearer to each other make the span hard to find
 WORTHWHILE = 1.05  # growth by less ends it: no clusters of enough rows are left where the rest is
 
 
@@ -122,7 +123,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
             verdict = yield from judge_components(
                 seen, principal, known, LAST if whole and options.stream else str(step)
             )
-            bound = note(rows, marks, verdict, stages)
+            bound = note(rows, marks, verdict, stages, principal.values)
         more = yield from next_stage(seen, principal, options, axes, marks, step, bound)
         if more is not None:
             marks = more
@@ -132,7 +133,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
         else:
             if bound >= 1.0:  # not known; more work may tell
                 verdict = yield from judge_components(seen, principal, known, LAST, 1 if options.fixed else EFFORT)
-                note(rows, marks, verdict, stages)
+                note(rows, marks, verdict, stages, principal.values)
             return answer_of(site, first, known, marks, principal, verdict, stages)
     return None
 
@@ -166,11 +167,14 @@ def draws_ahead(options: SumsOptions) -> Draws:
     return found
 
 
-def note(rows: SiteRows, marks: Marks, verdict: Verdict, stages: Stages) -> float:
-    """Note a judgement, and say so once in the network; returns the bound on the error."""
+def note(rows: SiteRows, marks: Marks, verdict: Verdict, stages: Stages, values: np.ndarray) -> float:
+    """Note a judgement, and say so once in the network; returns the bound on the error. `values` are eigenvalues, also beyond the components."""
     stages.append((marks.size, verdict.accuracy.error, verdict.accuracy.bound))
     if rows.speaks:
-        log.info("stage %d: %d landmarks, error of the span %.2g, at most %.2g", len(stages), *stages[-1])
+        k, close = len(verdict.values), ""
+        if 0 < k < len(values) and (gap := 1.0 - values[k] / values[k - 1]) < CLOSE:
+            close = f"; eigenvalues {k} and {k + 1} are {gap:.1%} apart: another n_components needs fewer landmarks"
+        log.info("stage %d: %d landmarks, error of the span %.2g, at most %.2g%s", len(stages), *stages[-1], close)
     return verdict.accuracy.bound
 
 
