@@ -243,7 +243,7 @@ def test_few_rows_are_not_added(finished, certs):
     """Under masks one of an owner was the difference to what the others, who colluded, had added. With shared rows it is told anyway."""
     with pytest.raises(
         ConfigError,
-        match="4 rows: members that collude would see, from two runs, .* add at least 5, or none",
+        match=r"4 rows: members that collude would see, from two runs, .* add at least 5, or none",
     ):
         prepare(finished, certs, rows=slice(300, 304))
     assert prepare(finished, certs, rows=slice(300, 305)).rows == 305
