@@ -409,5 +409,5 @@ def test_a_node_that_waits_before_the_beginning_says_for_whom(tmp_path, caplog, 
     with endpoint(tmp_path, "oslo", timeouts=Timeouts(start=0.7)) as waiting, pytest.raises(PeerLost, match="oslo"):
         waiting.meet()
     lines = [record.peers for record in caplog.records if record.message == "still waiting"]
-    assert set(lines) == {"oslo (never heard of it)"}
+    assert set(lines) == {"oslo: never heard of it"}
     assert len(lines) < 7  # not at every look at the clock

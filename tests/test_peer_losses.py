@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from dataclasses import replace
 from functools import partial
@@ -10,13 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from dekpca import Network
+from dekpca.cli import app
 from dekpca.cli.common import FAILED, NOT_CONVERGED, USAGE
 from dekpca.cli.node import EXCLUDED, MISSING, STOPPED
 from dekpca.engines.agreement import flattened, texts
 from dekpca.peers.app import config
+from dekpca.peers.app import session as sessions
 from dekpca.peers.app.disclosure import after_a_loss
+from dekpca.peers.app.node import FINISHED, SUMMARY, prepare
 from dekpca.peers.app.session import Session
 from dekpca.peers.errors import BelowQuorum, Disagreement, Excluded, ProtocolError
 from dekpca.peers.protocol import wire_pb2 as wire
@@ -350,6 +355,29 @@ def test_a_finished_node_that_is_started_again_tells_lost_ones(tmp_path):
         again.tell_lost(["2"])
     join([thread])
     assert isinstance(nodes.errors["2"], Excluded), nodes.errors
+
+
+def test_the_command_tells_lost_ones_and_keeps_its_exit_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(sessions, "LATE", 0.3)  # nobody comes back
+    network, more = Network.complete(3), {"on_loss": "continue", "peer_timeout": 9}
+    config.write_nodes(tmp_path, problem(network)[0], network, "r", "none", {"n_components": 2}, more)
+    path = tmp_path / "0.toml"
+    path.write_text("".join(line for line in path.open() if "none/" not in line))
+    prepared = prepare(config.read(path))
+    session = Session(prepared.config, None, prepared.samples, prepared.facts)
+    session.store.keep_records({n: (tuple(o for o in network.names if o != n), 20) for n in network.names})
+    session._close(None)
+    said = dict.fromkeys(SUMMARY, 1) | {
+        "run": "r",
+        "unserved": [],
+        "missing": [{"node": "2", "rows": 20, "since": "x"}],
+    }
+    said |= {"eigenvalues": [1.0], "span_accuracy": None, "report": None}
+    (tmp_path / "0" / FINISHED).write_text(json.dumps(said))
+    done = CliRunner().invoke(app, ["node", "run", str(path), "--insecure-loopback"])
+    assert done.exit_code == MISSING, done.output
+    assert "this node tells node 2 that it is left out" in done.output
+    assert "was not told" not in done.output
 
 
 # ---------------------------------------------------------------------- the documents

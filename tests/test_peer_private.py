@@ -495,7 +495,7 @@ def test_after_a_restart_other_key_records_are_refused(certs, tmp_path):
         agreements = {n: keys.KeyAgreement(identities[n], "run", "0", {}, folders[n]) for n in network.names}
         sites = apart(clusters([5] * 3), network)
         return local.drive(
-            sites, None, local.Delivery(sites),
+            sites, secure(network)[1], local.Delivery(sites),
             script=lambda site, options: agreements[site.names[0]].before(script)(site, options),
         ).answers  # fmt: skip
 

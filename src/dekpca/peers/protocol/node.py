@@ -337,7 +337,7 @@ class NodeProtocol:
             n.name: "it is up" if n.up else "it was up" if n.heard_at or n.answered_at else "never heard of it"
             for n in waited
         }
-        return ", ".join(f"{n.name} ({n.stop_reason or n.trouble or seen[n.name]})" for n in waited)
+        return "; ".join(f"{n.name}: {n.stop_reason or n.trouble or seen[n.name]}" for n in waited)
 
     def begin(self, limits: Limits, now: float) -> list[Action]:
         """The program begins, from its start."""
