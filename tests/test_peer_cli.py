@@ -193,8 +193,8 @@ def test_what_is_said_to_leave(settings, rows):
     clusters, iterating, secure = clusters and model.solver != PAPER, model.solver != "auto", model.privacy is not None
     assert ("means of clusters" in text) == clusters
     assert ("the sum of the rows" in text) == clusters
-    left_out = "without clusters in which this node has fewer than 5 rows" in text
-    assert left_out == (clusters and not model.share_rows and not secure)
+    grouped = "each row as the mean of a group of at least 5 of them" in text
+    assert grouped == (clusters and not model.share_rows)
     assert any("only their totals over all nodes" in whom for _, whom in said) == secure
     assert ("estimates of the components at your rows" in text) == iterating
     assert "sums of each column" in text

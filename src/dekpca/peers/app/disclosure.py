@@ -56,8 +56,8 @@ def disclosure(
             lines.append((f"{count} of the rows, as landmarks where clusters of rows are too small", EVERYBODY))
         what = f"means of clusters of at least {LEAST_CLUSTER} rows of all nodes together, as landmarks"
         lines.append((what, EVERYBODY))
-        seen = f" (without clusters in which this node has fewer than {LEAST_CLUSTER} rows)"
-        seen = "" if settings.sealed or settings.share_rows else seen
+        seen = f" (each row as the mean of a group of at least {LEAST_CLUSTER} of them)"
+        seen = "" if settings.share_rows else seen
         lines.append((f"for each of these clusters, the number and the sum of the rows of this node{seen}", sums))
     if n_landmarks != 0 and kind in ("auto", "synthetic"):
         products = "and of their products" if private else "and of their products with directions that all nodes know"
