@@ -425,6 +425,9 @@ def test_a_root_that_tells_other_points_or_impossible_eigenvalues_is_refused():
     for values in (honest["values"][::-1], -honest["values"], honest["values"] * np.nan):
         with pytest.raises(BadConclusion):
             moments.check(honest | {"values": values})
+    for wrong in ({"count": np.array([901.0])}, {"trace": np.array([1.0, 1000.0])}):  # then few rows would judge
+        with pytest.raises(BadConclusion, match="the root tells of 90"):
+            moments.check(honest | wrong)
 
 
 @pytest.mark.slow
