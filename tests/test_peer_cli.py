@@ -235,7 +235,8 @@ def test_simulated_nodes_are_real_ones(tmp_path):
     assert sorted(models) == ["node-0", "node-1", "node-2"]
     parts = {name: np.load(out / f"{name}.npy") for name in models}
     ring = Network.from_edges([("node-0", "node-1"), ("node-1", "node-2"), ("node-2", "node-0")])
-    local = DecentralizedKernelPCA(3, gamma="scale", share_rows=False, random_state=0, network=ring).fit_parts(parts)
+    asked = {"gamma": "scale", "share_rows": False, "privacy": "secure-sums", "random_state": 0}
+    local = DecentralizedKernelPCA(3, network=ring, **asked).fit_parts(parts)
     assert not any(held.samples for model in models.values() for held in model.contents)
     for name, model in models.items():
         np.testing.assert_allclose(model.eigenvalues_, local.eigenvalues_, rtol=1e-9)

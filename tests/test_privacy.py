@@ -655,7 +655,7 @@ def test_columns_are_scaled_by_public_ranges():
 def test_secure_sums_in_the_estimator():
     X = np.concatenate(clusters([60] * 5, seed=4))
     plain, secure = (
-        DecentralizedKernelPCA(2, network=5, share_rows=False, privacy=privacy, random_state=0).fit(X)
+        DecentralizedKernelPCA(2, network=5, privacy=privacy, random_state=0).fit(X)
         for privacy in (None, "secure-sums")
     )
     np.testing.assert_allclose(secure.transform(X), plain.transform(X), rtol=0, atol=1e-9)

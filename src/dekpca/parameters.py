@@ -48,7 +48,7 @@ class Parameters(BaseEstimator):
     coef0: Any = default(1.0, Interval(Real, None, None, closed="neither"))
     kernel_params: Any = default(None, dict, None)
     normalize: Any = default(False, "boolean")
-    tol: Any = default(1e-3, Interval(Real, 0, 1, closed="left"))  # of a squared sine
+    tol: Any = default(1e-3, Interval(Real, 0, 1, closed="both"))  # of a squared sine
     landmarks: Any = default("auto", StrOptions({"auto", RANDOM_FEATURES}), POSITIVE, "array-like")
     max_landmarks: Any = default(MAX_LANDMARKS, POSITIVE)
     share_rows: Any = default(True, "boolean")

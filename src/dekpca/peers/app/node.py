@@ -273,7 +273,7 @@ def run(
             prepared.before.save(config.folder / EARLIER_STREAM)
         network, sizes = session.meet()
         if prepared.before is not None:
-            check_members(prepared.before, network.names)
+            check_members(prepared.before, session.protocol.membership.network()[0].names)
 
         def engine(plan: Plan, watch: Any) -> Outcome:
             options = replace(session.options(plan.options), earlier=earlier)

@@ -285,19 +285,20 @@ class Images:
     squared = False  # the Gram matrix of `powered` has the eigenvalues of the rest, not their squares
 
     def at(self, rows: slice) -> Array:
-        """(rows, GROUPS * features) the centred features of some rows; what follows from them is in their dtype."""
+        """(rows, GROUPS * features) the centred features of some rows."""
         features = self.judges.features
         return features[rows, :] - like(features, self.told["mean"].ravel())
 
     def of(self, mine: Array, rows: slice, image: np.ndarray, g: Array) -> Array:
         """(GROUPS, rows, c) the images under the rest, by each group, of functions with these values g (n, c) and this sketch, without the
         term of the row itself. `mine` are the features `at` the rows."""
-        judges, xp = self.judges, aac.array_namespace(mine)
-        by_group = xp.reshape(mine, (-1, GROUPS, mine.shape[1] // GROUPS))
-        own = judges.shares * judges.weights[rows, None] * judges.members[rows, :]
-        squares = like(mine, own) * xp.vecdot(by_group, by_group)
-        found = xp.permute_dims(by_group, (1, 0, 2)) @ like(mine, image)
-        found -= transposed(squares)[:, :, None] * like(mine, g[rows, :])
+        judges, xp = self.judges, aac.array_namespace(g)
+        mine = xp.reshape(mine, (-1, mine.shape[1] // GROUPS))
+        squares = xp.reshape(xp.astype(squares_of_rows(mine), xp.float64, copy=False), (-1, GROUPS))
+        own = judges.shares * judges.weights[rows, None] * judges.members[rows, :] * squares
+        by_group = xp.permute_dims(xp.reshape(mine, (-1, GROUPS, mine.shape[1])), (1, 0, 2))
+        found = xp.astype(by_group @ like(mine, image), xp.float64, copy=False)
+        found -= transposed(own)[:, :, None] * g[rows, :]
         return found
 
     def _root(self, rows: slice) -> Array:
@@ -305,11 +306,12 @@ class Images:
 
     def powered(self, mine: Array, rows: slice, basis: np.ndarray) -> Array:
         """(rows, POWER) the weighted features of all groups times a basis; its Gram matrix over all rows has the eigenvalues of the rest."""
-        return like(mine, self._root(rows)) * (mine @ like(mine, basis))
+        root = self._root(rows)
+        return root * like(root, mine @ like(mine, basis))
 
     def back(self, mine: Array, rows: slice, values: Array) -> Array:
         """The transpose of `powered`: (GROUPS * features, POWER)."""
-        return transposed(mine) @ (like(mine, self._root(rows)) * values)
+        return like(values, transposed(mine) @ like(mine, self._root(rows) * values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,10 +342,10 @@ class Separate(Round):
                 drawn = left @ (transposed(chance[rows, :])[:, :, None] * alone[rows, :])
                 others = xp.sum(across, axis=0, keepdims=True) - across
                 across = xp.where(transposed(judges.group[rows, :])[:, :, None], others, across)
-            pairs, power = like(mine, left) @ across, images.back(mine, rows, images.powered(mine, rows, told["power"]))
-            return xp.concat([diagonal, drawn]), like(g, pairs), like(g, power)
+            power = images.back(mine, rows, images.powered(mine, rows, told["power"]))
+            return xp.concat([diagonal, drawn]), left @ across, power
 
-        diagonal, pairs, power = summed(part, g.shape[0], g, bytes_a_row=GROUPS * row_bytes(g) // 4)
+        diagonal, pairs, power = summed(part, g.shape[0], g, bytes_a_row=GROUPS * row_bytes(g) // 2)
         pairs = (pairs + transposed(pairs)) / 2
         return {"diagonal": upper_triangle(diagonal), "pairs": upper_triangle(pairs), "power": power}
 
@@ -402,8 +404,8 @@ class Leak(Round):
 
         def part(rows: slice) -> tuple[Array, ...]:
             mine = images.at(rows)
-            out = like(g, images.of(mine, rows, image, g)) + stays[rows, :]
-            both, powered = xp.sum(out, axis=0), like(g, images.powered(mine, rows, told["power"]))
+            out = images.of(mine, rows, image, g) + stays[rows, :]
+            both, powered = xp.sum(out, axis=0), images.powered(mine, rows, told["power"])
             squares = xp.sum(transposed(w[rows, :] * out) @ out, axis=0)
             return transposed(w[rows, :] * both) @ both - squares, transposed(powered) @ powered
 
