@@ -208,8 +208,8 @@ def first_stage(first: PreparedRows, options: SumsOptions, axes: Axes | None) ->
             marks = marks.plus(more, "rows", kernel)
     if not marks.size:
         raise ValueError(
-            f"no landmarks came out: the kernel is zero at all of them, or share_rows=False and there are not {LEAST_CLUSTER} rows (between owners: "
-            "at no node); use other landmarks or another kernel, or share_rows=True if rows may leave their nodes"
+            f"no landmarks came out: the kernel is zero at all of them, or there are fewer than {LEAST_CLUSTER} rows and share_rows=False; use other "
+            "landmarks or another kernel, or share_rows=True if rows may leave their nodes"
         )
     return marks
 
