@@ -17,6 +17,7 @@ from dekpca.peers.app.config import ConfigError, free_addresses, read, write_tom
 from dekpca.peers.app.disclosure import disclosure
 from dekpca.peers.net.authority import init_ca
 from dekpca.peers.storage.stream import NodeStream
+from dekpca.solvers.sums.judge import least_new
 from dekpca.solvers.sums.moments import Moments
 from peer_nodes import PATIENCE, certified
 
@@ -243,19 +244,20 @@ def test_few_rows_are_not_added(finished, certs):
     """Under masks one of an owner was the difference to what the others, who colluded, had added. With shared rows it is told anyway."""
     with pytest.raises(
         ConfigError,
-        match=r"4 rows: members that collude would see, from two runs, .* add at least 5, or none",
+        match=r"39 rows: members that collude would see, from two runs, .* add at least 40, or none",
     ):
-        prepare(finished, certs, rows=slice(300, 304))
-    assert prepare(finished, certs, rows=slice(300, 305)).rows == 305
+        prepare(finished, certs, rows=slice(300, 339))
+    assert prepare(finished, certs, rows=slice(300, 340)).rows == 340
+    assert (least_new(300), least_new(2048), least_new(100_000)) == (40, 40, 49 * 40)  # of these about 40 judge
 
 
 def test_few_rows_are_not_added_where_a_neighbor_would_see_their_sums(tmp_path, certs):
     clear = {"privacy": "none"}
     said = run_all(tmp_path, "study-1", certs, model=clear, stream=True)
     assert all(isinstance(s, dict) for s in said.values()), said
-    with pytest.raises(ConfigError, match="4 rows: a neighbor would see, from two runs"):
-        prepare(tmp_path, certs, rows=slice(300, 304), model=clear)
-    assert prepare(tmp_path, certs, rows=slice(300, 305), model=clear).rows == 305
+    with pytest.raises(ConfigError, match="39 rows: a neighbor would see, from two runs"):
+        prepare(tmp_path, certs, rows=slice(300, 339), model=clear)
+    assert prepare(tmp_path, certs, rows=slice(300, 340), model=clear).rows == 340
     assert prepare(tmp_path, certs, add="none", model=clear).rows == 300
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from dekpca.landmarks import Landmarks
 from dekpca.results import MixedComponentsWarning
 from dekpca.rounds import BadConclusion, Transcript, replayed
 from dekpca.site import apart, make_site, row_keys, uniform_by_key
-from dekpca.solvers.sums import SumsOptions, clusters, solve
+from dekpca.solvers.sums import SumsOptions, clusters, rows_to_grow_by, solve
 from dekpca.solvers.sums.clusters import (
     GivenLandmarks,
     check_count,
@@ -27,7 +28,7 @@ from dekpca.solvers.sums.clusters import (
     means,
     sums_by_label,
 )
-from dekpca.solvers.sums.groups import Groups, divided
+from dekpca.solvers.sums.groups import Groups
 from dekpca.solvers.sums.moments import Moments, Seen
 from dekpca.solvers.sums.rows import SiteRows
 
@@ -333,43 +334,88 @@ def test_landmarks_are_means_of_at_least_five_rows():
     np.testing.assert_array_equal(there["sum"][1], Y[4:9].sum(axis=0))
 
 
-def test_groups_are_of_near_rows_and_never_few():
+def site_rows(X, **given):
+    return SiteRows(
+        X, row_keys(0, ["a"], np.array([len(X)])), np.zeros(len(X), dtype=np.int64), len(X), 3, least=5, **given
+    )
+
+
+@pytest.mark.parametrize("columns", [3, 40])
+def test_groups_are_of_near_rows_and_never_few(columns):
     rng = np.random.default_rng(0)
     for n in (5, 9, 10, 11, 43, 1000, 4099):
-        Y = rng.normal(size=(n, 3)) * [9, 3, 1]
-        number = divided(Y, 5)
-        count = np.bincount(number)
+        X = rng.normal(size=(n, columns)) * np.geomspace(9, 0.1, columns)
+        groups = Groups.of(site_rows(X), scaled=False)
+        count = np.bincount(groups.number)
         assert 5 <= count.min() <= count.max() < 10, n
-        groups = Groups.of(Y, Y, 5)
-        np.testing.assert_allclose(groups.means, [Y[number == g].mean(axis=0) for g in range(len(count))], atol=1e-12)
-        if n >= 1000:  # near each other: what is left within groups is a small part of the variance
-            assert ((Y - groups.means[number]) ** 2).sum() < 0.06 * ((Y - Y.mean(axis=0)) ** 2).sum()
+        np.testing.assert_allclose(
+            groups.means, [X[groups.number == g].mean(axis=0) for g in range(len(count))], atol=1e-12
+        )
+        if (
+            n >= 1000
+        ):  # near each other: far more alike than rows that were grouped at random, of which 1 / 7 of the variance is between groups
+            assert ((X - groups.means[groups.number]) ** 2).sum() < 0.5 * ((X - X.mean(axis=0)) ** 2).sum()
+    again = Groups.of(site_rows(3.0 * X[:, ::1] + np.arange(columns)), scaled=True)  # told scales change nothing
+    np.testing.assert_array_equal(again.number, Groups.of(site_rows(X), scaled=True).number)
 
 
 def test_all_that_k_means_sums_are_means_of_five_rows_where_others_see_it(monkeypatch):
-    """Single rows take part in no sum, so that no difference of sums is a row."""
+    """Single rows take part in no sum, so that no difference of sums is a row; nor do weights tell of single rows."""
     given, real = [], clusters.sums_by_label
     monkeypatch.setattr(clusters, "sums_by_label", lambda *args: given.append(args) or real(*args))
     for options in ({"sealed": True}, {"owners_apart": True}):
         given.clear()
         run(hosts(PARTS, [[j] for j in range(9)], share_rows=False, tol=1e-9, max_landmarks=60, **options))
-        means = [args[2] for args in given if args[2].shape[1]]
-        assert len(means) >= 9 * 9
-        for part in PARTS:
-            here = [Y for Y in means if len(Y) == len(part)]
-            for Y in here:
-                assert np.unique(Y.round(12), axis=0, return_counts=True)[1].min(initial=5) >= 5
-        assert any(len(np.unique(Y.round(12), axis=0)) > 1 for Y in means)
+        assert len(given) > 9 * 9
+        for label, _, Y, weights, stand_for in given:
+            assert len(label) == len(Y) == len(weights) == len(stand_for)
+            assert stand_for.min(initial=5) >= 5
+
+
+def test_weights_of_groups_are_what_is_missed_of_their_means():
+    rows = site_rows(PARTS[0])
+    rows = replace(rows, groups=Groups.of(rows, scaled=False))
+    seen = Seen(rows, Landmarks.of(PARTS[1][:9], RBF), RBF)
+    means, weights = rows_to_grow_by(seen, None, 4096, "growth")
+    psi = seen.marks.coordinates(RBF, rows.groups.means)
+    np.testing.assert_allclose(weights(), 1.0 - (psi * psi).sum(axis=1), atol=1e-12)
+    np.testing.assert_allclose(means.X, rows.groups.means)
+    np.testing.assert_array_equal(means.stand_for, np.bincount(rows.groups.number))
+
+
+def test_rows_of_nodes_too_small_to_judge_are_not_taken_to_be_like_the_others(monkeypatch):
+    """Eight clinics of 35 rows, which differ from all other rows, where 600 rows are too many for all to judge: the bound must know of them."""
+    monkeypatch.setattr(sys.modules["dekpca.solvers.sums.judge"], "JUDGES", 150)
+    for seed in (2, 3):
+        rng = np.random.default_rng(seed)
+        most, few = (
+            rng.normal(size=(1500, 6)) * [3, 1.5, 1, 1, 1, 1],
+            0.2 * rng.normal(size=(280, 6)) + [0, 0, 9, 0, 0, 0],
+        )
+        points = rng.normal(size=(60, 6)) * [3, 1.5, 1, 1, 1, 1]
+        parts = [*np.array_split(most, 2), *np.array_split(few, 8)]
+        asked = {
+            "gamma": 0.08,
+            "landmarks": points,
+            "privacy": "secure-sums",
+            "share_rows": False,
+            "random_state": seed,
+        }
+        with pytest.warns(ConvergenceWarning):
+            model = DecentralizedKernelPCA(3, network=10, **asked).fit_parts(parts)
+        X = np.concatenate(parts)
+        true = 1.0 - span_error(model.transform(X), central(X, make_kernel("rbf", gamma=0.08), 3))
+        assert model.span_accuracy_bound_**2 <= true
 
 
 def test_a_node_draws_as_many_of_its_rows_whatever_others_say_of_theirs():
     X = np.random.default_rng(0).normal(size=(9000, 3))
-    rows = SiteRows(X, row_keys(0, ["a"], np.array([9000])), np.zeros(9000, dtype=np.int64), 10**12, 3, least=5)
+    rows = replace(site_rows(X), total=10**12)
     assert 1800 < len(rows.sampled(2000, "axes")) < 2200
     assert len(rows.sampled(4600, "axes")) == 9000  # the few that are left out would be a difference
     assert len(rows.at(np.arange(4)).sampled(2000, "axes")) == 0
     assert len(replace(rows, least=1).sampled(2000, "axes")) == 0  # nobody else sees it: as of all rows
-    grouped = replace(rows, groups=Groups.of(X, X, 5))
+    grouped = replace(rows, groups=Groups.of(rows, scaled=False))
     some = grouped.sampled(2000, "axes").groups.number
     whole = np.bincount(grouped.groups.number)
     there = np.bincount(some, minlength=len(whole))

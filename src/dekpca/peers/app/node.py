@@ -26,7 +26,7 @@ from ...privacy.ledger import BudgetSpent
 from ...results import Result, run_plan
 from ...settings import LandmarkSource, Settings, check_private_rank, check_resume, check_rows_stay, settle
 from ...solvers.sums import Basis, Stream, SumsOptions
-from ...solvers.sums.clusters import LEAST_CLUSTER
+from ...solvers.sums.judge import least_new
 from ..errors import Disagreement, RunFailed
 from ..net.identity import Identity
 from ..protocol.node import NodeProtocol
@@ -130,10 +130,11 @@ def adding(prepared: Prepared, before: NodeStream) -> Prepared:
     same = tuple(before.columns or ()) == (features.sorted_names or ())
     if not same or before.marks.points.shape[1] != features.count:
         raise ConfigError(f"{config.add}: its columns are not those of run {before.run!r}; give the same columns")
-    if 0 < len(samples) < LEAST_CLUSTER and not settings.share_rows:
+    least = least_new(before.members[config.name])
+    if 0 < len(samples) < least and not settings.share_rows:
         who = "members that collude" if settings.sealed else "a neighbor"
-        what = f"{len(samples)} rows: {who} would see, from two runs, the sums of so few rows alone"
-        raise ConfigError(f"{config.add}: {what}; add at least {LEAST_CLUSTER}, or none, and wait for more")
+        what = f"{len(samples)} rows: {who} would see, from two runs, sums of so few rows alone"
+        raise ConfigError(f"{config.add}: {what}; add at least {least}, or none, and wait for more")
     check_noted(config, before, samples)
     settings = replace(
         settings, kernel=before.kernel, gamma_by_variance=False, impute=False, standardize=False, n_landmarks="auto",

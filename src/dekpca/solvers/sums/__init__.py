@@ -42,7 +42,7 @@ from .clusters import (
 from .columns import PreparedRows, prepare_rows
 from .directions import AXES, Axes, find_axes
 from .directions import SAMPLE as AXES_SAMPLE
-from .groups import Groups
+from .groups import Groups, summarized
 from .judge import EFFORT, LAST, NEGLIGIBLE, JudgingRows, Verdict, judge, likely_judges
 from .judge_by_rows import judge_by_rows, judge_by_trace
 from .moments import Moments, Principal, Seen, chances
@@ -104,11 +104,14 @@ def rows_of(site: Site, options: SumsOptions) -> SiteRows:
 
 def solve(site: Site, options: SumsOptions) -> Solver:
     """The components of all rows, the same functions at every node; returns the `Answer`."""
+    if options.points is None and options.least > int(site.sizes.max()):
+        few = f"share_rows=False: no node has {options.least} rows, and nothing is told of fewer"
+        raise ValueError(f"{few}; join nodes, or use share_rows=True if rows may leave their nodes")
     first = yield from prepare_rows(rows_of(site, options), options)
     rows, options = first.rows, replace(options, kernel=first.kernel)
     axes = yield from axes_of(first, options)
     if axes is not None and rows.least > 1:
-        rows = replace(rows, groups=Groups.of(rows.X, axes.along(rows.X), rows.least))
+        rows = replace(rows, groups=Groups.of(rows, options.standardize))
         first = replace(first, rows=rows)
     marks = yield from first_stage(first, options, axes)
     whole, stages, likely = False, Stages(), None
@@ -242,7 +245,11 @@ def rows_to_grow_by(seen: Seen, principal: Principal, size: int, purpose: str) -
         own = len(seen.rows) if len(seen.rows) >= seen.rows.least else 0
         few = own <= 2 * size
         places = numbers(seen.rows.keys, own) if few else seen.rows.groups.drawn(purpose, size / own)
-        return seen.rows.at(places), lambda: take(seen.rest, places)
+        weight = seen.rows.weight * min(1.0, size / seen.rows.total) * (1.0 if few else own / size)
+        means = summarized(
+            seen.rows.at(places)
+        )  # what is missed of a mean, not of its rows: that would tell of single ones
+        return means, lambda: weight * Seen(means, seen.marks, seen.kernel).rest
     if principal.count <= 2 * size:
         return seen.rows.here(), lambda: seen.rest
 

@@ -54,7 +54,7 @@ class Weigh(Round):
 
     def term(self) -> Arrays:
         weights = self.weights()
-        found = sums_by_label(self.label(), self.clusters, weights[:, None][:, :0], weights)
+        found = sums_by_label(self.label(), self.clusters, weights[:, None][:, :0], weights, self.rows.stand_for)
         return {name: found[name] for name in ("count", "weight")}
 
     def bounds(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Centres(Round):
     kind = "clusters"
 
     def term(self) -> Arrays:
-        return sums_by_label(self.label(), self.clusters, self.coordinates, self.weights())
+        return sums_by_label(self.label(), self.clusters, self.coordinates, self.weights(), self.rows.stand_for)
 
     def bounds(self) -> dict[str, Any]:
         farthest = 2.0 * self.rows.columns**0.5 * self.rows.largest
@@ -126,7 +126,7 @@ class NewLandmarks(Round):
     def term(self) -> Arrays:
         X, mean = self.rows.X, like(self.rows.X, self.mean)
         centred = by_rows(lambda rows: X[rows, :] - mean, X.shape[0], row_bytes(X), X)
-        return sums_by_label(self.label(), self.clusters, centred, self.weights())
+        return sums_by_label(self.label(), self.clusters, centred, self.weights(), self.rows.stand_for)
 
     def bounds(self) -> dict[str, Any]:
         weight = self.rows.total * self.heaviest
@@ -182,16 +182,17 @@ def nearest(Y: Array, centres: np.ndarray) -> Array:
     return by_rows(some, Y.shape[0], 8 * len(centres), Y)
 
 
-def sums_by_label(label: Array, clusters: int, Y: Array, weights: Array) -> dict[str, Array]:
-    """For each cluster the number of rows, their weight, the sum of their squared weights, and their weighted sum."""
+def sums_by_label(label: Array, clusters: int, Y: Array, weights: Array, stand_for: Array = None) -> dict[str, Array]:
+    """For each cluster the number of rows, their weight, the sum of their squared weights, and their weighted sum; a row may stand for so many."""
     xp = aac.array_namespace(weights)
+    many = xp.ones_like(weights) if stand_for is None else stand_for
     if aac.is_numpy_array(weights):
-        place, inside = np.maximum(label, 0), (label >= 0).astype(np.float64)
-        count, weight, squares = (np.bincount(place, inside * w, clusters) for w in (inside, weights, weights**2))
+        place, inside = np.maximum(label, 0), many * (label >= 0)
+        count, weight, squares = (np.bincount(place, inside * w, clusters) for w in (weights**0, weights, weights**2))
         member = csr_matrix((inside * weights, place, np.arange(len(label) + 1)), shape=(len(label), clusters))
         total = member.T @ Y
     else:
-        member = xp.astype(numbers(label, clusters)[:, None] == label, xp.float64)
+        member = many * xp.astype(numbers(label, clusters)[:, None] == label, xp.float64)
         beside = xp.stack([xp.ones_like(weights), weights, weights**2], axis=1)
         found = member @ xp.concat([beside, weights[:, None] * xp.astype(Y, xp.float64)], axis=1)
         count, weight, squares, total = found[:, 0], found[:, 1], found[:, 2], found[:, 3:]
@@ -311,7 +312,6 @@ def more_landmarks(
     """About `wanted` new points where the weight is, which is at most `heaviest` for a row: clusters around the landmarks are weighted by what the
     landmarks miss of their rows. Old landmarks stay where they are. Returns the points (m, M)."""
     even, seed, most = not options.share_rows, options.seed + stage, options.max_landmarks - marks.size
-    rows = summarized(rows)
     Y, old = axes.along(rows.X), on_host(axes.along(marks.points))
     told = yield Weigh(rows, partial(nearest, Y, old), weights, len(old), wanted, heaviest, seed)
     pieces = Pieces.of(old, told["cuts"], axes, seed)

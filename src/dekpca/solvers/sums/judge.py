@@ -23,14 +23,14 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from ...accuracy import Accuracy, mixed_groups
+from ...accuracy import ROUNDING, Accuracy, mixed_groups
 from ...arrays import flip_signs, inverse, like, numbers, squares_of_rows, take, transposed, upper_triangle
 from ...chunks import STRIPES, by_rows, row_bytes, summed
 from ...landmarks import shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
 from ...site import uniform_by_key
 from .moments import Principal, Seen, chances
-from .options import SumsOptions
+from .options import LEAST_CLUSTER, SumsOptions
 from .rows import SiteRows
 
 Array = Any
@@ -98,6 +98,17 @@ class JudgingRows:
         found = numbers(rows.keys, len(rows)) if self.everyone else rows.below(judging(self.stage), chance)
         enough = rows.least == 1 or found.shape[0] >= rows.least * self.shares
         return found if enough else found[:0]
+
+    @property
+    def present(self) -> float:
+        """Where nodes of few rows do not judge: what the landmarks miss of all rows of this process, if some of these judge."""
+        return self.all.missed if self.all.rows.least > 1 and self.places.shape[0] else 0.0
+
+    def absent(self, present: float) -> float:
+        """What they miss of the rows of all nodes that do not judge."""
+        missed = self.principal.missed
+        left = missed - present if self.all.rows.least > 1 else 0.0
+        return left if left > ROUNDING * missed else 0.0
 
     def _chance(self, rest: Array) -> Array:
         wanted, missed = JUDGES * self.effort, self.all.drawn_from[1]
@@ -192,6 +203,11 @@ class JudgingRows:
         return by_rows(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
 
 
+def least_new(own: int) -> int:
+    """So many new rows at a node of `own` rows, or more, change its part of a judgement by about LEAST_CLUSTER rows in each group."""
+    return GROUPS * LEAST_CLUSTER * max(1, -(-own // JUDGES))
+
+
 def judging(stage: str) -> str:
     """The purpose of the random numbers that choose the judging rows."""
     return f"judges {stage}"
@@ -254,18 +270,18 @@ class Sketch(Round):
 
         found, ones = summed(part, w.shape[0], features)
         mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
-        weight = xp.stack([xp.sum(w), xp.vecdot(w, judges.rest)])
+        weight = xp.stack([xp.sum(w), xp.vecdot(w, judges.rest), 0.0 * xp.sum(w) + judges.present])
         return {"image": image, "ones": ones, "mean": mean, "weight": weight, "power": power}
 
     def bounds(self) -> dict[str, Any]:
         total, size = ROOM * self.judges.principal.count, self.judges.options.largest
         long = LONGEST * size * total
-        weight = np.array([1.0, size]) * total
+        weight = np.array([1.0, size, size]) * total
         return {"image": GROUPS * long, "ones": GROUPS * total, "mean": long, "weight": weight, "power": long}
 
     def told(self) -> Shapes:
         many, power = 2 * self.judges.frequencies, (2 * GROUPS * self.judges.frequencies, POWER)
-        return {"image": (GROUPS, many, self.q), "mean": (GROUPS, many), "weight": (2,), "power": power}
+        return {"image": (GROUPS, many, self.q), "mean": (GROUPS, many), "weight": (3,), "power": power}
 
     def conclude(self, total: Arrays) -> Arrays:
         mean, weight = total["mean"], max(total["weight"][0], 1e-300)
@@ -333,6 +349,8 @@ class Separate(Round):
             own = judges.group & (w > 1.0)[:, None]
             own = own & (xp.sum(xp.astype(own, xp.int64), axis=0) >= judges.all.rows.least)
             chance = xp.astype(own, xp.float64) * xp.sqrt(xp.clip(1.0 - 1.0 / w, min=0.0))[:, None]
+
+        images.at(slice(0, 0))  # what it keeps is made once, before there are threads
 
         def part(rows: slice) -> tuple[Array, ...]:
             mine, left = images.at(rows), transposed(weighted[rows, :])
@@ -402,6 +420,8 @@ class Leak(Round):
         if self.outside is not None:
             stays = stays + self.outside() @ basis
 
+        images.at(slice(0, 0))  # as in `Separate`
+
         def part(rows: slice) -> tuple[Array, ...]:
             mine = images.at(rows)
             out = images.of(mine, rows, image, g) + stays[rows, :]
@@ -421,6 +441,12 @@ class Leak(Round):
         values, k = told["values"], told["basis"].shape[1]
         size = max(float(np.linalg.eigvalsh(total["power"])[-1]), 0.0)
         size = size**0.5 if self.images.squared else size
+        _, judges, present = map(float, self.images.told["weight"])
+        absent = self.images.judges.absent(present)
+        beyond = (
+            absent + 2.0 * (size * absent) ** 0.5
+        )  # at most, of the rest of rows that do not judge, and between them and others
+        size += beyond
         following = min(values[-1], size) if self.whole or len(values) == k else values[-1]
         hidden = size >= HIDDEN * values[k - 1]  # a component may hide in the rest
         gap = np.maximum(values[:k] - (max(following, size) if hidden else following), 1e-12 * max(values[0], 1e-300))
@@ -434,9 +460,11 @@ class Leak(Round):
             inside = told["towards"][np.ix_(members, members)].sum(axis=1)
             turned[members] = np.maximum(1 - 1 / len(members), GROUPS - 1 - inside)
             group[members] = number
-        errors = np.diagonal(leak) + turned
-        missed, judges = principal.missed, float(self.images.told["weight"][1])
-        stand_for_all = 1 / TWICE < judges / max(missed, 1e-300) < TWICE
+        unseen = (beyond / gap) ** 2
+        errors = np.diagonal(leak) + turned + unseen
+        error, bound, within_reach = (x + float(unseen.max(initial=0.0)) for x in (error, bound, within_reach))
+        missed = principal.missed
+        stand_for_all = 1 / TWICE < (judges + absent) / max(missed, 1e-300) < TWICE
         if missed > NEGLIGIBLE * principal.trace and (hidden or not stand_for_all):
             bound = within_reach = 1.0
             if size >= values[k - 1] or not stand_for_all:  # nothing is known
@@ -465,7 +493,7 @@ def largest_sum(q: int) -> int:
 
 def judging_bytes(rows: int, columns: int, m: int, k: int, q: int, by_rows: bool, item: int) -> int:
     """The most that judging k components among q functions takes at a process with so many rows of `item` bytes a number, with all efforts."""
-    images = 8 * (GROUPS * q + 6 * q + 3 * GROUPS * k)  # Y, and what is made of it, for each judging row
+    images = 8 * (GROUPS * q + 6 * q + 3 * GROUPS * k)  # images, and what is made of them, for each judging row
     if by_rows:
         judges = min(rows, 2 * JUDGES)
         return judges * (2 * 8 * columns + item * 3 * m + 8 * 3 * judges + images)

@@ -105,7 +105,7 @@ class ExactImages:
         shared, count = self.shared, len(self.shared.points)
         seed = shared_seed(self.judges.options.seed, f"power {self.judges.stage}")
         start, weights = np.linalg.qr(normal((count, POWER), seed))[0], shared.weights
-        weight = np.array([weights.sum(), weights @ shared.rest])
+        weight = np.array([weights.sum(), weights @ shared.rest, 0.0])
         scaled = self.judges.shares * shared.weights[:, None] * shared.functions
         return {"image": count**0.5 * scaled[None], "power": start, "weight": weight}
 

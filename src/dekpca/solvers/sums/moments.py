@@ -114,6 +114,11 @@ class Seen:
         return float(len(self.rows))
 
     @property
+    def missed(self) -> float:
+        """What the landmarks miss of the rows of this process in all."""
+        return float(self.rest.sum())
+
+    @property
     def drawn_from(self) -> tuple[float, float]:
         """The rows are all that are drawn from at least so many, of which the landmarks miss at least so much: from any number, if all rows are
         there."""

@@ -37,6 +37,8 @@ class SiteRows:
     largest: float = np.inf
     speaks: bool = False  # of the processes of a fit, one reports progress
     groups: Groups | None = None
+    stand_for: Array | None = None  # (n,) how many rows each is the mean of; None: of itself
+    weight: float = 1.0  # of each row in sums that stand for the whole network: of samples that are as large at every node, less at small ones
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
@@ -57,9 +59,9 @@ class SiteRows:
 
     @property
     def alike(self) -> Array:
-        """(n,) ones in float64: the same weight for each row."""
+        """(n,) the same weight for each row, in float64: 1, or `weight`."""
         xp = aac.array_namespace(self.keys)
-        return xp.ones_like(self.keys, dtype=xp.float64)
+        return self.weight * xp.ones_like(self.keys, dtype=xp.float64)
 
     def uniform(self, purpose: str) -> Array:
         """(n,) a number between 0 and 1 for each row."""
@@ -81,11 +83,12 @@ class SiteRows:
         more than half: those that are left out are a difference of two sums."""
         if len(self) < self.least:
             return self.at(numbers(self.keys, 0))
-        share = max(many / self.total, self.floor(many, len(self)))
-        if share >= (1.0 if self.least == 1 else 0.5):
-            return self.here()
-        places = self.drawn(purpose, share) if self.groups is None else self.groups.drawn(purpose, share)
-        return self.at(places)
+        even, own = many / self.total, self.floor(many, len(self))
+        share = max(even, own if own < 0.5 else 1.0)
+        some = replace(self, weight=min(even / share, 1.0) if own else 1.0)
+        if share >= 1:
+            return some.here()
+        return some.at(self.drawn(purpose, share) if self.groups is None else self.groups.drawn(purpose, share))
 
     def drawn(self, purpose: str, chance: Chance) -> Array:
         """The places of rows that are drawn with these chances; none if they are fewer than `least`."""

@@ -56,6 +56,7 @@ class Kept(Seen):
 
     left: Array = field(default_factory=lambda: np.zeros(0))
     own: float = 0.0  # how many rows this process had at the most
+    missed: float = 0.0  # of all its rows; as `own`, in the place of the properties of `Seen`
     most: tuple[float, float] = (0.0, 0.0)  # the number of rows and what was missed of them, at the most so far
     psi = None
 
@@ -361,7 +362,7 @@ class Stream:
         kept = summed.kept[0] if summed.kept else basis.kept(basis.rows())
         kept = replace(kept, rows=replace(kept.rows, total=total))
         about = options.centered, options.n_components, options.largest
-        kept = replace(kept, own=summed.most[0])
+        kept = replace(kept, own=summed.most[0], missed=float(summed.total["trace"][1]))
         moments = SummedMoments(kept, *about, summed.total, summed.most)
         told = yield moments
         principal, kept = moments.found(told), replace(kept, most=tuple(told["most"].tolist()))
