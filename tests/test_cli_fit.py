@@ -244,6 +244,8 @@ def test_ranks_fit_what_one_process_fits(files, launched, data):
     for key in ("models", "nodes", "rows", "iterations", "bytes_by_phase"):
         assert together[key] == alone[key]
     np.testing.assert_allclose(together["eigenvalues"], alone["eigenvalues"], rtol=1e-10)
+    written = {path.name for path in Path("ranks").glob("*.npz")}
+    assert written == {path.name for path in Path("alone").glob("*.npz")} == set(together["models"].values())
     for name in together["models"].values():
         one, two = (dekpca.NodeModel.load(Path(folder, name)) for folder in ("alone", "ranks"))
         np.testing.assert_allclose(two.transform(X[:9]), one.transform(X[:9]), atol=1e-8)

@@ -140,7 +140,8 @@ def fit(
     counts = np.array([dropped, *sent.values()], dtype=np.int64)
     dropped, *totals = (counts if ranks is None else ranks.total(counts)).tolist()
     code, start = 0 if model.converged_ else NOT_CONVERGED, time.perf_counter()
-    answering = model.network_.names[model.answering_node_]
+    one = model.answering_node_ if ranks is None else ranks.from_first(model.answering_node_)  # each rank has its own
+    answering = model.network_.names[one]
     # a user who did not ask for nodes wants one model
     dealt = len(paths) == 1 and owner is None and nodes is None and network is None
     foreign = {path.stem.casefold() for path in out_dir.glob("*.npz") if not is_model(path)}
