@@ -320,6 +320,17 @@ def test_a_file_that_is_no_model_is_neither_overwritten_nor_deleted(files):
         assert Path(f"m/{name}.npz").read_bytes() == Path("rows.npz").read_bytes()
 
 
+@pytest.mark.parametrize("text", ["{}", '{"models": ["a.npz"]}', '{"models": {"a": 1}}', "no JSON", "[" * 9999])
+def test_another_summary_is_refused_before_the_work(files, monkeypatch, text):
+    monkeypatch.setattr(dekpca.DecentralizedKernelPCA, "fit", lambda *given, **more: pytest.fail("the work was begun"))
+    Path("m").mkdir()
+    Path("m/summary.json").write_text(text)
+    result = run("fit", "rows.npz", "--out", "m")
+    assert result.exit_code == 2
+    assert "m/summary.json: no summary of an earlier fit, and would be overwritten; move it away" in result.stderr
+    assert Path("m/summary.json").read_text() == text
+
+
 def test_rows_that_were_dealt_unasked_leave_one_model(files):
     result = run("fit", "rows.npz", "--gamma", "0.001", "--out", "m")
     assert "2 nodes" in result.stdout
