@@ -146,6 +146,8 @@ def test_csv_as_pandas_and_r_write_it(tmp_path):
     assert read(path).names == ("0", "1")
     path.write_text("1,True\n2,False\n")  # no line of names
     assert read(path).X.tolist() == [[1, 1], [2, 0]]
+    path.write_text("true,age\n1,41\n0,38\n")  # names, of which one is a truth value
+    assert read(path).names == ("true", "age")
     path.write_text("flag\nTrue\nFalse\n")
     assert read(path, Roles(one_hot={"flag": None})).names == ("flag=False", "flag=True")
 

@@ -312,10 +312,10 @@ def _open_csv(path: Path, mentioned: set[str]) -> Source:
         delimiter = max(",;\t", key=first.count)
         cells = next(csv.reader(io.StringIO(first + file.read(CHUNK) if '"' in first else first), delimiter=delimiter))
     names = [cell.strip() for cell in cells]
-    numbers = [_is_number(cell) or cell.strip().lower() in TRUTH for cell in cells]
+    numbers = [_is_number(cell) for cell in cells]
     if any(cells == [str(i + start) for i in range(len(cells))] for start in (0, 1)):  # as pandas numbers columns
         return Csv(path, len(cells), len(cells) > 1, delimiter)  # numbers do not count as names, as in a DataFrame
-    if all(numbers):
+    if all(number or name.lower() in TRUTH for number, name in zip(numbers, names, strict=True)):
         return Csv(path, len(cells), False, delimiter)
     nameless = None
     if len(names) > 1 and not names[0]:
