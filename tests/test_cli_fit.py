@@ -244,6 +244,8 @@ def test_ranks_fit_what_one_process_fits(files, launched, data):
     for key in ("models", "nodes", "rows", "iterations", "bytes_by_phase"):
         assert together[key] == alone[key]
     np.testing.assert_allclose(together["eigenvalues"], alone["eigenvalues"], rtol=1e-10)
+    written = {path.name for path in Path("ranks").glob("*.npz")}
+    assert written == {path.name for path in Path("alone").glob("*.npz")} == set(together["models"].values())
     for name in together["models"].values():
         one, two = (dekpca.NodeModel.load(Path(folder, name)) for folder in ("alone", "ranks"))
         np.testing.assert_allclose(two.transform(X[:9]), one.transform(X[:9]), atol=1e-8)
@@ -316,6 +318,17 @@ def test_a_file_that_is_no_model_is_neither_overwritten_nor_deleted(files):
     assert json.loads(result.stdout)["removed"] == ["oslo_.npz", "rome.npz"]
     for name in ("oslo", "bonn"):
         assert Path(f"m/{name}.npz").read_bytes() == Path("rows.npz").read_bytes()
+
+
+@pytest.mark.parametrize("text", ["{}", '{"models": ["a.npz"]}', '{"models": {"a": 1}}', "no JSON", "[" * 9999])
+def test_another_summary_is_refused_before_the_work(files, monkeypatch, text):
+    monkeypatch.setattr(dekpca.DecentralizedKernelPCA, "fit", lambda *given, **more: pytest.fail("the work was begun"))
+    Path("m").mkdir()
+    Path("m/summary.json").write_text(text)
+    result = run("fit", "rows.npz", "--out", "m")
+    assert result.exit_code == 2
+    assert "m/summary.json: no summary of an earlier fit, and would be overwritten; move it away" in result.stderr
+    assert Path("m/summary.json").read_text() == text
 
 
 def test_rows_that_were_dealt_unasked_leave_one_model(files):

@@ -140,14 +140,33 @@ def test_csv_as_pandas_and_r_write_it(tmp_path):
     for text in (",a,b\n0,1.5,True\n1,2.5,false\n", '"","a","b"\n"0",1.5,TRUE\n"1",2.5,FALSE\n'):
         path.write_text(text)
         found = read(path)
-        assert found.names == ("Unnamed: 0", "a", "b")
-        assert found.X.tolist() == [[0, 1.5, 1], [1, 2.5, 0]]
+        assert found.names == ("a", "b")
+        assert found.X.tolist() == [[1.5, 1], [2.5, 0]]
     path.write_text(",0,1\n0,1.5,2\n")
-    assert read(path).names == ("Unnamed: 0", "0", "1")
+    assert read(path).names == ("0", "1")
     path.write_text("1,True\n2,False\n")  # no line of names
     assert read(path).X.tolist() == [[1, 1], [2, 0]]
+    path.write_text("true,age\n1,41\n0,38\n")  # names, of which one is a truth value
+    assert read(path).names == ("true", "age")
     path.write_text("flag\nTrue\nFalse\n")
     assert read(path, Roles(one_hot={"flag": None})).names == ("flag=False", "flag=True")
+
+
+@pytest.mark.parametrize("rows", [[0, 0], [0.5, 1.5], ["oslo", "rome"]], ids=str)  # neither is like an id
+def test_names_of_rows_without_a_name_are_no_feature_unless_asked_for(tmp_path, rows, caplog):
+    path, named = tmp_path / "rows.csv", "Unnamed: 0"
+    path.write_text(f",a,b\n{rows[0]},1,2\n{rows[1]},3,4\n")
+    found = read(path)
+    assert found.names == ("a", "b")
+    assert found.ignored == (named,)
+    assert "the first column has no name, so it is taken for names of rows" in caplog.text
+    caplog.clear()
+    assert read(path, Roles(id=named)).ids.tolist() == list(map(str, rows))
+    assert read(path, Roles(columns=["a", "b"])).names == read(path, Roles(drop=[named])).names == ("a", "b")
+    if isinstance(rows[0], float):
+        assert read(path, Roles(columns=[named, "a"])).X.tolist() == [[rows[0], 1], [rows[1], 3]]
+        assert read(path, Roles(keep=[named])).names == (named, "a", "b")  # as transform asks of a model with it
+    assert not caplog.text
 
 
 def test_all_columns_that_are_no_numbers_are_named(tmp_path):

@@ -128,6 +128,22 @@ def test_a_bad_config_says_what_to_do(config, change, says):
     assert "node.toml" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ('out = "oslo.npy"', r"out = .*oslo\.npy: would overwrite data, which is read; choose another path"),
+        ('report = "./oslo-run/../oslo.npy"', "report = .*: would overwrite data"),
+        ('add = "oslo-run/oslo.npz"', "out = .*: would overwrite add"),
+        ('add = "new.stream.npz"\nout = "new.npz"', "the stream beside out = .*: would overwrite add"),
+        ('add = "new.adding.json"\nout = "new.npz"', "the note beside out = .*: would overwrite add"),
+        *((f'{key} = "x"\nout = "x"', f"out = .*: would overwrite {key}") for key in ("certificate", "key", "ca")),
+    ],
+)
+def test_what_a_node_reads_is_not_overwritten(config, more, says):
+    with pytest.raises(ConfigError, match=says):
+        read(config(GOOD.replace("[neighbors]", f"{more}\n[neighbors]")))
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0:7070", "192.0.2.1:7070", "localhost:7070", "[::1]:7070"])
 def test_without_certificates_only_loopback(config, address):
     for before in ("127.0.0.1:7070", "127.0.0.1:7071"):

@@ -12,7 +12,7 @@ import pytest
 
 from dekpca import DecentralizedKernelPCA, Network, NodeModel
 from dekpca.model_file import ModelFileError
-from dekpca.peers.app import node
+from dekpca.peers.app import node, session
 from dekpca.peers.app.config import ConfigError, free_addresses, read, write_toml
 from dekpca.peers.app.disclosure import disclosure
 from dekpca.peers.net.authority import init_ca
@@ -148,8 +148,9 @@ def test_under_masks_the_rows_of_few_owners_are_not_added(finished, certs):
     assert all("no node adds rows" in str(s) for s in said.values()), said
 
 
-def test_rows_of_few_owners_are_not_added_either_where_a_node_was_lost(finished, certs, monkeypatch):
-    """Before, the others went on without it, and the two totals told the sums of two owners' new rows."""
+@pytest.fixture
+def without_rome(monkeypatch):
+    """It is lost after the nodes have met."""
     run = node.Session.run
 
     def lost(self, *args):
@@ -158,9 +159,26 @@ def test_rows_of_few_owners_are_not_added_either_where_a_node_was_lost(finished,
         return run(self, *args)
 
     monkeypatch.setattr(node.Session, "run", lost)
+
+
+@pytest.mark.usefixtures("without_rome")
+def test_rows_of_few_owners_are_not_added_either_where_a_node_was_lost(finished, certs):
+    """Before, the others went on without it, and the two totals told the sums of two owners' new rows."""
     said = run_all(finished, "study-2", certs, dict.fromkeys(OWNERS, SECOND), on_loss="continue", peer_timeout=2)
     assert isinstance(said.pop("rome"), KeyboardInterrupt)
     assert all("only node bonn, oslo adds rows, where at least 3 must" in str(s) for s in said.values()), said
+
+
+@pytest.mark.usefixtures("without_rome")
+def test_a_node_that_was_lost_when_rows_were_added_can_be_told(finished, certs, monkeypatch):
+    """Before, the others, started again, refused their own settings: the stream has the rows by then."""
+    monkeypatch.setattr(session, "LATE", 0.1)  # it does not come back
+    more = {"on_loss": "continue", "peer_timeout": 2, "allow_two": True}
+    said = run_all(finished, "study-2", certs, dict.fromkeys(OWNERS, SECOND), **more)
+    assert said["oslo"]["missing"][0]["node"] == "rome", said
+    addresses = json.loads((finished / "study-2.json").read_text())
+    config = config_of(finished, "oslo", "study-2", addresses, certs, finished / "oslo-study-2.npy", **more)
+    node.tell_lost(config, config.identity(), ["rome"])
 
 
 def test_a_node_that_was_killed_when_its_stream_was_saved_goes_on(finished, certs, monkeypatch):

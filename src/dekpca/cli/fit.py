@@ -106,6 +106,7 @@ def fit(
         raise ValueError(f"--engine {engine}: known are local, mpi")
     paths = _expand(data)
     _check_outputs(paths, out_dir, report)
+    earlier = _earlier(out_dir)
     _check_report(report, compare, engine)
     model = DecentralizedKernelPCA(
         parameters.parse_components(n_components),
@@ -140,12 +141,13 @@ def fit(
     counts = np.array([dropped, *sent.values()], dtype=np.int64)
     dropped, *totals = (counts if ranks is None else ranks.total(counts)).tolist()
     code, start = 0 if model.converged_ else NOT_CONVERGED, time.perf_counter()
-    answering = model.network_.names[model.answering_node_]
+    one = model.answering_node_ if ranks is None else ranks.from_first(model.answering_node_)  # each rank has its own
+    answering = model.network_.names[one]
     # a user who did not ask for nodes wants one model
     dealt = len(paths) == 1 and owner is None and nodes is None and network is None
     foreign = {path.stem.casefold() for path in out_dir.glob("*.npz") if not is_model(path)}
     files = _file_names([answering] if dealt else model.network_.names, foreign)
-    removed = _tidy(out_dir, files, foreign) if ranks is None or ranks.rank == 0 else []
+    removed = _tidy(out_dir, files, foreign, earlier) if ranks is None or ranks.rank == 0 else []
     reading = remembered(roles, [*sources.values()] if large is None else [large])
     for node in model.node_models_:  # under MPI those of this rank
         if node.name in files:
@@ -262,15 +264,23 @@ def _file_names(names: Sequence[str], foreign: Set[str]) -> dict[str, str]:
     return files
 
 
-def _tidy(folder: Path, files: dict[str, str], foreign: Set[str]) -> list[str]:
+def _earlier(folder: Path) -> set[str]:
+    """Names of the models of an earlier fit into this folder, from its summary; refused, before the work, if it is another file."""
+    path = folder / SUMMARY
+    try:
+        return {Path(name).name for name in json.loads(path.read_text(encoding="utf-8"))["models"].values()}
+    except FileNotFoundError:
+        return set()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        remedy = "move it away, or choose another folder with --out"
+        raise ValueError(f"{path}: no summary of an earlier fit, and would be overwritten; {remedy}") from error
+
+
+def _tidy(folder: Path, files: dict[str, str], foreign: Set[str], earlier: Set[str]) -> list[str]:
     """Delete models of an earlier fit into this folder that this one does not replace, and report it."""
     for name, file in files.items():
         if _stem(name).casefold() in foreign:
             say("note", f"{folder}: {_stem(name)}.npz is no model and stays; the model of node {name} is {file}")
-    summary = folder / SUMMARY
-    if not summary.is_file():
-        return []
-    earlier = {Path(name).name for name in json.loads(summary.read_text(encoding="utf-8"))["models"].values()}
     stale = sorted((name for name in earlier - set(files.values()) if is_model(folder / name)), key=natural_key)
     for name in stale:
         (folder / name).unlink()

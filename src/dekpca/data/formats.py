@@ -100,6 +100,7 @@ class Source:
         self.names = list(map(str, range(names))) if isinstance(names, int) else list(names)
         self.beside: Values = {}  # other arrays of an archive, with a value for each row
         self.interface = "python"  # whose words errors use
+        self.nameless: str | None = None  # what we call a column of row names that has no name in the file
 
     def encode(self, names: Sequence[str]) -> str:
         """What to do with columns that are no numbers."""
@@ -311,17 +312,19 @@ def _open_csv(path: Path, mentioned: set[str]) -> Source:
         delimiter = max(",;\t", key=first.count)
         cells = next(csv.reader(io.StringIO(first + file.read(CHUNK) if '"' in first else first), delimiter=delimiter))
     names = [cell.strip() for cell in cells]
-    numbers = [_is_number(cell) or cell.strip().lower() in TRUTH for cell in cells]
+    numbers = [_is_number(cell) for cell in cells]
     if any(cells == [str(i + start) for i in range(len(cells))] for start in (0, 1)):  # as pandas numbers columns
         return Csv(path, len(cells), len(cells) > 1, delimiter)  # numbers do not count as names, as in a DataFrame
-    if all(numbers):
+    if all(number or name.lower() in TRUTH for number, name in zip(numbers, names, strict=True)):
         return Csv(path, len(cells), False, delimiter)
+    nameless = None
     if len(names) > 1 and not names[0]:
-        names[0] = UNNAMED
-        if names[1:] == [str(i) for i in range(len(names) - 1)]:
-            return Csv(path, names, True, delimiter)
-    if all(names) and (not any(numbers) or mentioned & set(names)):
-        return Csv(path, names, True, delimiter)
+        names[0] = nameless = UNNAMED
+    counted = nameless is not None and names[1:] == [str(i) for i in range(len(names) - 1)]
+    if counted or (all(names) and (not any(numbers) or mentioned & set(names))):
+        source = Csv(path, names, True, delimiter)
+        source.nameless = nameless
+        return source
     unclear = "the first line has both numbers and text or empty cells, so it is unclear whether it names the columns"
     raise DataError(f"{unclear}; add a line of names")
 

@@ -38,7 +38,7 @@ class Roles:
     ignore : sequence of str
         Columns to leave out, if they exist.
     keep : sequence of str
-        Columns that are features in spite of a label's name.
+        Columns that are features in spite of a label's name, or of a name that they lack in the file.
     interface : {"python", "options", "node.toml"}
         Whose words errors use.
     """
@@ -153,6 +153,11 @@ def choose(who: str, source: Source, roles: Roles) -> Chosen:
     features = set(roles.columns or ()) | set(roles.one_hot)
     label = roles.label or _usual_label(who, source, roles, features)
     others = {roles.owner, label, roles.id, *roles.drop, *roles.ignore}
+    bare = source.nameless
+    if bare is not None and roles.columns is None and bare not in {*others, *features, *roles.keep}:
+        what = f"the first column has no name, so it is taken for names of rows and left out; it is called {bare!r}"
+        log.warning(f"{who}: {what}: name it as the id, drop it, or list the columns to make it a feature")
+        others.add(bare)
     clash = sorted(name for name in others & features if name is not None)
     if clash:
         raise DataError(f"column {listing(map(repr, clash))} cannot be a feature and something else; give it one role")

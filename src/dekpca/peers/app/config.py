@@ -241,6 +241,7 @@ def _check(config: Config) -> None:
         text = f"node {listing(absent)} has no address here, and node {config.name} has none either (no listen): neither can call the other"
         remedy = "write its address, or open a port with listen, or connect both to a forwarder (docs/howto/peers.md)"
         raise ValueError(f"{text}; {remedy}")
+    _check_files(config)
     _check_loss(config)
     for name in ABOVE_0:
         if not 0 < getattr(config, name) < 1e7:
@@ -250,6 +251,19 @@ def _check(config: Config) -> None:
     _check_keys(f"{config.path}: [model]", config.model, sorted(set(Parameters().get_params()) - NOT_HERE.keys()))
     if not isinstance(config.model.get("random_state", 0), int):
         raise ValueError(f"[model] random_state={config.model['random_state']!r}; it must be a whole number")
+
+
+def _check_files(config: Config) -> None:
+    """Refuse to write over what is read."""
+    keys = "data", "add", "certificate", "key", "ca"
+    given = {key: getattr(config, key) for key in keys if not (key == "add" and config.adds_nothing)}
+    for what, written in (
+        ("out", config.model_file), ("the stream beside out", config.stream_file), ("the note beside out", config.adding_file),
+        ("report", config.report),
+    ):  # fmt: skip
+        for key, file in given.items():
+            if written is not None and file is not None and written.resolve() == file.resolve():
+                raise ValueError(f"{what} = {written}: would overwrite {key}, which is read; choose another path")
 
 
 def _check_loss(config: Config) -> None:

@@ -322,10 +322,10 @@ def run(
         said["unserved"] = session.finish()
         write_text(config.folder / FINISHED, json.dumps(said))
         (config.folder / EARLIER).unlink(missing_ok=True)
-        if not said["unserved"]:  # else it is needed when this node is started again
+        if not said["unserved"] and not missing:  # else it is needed when this node is started again
             (config.folder / EARLIER_STREAM).unlink(missing_ok=True)
-            if prepared.before is not None:
-                config.adding_file.unlink(missing_ok=True)
+        if not said["unserved"] and prepared.before is not None:
+            config.adding_file.unlink(missing_ok=True)
         if settings.sealed and not said["unserved"]:  # else they are needed when this node is started again
             session.forget_secrets()
     return said
