@@ -239,6 +239,9 @@ def test_a_column_of_texts_that_the_fit_had_not_is_unknown():
         fitted.transform(new)
     with pytest.raises(ColumnError, match="the columns are not those of the fit: unknown 'town'"):
         fitted.node_models_[0].transform(new)
+    with pytest.warns(UserWarning, match="does not have valid feature names") as said:
+        fitted.transform(NUMBERS.set_axis(range(NUMBERS.shape[1]), axis=1))
+    assert len(said) == 1
 
 
 def test_dask_collections_are_for_the_estimator():
