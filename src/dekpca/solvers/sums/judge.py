@@ -465,7 +465,7 @@ def largest_sum(q: int) -> int:
 
 def judging_bytes(rows: int, columns: int, m: int, k: int, q: int, by_rows: bool, item: int) -> int:
     """The most that judging k components among q functions takes at a process with so many rows of `item` bytes a number, with all efforts."""
-    images = 8 * (GROUPS * q + 6 * q + 3 * GROUPS * k)  # Y, and what is made of it, for each judging row
+    images = 8 * (GROUPS * q + 6 * q + 3 * GROUPS * k)  # by each group, and what is made of them, for each judging row
     if by_rows:
         judges = min(rows, 2 * JUDGES)
         return judges * (2 * 8 * columns + item * 3 * m + 8 * 3 * judges + images)
