@@ -332,6 +332,15 @@ def test_another_summary_is_refused_before_the_work(files, monkeypatch, text):
     assert Path("m/summary.json").read_text() == text
 
 
+def test_a_column_without_a_name_is_warned_of_once(files):
+    Path("rows.csv").write_text(",a,b\n0,1,2\n0,3,5\n1,4,4\n1,2,2\n")
+    result = run("fit", "rows.csv", "--nodes", "1", "-k", "1", "--out", "m")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("warning: rows.csv: the first column has no name") == 1
+    done = run("transform", "m", "rows.csv", "--out", "z.npy")  # the model knows it
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
 def test_rows_that_were_dealt_unasked_leave_one_model(files):
     result = run("fit", "rows.npz", "--gamma", "0.001", "--out", "m")
     assert "2 nodes" in result.stdout
