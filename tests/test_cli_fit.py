@@ -286,7 +286,6 @@ def test_every_node_has_a_file_of_its_own(files):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["fit", "in.npz", "rows.npz", "--out", "."], "the model in.npz: would overwrite in.npz, which is read"),
         (["fit", "oslo.csv", "--report", "./oslo.csv"], "--report oslo.csv: would overwrite oslo.csv"),
         (["fit", "table", "--out", "table"], "--out table: is in table, which is read"),
         (["fit", "table", "--report", "table/fit.html"], "--report table/fit.html: is in table"),
@@ -295,7 +294,6 @@ def test_every_node_has_a_file_of_its_own(files):
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
 def test_what_is_read_is_not_overwritten(files, arguments, says):
-    np.savez("in.npz", X=DIGITS.data[:9])
     Path("table").mkdir()
     before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
     result = run(*arguments)
@@ -318,6 +316,9 @@ def test_a_file_that_is_no_model_is_neither_overwritten_nor_deleted(files):
     assert json.loads(result.stdout)["removed"] == ["oslo_.npz", "rome.npz"]
     for name in ("oslo", "bonn"):
         assert Path(f"m/{name}.npz").read_bytes() == Path("rows.npz").read_bytes()
+    told = json.loads(run("fit", "m/oslo.npz", "m/bonn.npz", *usual).stdout)["models"]  # the same of what is read
+    assert told == {"oslo": "oslo_.npz", "bonn": "bonn_.npz"}
+    assert Path("m/oslo.npz").read_bytes() == Path("rows.npz").read_bytes()
 
 
 @pytest.mark.parametrize("text", ["{}", '{"models": ["a.npz"]}', '{"models": {"a": 1}}', "no JSON", "[" * 9999])
@@ -329,6 +330,15 @@ def test_another_summary_is_refused_before_the_work(files, monkeypatch, text):
     assert result.exit_code == 2
     assert "m/summary.json: no summary of an earlier fit, and would be overwritten; move it away" in result.stderr
     assert Path("m/summary.json").read_text() == text
+
+
+def test_a_column_without_a_name_is_warned_of_once(files):
+    Path("rows.csv").write_text(",a,b\n0,1,2\n0,3,5\n1,4,4\n1,2,2\n")
+    result = run("fit", "rows.csv", "--nodes", "1", "-k", "1", "--out", "m")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("warning: rows.csv: the first column has no name") == 1
+    done = run("transform", "m", "rows.csv", "--out", "z.npy")  # the model knows it
+    assert (done.exit_code, done.stderr) == (0, "")
 
 
 def test_rows_that_were_dealt_unasked_leave_one_model(files):

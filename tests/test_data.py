@@ -181,6 +181,11 @@ def test_all_columns_that_are_no_numbers_are_named(tmp_path):
     assert (
         "'2024-01-31' in line 2, which is no number; if it is a date or a time, encode it as a number, such as" in text
     )
+    commas = [f"c{i}" for i in range(20)]
+    path.write_text(f"{','.join(commas)}\n" + ",".join(['"1,304"'] * 20) + "\n")
+    with pytest.raises(DataError, match=r"column 'c0' holds '1,304' .* \(also 'c1', 'c2'"):
+        read(path)  # in the order of the file
+    path.write_text("a,town,class\n1,oslo,x\n")
     with pytest.raises(DataError, match="--one-hot town --one-hot class"):
         read(path, Roles(interface="options"))
     for address in ("10.0.0.1", "1.2.3"):

@@ -68,6 +68,21 @@ def test_an_interrupted_run_gives_the_same_file(tmp_path, monkeypatch):
     assert (0, 10) not in measured
 
 
+def test_numbers_of_numpy_are_the_same_after_a_resumption(tmp_path):
+    """A whole number was 3 in the first table, and 3.000000 in a resumed one; a float32 had other digits."""
+    value = dict.fromkeys(small().columns, np.int64(3))
+
+    def measure(source, cell, seed):
+        return [value | {small().columns[-1]: np.float32(0.1)}], []
+
+    for repeats in (1, 1, 2):
+        rows, _ = runner.run(replace(small(), measure=measure), SOURCE, repeats, tmp_path)
+        text = (tmp_path / "samples.csv").read_text()
+        assert "3.0" not in text
+        assert text.splitlines()[1].endswith("0.100000")
+        assert type(rows[0][small().columns[0]]) is int
+
+
 def test_ctrl_c_within_a_fit_measures_nothing(tmp_path):
     """A fit by itself would keep its last iterate; an experiment must not take that for a result."""
 

@@ -204,11 +204,14 @@ def lazy():
         (lazy, r"a polars LazyFrame, which is a query without rows; call .collect\(\) first"),
         (lambda: (row for row in np.ones((4, 2))), "a generator, expected one array or DataFrame; fit_parts takes"),
         (
-            lambda: pyarrow.table({"a": [1, 2], "s": ["x", "y"]}),
-            "column 's' holds string, not numbers; dekpca.data.one_hot",
+            lambda: pyarrow.table({"bill": [1, 2], "mass": ["x", "y"], "adult": [0, 1]}),
+            "column 'mass' holds string, not numbers; dekpca.data.one_hot",
         ),
-        (lambda: pyarrow.table({"a": [[1, 2], [3]]}), "column 'a' holds list<.*, not numbers"),
-        (lambda: as_polars(PENGUINS), "column 'island' holds (String|Object), not numbers"),
+        (
+            lambda: pyarrow.table({"bill": [[1, 2], [3]], "mass": [1, 2], "adult": [0, 1]}),
+            "column 'bill' holds list<.*, not numbers",
+        ),
+        (lambda: as_polars(NUMBERS.assign(mass="x")), "column 'mass' holds (String|Object), not numbers"),
     ],
     ids=["LazyFrame", "generator", "texts of pyarrow", "lists", "texts of polars"],
 )
@@ -217,6 +220,28 @@ def test_what_cannot_be_taken_is_refused_in_a_sentence(make, says):
     for work in (model().fit, fitted.transform, fitted.node_models_[0].transform, lambda X: model().fit_parts([X])):
         with pytest.raises((TypeError, ValueError), match=says):
             work(make())
+
+
+def test_a_path_is_told_what_reads_it(tmp_path):
+    for name, says in (
+        ("x.npz", r"not rows; give dekpca\.data\.read\('.*x\.npz'\)\.samples$"),
+        ("x.npy", r"give dekpca\.Rows\.from_npy\(.* to fit and transform, or dekpca\.data\.read\("),
+        ("", r"give dekpca\.Rows\.from_parquet\("),
+    ):
+        with pytest.raises(TypeError, match=says):
+            model().fit(str(tmp_path / name))
+
+
+def test_a_column_of_texts_that_the_fit_had_not_is_unknown():
+    fitted = model().fit(NUMBERS)
+    new = NUMBERS.assign(town="oslo")
+    with pytest.raises(ValueError, match=r"unseen at fit time:\n- town"):  # scikit-learn's words
+        fitted.transform(new)
+    with pytest.raises(ColumnError, match="the columns are not those of the fit: unknown 'town'"):
+        fitted.node_models_[0].transform(new)
+    with pytest.warns(UserWarning, match="does not have valid feature names") as said:
+        fitted.transform(NUMBERS.set_axis(range(NUMBERS.shape[1]), axis=1))
+    assert len(said) == 1
 
 
 def test_dask_collections_are_for_the_estimator():

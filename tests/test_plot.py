@@ -52,6 +52,13 @@ def test_embedding_has_every_row_once_in_the_colour_of_its_class(fitted):
     assert ax.get_ylabel() == "component 4"
 
 
+def test_embedding_of_a_number_that_names_another_node(fitted):
+    parts = {name: fitted[1][:30] + int(name) for name in ("2", "1")}
+    model = DecentralizedKernelPCA(2, gamma=0.01, random_state=0).fit_parts(parts)
+    with pytest.raises(ValueError, match=r"embedding: node=1 may be .* give a name: node='1'"):
+        plot.embedding(model, parts["1"], node=1)
+
+
 def test_embedding_by_a_number_and_rings(fitted):
     model, X, _, _ = fitted
     own = model.nodes_ == 1

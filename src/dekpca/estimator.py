@@ -602,9 +602,13 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             return np.concatenate([self._values(method, self._in_kind(block)) for block in ordered])
         if self._owner_column is not None and is_frame(X) and self._owner_column in frame_names(X):
             _, X = split_off(X, self._owner_column, "X")
+        named = partial(validate_data, self, X, reset=False, skip_check_array=True)  # scikit-learn's contract for names
+        if is_frame(X):  # a column of texts that the fit had not is unknown, rather than to be encoded
+            named()
         samples = checked(X, "X", self.dtype)
         if not is_foreign(samples.X):
-            validate_data(self, X, reset=False, skip_check_array=True)  # scikit-learn's contract for names of columns
+            if not is_frame(X):
+                named()
             samples = Samples(self._in_kind(samples.X), self._features.names)
         return self._values(method, samples.X)
 

@@ -119,7 +119,13 @@ def embedding(
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['0', '1', '2']
     """
-    ax, view = _axes(ax), model if node is None else model.node_models_[node]
+    try:
+        ax, view = _axes(ax), model if node is None else model.node_models_[node]
+    except ValueError as error:
+        if isinstance(node, str):
+            raise
+        what = f"embedding: node={node} may be the node of that name or the place of another"
+        raise ValueError(f"{what}; give a name: node='{node}', or that of the other") from error
     values = hosted(view.transform(X))
     if reference is not None:
         values = aligned(values, hosted(reference.transform(X))[:, : values.shape[1]])

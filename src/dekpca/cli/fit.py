@@ -167,11 +167,9 @@ def fit(
 
 
 def _check_outputs(paths: list[Path], folder: Path, report: Path | None) -> None:
-    """Refuse, before the work, to overwrite what is read."""
+    """Refuse, before the work, to overwrite what is read. (Models step aside: `_file_names`.)"""
     refuse_inputs("--out", folder, [path for path in paths if path.is_dir()])
     make_folder(folder)
-    for path in paths if len(paths) > 1 else []:
-        refuse_inputs(f"--out {folder}: the model", folder / f"{path.stem}.npz", [path])
     if report is not None:
         refuse_inputs("--report", report, paths)
 

@@ -59,9 +59,13 @@ def recalled(reading: Mapping[str, Any], roles: Roles, there: Sequence[str]) -> 
 
 
 class _Notes(logging.Handler):
+    said: frozenset[str] = frozenset()  # warnings: a file is opened more than once
+
     def emit(self, record: logging.LogRecord) -> None:
-        what = "warning" if record.levelno >= logging.WARNING else "note"
-        say(what, record.getMessage())
+        text, warns = record.getMessage(), record.levelno >= logging.WARNING
+        if text not in self.said:
+            say("warning" if warns else "note", text)
+        self.said |= {text} if warns else set()
 
 
 def notes() -> AbstractContextManager[None]:

@@ -213,20 +213,20 @@ class Csv(Source):
 
     def _refusal(self, wrong: dict[str, tuple[str, int]], where: Where) -> str:
         """Of columns that are no numbers, each with its first cell that is none, and the row of that."""
-        comma = {name for name, (cell, _) in wrong.items() if COMMA.fullmatch(cell)}
-        date = {name for name, (cell, _) in wrong.items() if DATE.match(cell)}
-        remedies = {
-            self.encode: [name for name in wrong if name not in comma | date],
-            lambda _: "write numbers with a decimal point and without thousands separators": [*comma],
-            lambda _: f"if it is a date or a time, {AS_NUMBERS}": [*date],
-        }
+        comma = [name for name, (cell, _) in wrong.items() if COMMA.fullmatch(cell)]
+        date = [name for name, (cell, _) in wrong.items() if DATE.match(cell)]
+        texts = [name for name in wrong if name not in (*comma, *date)]
         said = []
-        for remedy, names in remedies.items():
+        for names, remedy in (
+            (texts, self.encode(texts)),
+            (comma, "write numbers with a decimal point and without thousands separators"),
+            (date, f"if it is a date or a time, {AS_NUMBERS}"),
+        ):
             if names:
                 (cell, row), others = wrong[names[0]], listing(map(repr, names[1:]))
                 also = f" (also {others})" if others else ""
                 what = f"column {names[0]!r} holds {cell[:60]!r} in {where(row)}, which is no number{also}"
-                said.append(f"{what}; {remedy(names)}")
+                said.append(f"{what}; {remedy}")
         return "; ".join(said)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
 import array_api_compat as aac
@@ -40,9 +40,10 @@ def refuse(X: Any, who: str) -> None:
     elif in_blocks(X):
         said = "Rows, which only fit and transform of the estimator take; go through X.blocks(), of which .samples is an array with names"
     elif isinstance(X, (str, PathLike)):
-        kind = {".parquet": "parquet", ".npy": "npy"}.get(PurePath(X).suffix.lower(), "csv")
-        one = f"give dekpca.Rows.from_{kind}({str(X)!r}) to fit and transform"
-        said = f"a path, not rows; {one}, or dekpca.data.read({str(X)!r}).samples, also to fit_parts"
+        path, whole = Path(X), f"dekpca.data.read({str(X)!r}).samples"
+        kind = "parquet" if path.is_dir() else {".parquet": "parquet", ".npy": "npy"}.get(path.suffix.lower(), "csv")
+        one = f"dekpca.Rows.from_{kind}({str(X)!r}) to fit and transform, or {whole}, also to fit_parts"
+        said = f"a path, not rows; give {whole if path.suffix.lower() == '.npz' else one}"
     elif isinstance(X, Iterator):
         said = f"a {kind}, expected one array or DataFrame; fit_parts takes a generator of parts"
     else:

@@ -67,10 +67,9 @@ def run(
             continue
         with _uninterrupted_or_not_at_all():
             measured, took = experiment.measure(source, cell, repeat)
-        finished.append({"repeat": repeat, "cell": label, "measured": measured, "times": took})
-        write_text(
-            path.with_suffix(".json"), json.dumps({"inputs": stamp, "finished": finished}, default=float), PUBLIC
-        )
+        one = {"repeat": repeat, "cell": label, "measured": measured, "times": took}
+        finished.append(json.loads(json.dumps(one, default=lambda x: x.item())))  # as a resumed run reads it
+        write_text(path.with_suffix(".json"), json.dumps({"inputs": stamp, "finished": finished}), PUBLIC)
         _tables(path, experiment, finished)
     progress(len(wanted), len(wanted), "done")
     rows, times = _tables(path, experiment, finished)

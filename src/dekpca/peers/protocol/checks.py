@@ -76,9 +76,8 @@ class Limits:
     def of(cls, run: str, dtype: str, options: Options, sizes: np.ndarray, n_columns: int, network: Network) -> Limits:
         """From the settings and the sizes of all nodes."""
         m, q = (options.max_landmarks if options.grow else options.n_landmarks), options.n_columns
-        n = (
-            0 if options.projection is None else int(sizes.max())
-        )  # no other solver sends what grows with the rows of a node
+        # No other solver sends what grows with the rows of a node.
+        n = 0 if options.projection is None else int(sizes.max())
         p = m if options.n_components < 1 else max(q, int(options.n_components)) + EXTRA
         numbers = max(
             n * n_columns,  # data
