@@ -28,7 +28,7 @@ from dekpca.solvers.sums.clusters import (
     means,
     sums_by_label,
 )
-from dekpca.solvers.sums.groups import Groups
+from dekpca.solvers.sums.groups import Groups, grouped
 from dekpca.solvers.sums.moments import Moments, Seen
 from dekpca.solvers.sums.rows import SiteRows
 
@@ -340,12 +340,16 @@ def site_rows(X, **given):
     )
 
 
+def groups_of(rows):
+    return Groups.of(rows, grouped(rows, scaled=False), rows.X)
+
+
 @pytest.mark.parametrize("columns", [3, 40])
 def test_groups_are_of_near_rows_and_never_few(columns):
     rng = np.random.default_rng(0)
     for n in (5, 9, 10, 11, 43, 1000, 4099):
         X = rng.normal(size=(n, columns)) * np.geomspace(9, 0.1, columns)
-        groups = Groups.of(site_rows(X), scaled=False)
+        groups = groups_of(site_rows(X))
         count = np.bincount(groups.number)
         assert 5 <= count.min() <= count.max() < 10, n
         np.testing.assert_allclose(
@@ -355,8 +359,23 @@ def test_groups_are_of_near_rows_and_never_few(columns):
             n >= 1000
         ):  # near each other: far more alike than rows that were grouped at random, of which 1 / 7 of the variance is between groups
             assert ((X - groups.means[groups.number]) ** 2).sum() < 0.5 * ((X - X.mean(axis=0)) ** 2).sum()
-    again = Groups.of(site_rows(3.0 * X[:, ::1] + np.arange(columns)), scaled=True)  # told scales change nothing
-    np.testing.assert_array_equal(again.number, Groups.of(site_rows(X), scaled=True).number)
+    again = grouped(site_rows(3.0 * X + np.arange(columns)), scaled=True)
+    np.testing.assert_array_equal(again, grouped(site_rows(X), scaled=True))
+
+
+def test_means_of_groups_do_not_tell_the_few_values_that_a_column_has():
+    """All are told what is filled in, so the mean of a group of which one value is known would be that value."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    X[rng.random(300) < 0.7, 2] = np.nan
+    rows, number = site_rows(np.where(np.isnan(X), 0.125, X)), grouped(site_rows(X), False)
+    known = np.bincount(number, ~np.isnan(X[:, 2]))
+    means = Groups.of(rows, number, X).means
+    few = (known > 0) & (known < 5)
+    assert few.sum() > 9
+    assert (means[few, 2] == 0.125).all()
+    assert (means[known >= 5, 2] != 0.125).all()
+    np.testing.assert_allclose(means[:, 1], np.bincount(number, X[:, 1]) / np.bincount(number), atol=1e-12)
 
 
 def test_all_that_k_means_sums_are_means_of_five_rows_where_others_see_it(monkeypatch):
@@ -374,7 +393,7 @@ def test_all_that_k_means_sums_are_means_of_five_rows_where_others_see_it(monkey
 
 def test_weights_of_groups_are_what_is_missed_of_their_means():
     rows = site_rows(PARTS[0])
-    rows = replace(rows, groups=Groups.of(rows, scaled=False))
+    rows = replace(rows, groups=groups_of(rows))
     seen = Seen(rows, Landmarks.of(PARTS[1][:9], RBF), RBF)
     means, weights = rows_to_grow_by(seen, None, 4096, "growth")
     psi = seen.marks.coordinates(RBF, rows.groups.means)
@@ -415,7 +434,7 @@ def test_a_node_draws_as_many_of_its_rows_whatever_others_say_of_theirs():
     assert len(rows.sampled(4600, "axes")) == 9000  # the few that are left out would be a difference
     assert len(rows.at(np.arange(4)).sampled(2000, "axes")) == 0
     assert len(replace(rows, least=1).sampled(2000, "axes")) == 0  # nobody else sees it: as of all rows
-    grouped = replace(rows, groups=Groups.of(rows, scaled=False))
+    grouped = replace(rows, groups=groups_of(rows))
     some = grouped.sampled(2000, "axes").groups.number
     whole = np.bincount(grouped.groups.number)
     there = np.bincount(some, minlength=len(whole))

@@ -42,7 +42,7 @@ from .clusters import (
 from .columns import PreparedRows, prepare_rows
 from .directions import AXES, Axes, find_axes
 from .directions import SAMPLE as AXES_SAMPLE
-from .groups import Groups, summarized
+from .groups import Groups, grouped, summarized
 from .judge import EFFORT, LAST, NEGLIGIBLE, JudgingRows, Verdict, judge, likely_judges
 from .judge_by_rows import judge_by_rows, judge_by_trace
 from .moments import Moments, Principal, Seen, chances
@@ -107,11 +107,13 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     if options.points is None and options.least > int(site.sizes.max()):
         few = f"share_rows=False: no node has {options.least} rows, and nothing is told of fewer"
         raise ValueError(f"{few}; join nodes, or use share_rows=True if rows may leave their nodes")
-    first = yield from prepare_rows(rows_of(site, options), options)
+    given = rows_of(site, options)
+    number = grouped(given, options.standardize) if options.least > 1 and options.points is None else None
+    first = yield from prepare_rows(given, options)
     rows, options = first.rows, replace(options, kernel=first.kernel)
     axes = yield from axes_of(first, options)
-    if axes is not None and rows.least > 1:
-        rows = replace(rows, groups=Groups.of(rows, options.standardize))
+    if number is not None:
+        rows = replace(rows, groups=Groups.of(rows, number, given.X))
         first = replace(first, rows=rows)
     marks = yield from first_stage(first, options, axes)
     whole, stages, likely = False, Stages(), None

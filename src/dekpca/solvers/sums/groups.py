@@ -36,13 +36,20 @@ class Groups:
     means: Array
 
     @classmethod
-    def of(cls, rows: SiteRows, scaled: bool) -> Groups:
-        """`scaled`: columns were standardized, by numbers that were told; here every column gets the same spread at this node. Groups have at least
-        `rows.least` rows, if there are so many."""
-        number = divided(own_axes(rows.X, scaled), rows.least)
+    def of(cls, rows: SiteRows, number: np.ndarray, given: Array) -> Groups:
+        """Of rows with these numbers of groups (`grouped`); `given` are the same rows with NaN where a value is missing."""
         count, first = np.bincount(number), np.unique(number, return_index=True)[1]
-        member = csr_matrix((1.0 / count[number], (number, np.arange(len(number)))), shape=(len(count), len(number)))
-        return cls(integers(rows.X, number), take(rows.keys, first), like(rows.X, member @ to_numpy(rows.X)))
+        member = csr_matrix((np.ones(len(number)), (number, np.arange(len(number)))), shape=(len(count), len(number)))
+        X, absent = to_numpy(rows.X), np.isnan(to_numpy(given))
+        means = (member @ X) / count[:, None]
+        if absent.any():
+            known = count[:, None] - member @ absent.astype(np.float64)
+            few = (known > 0) & (known < np.minimum(rows.least, count[:, None]))
+            filled = X[absent.argmax(axis=0), np.arange(X.shape[1])]
+            means = np.where(
+                few, filled, means
+            )  # a mean would tell of few values: all are told what fills in the others
+        return cls(integers(rows.X, number), take(rows.keys, first), like(rows.X, means))
 
     def at(self, places: Array) -> Groups:
         return replace(self, number=take(self.number, places))
@@ -52,28 +59,38 @@ class Groups:
         return where(take(uniform_by_key(self.keys, purpose), self.number) < share)
 
 
-def own_axes(X: Array, scaled: bool) -> np.ndarray:
-    """(n, p) coordinates of rows along their leading axes, nearly: a step of block power iteration."""
-    X, p = to_numpy(X), min(AXES, X.shape[1])
-    mean = X.mean(axis=0, dtype=np.float64)
-    spread = X.std(axis=0, dtype=np.float64) if scaled else np.ones(X.shape[1])
-    scale = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 0.0)
-    start, image = normal((X.shape[1], p), 0), np.zeros((X.shape[1], p))
+def grouped(rows: SiteRows, scaled: bool) -> np.ndarray:
+    """(n,) the number of the group of each row: groups of at least `rows.least` rows, if there are so many. The rows are as they were given, before
+    anything is told: with NaN, and in their own units; `scaled`: every column gets the same spread at this node."""
+    X, p = to_numpy(rows.X), min(AXES, rows.columns)
+    if not len(X):
+        return np.zeros(0, dtype=np.int64)
+    known = np.maximum((~np.isnan(X)).sum(axis=0), 1)
+    mean = np.nansum(X, axis=0, dtype=np.float64) / known
+    start, image, squares = normal((X.shape[1], p), 0), np.zeros((X.shape[1], p)), np.zeros(X.shape[1])
 
     def blocks() -> Any:
-        return ((on_host(X[i : i + BLOCK]) - mean) * scale for i in range(0, len(X), BLOCK))
+        return (np.nan_to_num(on_host(X[i : i + BLOCK]) - mean) for i in range(0, len(X), BLOCK))
 
+    for Z in blocks() if scaled else ():
+        squares += (Z * Z).sum(axis=0)
+    scale = (
+        np.where(squares > 0, (known / np.where(squares > 0, squares, 1.0)) ** 0.5, 0.0)
+        if scaled
+        else np.ones(X.shape[1])
+    )
     for Z in blocks():
-        image += Z.T @ (Z @ start)
-    axes = np.linalg.qr(image)[0]
-    return np.concatenate([np.zeros((0, p)), *(Z @ axes for Z in blocks())])
+        image += scale[:, None] * (Z.T @ (Z @ (scale[:, None] * start)))
+    axes = scale[:, None] * np.linalg.qr(image)[0]
+    return divided(np.concatenate([Z @ axes for Z in blocks()]), rows.least)
 
 
 def divided(Y: np.ndarray, least: int) -> np.ndarray:
-    """(n,) the group of each row of Y (n, p): all rows are halved along the axis in which they differ most, and so on, while halves have `least`.
+    """(n,) the group of each row of Y (n, p): all rows are halved along the axis in which they differ most, and so on, while halves have `least`;
+    the first half has a multiple of it, so that few groups have more.
 
     >>> np.bincount(divided(np.random.default_rng(0).normal(size=(43, 3)), 5)).tolist()
-    [5, 5, 5, 6, 5, 6, 5, 6]
+    [5, 5, 5, 5, 5, 5, 5, 8]
     """
     number = np.zeros(len(Y), dtype=np.int64)
     while (large := (count := np.bincount(number)) >= 2 * least).any():
@@ -84,7 +101,7 @@ def divided(Y: np.ndarray, least: int) -> np.ndarray:
         along = np.take_along_axis(Y, spread.argmax(axis=1)[number][:, None], axis=1)[:, 0]
         order = np.lexsort((along, number))
         rank = np.arange(len(Y)) - start[number[order]]
-        upper = large[number[order]] & (rank >= (count // 2)[number[order]])
+        upper = large[number[order]] & (rank >= (count // least // 2 * least)[number[order]])
         number[order] = (np.cumsum(1 + large) - 1 - large)[number[order]] + upper
     return number
 

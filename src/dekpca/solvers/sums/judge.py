@@ -460,9 +460,13 @@ class Leak(Round):
             inside = told["towards"][np.ix_(members, members)].sum(axis=1)
             turned[members] = np.maximum(1 - 1 / len(members), GROUPS - 1 - inside)
             group[members] = number
-        unseen = (beyond / gap) ** 2
-        errors = np.diagonal(leak) + turned + unseen
-        error, bound, within_reach = (x + float(unseen.max(initial=0.0)) for x in (error, bound, within_reach))
+        apart = np.abs(values[:k, None] - values) + np.where(np.eye(k, len(values)) > 0, np.inf, 0.0)
+        errors = np.diagonal(leak) + turned + turned_by(beyond, np.minimum(gap, apart.min(axis=1)))
+        last = (
+            min(gap[-1], values[k - 1] - values[k]) if len(values) > k else gap[-1]
+        )  # from the span to what is outside
+        unseen = float(turned_by(beyond, last))
+        error, bound, within_reach = error + unseen, bound + unseen, within_reach + unseen
         missed = principal.missed
         stand_for_all = 1 / TWICE < (judges + absent) / max(missed, 1e-300) < TWICE
         if missed > NEGLIGIBLE * principal.trace and (hidden or not stand_for_all):
@@ -483,6 +487,11 @@ class Verdict:
     basis: np.ndarray
     accuracy: Accuracy
     within_reach: float
+
+
+def turned_by(size: float, gap: Any) -> Any:
+    """sin^2 of the angle, at most, by which an unknown part of the kernel of this size turns components from others so far away (Davis and Kahan)."""
+    return np.minimum(size / np.maximum(gap - size, 1e-12 * size + 1e-300), 1.0) ** 2
 
 
 def largest_sum(q: int) -> int:
