@@ -6,6 +6,7 @@ rounds does not depend on the number of rows.
     columns      means and variances: missing values, scales, gamma
     directions   linear components, along which k-means works
     clusters     landmarks: centres of k-means of the whole network
+    groups       means of a few rows, which k-means has in the place of rows where others see sums
     shared_rows  more landmarks: rows, where these may leave and clusters are too small
     moments      principal directions of all rows in landmark coordinates
     judge        how far the components are from central kernel PCA
@@ -248,9 +249,8 @@ def rows_to_grow_by(seen: Seen, principal: Principal, size: int, purpose: str) -
         few = own <= 2 * size
         places = numbers(seen.rows.keys, own) if few else seen.rows.groups.drawn(purpose, size / own)
         weight = seen.rows.weight * min(1.0, size / seen.rows.total) * (1.0 if few else own / size)
-        means = summarized(
-            seen.rows.at(places)
-        )  # what is missed of a mean, not of its rows: that would tell of single ones
+        means = summarized(seen.rows.at(places))
+        # what is missed of a mean, not of its rows: that would tell of single ones
         return means, lambda: weight * Seen(means, seen.marks, seen.kernel).rest
     if principal.count <= 2 * size:
         return seen.rows.here(), lambda: seen.rest

@@ -46,9 +46,7 @@ class Groups:
             known = count[:, None] - member @ absent.astype(np.float64)
             few = (known > 0) & (known < np.minimum(rows.least, count[:, None]))
             filled = X[absent.argmax(axis=0), np.arange(X.shape[1])]
-            means = np.where(
-                few, filled, means
-            )  # a mean would tell of few values: all are told what fills in the others
+            means = np.where(few, filled, means)  # else a mean tells of few values: all know the filling
         return cls(integers(rows.X, number), take(rows.keys, first), like(rows.X, means))
 
     def at(self, places: Array) -> Groups:
