@@ -117,7 +117,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
         rows = replace(rows, groups=Groups.of(rows, number, given.X))
         first = replace(first, rows=rows)
     marks = yield from first_stage(first, options, axes)
-    whole, stages, likely = False, Stages(), None
+    whole, stages, likely, effort = False, Stages(), None, 1
     for step in count(1):
         size = max(SAMPLE * marks.size, LEAST_SAMPLE)
         whole = whole or size >= 0.5 * rows.total
@@ -126,15 +126,14 @@ def solve(site: Site, options: SumsOptions) -> Solver:
         principal = moments.found((yield moments))
         bound, known = 1.0, replace(options, n_components=principal.components)
         if not options.fixed and principal.enough:
-            verdict = yield from judge_components(
-                seen, principal, known, LAST if whole and options.stream else str(step)
-            )
-            bound = note(rows, marks, verdict, stages, principal.values)
+            name = LAST if whole and options.stream else str(step)
+            verdict = yield from judge_components(seen, principal, known, name, effort)
+            bound, effort = note(rows, marks, verdict, stages, principal.values), verdict.effort
         more = yield from next_stage(seen, principal, options, axes, marks, step, bound)
         if more is not None:
-            marks = more
+            marks, effort = more, 1
         elif not whole:
-            whole = True
+            whole = True  # to be judged with the effort that the sample needed: less would not do
             likely = likely_judges(principal, rows.total, LAST if options.fixed else str(step + 1))
         else:
             if bound >= 1.0:  # not known; more work may tell

@@ -16,7 +16,7 @@ First-order perturbation theory turns the leak into an angle. The noise of S tur
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -480,13 +480,14 @@ class Leak(Round):
 class Verdict:
     """Eigenvalues (k,), the map (q, k) from functions to components of unit length, and their accuracy.
 
-    `within_reach` is the bound on the error that may be expected after EFFORT times the work of judging.
+    `within_reach` is the bound on the error that may be expected after EFFORT times the work of judging; `effort` is what it took.
     """
 
     values: np.ndarray
     basis: np.ndarray
     accuracy: Accuracy
     within_reach: float
+    effort: int = 1
 
 
 def turned_by(size: float, gap: Any) -> Any:
@@ -519,14 +520,14 @@ def judging_bytes(rows: int, columns: int, m: int, k: int, q: int, by_rows: bool
 def judge(seen: Seen, principal: Principal, options: SumsOptions, stage: str, effort: int = 1) -> Solver:
     """Components in the span of the principal functions, and their accuracy; returns `Verdict`. There are at most q components."""
 
-    def at(stage: str, effort: int) -> Solver:  # a generator of its own: what it keeps goes when it ends
-        rows = JudgingRows(seen, principal, options, stage, effort)
+    def at(effort: int) -> Solver:  # a generator of its own: what it keeps goes when it ends
+        rows = JudgingRows(seen, principal, options, stage if effort == 1 else again_at(stage), effort)
         return judge_functions(rows, lambda: rows.functions, np.diag(principal.values))
 
-    verdict = yield from at(stage, effort)
+    verdict = yield from at(effort)
     if effort == 1 and verdict.accuracy.bound > options.tol >= verdict.within_reach:
-        verdict = yield from at(again_at(stage), EFFORT)
-    return verdict
+        verdict, effort = (yield from at(EFFORT)), EFFORT
+    return replace(verdict, effort=effort)
 
 
 def judge_functions(judges: JudgingRows, g: Values, within: np.ndarray, outside: Values | None = None) -> Solver:
