@@ -108,13 +108,8 @@ class Nodes:
             answers = nodes.run()
             traffic = Traffic(plan.network)
             for outcome in nodes.outcomes.values():
-                traffic.edge_bytes += outcome.traffic.edge_bytes
-                for total, own in (
-                    (traffic.messages, outcome.traffic.messages),
-                    (traffic.bytes, outcome.traffic.bytes),
-                ):
-                    for kind, sent in own.items():
-                        total[kind] = total.get(kind, 0) + sent
+                for kind, sent in outcome.traffic.along.items():
+                    traffic.along[kind] = traffic.along.get(kind, 0) + sent
             return Outcome([answers[name] for name in plan.network.names], traffic, {})
 
         return run

@@ -334,7 +334,8 @@ def test_without_workers_a_fit_ends_with_an_error(monkeypatch):
 
 # ---------------------------------------------------------------------- rows that keep coming
 MANY = np.concatenate([X, np.random.default_rng(3).normal(size=(49_000, 6)) @ SPREAD])  # not all are kept for judging
-EXACT = 1e-10  # the order of additions differs; judging in float32 adds 1e-7 of what the landmarks miss, here little
+# The order of additions differs, by processor too, and judging in float32 adds 1e-7 of what the landmarks miss: with this gamma, little.
+EXACT, LITTLE_MISSED = 1e-10, {"gamma": 0.003}
 
 
 def lazy(rows, chunk=9_000):
@@ -352,7 +353,7 @@ def assert_same_stream(model, expected, rows=X[:500]):
 
 
 def stream_of(**settings):
-    return dekpca.DecentralizedKernelPCA(**SETTINGS | settings)
+    return dekpca.DecentralizedKernelPCA(**SETTINGS | LITTLE_MISSED | settings)
 
 
 def test_a_stream_of_collections_is_that_of_the_same_rows_in_one_process(client, monkeypatch):

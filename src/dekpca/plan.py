@@ -68,15 +68,32 @@ class Plan:
 
 @dataclass
 class Traffic:
-    """Traffic of each node to its neighbors, in any process, by phase: (J,) messages and bytes; and bytes along each edge."""
+    """What each node sends to its neighbors, in any process, by phase: (2, E) messages and bytes along the network's directed edges."""
 
     network: Network
-    messages: dict[str, np.ndarray] = field(default_factory=dict)
-    bytes: dict[str, np.ndarray] = field(default_factory=dict)
-    edge_bytes: np.ndarray = field(init=False)  # (E,) of all phases, along the network's directed edges
+    along: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.edge_bytes = np.zeros(len(self.network.directed_edges), dtype=np.int64)
+    @property
+    def messages(self) -> dict[str, np.ndarray]:
+        """(J,) the messages of each node, by phase."""
+        return {kind: self._by_sender(count) for kind, (count, _) in self.along.items()}
+
+    @property
+    def bytes(self) -> dict[str, np.ndarray]:
+        """(J,) the bytes of each node, by phase."""
+        return {kind: self._by_sender(size) for kind, (_, size) in self.along.items()}
+
+    @property
+    def edge_bytes(self) -> np.ndarray:
+        """(E,) the bytes of all phases."""
+        return sum(
+            (size for _, size in self.along.values()), np.zeros(len(self.network.directed_edges), dtype=np.int64)
+        )
+
+    def _by_sender(self, along: np.ndarray) -> np.ndarray:
+        return np.bincount(self.network.directed_edges[:, 0], along, len(self.network)).astype(
+            np.int64
+        )  # exact below 2^53
 
     @cached_property
     def _number(self) -> dict[tuple[int, int], int]:
@@ -101,15 +118,13 @@ class Traffic:
         senders = self.network.directed_edges[:, 0]
         for edges, size in zip(self._tree, (up, down), strict=True):
             mine = edges if len(nodes) == len(self.network) else edges[np.isin(senders[edges], nodes)]
-            mine = mine if size else mine[:0]
-            self._add(kind, mine, np.full(len(mine), size))
+            self._add(kind, mine if size else mine[:0], size)
 
     def _add(self, kind: str, edges: np.ndarray, sizes: Any) -> None:
-        count, senders = len(self.network), self.network.directed_edges[edges, 0]
-        for totals, more in ((self.messages, None), (self.bytes, sizes)):
-            found = np.bincount(senders, more, count).astype(np.int64)  # exact below 2^53 bytes
-            totals[kind] = totals[kind] + found if kind in totals else found
-        self.edge_bytes[edges] += np.asarray(sizes, dtype=np.int64)
+        if kind not in self.along:
+            self.along[kind] = np.zeros((2, len(self.network.directed_edges)), dtype=np.int64)
+        self.along[kind][0, edges] += 1
+        self.along[kind][1, edges] += np.asarray(sizes, dtype=np.int64)
 
 
 @dataclass

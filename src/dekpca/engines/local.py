@@ -175,6 +175,7 @@ class Delivery:
 
     def __init__(self, sites: Sequence[Site]):
         self.sites, self.network = sites, sites[0].network
+        self.nodes = np.concatenate([site.nodes for site in sites])
         self.traffic = Traffic(self.network)
 
     def sum(self, requests: Sequence[Sum]) -> np.ndarray:
@@ -193,8 +194,7 @@ class Delivery:
 
     def count_sum(self, kind: str, total: np.ndarray, told: np.ndarray) -> None:
         """Count what the nodes of these sites send in a sum."""
-        nodes = np.concatenate([site.nodes for site in self.sites])
-        self.traffic.add_sum(kind, total.nbytes, told.nbytes, nodes)
+        self.traffic.add_sum(kind, total.nbytes, told.nbytes, self.nodes)
 
     def conclude(self, requests: Sequence[Sum], total: np.ndarray) -> np.ndarray:
         """What the site of the root makes of the total."""

@@ -260,13 +260,18 @@ class Sketch(Round):
         # of all rows: the mean, and random signs as a start; of the rows of a group: the functions
         beside = xp.concat([w[:, None], xp.sqrt(w)[:, None] * judges.signs], axis=1)
         left, right, members = (xp.astype(x, features.dtype, copy=False) for x in (beside, scaled, judges.members))
+        shape = GROUPS, features.shape[1] // GROUPS
+        if judges.everyone:
+            left = xp.concat([left, right], axis=1)
 
         def part(rows: slice) -> tuple[Array, ...]:
-            mine = xp.reshape(features[rows, :], (-1, GROUPS, features.shape[1] // GROUPS))
-            mine, own = xp.permute_dims(mine, (1, 2, 0)), transposed(members[rows, :])
-            found = [mine @ left[rows, :], mine @ (own[:, :, None] * right[rows, :])]
+            found = xp.reshape(transposed(features[rows, :]) @ left[rows, :], (*shape, -1))
+            if not judges.everyone:
+                mine, own = xp.reshape(features[rows, :], (-1, *shape)), transposed(members[rows, :])
+                grouped = xp.permute_dims(mine, (1, 2, 0)) @ (own[:, :, None] * right[rows, :])
+                found = xp.concat([found, grouped], axis=2)
             ones = transposed(judges.members[rows, :]) @ scaled[rows, :]
-            return xp.astype(xp.concat(found, axis=2), xp.float64, copy=False), ones
+            return xp.astype(found, xp.float64, copy=False), ones
 
         found, ones = summed(part, w.shape[0], features)
         mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
@@ -300,19 +305,24 @@ class Images:
     g: Values
     squared = False  # the Gram matrix of `powered` has the eigenvalues of the rest, not their squares
 
+    @cached_property
+    def _centred(self) -> Array:
+        features = self.judges.features
+        features -= like(features, self.told["mean"].ravel())  # in place: nobody needs the others any more
+        return features
+
     def at(self, rows: slice) -> Array:
         """(rows, GROUPS * features) the centred features of some rows."""
-        features = self.judges.features
-        return features[rows, :] - like(features, self.told["mean"].ravel())
+        return self._centred[rows, :]
 
     def of(self, mine: Array, rows: slice, image: np.ndarray, g: Array) -> Array:
         """(GROUPS, rows, c) the images under the rest, by each group, of functions with these values g (n, c) and this sketch, without the
         term of the row itself. `mine` are the features `at` the rows."""
         judges, xp = self.judges, aac.array_namespace(g)
-        mine = xp.reshape(mine, (-1, mine.shape[1] // GROUPS))
-        squares = xp.reshape(xp.astype(squares_of_rows(mine), xp.float64, copy=False), (-1, GROUPS))
+        by_group = xp.permute_dims(xp.reshape(mine, (-1, GROUPS, mine.shape[1] // GROUPS)), (1, 0, 2))
+        squares = squares_of_rows(xp.reshape(mine, (-1, mine.shape[1] // GROUPS)))
+        squares = xp.reshape(xp.astype(squares, xp.float64, copy=False), (-1, GROUPS))
         own = judges.shares * judges.weights[rows, None] * judges.members[rows, :] * squares
-        by_group = xp.permute_dims(xp.reshape(mine, (-1, GROUPS, mine.shape[1])), (1, 0, 2))
         found = xp.astype(by_group @ like(mine, image), xp.float64, copy=False)
         found -= transposed(own)[:, :, None] * g[rows, :]
         return found
@@ -386,17 +396,12 @@ class Separate(Round):
         both = pairs.sum(axis=0) / (1 if everyone else 2)  # a pair of groups is in the sums of both
         S = whole + both / (G if everyone else G - 1)
         values, B = _leading(self.within + S)
-        turned, alone, towards = np.zeros((k, k)), np.zeros(k), np.zeros((k, k + 1))
-        beyond = B[:, : k + 1] if q > k else np.pad(B, ((0, 0), (0, 1)))
-        for b in range(G):
-            others = (both - pairs[b]) * (1 if everyone else G / (G - 2)) / (G - 1)
-            less = whole - G / (G - 1) * drawn[b] + others
-            _, other = _leading(self.within + less)
-            out = B[:, k:].T @ other[:, :k]
-            turned += (G - 1) / G * out.T @ out
-            cosines = (beyond.T @ other[:, :k]) ** 2
-            alone += (G - 1) / G * np.maximum(0.0, 1.0 - np.diagonal(cosines))
-            towards += (G - 1) / G * cosines.T
+        others = (both - pairs) * (1 if everyone else G / (G - 2)) / (G - 1)
+        other = _leading(self.within + whole - G / (G - 1) * drawn + others)[1][..., :k]  # without each group in turn
+        out, beyond = B[:, k:].T @ other, B[:, : k + 1] if q > k else np.pad(B, ((0, 0), (0, 1)))
+        cosines, scale = (beyond.T @ other) ** 2, (G - 1) / G
+        turned, towards = scale * (transposed(out) @ out).sum(axis=0), scale * cosines.sum(axis=0).T
+        alone = scale * np.maximum(0.0, 1.0 - np.diagonal(cosines, axis1=1, axis2=2)).sum(axis=0)
         found = {"values": values, "basis": B[:, :k], "image": S @ B[:, :k], "power": np.linalg.qr(total["power"])[0]}
         return found | {"turned": turned, "alone": alone, "towards": towards}
 
@@ -554,7 +559,7 @@ def judge_by(images: Any, g: Values, within: np.ndarray, outside: Values | None 
 
 def _leading(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     values, vectors = np.linalg.eigh(matrix)
-    return values[::-1], flip_signs(vectors[:, ::-1])
+    return values[..., ::-1], flip_signs(vectors[..., ::-1])
 
 
 def _positive(matrix: np.ndarray) -> np.ndarray:
