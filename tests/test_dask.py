@@ -409,7 +409,7 @@ def test_forget_and_refresh_on_workers(client):
     with pytest.raises(ValueError, match=r"row 3 of X was never added.*\(97 of 100 rows\)"):
         model.forget(lazy(np.concatenate([np.delete(MANY, order, axis=0)[:3], MANY[order[:97]]]), 30))
     assert_same_stream(model, expected)
-    given = {"network": 2, "tol": 1e-3}
+    given = {"network": 2, "tol": 1e-3, "gamma": 0.05}
     model, expected = stream_of(**given).partial_fit(X[:900]), stream_of(**given).partial_fit(X[:900])
     wide = 2 * MANY[:5_000]
     model.refresh(lazy(wide, 900))
