@@ -51,10 +51,10 @@ def all_on_host(arrays: dict[str, Array]) -> dict[str, np.ndarray]:
 
 def like(x: Array, values: Any) -> Array:
     """Host numbers in the library, on the device and in the dtype of x."""
-    xp = aac.array_namespace(x)
     if isinstance(values, np.ndarray) and not aac.is_numpy_array(x):
-        values = values.astype(f"f{xp.finfo(x.dtype).bits // 8}")  # PyTorch would wake all its threads for that
-    return xp.asarray(values, dtype=x.dtype, device=aac.device(x))
+        bits = aac.array_namespace(x).finfo(x.dtype).bits
+        values = values.astype(f"f{bits // 8}", order="C")  # PyTorch would wake all its threads for that
+    return _placed(x, values, x.dtype)
 
 
 def is_on_host(x: Array) -> bool:
@@ -64,8 +64,18 @@ def is_on_host(x: Array) -> bool:
 
 def integers(x: Array, values: Any) -> Array:
     """Numbers as int64, in the library and on the device of x."""
-    xp = aac.array_namespace(x)
-    return xp.asarray(values, dtype=xp.int64, device=aac.device(x))
+    if isinstance(values, np.ndarray) and not aac.is_numpy_array(x):
+        values = values.astype(np.int64, order="C")
+    return _placed(x, values, aac.array_namespace(x).int64)
+
+
+def _placed(x: Array, values: Any, dtype: Any) -> Array:
+    if aac.is_torch_array(x) and x.is_cuda and isinstance(values, np.ndarray):
+        from torch import from_numpy
+
+        # CUDA takes ordinary memory at once: the copy does not wait until the device has done all that it was asked before.
+        return from_numpy(values).to(device=x.device, dtype=dtype, non_blocking=True)
+    return aac.array_namespace(x).asarray(values, dtype=dtype, device=aac.device(x))
 
 
 def numbers(x: Array, count: int) -> Array:

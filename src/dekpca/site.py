@@ -29,7 +29,7 @@ class Site:
     sizes: np.ndarray  # rows of every node of the network
     nodes: np.ndarray  # numbers of the nodes here
     X: Array  # (n, columns) their rows; or data.blocks.Blocks, if they do not fit into memory
-    order: np.ndarray | None = None  # positions in X of the rows, counted node by node; None: in this order already
+    order: Array | None = None  # positions in X of the rows, counted node by node; None: in this order already
     numbered: tuple[np.ndarray, np.ndarray] | None = (
         None  # node and number there of each row, if other sites have rows of the same nodes
     )
@@ -62,10 +62,11 @@ class Site:
         return like(self.like, values)
 
 
-class Shares(Sequence[np.ndarray]):
-    """The numbers of the rows of each node: so many (nodes,), one after the other, of `order`, or of 0, 1, 2, ... if that is None."""
+class Shares(Sequence[Array]):
+    """The numbers of the rows of each node: so many (nodes,), one after the other, of `order`, or of 0, 1, 2, ... if that is None. `order`
+    may be on the device of the rows."""
 
-    def __init__(self, sizes: np.ndarray, order: np.ndarray | None = None):
+    def __init__(self, sizes: np.ndarray, order: Array | None = None):
         self.sizes, self.order, self.ends = sizes, order, np.cumsum(sizes)
 
     @classmethod

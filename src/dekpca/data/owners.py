@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import array_api_compat as aac
 import numpy as np
 
+from ..arrays import to_numpy
 from ..network import Network, listing, natural_key
-from ..site import Shares
+from ..site import HOST, Shares, row_keys
 from .checks import NOTHING_LEFT, check_finite, checked, complete, complete_rows, warn_of_ids
 from .columns import ColumnError, Features, Samples, split_off, take
 from .frames import in_blocks, is_frame, is_null, refuse
@@ -37,7 +38,7 @@ class Owned(NamedTuple):
         number, (order, kept) = np.repeat(np.arange(len(self.rows)), self.rows.sizes), (self.rows.order, self.kept)
         if order is None and kept is None:
             return number
-        order, found = np.arange(len(number)) if order is None else order, np.full(self.total, -1)
+        order, found = np.arange(len(number)) if order is None else to_numpy(order), np.full(self.total, -1)
         found[order if kept is None else kept[order]] = number
         return found
 
@@ -62,7 +63,7 @@ def deal(X: Any, nodes: Any, wanted: Wanted, seed: int, dtype: Any = None, missi
     if missing == "drop":
         samples, kept = complete(samples, "X")
     if nodes is None:
-        network, rows = deal_rows(wanted, len(samples), seed)
+        network, rows = deal_rows(wanted, len(samples), seed, samples.X)
     else:
         network, number, lengths = runs_of(wanted, nodes, total, seed)
         if kept is not None:
@@ -178,13 +179,17 @@ def renamed(network: Network, names: Sequence[str]) -> Network:
     return Network.from_edges(edges) if edges else Network({ordered[0]: []})
 
 
-def deal_rows(wanted: Wanted, n_rows: int, seed: int) -> tuple[Network, Shares]:
-    """A seeded permutation of the rows, dealt evenly: the network, and the rows of each node. One node has all rows in their order."""
+def deal_rows(wanted: Wanted, n_rows: int, seed: int, beside: Any = HOST) -> tuple[Network, Shares]:
+    """A random order of the rows, dealt evenly: the network, and the rows of each node. One node has all rows in their order. The order depends on
+    the seed alone; it is found on the device of `beside`."""
     network = make_network(wanted, max(1, round(n_rows / ROWS_A_NODE)), seed)
     if n_rows < len(network):
         raise ValueError(f"n_samples={n_rows} rows for {len(network)} nodes; each needs at least one: use fewer nodes")
     sizes = (n_rows + np.arange(len(network))[::-1]) // len(network)
-    return network, Shares(sizes, np.random.default_rng(seed).permutation(n_rows) if len(network) > 1 else None)
+    if len(network) == 1:
+        return network, Shares(sizes)
+    keys = row_keys(seed, ["deal"], np.array([n_rows]), beside)
+    return network, Shares(sizes, aac.array_namespace(keys).argsort(keys))
 
 
 def runs_of(
