@@ -203,7 +203,7 @@ def test_a_run_takes_no_more_memory_than_was_counted(shape, dtype, stored):
         fitting(site, plan.options, least - 1)
     _, peak = measured(replace(plan, options=limited))
     assert peak <= counted
-    assert peak >= counted / 3.5  # it is not counted for nothing; a star judges with less effort than is counted
+    assert peak >= counted / 4  # it is not counted for nothing; a star judges with less effort than is counted
 
 
 @pytest.mark.parametrize("limit", ["150MB", pytest.param("300MB", marks=pytest.mark.slow)])

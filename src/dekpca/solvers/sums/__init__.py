@@ -128,12 +128,13 @@ def solve(site: Site, options: SumsOptions) -> Solver:
         if not options.fixed and principal.enough:
             name = LAST if whole and options.stream else str(step)
             verdict = yield from judge_components(seen, principal, known, name, effort)
-            bound, effort = note(rows, marks, verdict, stages, principal.values), verdict.effort
+            bound = note(rows, marks, verdict, stages, principal.values)
         more = yield from next_stage(seen, principal, options, axes, marks, step, bound)
         if more is not None:
-            marks, effort = more, 1
+            marks = more
         elif not whole:
-            whole = True  # to be judged with the effort that the sample needed: less would not do
+            # A sample judges itself by all its rows. To be as sure of all rows by a few of them takes the full effort.
+            whole, effort = True, 1 if options.fixed else EFFORT
             likely = likely_judges(principal, rows.total, LAST if options.fixed else str(step + 1))
         else:
             if bound >= 1.0:  # not known; more work may tell

@@ -16,7 +16,7 @@ First-order perturbation theory turns the leak into an angle. The noise of S tur
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -485,14 +485,13 @@ class Leak(Round):
 class Verdict:
     """Eigenvalues (k,), the map (q, k) from functions to components of unit length, and their accuracy.
 
-    `within_reach` is the bound on the error that may be expected after EFFORT times the work of judging; `effort` is what it took.
+    `within_reach` is the bound on the error that may be expected after EFFORT times the work of judging.
     """
 
     values: np.ndarray
     basis: np.ndarray
     accuracy: Accuracy
     within_reach: float
-    effort: int = 1
 
 
 def turned_by(size: float, gap: Any) -> Any:
@@ -531,8 +530,8 @@ def judge(seen: Seen, principal: Principal, options: SumsOptions, stage: str, ef
 
     verdict = yield from at(effort)
     if effort == 1 and verdict.accuracy.bound > options.tol >= verdict.within_reach:
-        verdict, effort = (yield from at(EFFORT)), EFFORT
-    return replace(verdict, effort=effort)
+        verdict = yield from at(EFFORT)
+    return verdict
 
 
 def judge_functions(judges: JudgingRows, g: Values, within: np.ndarray, outside: Values | None = None) -> Solver:
