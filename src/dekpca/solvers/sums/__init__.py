@@ -44,7 +44,7 @@ from .columns import PreparedRows, prepare_rows
 from .directions import AXES, Axes, find_axes
 from .directions import SAMPLE as AXES_SAMPLE
 from .groups import Groups, grouped, summarized
-from .judge import EFFORT, LAST, NEGLIGIBLE, JudgingRows, Verdict, judge, likely_judges
+from .judge import EFFORT, GROUPS, LAST, NEGLIGIBLE, JudgingRows, Verdict, judge, likely_judges
 from .judge_by_rows import judge_by_rows, judge_by_trace
 from .moments import Moments, Principal, Seen, chances
 from .options import LEAST_CLUSTER, SumsOptions
@@ -133,8 +133,8 @@ def solve(site: Site, options: SumsOptions) -> Solver:
         if more is not None:
             marks = more
         elif not whole:
-            # A sample judges itself by all its rows. To be as sure of all rows by a few of them takes the full effort.
-            whole, effort = True, 1 if options.fixed else EFFORT
+            # All rows of a sample judge in each group. Of all rows a few will judge, each in one group: that is as much noisier.
+            whole, effort = True, 1 if options.fixed or GROUPS * bound <= options.tol else EFFORT
             likely = likely_judges(principal, rows.total, LAST if options.fixed else str(step + 1))
         else:
             if bound >= 1.0:  # not known; more work may tell
