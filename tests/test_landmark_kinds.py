@@ -13,7 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, NodeModel, Projection, baselines, metrics
 from dekpca.engines import local
-from dekpca.kernels import make_kernel
+from dekpca.kernels import code_of, make_kernel
+from dekpca.kernels.draws import bits
 from dekpca.landmarks import digest
 from dekpca.program import program
 from dekpca.settings import LandmarkSource
@@ -75,10 +76,24 @@ def test_random_features_estimate_the_kernel(name):
     assert errors[1] < errors[0] / 3
 
 
+def splitmix64(seed: int, number: int) -> int:
+    """In whole numbers, as its authors wrote it (Steele, Lea and Flood 2014)."""
+    z = (seed + number * 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return z ^ (z >> 31)
+
+
+def test_draws_are_those_of_splitmix64():
+    known = [6457827717110365317, 3203168211198807973, 9817491932198370423]  # published, of the seed 1234567
+    assert [splitmix64(1234567, i) for i in (1, 2, 3)] == known
+    found = bits(40_000, seed=7)  # several chunks
+    assert [int(found[i]) % 2**64 for i in (0, 1, 39_999)] == [splitmix64(code_of("7"), i) for i in (0, 1, 39_999)]
+
+
 def test_frequencies_are_the_same_everywhere():
-    """From raw bits of PCG64, whose stream NumPy promises to keep, through quantiles: nothing that versions or machines do differently."""
-    raw = np.random.PCG64(5).random_raw(2) >> np.uint64(11)
-    drawn = (raw.astype(np.float64) + 0.5) * 2.0**-53
+    """From the bits of SplitMix64 through quantiles: nothing that versions or machines do differently."""
+    drawn = np.array([(splitmix64(code_of("5"), i) >> 11) + 0.5 for i in range(2)]) * 2.0**-53
     np.testing.assert_allclose(make_kernel("rbf", gamma=0.5).frequencies(2, 1, seed=5), [norm.ppf(drawn)], rtol=1e-12)
     np.testing.assert_allclose(
         make_kernel("laplacian", gamma=2.0).frequencies(2, 1, seed=5), [2 * cauchy.ppf(drawn)], rtol=1e-12

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any
 
 import array_api_compat as aac
@@ -13,12 +12,12 @@ import numpy as np
 
 from .arrays import integers, like, numbers, take
 from .chunks import by_rows
+from .kernels import GOLDEN, HOST, code_of, mixed, shifted, word
 from .network import Network
 
 Array = Any
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-HOST = np.zeros(0)
+STEP = np.uint64(GOLDEN)  # from the key of a row to that of the next, before they are mixed
 
 
 @dataclass(eq=False)
@@ -128,10 +127,10 @@ def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray, beside: Array =
     """Keys of the rows of nodes with these names, node by node, in the library and on the device of `beside`. Draws by them depend on the seed, a
     row's node and its number there, not on which process holds the row."""
     xp, before = aac.array_namespace(beside), np.cumsum(sizes) - sizes
-    starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64) - GOLDEN * before.astype(np.uint64)
+    starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64) - STEP * before.astype(np.uint64)
     number = numbers(beside, int(sizes.sum()))
     first = xp.repeat(integers(beside, starts.view(np.int64)), integers(beside, sizes))
-    return by_rows(lambda some: mixed(first[some] + number[some] * _word(int(GOLDEN))), number.shape[0], 8, beside)
+    return by_rows(lambda some: mixed(first[some] + number[some] * word(GOLDEN)), number.shape[0], 8, beside)
 
 
 def keys_at(seed: int, names: Sequence[str], node: np.ndarray, number: np.ndarray) -> np.ndarray:
@@ -141,40 +140,19 @@ def keys_at(seed: int, names: Sequence[str], node: np.ndarray, number: np.ndarra
 
 def keys_from(starts: Any, number: np.ndarray) -> np.ndarray:
     """Keys of the rows with these numbers at nodes that begin with these `starts`."""
-    return mixed((starts + GOLDEN * number.astype(np.uint64)).view(np.int64))
+    return mixed((starts + STEP * number.astype(np.uint64)).view(np.int64))
 
 
 def start_of(seed: int, name: str) -> np.uint64:
     """What the keys of the rows of a node begin with."""
-    return np.uint64(_code(f"{seed}\0{name}"))
+    return np.uint64(code_of(f"{seed}\0{name}"))
 
 
 def uniform_by_key(keys: Array, purpose: str) -> Array:
     """A number from 0 to 1 for each key, another one for another purpose."""
-    xp, code = aac.array_namespace(keys), _word(_code(purpose))
+    xp, code = aac.array_namespace(keys), word(code_of(purpose))
 
     def some(rows: slice) -> Array:
-        return xp.astype(_shifted(mixed(keys[rows] ^ code), 11), xp.float64) * 2.0**-53
+        return xp.astype(shifted(mixed(keys[rows] ^ code), 11), xp.float64) * 2.0**-53
 
     return by_rows(some, keys.shape[0], 8, keys)
-
-
-def _code(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-def mixed(x: Array) -> Array:
-    """The finalizer of SplitMix64: a bijection of 64 bits that looks random."""
-    x = (x ^ _shifted(x, 30)) * _word(0xBF58476D1CE4E5B9)
-    x = (x ^ _shifted(x, 27)) * _word(0x94D049BB133111EB)
-    return x ^ _shifted(x, 31)
-
-
-def _word(value: int) -> int:
-    """64 bits as a signed integer: not all libraries have unsigned ones."""
-    return value - 2**64 * (value >> 63)
-
-
-def _shifted(x: Array, bits: int) -> Array:
-    """To the right, with zeros on the left."""
-    return (x >> bits) & (2 ** (64 - bits) - 1)
