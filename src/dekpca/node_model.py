@@ -100,7 +100,7 @@ class NodeModel:
     >>> node.name, node.transform(X[:5]).shape
     ('1', (5, 2))
     >>> print(*node.contents, sep="; ")
-    10 landmarks (means of at least 5 rows of the network); 76 landmarks (rows of the nodes)
+    13 landmarks (means of at least 5 rows of the network); 74 landmarks (rows of the nodes)
     """
 
     name: str
