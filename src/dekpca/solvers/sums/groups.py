@@ -2,8 +2,9 @@
 
 Where others see sums, or totals of them, and rows may not leave their node, a sum over few rows must not be told, and neither must two sums whose
 difference is one: clusters move from step to step, and the root, which opens the totals, may tell any centres and any landmarks. So a node divides
-its rows into groups of at least `least`, by nothing but these rows: the same rows make the same groups in every run, whatever is told. What k-means
-sums depends on the sizes and the means of groups alone. Whatever is subtracted from whatever, no row is left.
+its rows into groups of at least `least`, by nothing but these rows, before anything is told: the same rows make the same groups in every run with the
+same columns (and the same `scaled`). What k-means sums depends on the sizes and the means of groups alone; what is told changes these means and no
+rows. Whatever is subtracted from whatever, no row is left. Runs on other columns have other groups, of which two may differ by a row.
 """
 
 from __future__ import annotations
