@@ -284,12 +284,12 @@ def test_the_policy_of_a_config(tmp_path):
     [
         ('on_loss = "continue"\nmembers = ["a", "b", "c"]', "with 3 owners a loss stops the run for all"),
         ('on_loss = "continue"', "with three owners a loss stops it"),
-        ('on_loss = "continue"\nmembers = ["a", "b", "c", "d"]', None),
-        ('on_loss = "continue"\nallow_two = true', None),
+        ('on_loss = "continue"\nmembers = ["a", "b", "c", "d"]', "the sums of a lost node alone are the difference"),
+        ('on_loss = "continue"\nallow_two = true', "the sums of a lost node alone are the difference"),
         ("", None),
     ],
 )
-def test_too_few_owners_to_go_on_with_secure_sums_are_told_before(tmp_path, more, few):
+def test_owners_are_told_before_what_a_loss_means_for_secure_sums(tmp_path, more, few):
     (tmp_path / "a.toml").write_text(NODE.format(more=more, tables=""))
     said = after_a_loss(True, config.read(tmp_path / "a.toml"))
     assert few in said if few else not said

@@ -18,11 +18,12 @@ from dekpca.peers.app.delivery import PeerDelivery
 from dekpca.peers.net.authority import init_ca
 from dekpca.plan import Plan
 from dekpca.program import program
-from dekpca.rounds import BadConclusion, Round, Transcript, replayed
+from dekpca.rounds import BadConclusion, Round, Sizes, Transcript, replayed
 from dekpca.site import apart
 from dekpca.solvers import sums
 from dekpca.solvers.sums import clusters as rounds_of_clusters
 from dekpca.solvers.sums.clusters import MOST_CUTS, Centres, NewLandmarks, Weigh
+from dekpca.solvers.sums.columns import Variances
 from dekpca.solvers.sums.moments import Moments, Seen
 from dekpca.solvers.sums.shared_rows import Counts
 from peer_nodes import Nodes, join
@@ -131,6 +132,8 @@ def rounds():
         "landmarks": NewLandmarks(
             own, label, ones, 6, 10, heaviest=1.0, even=True, mean=own.X[0], marks=none, kernel=kernel
         ),
+        "sizes": Sizes({"entries": own.X}, 4),
+        "variances": Variances(own, own.X.mean(axis=0)),
         "counts": Counts(own, lambda: own.at(np.arange(5)), 10),
         "moments": Moments(Seen(own, marks, kernel), True, 2, 1.0),
     }
@@ -152,6 +155,8 @@ LIES = {
     "NaN landmarks": ("landmarks", "count", np.nan),
     "more rows than asked for": ("counts", "count", 11.0),
     "NaN rows": ("counts", "count", np.nan),
+    "a size that numbers of this node exceed": ("sizes", "entries", 0.25),
+    "variances so small that gamma or scales single out rows": ("variances", "variance", 1e-9),
 }
 
 

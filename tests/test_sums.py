@@ -22,6 +22,7 @@ from dekpca.site import apart, make_site, row_keys, uniform_by_key
 from dekpca.solvers.sums import SumsOptions, clusters, rows_to_grow_by, solve
 from dekpca.solvers.sums.clusters import (
     GivenLandmarks,
+    Weigh,
     check_count,
     check_cuts,
     cuts_of,
@@ -341,7 +342,7 @@ def site_rows(X, **given):
 
 
 def groups_of(rows):
-    return Groups.of(rows, grouped(rows, scaled=False), rows.X)
+    return Groups.of(rows, grouped(rows, scaled=False)).prepared(None, None, rows.X)
 
 
 @pytest.mark.parametrize("columns", [3, 40])
@@ -368,14 +369,44 @@ def test_means_of_groups_do_not_tell_the_few_values_that_a_column_has():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 4))
     X[rng.random(300) < 0.7, 2] = np.nan
-    rows, number = site_rows(np.where(np.isnan(X), 0.125, X)), grouped(site_rows(X), False)
+    rows, number = site_rows(X), grouped(site_rows(X), False)
     known = np.bincount(number, ~np.isnan(X[:, 2]))
-    means = Groups.of(rows, number, X).means
+    means = Groups.of(rows, number).prepared(np.full(4, 0.125), None, X).means
+    filled = np.where(np.isnan(X), 0.125, X)[:, 2]
+    np.testing.assert_allclose(means[known >= 5, 2], (np.bincount(number, filled) / np.bincount(number))[known >= 5])
     few = (known > 0) & (known < 5)
     assert few.sum() > 9
     assert (means[few, 2] == 0.125).all()
     assert (means[known >= 5, 2] != 0.125).all()
     np.testing.assert_allclose(means[:, 1], np.bincount(number, X[:, 1]) / np.bincount(number), atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{"standardize": True}, {"impute": True}], ids=str)
+def test_what_is_told_of_columns_changes_means_of_groups_and_no_rows(settings, monkeypatch):
+    """A root that lies tells a mean so large that rows less it, or sums with it, are rounded one by one: this told how the rows of a group differ.
+    Two nodes of other rows, whose groups have the same means, must add the same to k-means, whatever they are told."""
+    rng = np.random.default_rng(0)
+    X, number = rng.integers(0, 1000, size=(360, 3)).astype(np.float64), np.arange(360) // 9
+    if "impute" in settings:
+        X[::9, 0] = np.nan
+    other, shift = X.copy(), rng.integers(100, 1000, size=40)
+    other[1::9, 0] += shift
+    other[3::9, 0] -= shift
+    monkeypatch.setattr(sys.modules["dekpca.solvers.sums"], "grouped", lambda rows, scaled: number)
+
+    def first_of_k_means(rows, mean):
+        site = make_site([rows], Network.complete(1))
+        solver = solve(site, SumsOptions(3, RBF, 0, owners_apart=True, share_rows=False, **settings))
+        round_ = next(solver)
+        while not isinstance(round_, Weigh):
+            told = round_.conclude(round_.term())
+            told |= {name: np.full(3, value) for name, value in (("mean", mean), ("variance", 4.0**29)) if name in told}
+            round_ = solver.send(told)
+        assert len(round_.rows) == 40
+        return round_.rows.X
+
+    for mean in (0.0, 1.0, 2.0**58, -1e17):
+        np.testing.assert_array_equal(first_of_k_means(X, mean), first_of_k_means(other, mean))
 
 
 def test_all_that_k_means_sums_are_means_of_five_rows_where_others_see_it(monkeypatch):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from typing import Any
@@ -125,7 +126,9 @@ class Sizes(Round):
     nodes: int
     kind = "sizes"
 
-    def term(self) -> Arrays:
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """In the histogram, of the largest entry of each array of this process."""
         found = {}
         for name, value in self.arrays.items():
             _, exponent = np.frexp(np.nanmax(np.abs(value), initial=0.0))  # every entry is below 2^exponent
@@ -133,10 +136,11 @@ class Sizes(Round):
                 limit = f"2^{EXPONENTS // 2 - 1}"
                 told = f"secure sums: a number is beyond {limit}; nothing was sent; scale the columns down"
                 raise OutOfBounds(f"{told} (the largest is {np.nanmax(np.abs(value)):.6g})", told=told)
-            counts = np.zeros(EXPONENTS)
-            counts[np.clip(exponent + EXPONENTS // 2, 0, EXPONENTS - 1)] = 1
-            found[name] = counts
+            found[name] = int(np.clip(exponent + EXPONENTS // 2, 0, EXPONENTS - 1))
         return found
+
+    def term(self) -> Arrays:
+        return {name: np.eye(EXPONENTS)[place] for name, place in self.places.items()}
 
     def bounds(self) -> dict[str, Any]:
         return dict.fromkeys(self.arrays, self.nodes)
@@ -147,6 +151,12 @@ class Sizes(Round):
     def conclude(self, total: Arrays) -> Arrays:
         largest = {name: np.flatnonzero(np.rint(counts)).max(initial=0) for name, counts in total.items()}
         return {name: np.array([2.0 ** (place - EXPONENTS // 2)]) for name, place in largest.items()}
+
+    def check(self, told: Arrays) -> None:
+        """Else a root that lies could choose bounds as it likes, and whether a node's own sums exceed them would be seen: it would stop there."""
+        super().check(told)
+        if any(told[name][0] < 2.0 ** (place - EXPONENTS // 2) for name, place in self.places.items()):
+            raise BadConclusion("the root tells a largest number that is smaller than one of this node; start all anew")
 
 
 def run_rounds(site: Site, solver: Solver, transcript: Transcript) -> Generator[Sum, Any, Any]:

@@ -5,7 +5,7 @@ docs/explanation/privacy.md explains each line, and tests compare the two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...network import listing
 from ...privacy.ledger import cost
@@ -103,10 +103,16 @@ def disclosure(
 
 
 def after_a_loss(sealed: bool, config: Config) -> str:
-    """With on_loss = "continue": why too few owners would be left to go on without one; nothing if they are enough, as far as known."""
-    known = len(config.members or {config.name, *config.neighbors, *config.fallback})
-    if config.on_loss != "continue" or not sealed or config.allow_two or known > LEAST_MEMBERS:
+    """With on_loss = "continue" and secure sums: what a loss tells of the lost node; or why too few owners would be left to go on without one, as far
+    as known."""
+    if config.on_loss != "continue" or not sealed:
         return ""
+    known = len(config.members or {config.name, *config.neighbors, *config.fallback})
+    if known > LEAST_MEMBERS or config.allow_two:
+        if isinstance(config.model.get("privacy"), Mapping):  # noisy totals differ by noise
+            return ""
+        whose = "the sums of a lost node alone are the difference of totals from before and after its loss"
+        return f'on_loss = "continue": {whose}, and who alone connects it can bring that about; give it a fallback'
     few = f"with {known} owners a loss stops the run for all" if config.members else "with three owners a loss stops it"
     remedy = "a fourth owner, or allow_two = true at all nodes if each of two may learn the other's sums"
     return f'on_loss = "continue": {few}, since secure sums need {LEAST_MEMBERS}; to go on takes {remedy}'

@@ -109,12 +109,13 @@ def solve(site: Site, options: SumsOptions) -> Solver:
         few = f"share_rows=False: no node has {options.least} rows, and nothing is told of fewer"
         raise ValueError(f"{few}; join nodes, or use share_rows=True if rows may leave their nodes")
     given = rows_of(site, options)
-    number = grouped(given, options.standardize) if options.least > 1 and options.points is None else None
+    apart = options.least > 1 and options.points is None
+    groups = Groups.of(given, grouped(given, options.standardize)) if apart else None
     first = yield from prepare_rows(given, options)
     rows, options = first.rows, replace(options, kernel=first.kernel)
     axes = yield from axes_of(first, options)
-    if number is not None:
-        rows = replace(rows, groups=Groups.of(rows, number, given.X))
+    if groups is not None:
+        rows = replace(rows, groups=groups.prepared(first.fill, first.columns, rows.array))
         first = replace(first, rows=rows)
     marks = yield from first_stage(first, options, axes)
     whole, stages, likely, effort = False, Stages(), None, 1

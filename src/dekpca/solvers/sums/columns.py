@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import array_api_compat as aac
@@ -13,12 +14,15 @@ from ...arrays import like, on_host
 from ...chunks import row_bytes, summed
 from ...data.blocks import Blocks
 from ...kernels import Kernel
-from ...rounds import Arrays, Round, Shapes, Sizes, Solver
+from ...rounds import Arrays, BadConclusion, Round, Shapes, Sizes, Solver
 from ...scaling import BadColumn, Columns, filled
 from .options import SumsOptions
 from .rows import SiteRows
 
 Array = Any
+
+ROUNDED = 1e-3  # relative: more than the rounding of sums in float32
+FINEST = 2.0**-40  # of the bound of a sum under masks: more than the rounding of fixed point
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +76,9 @@ class Variances(Round):
     mean: np.ndarray
     kind = "columns"
 
-    def term(self) -> Arrays:
+    @cached_property
+    def squares(self) -> np.ndarray:
+        """The sum of squared differences over the rows of this process."""
         X = self.rows.X
         if isinstance(X, Blocks):
             count, own, squares = X.moments
@@ -81,7 +87,10 @@ class Variances(Round):
             mean, xp = like(X, self.mean), aac.array_namespace(X)
             squares = on_host(_over_rows(X, lambda some: xp.sum((some - mean) ** 2, axis=0)))
         _refuse_overflow(squares, X, "its squares overflow")
-        return {"squares": squares}
+        return squares
+
+    def term(self) -> Arrays:
+        return {"squares": self.squares}
 
     def bounds(self) -> dict[str, Any]:
         return {"squares": 4.0 * self.rows.total * self.rows.largest**2}
@@ -93,7 +102,13 @@ class Variances(Round):
         return {"variance": total["squares"] / self.rows.total}
 
     def check(self, told: Arrays) -> None:
+        """A root that tells too small a variance would choose gamma so large that every row is far from all others, and alone in sums."""
         _refuse_overflow(told["variance"], self.rows.X, "its squares overflow")
+        finest = FINEST * self.bounds()["squares"] if np.isfinite(self.rows.largest) else 0.0
+        if (told["variance"] * self.rows.total < (1.0 - ROUNDED) * self.squares - finest).any():
+            raise BadConclusion(
+                "the root tells a variance that is smaller than the rows of this node alone allow; start all anew"
+            )
 
 
 @dataclass(frozen=True, eq=False)

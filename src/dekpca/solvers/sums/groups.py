@@ -2,8 +2,9 @@
 
 Where others see sums, or totals of them, and rows may not leave their node, a sum over few rows must not be told, and neither must two sums whose
 difference is one: clusters move from step to step, and the root, which opens the totals, may tell any centres and any landmarks. So a node divides
-its rows into groups of at least `least`, by nothing but these rows: the same rows make the same groups in every run, whatever is told. What k-means
-sums depends on the sizes and the means of groups alone. Whatever is subtracted from whatever, no row is left.
+its rows into groups of at least `least`, by nothing but these rows, before anything is told: the same rows make the same groups in every run with the
+same columns (and the same `scaled`). What k-means sums depends on the sizes and the means of groups alone; what is told changes these means and no
+rows. Whatever is subtracted from whatever, no row is left. Runs on other columns have other groups, of which two may differ by a row.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from scipy.sparse import csr_matrix
 
 from ...arrays import integers, like, on_host, take, to_numpy, where
 from ...kernels import normal
+from ...scaling import Columns
 from ...site import uniform_by_key
 
 if TYPE_CHECKING:
@@ -29,25 +31,40 @@ BLOCK = 8192  # rows
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The number (n,) of the group of each row; and a key (groups,) and the mean (groups, columns) of all rows of each group."""
+    """The number (n,) of the group of each row; and a key (groups,) and the mean (groups, columns) of all rows of each group.
+
+    `lacking` (groups, columns): the share of values that are missing; None: there are none.
+    """
 
     number: Array
     keys: Array
     means: Array
+    lacking: np.ndarray | None = None
 
     @classmethod
-    def of(cls, rows: SiteRows, number: np.ndarray, given: Array) -> Groups:
-        """Of rows with these numbers of groups (`grouped`); `given` are the same rows with NaN where a value is missing."""
+    def of(cls, rows: SiteRows, number: np.ndarray) -> Groups:
+        """Of rows as they were given, with NaN where a value is missing, and these numbers of groups (`grouped`). Means are of the values that are
+        there, 0 if there are none."""
         count, first = np.bincount(number), np.unique(number, return_index=True)[1]
         member = csr_matrix((np.ones(len(number)), (number, np.arange(len(number)))), shape=(len(count), len(number)))
-        X, absent = to_numpy(rows.X), np.isnan(to_numpy(given))
-        means = (member @ X) / count[:, None]
+        X, lacking = to_numpy(rows.X), None
+        absent, known = np.isnan(X), count[:, None]
         if absent.any():
             known = count[:, None] - member @ absent.astype(np.float64)
-            few = (known > 0) & (known < np.minimum(rows.least, count[:, None]))
-            filled = X[absent.argmax(axis=0), np.arange(X.shape[1])]
-            means = np.where(few, filled, means)  # else a mean tells of few values: all know the filling
-        return cls(integers(rows.X, number), take(rows.keys, first), like(rows.X, means))
+            few = known < np.minimum(rows.least, count)[:, None]
+            known = np.where(few, 0.0, known)  # else a mean tells of few values
+            X, lacking = np.where(absent, 0.0, X), 1.0 - known / count[:, None]
+        means = np.where(known > 0, member @ X, 0.0) / np.maximum(known, 1.0)
+        return cls(integers(rows.X, number), take(rows.keys, first), means, lacking)
+
+    def prepared(self, fill: Array | None, columns: Columns | None, beside: Array) -> Groups:
+        """The means as those of rows without missing values, in standardized columns, in the library of `beside`. What all were told of the columns
+        changes means of groups, never rows: however it was chosen, so that single rows would be rounded, say, it tells no more than the means."""
+        means = self.means
+        if fill is not None and self.lacking is not None:
+            means = means * (1.0 - self.lacking) + self.lacking * on_host(fill)
+        means = like(beside, means)
+        return replace(self, means=means if columns is None else columns.standardized(means), lacking=None)
 
     def at(self, places: Array) -> Groups:
         return replace(self, number=take(self.number, places))
