@@ -114,6 +114,23 @@ def test_an_answer_that_one_node_voted_for_is_kept_in_the_next_view():
     assert {views.kept.program.key for views in alive.values()} == {(0, "")}  # nothing is computed anew
 
 
+def test_a_node_that_waits_for_a_view_names_the_one_that_should_propose_it():
+    """Seed 9754 of the simulator: node 1 keeps back what others say, so that node 0, the first by name, does not hear that node 4 is lost. The nodes
+    that wait named only honest neighbors of the lost one."""
+    nodes = agreeing(Network.path(5))
+    beyond = {name: nodes[name] for name in "23"}
+    nodes["2"].add({name: nodes[name].own for name in "01"})
+    gossip(beyond, {"4"})
+    assert {name: views.awaited() for name, views in beyond.items()} == {"2": {"0"}, "3": {"0"}}
+    for name, views in beyond.items():  # they have answers of their own, and wait for the others' too
+        views.answer(views.kept.program.key)
+        assert "0" in views.awaited(), name
+    nodes["0"].add({name: views.own for name, views in beyond.items()})
+    nodes["0"].update((), (), 1e9, 0.0)
+    assert nodes["0"].own.view.without == {"4"}
+    assert nodes["0"].awaited() == {"1", "2", "3"}  # who must accept its view; it is itself nobody to wait for
+
+
 def test_a_node_that_was_left_out_is_told_what_to_do():
     nodes = agreeing(Network.ring(5))
     gossip({name: views for name, views in nodes.items() if name != "3"}, {"3"})
