@@ -22,7 +22,7 @@ from ..errors import KINDS, NEW_RUN, Damaged, Disagreement, Excluded, OlderCopy,
 from . import events
 from .agreement import Agreement, heard
 from .checks import MOST_WAITS, PROTOCOL, Limits, MessageHead
-from .events import Action, Log, Phase, Refusal, Refused, SaveFinished, SaveStatuses, SaveViews, Send, WakeProgram
+from .events import Action, Log, Phase, Refusal, Refused, SaveFinished, SaveStatuses, Send, WakeProgram
 from .handshake import HandshakeSettings
 from .liveness import CLAIMS, Liveness, Timeouts
 from .membership import Membership, Record
@@ -347,8 +347,6 @@ class NodeProtocol:
         actions: list[Action] = [WakeProgram(), Send(tuple(self.neighbors))]
         if self.agreement is not None and self.views is not None:
             actions += [SaveStatuses(self.views.statuses), *self.agreement.follow(now)]
-            if self.views.kept != self.views.saved and not any(isinstance(a, SaveViews) for a in actions):
-                actions.append(SaveViews(self.views.kept))
         return actions
 
     def check_window(self, round: int, now: float) -> bool:
