@@ -341,7 +341,7 @@ def test_members_are_those_of_the_beginning_after_a_loss_too(tmp_path):
         session = Session(place, None, nodes.parts[0], {})
         session.store.keep_records(records)
         session.store.keep_views("0", Kept(Status(1, view, view), view, (view.key,)))
-        session.store.database.keep("view", str(view))
+        session.store.database.keep({"view": str(view)})
         left, session.endpoint.meet = session, partial(session.protocol.check_meeting, 0.0)
         if session.protocol.membership.complete:
             assert session.meet()[0].names == ("0", "1")
@@ -362,7 +362,7 @@ def test_a_finished_node_that_is_started_again_tells_lost_ones(tmp_path):
     session.store.keep_records(records)
     session.store.keep_views("0", Kept(own, view, (view.key,)))
     session.store.keep_statuses({"1": replace(own, version=3, final=None)})
-    session.store.database.keep("view", str(view))
+    session.store.database.keep({"view": str(view)})
     session._close(None)
     late = Session(nodes.places["2"], None, nodes.parts[2], facts)
     late.store.keep_records(records)

@@ -526,7 +526,7 @@ class Surviving(Nodes):
                         network, _ = mine.begin_anew()
                 self.answers[name] = outcome.answers[0]
                 mine.finish()
-                mine.forget_secrets()
+                mine.store.forget_secrets()
         except BaseException as error:
             self.errors[name] = error
 

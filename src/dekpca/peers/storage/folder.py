@@ -90,7 +90,7 @@ class RunFolder:
         """Begin or resume the run that these facts describe."""
         before = self.database.fact("run")
         if before is None:
-            self.database.keep("run", dict(facts))
+            self.database.keep({"run": dict(facts)})
             return
         names = [what for what in dict.fromkeys([*before, *facts]) if before.get(what) != facts.get(what)]
         if names:
@@ -107,7 +107,7 @@ class RunFolder:
 
     def _drawn(self, name: str, draw: Callable[[], Any]) -> Any:
         if self.database.fact(name) is None:
-            self.database.keep(name, draw())
+            self.database.keep({name: draw()})
         return self.database.fact(name)
 
     def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
@@ -133,7 +133,7 @@ class RunFolder:
         if not hasattr(self, "database") or not (isinstance(error, OlderCopy) or self.database.read(has_keys)):
             return
         if self._in_view():
-            self.database.keep("ended", [type(error).__name__, str(error), error.told])
+            self.database.keep({"ended": [type(error).__name__, str(error), error.told]})
         self.forget_secrets()
 
     def _in_view(self) -> bool:
@@ -154,7 +154,7 @@ class RunFolder:
     def keep_release(self, view: str, entries: list[dict[str, Any]]) -> None:
         """Returns when it is on disk: before anything of it is sent."""
         if view not in self.releases:
-            self.database.keep("releases", self.releases | {view: entries})
+            self.database.keep({"releases": self.releases | {view: entries}})
 
     @property
     def records(self) -> dict[str, Record]:
@@ -163,7 +163,7 @@ class RunFolder:
 
     def keep_records(self, records: Mapping[str, Record]) -> None:
         if self.database.fact("network") is None:
-            self.database.keep("network", records)
+            self.database.keep({"network": records})
 
     @property
     def finished(self) -> list[str]:
@@ -172,7 +172,7 @@ class RunFolder:
 
     def keep_finished(self, name: str) -> None:
         """Returns when it is on disk."""
-        self.database.keep("finished", sorted({*self.finished, name}))
+        self.database.keep({"finished": sorted({*self.finished, name})})
 
     # ------------------------------------------------------------------ views
     @property
@@ -182,7 +182,7 @@ class RunFolder:
 
     def keep_views(self, name: str, kept: Kept) -> None:
         """Returns when it is on disk."""
-        self.database.keep("views", [base64.b64encode(part).decode() for part in pack_kept(name, kept)])
+        self.database.keep({"views": [base64.b64encode(part).decode() for part in pack_kept(name, kept)]})
 
     @property
     def statuses(self) -> dict[str, Status]:
@@ -193,7 +193,7 @@ class RunFolder:
     def keep_statuses(self, statuses: Mapping[str, Status]) -> None:
         """Returns when they are on disk."""
         packed = {name: pack_status(name, status).SerializeToString() for name, status in statuses.items()}
-        self.database.keep_all({f"status of {n}": base64.b64encode(data).decode() for n, data in packed.items()})
+        self.database.keep({f"status of {n}": base64.b64encode(data).decode() for n, data in packed.items()})
 
     def wipe(self, view: View) -> None:
         """The program restarts in this view: messages and secrets of an earlier one, which hold rows of lost nodes, are deleted."""
@@ -203,4 +203,4 @@ class RunFolder:
 
     def _forget_view(self, view: View) -> None:
         self.database.wipe(["chunk", "secret"])
-        self.database.keep("view", str(view))  # last: if killed before, the wipe is repeated
+        self.database.keep({"view": str(view)})  # last: if killed before, the wipe is repeated
