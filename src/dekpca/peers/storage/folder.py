@@ -24,6 +24,7 @@ import fcntl
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class RunFolder:
 
     def __init__(self, path: Path | None, database: Database | None = None):
         self.path = path
-        self._open: list[Callable[[], None]] = []
+        self._open = ExitStack()
         if database is not None:
             self.database = database
         if path is not None:
@@ -55,7 +56,7 @@ class RunFolder:
                 lock = open(path / "lock", "w", opener=private)  # noqa: SIM115 - held as long as the process
             except OSError as error:
                 raise ValueError(f"{path / 'lock'}: {error.strerror}; use another folder") from error
-            self._open.append(lock.close)
+            self._open.callback(lock.close)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -69,7 +70,7 @@ class RunFolder:
             for left in self.path.glob(PARTIAL.format("*")):
                 left.unlink()
             self.database = Database(self.path)
-            self._open.append(self.database.close)
+            self._open.callback(self.database.close)
         self.claim(facts)
         ended = self.database.fact("ended")
         if ended is not None:
@@ -79,11 +80,10 @@ class RunFolder:
         if not self._in_view():  # killed before `wipe` was complete
             self._forget_view(self.views.program)
         self.messages = MessageLog(self.database)
-        self._open.append(lambda: self.messages.close())
+        self._open.callback(lambda: self.messages.close())
 
     def close(self) -> None:
-        while self._open:
-            self._open.pop()()
+        self._open.close()
 
     # ------------------------------------------------------------------ facts
     def claim(self, facts: Mapping[str, str]) -> None:
