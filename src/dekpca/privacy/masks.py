@@ -129,7 +129,7 @@ def _integers(values: np.ndarray, bound: Any, what: str) -> np.ndarray:
 
 
 def sealers(names: Iterable[str], run: bytes) -> dict[str, Sealer]:
-    """A sealer for each node of a network that one process simulates; every node has a key of its own."""
+    """A sealer for each node of a network that one process simulates; every node has a key of its own. `run`: a name that was never used before."""
     made = {name: X25519PrivateKey.generate() for name in names}
     public = {name: public_of(key) for name, key in made.items()}
     return {name: Sealer(name, pair_keys(name, key, public, run)) for name, key in made.items()}
