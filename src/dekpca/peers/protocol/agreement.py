@@ -11,9 +11,10 @@ from . import events
 from .events import Action, Log, SaveViews, Send
 from .liveness import Liveness
 from .neighbor import Neighbor
+from .view_messages import pack_status
 from .views import Kept, Status, Views
 
-MOST_STATUSES = 1 << 18  # approximate bytes of statuses in a heartbeat
+MOST_STATUSES = 1 << 18  # bytes of statuses in a heartbeat, after which no more are added
 
 
 class Agreement:
@@ -82,9 +83,7 @@ class Agreement:
         for name, status in [(self.views.name, self.views.saved.status), *self.views.statuses.items()]:
             if status.version > n.has.get(name, 0) and size < MOST_STATUSES:
                 news[name] = status
-                names = map(len, (status.view.lost, status.entered.lost, status.down, status.fallback))
-                edges = (len(view.broken) + len(view.fallback) for view in (status.view, status.entered))
-                size += 100 + 80 * sum(names) + 160 * sum(edges) + len(status.proof)
+                size += pack_status(name, status).ByteSize()
         return news
 
     def refuse(self, names: set[str]) -> list[Action]:
