@@ -126,7 +126,7 @@ class Shared:
         made = sealers([str(j) for j in range(NODES)], b"benchmark")
         bound = 2.0 * LARGEST_TOTAL
         sealed = [
-            node.seal("moments", release.with_noise(own, node), bound)
+            node.seal("moments", release.with_noise(own, node.noise), bound)
             for node, own in zip(made.values(), self.sums[rank], strict=True)
         ]
         total = made["0"].open("moments", np.sum(sealed, axis=0, dtype=np.uint64), bound, integers=True)

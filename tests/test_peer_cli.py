@@ -202,7 +202,7 @@ def test_rows_do_not_go_to_neighbors_unasked(config):
 def test_what_is_said_to_leave(settings, rows):
     model = DecentralizedKernelPCA(2, gamma=0.1, standardize=True, **settings)
     asked = settings_of(model, Features(4), 0)
-    said = disclosure(asked, 30, 4, ["rome"])
+    said = list(disclosure(asked, 30, 4, ["rome"]))
     text = " | ".join(what for what, _ in said)
     assert ("rows of 4 columns" in text or "of the rows, as landmarks" in text) == rows
     clusters = isinstance(model.landmarks, int) or (isinstance(model.landmarks, str) and model.landmarks == "auto")

@@ -33,7 +33,7 @@ from dekpca.plan import Plan
 from dekpca.privacy.errors import PublicError
 from dekpca.privacy.fixed_point import FixedPoint
 from dekpca.privacy.ledger import BudgetSpent, Entry
-from dekpca.privacy.masks import BadMasks, pair_keys
+from dekpca.privacy.masks import BadMasks, pair_keys, public_of
 from dekpca.privacy.records import sign_record
 from dekpca.privacy.releases import Release
 from dekpca.scaling import BadColumn
@@ -526,7 +526,7 @@ class Surviving(Nodes):
                         network, _ = mine.begin_anew()
                 self.answers[name] = outcome.answers[0]
                 mine.finish()
-                mine.forget_secrets()
+                mine.store.forget_secrets()
         except BaseException as error:
             self.errors[name] = error
 
@@ -538,7 +538,7 @@ def test_a_lost_node_means_new_keys_and_new_masks(certs, tmp_path, wire, monkeyp
 
     def noted(name, own, public, run):
         pairs = pair_keys(name, own, public, run)
-        used[name].append((run, own.public, pairs))
+        used[name].append((run, public_of(own), pairs))
         return pairs
 
     def die(node, send):

@@ -247,7 +247,7 @@ def attacked_epsilons(release, runs, seed):
     scores = {1: [], 2: []}
     nothing = np.zeros((runs, release.numbers), dtype=without.dtype)
     # One draw for both data sets: each of the bounds holds for itself, also where they depend on each other.
-    shares = [release.with_noise(nothing, Sealer("", {})) for _ in range(release.honest)]
+    shares = [release.with_noise(nothing, Sealer("", {}).noise) for _ in range(release.honest)]
     for present in (False, True):
         sums = np.broadcast_to(without + present * change, (runs, release.numbers))
         for part, found in scores.items():

@@ -13,7 +13,8 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from functools import partial
 from itertools import accumulate, pairwise
@@ -121,16 +122,23 @@ def _add(archive: zipfile.ZipFile, name: str, x: np.ndarray) -> None:
 
 def load(path: str | PathLike[str], kernel: Any = None, kernel_params: Mapping[str, Any] | None = None) -> NodeModel:
     """See `NodeModel.load`."""
+    with opened(path, "a node model") as file:
+        return _model(*read_arrays(file, FORMAT), kernel, kernel_params)
+
+
+@contextmanager
+def opened(path: str | PathLike[str], what: str) -> Iterator[IO[bytes]]:
+    """A file to read; raises ModelFileError, which names it and what it should be, for whatever is wrong with its content."""
     with open(path, "rb") as file:
         try:
-            return _model(*read_arrays(file, FORMAT), kernel, kernel_params)
+            yield file
         except ModelFileError as error:
-            raise ModelFileError(f"{os.fspath(path)}: not a node model: {error}") from error
+            raise ModelFileError(f"{os.fspath(path)}: not {what}: {error}") from error
         except MemoryError:
             raise
         except (Exception, RecursionError) as error:
             why = _printable(str(error))[:200] or type(error).__name__
-            raise ModelFileError(f"{os.fspath(path)}: not a node model: the file is damaged ({why})") from error
+            raise ModelFileError(f"{os.fspath(path)}: not {what}: the file is damaged ({why})") from error
 
 
 def is_model(path: str | PathLike[str]) -> bool:

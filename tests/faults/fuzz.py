@@ -283,7 +283,7 @@ class Node:
             self.protocol.membership = Membership("a", ["b", "c"], 30)
         await self.edge._hear_records(Line(self.each(messages)))
         self.outcomes["handshakes"] += 1
-        if self.protocol.membership.complete:
+        if not self.protocol.membership.missing():
             self.protocol.membership.network()
 
     async def beat(self, messages: Iterable[Said]) -> None:

@@ -40,33 +40,17 @@ class BadMasks(PublicError):
     """Masks did not cancel: the total is noise, and nothing is made of it."""
 
 
-@dataclass(frozen=True)
-class RunKey:
-    """A node's key for one run, from the operating system's generator. Never used for another."""
-
-    private: X25519PrivateKey
-
-    @classmethod
-    def made(cls) -> RunKey:
-        return cls(X25519PrivateKey.generate())
-
-    @classmethod
-    def of(cls, secret: bytes) -> RunKey:
-        """From 32 random bytes."""
-        return cls(X25519PrivateKey.from_private_bytes(secret))
-
-    @property
-    def public(self) -> bytes:
-        return self.private.public_key().public_bytes_raw()
+def public_of(key: X25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes_raw()
 
 
-def pair_key(own: RunKey, name: str, other: str, other_public: bytes, run: bytes) -> bytes:
-    """The 256-bit key of two nodes for a run, the same at both ends."""
+def pair_key(own: X25519PrivateKey, name: str, other: str, other_public: bytes, run: bytes) -> bytes:
+    """The 256-bit key of two nodes for a run, the same at both ends. `own` is never used for another run."""
     try:
-        secret = own.private.exchange(X25519PublicKey.from_public_bytes(other_public))
+        secret = own.exchange(X25519PublicKey.from_public_bytes(other_public))
     except ValueError as error:  # of the wrong length, or a point of low order, whose secret is zero
         raise BadMasks(f"node {name}: the key of node {other} is no X25519 key ({error}); nothing was sent") from error
-    return derived(secret, run, sorted([(name.encode(), own.public), (other.encode(), other_public)]))
+    return derived(secret, run, sorted([(name.encode(), public_of(own)), (other.encode(), other_public)]))
 
 
 def derived(secret: bytes, run: bytes, ends: list[tuple[bytes, bytes]]) -> bytes:
@@ -145,12 +129,12 @@ def _integers(values: np.ndarray, bound: Any, what: str) -> np.ndarray:
 
 
 def sealers(names: Iterable[str], run: bytes) -> dict[str, Sealer]:
-    """A sealer for each node of a network that one process simulates; every node has a key of its own."""
-    made = {name: RunKey.made() for name in names}
-    public = {name: key.public for name, key in made.items()}
+    """A sealer for each node of a network that one process simulates; every node has a key of its own. `run`: a name that was never used before."""
+    made = {name: X25519PrivateKey.generate() for name in names}
+    public = {name: public_of(key) for name, key in made.items()}
     return {name: Sealer(name, pair_keys(name, key, public, run)) for name, key in made.items()}
 
 
-def pair_keys(name: str, own: RunKey, public: Mapping[str, bytes], run: bytes) -> dict[str, bytes]:
+def pair_keys(name: str, own: X25519PrivateKey, public: Mapping[str, bytes], run: bytes) -> dict[str, bytes]:
     """The keys of a node with all others, from their public keys for this run (records.py)."""
     return {other: pair_key(own, name, other, key, run) for other, key in public.items() if other != name}

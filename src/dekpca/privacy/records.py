@@ -8,7 +8,6 @@ Nodes that are not neighbors mask for each other too, so a record is checked fro
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,7 +22,6 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from .errors import PublicError
 
 PURPOSE = b"dekpca key record, version 3"
-NONCE_BYTES = 32
 KEY = 32  # bytes of X25519 and Ed25519
 Certificates = Sequence[x509.Certificate]
 
@@ -120,11 +118,6 @@ def checked_keys(
     if len(same) < len(found):
         raise BadRecord("two nodes have the same key for this run. Nothing was sent")
     return {name: found[name].public for name in names}
-
-
-def new_run() -> bytes:
-    """A name for a run that was never used before."""
-    return os.urandom(NONCE_BYTES)
 
 
 def epoch(run: str, view: str, challenges: Mapping[str, bytes]) -> bytes:

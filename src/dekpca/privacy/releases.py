@@ -14,8 +14,8 @@ may have more noise. The integers of a row do not depend on the other rows (solv
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -32,12 +32,6 @@ COUNT = SCALE**2 // 4  # that is added to the count
 EXACT_ROWS = 2**20  # products of integers up to S that float64 adds up without rounding: 2^52 / S^2
 LARGEST_TOTAL = 2**61  # of a sum of S^2 over rows; noise is on top
 MECHANISM = "discrete Gaussian"
-
-
-class NoiseSource(Protocol):
-    """Where a node's noise comes from; no other node may know it (masks.Sealer)."""
-
-    def noise(self, sigma: int, length: int) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -109,20 +103,18 @@ class Release:
 
     def deviations(self) -> np.ndarray:
         """(numbers,) of one node's noise."""
-        return np.where(self._off_diagonal(), self.share_off_diagonal, self.share).astype(np.float64)
-
-    def _off_diagonal(self) -> np.ndarray:
         rows, columns = np.triu_indices(self.width)
-        return np.concatenate([np.zeros(self.width, dtype=bool), rows != columns, [False]])
+        off = np.concatenate([np.zeros(self.width, dtype=bool), rows != columns, [False]])
+        return np.where(off, self.share_off_diagonal, self.share).astype(np.float64)
 
-    def with_noise(self, sums: np.ndarray, source: NoiseSource) -> np.ndarray:
-        """(..., numbers) with this node's share of the noise."""
-        off = self._off_diagonal()
-        noise = np.zeros(sums.shape, dtype=np.int64)
-        for where, sigma in ((off, self.share_off_diagonal), (~off, self.share)):
+    def with_noise(self, sums: np.ndarray, noise: Callable[[int, int], np.ndarray]) -> np.ndarray:
+        """(..., numbers) with this node's share of the noise. `noise(sigma, length)` draws it; no other node may know it."""
+        deviations, noisy = self.deviations(), sums.copy()
+        for sigma in np.unique(deviations):
+            where = deviations == sigma
             shape = (*sums.shape[:-1], int(where.sum()))
-            noise[..., where] = source.noise(sigma, math.prod(shape)).reshape(shape)
-        return sums + noise
+            noisy[..., where] += noise(int(sigma), math.prod(shape)).reshape(shape)
+        return noisy
 
     def check_rows(self, rows: int, name: str) -> None:
         most = LARGEST_TOTAL // SCALE**2 // self.n_nodes

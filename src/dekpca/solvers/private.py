@@ -169,7 +169,7 @@ class Released(Round):
         total = np.zeros(release.numbers, dtype=np.int64)
         for tile in row_tiles(len(X), CHUNK):
             total += release.sums(release.integers(self.coordinates(np.asarray(X[tile], dtype=np.float64))))
-        return {"moments": release.with_noise(total, site.sealer)}
+        return {"moments": release.with_noise(total, site.sealer.noise)}
 
     def bounds(self) -> dict[str, Any]:
         return {"moments": 2.0 * LARGEST_TOTAL}

@@ -1,28 +1,4 @@
-"""node.toml: what a node is told about itself. Everything is checked before anything is opened or anybody is called.
-
-    name = "oslo"                      # as the certificate has it, and as the neighbors write it
-    run = "study-7"                    # the same at all nodes; another one for every run
-    listen = "0.0.0.0:7070"            # optional: without it no port is open, and this node calls its neighbors
-    data = "oslo.csv"                  # any file that dekpca fit takes; label, id, columns, drop, one_hot and missing say what its columns are
-    folder = "oslo-run"                # messages of the neighbors, also their rows
-    out = "oslo.npz"                   # this node's model, at the end
-    stream = true                      # optional: keep sums and some rows in NAME.stream.npz beside the model, for a later run with --add new.csv
-    resume = "study-6"                 # optional: begin with the landmarks of this earlier run, whose model is in `out` at nodes that were there
-    certificate = "oslo.crt"
-    key = "oslo.key"
-    ca = "ca.crt"
-
-    members = ["oslo", "rome", "bonn"] # optional, the same at all nodes: who takes part, and nobody else
-    deny = ["5F:0A:..."]               # optional: fingerprints of certificates that are refused, as dekpca certs show prints them
-
-    [neighbors]                        # name = address; one of both ends of an edge needs the other's
-    rome = "rome.example.org:7070"
-    bonn = ""                          # it calls this node
-    genf = "reverse relay.example.org:7072"  # it calls this node through a forwarder, to which this node connects
-
-    [model]                            # parameters of DecentralizedKernelPCA, the same at all nodes
-    n_components = 4
-    gamma = "scale"
+"""node.toml: what a node is told about itself (docs/reference/node-toml.md). Everything is checked before anything is opened or anybody is called.
 
 Relative paths are relative to the file.
 """

@@ -5,7 +5,7 @@ docs/explanation/privacy.md explains each line, and tests compare the two.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...network import listing
 from ...privacy.ledger import cost
@@ -24,9 +24,6 @@ EXAMPLES = (10_000, 100_000, 1_000_000)  # rows of all nodes, where nobody has s
 MOST_POINTS = 600  # public points that the expectation is computed from
 
 
-Lines = list[tuple[str, str]]
-
-
 def disclosure(
     settings: Settings,
     rows: int,
@@ -34,7 +31,7 @@ def disclosure(
     neighbors: Sequence[str],
     named: str = "",
     added: tuple[str, int] | None = None,
-) -> Lines:
+) -> Iterator[tuple[str, str]]:
     """(what, to whom) for each kind of thing that the settings let leave; the first lines are the ones that matter most.
 
     `named`: what is said of the columns, "names", "fingerprint" or nothing. `added`: the run to which rows are added, and how many.
@@ -43,63 +40,58 @@ def disclosure(
     kind, private = settings.landmarks.kind, settings.privacy is not None
     sums = NOISY if private else SECURE if settings.sealed else SUMS
     asked = settings.projection
-    noise = ", with noise drawn here" if asked is not None and Noise.of(asked.exchange_noise) else ""
     n_landmarks = settings.n_landmarks if asked is None else asked.n_landmarks
-    count = "some" if n_landmarks == "auto" else f"up to {n_landmarks}"
-    iterating = asked is not None
-    lines: Lines = []
-    if iterating:
-        lines.append((f"all {rows} rows of {columns} columns{noise}", near))
-        lines.append((f"the component values of each of the {rows} rows, without noise", near))
+    if asked is not None:
+        noise = ", with noise drawn here" if Noise.of(asked.exchange_noise) else ""
+        yield f"all {rows} rows of {columns} columns{noise}", near
+        yield f"the component values of each of the {rows} rows, without noise", near
     if n_landmarks != 0 and kind == "auto":
         if settings.share_rows:
-            lines.append((f"{count} of the rows, as landmarks where clusters of rows are too small", EVERYBODY))
-        what = f"means of clusters of at least {LEAST_CLUSTER} rows of all nodes together, as landmarks"
-        lines.append((what, EVERYBODY))
+            count = "some" if n_landmarks == "auto" else f"up to {n_landmarks}"
+            yield f"{count} of the rows, as landmarks where clusters of rows are too small", EVERYBODY
+        yield f"means of clusters of at least {LEAST_CLUSTER} rows of all nodes together, as landmarks", EVERYBODY
         seen = f" (each row as the mean of a group of at least {LEAST_CLUSTER} of them)"
         seen = "" if settings.share_rows else seen
-        lines.append((f"for each of these clusters, the number and the sum of the rows of this node{seen}", sums))
+        yield f"for each of these clusters, the number and the sum of the rows of this node{seen}", sums
     if n_landmarks != 0 and kind in ("auto", "synthetic"):
         products = "and of their products" if private else "and of their products with directions that all nodes know"
-        lines.append((f"the sum of the rows, {products}", sums))
-    if not iterating and settings.share_rows and not settings.kernel.has_sketch:
-        lines.append(("some of the rows, by which the error is estimated", EVERYBODY))
+        yield f"the sum of the rows, {products}", sums
+    if asked is None and settings.share_rows and not settings.kernel.has_sketch:
+        yield "some of the rows, by which the error is estimated", EVERYBODY
     if settings.secure_sums and not private:
-        lines.append(("the size of the largest number of a sum, as a power of two", sums))
+        yield "the size of the largest number of a sum, as a power of two", sums
     if settings.resume is not None:
-        lines.append((f"the landmarks of run {settings.resume}, if this node has its model", EVERYBODY))
+        yield f"the landmarks of run {settings.resume}, if this node has its model", EVERYBODY
     if kind == "points":
-        lines.append(("a hash of the landmarks that all have", EVERYBODY))
+        yield "a hash of the landmarks that all have", EVERYBODY
     if added is not None:
-        lines.append((f"a hash of all that was told in run {added[0]}", near))
+        yield f"a hash of all that was told in run {added[0]}", near
     if settings.impute:
-        lines.append(("sums of each column, and how many values it has", sums))
+        yield "sums of each column, and how many values it has", sums
     if settings.standardize and not private:  # else by public ranges
-        lines.append(("sums of each column and of its squares", sums))
+        yield "sums of each column and of its squares", sums
     if settings.gamma_by_variance:
-        lines.append(("the sum of all entries and of their squares", sums))
+        yield "the sum of all entries and of their squares", sums
     if n_landmarks != 0:
         what = "random features" if kind == RANDOM_FEATURES else "similarities to the landmarks and random features"
         what = "coordinates" if private else what
         count_too = ", and how many rows there are" if private else ""
-        lines.append((f"sums of the rows' {what}, and of products of these{count_too}", sums))
+        yield f"sums of the rows' {what}, and of products of these{count_too}", sums
     if added is not None and added[1]:
         run, new = added
         whoever = "whoever knows the totals of both runs" if settings.sealed else "a neighbor that knows both runs"
         alone = " of all nodes" if settings.sealed else f", {new} of this node,"
-        lines.append((f"by the difference to run {run}: the same sums over the new rows{alone} alone", f"to {whoever}"))
+        yield f"by the difference to run {run}: the same sums over the new rows{alone} alone", f"to {whoever}"
     if settings.contamination is not None:
-        lines.append(("a histogram of the reconstruction errors of the rows", sums))
-    if iterating:
-        lines.append(("in each iteration, estimates of the components at your rows and at theirs", near))
+        yield "a histogram of the reconstruction errors of the rows", sums
+    if asked is not None:
+        yield "in each iteration, estimates of the components at your rows and at theirs", near
     if named:
-        what = f"the names of the {columns} columns" if named == "names" else "a fingerprint of the columns' names"
-        lines.append((what, near))
+        yield f"the names of the {columns} columns" if named == "names" else "a fingerprint of the columns' names", near
     if settings.sealed:
-        lines.append(("this node's certificate, and a public key for this run", EVERYBODY))
+        yield "this node's certificate, and a public key for this run", EVERYBODY
     about = " and its neighbors" if private else f", its neighbors and its number of rows, {rows}"
-    lines.append((f"this node's name{about}", EVERYBODY))
-    return lines
+    yield f"this node's name{about}", EVERYBODY
 
 
 def after_a_loss(sealed: bool, config: Config) -> str:

@@ -25,11 +25,12 @@ import numpy as np
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from ...messages import Sum
 from ...network import Network
 from ...privacy.errors import PublicError
-from ...privacy.masks import RunKey, Sealer, pair_keys
+from ...privacy.masks import Sealer, pair_keys, public_of
 from ...privacy.noise import discrete_gaussian
 from ...privacy.records import (
     KEY,
@@ -137,7 +138,7 @@ class KeyAgreement:
         rows = [] if options.privacy is not None else [f"{n} rows" for n in site.sizes.tolist()]
         agreed = settings_hash(self.settings, [*network.names, *rows])
         challenge = self.secrets.secret("challenge", lambda: os.urandom(CHALLENGE))
-        own = RunKey.of(self.secrets.secret("key", lambda: os.urandom(KEY)))
+        own = X25519PrivateKey.from_private_bytes(self.secrets.secret("key", lambda: os.urandom(KEY)))
 
         def longest_record() -> bytes:
             most = longest(self.identity.key, bytes(32), name, self.identity.chain)
@@ -158,7 +159,9 @@ class KeyAgreement:
 
         def signed() -> bytes:
             confirming = self._signer().public_key().public_bytes_raw()
-            return sign_record(now, name, own.public, confirming, agreed, self.identity.key, self.identity.chain).pack()
+            return sign_record(
+                now, name, public_of(own), confirming, agreed, self.identity.key, self.identity.chain
+            ).pack()
 
         told = yield from _gathered(site, _words(self.secrets.secret("record", signed), size), counts)
         records = {other: KeyRecord.unpack(other, data) for other, data in told.items()}
@@ -174,7 +177,7 @@ class KeyAgreement:
                 f"node {name}: it was told other key records than before it was restarted; another member lies, or runs in an older copy of "
                 f"its folder. Nothing more was sent; {NEW_RUN}"
             )
-        if records[name].public != own.public:
+        if records[name].public != public_of(own):
             raise BadRecord.of(name, "its own came back with another key")
         log.info("keys agreed on", extra={"nodes": len(network), "epoch": now.hex()[:16]})
         history = hashlib.sha256(now + agreed + seen).digest()

@@ -327,7 +327,7 @@ def run(
         if not said["unserved"] and prepared.before is not None:
             config.adding_file.unlink(missing_ok=True)
         if settings.sealed and not said["unserved"]:  # else they are needed when this node is started again
-            session.forget_secrets()
+            session.store.forget_secrets()
     return said
 
 

@@ -295,10 +295,6 @@ class Session:
         if self.audit is not None:
             self.audit.note(what, **about)
 
-    def forget_secrets(self) -> None:
-        """The answer is kept, and the run will not be resumed: keys and noise are deleted."""
-        self.store.forget_secrets()
-
 
 def agreed_settings(
     config: Config, samples: np.ndarray, facts: Mapping[str, str], columns: Sequence[str] | None

@@ -59,20 +59,11 @@ class IdentityError(ValueError):
 
 
 # ---------------------------------------------------------------------- names
-def check_name(name: str) -> str:
-    """A name that is valid in a certificate, in a file name and in a log.
-
-    >>> check_name("hospital-a.example.org")
-    'hospital-a.example.org'
-    >>> check_name("Hospital A")
-    Traceback (most recent call last):
-    ...
-    dekpca.peers.net.identity.IdentityError: node name 'Hospital A': use 1 to 63 of a-z and 0-9, and of '-', '_', '.' inside
-    """
+def check_name(name: str) -> None:
+    """Raises IdentityError for a name that is not valid in a certificate, a file name or a log."""
     problem = name_problem(name)
     if problem is not None:
         raise IdentityError(f"node name {name!r}: {problem}")
-    return name
 
 
 def name_of(certificate: x509.Certificate) -> str | None:

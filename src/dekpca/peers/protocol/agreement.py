@@ -11,9 +11,10 @@ from . import events
 from .events import Action, Log, SaveViews, Send
 from .liveness import Liveness
 from .neighbor import Neighbor
+from .view_messages import pack_status
 from .views import Kept, Status, Views
 
-MOST_STATUSES = 1 << 18  # approximate bytes of statuses in a heartbeat
+MOST_STATUSES = 1 << 18  # bytes of statuses in a heartbeat, after which no more are added
 
 
 class Agreement:
@@ -50,7 +51,7 @@ class Agreement:
         return told + self.follow(now, (down, fallback))
 
     def follow(self, now: float, seen: tuple[Iterable[str], Iterable[str]] | None = None) -> list[Action]:
-        """Apply the rules; returns the actions. `seen`: neighbors that are down, and fallback neighbors that answer; None: as before."""
+        """Apply the rules, and save what is not on disk yet. `seen`: neighbors that are down, fallback neighbors that answer; None: as before."""
         views, before = self.views, self.views.kept
         down, fallback = (views.own.down, views.own.fallback) if seen is None else seen
         try:
@@ -59,14 +60,13 @@ class Agreement:
             return self._fail(error)
         fallbacks = [n.name for n in self.neighbors.values() if n.fallback]
         actions = self.call(name for name in fallbacks if views.unreachable or name in views.fallbacks())
-        return actions if views.kept == before else [*actions, *_log(before, views.kept), SaveViews(views.kept)]
+        saved = [] if views.kept == views.saved else [SaveViews(views.kept)]
+        return [*actions, *_log(before, views.kept), *saved]
 
     def answer(self, now: float) -> list[Action]:
         """The program has ended in its view: publish that."""
-        before = self.views.kept
         self.views.answer(self.live.rounds.view.key)
-        saved: list[Action] = [SaveViews(self.views.kept)] if self.views.kept != before else []
-        return saved + self.follow(now)
+        return self.follow(now)
 
     def call(self, names: Iterable[str]) -> list[Action]:
         """Call these neighbors, if they are fallback neighbors that are not called yet."""
@@ -83,9 +83,7 @@ class Agreement:
         for name, status in [(self.views.name, self.views.saved.status), *self.views.statuses.items()]:
             if status.version > n.has.get(name, 0) and size < MOST_STATUSES:
                 news[name] = status
-                names = map(len, (status.view.lost, status.entered.lost, status.down, status.fallback))
-                edges = (len(view.broken) + len(view.fallback) for view in (status.view, status.entered))
-                size += 100 + 80 * sum(names) + 160 * sum(edges) + len(status.proof)
+                size += pack_status(name, status).ByteSize()
         return news
 
     def refuse(self, names: set[str]) -> list[Action]:

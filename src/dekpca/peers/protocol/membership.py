@@ -28,8 +28,8 @@ class Membership:
     >>> membership = Membership("a", ["b"], 30)
     >>> membership.add({"b": (("a", "c"), 20)}, "b"), membership.missing()
     (True, {'c'})
-    >>> membership.add({"c": (("b",), 10)}, "b"), membership.complete
-    (True, True)
+    >>> membership.add({"c": (("b",), 10)}, "b"), membership.missing()
+    (True, set())
     >>> network, sizes = membership.network()
     >>> network.names, sizes.tolist()
     (('a', 'b', 'c'), [30, 20, 10])
@@ -55,7 +55,7 @@ class Membership:
                 said = f"{_said(known)} as node {self.told_by[name]} told, but {_said((around, rows))} as node {source} told"
                 rule = "names must be different, and a node's data and neighbors must not change during a run"
                 raise Disagreement(f"node {name} has {said}; {rule}")
-        if new and self.records and self.complete:
+        if new and self.records and not self._missing:
             why = "the network is known already and has no such node; no node may join a run, start a new one"
             raise Disagreement(f"node {source} tells of node {listing(sorted(new))}, but {why}")
         size = sum(size_of(name, around) for name, (around, _) in new.items())
@@ -103,10 +103,6 @@ class Membership:
     def missing(self) -> set[str]:
         """Listed nodes without a record."""
         return set(self._missing)
-
-    @property
-    def complete(self) -> bool:
-        return not self._missing
 
     def network(self) -> tuple[Network, np.ndarray]:
         """The network, with nodes numbered in natural order of their names, and the rows of each node."""

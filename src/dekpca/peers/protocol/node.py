@@ -22,7 +22,7 @@ from ..errors import KINDS, NEW_RUN, Damaged, Disagreement, Excluded, OlderCopy,
 from . import events
 from .agreement import Agreement, heard
 from .checks import MOST_WAITS, PROTOCOL, Limits, MessageHead
-from .events import Action, Log, Phase, Refusal, Refused, SaveFinished, SaveStatuses, SaveViews, Send, WakeProgram
+from .events import Action, Log, Phase, Refusal, Refused, SaveFinished, SaveStatuses, Send, WakeProgram
 from .handshake import HandshakeSettings
 from .liveness import CLAIMS, Liveness, Timeouts
 from .membership import Membership, Record
@@ -103,6 +103,8 @@ class NodeProtocol:
                 return [] if self.rounds.missing else [WakeProgram()]
             case events.MessageBroken(size):
                 n.bytes_broken += size
+            case events.Opening(view=view) | events.Acknowledged(view=view) if view != self.view.key:
+                return []  # late: the window is of another view
             case events.Acknowledged():
                 return self._acknowledged(n, event, now)
             case events.Answered():
@@ -220,8 +222,6 @@ class NodeProtocol:
         return [*actions, WakeProgram()] if current and n.apply(events.Turn.NOTICE_DELIVERED) else actions
 
     def _opening(self, n: Neighbor, event: events.Opening) -> list[Action]:
-        if event.view != self.view.key:
-            return []  # late: the window is of another view
         lost = n.window.reopen(event.held)
         if not lost:
             return [WakeProgram()]
@@ -229,8 +229,6 @@ class NodeProtocol:
         return self.fail(Damaged(text), text)
 
     def _acknowledged(self, n: Neighbor, event: events.Acknowledged, now: float) -> list[Action]:
-        if event.view != self.view.key:
-            return []  # late: the window is of another view
         taken = n.window.acknowledge(event.rounds)
         if taken:
             n.taken_at = self.live.moved_at = now
@@ -347,8 +345,6 @@ class NodeProtocol:
         actions: list[Action] = [WakeProgram(), Send(tuple(self.neighbors))]
         if self.agreement is not None and self.views is not None:
             actions += [SaveStatuses(self.views.statuses), *self.agreement.follow(now)]
-            if self.views.kept != self.views.saved and not any(isinstance(a, SaveViews) for a in actions):
-                actions.append(SaveViews(self.views.kept))
         return actions
 
     def check_window(self, round: int, now: float) -> bool:

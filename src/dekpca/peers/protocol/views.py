@@ -360,7 +360,7 @@ class Views:
             raise Excluded(self._left_out("go on", latest))
 
     def awaited(self) -> set[str]:
-        """The nodes whose statuses the next rule waits for, and those that have gone on without this node."""
+        """The nodes whose statuses the next rule waits for: also the one that is to propose a view, and those that have gone on without this node."""
         own = self.own
         said = {name: self.status(name) for name in self.members(own.view) - {self.name}}
         if own.view.key != own.entered.key:
@@ -369,6 +369,9 @@ class Views:
             late = {name for name, status in said.items() if status.vote is None or status.vote.answer != own.answered}
         else:
             late = {name for name, status in said.items() if own.answered and status.answered != own.view.key}
+        if self.name in self.members(entered := self._latest()):
+            reached, wanted, _ = self._reached(entered)
+            late |= {self._proposer(reached, wanted, entered)} - {self.name, ""}
         return late | {name for name, status in self.statuses.items() if self.name in status.entered.without}
 
     def _finished_without(self, answer: Key) -> str:
@@ -431,15 +434,18 @@ class Views:
         if self._settled("below", not enough, now):
             raise self._too_few(reached)
         settling = (self.unreachable and not cut) or (talking and not talked)
-        if not enough or not member or settling or self.name != min(reached, key=natural_key):
-            return
-        latest = max((self.status(name).view for name in reached), key=lambda view: view.key)
-        if latest.content == wanted.content and latest.key in (entered.key, self.own.view.key):
+        if not enough or not member or settling or self.name != self._proposer(reached, wanted, entered):
             return
         number = 1 + max(status.view.number for status in (self.own, *self.statuses.values()))
         known = {lost.name: lost for lost in (*self.own.view.lost, *entered.lost)}
         lost = tuple(known.get(lost.name, Lost(lost.name, wall)) for lost in wanted.lost)
         self._promise(replace(wanted, number=number, proposer=self.name, lost=lost))
+
+    def _proposer(self, reached: set[str], wanted: View, entered: View) -> str:
+        """The first by name of the nodes that can be reached, if the latest view of them is another one than they need; else nobody."""
+        latest = max((self.status(name).view for name in reached), key=lambda view: view.key)
+        proposed = latest.content == wanted.content and latest.key in (entered.key, self.own.view.key)
+        return "" if proposed else min(reached, key=natural_key)
 
     def _too_few(self, reached: set[str]) -> PeerError:
         here: list[str] = sorted(reached, key=natural_key)

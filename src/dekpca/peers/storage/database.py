@@ -114,12 +114,8 @@ class Database:
             return json.loads(value)
         return None
 
-    def keep(self, name: str, value: Any) -> None:
-        """Write a small value; returns when it, and all that was written before, is on disk."""
-        self.keep_all({name: value})
-
-    def keep_all(self, values: Mapping[str, Any]) -> None:
-        """The same, for several values together."""
+    def keep(self, values: Mapping[str, Any]) -> None:
+        """Write small values by name; returns when they, and all that was written before, are on disk."""
         for name, value in values.items():
             text = json.dumps(value)
             self.write("INSERT OR REPLACE INTO fact VALUES (?, ?, ?)", [name, text, checksum(name, text)])

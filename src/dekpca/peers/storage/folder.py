@@ -24,6 +24,7 @@ import fcntl
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class RunFolder:
 
     def __init__(self, path: Path | None, database: Database | None = None):
         self.path = path
-        self._open: list[Callable[[], None]] = []
+        self._open = ExitStack()
         if database is not None:
             self.database = database
         if path is not None:
@@ -55,7 +56,7 @@ class RunFolder:
                 lock = open(path / "lock", "w", opener=private)  # noqa: SIM115 - held as long as the process
             except OSError as error:
                 raise ValueError(f"{path / 'lock'}: {error.strerror}; use another folder") from error
-            self._open.append(lock.close)
+            self._open.callback(lock.close)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -69,7 +70,7 @@ class RunFolder:
             for left in self.path.glob(PARTIAL.format("*")):
                 left.unlink()
             self.database = Database(self.path)
-            self._open.append(self.database.close)
+            self._open.callback(self.database.close)
         self.claim(facts)
         ended = self.database.fact("ended")
         if ended is not None:
@@ -79,18 +80,17 @@ class RunFolder:
         if not self._in_view():  # killed before `wipe` was complete
             self._forget_view(self.views.program)
         self.messages = MessageLog(self.database)
-        self._open.append(lambda: self.messages.close())
+        self._open.callback(lambda: self.messages.close())
 
     def close(self) -> None:
-        while self._open:
-            self._open.pop()()
+        self._open.close()
 
     # ------------------------------------------------------------------ facts
     def claim(self, facts: Mapping[str, str]) -> None:
         """Begin or resume the run that these facts describe."""
         before = self.database.fact("run")
         if before is None:
-            self.database.keep("run", dict(facts))
+            self.database.keep({"run": dict(facts)})
             return
         names = [what for what in dict.fromkeys([*before, *facts]) if before.get(what) != facts.get(what)]
         if names:
@@ -107,7 +107,7 @@ class RunFolder:
 
     def _drawn(self, name: str, draw: Callable[[], Any]) -> Any:
         if self.database.fact(name) is None:
-            self.database.keep(name, draw())
+            self.database.keep({name: draw()})
         return self.database.fact(name)
 
     def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
@@ -133,7 +133,7 @@ class RunFolder:
         if not hasattr(self, "database") or not (isinstance(error, OlderCopy) or self.database.read(has_keys)):
             return
         if self._in_view():
-            self.database.keep("ended", [type(error).__name__, str(error), error.told])
+            self.database.keep({"ended": [type(error).__name__, str(error), error.told]})
         self.forget_secrets()
 
     def _in_view(self) -> bool:
@@ -154,7 +154,7 @@ class RunFolder:
     def keep_release(self, view: str, entries: list[dict[str, Any]]) -> None:
         """Returns when it is on disk: before anything of it is sent."""
         if view not in self.releases:
-            self.database.keep("releases", self.releases | {view: entries})
+            self.database.keep({"releases": self.releases | {view: entries}})
 
     @property
     def records(self) -> dict[str, Record]:
@@ -163,7 +163,7 @@ class RunFolder:
 
     def keep_records(self, records: Mapping[str, Record]) -> None:
         if self.database.fact("network") is None:
-            self.database.keep("network", records)
+            self.database.keep({"network": records})
 
     @property
     def finished(self) -> list[str]:
@@ -172,7 +172,7 @@ class RunFolder:
 
     def keep_finished(self, name: str) -> None:
         """Returns when it is on disk."""
-        self.database.keep("finished", sorted({*self.finished, name}))
+        self.database.keep({"finished": sorted({*self.finished, name})})
 
     # ------------------------------------------------------------------ views
     @property
@@ -182,7 +182,7 @@ class RunFolder:
 
     def keep_views(self, name: str, kept: Kept) -> None:
         """Returns when it is on disk."""
-        self.database.keep("views", [base64.b64encode(part).decode() for part in pack_kept(name, kept)])
+        self.database.keep({"views": [base64.b64encode(part).decode() for part in pack_kept(name, kept)]})
 
     @property
     def statuses(self) -> dict[str, Status]:
@@ -193,7 +193,7 @@ class RunFolder:
     def keep_statuses(self, statuses: Mapping[str, Status]) -> None:
         """Returns when they are on disk."""
         packed = {name: pack_status(name, status).SerializeToString() for name, status in statuses.items()}
-        self.database.keep_all({f"status of {n}": base64.b64encode(data).decode() for n, data in packed.items()})
+        self.database.keep({f"status of {n}": base64.b64encode(data).decode() for n, data in packed.items()})
 
     def wipe(self, view: View) -> None:
         """The program restarts in this view: messages and secrets of an earlier one, which hold rows of lost nodes, are deleted."""
@@ -203,4 +203,4 @@ class RunFolder:
 
     def _forget_view(self, view: View) -> None:
         self.database.wipe(["chunk", "secret"])
-        self.database.keep("view", str(view))  # last: if killed before, the wipe is repeated
+        self.database.keep({"view": str(view)})  # last: if killed before, the wipe is repeated

@@ -6,7 +6,6 @@ The file is written and checked as that of a model is: no pickle, sizes checked 
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ import numpy as np
 
 from ...kernels import Kernel
 from ...landmarks import Landmarks
-from ...model_file import Format, ModelFileError, kernel_of, kernel_text, read_arrays, write_arrays
+from ...model_file import Format, ModelFileError, kernel_of, kernel_text, opened, read_arrays, write_arrays
 from ...scaling import Columns
 from ...solvers.sums import Basis, SiteRows, Stream, SumsOptions
 from ...solvers.sums.stream import Summed
@@ -105,15 +104,8 @@ class NodeStream:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> NodeStream:
-        with open(path, "rb") as file:
-            try:
-                return cls._checked(*read_arrays(file, FORMAT))
-            except MemoryError:
-                raise
-            except (Exception, RecursionError) as error:
-                known = isinstance(error, ModelFileError)
-                why = str(error)[:200] if known else f"the file is damaged ({type(error).__name__})"
-                raise ModelFileError(f"{os.fspath(path)}: not the stream of a node: {why}") from error
+        with opened(path, "the stream of a node") as file:
+            return cls._checked(*read_arrays(file, FORMAT))
 
     @classmethod
     def _checked(cls, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> NodeStream:
