@@ -11,6 +11,7 @@ import warnings
 from importlib.util import find_spec
 from types import SimpleNamespace
 
+import array_api_strict
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -56,6 +57,20 @@ def networks():
             check_answers(name, by_node(got), by_node(expected))
             for kind, sent in expected.traffic.bytes.items():
                 np.testing.assert_array_equal(got.traffic.bytes[kind][nodes], sent[nodes], err_msg=f"{name}, {kind}")
+
+
+def tensors():
+    """Ranks with arrays of another library, such as tensors on a GPU of their own, find what one process finds in NumPy."""
+    parts, network = clusters([90] * 6), Network.ring(6)
+    settings = {"n_components": 2, "gamma": 0.3, "random_state": 0}
+    expected = DecentralizedKernelPCA(network=network, **settings).fit_parts(parts).node_models_
+    nodes = mine(network)
+    theirs = [array_api_strict.asarray(parts[j]) for j in nodes]
+    for model, rows in zip(mpi.fit(theirs, nodes, network, **settings), theirs, strict=True):
+        values = model.transform(rows)
+        assert isinstance(values, type(rows))
+        in_numpy = expected[model.name].transform(np.asarray(rows))
+        np.testing.assert_allclose(np.asarray(values), in_numpy, atol=1e-9 * np.abs(in_numpy).max())
 
 
 def sums():

@@ -44,7 +44,7 @@ def assert_holds(ranks, *scenarios):
 @pytest.mark.parametrize(
     ("ranks", "scenarios"),
     [
-        (2, ["conformance", "networks", "sums", "silence", "asked", "estimator"]),
+        (2, ["conformance", "networks", "sums", "silence", "asked", "estimator", "tensors"]),
         pytest.param(4, ["networks", "sums", "silence"], marks=pytest.mark.slow),
         pytest.param(1, ["conformance", "sums", "silence", "estimator"], marks=pytest.mark.slow),
         pytest.param(3, ["conformance", "sums", "silence"], marks=pytest.mark.slow),
