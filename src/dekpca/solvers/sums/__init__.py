@@ -134,7 +134,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
         if more is not None:
             marks = more
         elif not whole:
-            # All rows of a sample judge in each group. Of all rows a few will judge, each in one group: that is as much noisier.
+            # All rows of a sample judge, in each of the GROUPS groups. Of all rows a few will judge, each in one group, with GROUPS times the noise.
             whole, effort = True, 1 if options.fixed or GROUPS * bound <= options.tol else EFFORT
             likely = likely_judges(principal, rows.total, LAST if options.fixed else str(step + 1))
         else:

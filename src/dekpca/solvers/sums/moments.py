@@ -120,8 +120,8 @@ class Seen:
 
     @property
     def drawn_from(self) -> tuple[float, float]:
-        """The rows are all that are drawn from at least so many, of which the landmarks miss at least so much: from any number, if all rows are
-        there."""
+        """A number of rows, and what the landmarks miss of them: the rows here include all that are drawn from so many or more. 0: all rows are
+        here."""
         return 0.0, 0.0
 
     @property
