@@ -38,7 +38,7 @@ class SiteRows:
     speaks: bool = False  # of the processes of a fit, one reports progress
     groups: Groups | None = None
     stand_for: Array | None = None  # (n,) how many rows each is the mean of; None: of itself
-    weight: float = 1.0  # of each row in a sum; below 1 where a node has drawn more than its share of a sample (`floor`)
+    weight: float = 1.0  # of each row in a sum; below 1 where a node draws more than its share of a sample (`floor`)
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
