@@ -56,7 +56,7 @@ class Seen:
         rows, total = self.rows, None
         if isinstance(rows.X, Blocks):
             rows.X.reader.forget()
-        like = rows.array
+        like = rows.like
         xp, kind = aac.array_namespace(like), {"dtype": like.dtype, "device": aac.device(like)}
         missed = xp.empty((len(rows),), **kind)
         few = self.kernel.has_sketch and len(rows) <= FEW
@@ -233,7 +233,7 @@ class Moments(Round):
         second[np.triu_indices(m)] = total["second"]
         second = symmetric(second)
         mean = total["first"] / count if self.centered else np.zeros(m)
-        values, vectors = leading(second - count * np.outer(mean, mean), q, self.seen.rows.array)
+        values, vectors = leading(second - count * np.outer(mean, mean), q, self.seen.rows.like)
         vectors = flip_signs(vectors)
         floor = max(NOTHING * values[0], 100 * np.finfo(np.float64).eps * float(total["trace"][0]))
         trace = total["trace"] - np.array([count * float(mean @ mean), 0.0])

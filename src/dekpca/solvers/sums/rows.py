@@ -53,7 +53,7 @@ class SiteRows:
         return int(self.X.shape[1])
 
     @property
-    def array(self) -> Array:
+    def like(self) -> Array:
         """An array of the library, device and dtype of the rows: these, or none of them if they are in blocks."""
         return array_of(self.X)
 
