@@ -196,7 +196,7 @@ def test_the_integers_of_a_row_do_not_depend_on_the_other_rows(kernel, marks):
     if marks == "points":
         points = rows[:97] + rng.normal(size=(97, 41))
         root = leading(kernel, points, 30)[2]
-        embedding = Embedding.of(kernel, points, root, 0) if kernel.has_features else None
+        embedding = Embedding.of(kernel, points, root, 0) if kernel.has_frequencies else None
         found = Landmarks(points, root)
     else:
         found, embedding = RandomFeatures(kernel.frequencies(41, 60, 0)), None

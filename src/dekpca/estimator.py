@@ -68,7 +68,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     ----------
     n_components : int or float, default=2
         Number of components. A float between 0 and 1 is a share of the variance, as in scikit-learn's PCA: the network
-        takes as many components as explain at least this share (`n_components_`). Needs solver="auto".
+        takes as many components as explain at least this share (`n_components_`). Not with `Projection`, random
+        features or differential privacy.
     kernel : {"rbf", "linear", "poly", "laplacian", "sigmoid", "cosine"} or callable, default="rbf"
         A callable maps two sample matrices to the matrix of k(a, b). The kernel must be positive semi-definite,
         which sigmoid is not for most data. An indefinite kernel is refused on a network; a single node leaves
@@ -480,7 +481,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return self._heard(stream, rows)
 
     def _heard(self, stream: Stream, rows: Any) -> Self:
-        """The answer of before is none any more."""
+        """The stream has changed: forget the answer, which is computed anew when it is asked for or, where rows are not `lazy`, now."""
         for name in (*FOUND, "offset_"):
             self.__dict__.pop(name, None)
         basis = stream.basis

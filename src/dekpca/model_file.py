@@ -81,7 +81,7 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
         "transcript": model.transcript,
         "expansion": model.expansion,
         "expansions": names,
-        "kernel": kernel_text(model.kernel),
+        "kernel": kernel_header(model.kernel),
         "fourier": largest.fourier,
         "contents": [asdict(held) for held in model.contents],
         "feature_names": model.features.names,
@@ -96,8 +96,8 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
     write_arrays(path, FORMAT, header, arrays)
 
 
-def kernel_text(kernel: Kernel) -> dict[str, Any]:
-    """A kernel for a header."""
+def kernel_header(kernel: Kernel) -> dict[str, Any]:
+    """A kernel as a header has it: its name and its numbers."""
     numbers = {key: getattr(kernel, key) for key in ("gamma", "degree", "coef0", "normalize")}
     return {"name": kernel.label, "callable": isinstance(kernel, FunctionKernel), **numbers}
 
@@ -286,15 +286,17 @@ def _model(
     if "fill" in arrays:
         fill = _array(arrays, "fill", 1, width)
     run, transcript = (None if header[key] is None else _text(header, key) for key in ("run", "transcript"))
+    histogram, contamination = _threshold(header, arrays)
     return NodeModel(
-        _text(header, "name"), kernel_of(header, kernel, kernel_params), functions, expansion, eigenvalues, centering, contents, columns,
-        Features(width, names), fill, _reading(header), _accuracy(header, len(eigenvalues)), _ledger(header), _missing(header),
-        run, transcript, mean, _not_negative(header, "n_rows"), *_threshold(header, arrays),
+        name=_text(header, "name"), kernel=kernel_from(header, kernel, kernel_params), functions=functions, expansion=expansion,
+        eigenvalues_=eigenvalues, centering=centering, contents=contents, columns=columns, features=Features(width, names), fill=fill,
+        reading=_reading(header), accuracy=_accuracy(header, len(eigenvalues)), privacy_=_ledger(header), missing=_missing(header), run=run,
+        transcript=transcript, mean=mean, n_rows=_not_negative(header, "n_rows"), histogram=histogram, contamination=contamination,
     )  # fmt: skip
 
 
-def kernel_of(header: Mapping[str, Any], given: Any = None, params: Mapping[str, Any] | None = None) -> Kernel:
-    """From `kernel_text`."""
+def kernel_from(header: Mapping[str, Any], given: Any = None, params: Mapping[str, Any] | None = None) -> Kernel:
+    """The kernel of a header, which `kernel_header` made."""
     settings = _typed(header, "kernel", dict)
     name, function = _text(settings, "name"), _typed(settings, "callable", bool)
     if function and not callable(given):

@@ -82,7 +82,7 @@ class NodeModel:
     mean : Function or None
         The mean of all rows in feature space, for scores; None: the nodes were centred by means of their own.
     n_rows : float
-        Of all nodes; with differential privacy, the noisy number.
+        Of all nodes; with differential privacy, the noisy number; 0 if unknown.
     offset_ : float
         With `contamination`: rows x with `score_samples(x) < offset_` are as far out as this share of all rows of the
         fit. It comes from `histogram`, the reconstruction errors of all rows, and is the same at all nodes.

@@ -1,6 +1,6 @@
 """The parameters of a fit as users give them: signature, checks, and the resulting `Settings`.
 
-`DecentralizedKernelPCA` documents each. MPI ranks and peers, which fit without that estimator, use them too.
+`DecentralizedKernelPCA` documents each. Peers and `engines.mpi.fit`, which fit without that estimator, use them too.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def check(given: Parameters) -> None:
     if given.dtype not in (None, "float32", "float64", np.float32, np.float64):
         raise ValueError(f"dtype={given.dtype!r}: known are 'float32', 'float64' and None")
     asked = chosen(given)
-    if not kernel_of(given).has_features and "features" in asked:
-        those = ", ".join(sorted(name for name, kind in KERNELS.items() if kind.has_features))
+    if not kernel_of(given).has_frequencies and "features" in asked:
+        those = ", ".join(sorted(name for name, kind in KERNELS.items() if kind.has_frequencies))
         raise ValueError(
             f"{asked['features']} with kernel={given.kernel!r}, which has none; kernels that have them: {those}"
         )
@@ -132,7 +132,7 @@ def check(given: Parameters) -> None:
 
 
 def chosen(given: Parameters) -> dict[str, str]:
-    """What the user chose of that which cannot be had everywhere: by a word for it, what the user wrote."""
+    """What the user chose that some solver, engine or method refuses: the text of the choice, by a word for it (see `refuse`)."""
     noise = given.privacy is not None and not isinstance(given.privacy, str)
     features = isinstance(given.landmarks, str) and given.landmarks == RANDOM_FEATURES
     found = {

@@ -1,9 +1,10 @@
 """Plan and Outcome: the interface between the caller of a fit and the engine that runs it.
 
-    plan = plan_parts(parameters, parts)      check, deal, settle
+    plan = plan_parts(parameters, parts)      check, settle
     outcome = engine.run(plan, watch)         run
 
-An engine is a function `run(plan, watch=None) -> Outcome`.
+`DecentralizedKernelPCA.fit` deals the rows of one array to nodes instead, and calls `make_plan`. An engine is a
+function `run(plan, watch=None) -> Outcome`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Plan:
 
     network: Network
     sizes: np.ndarray  # (nodes,) rows of every node of the network
-    parts: Sequence[Array]  # samples (n_j, columns) of the nodes hosted here, of one dtype on one device
+    # samples (n_j, columns) of the nodes hosted here, of one dtype on one device; or one `Blocks` with the rows of all nodes
+    parts: Sequence[Array]
     options: Options
     nodes: np.ndarray  # their numbers
     features: Features  # the columns, in the user's order

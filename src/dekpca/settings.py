@@ -84,7 +84,7 @@ class Options(Settings):
 
     n_landmarks: int = 0  # to begin with, if `grow`
     grow: bool = False  # landmarks, until the tolerance is met
-    exact: bool = False  # one node with few rows
+    exact: bool = False  # one node alone, with few rows or with `Projection`: central kernel PCA
     n_columns: int = 0  # of the projection solver: components, and those besides them
     private_seed: int | None = None  # secret of this node, for its private random numbers
     earlier: Any = None  # (m, columns) landmarks of the resumed run, at a node of that run

@@ -29,9 +29,8 @@ class Site:
     nodes: np.ndarray  # numbers of the nodes here
     X: Array  # (n, columns) their rows; or data.blocks.Blocks, if they do not fit into memory
     order: Array | None = None  # positions in X of the rows, counted node by node; None: in this order already
-    numbered: tuple[np.ndarray, np.ndarray] | None = (
-        None  # node and number there of each row, if other sites have rows of the same nodes
-    )
+    # node and number there of each row, if other sites have rows of the same nodes
+    numbered: tuple[np.ndarray, np.ndarray] | None = None
     sealer: Any = None  # privacy.masks.Sealer of a site of one node: its terms leave it under masks
 
     @cached_property

@@ -21,6 +21,7 @@ EXTRAS = {  # module -> package, extra, purpose
     "matplotlib": ("matplotlib", "plot", "figures"),
     "plotly": ("plotly", "report", "the HTML report"),
     "pyarrow": ("pyarrow", "parquet", "parquet files"),
+    "distributed": ("distributed", "dask", "clusters"),
     "mpi4py": ("mpi4py", "mpi", "clusters"),
     "grpc": ("grpcio", "peer", "nodes of different owners"),
     "cryptography": ("cryptography", "peer", "certificates"),

@@ -1,8 +1,15 @@
 """Engines: they host nodes and carry messages between them. Chosen by name; each imports its own dependencies.
 
-An engine is a module with a function `run(plan, watch=None) -> Outcome` (plan.py) that drives
-`dekpca.program.program`. If processes must first agree on the plan, the module also has `plan_parts(parameters,
-parts) -> Plan`.
+An engine is a module with
+
+    run(plan, watch=None) -> Outcome    drives `dekpca.program.program` (plan.py)
+    CANNOT                              what cannot be had with this engine, and why (`parameters.refuse`)
+    new_rows(...) -> NewRows            the rows of a call of `partial_fit`, `refresh` or `forget` (local.py)
+
+and, if several processes call the estimator,
+
+    plan_parts(parameters, parts)       the plan that they agree on; `fit(X)` is refused, since no process has all rows
+    together()                          a context for checks: what one process refuses, all refuse
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ NO_ROW_LEFT = "forget: no row would be left; make a new estimator instead"
 
 
 class Before(NamedTuple):
-    """Of the calls before."""
+    """What earlier calls of `partial_fit` have left."""
 
     stream: Stream
     network: Network

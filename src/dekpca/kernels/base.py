@@ -44,6 +44,9 @@ class Kernel(ABC):
     normalize : bool
         Divide by sqrt(k(x, x) k(y, y)), so that k(x, x) = 1.
 
+    These four are all that `make_kernel` sets and that files of models hold: a subclass with a parameter of its own
+    would be loaded with its default (docs/explanation/architecture.md, "Where to add").
+
     Examples
     --------
     >>> import numpy as np
@@ -64,7 +67,7 @@ class Kernel(ABC):
     is_stationary: ClassVar[bool] = False  # whether it depends on x - y alone, so that gamma is the inverse of a width
     is_definite: ClassVar[bool | None] = None  # whether it is positive semi-definite on any data; None: not known
     has_sketch: ClassVar[bool] = False  # whether it has `random_map`
-    has_features: ClassVar[bool] = False  # whether it has `frequencies`, for random Fourier features
+    has_frequencies: ClassVar[bool] = False  # whether it has `frequencies`, for random Fourier features
 
     def __init_subclass__(cls, **arguments: Any):
         super().__init_subclass__(**arguments)

@@ -12,9 +12,9 @@ from .draws import normal, normal_like, uniform
 
 
 class Stationary(Kernel):
-    """A subclass has `matrix` and `frequencies`; without these, has_sketch = has_features = False."""
+    """A subclass has `matrix` and `frequencies`; without these, has_sketch = has_frequencies = False."""
 
-    has_gamma = is_normal = is_stationary = is_definite = has_sketch = has_features = True
+    has_gamma = is_normal = is_stationary = is_definite = has_sketch = has_frequencies = True
 
     def matrix_diagonal(self, A: Array) -> Array:
         return aac.array_namespace(A).ones(A.shape[0], dtype=A.dtype, device=aac.device(A))

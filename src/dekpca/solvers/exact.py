@@ -19,8 +19,8 @@ from .sums.columns import prepare_rows
 
 def solve(site: Site, options: SumsOptions) -> Solver:
     """The leading eigenvectors of the kernel matrix, centred if asked; returns the `Answer`. Negative eigenvalues are left out."""
-    first = yield from prepare_rows(rows_of(site, options), options)
-    kernel, X = first.kernel, first.rows.X
+    prepared = yield from prepare_rows(rows_of(site, options), options)
+    kernel, X = prepared.kernel, prepared.rows.X
     X = X + 0 if X is site.X else X  # the model holds these rows: the caller may change its own
     raw = on_host(kernel.gram(X, X))
     check_finite(raw, f"node {site.names[0]}", kernel)
@@ -45,5 +45,5 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     own = Terms(site.array(none), (X,), (site.array(coefficients),), (owner,), centre)
     return Answer(
         site=site, kernel=kernel, terms={int(site.nodes[0]): {"node": own}}, eigenvalues=site.array(values), trace=trace,
-        columns=first.columns, fill=first.fill, accuracy=Accuracy.of(errors, 0.0, 0.0, method="exact"),
+        columns=prepared.columns, fill=prepared.fill, accuracy=Accuracy.of(errors, 0.0, 0.0, method="exact"),
     )  # fmt: skip

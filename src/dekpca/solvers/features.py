@@ -37,8 +37,8 @@ def draw_features(X: Array, kernel: Kernel, count: int, seed: int) -> RandomFeat
 
 def solve(site: Site, options: SumsOptions) -> Solver:
     """The leading eigenvectors of the covariance of the features of all rows; returns the `Answer`, of which no accuracy is known."""
-    first = yield from prepare_rows(rows_of(site, options), options)
-    kernel, X, total = first.kernel, first.rows.X, site.total
+    prepared = yield from prepare_rows(rows_of(site, options), options)
+    kernel, X, total = prepared.kernel, prepared.rows.X, site.total
     k, m = int(options.n_components), options.first + options.first % 2  # cosine and sine
     features = draw_features(X, kernel, m, options.seed)
     psi = features.coordinates(kernel, X)
@@ -58,7 +58,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     directions = signed(np.where(real, basis, 0.0), about["along"] @ basis)[:, :k]
     return Answer(
         site=site, kernel=kernel, terms=Terms(array(directions)), eigenvalues=array(np.where(real, values, 0.0)[:k]), trace=trace, marks=features,
-        mean=array(mean), columns=first.columns, fill=first.fill, n_iter=len(residuals),
+        mean=array(mean), columns=prepared.columns, fill=prepared.fill, n_iter=len(residuals),
         runs=(("converged" if converged else "max_iter", len(residuals)),),
         history={"residual": np.repeat(np.array(residuals)[:, None], len(site.nodes), axis=1)},
     )  # fmt: skip

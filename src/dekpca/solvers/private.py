@@ -68,7 +68,7 @@ class PrivateOptions:
 
     def releases(self, columns: int, n_nodes: int) -> tuple[Release, ...]:
         """What a fit will release, whatever the rows are."""
-        rest = REST if self.kernel.has_features and not self.random_features else 0  # for the estimate of accuracy
+        rest = REST if self.kernel.has_frequencies and not self.random_features else 0  # for the estimate of accuracy
         return self.privacy.releases(self.kind, self.width + rest, columns, n_nodes)
 
 
@@ -398,7 +398,7 @@ def expected(
     True
     """
     width = min(privacy.rank, len(points))
-    planned = privacy.releases(kind, width + REST * kernel.has_features, points.shape[1], n_nodes)
+    planned = privacy.releases(kind, width + REST * kernel.has_frequencies, points.shape[1], n_nodes)
     if privacy.ranges is not None:
         points = Columns(*centre_and_half(privacy.ranges)).standardized(points)
     alike = points if kernel.is_normal or kernel.normalize else clipped(points, float(privacy.norm or 0.0))

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...kernels import Kernel
 from ...landmarks import Landmarks
-from ...model_file import Format, ModelFileError, kernel_of, kernel_text, opened, read_arrays, write_arrays
+from ...model_file import Format, ModelFileError, kernel_from, kernel_header, opened, read_arrays, write_arrays
 from ...scaling import Columns
 from ...solvers.sums import Basis, SiteRows, Stream, SumsOptions
 from ...solvers.sums.stream import Summed
@@ -98,7 +98,7 @@ class NodeStream:
         header = {
             "name": self.name, "run": self.run, "transcript": self.transcript, "settings": dict(self.settings), "members": dict(self.members),
             "columns": None if self.columns is None else list(self.columns), "kinds": [list(kind) for kind in self.kinds],
-            "kernel": kernel_text(self.kernel),
+            "kernel": kernel_header(self.kernel),
         }  # fmt: skip
         write_arrays(path, FORMAT, header, dict(self.arrays))
 
@@ -133,4 +133,4 @@ class NodeStream:
             raise ModelFileError("numbers of rows, columns or landmarks that do not fit together")
         if (arrays.get("column_scale", np.ones(1)) <= 0).any():
             raise ModelFileError("a column scale that is not above 0")
-        return cls(name, run, transcript, settings, members, columns, kernel_of(header), kinds, arrays)
+        return cls(name, run, transcript, settings, members, columns, kernel_from(header), kinds, arrays)

@@ -111,13 +111,13 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     given = rows_of(site, options)
     apart = options.least > 1 and options.points is None
     groups = Groups.of(given, grouped(given, options.standardize)) if apart else None
-    first = yield from prepare_rows(given, options)
-    rows, options = first.rows, replace(options, kernel=first.kernel)
-    axes = yield from axes_of(first, options)
+    prepared = yield from prepare_rows(given, options)
+    rows, options = prepared.rows, replace(options, kernel=prepared.kernel)
+    axes = yield from axes_of(prepared, options)
     if groups is not None:
-        rows = replace(rows, groups=groups.prepared(first.fill, first.columns, rows.array))
-        first = replace(first, rows=rows)
-    marks = yield from first_stage(first, options, axes)
+        rows = replace(rows, groups=groups.prepared(prepared.fill, prepared.columns, rows.like))
+        prepared = replace(prepared, rows=rows)
+    marks = yield from first_stage(prepared, options, axes)
     whole, stages, likely, effort = False, Stages(), None, 1
     for step in count(1):
         size = max(SAMPLE * marks.size, LEAST_SAMPLE)
@@ -134,14 +134,14 @@ def solve(site: Site, options: SumsOptions) -> Solver:
         if more is not None:
             marks = more
         elif not whole:
-            # All rows of a sample judge in each group. Of all rows a few will judge, each in one group: that is as much noisier.
+            # All rows of a sample judge, in each of the GROUPS groups. Of all rows a few will judge, each in one group, with GROUPS times the noise.
             whole, effort = True, 1 if options.fixed or GROUPS * bound <= options.tol else EFFORT
             likely = likely_judges(principal, rows.total, LAST if options.fixed else str(step + 1))
         else:
             if bound >= 1.0:  # not known; more work may tell
                 verdict = yield from judge_components(seen, principal, known, LAST, 1 if options.fixed else EFFORT)
                 note(rows, marks, verdict, stages, principal.values)
-            return answer_of(site, first, known, marks, principal, verdict, stages)
+            return answer_of(site, prepared, known, marks, principal, verdict, stages)
     return None
 
 
@@ -150,9 +150,9 @@ def solve_stream(site: Site, stream: Stream) -> Solver:
     principal, verdict = yield from stream.rounds(site.total, judge_components)
     basis, about = stream.basis, verdict.accuracy
     marks = Marks(basis.marks, basis.kinds)
-    first = PreparedRows(basis.rows(), None, basis.fill, basis.columns, basis.kernel)
+    prepared = PreparedRows(basis.rows(), None, basis.fill, basis.columns, basis.kernel)
     known = replace(basis.options, n_components=principal.components)
-    return answer_of(site, first, known, marks, principal, verdict, [(marks.size, about.error, about.bound)])
+    return answer_of(site, prepared, known, marks, principal, verdict, [(marks.size, about.error, about.bound)])
 
 
 def at_stage(step: int) -> str:
@@ -186,25 +186,25 @@ def note(rows: SiteRows, marks: Marks, verdict: Verdict, stages: Stages, values:
 
 
 # ---------------------------------------------------------------------- landmarks
-def choose_landmarks(first: PreparedRows, options: SumsOptions) -> Solver:
+def choose_landmarks(prepared: PreparedRows, options: SumsOptions) -> Solver:
     """The landmarks of the first stage alone, for a solver that does something else with them; returns `Marks`."""
-    return (yield from first_stage(first, options, (yield from axes_of(first, options))))
+    return (yield from first_stage(prepared, options, (yield from axes_of(prepared, options))))
 
 
-def axes_of(first: PreparedRows, options: SumsOptions) -> Solver:
+def axes_of(prepared: PreparedRows, options: SumsOptions) -> Solver:
     """The axes along which landmarks are found; None if they are given."""
-    return (yield from find_axes(first.rows, first.mean, options.seed)) if options.points is None else None
+    return (yield from find_axes(prepared.rows, prepared.mean, options.seed)) if options.points is None else None
 
 
-def first_stage(first: PreparedRows, options: SumsOptions, axes: Axes | None) -> Solver:
+def first_stage(prepared: PreparedRows, options: SumsOptions, axes: Axes | None) -> Solver:
     """The first landmarks; returns `Marks`."""
-    rows, kernel, marks = first.rows, options.kernel, Marks(Landmarks.none(first.rows.array))
+    rows, kernel, marks = prepared.rows, options.kernel, Marks(Landmarks.none(prepared.rows.like))
     if axes is None or options.resume is not None:
         points, kind = options.points, "points"
         if points is None:
             points, kind = (yield from earlier_landmarks(rows, options)), "earlier"
-        if first.columns is not None:
-            points = on_host(first.columns.standardized(like(rows.array, points)))
+        if prepared.columns is not None:
+            points = on_host(prepared.columns.standardized(like(rows.like, points)))
         told = yield GivenLandmarks(points, marks.landmarks, kernel)
         marks = marks.plus(told["points"][: int(told["count"][0])], kind, kernel)
     else:
@@ -291,7 +291,7 @@ def judge_components(seen: Seen, principal: Principal, options: SumsOptions, sta
 
 
 def answer_of(
-    site: Site, first: PreparedRows, options: SumsOptions, marks: Marks, principal: Principal, verdict: Verdict, stages: Stages
+    site: Site, prepared: PreparedRows, options: SumsOptions, marks: Marks, principal: Principal, verdict: Verdict, stages: Stages
 ) -> Answer:  # fmt: skip
     """The answer; components that the data does not have are zero, with an error of 1."""
     k, there, about = int(options.n_components), len(verdict.values), verdict.accuracy
@@ -301,7 +301,7 @@ def answer_of(
     about = Accuracy.of([*about.errors, *[1.0] * (k - there)], about.error, about.bound, about.mixed, about.method)
     values = np.pad(verdict.values, (0, k - there))
     return Answer(
-        site=site, kernel=first.kernel, terms=Terms(site.array(weights)), eigenvalues=site.array(values), trace=principal.trace,
-        marks=marks.landmarks, kinds=marks.kinds, mean=site.array(principal.mean), columns=first.columns, fill=first.fill,
+        site=site, kernel=prepared.kernel, terms=Terms(site.array(weights)), eigenvalues=site.array(values), trace=principal.trace,
+        marks=marks.landmarks, kinds=marks.kinds, mean=site.array(principal.mean), columns=prepared.columns, fill=prepared.fill,
         accuracy=about, stages=tuple(stages),
     )  # fmt: skip

@@ -278,7 +278,7 @@ class Pieces:
         return found
 
 
-def first_landmarks(rows: SiteRows, axes: Axes, none: Landmarks, options: SumsOptions) -> Solver:
+def first_landmarks(rows: SiteRows, axes: Axes, marks: Landmarks, options: SumsOptions) -> Solver:
     """About options.first points, from the mean of all rows: all centres move. Returns the points (m, M)."""
     wanted, seed = options.first, options.seed
     some = summarized(rows.sampled(ROWS_A_CENTRE * wanted, FIRST))
@@ -302,7 +302,7 @@ def first_landmarks(rows: SiteRows, axes: Axes, none: Landmarks, options: SumsOp
             else:  # fewer rows than a cluster needs
                 cuts = np.zeros(len(centres))
     most, kernel = options.max_landmarks, options.kernel
-    told = yield NewLandmarks(some, nearby, ones, len(centres), most, 1.0, True, axes.mean, none, kernel)
+    told = yield NewLandmarks(some, nearby, ones, len(centres), most, 1.0, True, axes.mean, marks, kernel)
     return told["points"][: int(told["count"][0])]
 
 

@@ -131,12 +131,12 @@ def prepare_rows(rows: SiteRows, options: SumsOptions) -> Solver:
     if options.impute or options.standardize or options.gamma_by_variance:
         mean = (yield ColumnMeans(rows, options.impute))["mean"]
     if options.impute:
-        fill = like(rows.array, mean)
+        fill = like(rows.like, mean)
         rows = replace(rows, X=_mapped(rows.X, lambda X: filled(X, fill)))
     if mean is not None and (options.standardize or options.gamma_by_variance):
         variance = (yield Variances(rows, mean))["variance"]
         if options.standardize:
-            columns = Columns.of(like(rows.array, mean), like(rows.array, variance))
+            columns = Columns.of(like(rows.like, mean), like(rows.like, variance))
             largest = float(rows.total) ** 0.5  # whatever the rows are
             rows = replace(rows, X=_mapped(rows.X, columns.standardized), largest=largest)
             mean, variance = np.zeros_like(mean), variance / on_host(columns.scale) ** 2

@@ -40,13 +40,13 @@ class Shared:
     @cached_property
     def psi(self) -> np.ndarray:
         seen = self.judges.all
-        return on_host(seen.marks.coordinates(seen.kernel, like(seen.rows.array, self.points)))
+        return on_host(seen.marks.coordinates(seen.kernel, like(seen.rows.like, self.points)))
 
     @cached_property
     def rest(self) -> np.ndarray:
         """(R,) what the landmarks miss of each."""
         seen = self.judges.all
-        size = on_host(seen.kernel.diagonal(like(seen.rows.array, self.points)))
+        size = on_host(seen.kernel.diagonal(like(seen.rows.like, self.points)))
         return np.maximum(size - np.einsum("ij,ij->i", self.psi, self.psi), 0.0)
 
     @cached_property
@@ -155,7 +155,7 @@ def judge_by_rows(judges: JudgingRows) -> Solver:
         return replace(judges.rows, X=np.concatenate([on_host(judges.rows.X), beside], axis=1))
 
     bound = max(rows.largest, 2.0 * judges.principal.count, float(GROUPS))
-    told = (yield InPlaces(replace(rows, X=rows.array[:0, :], largest=bound), given, counts, rows.columns + 2))["rows"]
+    told = (yield InPlaces(replace(rows, X=rows.like[:0, :], largest=bound), given, counts, rows.columns + 2))["rows"]
     group, mine = np.rint(told[:, -1]).astype(np.int64), places(judges.rows, counts)
     shared = Shared(judges, told[:, :-2], told[:, -2], group, mine)
     mean = (yield RestMeans(shared))["mean"] if judges.options.centered else None

@@ -56,7 +56,7 @@ class Seen:
         rows, total = self.rows, None
         if isinstance(rows.X, Blocks):
             rows.X.reader.forget()
-        like = rows.array
+        like = rows.like
         xp, kind = aac.array_namespace(like), {"dtype": like.dtype, "device": aac.device(like)}
         missed = xp.empty((len(rows),), **kind)
         few = self.kernel.has_sketch and len(rows) <= FEW
@@ -120,8 +120,8 @@ class Seen:
 
     @property
     def drawn_from(self) -> tuple[float, float]:
-        """The rows are all that are drawn from at least so many, of which the landmarks miss at least so much: from any number, if all rows are
-        there."""
+        """A number of rows, and what the landmarks miss of them: the rows here include all that are drawn from so many or more. 0: all rows are
+        here."""
         return 0.0, 0.0
 
     @property
@@ -233,7 +233,7 @@ class Moments(Round):
         second[np.triu_indices(m)] = total["second"]
         second = symmetric(second)
         mean = total["first"] / count if self.centered else np.zeros(m)
-        values, vectors = leading(second - count * np.outer(mean, mean), q, self.seen.rows.array)
+        values, vectors = leading(second - count * np.outer(mean, mean), q, self.seen.rows.like)
         vectors = flip_signs(vectors)
         floor = max(NOTHING * values[0], 100 * np.finfo(np.float64).eps * float(total["trace"][0]))
         trace = total["trace"] - np.array([count * float(mean @ mean), 0.0])

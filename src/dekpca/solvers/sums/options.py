@@ -30,9 +30,8 @@ class SumsOptions:
     impute: bool = False
     standardize: bool = False
     sealed: bool = False
-    stream: bool = (
-        False  # more rows will come: landmarks have to satisfy the judgement that a stream repeats (stream.py)
-    )
+    # more rows will come: landmarks have to satisfy the judgement that a stream repeats (stream.py)
+    stream: bool = False
     owners_apart: bool = False  # a node's neighbors belong to others, who see its terms of sums in clear
 
     @property

@@ -23,9 +23,9 @@ Chance = float | Callable[[slice], Array]  # of each row, or a function of some 
 class SiteRows:
     """Rows of one or more nodes: X (n, columns), a key (n,) and the number of the node (n,) of each, in the library and on the device of X.
 
-    `total` is the number of rows of the whole network, `nodes` that of its nodes. `least`: others see the terms of this process, or totals of them,
-    which therefore tell of no fewer of its rows (1: no limit): `groups` are for k-means (groups.py); of samples and judging groups with fewer rows it
-    adds nothing. `largest`: a public bound on the entries, for sums under masks.
+    `total` is the number of rows of the whole network, `nodes` that of its nodes. `least`: where others see the terms of this process, or totals of
+    them, no term is about fewer of its rows (1: no limit). So k-means takes means of `groups` of rows (groups.py), and where a sample or a judging
+    group has fewer rows, they are left out. `largest`: a public bound on the entries, for sums under masks.
     """
 
     X: Array  # or Blocks, of a file that does not fit into memory
@@ -38,7 +38,7 @@ class SiteRows:
     speaks: bool = False  # of the processes of a fit, one reports progress
     groups: Groups | None = None
     stand_for: Array | None = None  # (n,) how many rows each is the mean of; None: of itself
-    weight: float = 1.0  # of each row in sums that stand for the whole network: of samples that are as large at every node, less at small ones
+    weight: float = 1.0  # of each row in a sum; below 1 where a node draws more than its share of a sample (`floor`)
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
@@ -53,7 +53,7 @@ class SiteRows:
         return int(self.X.shape[1])
 
     @property
-    def array(self) -> Array:
+    def like(self) -> Array:
         """An array of the library, device and dtype of the rows: these, or none of them if they are in blocks."""
         return array_of(self.X)
 

@@ -197,7 +197,7 @@ class Basis:
         return np.maximum(np.frombuffer(codes, dtype=np.uint64), 1)
 
     def checked(self, X: Array, who: str = "X") -> Array:
-        """PreparedRows rows, if all can be summed: what is not finite would be in the sums for good."""
+        """Rows, prepared, if all can be summed: what is not finite would be in the sums for good."""
         X = self.prepared(X)
         xp, dtype = aac.array_namespace(X), self.marks.points.dtype
         bad = np.flatnonzero(to_numpy(~xp.all(xp.isfinite(X), axis=1)))
@@ -214,7 +214,7 @@ class Basis:
         return keys_at(self.options.seed, self.names, node, number)
 
     def rows(self, X: Array = None, node: np.ndarray = NONE, number: np.ndarray = NONE) -> SiteRows:
-        """PreparedRows rows with these numbers at these nodes; by default none."""
+        """Prepared rows, which have these numbers at these nodes; by default none."""
         X, options = self.marks.points[:0, :] if X is None else X, self.options
         return SiteRows(X, integers(X, self.keys(node, number)), integers(X, node), 0, len(self.names), options.least)
 
