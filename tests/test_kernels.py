@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
@@ -168,6 +171,30 @@ def test_a_kernel_needs_only_its_matrix():
         model = DecentralizedKernelPCA(2, kernel="rational quadratic", gamma=0.1, network=3, random_state=0).fit(X)
         central = baselines.central(X, 2, kernel="rational quadratic", gamma=0.1)
         assert metrics.agreement(model, central, X).min() > 0.999
+    finally:
+        del KERNELS["rational quadratic"]
+
+
+def test_a_model_is_not_saved_without_a_parameter_of_its_kernel(tmp_path):
+    """A file would hold gamma alone, and the loaded model would have the default of the other."""
+
+    @dataclass(frozen=True)
+    class Quadratic(Kernel):
+        name = "rational quadratic"
+        alpha: float = 1.0
+
+        def matrix(self, A, B, squares=None):
+            return (1 + self.gamma * cdist(A, B, "sqeuclidean")) ** -self.alpha
+
+    try:
+        X = np.random.default_rng(2).normal(size=(300, 4))
+        model = DecentralizedKernelPCA(2, kernel="rational quadratic", gamma=0.1, network=3, random_state=0).fit(X)
+        model.node_models_[0].save(tmp_path / "default.npz")
+        other = copy(model.node_models_[0])
+        other.kernel = Quadratic(gamma=0.1, alpha=2.0)
+        with pytest.raises(ValueError, match="rational quadratic has parameters beside gamma"):
+            other.save(tmp_path / "other.npz")
+        assert not (tmp_path / "other.npz").exists()
     finally:
         del KERNELS["rational quadratic"]
 

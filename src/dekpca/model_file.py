@@ -99,7 +99,12 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
 def kernel_header(kernel: Kernel) -> dict[str, Any]:
     """A kernel as a header has it: its name and its numbers."""
     numbers = {key: getattr(kernel, key) for key in ("gamma", "degree", "coef0", "normalize")}
-    return {"name": kernel.label, "callable": isinstance(kernel, FunctionKernel), **numbers}
+    function = isinstance(kernel, FunctionKernel)
+    if not function and make_kernel(kernel.label, **numbers) != kernel:
+        raise ValueError(
+            f"kernel {kernel.label} has parameters beside {', '.join(numbers)}, which a model file does not hold"
+        )
+    return {"name": kernel.label, "callable": function, **numbers}
 
 
 def write_arrays(

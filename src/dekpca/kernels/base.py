@@ -44,8 +44,8 @@ class Kernel(ABC):
     normalize : bool
         Divide by sqrt(k(x, x) k(y, y)), so that k(x, x) = 1.
 
-    These four are all that `make_kernel` sets and that files of models hold: a subclass with a parameter of its own
-    would be loaded with its default (docs/explanation/architecture.md, "Where to add").
+    These four are all that `make_kernel` sets and that files of models hold: a model whose kernel has another parameter,
+    not at its default, is not saved (docs/explanation/architecture.md, "Where to add").
 
     Examples
     --------
