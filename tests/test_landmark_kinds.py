@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, NodeModel, Projection, baselines, metrics
 from dekpca.engines import local
-from dekpca.kernels import code_of, make_kernel
+from dekpca.kernels import code_of, draws, make_kernel
 from dekpca.kernels.draws import bits
 from dekpca.landmarks import digest
 from dekpca.program import program
@@ -91,9 +91,17 @@ def test_draws_are_those_of_splitmix64():
     assert [int(found[i]) % 2**64 for i in (0, 1, 39_999)] == [splitmix64(code_of("7"), i) for i in (0, 1, 39_999)]
 
 
+def test_no_uniform_number_is_0_or_1(monkeypatch):
+    """Quantiles of these are infinite, and so would be a frequency."""
+    monkeypatch.setattr(draws, "bits", lambda count, seed, beside: np.array([0, -1, 2**63 - 1, -(2**63)])[:count])
+    found = draws.uniform((4,), seed=0)
+    assert 0 < found.min() < found.max() < 1
+    assert np.isfinite(norm.ppf(found)).all()
+
+
 def test_frequencies_are_the_same_everywhere():
     """From the bits of SplitMix64 through quantiles: nothing that versions or machines do differently."""
-    drawn = np.array([(splitmix64(code_of("5"), i) >> 11) + 0.5 for i in range(2)]) * 2.0**-53
+    drawn = np.array([(splitmix64(code_of("5"), i) >> 12) + 0.5 for i in range(2)]) * 2.0**-52
     np.testing.assert_allclose(make_kernel("rbf", gamma=0.5).frequencies(2, 1, seed=5), [norm.ppf(drawn)], rtol=1e-12)
     np.testing.assert_allclose(
         make_kernel("laplacian", gamma=2.0).frequencies(2, 1, seed=5), [2 * cauchy.ppf(drawn)], rtol=1e-12

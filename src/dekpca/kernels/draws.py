@@ -41,7 +41,8 @@ def normal_like(x: Array, shape: tuple[int, int], seed: int) -> Array:
 def uniform(shape: tuple[int, ...], seed: int, beside: Array = HOST) -> Array:
     """Numbers between 0 and 1, both excluded, in float64, in the library and on the device of `beside`."""
     xp, words = aac.array_namespace(beside), bits(math.prod(shape), seed, beside)
-    return xp.reshape((xp.astype(shifted(words, 11), xp.float64) + 0.5) * 2.0**-53, shape)
+    # 52 bits: with 53 a half more would be rounded, of the largest number to 1, whose quantile is infinite
+    return xp.reshape((xp.astype(shifted(words, 12), xp.float64) + 0.5) * 2.0**-52, shape)
 
 
 def signs(shape: tuple[int, ...], seed: int) -> np.ndarray:
