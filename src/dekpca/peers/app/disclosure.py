@@ -95,19 +95,21 @@ def disclosure(
 
 
 def after_a_loss(sealed: bool, config: Config) -> str:
-    """With on_loss = "continue" and secure sums: what a loss tells of the lost node; or why too few owners would be left to go on without one, as far
-    as known."""
+    """With on_loss = "continue" and secure sums: why too few owners would be left to go on without one, and what a loss tells of the lost node. Where
+    no members are named, there may be more owners than this node knows of."""
     if config.on_loss != "continue" or not sealed:
         return ""
-    known = len(config.members or {config.name, *config.neighbors, *config.fallback})
-    if known > LEAST_MEMBERS or config.allow_two:
-        if isinstance(config.model.get("privacy"), Mapping):  # noisy totals differ by noise
-            return ""
+    known, told = len(config.members or {config.name, *config.neighbors, *config.fallback}), []
+    few = known <= LEAST_MEMBERS and not config.allow_two
+    if few:
+        stops = f"with {known if config.members else 'three'} owners a loss stops the run for all"
+        remedy = "a fourth owner, or allow_two = true at all nodes if each of two may learn the other's sums"
+        told.append(f"{stops}, since secure sums need {LEAST_MEMBERS}; to go on takes {remedy}")
+    private = isinstance(config.model.get("privacy"), Mapping)  # noisy totals differ by noise
+    if not private and not (few and config.members):
         whose = "the sums of a lost node alone are the difference of totals from before and after its loss"
-        return f'on_loss = "continue": {whose}, and who alone connects it can bring that about; give it a fallback'
-    few = f"with {known} owners a loss stops the run for all" if config.members else "with three owners a loss stops it"
-    remedy = "a fourth owner, or allow_two = true at all nodes if each of two may learn the other's sums"
-    return f'on_loss = "continue": {few}, since secure sums need {LEAST_MEMBERS}; to go on takes {remedy}'
+        told.append(f"{whose}, and who alone connects it can bring that about; give it a fallback")
+    return f'on_loss = "continue": {". ".join(told)}' if told else ""
 
 
 def guarantee(settings: Settings, columns: int, n_nodes: int, begun: bool = False, goes_on: bool = False) -> list[str]:
