@@ -12,7 +12,7 @@ import numpy as np
 
 from .arrays import integers, like, numbers, take
 from .chunks import by_rows
-from .kernels import GOLDEN, HOST, code_of, mixed, shifted, word
+from .draws import GOLDEN, HOST, code_of, mixed, shifted, word
 from .network import Network
 
 Array = Any

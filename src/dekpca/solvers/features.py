@@ -16,7 +16,8 @@ from scipy.special import ndtri
 from ..answer import Answer, Terms
 from ..arrays import CUTOFF, eps, flip_signs, like, on_host, transposed
 from ..chunks import summed
-from ..kernels import Kernel, uniform
+from ..draws import uniform
+from ..kernels import Kernel
 from ..landmarks import RandomFeatures, shared_seed
 from ..rounds import Arrays, Round, Shapes, Solver
 from ..signs import LONGEST, reference, signed

@@ -22,7 +22,8 @@ from scipy.special import ndtri
 from ..accuracy import Accuracy, mixed_groups
 from ..answer import Answer, Terms
 from ..arrays import flip_signs, rounded
-from ..kernels import Kernel, inverse_root, row_tiles, uniform
+from ..draws import uniform
+from ..kernels import Kernel, inverse_root, row_tiles
 from ..landmarks import Landmarks, RandomFeatures, check_finite, shared_seed
 from ..privacy.releases import COUNTED, FIRST, LARGEST_TOTAL, Release
 from ..privacy.settings import Privacy, kernel_size

@@ -11,8 +11,7 @@ import array_api_compat as aac
 import numpy as np
 from scipy.special import ndtri
 
-from ..arrays import like, numbers
-from .base import row_tiles
+from .arrays import like, numbers
 
 Array = Any
 
@@ -53,8 +52,9 @@ def signs(shape: tuple[int, ...], seed: int) -> np.ndarray:
 def bits(count: int, seed: int, beside: Array = HOST) -> Array:
     """64 random bits (count,), as signed integers."""
     start, step, number = word(code_of(str(seed))), word(GOLDEN), numbers(beside, count)
-    tiles = row_tiles(count, CHUNK) if aac.is_numpy_array(beside) else [slice(0, count)]
-    return aac.array_namespace(beside).concat([mixed(start + number[tile] * step) for tile in tiles])
+    size = CHUNK if aac.is_numpy_array(beside) else max(count, 1)
+    found = [mixed(start + number[i : min(i + size, count)] * step) for i in range(0, max(count, 1), size)]
+    return aac.array_namespace(beside).concat(found)
 
 
 def code_of(text: str) -> int:
