@@ -81,6 +81,22 @@ def test_a_part_of_the_rows_judges_as_all_do(monkeypatch):
         assert true_error(model.transform(np.concatenate(parts)), truth) < TOL
 
 
+def test_all_rows_are_judged_once_with_as_many_as_a_sample_says_are_needed(monkeypatch):
+    """All rows of a sample judge, and few of all rows, with more noise: where the sample met tol narrowly, few would judge in vain."""
+    seen, real = [], JUDGE.JudgingRows
+    monkeypatch.setattr(JUDGE, "JudgingRows", lambda *given: seen.append(given) or real(*given))
+    X = np.random.default_rng(0).normal(size=(20_000, 8)) * np.linspace(1.5, 0.5, 8)
+
+    def efforts(tol):
+        seen.clear()
+        model = DecentralizedKernelPCA(2, gamma=0.1, network=4, tol=tol, random_state=0).fit(X)
+        return model, [effort for rows, *_, effort in seen if rows.rows.total == len(rows.rows)]
+
+    model, once = efforts(1.0)
+    assert once == [1]
+    assert efforts(1.5 * model.history_["bound"][0])[1] == [JUDGE.EFFORT]
+
+
 def test_a_kernel_that_needs_every_row_of_a_table_gets_them():
     """More rows than the default of max_landmarks, each nearly alone: nothing less than all of them is exact."""
     rng = np.random.default_rng(0)
