@@ -1,6 +1,7 @@
-"""Kernel PCA with differential privacy: agreement by epsilon and number of rows, on 20 nodes; what secure sums cost; an attack.
+"""Kernel PCA with differential privacy: agreement by epsilon and number of rows, on 20 nodes; what secure sums cost; an attack; and how often
+two runs on other columns tell a row of a small node.
 
-    python benchmarks/privacy.py --data mnist-0358.npz [--rows 2000 20000 100000 1000000] [--seeds 3] [--sections agreement cost peers audit]
+    python benchmarks/privacy.py --data mnist-0358.npz [--rows 2000 20000 100000 1000000] [--seeds 3] [--sections agreement cost peers audit groups]
 
 Agreement is the correlation of component values with those of 400 coordinates of public points without noise, of the worst seed, over at most 20,000
 rows. Components 3 and 4 have nearly equal eigenvalues: for them the smallest cosine between the two planes. More rows than there are images
@@ -36,6 +37,9 @@ from dekpca.settings import LandmarkSource, Options, Settings, settle
 from dekpca.site import apart
 from dekpca.solvers import private as private_solver
 from dekpca.solvers.private import REST, Embedding, components_of
+from dekpca.solvers.sums.groups import grouped
+from dekpca.solvers.sums.options import LEAST_CLUSTER
+from dekpca.solvers.sums.rows import SiteRows
 from peers import Nodes
 
 NODES, K, DELTA, POINTS, JUDGED = 20, 4, 1e-6, 1000, 20_000
@@ -148,7 +152,7 @@ def cosine(Z: np.ndarray, central: np.ndarray) -> float:
 
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0])
-    sections = ("agreement", "cost", "peers", "audit")
+    sections = ("agreement", "cost", "peers", "audit", "groups")
     parser.add_argument("--sections", nargs="+", choices=sections, default=list(sections))
     parser.add_argument("--rows", type=int, nargs="+", default=[2000, 20_000, 100_000])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.5, 1.0, 4.0])
@@ -171,6 +175,8 @@ def main() -> None:
     if "audit" in a.sections:
         attack(floors)
         audit(a.runs, floors)
+    if "groups" in a.sections:
+        groups_of_two_runs()
     floors.finish()
 
 
@@ -373,6 +379,32 @@ def audit(runs: int, floors: Floors) -> None:
     console.print(shown)
     floors.require(found["all of it"] < AUDITED, f"the audit reaches epsilon {found['all of it']:.3f}")
     floors.require(found["half of it"] > AUDITED, f"with half of the noise it reaches only {found['half of it']:.3f}")
+
+
+CASES = 60
+
+
+def groups_of_two_runs() -> None:
+    """How often a group of one run has all rows of a group of another run and one more, which is then the difference of what k-means is told."""
+
+    def groups(X: np.ndarray, scaled: bool = False) -> list[set[int]]:
+        nobody = np.zeros(len(X), dtype=np.int64)
+        number = grouped(SiteRows(X, nobody, nobody, len(X), 1, least=LEAST_CLUSTER), scaled)
+        return [set(np.flatnonzero(number == i)) for i in range(number.max() + 1)]
+
+    shown = table(
+        f"of {CASES} tables of random normal rows, those of which a row is the difference of two runs' groups",
+        "rows of the node", "columns", "one column less", "another standardize",
+    )  # fmt: skip
+    for rows in (11, 41):
+        for columns in (3, 5, 10, 20):
+            found = np.zeros(2, dtype=int)
+            for seed in range(CASES):
+                X = np.random.default_rng(seed).normal(size=(rows, columns))
+                others = groups(X[:, :-1]), groups(X, scaled=True)
+                found += [any(len(a ^ b) == 1 for a in groups(X) for b in other) for other in others]
+            shown.add_row(str(rows), str(columns), *map(str, found))
+    console.print(shown)
 
 
 def least_epsilon(absent: np.ndarray, there: np.ndarray, deviation: float) -> float:
