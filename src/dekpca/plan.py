@@ -93,9 +93,8 @@ class Traffic:
         )
 
     def _by_sender(self, along: np.ndarray) -> np.ndarray:
-        return np.bincount(self.network.directed_edges[:, 0], along, len(self.network)).astype(
-            np.int64
-        )  # exact below 2^53
+        found = np.bincount(self.network.directed_edges[:, 0], along, len(self.network))
+        return found.astype(np.int64)  # exact below 2^53
 
     @cached_property
     def _number(self) -> dict[tuple[int, int], int]:

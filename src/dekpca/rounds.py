@@ -153,7 +153,8 @@ class Sizes(Round):
         return {name: np.array([2.0 ** (place - EXPONENTS // 2)]) for name, place in largest.items()}
 
     def check(self, told: Arrays) -> None:
-        """Else a root that lies could choose bounds as it likes, and whether a node's own sums exceed them would be seen: it would stop there."""
+        """Refuse a power of two that an entry of this node exceeds. With it a root that lies would choose the bounds of sums, and see by whether this
+        node stops whether its own sums exceed them."""
         super().check(told)
         if any(told[name][0] < 2.0 ** (place - EXPONENTS // 2) for name, place in self.places.items()):
             raise BadConclusion("the root tells a largest number that is smaller than one of this node; start all anew")

@@ -102,7 +102,8 @@ class Variances(Round):
         return {"variance": total["squares"] / self.rows.total}
 
     def check(self, told: Arrays) -> None:
-        """A root that tells too small a variance would choose gamma so large that every row is far from all others, and alone in sums."""
+        """Refuse a variance smaller than the rows of this process alone make it. With it a root that lies would choose gamma so large that every row
+        is far from all others, and alone in sums."""
         _refuse_overflow(told["variance"], self.rows.X, "its squares overflow")
         finest = FINEST * self.bounds()["squares"] if np.isfinite(self.rows.largest) else 0.0
         if (told["variance"] * self.rows.total < (1.0 - ROUNDED) * self.squares - finest).any():

@@ -59,7 +59,7 @@ class Groups:
 
     def prepared(self, fill: Array | None, columns: Columns | None, beside: Array) -> Groups:
         """The means as those of rows without missing values, in standardized columns, in the library of `beside`. What all were told of the columns
-        changes means of groups, never rows: however it was chosen, so that single rows would be rounded, say, it tells no more than the means."""
+        is applied to means of groups, never to rows: else a root that lies could tell numbers so large that each row is rounded on its own."""
         means = self.means
         if fill is not None and self.lacking is not None:
             means = means * (1.0 - self.lacking) + self.lacking * on_host(fill)
