@@ -101,9 +101,8 @@ def kernel_header(kernel: Kernel) -> dict[str, Any]:
     numbers = {key: getattr(kernel, key) for key in ("gamma", "degree", "coef0", "normalize")}
     function = isinstance(kernel, FunctionKernel)
     if not function and make_kernel(kernel.label, **numbers) != kernel:
-        raise ValueError(
-            f"kernel {kernel.label} has parameters beside {', '.join(numbers)}, which a model file does not hold"
-        )
+        held = f"a model file holds {', '.join(numbers)}, and no other parameter that is not at its default"
+        raise ValueError(f"kernel {kernel.label}: {held}; give its class these values as defaults")
     return {"name": kernel.label, "callable": function, **numbers}
 
 
