@@ -135,7 +135,8 @@ def solve(site: Site, options: SumsOptions) -> Solver:
             marks = more
         elif not whole:
             # All rows of a sample judge, in each of the GROUPS groups. Of all rows a few will judge, each in one group, with GROUPS times the noise.
-            whole, effort = True, 1 if options.fixed or GROUPS * bound <= options.tol else EFFORT
+            # A stream begins with few, too: its landmarks have to satisfy the same judgement.
+            whole, effort = True, 1 if options.fixed or options.stream or GROUPS * bound <= options.tol else EFFORT
             likely = likely_judges(principal, rows.total, LAST if options.fixed else str(step + 1))
         else:
             if bound >= 1.0:  # not known; more work may tell
