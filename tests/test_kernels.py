@@ -193,9 +193,8 @@ def test_a_model_is_not_saved_without_a_parameter_of_its_kernel(tmp_path):
         model.node_models_[0].save(tmp_path / "default.npz")
         other = copy(model.node_models_[0])
         other.kernel = Quadratic(gamma=0.1, alpha=2.0)
-        with pytest.raises(
-            ValueError, match="rational quadratic: a model file holds gamma, .* give its class these values as defaults"
-        ):
+        says = r"rational quadratic: a model file holds gamma, .* give its class these values as defaults"
+        with pytest.raises(ValueError, match=says):
             other.save(tmp_path / "other.npz")
         assert not (tmp_path / "other.npz").exists()
     finally:
