@@ -94,6 +94,7 @@ class ExactImages:
     shared: Shared
     mean: np.ndarray | None  # None: not centred
     squared = True
+    pairs = None  # they are summed
 
     @property
     def judges(self) -> JudgingRows:
