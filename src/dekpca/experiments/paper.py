@@ -74,7 +74,7 @@ class Problem:
     def estimator(self, method: str, **changes: Any) -> DecentralizedKernelPCA:
         """For the paper's settings or dekpca's; `changes` are options of `Projection`."""
         paper = method == "paper"
-        solver = replace(PAPER, max_iter=PAPER_ITERATIONS) if paper else Projection()
+        solver = replace(PAPER, max_iter=PAPER_ITERATIONS, tol=0.0) if paper else Projection()
         given: dict[str, Any] = {"gamma": self.source.gamma, "network": self.network, "random_state": self.seed}
         return DecentralizedKernelPCA(1, normalize=paper, solver=replace(solver, **changes), **given)
 
