@@ -5,9 +5,10 @@ import pytest
 
 from conftest import clusters, make_options
 from dekpca import Network, Projection
+from dekpca.draws import node_random
 from dekpca.engines import local
 from dekpca.kernels import make_kernel
-from dekpca.landmarks import REDUNDANT, Landmarks, node_random
+from dekpca.landmarks import REDUNDANT, Landmarks
 from dekpca.site import apart as sites_apart
 from dekpca.site import make_site
 from dekpca.solvers.sums.clusters import LEAST_CLUSTER

@@ -14,11 +14,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
 from dekpca import DecentralizedKernelPCA, Network
+from dekpca.draws import row_keys, uniform_by_key
 from dekpca.kernels import make_kernel
 from dekpca.landmarks import Landmarks
 from dekpca.results import MixedComponentsWarning
 from dekpca.rounds import BadConclusion, Transcript, replayed
-from dekpca.site import apart, make_site, row_keys, uniform_by_key
+from dekpca.site import apart, make_site
 from dekpca.solvers.sums import SumsOptions, clusters, rows_to_grow_by, solve
 from dekpca.solvers.sums.clusters import (
     GivenLandmarks,

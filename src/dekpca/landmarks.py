@@ -24,17 +24,6 @@ Array = Any
 REDUNDANT = 1e-7  # of k(x, x): a landmark whose part outside the span of the others is smaller is dropped
 
 
-def node_random(seed: int, name: str, purpose: str) -> np.random.Generator:
-    """A node's own random numbers: they depend on its name, not on its number or its process."""
-    digest = blake2b(f"{seed}\0{purpose}\0{name}".encode(), digest_size=16).digest()
-    return np.random.default_rng(int.from_bytes(digest, "little"))
-
-
-def shared_seed(seed: int, purpose: str) -> int:
-    """A seed for numbers that all nodes draw alike."""
-    return int.from_bytes(blake2b(f"{seed}\0{purpose}".encode(), digest_size=16).digest(), "little")
-
-
 def digest(points: np.ndarray) -> np.ndarray:
     """A fingerprint of an array, as numbers that are exact in any float dtype."""
     shape = ",".join(map(str, points.shape))

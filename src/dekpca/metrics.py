@@ -19,8 +19,9 @@ import array_api_compat as aac
 import numpy as np
 
 from .arrays import CUTOFF, double_centered, to_numpy
+from .chunks import row_tiles
 from .data.columns import Samples, check_same_names
-from .kernels import TILE_ROWS, Kernel, row_tiles
+from .kernels import TILE_ROWS, Kernel
 from .node_model import Function, NodeModel
 
 Array = Any

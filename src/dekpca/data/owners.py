@@ -11,8 +11,9 @@ import array_api_compat as aac
 import numpy as np
 
 from ..arrays import to_numpy
+from ..draws import HOST, row_keys
 from ..network import Network, listing, natural_key
-from ..site import HOST, Shares, row_keys
+from ..site import Shares
 from .checks import NOTHING_LEFT, check_finite, checked, complete, complete_rows, warn_of_ids
 from .columns import ColumnError, Features, Samples, split_off, take
 from .frames import in_blocks, is_frame, is_null, refuse

@@ -16,8 +16,9 @@ from scipy.special import ndtri
 from ..answer import Answer, Terms
 from ..arrays import CUTOFF, eps, flip_signs, like, on_host, transposed
 from ..chunks import summed
-from ..kernels import Kernel, uniform
-from ..landmarks import RandomFeatures, shared_seed
+from ..draws import shared_seed, uniform
+from ..kernels import Kernel
+from ..landmarks import RandomFeatures
 from ..rounds import Arrays, Round, Shapes, Solver
 from ..signs import LONGEST, reference, signed
 from ..site import Site

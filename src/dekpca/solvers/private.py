@@ -22,8 +22,10 @@ from scipy.special import ndtri
 from ..accuracy import Accuracy, mixed_groups
 from ..answer import Answer, Terms
 from ..arrays import flip_signs, rounded
-from ..kernels import Kernel, inverse_root, row_tiles, uniform
-from ..landmarks import Landmarks, RandomFeatures, check_finite, shared_seed
+from ..chunks import row_tiles
+from ..draws import shared_seed, uniform
+from ..kernels import Kernel, inverse_root
+from ..landmarks import Landmarks, RandomFeatures, check_finite
 from ..privacy.releases import COUNTED, FIRST, LARGEST_TOTAL, Release
 from ..privacy.settings import Privacy, kernel_size
 from ..rounds import Arrays, Round, Shapes, Solver

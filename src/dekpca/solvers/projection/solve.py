@@ -49,7 +49,8 @@ import numpy as np
 from ...answer import Answer, Terms
 from ...arrays import double_centered, flip_signs, on_host, to_numpy
 from ...chunks import each
-from ...landmarks import Landmarks, node_random
+from ...draws import node_random
+from ...landmarks import Landmarks
 from ...messages import Iteration, Script
 from ...rounds import Arrays, Round, Shapes, Solver, Transcript, run_round, run_rounds
 from ...site import Site

@@ -27,11 +27,12 @@ from ...accuracy import ROUNDING, Accuracy
 from ...answer import Answer, Terms
 from ...arrays import integers, inverse, like, numbers, on_host, take
 from ...data.blocks import Blocks, Draws
+from ...draws import keys_at, row_keys
 from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Solver
 from ...signs import signed
-from ...site import Site, keys_at, row_keys
+from ...site import Site
 from .clusters import (
     FIRST,
     ROWS_A_CENTRE,

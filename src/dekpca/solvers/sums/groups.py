@@ -16,9 +16,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from ...arrays import integers, like, on_host, take, to_numpy, where
-from ...kernels import normal
+from ...draws import normal, uniform_by_key
 from ...scaling import Columns
-from ...site import uniform_by_key
 
 if TYPE_CHECKING:
     from .rows import SiteRows

@@ -26,9 +26,8 @@ import numpy as np
 from ...accuracy import ROUNDING, Accuracy, mixed_groups
 from ...arrays import flip_signs, inverse, like, numbers, squares_of_rows, take, transposed, upper_triangle
 from ...chunks import STRIPES, by_rows, row_bytes, summed
-from ...landmarks import shared_seed
+from ...draws import shared_seed, uniform_by_key
 from ...rounds import Arrays, Round, Shapes, Solver
-from ...site import uniform_by_key
 from .moments import Principal, Seen, chances
 from .options import LEAST_CLUSTER, SumsOptions
 from .rows import SiteRows

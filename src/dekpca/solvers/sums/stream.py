@@ -30,11 +30,11 @@ import numpy as np
 
 from ...answer import Answer
 from ...arrays import all_on_host, integers, take, to_numpy, where
+from ...draws import keys_at
 from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Arrays, BadConclusion, Shapes, Solver
 from ...scaling import Columns, filled
-from ...site import keys_at
 from .judge import LAST, may_judge
 from .moments import Moments, Seen
 from .options import SumsOptions
