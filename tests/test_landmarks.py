@@ -32,7 +32,7 @@ def chosen(parts, network, apart=False, **changes):
     """The landmarks of a run and their kinds, at every site; each node is a site of its own, if `apart`."""
     options = make_options(parts, network, **changes)
     sites = sites_apart(parts, network) if apart else [make_site(parts, network)]
-    return [(a.marks.points, a.kinds) for a in local.drive(sites, options, local.Delivery(sites)).answers]
+    return [(a.marks.points, a.marks.kinds) for a in local.drive(sites, options, local.Delivery(sites)).answers]
 
 
 def test_every_site_is_told_the_same():

@@ -326,7 +326,7 @@ def test_draws_are_uniform_and_independent_of_each_other():
 # ---------------------------------------------------------------------- clusters
 def test_landmarks_are_means_of_at_least_five_rows():
     (found,), _ = run(hosts(PARTS, [list(range(9))], share_rows=False))
-    assert {kind for kind, _ in found.kinds} == {"means"}
+    assert {kind for kind, _ in found.marks.kinds} == {"means"}
     rows = {row.tobytes() for row in np.concatenate(PARTS)}
     assert not any(point.tobytes() in rows for point in found.marks.points)
     label = np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, -1])

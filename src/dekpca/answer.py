@@ -87,7 +87,6 @@ class Answer:
     eigenvalues: Array  # (k,)
     trace: float  # of the whole network's centred kernel
     marks: Landmarks | RandomFeatures | None = None
-    kinds: tuple[tuple[str, int], ...] = ()  # of the landmarks, in order, and how many of each
     mean: Array | None = None  # (m,) of the landmark coordinates over the network, if functions are centred by it
     columns: Columns | None = None  # scales that standardize all samples
     fill: Array | None = None  # (columns,) replaces missing values

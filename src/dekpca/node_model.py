@@ -23,7 +23,7 @@ from .data.checks import check_finite
 from .data.columns import Features, Samples, check_same_names, check_unique, split_off
 from .data.frames import frame_names, is_frame
 from .kernels import Kernel, Rbf
-from .landmarks import RandomFeatures
+from .landmarks import Landmarks, RandomFeatures
 from .privacy.ledger import Ledger
 from .scaling import Columns, filled
 from .scores import Histogram
@@ -430,7 +430,7 @@ class NodeModels(Sequence[NodeModel]):
 
 
 # Of each kind of landmarks: what they are, and whether they are rows; None: they are if rows may leave their nodes.
-LANDMARKS: dict[str, tuple[str, bool | None]] = {
+LANDMARK_KINDS: dict[str, tuple[str, bool | None]] = {
     "means": (f"landmarks (means of at least {LEAST_CLUSTER} rows of the network)", False),
     "rows": ("landmarks (rows of the nodes)", True),
     "synthetic": ("landmarks (drawn from noisy sums, nobody's rows)", False),
@@ -446,7 +446,7 @@ def _make(
     expansions = answer.expansions(node)
     functions = {name: answer.function(terms) for name, terms in expansions.items()}
     *_, (expansion, largest) = expansions.items()
-    contents = [] if answer.marks is None else _held_landmarks(answer, share_rows)
+    contents = [] if answer.marks is None else _held_landmarks(answer.marks, share_rows)
     contents += [Held(int(p.shape[0]), owner, True) for p, owner in zip(largest.points, largest.owners, strict=True)]
     centering = "local" if largest.centre is not None else "global" if answer.mean is not None else None
     return NodeModel(
@@ -456,13 +456,13 @@ def _make(
     )  # fmt: skip
 
 
-def _held_landmarks(answer: Answer, share_rows: bool) -> list[Held]:
+def _held_landmarks(marks: Landmarks | RandomFeatures, share_rows: bool) -> list[Held]:
     """The landmarks by kind; consecutive ones of a kind together."""
-    if isinstance(answer.marks, RandomFeatures):
-        return [Held(answer.marks.size // 2, "frequencies (drawn from a seed)", False)]
+    if isinstance(marks, RandomFeatures):
+        return [Held(marks.size // 2, "frequencies (drawn from a seed)", False)]
     found: list[Held] = []
-    for kind, count in answer.kinds:
-        what, rows = LANDMARKS[kind]
+    for kind, count in marks.kinds:
+        what, rows = LANDMARK_KINDS[kind]
         if found and found[-1].what == what:
             found[-1] = replace(found[-1], rows=found[-1].rows + count)
         elif count:

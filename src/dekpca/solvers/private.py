@@ -97,7 +97,8 @@ def solve(site: Site, options: PrivateOptions) -> Solver:
             points = scales.standardized(points)
         points = np.asarray(points, dtype=np.float64)
         told = yield Cut(kernel, points, rank, k)
-        marks, cut = Landmarks(site.array(points), site.array(told["root"])), float(told["error"][0])
+        marks = Landmarks(site.array(points), site.array(told["root"]), ((options.kind, len(points)),))
+        cut = float(told["error"][0])
         if main.width > rank:
             embedding = Embedding.of(kernel, points, np.asarray(marks.root), options.seed)
 
@@ -107,7 +108,7 @@ def solve(site: Site, options: PrivateOptions) -> Solver:
     about = Accuracy.of(told["errors"], error, error, mixed_groups(told["near"][:, :k]), method)
     return Answer(
         site=site, kernel=kernel, terms=Terms(site.array(told["directions"])), eigenvalues=site.array(told["values"] * size),
-        trace=float(told["trace"][0]) * size, marks=marks, kinds=() if options.random_features else ((options.kind, marks.size),),
+        trace=float(told["trace"][0]) * size, marks=marks,
         mean=site.array(told["mean"] * np.sqrt(size)), columns=scales, accuracy=about, stages=((marks.size, about.error, about.bound),),
         rows=float(told["rows"][0]),
     )  # fmt: skip

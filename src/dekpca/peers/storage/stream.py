@@ -41,7 +41,7 @@ class NodeStream:
     members: Mapping[str, int]
     columns: tuple[str, ...] | None  # names, in internal order
     kernel: Kernel
-    kinds: tuple[tuple[str, int], ...]
+    kinds: tuple[tuple[str, int], ...]  # of the landmarks
     arrays: Mapping[str, np.ndarray]
 
     @classmethod
@@ -63,14 +63,14 @@ class NodeStream:
         arrays |= {} if basis.fill is None else {"fill": basis.fill}
         scales = basis.columns
         arrays |= {} if scales is None else {"column_mean": scales.mean, "column_scale": scales.scale}
-        return cls(name, run, transcript, settings, members, columns, basis.kernel, basis.kinds, arrays)
+        return cls(name, run, transcript, settings, members, columns, basis.kernel, basis.marks.kinds, arrays)
 
     def stream(self, names: Sequence[str], options: SumsOptions) -> Stream:
         """In a network of nodes with these names."""
         held, node = self.arrays, list(names).index(self.name)
         scales = Columns(held["column_mean"], held["column_scale"]) if "column_mean" in held else None
         options = replace(options, kernel=self.kernel)
-        basis = Basis(names, options, self.marks, self.kinds, held.get("fill"), scales)
+        basis = Basis(names, options, self.marks, held.get("fill"), scales)
 
         def rows(what: str) -> SiteRows:
             keys = held[f"{what}_keys"].view(np.int64)
@@ -87,7 +87,7 @@ class NodeStream:
 
     @property
     def marks(self) -> Landmarks:
-        return Landmarks(self.arrays["points"], self.arrays["root"])
+        return Landmarks(self.arrays["points"], self.arrays["root"], self.kinds)
 
     @property
     def rows(self) -> int:

@@ -159,7 +159,6 @@ class Basis:
     names: Sequence[str]
     options: SumsOptions
     marks: Landmarks
-    kinds: tuple[tuple[str, int], ...]
     fill: Array | None = None
     columns: Columns | None = None
 
@@ -169,14 +168,14 @@ class Basis:
         assert isinstance(options, SumsOptions)
         assert isinstance(answer.marks, Landmarks)
         options = replace(options, kernel=answer.kernel, earlier=None)
-        return cls(names, options, answer.marks, answer.kinds, answer.fill, answer.columns)
+        return cls(names, options, answer.marks, answer.fill, answer.columns)
 
     def grown(self, answer: Answer) -> Basis:
         """With the landmarks of a fit that began with these."""
         assert isinstance(answer.marks, Landmarks)
-        (_, first), *more = answer.kinds
-        kinds = (*self.kinds, *more) if first == self.marks.size else answer.kinds
-        return replace(self, marks=answer.marks, kinds=kinds)
+        (_, first), *more = answer.marks.kinds
+        kinds = (*self.marks.kinds, *more) if first == self.marks.size else answer.marks.kinds
+        return replace(self, marks=replace(answer.marks, kinds=kinds))
 
     @property
     def kernel(self) -> Kernel:
