@@ -25,7 +25,7 @@ from .data.frames import frame_names, is_frame
 from .kernels import Kernel, Rbf
 from .landmarks import Landmarks, RandomFeatures
 from .privacy.ledger import Ledger
-from .scaling import Columns, filled
+from .scaling import Scales, prepared
 from .scores import Histogram
 from .solvers.sums.clusters import LEAST_CLUSTER
 
@@ -110,7 +110,7 @@ class NodeModel:
     eigenvalues_: Array
     centering: str | None
     contents: Sequence[Held]
-    columns: Columns | None
+    scales: Scales | None
     features: Features
     fill: Array | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
@@ -246,8 +246,7 @@ class NodeModel:
             samples.X, "X", self.n_features_in_, like, samples.names, None if self.fill is None else "mean"
         )
         X = self.features.arrange(Samples(X, samples.names), who, "the fit")
-        X = X if self.fill is None else filled(X, self.fill)
-        return X if self.columns is None else self.columns.standardized(X)
+        return prepared(X, self.fill, self.scales)
 
     def inverse_transform(self, Z: Array, alpha: float | None = None, expansion: str | None = None) -> Array:
         """Points (rows, n_features) that have about these component values: pre-images, learned from the points the model holds.
@@ -290,7 +289,7 @@ class NodeModel:
                 too_small = f"alpha={alpha!r} is too small for {points.dtype}"
                 raise ValueError(f"node {self.name}: {too_small}; raise it") from error
         X = self._preimages[key](Z)
-        return self.features.from_sorted(X if self.columns is None else self.columns.restored(X))
+        return self.features.from_sorted(X if self.scales is None else self.scales.restored(X))
 
     def _checked(self, X: Array, what: str, width: int, like: Array, names: Any = None, missing: Any = None) -> Array:
         """Rows of numbers in the library and dtype of the model."""
@@ -450,7 +449,7 @@ def _make(
     contents += [Held(int(p.shape[0]), owner, True) for p, owner in zip(largest.points, largest.owners, strict=True)]
     centering = "local" if largest.centre is not None else "global" if answer.mean is not None else None
     return NodeModel(
-        answer.site.network.names[node], answer.kernel, functions, expansion, answer.eigenvalues, centering, contents, answer.columns, features,
+        answer.site.network.names[node], answer.kernel, functions, expansion, answer.eigenvalues, centering, contents, answer.scales, features,
         answer.fill, accuracy=answer.accuracy, privacy_=ledger, transcript=None if answer.transcript is None else answer.transcript.digest,
         mean=answer.mean_function(largest, functions[expansion]), n_rows=answer.n_rows, histogram=answer.histogram, contamination=contamination,
     )  # fmt: skip

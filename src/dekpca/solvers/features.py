@@ -59,7 +59,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     directions = signed(np.where(real, basis, 0.0), about["along"] @ basis)[:, :k]
     return Answer(
         site=site, kernel=kernel, terms=Terms(array(directions)), eigenvalues=array(np.where(real, values, 0.0)[:k]), trace=trace, marks=features,
-        mean=array(mean), columns=prepared.columns, fill=prepared.fill, n_iter=len(residuals),
+        mean=array(mean), scales=prepared.scales, fill=prepared.fill, n_iter=len(residuals),
         runs=(("converged" if converged else "max_iter", len(residuals)),),
         history={"residual": np.repeat(np.array(residuals)[:, None], len(site.nodes), axis=1)},
     )  # fmt: skip

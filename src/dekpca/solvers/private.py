@@ -29,7 +29,7 @@ from ..landmarks import Landmarks, RandomFeatures, check_finite
 from ..privacy.releases import COUNTED, FIRST, LARGEST_TOTAL, Release
 from ..privacy.settings import Privacy, kernel_size
 from ..rounds import Arrays, Round, Shapes, Solver
-from ..scaling import Columns
+from ..scaling import Scales
 from ..site import Site
 from .features import RANDOM_FEATURES, draw_features
 
@@ -79,7 +79,7 @@ def solve(site: Site, options: PrivateOptions) -> Solver:
     privacy, kernel, k, rank = options.privacy, options.kernel, options.n_components, options.width
     rows, scales = site.X, None
     if options.standardize:
-        scales = Columns(*map(site.array, centre_and_half(privacy.ranges)))
+        scales = Scales(*map(site.array, centre_and_half(privacy.ranges)))
         rows = scales.standardized(rows)
     size = kernel_size(kernel, privacy.norm)
     bounded = kernel.is_normal or kernel.normalize
@@ -109,7 +109,7 @@ def solve(site: Site, options: PrivateOptions) -> Solver:
     return Answer(
         site=site, kernel=kernel, terms=Terms(site.array(told["directions"])), eigenvalues=site.array(told["values"] * size),
         trace=float(told["trace"][0]) * size, marks=marks,
-        mean=site.array(told["mean"] * np.sqrt(size)), columns=scales, accuracy=about, stages=((marks.size, about.error, about.bound),),
+        mean=site.array(told["mean"] * np.sqrt(size)), scales=scales, accuracy=about, stages=((marks.size, about.error, about.bound),),
         rows=float(told["rows"][0]),
     )  # fmt: skip
 
@@ -403,7 +403,7 @@ def expected(
     width = min(privacy.rank, len(points))
     planned = privacy.releases(kind, width + REST * kernel.has_frequencies, points.shape[1], n_nodes)
     if privacy.ranges is not None:
-        points = Columns(*centre_and_half(privacy.ranges)).standardized(points)
+        points = Scales(*centre_and_half(privacy.ranges)).standardized(points)
     alike = points if kernel.is_normal or kernel.normalize else clipped(points, float(privacy.norm or 0.0))
     values, vectors, root = leading(kernel, points, width)
     psi = kernel.gram(alike, points) @ root / np.sqrt(kernel_size(kernel, privacy.norm))

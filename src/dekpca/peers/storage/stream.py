@@ -17,7 +17,7 @@ import numpy as np
 from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...model_file import Format, ModelFileError, kernel_from, kernel_header, opened, read_arrays, write_arrays
-from ...scaling import Columns
+from ...scaling import Scales
 from ...solvers.sums import Basis, SiteRows, Stream, SumsOptions
 from ...solvers.sums.stream import Summed
 
@@ -61,14 +61,14 @@ class NodeStream:
             "prints": np.frombuffer(stream.prints[list(basis.names).index(name)], dtype=np.uint64).copy(),
         }  # fmt: skip
         arrays |= {} if basis.fill is None else {"fill": basis.fill}
-        scales = basis.columns
+        scales = basis.scales
         arrays |= {} if scales is None else {"column_mean": scales.mean, "column_scale": scales.scale}
         return cls(name, run, transcript, settings, members, columns, basis.kernel, basis.marks.kinds, arrays)
 
     def stream(self, names: Sequence[str], options: SumsOptions) -> Stream:
         """In a network of nodes with these names."""
         held, node = self.arrays, list(names).index(self.name)
-        scales = Columns(held["column_mean"], held["column_scale"]) if "column_mean" in held else None
+        scales = Scales(held["column_mean"], held["column_scale"]) if "column_mean" in held else None
         options = replace(options, kernel=self.kernel)
         basis = Basis(names, options, self.marks, held.get("fill"), scales)
 

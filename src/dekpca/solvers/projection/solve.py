@@ -331,7 +331,7 @@ def make_answer(run: Run, eigenvalues: np.ndarray, turn: np.ndarray, trace: floa
     names = run.history[0][0]
     return Answer(
         site=site, kernel=first.kernel, terms=terms, eigenvalues=back(eigenvalues), trace=trace, mean=mean,
-        marks=marks, columns=first.columns, fill=first.fill,
+        marks=marks, scales=first.scales, fill=first.fill,
         n_iter=len(run.history), runs=tuple(run.runs), transcript=run.transcript,
         history={name: np.array([[row[name] for row in rows] for rows in run.history]) for name in names},
     )  # fmt: skip

@@ -97,7 +97,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     rows, options = prepared.rows, replace(options, kernel=prepared.kernel)
     axes = yield from axes_of(prepared, options)
     if groups is not None:
-        rows = replace(rows, groups=groups.prepared(prepared.fill, prepared.columns, rows.like))
+        rows = replace(rows, groups=groups.prepared(prepared.fill, prepared.scales, rows.like))
         prepared = replace(prepared, rows=rows)
     marks = yield from first_stage(prepared, options, axes)
     whole, stages, likely, effort = False, Stages(), None, 1
@@ -131,7 +131,7 @@ def solve_stream(site: Site, stream: Stream) -> Solver:
     """The components of all rows of streams, with the landmarks that these have; returns the `Answer`."""
     principal, verdict = yield from stream.rounds(site.total, judge_components)
     basis, marks, about = stream.basis, stream.basis.marks, verdict.accuracy
-    prepared = PreparedRows(basis.rows(), None, basis.fill, basis.columns, basis.kernel)
+    prepared = PreparedRows(basis.rows(), None, basis.fill, basis.scales, basis.kernel)
     known = replace(basis.options, n_components=principal.components)
     return answer_of(site, prepared, known, marks, principal, verdict, [(marks.size, about.error, about.bound)])
 
@@ -184,8 +184,8 @@ def first_stage(prepared: PreparedRows, options: SumsOptions, axes: Axes | None)
         points, kind = options.points, "points"
         if points is None:
             points, kind = (yield from earlier_landmarks(rows, options)), "earlier"
-        if prepared.columns is not None:
-            points = on_host(prepared.columns.standardized(like(rows.like, points)))
+        if prepared.scales is not None:
+            points = on_host(prepared.scales.standardized(like(rows.like, points)))
         told = yield GivenLandmarks(points, marks, kernel)
         marks = marks.plus(told["points"][: int(told["count"][0])], kind, kernel)
     else:
@@ -289,6 +289,6 @@ def answer_of(
     values = np.pad(verdict.values, (0, k - there))
     return Answer(
         site=site, kernel=prepared.kernel, terms=Terms(site.array(weights)), eigenvalues=site.array(values), trace=principal.trace,
-        marks=marks, mean=site.array(principal.mean), columns=prepared.columns, fill=prepared.fill,
+        marks=marks, mean=site.array(principal.mean), scales=prepared.scales, fill=prepared.fill,
         accuracy=about, stages=tuple(stages),
     )  # fmt: skip

@@ -34,7 +34,7 @@ from ...draws import keys_at
 from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Arrays, BadConclusion, Shapes, Solver
-from ...scaling import Columns, filled
+from ...scaling import Scales, prepared
 from .judge import LAST, may_judge
 from .moments import Moments, Seen
 from .options import SumsOptions
@@ -152,7 +152,7 @@ def added(terms: Sequence[Arrays]) -> Arrays:
 class Basis:
     """What is the same for all rows of a stream and at all of its processes.
 
-    `names` are those of all nodes of the network, by number. `options` have the kernel with its gamma; `fill` and `columns` are what is done to rows
+    `names` are those of all nodes of the network, by number. `options` have the kernel with its gamma; `fill` and `scales` are what is done to rows
     before anything else.
     """
 
@@ -160,7 +160,7 @@ class Basis:
     options: SumsOptions
     marks: Landmarks
     fill: Array | None = None
-    columns: Columns | None = None
+    scales: Scales | None = None
 
     @classmethod
     def of(cls, names: Sequence[str], options: Any, answer: Answer) -> Basis:
@@ -168,7 +168,7 @@ class Basis:
         assert isinstance(options, SumsOptions)
         assert isinstance(answer.marks, Landmarks)
         options = replace(options, kernel=answer.kernel, earlier=None)
-        return cls(names, options, answer.marks, answer.fill, answer.columns)
+        return cls(names, options, answer.marks, answer.fill, answer.scales)
 
     def grown(self, answer: Answer) -> Basis:
         """With the landmarks of a fit that began with these."""
@@ -185,8 +185,7 @@ class Basis:
         """Rows without missing values, in the scales and the dtype of the first rows."""
         xp, points = aac.array_namespace(X), self.marks.points
         X = xp.astype(X, points.dtype, copy=False)
-        X = X if self.fill is None else filled(X, self.fill)
-        return X if self.columns is None else self.columns.standardized(X)
+        return prepared(X, self.fill, self.scales)
 
     def fingerprints(self, X: Array) -> np.ndarray:
         """(n,) a code for each row, not 0: rows with the same numbers have the same."""
