@@ -18,7 +18,7 @@ from dekpca.kernels import make_kernel
 from dekpca.messages import Exchange, Sum
 from dekpca.plan import Plan
 from dekpca.settings import LandmarkSource
-from dekpca.site import Dealt, Shares, apart, make_site
+from dekpca.site import Dealt, RowNumbers, apart, make_site
 from dekpca.testing import by_node
 
 
@@ -75,7 +75,7 @@ def test_sites_and_the_order_of_rows_do_not_matter(mode, ragged):
     usual = local.run(Plan.of(parts, network, options))
     alone = run_sites(apart(parts, network), options)
     mixed, X = np.random.default_rng(0).permutation(sum(map(len, parts))), np.concatenate(parts)
-    rows = Shares(np.array([len(part) for part in parts]), np.argsort(mixed))
+    rows = RowNumbers(np.array([len(part) for part in parts]), np.argsort(mixed))
     site = make_site(Dealt(X[mixed], rows), network)
     assert site.order is not None
     dealt = run_sites([site], options)

@@ -56,7 +56,7 @@ class Site:
         return like(self.like, values)
 
 
-class Shares(Sequence[Array]):
+class RowNumbers(Sequence[Array]):
     """The numbers of the rows of each node: so many (nodes,), one after the other, of `order`, or of 0, 1, 2, ... if that is None. `order`
     may be on the device of the rows."""
 
@@ -64,7 +64,7 @@ class Shares(Sequence[Array]):
         self.sizes, self.order, self.ends = sizes, order, np.cumsum(sizes)
 
     @classmethod
-    def of(cls, node: np.ndarray, lengths: np.ndarray, nodes: int) -> Shares:
+    def of(cls, node: np.ndarray, lengths: np.ndarray, nodes: int) -> RowNumbers:
         """From the number of the node of each run of rows, and how many rows each run has. Where the runs are in order, nothing is sorted."""
         sizes = np.bincount(node, lengths, nodes).astype(np.int64)  # exact below 2^53 rows
         in_order = (node[1:] >= node[:-1]).all()
@@ -82,7 +82,7 @@ class Shares(Sequence[Array]):
 class Dealt(Sequence[Array]):
     """The parts of one array: the rows of X of each node, which are copied only when a part is asked for."""
 
-    def __init__(self, X: Array, rows: Shares):
+    def __init__(self, X: Array, rows: RowNumbers):
         self.X, self.rows = X, rows
 
     def __len__(self) -> int:

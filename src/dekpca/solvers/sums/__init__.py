@@ -273,7 +273,7 @@ def judge_components(seen: Seen, principal: Principal, options: SumsOptions, sta
     if options.kernel.has_sketch:
         return (yield from judge(seen, principal, options, stage, effort))
     if options.share_rows:
-        return (yield from judge_by_rows(JudgingRows(seen, principal, options, stage, by_rows=True)))
+        return (yield from judge_by_rows(JudgingRows(seen, principal, options, stage, as_points=True)))
     return judge_by_trace(principal, k)
 
 

@@ -125,11 +125,11 @@ class Summed:
 
     def needed(self, kept: Sequence[Kept], options: SumsOptions) -> list[Kept]:
         """Those of some rows that may judge."""
-        (count, missed), by_rows = (number / FORGETTABLE for number in self.most), not options.kernel.has_sketch
+        (count, missed), as_points = (number / FORGETTABLE for number in self.most), not options.kernel.has_sketch
         found = []
         for some in kept:
             rows = some.rows
-            there = may_judge(rows.keys, some.rest, count, missed, LAST, by_rows)
+            there = may_judge(rows.keys, some.rest, count, missed, LAST, as_points)
             found.append(some.at(where(there)))
         return found
 
