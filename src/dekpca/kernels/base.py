@@ -101,7 +101,8 @@ class Kernel(ABC):
         return 1.0 / (n_features * variance) if variance > 0 else 1.0
 
     def squares(self, X: Array) -> Array | None:
-        """Squared norms of the rows, which `gram` would otherwise compute again; None for kernels that do not need them."""
+        """Squared norms of the rows, which `gram` would otherwise compute again; None for kernels that do not need them. A kernel that takes
+        distances from them has to shift samples that are `far`, as `Rbf.matrix` does: else a fit far from the origin may end with BadTerm."""
         return None
 
     def bound(self, norm: float) -> float:

@@ -69,7 +69,7 @@ WORTHWHILE = 1.05  # growth by less ends it: no clusters of enough rows are left
 
 
 def rows_of(site: Site, options: SumsOptions) -> SiteRows:
-    """The rows of the nodes of a site."""
+    """The rows of the nodes of a site, where they are in X: keys and nodes are made node by node, and put into the order of X."""
     if isinstance(site.X, Blocks):
         keys, node = site.X.keys, site.X.node
     elif site.numbered is not None:
