@@ -24,6 +24,7 @@ from .data.columns import Features, Samples, check_same_names, check_unique, spl
 from .data.frames import frame_names, is_frame
 from .kernels import Kernel, Rbf
 from .landmarks import Landmarks, RandomFeatures
+from .network import listing
 from .privacy.ledger import Ledger
 from .scaling import Scales, prepared
 from .scores import Histogram
@@ -399,13 +400,18 @@ class NodeModels(Sequence[NodeModel]):
         if isinstance(index, slice):
             return [self._at(number) for number in self._numbers[index]]
         if isinstance(index, str):
-            return self._at(self._numbers[self._numbers.index(self._network.number[index])])
+            if (node := self._network.number.get(index)) not in self._answers:
+                raise KeyError(f"node_models_[{index!r}]: no node here has that name; there are {listing(self.names)}")
+            return self._at(node)
         named = self._network.number.get(str(index))
         if named in self._answers and self._numbers[index : index + 1 or None] != [named]:
             other = f"{index} may be the node of that name or the place of another"
             raise ValueError(
                 f"node_models_[{index}]: {other}; use node_models_['{index}'] or list(node_models_)[{index}]"
             )
+        if not -len(self) <= index < len(self):
+            many = f"there are {len(self)} nodes here, counted from 0"
+            raise IndexError(f"node_models_[{index}]: {many}; for another number of nodes fit with network=")
         return self._at(self._numbers[index])
 
     def _at(self, node: int) -> NodeModel:
