@@ -12,9 +12,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from conftest import clusters, make_options
 from dekpca import DecentralizedKernelPCA, Network, NodeModel, Projection, baselines, metrics
+from dekpca.draws import bits, code_of
 from dekpca.engines import local
-from dekpca.kernels import code_of, make_kernel
-from dekpca.kernels.draws import bits
+from dekpca.kernels import make_kernel
 from dekpca.landmarks import digest
 from dekpca.program import program
 from dekpca.settings import LandmarkSource

@@ -12,7 +12,8 @@ from typing import Any
 import array_api_compat as aac
 
 from .arrays import like
-from .kernels import Kernel, Linear, normal
+from .draws import normal
+from .kernels import Kernel, Linear
 
 Array = Any
 

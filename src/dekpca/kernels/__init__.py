@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .base import KERNELS, TILE_ROWS, Kernel, inverse_root, row_tiles
-from .draws import GOLDEN, HOST, code_of, mixed, normal, shifted, uniform, word
+from .base import KERNELS, TILE_ROWS, Kernel, inverse_root
 from .function import FunctionKernel
 from .products import Cosine, Linear, Poly, Sigmoid
 from .stationary import Laplacian, Rbf, Stationary
@@ -37,6 +36,6 @@ def make_kernel(
 
 
 __all__ = [
-    "GOLDEN", "HOST", "KERNELS", "TILE_ROWS", "Cosine", "FunctionKernel", "Kernel", "Laplacian", "Linear", "Poly", "Rbf", "Sigmoid", "Stationary",
-    "code_of", "inverse_root", "make_kernel", "mixed", "normal", "row_tiles", "shifted", "uniform", "word",
+    "KERNELS", "TILE_ROWS", "Cosine", "FunctionKernel", "Kernel", "Laplacian", "Linear", "Poly", "Rbf", "Sigmoid", "Stationary", "inverse_root",
+    "make_kernel",
 ]  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import array_api_compat as aac
 
 from ..arrays import like, transposed
+from ..draws import signs
 from .base import Array, Kernel, RandomMap, inverse_root
-from .draws import signs
 
 
 class PowerOfProduct(Kernel):

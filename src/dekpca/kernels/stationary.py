@@ -7,8 +7,8 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from ..arrays import like, squares_of_rows, transposed
+from ..draws import normal, normal_like, uniform
 from .base import Array, Kernel, RandomMap
-from .draws import normal, normal_like, uniform
 
 
 class Stationary(Kernel):

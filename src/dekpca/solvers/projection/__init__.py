@@ -17,7 +17,7 @@ from ..sums import SumsOptions
 from .penalties import checked
 
 EXPANSIONS = ("landmarks", "node", "neighborhood")
-LANDMARKS = 200  # by default; at most a tenth of the rows
+USUAL_LANDMARKS = 200  # by default; at most a tenth of the rows
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...arrays import CUTOFF, NEGATIVE, double_centered, flip_signs
-from ...kernels import Kernel, row_tiles
+from ...chunks import row_tiles
+from ...kernels import Kernel
 from ...landmarks import Landmarks, check_finite
 from . import Projection
 

@@ -49,7 +49,8 @@ import numpy as np
 from ...answer import Answer, Terms
 from ...arrays import double_centered, flip_signs, on_host, to_numpy
 from ...chunks import each
-from ...landmarks import Landmarks, node_random
+from ...draws import node_random
+from ...landmarks import Landmarks
 from ...messages import Iteration, Script
 from ...rounds import Arrays, Round, Shapes, Solver, Transcript, run_round, run_rounds
 from ...site import Site
@@ -102,7 +103,7 @@ def meet(site: Site, options: ProjectionOptions, transcript: Transcript) -> Scri
     X = X.copy() if first.rows.X is rows.X else X  # the models hold these rows: the caller may change its own
     parts = np.split(X, np.cumsum(site.own_sizes)[:-1])
     if marks is not None:
-        points = Landmarks(to_numpy(marks.landmarks.points), to_numpy(marks.landmarks.root))
+        points = Landmarks(to_numpy(marks.points), to_numpy(marks.root))
     mean = None if principal is None or asked.centering != "global" else principal.mean.astype(parts[0].dtype)
     around = {j: [j, *site.network.neighbors(j).tolist()] for j in site.nodes.tolist()}
     sent = [noisy(X, name, options) for X, name in zip(parts, site.names, strict=True)]
@@ -144,7 +145,7 @@ def agree(rows: SiteRows, options: ProjectionOptions) -> Solver:
     if not few.first:
         return first, None, None
     marks = yield from choose_landmarks(first, replace(few, kernel=first.kernel))
-    seen = Seen(first.rows, marks.landmarks, first.kernel)
+    seen = Seen(first.rows, marks, first.kernel)
     moments = Moments(seen, asked.centering == "global", options.n_columns, 1.0)
     return first, marks, moments.found((yield moments))
 
@@ -330,7 +331,7 @@ def make_answer(run: Run, eigenvalues: np.ndarray, turn: np.ndarray, trace: floa
     names = run.history[0][0]
     return Answer(
         site=site, kernel=first.kernel, terms=terms, eigenvalues=back(eigenvalues), trace=trace, mean=mean,
-        marks=None if marks is None else marks.landmarks, kinds=() if marks is None else marks.kinds, columns=first.columns, fill=first.fill,
+        marks=marks, scales=first.scales, fill=first.fill,
         n_iter=len(run.history), runs=tuple(run.runs), transcript=run.transcript,
         history={name: np.array([[row[name] for row in rows] for rows in run.history]) for name in names},
     )  # fmt: skip

@@ -29,9 +29,8 @@ import numpy as np
 from ...accuracy import ROUNDING, Accuracy, mixed_groups
 from ...arrays import flip_signs, inverse, like, numbers, squares_of_rows, take, transposed, upper_triangle
 from ...chunks import STRIPES, by_rows, row_bytes, summed
-from ...landmarks import shared_seed
+from ...draws import shared_seed, uniform_by_key
 from ...rounds import Arrays, Round, Shapes, Solver
-from ...site import uniform_by_key
 from .moments import Principal, Seen, chances
 from .options import LEAST_CLUSTER, SumsOptions
 from .rows import SiteRows
@@ -65,7 +64,7 @@ class JudgingRows:
     options: SumsOptions
     stage: str
     effort: int = 1
-    by_rows: bool = False  # as points that all nodes know
+    as_points: bool = False  # as points that all nodes know
 
     @property
     def count(self) -> float:
@@ -80,7 +79,7 @@ class JudgingRows:
     @property
     def _most_rows(self) -> int:
         """Up to so many rows all judge at once, with fewer frequencies the more there are."""
-        return (2 if self.by_rows else 4) * JUDGES
+        return (2 if self.as_points else 4) * JUDGES
 
     @property
     def frequencies(self) -> int:
@@ -249,15 +248,15 @@ def may_judge(
     count: float,
     missed: float,
     stage: str,
-    by_rows: bool = False,
+    as_points: bool = False,
     room: float = 1.0,
 ) -> Array:
     """(n,) which rows a judgement needs, with any effort, if there are `count` rows or more, of which the landmarks miss `missed` or more; more of
     them with `room` above 1."""
-    if count <= 2 * JUDGES * (1 if by_rows else EFFORT):
+    if count <= 2 * JUDGES * (1 if as_points else EFFORT):
         return keys == keys
     needed = uniform_by_key(keys, judging(stage)) < room * chances(rest, count, missed, JUDGES)
-    if not by_rows:
+    if not as_points:
         again = chances(rest, count, missed, JUDGES * EFFORT)
         needed |= uniform_by_key(keys, judging(again_at(stage))) < room * again
     return needed
@@ -546,10 +545,10 @@ def largest_sum(q: int) -> int:
     return features * (q + 2 + POWER) + 20 * q * q + 64 * q + 64
 
 
-def judging_bytes(rows: int, columns: int, m: int, k: int, q: int, by_rows: bool, item: int) -> int:
+def judging_bytes(rows: int, columns: int, m: int, k: int, q: int, as_points: bool, item: int) -> int:
     """The most that judging k components among q functions takes at a process with so many rows of `item` bytes a number, with all efforts."""
     images = 8 * (GROUPS * q + 6 * q + 3 * GROUPS * k)  # images, and what is made of them, for each judging row
-    if by_rows:
+    if as_points:
         judges = min(rows, 2 * JUDGES)
         return judges * (2 * 8 * columns + item * 3 * m + 8 * 3 * judges + images)
     most = 0

@@ -14,8 +14,7 @@ import numpy as np
 from ...accuracy import Accuracy
 from ...arrays import like, on_host, to_numpy, transposed
 from ...chunks import by_rows
-from ...kernels import normal
-from ...landmarks import shared_seed
+from ...draws import normal, shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
 from .judge import GROUPS, JUDGES, POWER, JudgingRows, Verdict, judge_by
 from .moments import Principal
