@@ -22,8 +22,8 @@ from sklearn.decomposition import KernelPCA
 
 from dekpca import DecentralizedKernelPCA, Network, Projection, baselines
 from dekpca.arrays import to_numpy
-from dekpca.chunks import threads
-from dekpca.kernels import Rbf, row_tiles
+from dekpca.chunks import row_tiles, threads
+from dekpca.kernels import Rbf
 
 Array = Any
 

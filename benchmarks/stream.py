@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from common import Floors, console, table
 from dekpca import DecentralizedKernelPCA
-from dekpca.site import keys_at
+from dekpca.draws import keys_at
 from dekpca.solvers.sums import Rows, Stream, solve
 from dekpca.solvers.sums.moments import Moments, Seen
 

@@ -11,11 +11,11 @@ import pytest
 from conftest import clusters, make_options
 from dekpca import PAPER, DecentralizedKernelPCA, Network, Projection
 from dekpca.arrays import to_numpy
+from dekpca.draws import row_keys, uniform_by_key
 from dekpca.engines import local
 from dekpca.kernels import make_kernel
 from dekpca.plan import Plan
 from dekpca.settings import LandmarkSource
-from dekpca.site import row_keys, uniform_by_key
 from dekpca.testing import by_node
 
 FEW = Projection(n_landmarks=20, max_iter=10, tol=0)

@@ -59,6 +59,10 @@ def test_public_contract():
     assert model.node_models_[3].transform(X[:7]).shape == (7, 4)
     assert len(model.node_models_) == 6
     assert [n.name for n in model.node_models_[2:4]] == ["2", "3"]
+    with pytest.raises(IndexError, match=r"node_models_\[99\]: there are \d+ nodes here"):
+        model.node_models_[99]
+    with pytest.raises(KeyError, match="node_models_\\['rome'\\]: no node here has that name; there are 0, 1"):
+        model.node_models_["rome"]
     assert model.network_ is net
     assert model.eigenvalues_.shape == (4,)
     assert (np.diff(model.eigenvalues_) <= 0).all()

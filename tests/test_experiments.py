@@ -100,6 +100,12 @@ def test_ctrl_c_within_a_fit_measures_nothing(tmp_path):
     assert not (tmp_path / "samples.csv").exists()
 
 
+def test_the_papers_settings_run_twenty_iterations():
+    """As the legends of the figures say, also where the stop rule of `PAPER` would end the iteration before (here after 15)."""
+    problem = paper.Problem.of(SOURCE, {"nodes": 5, "rows": 200}, 0)
+    assert problem.fit("paper").n_iter_ == paper.PAPER_ITERATIONS == 20
+
+
 def test_fewer_repeats_than_were_measured(tmp_path):
     runner.run(small(), SOURCE, 2, tmp_path)
     rows, _ = runner.run(small(), SOURCE, 1, tmp_path)

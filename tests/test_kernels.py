@@ -10,8 +10,9 @@ from sklearn.gaussian_process.kernels import Matern as TheirMatern
 from sklearn.metrics import pairwise
 
 from dekpca import DecentralizedKernelPCA, NodeModel, baselines, kernels, metrics
+from dekpca.chunks import row_tiles
 from dekpca.draws import normal
-from dekpca.kernels import KERNELS, Kernel, Stationary, make_kernel, row_tiles
+from dekpca.kernels import KERNELS, Kernel, Stationary, make_kernel
 
 RNG = np.random.default_rng(0)
 A, B = RNG.normal(size=(7, 5)), RNG.normal(size=(4, 5))

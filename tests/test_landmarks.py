@@ -5,9 +5,10 @@ import pytest
 
 from conftest import clusters, make_options
 from dekpca import Network, Projection
+from dekpca.draws import node_random
 from dekpca.engines import local
 from dekpca.kernels import make_kernel
-from dekpca.landmarks import REDUNDANT, Landmarks, node_random
+from dekpca.landmarks import REDUNDANT, Landmarks
 from dekpca.site import apart as sites_apart
 from dekpca.site import make_site
 from dekpca.solvers.sums.clusters import LEAST_CLUSTER
@@ -31,7 +32,7 @@ def chosen(parts, network, apart=False, **changes):
     """The landmarks of a run and their kinds, at every site; each node is a site of its own, if `apart`."""
     options = make_options(parts, network, **changes)
     sites = sites_apart(parts, network) if apart else [make_site(parts, network)]
-    return [(a.marks.points, a.kinds) for a in local.drive(sites, options, local.Delivery(sites)).answers]
+    return [(a.marks.points, a.marks.kinds) for a in local.drive(sites, options, local.Delivery(sites)).answers]
 
 
 def test_every_site_is_told_the_same():

@@ -132,4 +132,4 @@ def test_without_mpi4py_the_error_names_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "dekpca.engines.rank_agreement", raising=False)
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ImportError, match=r"pip install 'dekpca\[mpi\]'"):
-        engines.get("mpi")
+        engines.module("mpi")

@@ -461,7 +461,7 @@ def test_noise_is_drawn_from_a_seed_that_nobody_else_knows(tmp_path):
         answers = nodes.run()
         near = answers["0"].expansions(0)["neighborhood"]
         seen.append(near.points[near.owners.index("samples of node 1 with noise")] - parts[1])
-    from dekpca.landmarks import node_random
+    from dekpca.draws import node_random
 
     public = 0.1 * node_random(options.seed, "1", "noise").standard_normal(parts[1].shape)
     for noise in seen:

@@ -215,7 +215,7 @@ def test_landmarks_of_an_earlier_run_may_be_far_from_the_rows_of_this_one(privac
     plan = make_plan(parameters, settings, NETWORK, samples, features)
     plan = replace(plan, options=replace(plan.options, earlier=points))
     answer = run_local(plan).answers[0]
-    assert answer.kinds[0] == ("earlier", len(points))
+    assert answer.marks.kinds[0] == ("earlier", len(points))
     np.testing.assert_allclose(
         np.sort(answer.marks.points[: len(points)], axis=0), np.sort(points, axis=0), atol=1e-9, rtol=1e-12
     )

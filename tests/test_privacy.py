@@ -406,7 +406,7 @@ def test_synthetic_points_and_random_features(crowd):
         if kind == "synthetic":
             rows = np.concatenate(parts)
             assert not (answer.marks.points[:, None, :] == rows[None]).all(axis=2).any()
-            assert answer.kinds == (("synthetic", 40),)
+            assert answer.marks.kinds == (("synthetic", 40),)
 
 
 def test_unbounded_kernels_clip_rows(crowd):

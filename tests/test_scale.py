@@ -21,7 +21,7 @@ from dekpca.kernels import Rbf, make_kernel
 from dekpca.memory import fitting, grams, needed, parse_size
 from dekpca.plan import Plan
 from dekpca.program import program
-from dekpca.site import Dealt, Shares, apart, make_site
+from dekpca.site import Dealt, RowNumbers, apart, make_site
 from dekpca.solvers.projection.node import Neighborhood, Node
 from dekpca.testing import by_node
 
@@ -234,10 +234,10 @@ def test_a_limit_that_cannot_hold_says_what_would():
 def test_rows_in_order_are_not_copied():
     X, network = np.random.default_rng(0).normal(size=(60, 3)), Network.ring(6)
     node = np.repeat(np.arange(6), 10)
-    site = make_site(Dealt(X, Shares.of(node, np.ones_like(node), 6)), network)
+    site = make_site(Dealt(X, RowNumbers.of(node, np.ones_like(node), 6)), network)
     assert site.X is X
     assert site.order is None
-    mixed = Dealt(X, Shares.of(np.arange(6)[::-1], np.full(6, 10), 6))
+    mixed = Dealt(X, RowNumbers.of(np.arange(6)[::-1], np.full(6, 10), 6))
     site = make_site(mixed, network)
     assert site.X is X
     for j, part in enumerate(mixed):
@@ -250,7 +250,7 @@ def test_rows_in_order_are_not_copied():
 def test_each_label_names_the_node_of_its_row(sort, kind):
     labels = sort(np.random.default_rng(0).integers(3, 12, size=200)).astype(str).astype(kind)
     network, number, lengths = runs_of(None, labels, 200, 0)
-    shares = Shares.of(number, lengths, len(network))
+    shares = RowNumbers.of(number, lengths, len(network))
     assert (shares.order is None) == (list(map(int, labels)) == sorted(map(int, labels)))
     assert sorted(np.concatenate(list(shares))) == list(range(200))
     for name, rows in zip(network.names, shares, strict=True):
@@ -281,7 +281,7 @@ def test_many_labels_take_linear_time():
         for _ in range(5):
             start = time.process_time()
             found, number, lengths = runs_of(network, labels, 2 * J, 0)
-            rows = Shares.of(number, lengths, J)
+            rows = RowNumbers.of(number, lengths, J)
             seconds.append(time.process_time() - start)
         assert found is network
         assert all(set(own // 2) == {J - 1 - j} for j, own in enumerate(rows))

@@ -60,9 +60,9 @@ def test_constant_columns_and_far_ones(dtype):
         for j, p in enumerate(PARTS)
     ]
     model = DecentralizedKernelPCA(2, **SETTINGS, standardize=True).fit_parts(far)
-    columns, X = model.node_models_[0].columns, np.concatenate(far).astype(np.float64)
-    assert columns.scale[0] == 1
-    np.testing.assert_allclose(columns.scale[1:], X[:, 1:].std(axis=0), rtol=1e-3 if dtype == np.float32 else 1e-12)
+    scales, X = model.node_models_[0].scales, np.concatenate(far).astype(np.float64)
+    assert scales.scale[0] == 1
+    np.testing.assert_allclose(scales.scale[1:], X[:, 1:].std(axis=0), rtol=1e-3 if dtype == np.float32 else 1e-12)
     assert np.isfinite(model.transform(far[0])).all()
 
 
@@ -70,7 +70,7 @@ def test_many_rows_in_float32():
     rng = np.random.default_rng(0)
     X = (300 + 2 * rng.normal(size=(40_000, 2))).astype(np.float32)  # temperatures in Kelvin
     model = DecentralizedKernelPCA(1, network=20, share_rows=False, tol=0.1, standardize=True, random_state=0)
-    np.testing.assert_allclose(model.fit(X).node_models_[0].columns.scale, X.astype(float).std(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(model.fit(X).node_models_[0].scales.scale, X.astype(float).std(axis=0), rtol=1e-3)
 
 
 def test_metrics_compare_like_with_like():

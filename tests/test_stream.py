@@ -183,7 +183,7 @@ def test_a_drifting_stream_says_that_its_landmarks_are_stale():
     with pytest.warns(ConvergenceWarning, match=r"landmarks that partial_fit keeps; refresh\(X\)"):
         assert not model.partial_fit(drifted).converged_
     assert 1 - model.span_accuracy_bound_**2 > model.tol > calm
-    old, kinds = model._stream.basis.marks.points, model._stream.basis.kinds
+    old, kinds = model._stream.basis.marks.points, model._stream.basis.marks.kinds
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
         assert model.refresh(drifted).converged_
@@ -191,7 +191,7 @@ def test_a_drifting_stream_says_that_its_landmarks_are_stale():
     assert model.n_samples_seen_ == 3_000
     assert len(new) > len(old)
     assert (new[: len(old)] == old).all()
-    assert model._stream.basis.kinds[: len(kinds)] == kinds
+    assert model._stream.basis.marks.kinds[: len(kinds)] == kinds
     assert_same(model, model_of(landmarks=new).fit_parts([drifted]), 1e-10, drifted)
     model.partial_fit(X[6_000:7_000] * 1.5 + away)
     assert model.n_samples_seen_ == 4_000

@@ -14,11 +14,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
 from dekpca import DecentralizedKernelPCA, Network
+from dekpca.draws import row_keys, uniform_by_key
 from dekpca.kernels import make_kernel
 from dekpca.landmarks import Landmarks
 from dekpca.results import MixedComponentsWarning
 from dekpca.rounds import BadConclusion, Transcript, replayed
-from dekpca.site import apart, make_site, row_keys, uniform_by_key
+from dekpca.site import apart, make_site
 from dekpca.solvers.sums import SumsOptions, clusters, rows_to_grow_by, solve
 from dekpca.solvers.sums.clusters import (
     GivenLandmarks,
@@ -325,7 +326,7 @@ def test_draws_are_uniform_and_independent_of_each_other():
 # ---------------------------------------------------------------------- clusters
 def test_landmarks_are_means_of_at_least_five_rows():
     (found,), _ = run(hosts(PARTS, [list(range(9))], share_rows=False))
-    assert {kind for kind, _ in found.kinds} == {"means"}
+    assert {kind for kind, _ in found.marks.kinds} == {"means"}
     rows = {row.tobytes() for row in np.concatenate(PARTS)}
     assert not any(point.tobytes() in rows for point in found.marks.points)
     label = np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, -1])

@@ -16,7 +16,7 @@ from .chunks import by_rows, threads
 from .kernels import Kernel
 from .landmarks import Landmarks, RandomFeatures, row_kernel
 from .rounds import Transcript
-from .scaling import Columns, filled
+from .scaling import Scales, prepared
 from .scores import Histogram
 from .site import Site
 
@@ -87,9 +87,8 @@ class Answer:
     eigenvalues: Array  # (k,)
     trace: float  # of the whole network's centred kernel
     marks: Landmarks | RandomFeatures | None = None
-    kinds: tuple[tuple[str, int], ...] = ()  # of the landmarks, in order, and how many of each
     mean: Array | None = None  # (m,) of the landmark coordinates over the network, if functions are centred by it
-    columns: Columns | None = None  # scales that standardize all samples
+    scales: Scales | None = None  # that standardize all samples
     fill: Array | None = None  # (columns,) replaces missing values
     accuracy: Accuracy | None = None
     stages: tuple[tuple[int, float, float], ...] = ()  # landmarks, error and bound of each judgement
@@ -161,6 +160,5 @@ class Answer:
         return replace(function, coefficients=tuple(coefficients), offset=offset)
 
     def prepared(self, X: Array) -> Array:
-        """Rows of a node as input of the functions: missing values filled, standardized."""
-        X = X if self.fill is None else filled(X, self.fill)
-        return X if self.columns is None else self.columns.standardized(X)
+        """Rows of a node as input of the functions."""
+        return prepared(X, self.fill, self.scales)

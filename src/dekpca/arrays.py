@@ -95,9 +95,9 @@ def squares_of_rows(x: Array) -> Array:
     return vector_norm(x, dim=1) ** 2
 
 
-def take(x: Array, index: Array) -> Array:
-    """x[index] along the first axis, `index` being numbers of the host or of x's device."""
-    return aac.array_namespace(x).take(x, integers(x, index), axis=0)
+def take(x: Array, index: Array, axis: int = 0) -> Array:
+    """x[index] along an axis, `index` being numbers of the host or of x's device."""
+    return aac.array_namespace(x).take(x, integers(x, index), axis=axis)
 
 
 def inverse(order: Array) -> Array:

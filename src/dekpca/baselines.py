@@ -23,7 +23,7 @@ from .data.columns import Features, is_frame
 from .kernels import Kernel, make_kernel
 from .network import Network
 from .node_model import Function, Held, NodeModel
-from .scaling import Columns
+from .scaling import Scales
 from .signs import reference, signed
 
 Array = Any
@@ -147,7 +147,7 @@ class _Problem:
     parts: list[np.ndarray]
     n_components: int
     kernel: Kernel
-    columns: Columns | None
+    scales: Scales | None
     features: Features
 
     def centered(self, A: np.ndarray, B: np.ndarray) -> np.ndarray:
@@ -181,7 +181,7 @@ class _Problem:
         function = replace(raw, offset=raw(self.kernel, X).mean(axis=0))
         values, contents = np.pad(values[:k], (0, missing)), [Held(len(X), what, samples=True)]
         return NodeModel(
-            name, self.kernel, {"node": function}, "node", values, "local", contents, self.columns, self.features
+            name, self.kernel, {"node": function}, "node", values, "local", contents, self.scales, self.features
         )
 
 
@@ -195,12 +195,12 @@ def _problem(
 ) -> _Problem:
     """Checked rows on NumPy, with named columns in the internal order of the estimator; columns scaled over all data, as in a network."""
     features, found = check_parts(list(parts), list(map(str, range(len(parts)))), None, "error")
-    rows, columns = [to_numpy(part) for part in found], None
+    rows, scales = [to_numpy(part) for part in found], None
     if standardize:
         X = np.concatenate(rows)
-        columns = Columns.of(X.mean(axis=0), X.var(axis=0))
-        rows = [columns.standardized(part) for part in rows]
+        scales = Scales.of(X.mean(axis=0), X.var(axis=0))
+        rows = [scales.standardized(part) for part in rows]
     made = make_kernel(kernel, gamma, n_features=features.count, **rest)
     if isinstance(gamma, str) and made.has_gamma:
         made = replace(made, gamma=made.scaled(features.count, float(np.concatenate(rows).var())))
-    return _Problem(rows, n_components, made, columns, features)
+    return _Problem(rows, n_components, made, scales, features)

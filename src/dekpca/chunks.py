@@ -15,14 +15,13 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, reduce
+from itertools import pairwise
 from threading import Lock
 from typing import Any
 
 import array_api_compat as aac
 import numpy as np
 from threadpoolctl import ThreadpoolController
-
-from .kernels import row_tiles
 
 Array = Any
 Arrays = tuple[Array, ...]
@@ -134,6 +133,13 @@ def each(f: Callable[[Any], Any], items: Sequence[Any], like: Array) -> list[Any
 
     run_chunks(work, range(len(items)), like)
     return found
+
+
+def row_tiles(rows: int, size: int) -> Iterator[slice]:
+    """Slices that cover `rows` rows in nearly equal tiles of at most `size`."""
+    tiles = max(1, -(-rows // size))
+    bounds = [rows * i // tiles for i in range(tiles + 1)]
+    return (slice(a, b) for a, b in pairwise(bounds))
 
 
 def chunks_of(count: int, bytes_a_row: int, like: Array) -> list[slice]:

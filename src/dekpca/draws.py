@@ -1,8 +1,9 @@
-"""Random numbers that all nodes draw alike, whatever their machine, device and version of NumPy: SplitMix64, whose numbers follow from a counter."""
+"""Random numbers that follow from a seed, and keys of rows. All nodes draw alike, on any machine and device: SplitMix64, numbers from a counter."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -11,12 +12,14 @@ import array_api_compat as aac
 import numpy as np
 from scipy.special import ndtri
 
-from .arrays import like, numbers
+from .arrays import integers, like, numbers
+from .chunks import by_rows, row_tiles
 
 Array = Any
 
 HOST = np.zeros(0)
 GOLDEN = 0x9E3779B97F4A7C15
+STEP = np.uint64(GOLDEN)  # from the key of a row to that of the next, before they are mixed
 CHUNK = 2**14  # numbers that are drawn at once, in a cache
 
 
@@ -52,9 +55,8 @@ def signs(shape: tuple[int, ...], seed: int) -> np.ndarray:
 def bits(count: int, seed: int, beside: Array = HOST) -> Array:
     """64 random bits (count,), as signed integers."""
     start, step, number = word(code_of(str(seed))), word(GOLDEN), numbers(beside, count)
-    size = CHUNK if aac.is_numpy_array(beside) else max(count, 1)
-    found = [mixed(start + number[i : min(i + size, count)] * step) for i in range(0, max(count, 1), size)]
-    return aac.array_namespace(beside).concat(found)
+    tiles = row_tiles(count, CHUNK) if aac.is_numpy_array(beside) else [slice(0, count)]
+    return aac.array_namespace(beside).concat([mixed(start + number[tile] * step) for tile in tiles])
 
 
 def code_of(text: str) -> int:
@@ -77,3 +79,51 @@ def word(value: int) -> int:
 def shifted(x: Array, bits: int) -> Array:
     """To the right, with zeros on the left."""
     return (x >> bits) & (2 ** (64 - bits) - 1)
+
+
+# ---------------------------------------------------------------------- seeds
+def node_random(seed: int, name: str, purpose: str) -> np.random.Generator:
+    """A node's own random numbers: they depend on its name, not on its number or its process."""
+    digest = blake2b(f"{seed}\0{purpose}\0{name}".encode(), digest_size=16).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little"))
+
+
+def shared_seed(seed: int, purpose: str) -> int:
+    """A seed for numbers that all nodes draw alike."""
+    return int.from_bytes(blake2b(f"{seed}\0{purpose}".encode(), digest_size=16).digest(), "little")
+
+
+# ---------------------------------------------------------------------- keys of rows
+def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray, beside: Array = HOST) -> Array:
+    """Keys of the rows of nodes with these names, node by node, in the library and on the device of `beside`. Draws by them depend on the seed, a
+    row's node and its number there, not on which process holds the row."""
+    xp, before = aac.array_namespace(beside), np.cumsum(sizes) - sizes
+    starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64) - STEP * before.astype(np.uint64)
+    number = numbers(beside, int(sizes.sum()))
+    first = xp.repeat(integers(beside, starts.view(np.int64)), integers(beside, sizes))
+    return by_rows(lambda some: mixed(first[some] + number[some] * word(GOLDEN)), number.shape[0], 8, beside)
+
+
+def keys_at(seed: int, names: Sequence[str], node: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Keys of the rows with these numbers at these nodes, of which `names` has the names."""
+    return keys_from(np.array([start_of(seed, name) for name in names], dtype=np.uint64)[node], number)
+
+
+def keys_from(starts: Any, number: np.ndarray) -> np.ndarray:
+    """Keys of the rows with these numbers at nodes that begin with these `starts`."""
+    return mixed((starts + STEP * number.astype(np.uint64)).view(np.int64))
+
+
+def start_of(seed: int, name: str) -> np.uint64:
+    """What the keys of the rows of a node begin with."""
+    return np.uint64(code_of(f"{seed}\0{name}"))
+
+
+def uniform_by_key(keys: Array, purpose: str) -> Array:
+    """A number from 0 to 1 for each key, another one for another purpose."""
+    xp, code = aac.array_namespace(keys), word(code_of(purpose))
+
+    def some(rows: slice) -> Array:
+        return xp.astype(shifted(mixed(keys[rows] ^ code), 11), xp.float64) * 2.0**-53
+
+    return by_rows(some, keys.shape[0], 8, keys)

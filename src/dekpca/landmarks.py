@@ -15,24 +15,13 @@ import array_api_compat as aac
 import numpy as np
 from scipy.linalg.lapack import dpstrf
 
-from .arrays import NEGATIVE, cholesky, inverse_triangle, times_triangle, to_numpy, transposed
+from .arrays import NEGATIVE, cholesky, inverse_triangle, like, times_triangle, to_numpy, transposed
 from .chunks import by_rows, row_bytes
 from .kernels import Kernel
 
 Array = Any
 
 REDUNDANT = 1e-7  # of k(x, x): a landmark whose part outside the span of the others is smaller is dropped
-
-
-def node_random(seed: int, name: str, purpose: str) -> np.random.Generator:
-    """A node's own random numbers: they depend on its name, not on its number or its process."""
-    digest = blake2b(f"{seed}\0{purpose}\0{name}".encode(), digest_size=16).digest()
-    return np.random.default_rng(int.from_bytes(digest, "little"))
-
-
-def shared_seed(seed: int, purpose: str) -> int:
-    """A seed for numbers that all nodes draw alike."""
-    return int.from_bytes(blake2b(f"{seed}\0{purpose}".encode(), digest_size=16).digest(), "little")
 
 
 def digest(points: np.ndarray) -> np.ndarray:
@@ -46,11 +35,13 @@ def digest(points: np.ndarray) -> np.ndarray:
 class Landmarks:
     """The points (m, M) and an upper triangular root R (m, m) of K_LL^-1: psi(x) = R'k(L, x). More points add coordinates and change none.
 
-    The root is computed in float64 for data of any dtype, since it is an inverse.
+    The root is computed in float64 for data of any dtype, since it is an inverse. `kinds`: what the points are (`LANDMARK_KINDS` in node_model.py),
+    in order, and how many of each.
     """
 
     points: Array
     root: Array
+    kinds: tuple[tuple[str, int], ...] = ()
 
     @property
     def size(self) -> int:
@@ -58,7 +49,7 @@ class Landmarks:
 
     @classmethod
     def of(cls, points: Array, kernel: Kernel) -> Landmarks:
-        """From points without redundant ones."""
+        """From points, none of them redundant."""
         return cls.none(points).grown(points, kernel)
 
     @classmethod
@@ -78,8 +69,12 @@ class Landmarks:
         left = gram - across @ transposed(across) if self.size else gram
         return Offered(kernel, gram, across, left, cholesky(left))
 
-    def grown(self, points: Array, kernel: Kernel) -> Landmarks:
-        """With more points, without redundant ones."""
+    def plus(self, points: np.ndarray, kind: str, kernel: Kernel) -> Landmarks:
+        """With more points of the host, none of them redundant."""
+        return self.grown(like(self.points, points), kernel, ((kind, len(points)),)) if len(points) else self
+
+    def grown(self, points: Array, kernel: Kernel, kinds: tuple[tuple[str, int], ...] = ()) -> Landmarks:
+        """With more points, none of them redundant."""
         xp, offered = aac.array_namespace(points), self.offered(points, kernel)
         if offered.factor is None:
             raise np.linalg.LinAlgError("the landmarks' kernel matrix has no Cholesky factor")
@@ -88,7 +83,7 @@ class Landmarks:
         beside = -(root @ transposed(across)) @ inverse
         below = xp.zeros(across.shape, dtype=across.dtype, device=aac.device(across))
         whole = xp.concat([xp.concat([root, beside], axis=1), xp.concat([below, inverse], axis=1)], axis=0)
-        return Landmarks(xp.concat([self.points, points]), xp.astype(whole, points.dtype))
+        return Landmarks(xp.concat([self.points, points]), xp.astype(whole, points.dtype), self.kinds + kinds)
 
     def coordinates(self, kernel: Kernel, samples: Array) -> Array:
         """psi of each sample, not centred: (n, m)."""

@@ -78,12 +78,12 @@ def needed(site: Site, options: Options, m: int) -> int:
         return 4 * n * n * 8
     if options.random_features:
         return 3 * n * m * item
-    asked, by_rows = options.projection, not options.kernel.has_sketch
+    asked, as_points = options.projection, not options.kernel.has_sketch
     moments = 8 * (6 * m * m + min(STRIPES * m * m, max(2 * m * m, SUMMED_BYTES // 8)))
     besides = PASS_BYTES + moments
     started = m > 0 and asked is not None and asked.init == "landmarks"
-    if (asked is None and options.share_rows) or (not by_rows and (asked is None or started)):
-        besides += judging_bytes(n, columns, m, k, max(k, options.n_columns) + EXTRA, by_rows, item)
+    if (asked is None and options.share_rows) or (not as_points and (asked is None or started)):
+        besides += judging_bytes(n, columns, m, k, max(k, options.n_columns) + EXTRA, as_points, item)
     if asked is None:
         sample = min(n, max(SAMPLE * m, LEAST_SAMPLE)) * columns
         return besides + 4 * n * 8 + sample * item

@@ -19,8 +19,9 @@ import array_api_compat as aac
 import numpy as np
 
 from .arrays import CUTOFF, double_centered, to_numpy
+from .chunks import row_tiles
 from .data.columns import Samples, check_same_names
-from .kernels import TILE_ROWS, Kernel, row_tiles
+from .kernels import TILE_ROWS, Kernel
 from .node_model import Function, NodeModel
 
 Array = Any
@@ -161,8 +162,8 @@ def _nodes(model: Any, central: NodeModel) -> Sequence[NodeModel]:
     if not _same(nodes[0].kernel, central.kernel):
         both = f"the nodes have {nodes[0].kernel}, the central answer {central.kernel}"
         raise ValueError(f"{both}; use the same for both")
-    if (nodes[0].columns is None) != (central.columns is None):
-        standardized, raw = ("nodes", "central answer") if central.columns is None else ("central answer", "nodes")
+    if (nodes[0].scales is None) != (central.scales is None):
+        standardized, raw = ("nodes", "central answer") if central.scales is None else ("central answer", "nodes")
         raise ValueError(f"the {standardized} standardize columns, the {raw} not; use the same for both")
     return nodes
 

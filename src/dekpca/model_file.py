@@ -30,7 +30,7 @@ from .files import atomic_write
 from .kernels import KERNELS, FunctionKernel, Kernel, make_kernel
 from .node_model import Function, Held, NodeModel
 from .privacy.ledger import Entry, Ledger
-from .scaling import Columns
+from .scaling import Scales
 from .scores import BINS, Histogram
 from .solvers.projection import EXPANSIONS
 
@@ -65,8 +65,8 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
     for name in names:
         function = model.functions[name]
         found |= {f"{name}_coefficients": function.coefficients, f"{name}_offset": [function.offset]}
-    if model.columns is not None:
-        found |= {"column_mean": [model.columns.mean], "column_scale": [model.columns.scale]}
+    if model.scales is not None:
+        found |= {"column_mean": [model.scales.mean], "column_scale": [model.scales.scale]}
     if model.fill is not None:
         found["fill"] = [model.fill]
     if model.mean is not None:
@@ -282,10 +282,10 @@ def _model(
         names = tuple(_names(header, "feature_names"))
         if len(names) != width or len(set(names)) != width:
             raise ModelFileError(f"{len(names)} names for {width} columns")
-    columns = fill = None
+    scales = fill = None
     if "column_mean" in arrays:
-        columns = Columns(_array(arrays, "column_mean", 1, width), _array(arrays, "column_scale", 1, width))
-        if (columns.scale <= 0).any():
+        scales = Scales(_array(arrays, "column_mean", 1, width), _array(arrays, "column_scale", 1, width))
+        if (scales.scale <= 0).any():
             raise ModelFileError("a column scale that is not above 0")
     if "fill" in arrays:
         fill = _array(arrays, "fill", 1, width)
@@ -293,7 +293,7 @@ def _model(
     histogram, contamination = _threshold(header, arrays)
     return NodeModel(
         name=_text(header, "name"), kernel=kernel_from(header, kernel, kernel_params), functions=functions, expansion=expansion,
-        eigenvalues_=eigenvalues, centering=centering, contents=contents, columns=columns, features=Features(width, names), fill=fill,
+        eigenvalues_=eigenvalues, centering=centering, contents=contents, scales=scales, features=Features(width, names), fill=fill,
         reading=_reading(header), accuracy=_accuracy(header, len(eigenvalues)), privacy_=_ledger(header), missing=_missing(header), run=run,
         transcript=transcript, mean=mean, n_rows=_not_negative(header, "n_rows"), histogram=histogram, contamination=contamination,
     )  # fmt: skip

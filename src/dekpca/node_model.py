@@ -23,9 +23,10 @@ from .data.checks import check_finite
 from .data.columns import Features, Samples, check_same_names, check_unique, split_off
 from .data.frames import frame_names, is_frame
 from .kernels import Kernel, Rbf
-from .landmarks import RandomFeatures
+from .landmarks import Landmarks, RandomFeatures
+from .network import listing
 from .privacy.ledger import Ledger
-from .scaling import Columns, filled
+from .scaling import Scales, prepared
 from .scores import Histogram
 from .solvers.sums.clusters import LEAST_CLUSTER
 
@@ -110,7 +111,7 @@ class NodeModel:
     eigenvalues_: Array
     centering: str | None
     contents: Sequence[Held]
-    columns: Columns | None
+    scales: Scales | None
     features: Features
     fill: Array | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
@@ -246,8 +247,7 @@ class NodeModel:
             samples.X, "X", self.n_features_in_, like, samples.names, None if self.fill is None else "mean"
         )
         X = self.features.arrange(Samples(X, samples.names), who, "the fit")
-        X = X if self.fill is None else filled(X, self.fill)
-        return X if self.columns is None else self.columns.standardized(X)
+        return prepared(X, self.fill, self.scales)
 
     def inverse_transform(self, Z: Array, alpha: float | None = None, expansion: str | None = None) -> Array:
         """Points (rows, n_features) that have about these component values: pre-images, learned from the points the model holds.
@@ -290,7 +290,7 @@ class NodeModel:
                 too_small = f"alpha={alpha!r} is too small for {points.dtype}"
                 raise ValueError(f"node {self.name}: {too_small}; raise it") from error
         X = self._preimages[key](Z)
-        return self.features.from_sorted(X if self.columns is None else self.columns.restored(X))
+        return self.features.from_sorted(X if self.scales is None else self.scales.restored(X))
 
     def _checked(self, X: Array, what: str, width: int, like: Array, names: Any = None, missing: Any = None) -> Array:
         """Rows of numbers in the library and dtype of the model."""
@@ -400,13 +400,18 @@ class NodeModels(Sequence[NodeModel]):
         if isinstance(index, slice):
             return [self._at(number) for number in self._numbers[index]]
         if isinstance(index, str):
-            return self._at(self._numbers[self._numbers.index(self._network.number[index])])
+            if (node := self._network.number.get(index)) not in self._answers:
+                raise KeyError(f"node_models_[{index!r}]: no node here has that name; there are {listing(self.names)}")
+            return self._at(node)
         named = self._network.number.get(str(index))
         if named in self._answers and self._numbers[index : index + 1 or None] != [named]:
             other = f"{index} may be the node of that name or the place of another"
             raise ValueError(
                 f"node_models_[{index}]: {other}; use node_models_['{index}'] or list(node_models_)[{index}]"
             )
+        if not -len(self) <= index < len(self):
+            many = f"there are {len(self)} nodes here, counted from 0"
+            raise IndexError(f"node_models_[{index}]: {many}; for another number of nodes fit with network=")
         return self._at(self._numbers[index])
 
     def _at(self, node: int) -> NodeModel:
@@ -430,7 +435,7 @@ class NodeModels(Sequence[NodeModel]):
 
 
 # Of each kind of landmarks: what they are, and whether they are rows; None: they are if rows may leave their nodes.
-LANDMARKS: dict[str, tuple[str, bool | None]] = {
+LANDMARK_KINDS: dict[str, tuple[str, bool | None]] = {
     "means": (f"landmarks (means of at least {LEAST_CLUSTER} rows of the network)", False),
     "rows": ("landmarks (rows of the nodes)", True),
     "synthetic": ("landmarks (drawn from noisy sums, nobody's rows)", False),
@@ -446,23 +451,23 @@ def _make(
     expansions = answer.expansions(node)
     functions = {name: answer.function(terms) for name, terms in expansions.items()}
     *_, (expansion, largest) = expansions.items()
-    contents = [] if answer.marks is None else _held_landmarks(answer, share_rows)
+    contents = [] if answer.marks is None else _held_landmarks(answer.marks, share_rows)
     contents += [Held(int(p.shape[0]), owner, True) for p, owner in zip(largest.points, largest.owners, strict=True)]
     centering = "local" if largest.centre is not None else "global" if answer.mean is not None else None
     return NodeModel(
-        answer.site.network.names[node], answer.kernel, functions, expansion, answer.eigenvalues, centering, contents, answer.columns, features,
+        answer.site.network.names[node], answer.kernel, functions, expansion, answer.eigenvalues, centering, contents, answer.scales, features,
         answer.fill, accuracy=answer.accuracy, privacy_=ledger, transcript=None if answer.transcript is None else answer.transcript.digest,
         mean=answer.mean_function(largest, functions[expansion]), n_rows=answer.n_rows, histogram=answer.histogram, contamination=contamination,
     )  # fmt: skip
 
 
-def _held_landmarks(answer: Answer, share_rows: bool) -> list[Held]:
+def _held_landmarks(marks: Landmarks | RandomFeatures, share_rows: bool) -> list[Held]:
     """The landmarks by kind; consecutive ones of a kind together."""
-    if isinstance(answer.marks, RandomFeatures):
-        return [Held(answer.marks.size // 2, "frequencies (drawn from a seed)", False)]
+    if isinstance(marks, RandomFeatures):
+        return [Held(marks.size // 2, "frequencies (drawn from a seed)", False)]
     found: list[Held] = []
-    for kind, count in answer.kinds:
-        what, rows = LANDMARKS[kind]
+    for kind, count in marks.kinds:
+        what, rows = LANDMARK_KINDS[kind]
         if found and found[-1].what == what:
             found[-1] = replace(found[-1], rows=found[-1].rows + count)
         elif count:

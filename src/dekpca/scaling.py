@@ -21,14 +21,14 @@ class BadColumn(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class Scales:
     """Mean and standard deviation of each column, (M,), over all nodes."""
 
     mean: Array
     scale: Array
 
     @classmethod
-    def of(cls, mean: Array, variance: Array) -> Columns:
+    def of(cls, mean: Array, variance: Array) -> Scales:
         """A column whose deviation is within the rounding of its mean is only shifted, as in scikit-learn's StandardScaler."""
         xp = aac.array_namespace(mean)
         constant = variance <= (100 * eps(mean) * mean) ** 2
@@ -45,3 +45,9 @@ def filled(X: Array, means: Array) -> Array:
     """X with every NaN replaced by the mean of its column."""
     xp = aac.array_namespace(X)
     return xp.where(xp.isnan(X), means, X)
+
+
+def prepared(X: Array, fill: Array | None, scales: Scales | None) -> Array:
+    """Rows as kernels take them, in a fit and ever after: missing values filled, standardized."""
+    X = X if fill is None else filled(X, fill)
+    return X if scales is None else scales.standardized(X)

@@ -16,7 +16,7 @@ from .network import Network
 from .privacy.settings import Privacy
 from .solvers.features import RANDOM_FEATURES
 from .solvers.private import PrivateOptions
-from .solvers.projection import LANDMARKS, Noise, Projection, ProjectionOptions
+from .solvers.projection import USUAL_LANDMARKS, Noise, Projection, ProjectionOptions
 from .solvers.sums import SumsOptions
 
 FIRST_LANDMARKS = 100  # of the first stage of the default solver
@@ -154,7 +154,7 @@ def _settle_landmarks(options: Options, settings: Settings, total: int) -> Optio
         return replace(options, n_landmarks=len(options.landmarks.points))
     if settings.projection is not None:
         wanted = settings.projection.n_landmarks
-        count = min(LANDMARKS, max(1, total // 10)) if wanted == "auto" else min(int(wanted), total)
+        count = min(USUAL_LANDMARKS, max(1, total // 10)) if wanted == "auto" else min(int(wanted), total)
         return replace(options, n_landmarks=count)
     if given != "auto":
         # the number of rows may be secret; random features do not depend on it

@@ -10,14 +10,10 @@ from typing import Any
 import array_api_compat as aac
 import numpy as np
 
-from .arrays import integers, like, numbers, take
-from .chunks import by_rows
-from .draws import GOLDEN, HOST, code_of, mixed, shifted, word
+from .arrays import like, take
 from .network import Network
 
 Array = Any
-
-STEP = np.uint64(GOLDEN)  # from the key of a row to that of the next, before they are mixed
 
 
 @dataclass(eq=False)
@@ -60,7 +56,7 @@ class Site:
         return like(self.like, values)
 
 
-class Shares(Sequence[Array]):
+class RowNumbers(Sequence[Array]):
     """The numbers of the rows of each node: so many (nodes,), one after the other, of `order`, or of 0, 1, 2, ... if that is None. `order`
     may be on the device of the rows."""
 
@@ -68,7 +64,7 @@ class Shares(Sequence[Array]):
         self.sizes, self.order, self.ends = sizes, order, np.cumsum(sizes)
 
     @classmethod
-    def of(cls, node: np.ndarray, lengths: np.ndarray, nodes: int) -> Shares:
+    def of(cls, node: np.ndarray, lengths: np.ndarray, nodes: int) -> RowNumbers:
         """From the number of the node of each run of rows, and how many rows each run has. Where the runs are in order, nothing is sorted."""
         sizes = np.bincount(node, lengths, nodes).astype(np.int64)  # exact below 2^53 rows
         in_order = (node[1:] >= node[:-1]).all()
@@ -86,7 +82,7 @@ class Shares(Sequence[Array]):
 class Dealt(Sequence[Array]):
     """The parts of one array: the rows of X of each node, which are copied only when a part is asked for."""
 
-    def __init__(self, X: Array, rows: Shares):
+    def __init__(self, X: Array, rows: RowNumbers):
         self.X, self.rows = X, rows
 
     def __len__(self) -> int:
@@ -119,39 +115,3 @@ def apart(parts: Sequence[Array], network: Network, nodes: Any = None, sizes: An
     """A site for each node; arguments as of `make_site`."""
     hosted, sizes = range(len(parts)) if nodes is None else nodes, part_sizes(parts) if sizes is None else sizes
     return [make_site([parts[i]], network, [j], sizes) for i, j in enumerate(hosted)]
-
-
-# ---------------------------------------------------------------------- draws
-def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray, beside: Array = HOST) -> Array:
-    """Keys of the rows of nodes with these names, node by node, in the library and on the device of `beside`. Draws by them depend on the seed, a
-    row's node and its number there, not on which process holds the row."""
-    xp, before = aac.array_namespace(beside), np.cumsum(sizes) - sizes
-    starts = np.array([start_of(seed, name) for name in names], dtype=np.uint64) - STEP * before.astype(np.uint64)
-    number = numbers(beside, int(sizes.sum()))
-    first = xp.repeat(integers(beside, starts.view(np.int64)), integers(beside, sizes))
-    return by_rows(lambda some: mixed(first[some] + number[some] * word(GOLDEN)), number.shape[0], 8, beside)
-
-
-def keys_at(seed: int, names: Sequence[str], node: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Keys of the rows with these numbers at these nodes, of which `names` has the names."""
-    return keys_from(np.array([start_of(seed, name) for name in names], dtype=np.uint64)[node], number)
-
-
-def keys_from(starts: Any, number: np.ndarray) -> np.ndarray:
-    """Keys of the rows with these numbers at nodes that begin with these `starts`."""
-    return mixed((starts + STEP * number.astype(np.uint64)).view(np.int64))
-
-
-def start_of(seed: int, name: str) -> np.uint64:
-    """What the keys of the rows of a node begin with."""
-    return np.uint64(code_of(f"{seed}\0{name}"))
-
-
-def uniform_by_key(keys: Array, purpose: str) -> Array:
-    """A number from 0 to 1 for each key, another one for another purpose."""
-    xp, code = aac.array_namespace(keys), word(code_of(purpose))
-
-    def some(rows: slice) -> Array:
-        return xp.astype(shifted(mixed(keys[rows] ^ code), 11), xp.float64) * 2.0**-53
-
-    return by_rows(some, keys.shape[0], 8, keys)

@@ -45,7 +45,7 @@ def doctor() -> Said:
         "memory_gb": _or_none(lambda: round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)),
         "required": {name: _or_none(partial(version, name)) for name in REQUIRED},
         "extras": {module: _extra(module) for module in EXTRAS},
-        "engines": {name: _works(partial(engines.get, name)) for name in engines.ENGINES},
+        "engines": {name: _works(partial(engines.module, name)) for name in engines.ENGINES},
         "devices": _devices(),
         "mpiexec": _or_none(lambda: str(find_mpiexec())),
     }

@@ -27,7 +27,7 @@ TOY_TITLE = "Why projection consensus (the paper's Fig. 1 and 2)"
 TOY_TEXT = (
     "Three nodes in the plane, linear kernel, dashed: the central answer. Plain consensus (w_j = w_q for all neighbors) works while every "
     "node can express the answer; where one node's data lies on a line it drags all others onto that line. Projection consensus does not. "
-    "Below: what is known of the kernel matrix of all data in a network of six nodes."
+    "Drawn of it are the estimates z_j; w_2 stays on its line. Below: what is known of the kernel matrix of all data in a network of six nodes."
 )
 
 
@@ -40,15 +40,15 @@ def reproduce(
     data: Annotated[Path | None, typer.Option(help="Samples and labels: npz, csv, tsv or parquet.")] = None,
     openml: Annotated[bool, typer.Option("--openml", help="Download MNIST from OpenML.")] = False,
     label: Annotated[str | None, typer.Option(help="Column or array of the classes, where it is not called y.")] = None,
-    classes: Annotated[str | None, typer.Option(help="Such as 0,3,5,8 (the default if they exist), or all.")] = None,
-    gamma: Annotated[float | None, typer.Option(help="Of the rbf kernel; by default the paper's for MNIST.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 10,
+    classes: Annotated[str | None, typer.Option(help="Such as 0,3,5,8 (default if --data has them), or all.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Of the rbf kernel; default: the paper's for raw MNIST.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="How many seeds; each takes minutes.")] = 10,
     out_dir: Annotated[Path, typer.Option("--out", help="Folder for all files.")] = Path("dekpca-reproduce"),
     as_json: Json = False,
 ) -> Said:
-    """Repeat an experiment of the paper, with the paper's settings and with dekpca's default side by side.
+    """Repeat an experiment of the paper, with the paper's settings and with dekpca's projection solver side by side.
 
-    nodes, samples and neighbors are the paper's; heterogeneity and convergence are new; toy draws its Fig. 1 and 2.
+    nodes, samples and neighbors are the paper's Fig. 3, 4 and 5, toy its Fig. 1 and 2; heterogeneity and convergence are new.
     Without --data scikit-learn's digits are used, with fewer rows per node. An interrupted run resumes.
 
     Examples:

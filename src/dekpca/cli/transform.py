@@ -68,10 +68,10 @@ def transform(
     if missing is None:
         missing = "error" if loaded.fill is None else "mean"
     if missing == "mean" and loaded.fill is None:
-        if loaded.columns is None:
+        if loaded.scales is None:
             no_means = f"--missing mean: {path} keeps no means of the columns"
             raise ValueError(f"{no_means}; fit with --missing mean, or use --missing drop")
-        loaded.fill = loaded.columns.mean
+        loaded.fill = loaded.scales.mean
     dropped = outliers = 0
     judged = scores and loaded.histogram is not None
     names = [f"component {i + 1}" for i in range(loaded.n_components)]

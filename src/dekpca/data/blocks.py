@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ..draws import keys_from, row_keys, start_of, uniform_by_key
 from ..network import Network
-from ..site import keys_from, row_keys, start_of, uniform_by_key
 from .columns import Features
 from .formats import DataError
 from .frames import is_null

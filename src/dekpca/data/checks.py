@@ -13,9 +13,9 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils import check_array
 
-from ..arrays import to_numpy
+from ..arrays import take, to_numpy
 from ..network import listing
-from .columns import ColumnError, Features, Samples, column_text, take
+from .columns import ColumnError, Features, Samples, column_text
 from .frames import is_frame
 
 Array = Any
@@ -174,7 +174,7 @@ def complete(samples: Samples, who: str) -> tuple[Samples, np.ndarray]:
     if not len(kept):
         raise ColumnError(f"{who}: {NOTHING_LEFT}")
     log.info(f"{who}: {len(samples) - len(kept)} of {len(samples)} rows lack a value and are left out")
-    return Samples(take(samples.X, kept, 0), samples.names), kept
+    return Samples(take(samples.X, kept), samples.names), kept
 
 
 def where_complete(f: Callable[[Array], Array], X: Array) -> Array:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import array_api_compat as aac
 import numpy as np
 
+from ..arrays import take
 from ..network import listing, natural_key
 from .frames import TO_ENCODE, ColumnError, column, frame_names, is_frame, is_null, matrix, refuse
 
@@ -139,12 +139,6 @@ class Features:
         if samples.X.shape[1] != self.count:
             raise ColumnError(f"{who}: {samples.X.shape[1]} columns, but {other} has {self.count}; all need the same")
         return self.to_sorted(samples.X)
-
-
-def take(X: Array, places: np.ndarray, axis: int) -> Array:
-    """Some rows (axis 0) or columns (axis 1), `places` being host numbers."""
-    xp = aac.array_namespace(X)
-    return xp.take(X, xp.asarray(places, device=aac.device(X)), axis=axis)
 
 
 # ---------------------------------------------------------------------- categories

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import array_api_compat as aac
 import numpy as np
 
-from ..arrays import to_numpy
+from ..arrays import take, to_numpy
+from ..draws import HOST, row_keys
 from ..network import Network, listing, natural_key
-from ..site import HOST, Shares, row_keys
+from ..site import RowNumbers
 from .checks import NOTHING_LEFT, check_finite, checked, complete, complete_rows, warn_of_ids
-from .columns import ColumnError, Features, Samples, split_off, take
+from .columns import ColumnError, Features, Samples, split_off
 from .frames import in_blocks, is_frame, is_null, refuse
 
 ROWS_A_NODE = 200  # if the user gives no number of nodes
@@ -29,7 +30,7 @@ class Owned(NamedTuple):
     X: Any  # (rows, columns), columns in internal order; without rows that missing="drop" leaves out
     features: Features
     network: Network
-    rows: Shares  # numbers of the rows of each node
+    rows: RowNumbers  # numbers of the rows of each node
     kept: np.ndarray | None  # the rows of X among those that the user gave; None: all
     total: int  # rows that the user gave
 
@@ -68,7 +69,7 @@ def deal(X: Any, nodes: Any, wanted: Wanted, seed: int, dtype: Any = None, missi
         network, number, lengths = runs_of(wanted, nodes, total, seed)
         if kept is not None:
             number, lengths = np.repeat(number, lengths)[kept], np.ones(len(kept), dtype=np.int64)
-        rows = Shares.of(number, lengths, len(network))
+        rows = RowNumbers.of(number, lengths, len(network))
         empty = [name for name, size in zip(network.names, rows.sizes, strict=True) if not size]
         if empty:
             raise ColumnError(f"node {listing(empty)}: {NOTHING_LEFT}")
@@ -120,7 +121,7 @@ def deal_more(
     check_finite(samples, "X", missing)
     if missing == "drop":
         kept = np.flatnonzero(complete_rows(samples.X))
-        samples = Samples(take(samples.X, kept, 0), samples.names)
+        samples = Samples(take(samples.X, kept), samples.names)
     if nodes is None:
         network = make_network(wanted, 1, seed)
         mine = np.arange(len(network)) if own is None else np.asarray(own)
@@ -179,7 +180,7 @@ def renamed(network: Network, names: Sequence[str]) -> Network:
     return Network.from_edges(edges) if edges else Network({ordered[0]: []})
 
 
-def deal_rows(wanted: Wanted, n_rows: int, seed: int, beside: Any = HOST) -> tuple[Network, Shares]:
+def deal_rows(wanted: Wanted, n_rows: int, seed: int, beside: Any = HOST) -> tuple[Network, RowNumbers]:
     """A random order of the rows, dealt evenly: the network, and the rows of each node. One node has all rows in their order. The order depends on
     the seed alone; it is found on the device of `beside`."""
     network = make_network(wanted, max(1, round(n_rows / ROWS_A_NODE)), seed)
@@ -187,9 +188,9 @@ def deal_rows(wanted: Wanted, n_rows: int, seed: int, beside: Any = HOST) -> tup
         raise ValueError(f"n_samples={n_rows} rows for {len(network)} nodes; each needs at least one: use fewer nodes")
     sizes = (n_rows + np.arange(len(network))[::-1]) // len(network)
     if len(network) == 1:
-        return network, Shares(sizes)
+        return network, RowNumbers(sizes)
     keys = row_keys(seed, ["deal"], np.array([n_rows]), beside)
-    return network, Shares(sizes, aac.array_namespace(keys).argsort(keys))
+    return network, RowNumbers(sizes, aac.array_namespace(keys).argsort(keys))
 
 
 def runs_of(

@@ -17,19 +17,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ..plan import Engine
-
 # name -> module, extra to install
 ENGINES = {
     "dask": ("dekpca.engines.dask", "dask"),
     "local": ("dekpca.engines.local", None),
     "mpi": ("dekpca.engines.mpi", "mpi"),
 }
-
-
-def get(name: str) -> Engine:
-    """The `run` of an engine."""
-    return module(name).run
 
 
 def module(name: str) -> Any:

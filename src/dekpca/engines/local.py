@@ -28,7 +28,7 @@ from ..plan import Outcome, Plan, Traffic, Watch, make_plan
 from ..program import program
 from ..rounds import Arrays
 from ..settings import Options, Settings
-from ..site import Dealt, Shares, Site
+from ..site import Dealt, RowNumbers, Site
 from ..solvers.sums import Basis, Stream
 
 CANNOT: dict[str, str] = {}  # what cannot be had with this engine, as `parameters.refuse` takes it
@@ -91,7 +91,7 @@ class NewRows:
         X, node = self.more.X, self.more.node
         if not len(node):
             raise ValueError(f"X: {NOTHING_LEFT}")
-        rows = Shares.of(node, np.ones_like(node), len(self.network))
+        rows = RowNumbers.of(node, np.ones_like(node), len(self.network))
         parts = Dealt(X if basis is None else basis.prepared(X), rows)
         return make_plan(given, settings, self.network, parts, self.features)
 

@@ -33,7 +33,7 @@ from ..plan import Outcome, Plan, Watch, make_plan
 from ..program import program
 from ..results import run_plan
 from ..settings import Settings
-from ..site import Dealt, Shares, Site
+from ..site import Dealt, RowNumbers, Site
 from ..solvers.sums import Basis, Stream
 from . import local
 from .agreement import facts, flattened
@@ -209,7 +209,7 @@ class NewRows(local.NewRows):
             raise ValueError("X: no rank has a row; give one of them rows")
         X = self.more.X if basis is None else basis.prepared(self.more.X)
         node = np.searchsorted(self.hosted, self.more.node)  # among the nodes of this rank
-        parts = Dealt(X, Shares.of(node, np.ones_like(node), len(self.hosted)))
+        parts = Dealt(X, RowNumbers.of(node, np.ones_like(node), len(self.hosted)))
         return make_plan(given, settings, self.network, parts, self.features, self.hosted.tolist(), self.everywhere)
 
     def sizes(self, stream: Stream) -> np.ndarray:

@@ -74,7 +74,7 @@ class Problem:
     def estimator(self, method: str, **changes: Any) -> DecentralizedKernelPCA:
         """For the paper's settings or dekpca's; `changes` are options of `Projection`."""
         paper = method == "paper"
-        solver = replace(PAPER, max_iter=PAPER_ITERATIONS) if paper else Projection()
+        solver = replace(PAPER, max_iter=PAPER_ITERATIONS, tol=0.0) if paper else Projection()
         given: dict[str, Any] = {"gamma": self.source.gamma, "network": self.network, "random_state": self.seed}
         return DecentralizedKernelPCA(1, normalize=paper, solver=replace(solver, **changes), **given)
 
@@ -180,7 +180,7 @@ def _draw_neighbors(rows: list[Row], times: list[Row]) -> list[Panel]:
             series.append(Series(f"iteration {t}", x, mean, spread, mode="bars"))
         x, mean, _ = _means([r for r in rows if r["method"] == "neighborhood"], "neighbors")
         series.append(Series("neighborhood kernel PCA", x, mean, color="#888888"))
-        panels.append(Panel(NAMES[method].split(",")[0], "neighbors", "similarity", series))
+        panels.append(Panel(NAMES[method].removesuffix(", 20 iterations"), "neighbors", "similarity", series))
     return panels
 
 
@@ -270,13 +270,13 @@ EXPERIMENTS = {
             "since nodes work in parallel.",
         ),
         Experiment(
-            "samples", "More samples a node (Fig. 4)", ("rows", *MEASURED),
+            "samples", "More samples a node (the paper's Fig. 4)", ("rows", *MEASURED),
             lambda source: [{"nodes": 20, "rows": rows} for rows in sizes_of(source)], _measure,
             lambda rows, times: [_by(rows, "rows", "samples a node", "Similarity against the samples of a node")],
             "A node alone needs many samples; a node that talks to its neighbors does not.",
         ),
         Experiment(
-            "neighbors", "More neighbors (Fig. 5)", ("neighbors", "iteration", *MEASURED),
+            "neighbors", "More neighbors (the paper's Fig. 5)", ("neighbors", "iteration", *MEASURED),
             lambda source: [{"nodes": 20, "rows": rows_a_node(source, 20, 100), "neighbors": n} for n in NEIGHBORS],
             _measure_neighbors, _draw_neighbors,
             "With more neighbors the first iterations come closer; the neighborhood's own solution is the line. Iteration 0 in the table is the "

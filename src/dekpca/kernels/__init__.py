@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .base import KERNELS, TILE_ROWS, Kernel, inverse_root, row_tiles
+from .base import KERNELS, TILE_ROWS, Kernel, inverse_root
 from .function import FunctionKernel
 from .products import Cosine, Linear, Poly, Sigmoid
 from .stationary import Laplacian, Rbf, Stationary
@@ -37,5 +37,5 @@ def make_kernel(
 
 __all__ = [
     "KERNELS", "TILE_ROWS", "Cosine", "FunctionKernel", "Kernel", "Laplacian", "Linear", "Poly", "Rbf", "Sigmoid", "Stationary", "inverse_root",
-    "make_kernel", "row_tiles",
+    "make_kernel",
 ]  # fmt: skip

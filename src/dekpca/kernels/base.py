@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import array_api_compat as aac
 import numpy as np
 
 from ..arrays import transposed
+from ..chunks import row_tiles
 
 Array = Any
 RandomMap = Callable[[Array], Array]
@@ -101,7 +101,8 @@ class Kernel(ABC):
         return 1.0 / (n_features * variance) if variance > 0 else 1.0
 
     def squares(self, X: Array) -> Array | None:
-        """Squared norms of the rows, which `gram` would otherwise compute again; None for kernels that do not need them."""
+        """Squared norms of the rows, which `gram` would otherwise compute again; None for kernels that do not need them. A kernel that takes
+        distances from them has to shift samples that are `far`, as `Rbf.matrix` does: else a fit far from the origin may end with BadTerm."""
         return None
 
     def bound(self, norm: float) -> float:
@@ -130,8 +131,8 @@ class Kernel(ABC):
         if 0 < rows * columns * 8 <= most and (not host or max(rows, columns) <= TILE_ROWS):
             return self._tile(A, B, squares)
         out = aac.array_namespace(A).empty((rows, columns), dtype=A.dtype, device=aac.device(A))
-        for i in row_tiles(rows) if rows and columns else ():
-            for j in row_tiles(columns):
+        for i in row_tiles(rows, TILE_ROWS) if rows and columns else ():
+            for j in row_tiles(columns, TILE_ROWS):
                 out[i, j] = self._tile(A[i, :], B[j, :])
         return out
 
@@ -174,13 +175,6 @@ class Kernel(ABC):
 
 
 # ---------------------------------------------------------------------- arithmetic of kernels
-def row_tiles(rows: int, size: int = TILE_ROWS) -> Iterator[slice]:
-    """Slices that cover `rows` rows in nearly equal tiles of at most `size`."""
-    tiles = max(1, -(-rows // size))
-    bounds = [rows * i // tiles for i in range(tiles + 1)]
-    return (slice(a, b) for a, b in pairwise(bounds))
-
-
 def inverse_root(squares: Array) -> Array:
     """1 / sqrt(k(x, x)), and 0 where k(x, x) = 0: such a sample is the origin of the feature space."""
     xp = aac.array_namespace(squares)

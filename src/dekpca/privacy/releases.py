@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import rounded
-from ..kernels import row_tiles
+from ..chunks import row_tiles
 from .accounting import discreteness, multiplier_for
 from .errors import PublicError
 from .ledger import Entry

@@ -91,7 +91,7 @@ def true_errors(model: Any, X: Samples | None, node_of: Any, central: NodeModel 
     if node_of is None or model.privacy_ is not None:
         return found
     points = np.concatenate([hosted(p) for p in node.functions["landmarks"].points])
-    points = node.features.from_sorted(points if node.columns is None else hosted(node.columns.restored(points)))
+    points = node.features.from_sorted(points if node.scales is None else hosted(node.scales.restored(points)))
     rows, plain = (
         node.features.from_sorted(node.features.arrange(X, "X", "the model")),
         {"engine": "local", "privacy": None, "n_components": k, "contamination": None},

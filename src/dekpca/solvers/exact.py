@@ -45,5 +45,5 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     own = Terms(site.array(none), (X,), (site.array(coefficients),), (owner,), centre)
     return Answer(
         site=site, kernel=kernel, terms={int(site.nodes[0]): {"node": own}}, eigenvalues=site.array(values), trace=trace,
-        columns=prepared.columns, fill=prepared.fill, accuracy=Accuracy.of(errors, 0.0, 0.0, method="exact"),
+        scales=prepared.scales, fill=prepared.fill, accuracy=Accuracy.of(errors, 0.0, 0.0, method="exact"),
     )  # fmt: skip

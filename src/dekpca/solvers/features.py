@@ -16,9 +16,9 @@ from scipy.special import ndtri
 from ..answer import Answer, Terms
 from ..arrays import CUTOFF, eps, flip_signs, like, on_host, transposed
 from ..chunks import summed
-from ..draws import uniform
+from ..draws import shared_seed, uniform
 from ..kernels import Kernel
-from ..landmarks import RandomFeatures, shared_seed
+from ..landmarks import RandomFeatures
 from ..rounds import Arrays, Round, Shapes, Solver
 from ..signs import LONGEST, reference, signed
 from ..site import Site
@@ -59,7 +59,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     directions = signed(np.where(real, basis, 0.0), about["along"] @ basis)[:, :k]
     return Answer(
         site=site, kernel=kernel, terms=Terms(array(directions)), eigenvalues=array(np.where(real, values, 0.0)[:k]), trace=trace, marks=features,
-        mean=array(mean), columns=prepared.columns, fill=prepared.fill, n_iter=len(residuals),
+        mean=array(mean), scales=prepared.scales, fill=prepared.fill, n_iter=len(residuals),
         runs=(("converged" if converged else "max_iter", len(residuals)),),
         history={"residual": np.repeat(np.array(residuals)[:, None], len(site.nodes), axis=1)},
     )  # fmt: skip

@@ -22,13 +22,14 @@ from scipy.special import ndtri
 from ..accuracy import Accuracy, mixed_groups
 from ..answer import Answer, Terms
 from ..arrays import flip_signs, rounded
-from ..draws import uniform
-from ..kernels import Kernel, inverse_root, row_tiles
-from ..landmarks import Landmarks, RandomFeatures, check_finite, shared_seed
+from ..chunks import row_tiles
+from ..draws import shared_seed, uniform
+from ..kernels import Kernel, inverse_root
+from ..landmarks import Landmarks, RandomFeatures, check_finite
 from ..privacy.releases import COUNTED, FIRST, LARGEST_TOTAL, Release
 from ..privacy.settings import Privacy, kernel_size
 from ..rounds import Arrays, Round, Shapes, Solver
-from ..scaling import Columns
+from ..scaling import Scales
 from ..site import Site
 from .features import RANDOM_FEATURES, draw_features
 
@@ -78,7 +79,7 @@ def solve(site: Site, options: PrivateOptions) -> Solver:
     privacy, kernel, k, rank = options.privacy, options.kernel, options.n_components, options.width
     rows, scales = site.X, None
     if options.standardize:
-        scales = Columns(*map(site.array, centre_and_half(privacy.ranges)))
+        scales = Scales(*map(site.array, centre_and_half(privacy.ranges)))
         rows = scales.standardized(rows)
     size = kernel_size(kernel, privacy.norm)
     bounded = kernel.is_normal or kernel.normalize
@@ -96,7 +97,8 @@ def solve(site: Site, options: PrivateOptions) -> Solver:
             points = scales.standardized(points)
         points = np.asarray(points, dtype=np.float64)
         told = yield Cut(kernel, points, rank, k)
-        marks, cut = Landmarks(site.array(points), site.array(told["root"])), float(told["error"][0])
+        marks = Landmarks(site.array(points), site.array(told["root"]), ((options.kind, len(points)),))
+        cut = float(told["error"][0])
         if main.width > rank:
             embedding = Embedding.of(kernel, points, np.asarray(marks.root), options.seed)
 
@@ -106,8 +108,8 @@ def solve(site: Site, options: PrivateOptions) -> Solver:
     about = Accuracy.of(told["errors"], error, error, mixed_groups(told["near"][:, :k]), method)
     return Answer(
         site=site, kernel=kernel, terms=Terms(site.array(told["directions"])), eigenvalues=site.array(told["values"] * size),
-        trace=float(told["trace"][0]) * size, marks=marks, kinds=() if options.random_features else ((options.kind, marks.size),),
-        mean=site.array(told["mean"] * np.sqrt(size)), columns=scales, accuracy=about, stages=((marks.size, about.error, about.bound),),
+        trace=float(told["trace"][0]) * size, marks=marks,
+        mean=site.array(told["mean"] * np.sqrt(size)), scales=scales, accuracy=about, stages=((marks.size, about.error, about.bound),),
         rows=float(told["rows"][0]),
     )  # fmt: skip
 
@@ -401,7 +403,7 @@ def expected(
     width = min(privacy.rank, len(points))
     planned = privacy.releases(kind, width + REST * kernel.has_frequencies, points.shape[1], n_nodes)
     if privacy.ranges is not None:
-        points = Columns(*centre_and_half(privacy.ranges)).standardized(points)
+        points = Scales(*centre_and_half(privacy.ranges)).standardized(points)
     alike = points if kernel.is_normal or kernel.normalize else clipped(points, float(privacy.norm or 0.0))
     values, vectors, root = leading(kernel, points, width)
     psi = kernel.gram(alike, points) @ root / np.sqrt(kernel_size(kernel, privacy.norm))

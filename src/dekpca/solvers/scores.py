@@ -9,8 +9,8 @@ import numpy as np
 
 from ..answer import Answer
 from ..arrays import on_host
+from ..chunks import row_tiles
 from ..data.blocks import blocks_of
-from ..kernels import row_tiles
 from ..rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from ..scores import BINS, Histogram
 

@@ -240,7 +240,7 @@ def earlier_model(config: Config, settings: Settings, features: Features) -> Nod
 def landmarks_of(model: NodeModel) -> np.ndarray:
     """The landmarks of a model, as rows of its columns in their units."""
     points = np.concatenate(model.functions["landmarks"].points)
-    return points if model.columns is None else model.columns.restored(points)
+    return points if model.scales is None else model.scales.restored(points)
 
 
 def finished(config: Config) -> dict[str, Any] | None:

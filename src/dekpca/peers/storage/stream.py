@@ -17,7 +17,7 @@ import numpy as np
 from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...model_file import Format, ModelFileError, kernel_from, kernel_header, opened, read_arrays, write_arrays
-from ...scaling import Columns
+from ...scaling import Scales
 from ...solvers.sums import Basis, SiteRows, Stream, SumsOptions
 from ...solvers.sums.stream import Summed
 
@@ -41,7 +41,7 @@ class NodeStream:
     members: Mapping[str, int]
     columns: tuple[str, ...] | None  # names, in internal order
     kernel: Kernel
-    kinds: tuple[tuple[str, int], ...]
+    kinds: tuple[tuple[str, int], ...]  # of the landmarks
     arrays: Mapping[str, np.ndarray]
 
     @classmethod
@@ -61,16 +61,16 @@ class NodeStream:
             "prints": np.frombuffer(stream.prints[list(basis.names).index(name)], dtype=np.uint64).copy(),
         }  # fmt: skip
         arrays |= {} if basis.fill is None else {"fill": basis.fill}
-        scales = basis.columns
+        scales = basis.scales
         arrays |= {} if scales is None else {"column_mean": scales.mean, "column_scale": scales.scale}
-        return cls(name, run, transcript, settings, members, columns, basis.kernel, basis.kinds, arrays)
+        return cls(name, run, transcript, settings, members, columns, basis.kernel, basis.marks.kinds, arrays)
 
     def stream(self, names: Sequence[str], options: SumsOptions) -> Stream:
         """In a network of nodes with these names."""
         held, node = self.arrays, list(names).index(self.name)
-        scales = Columns(held["column_mean"], held["column_scale"]) if "column_mean" in held else None
+        scales = Scales(held["column_mean"], held["column_scale"]) if "column_mean" in held else None
         options = replace(options, kernel=self.kernel)
-        basis = Basis(names, options, self.marks, self.kinds, held.get("fill"), scales)
+        basis = Basis(names, options, self.marks, held.get("fill"), scales)
 
         def rows(what: str) -> SiteRows:
             keys = held[f"{what}_keys"].view(np.int64)
@@ -87,7 +87,7 @@ class NodeStream:
 
     @property
     def marks(self) -> Landmarks:
-        return Landmarks(self.arrays["points"], self.arrays["root"])
+        return Landmarks(self.arrays["points"], self.arrays["root"], self.kinds)
 
     @property
     def rows(self) -> int:

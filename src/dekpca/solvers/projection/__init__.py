@@ -17,7 +17,7 @@ from ..sums import SumsOptions
 from .penalties import checked
 
 EXPANSIONS = ("landmarks", "node", "neighborhood")
-LANDMARKS = 200  # by default; at most a tenth of the rows
+USUAL_LANDMARKS = 200  # by default; at most a tenth of the rows
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ PAPER = Projection(
     n_landmarks=0,
 )
 """The paper's settings (He et al. 2025), which normalize the kernel too: give the estimator normalize=True. The eigenvalues are those of the kernel
-that each node has centred by its own mean. solve.py lists what differs, also from the authors' scripts."""
+that each node has centred by its own mean. Stop early, such as by max_iter=20. solve.py lists what differs, also from the authors' scripts."""
 
 
 @dataclass(frozen=True, eq=False)

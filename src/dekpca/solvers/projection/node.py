@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...arrays import CUTOFF, NEGATIVE, double_centered, flip_signs
-from ...kernels import Kernel, row_tiles
+from ...chunks import row_tiles
+from ...kernels import Kernel
 from ...landmarks import Landmarks, check_finite
 from . import Projection
 
@@ -260,7 +261,7 @@ class Node:
                 if self.products(self.projected[q], own)[0, 0] < 0:
                     self.projected[q] = -self.projected[q]
         target = sum(rho[q] * self.projected[q] - self.dual[q] for q in self.around)
-        # w solves (r - 2 Phi Phi') w = target; by Woodbury's formula its values on the node's samples come first
+        # w solves (r - 2 Phi Phi') w = target (the paper: alpha = (r - 2 K_j)^-1 target); by Woodbury's formula its values on the samples come first
         values = self.response(r) @ self.at_samples(target)
         self.before, self.w, self.w_values = self.w, (target + self.spread(2.0 * values)) / r, values
         for q in self.around:
@@ -308,8 +309,7 @@ class Node:
         u, v = directions[self.number][:, :1], directions[self.number][:, 1:]
         if self.reach is not None:
             self.reach = self.reach - (self.reach @ u) @ v.T
-        half = self.rest - v @ (u.T @ self.rest)
-        self.rest = half - (half @ u) @ v.T
+        self.rest = self.rest - v @ v.T
         self.near.removed.append((together[:, :1], together[:, 1:]))
         self._factor()
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ...landmarks import Landmarks
 from ...messages import Exchange, Script
 from ...rounds import Transcript
 from ...site import Site
-from ..sums import Marks
 from ..sums.columns import PreparedRows
 from ..sums.moments import Principal
 from . import Projection, ProjectionOptions
@@ -31,7 +31,7 @@ class Run:
     nodes: list[Node]
     heard_rho: dict[int, Link]  # by node: the penalties of the nodes around on its z; empty with a schedule
     first: PreparedRows
-    marks: Marks | None
+    marks: Landmarks | None
     principal: Principal | None  # principal directions of all rows in landmark coordinates, and the network's mean
     transcript: Transcript
     history: list[list[Progress]] = field(default_factory=list)  # by iteration and node

@@ -16,7 +16,7 @@ w_j = P_j z_q, for the node itself and each neighbor q, where P_j projects on th
     alpha_j, and w_j = phi(X_j) alpha_j                       `node.w`
     Omega_j: the node and its neighbors, j first              `node.around`
     K_j, K_j^-1                                               `node.gram`, `node.inverse`
-    K_j^-1 times column q of eta_j                            `node.dual[q]`
+    K_j^-1 phi(X_j)'eta_j, column q                           `node.dual[q]`
     phi(X_l)'z_j                                              what node j sends to node l as "view"
     P_j z_q = phi(X_j) K_j^-1 phi(X_j)'z_q                    `node.projected[q]`
     rho of node j on z_q, in iteration t                      `run.on_w(j, t)[q]`, which is `run.on_z(q, t)[j]`
@@ -25,16 +25,16 @@ With `dekpca.PAPER` this is Alg. 1 except for the following. What `update="proxi
 docs/explanation/algorithm.md.
 
 - The paper sends alpha and the multiplier; a node sends rho alpha + multiplier, all that its neighbor uses of them. Multipliers are not scaled by
-  rho, which a schedule changes, and are kept as coefficients over the samples (K_j^-1 times the paper's): no node inverts a neighbor's matrix.
+  rho, which a schedule changes, and are kept as coefficients over the samples, see `node.dual`: no node inverts a neighbor's matrix.
 - K_j^-1 is a pseudo-inverse: eigenvalues below CUTOFF of the largest, or within rounding, count as zero.
-- A view that points against the node's own z is turned, since local starts differ in sign. (The authors' scripts compare the values of both views,
-  here the functions are compared.) Nodes that began with opposite signs end with them, and are turned at the end (`Signs`).
+- Signs of local starts matter (benchmarks/paper_mode.py): here the largest entry is positive. A view that points against the node's own z is turned.
+  (The authors' scripts compare the values of both.) Nodes that began with opposite signs end with them, and are turned at the end (`Signs`).
 - The paper iterates a given number of times. Here all nodes stop together when all have converged or somebody asks (`check`); after an overflow they
   return to the iterate of the last check. (The authors' scripts have rules of their own to stop, and update eta only where z and alpha have settled.)
 - Gamma and scales of columns, if asked for, are found by network sums before anything else.
 - Alg. 1 finds one component. Others follow by deflation (`next_component`): a node removes its component from its samples, and so do its neighbors
-  where they use them. (The authors' scripts remove it from the node's own objective alone.) At the end all components are scaled by their eigenvalues
-  and sorted by them (`Spectrum`), for which neighbors exchange values once more.
+  where they use them; t starts at 0 again. (The authors' scripts remove it from the node's own objective alone.) At the end all components are
+  scaled and sorted by their eigenvalues (`Spectrum`), for which neighbors exchange values once more.
 - The penalties of `dekpca.PAPER` are fixed numbers; the authors' scripts multiply theirs by the number of rows or the largest eigenvalue of a node.
   Where their sum is not above 2 lambda_1(K_j), the step of alpha_j has no maximum; this is refused (`check_penalties`).
 """
@@ -49,7 +49,8 @@ import numpy as np
 from ...answer import Answer, Terms
 from ...arrays import double_centered, flip_signs, on_host, to_numpy
 from ...chunks import each
-from ...landmarks import Landmarks, node_random
+from ...draws import node_random
+from ...landmarks import Landmarks
 from ...messages import Iteration, Script
 from ...rounds import Arrays, Round, Shapes, Solver, Transcript, run_round, run_rounds
 from ...site import Site
@@ -102,7 +103,7 @@ def meet(site: Site, options: ProjectionOptions, transcript: Transcript) -> Scri
     X = X.copy() if first.rows.X is rows.X else X  # the models hold these rows: the caller may change its own
     parts = np.split(X, np.cumsum(site.own_sizes)[:-1])
     if marks is not None:
-        points = Landmarks(to_numpy(marks.landmarks.points), to_numpy(marks.landmarks.root))
+        points = Landmarks(to_numpy(marks.points), to_numpy(marks.root))
     mean = None if principal is None or asked.centering != "global" else principal.mean.astype(parts[0].dtype)
     around = {j: [j, *site.network.neighbors(j).tolist()] for j in site.nodes.tolist()}
     sent = [noisy(X, name, options) for X, name in zip(parts, site.names, strict=True)]
@@ -144,7 +145,7 @@ def agree(rows: SiteRows, options: ProjectionOptions) -> Solver:
     if not few.first:
         return first, None, None
     marks = yield from choose_landmarks(first, replace(few, kernel=first.kernel))
-    seen = Seen(first.rows, marks.landmarks, first.kernel)
+    seen = Seen(first.rows, marks, first.kernel)
     moments = Moments(seen, asked.centering == "global", options.n_columns, 1.0)
     return first, marks, moments.found((yield moments))
 
@@ -330,7 +331,7 @@ def make_answer(run: Run, eigenvalues: np.ndarray, turn: np.ndarray, trace: floa
     names = run.history[0][0]
     return Answer(
         site=site, kernel=first.kernel, terms=terms, eigenvalues=back(eigenvalues), trace=trace, mean=mean,
-        marks=None if marks is None else marks.landmarks, kinds=() if marks is None else marks.kinds, columns=first.columns, fill=first.fill,
+        marks=marks, scales=first.scales, fill=first.fill,
         n_iter=len(run.history), runs=tuple(run.runs), transcript=run.transcript,
         history={name: np.array([[row[name] for row in rows] for rows in run.history]) for name in names},
     )  # fmt: skip

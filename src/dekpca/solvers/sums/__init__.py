@@ -16,7 +16,7 @@ rounds does not depend on the number of rows.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -27,11 +27,11 @@ from ...accuracy import ROUNDING, Accuracy
 from ...answer import Answer, Terms
 from ...arrays import integers, inverse, like, numbers, on_host, take
 from ...data.blocks import Blocks, Draws
-from ...kernels import Kernel
+from ...draws import keys_at, row_keys
 from ...landmarks import Landmarks
 from ...rounds import Solver
 from ...signs import signed
-from ...site import Site, keys_at, row_keys
+from ...site import Site
 from .clusters import (
     FIRST,
     ROWS_A_CENTRE,
@@ -68,26 +68,8 @@ CLOSE = 0.02  # relative: eigenvalues that are nearer to each other make the spa
 WORTHWHILE = 1.05  # growth by less ends it: no clusters of enough rows are left where the rest is
 
 
-@dataclass(frozen=True, eq=False)
-class Marks:
-    """The landmarks so far, their kinds in order, and how many there are of each."""
-
-    landmarks: Landmarks
-    kinds: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def size(self) -> int:
-        return self.landmarks.size
-
-    def plus(self, points: np.ndarray, kind: str, kernel: Kernel) -> Marks:
-        if not len(points):
-            return self
-        grown = self.landmarks.grown(like(self.landmarks.points, points), kernel)
-        return Marks(grown, (*self.kinds, (kind, len(points))))
-
-
 def rows_of(site: Site, options: SumsOptions) -> SiteRows:
-    """The rows of the nodes of a site."""
+    """The rows of the nodes of a site, where they are in X: keys and nodes are made node by node, and put into the order of X."""
     if isinstance(site.X, Blocks):
         keys, node = site.X.keys, site.X.node
     elif site.numbered is not None:
@@ -115,14 +97,14 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     rows, options = prepared.rows, replace(options, kernel=prepared.kernel)
     axes = yield from axes_of(prepared, options)
     if groups is not None:
-        rows = replace(rows, groups=groups.prepared(prepared.fill, prepared.columns, rows.like))
+        rows = replace(rows, groups=groups.prepared(prepared.fill, prepared.scales, rows.like))
         prepared = replace(prepared, rows=rows)
     marks = yield from first_stage(prepared, options, axes)
     whole, stages, likely, effort = False, Stages(), None, 1
     for step in count(1):
         size = max(SAMPLE * marks.size, LEAST_SAMPLE)
         whole = whole or size >= 0.5 * rows.total
-        seen = Seen(rows if whole else rows.sampled(size, at_stage(step)), marks.landmarks, options.kernel, likely)
+        seen = Seen(rows if whole else rows.sampled(size, at_stage(step)), marks, options.kernel, likely)
         moments = Moments(seen, options.centered, options.n_components, options.largest)
         principal = moments.found((yield moments))
         bound, known = 1.0, replace(options, n_components=principal.components)
@@ -149,9 +131,8 @@ def solve(site: Site, options: SumsOptions) -> Solver:
 def solve_stream(site: Site, stream: Stream) -> Solver:
     """The components of all rows of streams, with the landmarks that these have; returns the `Answer`."""
     principal, verdict = yield from stream.rounds(site.total, judge_components)
-    basis, about = stream.basis, verdict.accuracy
-    marks = Marks(basis.marks, basis.kinds)
-    prepared = PreparedRows(basis.rows(), None, basis.fill, basis.columns, basis.kernel)
+    basis, marks, about = stream.basis, stream.basis.marks, verdict.accuracy
+    prepared = PreparedRows(basis.rows(), None, basis.fill, basis.scales, basis.kernel)
     known = replace(basis.options, n_components=principal.components)
     return answer_of(site, prepared, known, marks, principal, verdict, [(marks.size, about.error, about.bound)])
 
@@ -175,7 +156,7 @@ def draws_ahead(options: SumsOptions) -> Draws:
     return found
 
 
-def note(rows: SiteRows, marks: Marks, verdict: Verdict, stages: Stages, values: np.ndarray) -> float:
+def note(rows: SiteRows, marks: Landmarks, verdict: Verdict, stages: Stages, values: np.ndarray) -> float:
     """Note a judgement, and say so once in the network; returns the bound on the error. `values` are eigenvalues, also beyond the components."""
     stages.append((marks.size, verdict.accuracy.error, verdict.accuracy.bound))
     if rows.speaks:
@@ -188,7 +169,7 @@ def note(rows: SiteRows, marks: Marks, verdict: Verdict, stages: Stages, values:
 
 # ---------------------------------------------------------------------- landmarks
 def choose_landmarks(prepared: PreparedRows, options: SumsOptions) -> Solver:
-    """The landmarks of the first stage alone, for a solver that does something else with them; returns `Marks`."""
+    """The landmarks of the first stage alone, for a solver that does something else with them; returns `Landmarks`."""
     return (yield from first_stage(prepared, options, (yield from axes_of(prepared, options))))
 
 
@@ -198,21 +179,21 @@ def axes_of(prepared: PreparedRows, options: SumsOptions) -> Solver:
 
 
 def first_stage(prepared: PreparedRows, options: SumsOptions, axes: Axes | None) -> Solver:
-    """The first landmarks; returns `Marks`."""
-    rows, kernel, marks = prepared.rows, options.kernel, Marks(Landmarks.none(prepared.rows.like))
+    """The first landmarks; returns `Landmarks`."""
+    rows, kernel, marks = prepared.rows, options.kernel, Landmarks.none(prepared.rows.like)
     if axes is None or options.resume is not None:
         points, kind = options.points, "points"
         if points is None:
             points, kind = (yield from earlier_landmarks(rows, options)), "earlier"
-        if prepared.columns is not None:
-            points = on_host(prepared.columns.standardized(like(rows.like, points)))
-        told = yield GivenLandmarks(points, marks.landmarks, kernel)
+        if prepared.scales is not None:
+            points = on_host(prepared.scales.standardized(like(rows.like, points)))
+        told = yield GivenLandmarks(points, marks, kernel)
         marks = marks.plus(told["points"][: int(told["count"][0])], kind, kernel)
     else:
-        marks = marks.plus((yield from first_landmarks(rows, axes, marks.landmarks, options)), "means", kernel)
+        marks = marks.plus((yield from first_landmarks(rows, axes, marks, options)), "means", kernel)
         if options.share_rows and marks.size < min(options.first, rows.total) / 2:  # too few rows for as many clusters
             alike, wanted = (lambda: rows.alike), options.first - marks.size
-            more = yield from rows_as_landmarks(rows, alike, float(rows.total), wanted, marks.landmarks, options, "0")
+            more = yield from rows_as_landmarks(rows, alike, float(rows.total), wanted, marks, options, "0")
             marks = marks.plus(more, "rows", kernel)
     if not marks.size:
         raise ValueError(
@@ -223,20 +204,26 @@ def first_stage(prepared: PreparedRows, options: SumsOptions, axes: Axes | None)
 
 
 def next_stage(
-    seen: Seen, principal: Principal, options: SumsOptions, axes: Axes | None, marks: Marks, stage: int, bound: float
+    seen: Seen,
+    principal: Principal,
+    options: SumsOptions,
+    axes: Axes | None,
+    marks: Landmarks,
+    stage: int,
+    bound: float,
 ) -> Solver:
-    """More landmarks, where the rest is; returns `Marks`, or None if these are enough or there are hardly more."""
+    """More landmarks, where the rest is; returns `Landmarks`, or None if these are enough or there are hardly more."""
     wanted = more_wanted(marks.size, bound, options)
     if not wanted or axes is None:
         return None
     size, kernel = max(SAMPLE * marks.size, LEAST_SAMPLE), options.kernel
     rows, weights = rows_to_grow_by(seen, principal, size, f"growth {stage}")
     heaviest = max(options.largest, 2.0 * principal.missed / size)
-    points = yield from more_landmarks(rows, weights, heaviest, axes, wanted, marks.landmarks, options, stage)
+    points = yield from more_landmarks(rows, weights, heaviest, axes, wanted, marks, options, stage)
     more = marks.plus(points, "means", kernel)
     if options.share_rows and more.size < marks.size + wanted / 2:
         rest, missed = (lambda: seen.rest), principal.missed
-        points = yield from rows_as_landmarks(seen.rows, rest, missed, wanted, more.landmarks, options, str(stage))
+        points = yield from rows_as_landmarks(seen.rows, rest, missed, wanted, more, options, str(stage))
         more = more.plus(points, "rows", kernel)
     # with all rows as landmarks the answer is exact
     least = marks.size + 1 if options.share_rows else WORTHWHILE * marks.size
@@ -287,12 +274,12 @@ def judge_components(seen: Seen, principal: Principal, options: SumsOptions, sta
     if options.kernel.has_sketch:
         return (yield from judge(seen, principal, options, stage, effort))
     if options.share_rows:
-        return (yield from judge_by_rows(JudgingRows(seen, principal, options, stage, by_rows=True)))
+        return (yield from judge_by_rows(JudgingRows(seen, principal, options, stage, as_points=True)))
     return judge_by_trace(principal, k)
 
 
 def answer_of(
-    site: Site, prepared: PreparedRows, options: SumsOptions, marks: Marks, principal: Principal, verdict: Verdict, stages: Stages
+    site: Site, prepared: PreparedRows, options: SumsOptions, marks: Landmarks, principal: Principal, verdict: Verdict, stages: Stages
 ) -> Answer:  # fmt: skip
     """The answer; components that the data does not have are zero, with an error of 1."""
     k, there, about = int(options.n_components), len(verdict.values), verdict.accuracy
@@ -303,6 +290,6 @@ def answer_of(
     values = np.pad(verdict.values, (0, k - there))
     return Answer(
         site=site, kernel=prepared.kernel, terms=Terms(site.array(weights)), eigenvalues=site.array(values), trace=principal.trace,
-        marks=marks.landmarks, kinds=marks.kinds, mean=site.array(principal.mean), columns=prepared.columns, fill=prepared.fill,
+        marks=marks, mean=site.array(principal.mean), scales=prepared.scales, fill=prepared.fill,
         accuracy=about, stages=tuple(stages),
     )  # fmt: skip

@@ -19,9 +19,9 @@ from scipy.sparse import csr_matrix
 from ... import landmarks
 from ...arrays import eps, integers, like, numbers, on_host, take, transposed
 from ...chunks import by_rows, row_bytes
-from ...draws import normal, uniform
+from ...draws import normal, shared_seed, uniform
 from ...kernels import Kernel
-from ...landmarks import Landmarks, shared_seed
+from ...landmarks import Landmarks
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from .directions import Axes
 from .groups import summarized

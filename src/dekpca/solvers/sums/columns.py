@@ -15,7 +15,7 @@ from ...chunks import row_bytes, summed
 from ...data.blocks import Blocks
 from ...kernels import Kernel
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Sizes, Solver
-from ...scaling import BadColumn, Columns, filled
+from ...scaling import BadColumn, Scales, filled
 from .options import SumsOptions
 from .rows import SiteRows
 
@@ -119,7 +119,7 @@ class PreparedRows:
     rows: SiteRows
     mean: np.ndarray | None  # of the prepared rows, if it was needed
     fill: Array | None
-    columns: Columns | None
+    scales: Scales | None
     kernel: Kernel
 
 
@@ -128,7 +128,7 @@ def prepare_rows(rows: SiteRows, options: SumsOptions) -> Solver:
     if options.sealed:
         largest = (yield Sizes({"entries": on_host(rows.X)}, rows.nodes))["entries"]
         rows = replace(rows, largest=float(largest[0]))
-    kernel, mean, fill, columns = options.kernel, None, None, None
+    kernel, mean, fill, scales = options.kernel, None, None, None
     if options.impute or options.standardize or options.gamma_by_variance:
         mean = (yield ColumnMeans(rows, options.impute))["mean"]
     if options.impute:
@@ -137,13 +137,13 @@ def prepare_rows(rows: SiteRows, options: SumsOptions) -> Solver:
     if mean is not None and (options.standardize or options.gamma_by_variance):
         variance = (yield Variances(rows, mean))["variance"]
         if options.standardize:
-            columns = Columns.of(like(rows.like, mean), like(rows.like, variance))
+            scales = Scales.of(like(rows.like, mean), like(rows.like, variance))
             largest = float(rows.total) ** 0.5  # whatever the rows are
-            rows = replace(rows, X=_mapped(rows.X, columns.standardized), largest=largest)
-            mean, variance = np.zeros_like(mean), variance / on_host(columns.scale) ** 2
+            rows = replace(rows, X=_mapped(rows.X, scales.standardized), largest=largest)
+            mean, variance = np.zeros_like(mean), variance / on_host(scales.scale) ** 2
         if options.gamma_by_variance:
             kernel = replace(kernel, gamma=kernel.scaled(rows.columns, float(variance.mean() + mean.var())))
-    return PreparedRows(rows, mean, fill, columns, kernel)
+    return PreparedRows(rows, mean, fill, scales, kernel)
 
 
 def _mapped(X: Array, f: Callable[[Array], Array]) -> Array:

@@ -10,8 +10,7 @@ import numpy as np
 
 from ...arrays import like, on_host, transposed
 from ...chunks import by_rows, row_bytes, summed
-from ...draws import normal
-from ...landmarks import shared_seed
+from ...draws import normal, shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
 from .columns import ColumnMeans
 from .rows import SiteRows

@@ -16,9 +16,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from ...arrays import integers, like, on_host, take, to_numpy, where
-from ...draws import normal
-from ...scaling import Columns
-from ...site import uniform_by_key
+from ...draws import normal, uniform_by_key
+from ...scaling import Scales
 
 if TYPE_CHECKING:
     from .rows import SiteRows
@@ -57,14 +56,14 @@ class Groups:
         means = np.where(known > 0, member @ X, 0.0) / np.maximum(known, 1.0)
         return cls(integers(rows.X, number), take(rows.keys, first), means, lacking)
 
-    def prepared(self, fill: Array | None, columns: Columns | None, beside: Array) -> Groups:
+    def prepared(self, fill: Array | None, scales: Scales | None, beside: Array) -> Groups:
         """The means as those of rows without missing values, in standardized columns, in the library of `beside`. What all were told of the columns
         is applied to means of groups, never to rows: else a root that lies could tell numbers so large that each row is rounded on its own."""
         means = self.means
         if fill is not None and self.lacking is not None:
             means = means * (1.0 - self.lacking) + self.lacking * on_host(fill)
         means = like(beside, means)
-        return replace(self, means=means if columns is None else columns.standardized(means), lacking=None)
+        return replace(self, means=means if scales is None else scales.standardized(means), lacking=None)
 
     def at(self, places: Array) -> Groups:
         return replace(self, number=take(self.number, places))

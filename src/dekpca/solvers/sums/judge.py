@@ -9,6 +9,9 @@ functions with values g(x), orthonormal over all rows, that diagonalize psi psi'
     Separate    S = pairs of a row and a group that it is not in, plus the exact diagonal -> diag(lam) + S = B diag(values) B' (Rayleigh-Ritz)
     Leak        O_b = (Y_b + rest(x, x) g - g S) B, what leaves the span; products of two different groups contain no squared noise
 
+Where all rows judge, each is in all groups, S is the mean of T_b'T_b, and a row's own term stays in Y_b, where it estimates rest(x, x) g: so no more
+than f(x), a row's features of the kernel itself, is needed of each row, since sums of r follow from sums of f and psi.
+
 First-order perturbation theory turns the leak into an angle. The noise of S turns the components: how far is seen by leaving out each group in turn
 (jackknife). docs/explanation/algorithm.md has the derivation, docs/explanation/accuracy.md measurements.
 """
@@ -26,9 +29,8 @@ import numpy as np
 from ...accuracy import ROUNDING, Accuracy, mixed_groups
 from ...arrays import flip_signs, inverse, like, numbers, squares_of_rows, take, transposed, upper_triangle
 from ...chunks import STRIPES, by_rows, row_bytes, summed
-from ...landmarks import shared_seed
+from ...draws import shared_seed, uniform_by_key
 from ...rounds import Arrays, Round, Shapes, Solver
-from ...site import uniform_by_key
 from .moments import Principal, Seen, chances
 from .options import LEAST_CLUSTER, SumsOptions
 from .rows import SiteRows
@@ -62,7 +64,7 @@ class JudgingRows:
     options: SumsOptions
     stage: str
     effort: int = 1
-    by_rows: bool = False  # as points that all nodes know
+    as_points: bool = False  # as points that all nodes know
 
     @property
     def count(self) -> float:
@@ -77,7 +79,7 @@ class JudgingRows:
     @property
     def _most_rows(self) -> int:
         """Up to so many rows all judge at once, with fewer frequencies the more there are."""
-        return (2 if self.by_rows else 4) * JUDGES
+        return (2 if self.as_points else 4) * JUDGES
 
     @property
     def frequencies(self) -> int:
@@ -177,8 +179,9 @@ class JudgingRows:
         return 1.0 - 2.0 * xp.astype(bits < 0.5, xp.float64)
 
     @cached_property
-    def features(self) -> Array:
-        """(n, GROUPS * features) random features of the rest, not centred, group by group."""
+    def random_features(self) -> tuple[Array, Array]:
+        """Random features f (n, GROUPS * features) of the kernel, group by group, and what they are in landmark coordinates (m, GROUPS * features):
+        features of the rest are their difference r = f - psi @ on_marks. Where not everyone judges, r is in the place of f."""
         kernel, marks, X, psi = self.all.kernel, self.all.marks, self.rows.X, self.psi
         xp = aac.array_namespace(X)
         # the rounding of float32 is far below what is missed of a row, and below the noise of drawing rows, or of few frequencies
@@ -197,10 +200,31 @@ class JudgingRows:
 
         def some(rows: slice) -> Array:
             found = features(rounded(X[rows, :]))
-            found -= rounded(psi[rows, :]) @ on_marks
+            if not self.everyone:
+                found -= rounded(psi[rows, :]) @ on_marks
             return found
 
-        return by_rows(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
+        found = by_rows(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
+        return found, on_marks
+
+    def back(self, features: Array, rows: slice, values: Array) -> Array:
+        """(GROUPS * features, c): the sum over some rows of their features of the rest times values (rows, c)."""
+        xp, on_marks = aac.array_namespace(features), self.random_features[1]
+        values = xp.astype(values, features.dtype, copy=False)
+        found = transposed(features) @ values
+        if self.everyone:
+            found -= transposed(on_marks) @ (
+                transposed(xp.astype(self.psi[rows, :], on_marks.dtype, copy=False)) @ values
+            )
+        return found
+
+    def times(self, features: Array, rows: slice, image: np.ndarray) -> Array:
+        """(parts, rows, c): features of the rest, in as many equal parts as `image` (parts, ., c) has, each times its matrix."""
+        xp, many, factor = aac.array_namespace(features), len(image), like(features, image)
+        found, on_marks = _parts(features, many) @ factor, self.random_features[1]
+        if self.everyone:
+            found -= xp.astype(self.psi[rows, :], on_marks.dtype, copy=False) @ (_parts(on_marks, many) @ factor)
+        return found
 
 
 def least_new(own: int) -> int:
@@ -224,15 +248,15 @@ def may_judge(
     count: float,
     missed: float,
     stage: str,
-    by_rows: bool = False,
+    as_points: bool = False,
     room: float = 1.0,
 ) -> Array:
     """(n,) which rows a judgement needs, with any effort, if there are `count` rows or more, of which the landmarks miss `missed` or more; more of
     them with `room` above 1."""
-    if count <= 2 * JUDGES * (1 if by_rows else EFFORT):
+    if count <= 2 * JUDGES * (1 if as_points else EFFORT):
         return keys == keys
     needed = uniform_by_key(keys, judging(stage)) < room * chances(rest, count, missed, JUDGES)
-    if not by_rows:
+    if not as_points:
         again = chances(rest, count, missed, JUDGES * EFFORT)
         needed |= uniform_by_key(keys, judging(again_at(stage))) < room * again
     return needed
@@ -255,7 +279,7 @@ class Sketch(Round):
     kind = "judge"
 
     def term(self) -> Arrays:
-        judges, w, features = self.judges, self.judges.weights, self.judges.features
+        judges, w, features = self.judges, self.judges.weights, self.judges.random_features[0]
         xp, scaled = aac.array_namespace(w), judges.shares * w[:, None] * self.g()
         # of all rows: the mean, and random signs as a start; of the rows of a group: the functions
         beside = xp.concat([w[:, None], xp.sqrt(w)[:, None] * judges.signs], axis=1)
@@ -265,7 +289,7 @@ class Sketch(Round):
             left = xp.concat([left, right], axis=1)
 
         def part(rows: slice) -> tuple[Array, ...]:
-            found = xp.reshape(transposed(features[rows, :]) @ left[rows, :], (*shape, -1))
+            found = xp.reshape(judges.back(features[rows, :], rows, left[rows, :]), (*shape, -1))
             if not judges.everyone:
                 mine, own = xp.reshape(features[rows, :], (-1, *shape)), transposed(members[rows, :])
                 grouped = xp.permute_dims(mine, (1, 2, 0)) @ (own[:, :, None] * right[rows, :])
@@ -307,7 +331,7 @@ class Images:
 
     @cached_property
     def _centred(self) -> Array:
-        features = self.judges.features
+        features = self.judges.random_features[0]
         features -= like(features, self.told["mean"].ravel())  # in place: nobody needs the others any more
         return features
 
@@ -316,16 +340,22 @@ class Images:
         return self._centred[rows, :]
 
     def of(self, mine: Array, rows: slice, image: np.ndarray, g: Array) -> Array:
-        """(GROUPS, rows, c) the images under the rest, by each group, of functions with these values g (n, c) and this sketch, without the
-        term of the row itself. `mine` are the features `at` the rows."""
+        """(GROUPS, rows, c) the images under the rest, by each group, of functions with these values g (n, c) and this sketch; where not everyone
+        judges, without the term of the row itself. `mine` are the features `at` the rows."""
         judges, xp = self.judges, aac.array_namespace(g)
-        by_group = xp.permute_dims(xp.reshape(mine, (-1, GROUPS, mine.shape[1] // GROUPS)), (1, 0, 2))
-        squares = squares_of_rows(xp.reshape(mine, (-1, mine.shape[1] // GROUPS)))
-        squares = xp.reshape(xp.astype(squares, xp.float64, copy=False), (-1, GROUPS))
-        own = judges.shares * judges.weights[rows, None] * judges.members[rows, :] * squares
-        found = xp.astype(by_group @ like(mine, image), xp.float64, copy=False)
-        found -= transposed(own)[:, :, None] * g[rows, :]
+        found = xp.astype(judges.times(mine, rows, image), xp.float64, copy=False)
+        if not judges.everyone:
+            squares = squares_of_rows(xp.reshape(mine, (-1, mine.shape[1] // GROUPS)))
+            squares = xp.reshape(xp.astype(squares, xp.float64, copy=False), (-1, GROUPS))
+            own = GROUPS * judges.weights[rows, None] * judges.members[rows, :] * squares
+            found -= transposed(own)[:, :, None] * g[rows, :]
         return found
+
+    @property
+    def pairs(self) -> np.ndarray | None:
+        """(GROUPS, q, q) the functions' products with their images, by each group: where everyone judges they follow from the sketch."""
+        image = self.told["image"]
+        return transposed(image) @ image if self.judges.everyone else None
 
     def _root(self, rows: slice) -> Array:
         return aac.array_namespace(self.judges.weights).sqrt(self.judges.weights[rows] / GROUPS)[:, None]
@@ -333,11 +363,11 @@ class Images:
     def powered(self, mine: Array, rows: slice, basis: np.ndarray) -> Array:
         """(rows, POWER) the weighted features of all groups times a basis; its Gram matrix over all rows has the eigenvalues of the rest."""
         root = self._root(rows)
-        return root * like(root, mine @ like(mine, basis))
+        return root * like(root, self.judges.times(mine, rows, basis[None])[0, ...])
 
     def back(self, mine: Array, rows: slice, values: Array) -> Array:
         """The transpose of `powered`: (GROUPS * features, POWER)."""
-        return like(values, transposed(mine) @ like(mine, self._root(rows) * values))
+        return like(values, self.judges.back(mine, rows, self._root(rows) * values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,25 +393,31 @@ class Separate(Round):
         images.at(slice(0, 0))  # what it keeps is made once, before there are threads
 
         def part(rows: slice) -> tuple[Array, ...]:
-            mine, left = images.at(rows), transposed(weighted[rows, :])
+            mine = images.at(rows)
+            power = images.back(mine, rows, images.powered(mine, rows, told["power"]))
+            if images.pairs is not None:
+                return (power,)
+            left = transposed(weighted[rows, :])
             diagonal, across = (left @ alone[rows, :])[None, ...], images.of(mine, rows, told["image"], g)
             drawn = xp.zeros((GROUPS, *diagonal.shape[1:]), dtype=xp.float64, device=aac.device(g))
             if not judges.everyone:
                 drawn = left @ (transposed(chance[rows, :])[:, :, None] * alone[rows, :])
                 others = xp.sum(across, axis=0, keepdims=True) - across
                 across = xp.where(transposed(judges.group[rows, :])[:, :, None], others, across)
-            power = images.back(mine, rows, images.powered(mine, rows, told["power"]))
-            return xp.concat([diagonal, drawn]), left @ across, power
+            return power, xp.concat([diagonal, drawn]), left @ across
 
-        diagonal, pairs, power = summed(part, g.shape[0], g, bytes_a_row=GROUPS * row_bytes(g) // 2)
-        pairs = (pairs + transposed(pairs)) / 2
-        return {"diagonal": upper_triangle(diagonal), "pairs": upper_triangle(pairs), "power": power}
+        power, *products = summed(part, g.shape[0], g, bytes_a_row=GROUPS * row_bytes(g) // 2)
+        triangles = (upper_triangle((product + transposed(product)) / 2) for product in products)
+        return {"power": power} | dict(zip(("diagonal", "pairs"), triangles, strict=False))
 
     def bounds(self) -> dict[str, Any]:
         total, size = ROOM * self.images.judges.principal.count, self.images.judges.options.largest
+        power = {"power": LONGEST**2 * size * total}
+        if self.images.pairs is not None:
+            return power
         image = np.linalg.norm(self.images.told["image"], axis=1).sum(axis=0).max()
         image = max(image, 1.0)  # a row's own term is taken off, which is rounding where the landmarks miss nothing
-        return {"diagonal": size * total, "pairs": LONGEST * size * total * image, "power": LONGEST**2 * size * total}
+        return power | {"diagonal": size * total, "pairs": LONGEST * size * total * image}
 
     def told(self) -> Shapes:
         q, k = len(self.within), self.k
@@ -389,10 +425,12 @@ class Separate(Round):
         return {"values": (q,), "basis": (q, k), "image": (q, k), "power": self.images.told["power"].shape} | turns
 
     def conclude(self, total: Arrays) -> Arrays:
-        q, k, G = len(self.within), self.k, GROUPS
-        diagonal, pairs = (_symmetric(total[name], q) for name in ("diagonal", "pairs"))
-        whole, drawn, everyone = diagonal[0], diagonal[1:], self.images.judges.everyone
-        drawn = drawn - drawn.mean(axis=0)  # a row that judges for certain adds no noise
+        q, k, G, everyone, pairs = len(self.within), self.k, GROUPS, self.images.judges.everyone, self.images.pairs
+        whole = drawn = np.zeros((q, q))
+        if pairs is None:
+            diagonal, pairs = (_symmetric(total[name], q) for name in ("diagonal", "pairs"))
+            whole, drawn = diagonal[0], diagonal[1:]
+            drawn = drawn - drawn.mean(axis=0)  # a row that judges for certain adds no noise
         both = pairs.sum(axis=0) / (1 if everyone else 2)  # a pair of groups is in the sums of both
         S = whole + both / (G if everyone else G - 1)
         values, B = _leading(self.within + S)
@@ -421,7 +459,9 @@ class Leak(Round):
         images, told, w = self.images, self.separated, self.images.judges.weights[:, None]
         xp, basis = aac.array_namespace(w), like(w, told["basis"])
         g, image = self.g() @ basis, images.told["image"] @ told["basis"]
-        stays = images.judges.rest[:, None] * g - self.g() @ like(g, told["image"])
+        stays = -self.g() @ like(g, told["image"])
+        if images.pairs is None:  # the images are without a row's own term
+            stays = stays + images.judges.rest[:, None] * g
         if self.outside is not None:
             stays = stays + self.outside() @ basis
 
@@ -505,10 +545,10 @@ def largest_sum(q: int) -> int:
     return features * (q + 2 + POWER) + 20 * q * q + 64 * q + 64
 
 
-def judging_bytes(rows: int, columns: int, m: int, k: int, q: int, by_rows: bool, item: int) -> int:
+def judging_bytes(rows: int, columns: int, m: int, k: int, q: int, as_points: bool, item: int) -> int:
     """The most that judging k components among q functions takes at a process with so many rows of `item` bytes a number, with all efforts."""
     images = 8 * (GROUPS * q + 6 * q + 3 * GROUPS * k)  # images, and what is made of them, for each judging row
-    if by_rows:
+    if as_points:
         judges = min(rows, 2 * JUDGES)
         return judges * (2 * 8 * columns + item * 3 * m + 8 * 3 * judges + images)
     most = 0
@@ -554,6 +594,12 @@ def judge_by(images: Any, g: Values, within: np.ndarray, outside: Values | None 
     error, bound, within_reach = map(float, told["error"])
     about = Accuracy.of(told["errors"], error, bound, mixed)
     return Verdict(np.maximum(separated["values"][:k], 0.0), separated["basis"], about, within_reach)
+
+
+def _parts(x: Array, many: int) -> Array:
+    """(many, rows, .): the columns of x (rows, .) in equal parts."""
+    xp = aac.array_namespace(x)
+    return xp.permute_dims(xp.reshape(x, (x.shape[0], many, x.shape[1] // many)), (1, 0, 2))
 
 
 def _leading(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,8 +14,7 @@ import numpy as np
 from ...accuracy import Accuracy
 from ...arrays import like, on_host, to_numpy, transposed
 from ...chunks import by_rows
-from ...draws import normal
-from ...landmarks import shared_seed
+from ...draws import normal, shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
 from .judge import GROUPS, JUDGES, POWER, JudgingRows, Verdict, judge_by
 from .moments import Principal
@@ -94,6 +93,7 @@ class ExactImages:
     shared: Shared
     mean: np.ndarray | None  # None: not centred
     squared = True
+    pairs = None  # they are summed
 
     @property
     def judges(self) -> JudgingRows:

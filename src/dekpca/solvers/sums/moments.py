@@ -21,9 +21,9 @@ from ...arrays import (
     times_triangle,
     upper_triangle,
 )
-from ...chunks import DEVICE_BYTES, row_bytes, summed
+from ...chunks import DEVICE_BYTES, row_bytes, row_tiles, summed
 from ...data.blocks import Blocks, blocks_of
-from ...kernels import Kernel, row_tiles
+from ...kernels import Kernel
 from ...landmarks import Landmarks, row_kernel
 from ...rounds import Arrays, BadConclusion, Round, Shapes
 from ...signs import LONGEST, reference

@@ -20,7 +20,7 @@ class SumsOptions:
     seed: int
     tol: float = 1e-3
     first: int = 100  # landmarks to begin with
-    max_landmarks: int = 2500  # `first`: just so many
+    max_landmarks: int = 2500  # equal to `first`: just so many (`fixed`)
     points: np.ndarray | None = None  # the landmarks themselves
     resume: str | None = None  # the run whose landmarks are the first ones
     earlier: np.ndarray | None = None  # these landmarks, at a node of that run
@@ -41,7 +41,7 @@ class SumsOptions:
 
     @property
     def fixed(self) -> bool:
-        """Whether a number of landmarks was asked for, or points were given: then only the answer is judged."""
+        """Whether landmarks cannot grow, by the points, the number or the limit that was asked for: then only the answer is judged."""
         return self.points is not None or self.first == self.max_landmarks
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 from ...arrays import numbers, take, where
 from ...chunks import by_rows, row_bytes
 from ...data.blocks import Blocks, array_of
-from ...site import uniform_by_key
+from ...draws import uniform_by_key
 from .groups import Groups
 
 Array = Any

@@ -30,11 +30,11 @@ import numpy as np
 
 from ...answer import Answer
 from ...arrays import all_on_host, integers, take, to_numpy, where
+from ...draws import keys_at
 from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Arrays, BadConclusion, Shapes, Solver
-from ...scaling import Columns, filled
-from ...site import keys_at
+from ...scaling import Scales, prepared
 from .judge import LAST, may_judge
 from .moments import Moments, Seen
 from .options import SumsOptions
@@ -125,11 +125,11 @@ class Summed:
 
     def needed(self, kept: Sequence[Kept], options: SumsOptions) -> list[Kept]:
         """Those of some rows that may judge."""
-        (count, missed), by_rows = (number / FORGETTABLE for number in self.most), not options.kernel.has_sketch
+        (count, missed), as_points = (number / FORGETTABLE for number in self.most), not options.kernel.has_sketch
         found = []
         for some in kept:
             rows = some.rows
-            there = may_judge(rows.keys, some.rest, count, missed, LAST, by_rows)
+            there = may_judge(rows.keys, some.rest, count, missed, LAST, as_points)
             found.append(some.at(where(there)))
         return found
 
@@ -152,16 +152,15 @@ def added(terms: Sequence[Arrays]) -> Arrays:
 class Basis:
     """What is the same for all rows of a stream and at all of its processes.
 
-    `names` are those of all nodes of the network, by number. `options` have the kernel with its gamma; `fill` and `columns` are what is done to rows
+    `names` are those of all nodes of the network, by number. `options` have the kernel with its gamma; `fill` and `scales` are what is done to rows
     before anything else.
     """
 
     names: Sequence[str]
     options: SumsOptions
     marks: Landmarks
-    kinds: tuple[tuple[str, int], ...]
     fill: Array | None = None
-    columns: Columns | None = None
+    scales: Scales | None = None
 
     @classmethod
     def of(cls, names: Sequence[str], options: Any, answer: Answer) -> Basis:
@@ -169,14 +168,14 @@ class Basis:
         assert isinstance(options, SumsOptions)
         assert isinstance(answer.marks, Landmarks)
         options = replace(options, kernel=answer.kernel, earlier=None)
-        return cls(names, options, answer.marks, answer.kinds, answer.fill, answer.columns)
+        return cls(names, options, answer.marks, answer.fill, answer.scales)
 
     def grown(self, answer: Answer) -> Basis:
         """With the landmarks of a fit that began with these."""
         assert isinstance(answer.marks, Landmarks)
-        (_, first), *more = answer.kinds
-        kinds = (*self.kinds, *more) if first == self.marks.size else answer.kinds
-        return replace(self, marks=answer.marks, kinds=kinds)
+        (_, first), *more = answer.marks.kinds
+        kinds = (*self.marks.kinds, *more) if first == self.marks.size else answer.marks.kinds
+        return replace(self, marks=replace(answer.marks, kinds=kinds))
 
     @property
     def kernel(self) -> Kernel:
@@ -186,8 +185,7 @@ class Basis:
         """Rows without missing values, in the scales and the dtype of the first rows."""
         xp, points = aac.array_namespace(X), self.marks.points
         X = xp.astype(X, points.dtype, copy=False)
-        X = X if self.fill is None else filled(X, self.fill)
-        return X if self.columns is None else self.columns.standardized(X)
+        return prepared(X, self.fill, self.scales)
 
     def fingerprints(self, X: Array) -> np.ndarray:
         """(n,) a code for each row, not 0: rows with the same numbers have the same."""
